@@ -1,0 +1,51 @@
+# make setup | demo | test | lint | lock.  Everything is set up on first use in .venv; only Python 3.11 is needed.
+
+PYTHON ?= python3.11
+BIN    := .venv/bin
+SEED   ?=
+
+.PHONY: help setup demo test test-slow lint format lock clean
+
+help:
+	@echo "make demo    the whole benchmark in miniature: text -> TFRecords -> training to 0.720 -> checked log"
+	@echo "make test    the tests"
+	@echo "make lint    ruff and shellcheck"
+	@echo "make setup   only the environment, in .venv"
+	@echo "make lock    solve the pinned requirements anew"
+
+# The environment is remade whenever the lock file changes. --no-deps: the lock names every package.
+.venv/.installed: requirements-dev.lock
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: install Python 3.11 or name it with PYTHON=..." >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-dev.lock
+	@touch $@
+
+setup: .venv/.installed
+
+demo: setup
+	$(BIN)/python -m demo $(if $(SEED),--seed=$(SEED))
+
+test: setup
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: setup
+	$(BIN)/python -m pytest -m slow
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	git ls-files -z '*.sh' .ci/run | xargs -0 -r $(BIN)/shellcheck
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# No index or find-links line may enter the lock files: whoever installs chooses the index.
+LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --no-header --generate-hashes \
+	--no-emit-index-url --no-emit-find-links --python-version 3.11
+lock: setup
+	$(LOCK) --output-file requirements.lock
+	$(LOCK) --group dev --output-file requirements-dev.lock
+
+clean:
+	rm -rf build

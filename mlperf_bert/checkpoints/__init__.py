@@ -1,0 +1,1 @@
+"""Names, reading, conversion and saving of checkpoints."""

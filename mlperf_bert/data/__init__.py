@@ -1,0 +1,1 @@
+"""From a Wikipedia extract to batches: clean, split, tokenize, mask, record, read."""

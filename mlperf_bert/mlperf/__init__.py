@@ -1,0 +1,1 @@
+"""What MLPerf asks: the rules as code, the MLLOG, the official checkers."""

@@ -1,0 +1,1 @@
+"""BERT with both pre-training heads, its losses and its metrics."""

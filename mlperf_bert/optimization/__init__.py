@@ -1,0 +1,1 @@
+"""Schedules, LAMB and AdamW as the reference computes them, gradient aggregation."""

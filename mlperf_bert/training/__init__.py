@@ -1,0 +1,1 @@
+"""Devices, the training step, the loop, evaluation."""
