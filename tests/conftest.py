@@ -17,9 +17,9 @@ def repository() -> Path:
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of real data and recorded reference results, which lies beside the checkout in CI.
+    """The folder of real data and recorded reference results, beside the checkout in CI.
 
-    Elsewhere the test is skipped: each oracle has a self-contained twin that needs nothing from outside.
+    Elsewhere the test is skipped: each oracle has a twin that needs nothing from outside.
     """
     if not SHARED.is_dir():
         if os.environ.get("CI"):
