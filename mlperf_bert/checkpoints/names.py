@@ -1,0 +1,108 @@
+"""One table: what a weight is called in a TF1 checkpoint, and which variable of ours it is.
+
+TF1 checkpoints name weights by scope ("bert/encoder/layer_0/attention/self/query/kernel"). Ours
+have the names of tf-models' layers and, in attention, one axis per head.
+"""
+
+import dataclasses
+import re
+
+import numpy as np
+
+# Rows: TF1 name, name of our variable (without the model's own scope and ":0"), axes.
+# Axes: "" the same shape; "heads" the TF1 shape has heads and head size in one axis; "transpose".
+# The rows of a layer stand below bert/encoder/layer_N and transformer/layer_N.
+_LAYER = [
+    ("attention/self/query/kernel", "self_attention/query/kernel", "heads"),
+    ("attention/self/query/bias", "self_attention/query/bias", "heads"),
+    ("attention/self/key/kernel", "self_attention/key/kernel", "heads"),
+    ("attention/self/key/bias", "self_attention/key/bias", "heads"),
+    ("attention/self/value/kernel", "self_attention/value/kernel", "heads"),
+    ("attention/self/value/bias", "self_attention/value/bias", "heads"),
+    ("attention/output/dense/kernel", "self_attention/attention_output/kernel", "heads"),
+    ("attention/output/dense/bias", "self_attention/attention_output/bias", ""),
+    ("attention/output/LayerNorm/gamma", "self_attention_layer_norm/gamma", ""),
+    ("attention/output/LayerNorm/beta", "self_attention_layer_norm/beta", ""),
+    ("intermediate/dense/kernel", "intermediate/kernel", ""),
+    ("intermediate/dense/bias", "intermediate/bias", ""),
+    ("output/dense/kernel", "output/kernel", ""),
+    ("output/dense/bias", "output/bias", ""),
+    ("output/LayerNorm/gamma", "output_layer_norm/gamma", ""),
+    ("output/LayerNorm/beta", "output_layer_norm/beta", ""),
+]
+_EMBEDDINGS = [
+    ("bert/embeddings/word_embeddings", "word_embeddings/embeddings", ""),
+    ("bert/embeddings/token_type_embeddings", "type_embeddings/embeddings", ""),
+    ("bert/embeddings/position_embeddings", "position_embedding/embeddings", ""),
+    ("bert/embeddings/LayerNorm/gamma", "embeddings/layer_norm/gamma", ""),
+    ("bert/embeddings/LayerNorm/beta", "embeddings/layer_norm/beta", ""),
+]
+_HEADS = [
+    ("bert/pooler/dense/kernel", "next_sentence/pooler_dense/kernel", ""),
+    ("bert/pooler/dense/bias", "next_sentence/pooler_dense/bias", ""),
+    ("cls/predictions/transform/dense/kernel", "cls/predictions/transform/dense/kernel", ""),
+    ("cls/predictions/transform/dense/bias", "cls/predictions/transform/dense/bias", ""),
+    ("cls/predictions/transform/LayerNorm/gamma", "cls/predictions/transform/LayerNorm/gamma", ""),
+    ("cls/predictions/transform/LayerNorm/beta", "cls/predictions/transform/LayerNorm/beta", ""),
+    ("cls/predictions/output_bias", "cls/predictions/output_bias/bias", ""),
+    ("cls/seq_relationship/output_weights", "next_sentence/logits/kernel", "transpose"),
+    ("cls/seq_relationship/output_bias", "next_sentence/logits/bias", ""),
+]
+
+# The names that Keras puts before a variable's: of the pretrainer and of the encoder, which gets a
+# number when a process builds more than one.
+_SCOPE = re.compile(r"^(bert|bert_encoder_v2(_\d+)?)/")
+
+
+@dataclasses.dataclass(frozen=True)
+class Weight:
+    """One weight under both names."""
+
+    tf1_name: str
+    our_name: str
+    axes: str
+
+    def to_tf1(self, value: np.ndarray) -> np.ndarray:
+        """Our array in the TF1 shape."""
+        if self.axes == "transpose":
+            return value.T
+        if self.axes == "heads":
+            return value.reshape(self._merged(value.shape))
+        return value
+
+    def from_tf1(self, value: np.ndarray, our_shape: tuple[int, ...]) -> np.ndarray:
+        """A TF1 array in our shape.
+
+        Raises:
+          ValueError: the shapes do not belong together.
+        """
+        if value.shape != (expected := self.tf1_shape(our_shape)):
+            raise ValueError(f"{self.tf1_name} has shape {value.shape}, expected {expected}")
+        return value.T if self.axes == "transpose" else value.reshape(our_shape)
+
+    def tf1_shape(self, our_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The TF1 shape of a variable of ours."""
+        if self.axes == "transpose":
+            return tuple(reversed(our_shape))
+        return self._merged(our_shape) if self.axes == "heads" else tuple(our_shape)
+
+    def _merged(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """[H, N, D] -> [H, N*D]; [N, D] -> [N*D]; attention output [N, D, H] -> [N*D, H]."""
+        if "attention_output" in self.our_name:
+            return (shape[0] * shape[1], shape[2])
+        return (*shape[:-2], shape[-2] * shape[-1])
+
+
+def weights(num_hidden_layers: int) -> list[Weight]:
+    """All trained weights of a model with so many layers: 5 + 16 per layer + 9."""
+    layers = [
+        (f"bert/encoder/layer_{n}/{tf1_name}", f"transformer/layer_{n}/{our_name}", axes)
+        for n in range(num_hidden_layers)
+        for tf1_name, our_name, axes in _LAYER
+    ]
+    return [Weight(*row) for row in [*_EMBEDDINGS, *layers, *_HEADS]]
+
+
+def our_name(variable_name: str) -> str:
+    """A variable's name without the scope of model and encoder, and without ":0"."""
+    return _SCOPE.sub("", variable_name.removesuffix(":0"))

@@ -1,0 +1,72 @@
+"""The architecture, as `bert_config.json` states it."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+ACTIVATIONS = ("gelu", "relu", "tanh", "linear")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BertConfig:
+    """Sizes and rates of a BERT model; the fields are the keys of `bert_config.json`.
+
+    Source: Devlin et al., arXiv 1810.04805; the file published with the benchmark.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    hidden_act: str
+    hidden_dropout_prob: float
+    attention_probs_dropout_prob: float
+    max_position_embeddings: int
+    type_vocab_size: int
+    initializer_range: float
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.type is int and (type(value) is not int or value < 1):
+                raise ValueError(f"{field.name} must be a positive integer, got {value!r}")
+            if field.type is float and (type(value) not in (int, float) or not 0 <= value < 1):
+                raise ValueError(f"{field.name} must be a number from 0 to 1, got {value!r}")
+        if self.hidden_act not in ACTIVATIONS:
+            raise ValueError(f"hidden_act must be one of {ACTIVATIONS}, got {self.hidden_act!r}")
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size={self.hidden_size} must be a multiple of "
+                f"num_attention_heads={self.num_attention_heads}"
+            )
+
+    @property
+    def head_size(self) -> int:
+        """Width of one attention head."""
+        return self.hidden_size // self.num_attention_heads
+
+    @classmethod
+    def from_json_file(cls, path: str) -> "BertConfig":
+        """Reads `bert_config.json`.
+
+        Raises:
+          ValueError: the file is no JSON object, or lacks a key, or has an unknown one.
+        """
+        if not Path(path).is_file():
+            raise ValueError(f"{path}: no such file; --bert_config_file takes a bert_config.json")
+        try:
+            values = json.loads(Path(path).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path}: not JSON ({error})") from error
+        if not isinstance(values, dict):
+            raise ValueError(f"{path}: expected a JSON object, got {type(values).__name__}")
+        known = {field.name for field in dataclasses.fields(cls)}
+        if unknown := sorted(values.keys() - known):
+            raise ValueError(f"{path}: unknown keys {unknown}; remove them or mend their spelling")
+        if missing := sorted(known - values.keys()):
+            raise ValueError(f"{path}: missing keys {missing}; add them")
+        try:
+            return cls(**values)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error

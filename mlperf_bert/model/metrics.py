@@ -1,0 +1,84 @@
+"""Evaluation totals: plain sums over examples, divided once at the end.
+
+Sums make the result independent of how the examples are cut into batches and spread over replicas.
+Shapes: B=batch, P=predictions, V=vocabulary.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from mlperf_bert.model import losses
+
+TOTALS = (
+    "masked_lm_correct",
+    "masked_lm_loss",
+    "num_predictions",
+    "next_sentence_correct",
+    "next_sentence_loss",
+    "num_examples",
+)
+
+
+def batch_totals(
+    masked_lm_logits: tf.Tensor,
+    next_sentence_logits: tf.Tensor,
+    features: dict[str, tf.Tensor],
+    example_weights: tf.Tensor,
+) -> tf.Tensor:
+    """Sums over one batch.
+
+    Args:
+      masked_lm_logits: [B, P, V].
+      next_sentence_logits: [B, 2].
+      features: the labels, as in the TFRecords.
+      example_weights: [B] float32, 1 for an example, 0 for a row that only fills up the batch.
+
+    Returns: float32 [6], in the order of `TOTALS`.
+    """
+    weights = features["masked_lm_weights"] * example_weights[:, tf.newaxis]
+    label_ids, next_labels = features["masked_lm_ids"], features["next_sentence_labels"]
+    token_losses = losses.masked_lm_losses(masked_lm_logits, label_ids)
+    sentence_losses = losses.next_sentence_losses(next_sentence_logits, next_labels)
+    token_hits = tf.argmax(masked_lm_logits, axis=-1, output_type=tf.int32) == label_ids
+    sentence_hits = tf.argmax(next_sentence_logits, axis=-1, output_type=tf.int32) == tf.reshape(
+        next_labels, [-1]
+    )
+    return tf.stack(
+        [
+            tf.reduce_sum(tf.cast(token_hits, tf.float32) * weights),
+            tf.reduce_sum(token_losses * weights),
+            tf.reduce_sum(weights),
+            tf.reduce_sum(tf.cast(sentence_hits, tf.float32) * example_weights),
+            tf.reduce_sum(sentence_losses * example_weights),
+            tf.reduce_sum(example_weights),
+        ]
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What one evaluation found, over all evaluation examples."""
+
+    masked_lm_accuracy: float
+    masked_lm_loss: float
+    next_sentence_accuracy: float
+    next_sentence_loss: float
+    loss: float
+    """Mean over batches of the training loss, as the reference reports it."""
+    num_examples: int
+
+    @classmethod
+    def from_totals(cls, totals: list[list[float]]) -> "Evaluation":
+        """Joins the totals of all batches ([batches, 6], order of `TOTALS`)."""
+        correct, token_loss, predictions, next_correct, next_loss, examples = (
+            sum(column) for column in zip(*totals)
+        )
+        return cls(
+            masked_lm_accuracy=correct / predictions if predictions else 0.0,
+            masked_lm_loss=token_loss / predictions if predictions else 0.0,
+            next_sentence_accuracy=next_correct / examples,
+            next_sentence_loss=next_loss / examples,
+            loss=sum(t[1] / (t[2] + losses.EPSILON) + t[4] / t[5] for t in totals) / len(totals),
+            num_examples=round(examples),
+        )

@@ -1,0 +1,80 @@
+"""Gradient aggregation: several micro-batches, one update, to imitate a bigger machine."""
+
+import tensorflow as tf
+import tf_keras
+
+# Source: the reference clips the global norm of the gradients to 1.0; the rules fix it.
+CLIP_NORM = 1.0
+
+
+class GradientAggregationOptimizer(tf.Module):
+    """Wraps an optimizer so that `steps_per_update` micro-batches make one update.
+
+    State, all of it checkpointed: `accumulators`, one per variable, the sum so far of
+    gradient / steps_per_update (absent when steps_per_update is 1); the wrapped `optimizer` with
+    its slots and its count of updates.
+
+    Clipping to a global norm of 1.0 happens to the gradient of each micro-batch before it is
+    accumulated, or, with `clip_after_allreduce`, once per update to what was accumulated.
+
+    Gradients are expected to be reduced over the replicas already, so that every replica holds the
+    same accumulators.
+
+    Source: the reference's GradientAggregationOptimizer and clip_by_global_norm.
+    """
+
+    def __init__(
+        self,
+        optimizer: tf_keras.optimizers.legacy.Optimizer,
+        *,
+        steps_per_update: int = 1,
+        clip_after_allreduce: bool = False,
+    ):
+        super().__init__(name="gradient_aggregation")
+        if steps_per_update < 1:
+            raise ValueError(f"steps_per_update must be at least 1, got {steps_per_update}")
+        self.optimizer = optimizer
+        self.steps_per_update = steps_per_update
+        self.clip_after_allreduce = clip_after_allreduce
+        self.accumulators: list[tf.Variable] = []
+
+    def build(self, variables: list[tf.Variable]) -> None:
+        """Creates slots and accumulators, all zero; call it inside the strategy's scope."""
+        self.optimizer._create_all_weights(variables)
+        if self.steps_per_update > 1:
+            self.accumulators = [
+                tf.Variable(tf.zeros_like(variable), trainable=False, name="grad_accum")
+                for variable in variables
+            ]
+
+    def step(self, gradients: list[tf.Tensor], variables: list[tf.Variable]) -> None:
+        """Takes the gradients of one micro-batch, in the order of `variables`.
+
+        Without aggregation this is the whole update; with it, call `update` after every
+        `steps_per_update` of these. Replica context.
+        """
+        if not self.clip_after_allreduce:
+            gradients, _ = tf.clip_by_global_norm(gradients, CLIP_NORM)
+        if self.steps_per_update == 1:
+            self._apply(gradients, variables)
+            return
+        for accumulator, gradient in zip(self.accumulators, gradients):
+            accumulator.assign_add(gradient / self.steps_per_update)
+
+    def update(self, variables: list[tf.Variable]) -> None:
+        """Applies what was accumulated and starts anew. Replica context."""
+        self._apply([accumulator.read_value() for accumulator in self.accumulators], variables)
+        for accumulator in self.accumulators:
+            accumulator.assign(tf.zeros_like(accumulator))
+
+    def _apply(self, gradients: list[tf.Tensor], variables: list[tf.Variable]) -> None:
+        if self.clip_after_allreduce:
+            gradients, _ = tf.clip_by_global_norm(gradients, CLIP_NORM)
+        self.optimizer.apply_gradients(
+            zip(gradients, variables), experimental_aggregate_gradients=False
+        )
+
+    def reset(self) -> None:
+        """Back to a fresh optimizer: zero slots, accumulators and count of updates."""
+        for variable in [*self.optimizer.variables(), *self.accumulators]:
+            variable.assign(tf.zeros_like(variable))
