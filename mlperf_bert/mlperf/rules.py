@@ -1,0 +1,173 @@
+"""The closed-division rules of MLPerf Training BERT as numbers and pure functions.
+
+The rules count in samples (one sample = one pair of segments of the data set); only
+`samples_to_steps` turns samples into steps.
+
+Source: MLCommons training_rules.adoc (sections on quality targets, evaluation frequency,
+hyper-parameters and random number generation) and the README of the BERT reference.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+TARGET_MASKED_LM_ACCURACY = 0.720
+"""Masked-LM accuracy on the evaluation samples at which a run has converged."""
+
+INITIAL_MASKED_LM_ACCURACY = 0.34085
+"""What the official initial checkpoint scores before any training: a test of the loading."""
+
+NUM_EVAL_SAMPLES = 10_000
+MAX_SEQ_LENGTH = 512
+MAX_PREDICTIONS_PER_SEQ = 76
+
+DATA_SEED = 12345
+"""Seed of the data generation; the seed of training must be random instead."""
+DUPE_FACTOR = 10
+MASKED_LM_PROB = 0.15
+
+NUM_RUNS_PER_RESULT = 10
+"""A result is the mean of ten runs without the fastest and the slowest."""
+MAX_INIT_MINUTES_CLOSED = 30
+
+LAST_RULESET_WITH_BERT = "5.0.0"
+"""Ruleset 5.1.0 still carries BERT's keys but no longer accepts the benchmark's name."""
+
+FREE_HYPERPARAMETERS = (
+    "global_batch_size",
+    "learning_rate",
+    "epsilon",
+    "num_train_steps",
+    "num_warmup_steps",
+    "start_warmup_step",
+    "lamb_beta_1",
+    "lamb_beta_2",
+    "lamb_weight_decay_rate",
+)
+"""What a submitter may choose freely. Everything else must equal the reference."""
+
+FIXED_HYPERPARAMETERS: Mapping[str, object] = MappingProxyType(
+    {
+        "optimizer": "lamb",
+        "poly_power": 1.0,
+        "max_seq_length": MAX_SEQ_LENGTH,
+        "max_predictions_per_seq": MAX_PREDICTIONS_PER_SEQ,
+        "num_eval_samples": NUM_EVAL_SAMPLES,
+        "target_masked_lm_accuracy": TARGET_MASKED_LM_ACCURACY,
+    }
+)
+
+BERT_LARGE: Mapping[str, object] = MappingProxyType(
+    {
+        "attention_probs_dropout_prob": 0.1,
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.1,
+        "hidden_size": 1024,
+        "initializer_range": 0.02,
+        "intermediate_size": 4096,
+        "max_position_embeddings": 512,
+        "num_attention_heads": 16,
+        "num_hidden_layers": 24,
+        "type_vocab_size": 2,
+        "vocab_size": 30522,
+    }
+)
+"""The official bert_config.json."""
+
+
+@dataclass(frozen=True)
+class Issue:
+    """One departure from a rule: a value to collect and print, not an exception."""
+
+    parameter: str
+    expected: object
+    actual: object
+
+    def __str__(self) -> str:
+        return f"{self.parameter}: the rules want {self.expected}, this run has {self.actual}"
+
+
+def nominal_evaluation_interval_samples(global_batch_size: int) -> int:
+    """Return how many samples may pass between two evaluations, before rounding to batches.
+
+    floor(0.05 * (230.23 * global_batch_size + 3,000,000) / 25,000) * 25,000, in whole numbers
+    (both sides of the division times 2,000), free of rounding errors.
+
+    Raises:
+      ValueError: global_batch_size is not positive.
+    """
+    _require_positive_batch(global_batch_size)
+    return (23_023 * global_batch_size + 300_000_000) // 50_000_000 * 25_000
+
+
+def evaluation_interval_samples(global_batch_size: int) -> int:
+    """Return the evaluation interval in samples, rounded up to whole global batches.
+
+    Raises:
+      ValueError: global_batch_size is not positive.
+    """
+    nominal_samples = nominal_evaluation_interval_samples(global_batch_size)
+    return samples_to_steps(nominal_samples, global_batch_size) * global_batch_size
+
+
+def samples_to_steps(num_samples: int, global_batch_size: int) -> int:
+    """Return the fewest steps that cover `num_samples`: the one place where samples become steps.
+
+    Raises:
+      ValueError: global_batch_size is not positive, or num_samples is negative.
+    """
+    _require_positive_batch(global_batch_size)
+    if num_samples < 0:
+        raise ValueError(f"num_samples={num_samples}: a number of samples cannot be negative")
+    return -(-num_samples // global_batch_size)
+
+
+def departures_from_closed_rules(
+    *,
+    global_batch_size: int,
+    interval_samples: int,
+    seed_is_random: bool,
+    model: Mapping[str, object] = BERT_LARGE,
+    **fixed_hyperparameters: object,
+) -> list[Issue]:
+    """Return every way in which a run departs from the closed division; empty if none.
+
+    Args:
+      global_batch_size: samples per update of the weights, over all replicas and accumulations.
+      interval_samples: samples between evaluations. Evaluating more often departs too: such a
+        run could stop earlier than the rules allow.
+      seed_is_random: False when the user fixed the seed of training.
+      model: the entries of bert_config.json.
+      **fixed_hyperparameters: values for keys of FIXED_HYPERPARAMETERS; those left out are
+        taken to follow the rules.
+
+    Raises:
+      ValueError: a name that is not among FIXED_HYPERPARAMETERS.
+    """
+    unknown = sorted(set(fixed_hyperparameters) - set(FIXED_HYPERPARAMETERS))
+    if unknown:
+        raise ValueError(
+            f"{', '.join(unknown)}: not fixed by the rules; fixed are "
+            f"{', '.join(FIXED_HYPERPARAMETERS)}, free are {', '.join(FREE_HYPERPARAMETERS)}"
+        )
+    issues = [
+        Issue(name, FIXED_HYPERPARAMETERS[name], actual)
+        for name, actual in fixed_hyperparameters.items()
+        if actual != FIXED_HYPERPARAMETERS[name]
+    ]
+    issues += [
+        Issue(f"bert_config_file: {name}", expected, model.get(name, "nothing"))
+        for name, expected in BERT_LARGE.items()
+        if model.get(name) != expected
+    ]
+    expected_samples = evaluation_interval_samples(global_batch_size)
+    if interval_samples != expected_samples:
+        issues.append(Issue("evaluation_interval_samples", expected_samples, interval_samples))
+    if not seed_is_random:
+        issues.append(Issue("seed", "a random one, drawn by the run", "one fixed by the user"))
+    return issues
+
+
+def _require_positive_batch(global_batch_size: int) -> None:
+    if global_batch_size < 1:
+        raise ValueError(f"global_batch_size={global_batch_size}: must be 1 or more samples")

@@ -1,0 +1,71 @@
+"""A run's log through the API, as the training writes it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from mlperf_bert.mlperf.log import Hyperparameters, MlperfLog, SubmissionInfo
+
+SUBMISSION = SubmissionInfo(org="example", platform="1xExample")
+HYPERPARAMETERS = Hyperparameters(
+    global_batch_size=448,
+    gradient_accumulation_steps=1,
+    optimizer="lamb",
+    learning_rate=4.25e-4,
+    epsilon=1e-6,
+    num_train_steps=6700,
+    num_warmup_steps=0,
+    start_warmup_step=0,
+    beta_1=0.9,
+    beta_2=0.999,
+    weight_decay_rate=0.01,
+    poly_power=1.0,
+    max_seq_length=512,
+    max_predictions_per_seq=76,
+    num_eval_samples=10_000,
+    seed=1234,
+)
+INTERVAL_SAMPLES = 150_080
+
+
+def bert_weight_names(num_layers: int) -> list[str]:
+    """Return the TensorFlow 1 names of the weights of a BERT; 398 for 24 layers."""
+    dense = ("kernel", "bias")
+    norm = ("LayerNorm/gamma", "LayerNorm/beta")
+    layer = [f"attention/self/{part}/{w}" for part in ("query", "key", "value") for w in dense]
+    layer += [f"{part}/dense/{w}" for part in ("attention/output", "intermediate") for w in dense]
+    layer += [f"output/dense/{w}" for w in dense]
+    layer += [f"{part}/{w}" for part in ("attention/output", "output") for w in norm]
+    names = [f"bert/embeddings/{part}_embeddings" for part in ("word", "position", "token_type")]
+    names += [f"bert/embeddings/{w}" for w in norm]
+    names += [f"bert/encoder/layer_{n}/{w}" for n in range(num_layers) for w in layer]
+    names += [f"bert/pooler/dense/{w}" for w in dense]
+    names += [f"cls/predictions/transform/{w}" for w in ("dense/kernel", "dense/bias", *norm)]
+    names += ["cls/predictions/output_bias"]
+    return names + [f"cls/seq_relationship/output_{w}" for w in ("weights", "bias")]
+
+
+def initialise(log: MlperfLog, *, num_layers: int = 1, **changes: object) -> None:
+    """Log everything that comes before run_start."""
+    log.init_start(cache_cleared=True)
+    log.submission(SUBMISSION)
+    log.hyperparameters(replace(HYPERPARAMETERS, **changes))
+    log.weights_initialization(bert_weight_names(num_layers))
+    log.init_stop()
+
+
+def write_log(path: Path, accuracies: list[float], *, num_layers: int = 1) -> Path:
+    """Write the log of a run with one evaluation per accuracy; it succeeds from 0.720 on."""
+    with MlperfLog(path, echo=False) as log:
+        initialise(log, num_layers=num_layers)
+        with log.run() as run:
+            for number, accuracy in enumerate(accuracies):
+                run.block_start(number * INTERVAL_SAMPLES, num_samples=INTERVAL_SAMPLES)
+                samples = (number + 1) * INTERVAL_SAMPLES
+                run.block_stop(samples)
+                run.eval_start(samples)
+                run.eval_stop(samples)
+                run.eval_accuracy(accuracy, samples, step=samples // 448)
+                if accuracy >= 0.720:
+                    run.succeed()
+                    break
+    return path

@@ -1,0 +1,107 @@
+"""The official checker's verdicts on logs written through the API and on damaged ones."""
+
+import pytest
+
+from mlperf_bert.mlperf import compliance
+from tests.mlperf.example_log import bert_weight_names, write_log
+
+
+@pytest.fixture(scope="module")
+def bert_large_log(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bert_large")
+    return write_log(folder / "result_0.txt", [0.3715, 0.55, 0.7205], num_layers=24)
+
+
+def test_bert_large_has_398_weights():
+    assert len(bert_weight_names(num_layers=24)) == 398
+
+
+@pytest.mark.parametrize("ruleset", compliance.RULESETS)
+def test_log_of_bert_large_passes(bert_large_log, ruleset):
+    verdict = compliance.check_log(bert_large_log, ruleset)
+    assert verdict.passed, verdict
+    assert verdict.messages == ()
+    assert str(verdict) == f"{ruleset} SUCCESS {bert_large_log}"
+
+
+@pytest.mark.parametrize("ruleset", compliance.RULESETS)
+def test_smaller_model_fails_only_where_the_weights_of_bert_large_are_listed(tmp_path, ruleset):
+    verdict = compliance.check_log(write_log(tmp_path / "log.txt", [0.73], num_layers=2), ruleset)
+    assert verdict.passed == (ruleset not in ("1.1.0", "2.0.0", "2.1.0"))
+    if not verdict.passed:
+        [message] = verdict.messages
+        assert "sorted(s['initialized_tensors'])" in message
+
+
+def test_target_not_reached_fails(tmp_path):
+    verdict = compliance.check_log(write_log(tmp_path / "log.txt", [0.7199]), "5.0.0")
+    assert not verdict.passed
+    assert any("v['value'] >= 0.720" in message for message in verdict.messages)
+
+
+def test_missing_line_is_named(tmp_path):
+    log = write_log(tmp_path / "log.txt", [0.73])
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(line for line in lines if "opt_lamb_beta_1" not in line))
+    verdict = compliance.check_log(log, "5.0.0")
+    assert not verdict.passed
+    assert verdict.messages == ("Required EXACTLY_ONE occurrence of 'opt_lamb_beta_1' but found 0",)
+
+
+def test_cut_line_and_a_file_that_is_no_log_fail(tmp_path):
+    log = write_log(tmp_path / "log.txt", [0.73])
+    log.write_text(log.read_text()[:-20])
+    assert not compliance.check_log(log, "5.0.0").passed
+    (tmp_path / "no_log.txt").write_text("nothing of interest\n")
+    verdict = compliance.check_log(tmp_path / "no_log.txt", "5.0.0")
+    assert not verdict.passed
+    assert "No log lines detected" in verdict.messages
+
+
+def test_crash_of_the_checker_is_a_failure_with_its_reason(tmp_path):
+    log = write_log(tmp_path / "log.txt", [0.73])
+    log.write_text(log.read_text() + ':::MLLOG {"time_ms": 1, "key": "x"}\n')
+    verdict = compliance.check_log(log, "5.0.0")
+    assert not verdict.passed
+    assert verdict.messages
+
+
+def test_unknown_ruleset_and_missing_file_are_refused(bert_large_log, tmp_path):
+    with pytest.raises(ValueError, match=r"ruleset '5.1.0' has no BERT; use one of 1.0.0, "):
+        compliance.check_log(bert_large_log, "5.1.0")
+    with pytest.raises(ValueError, match=r"absent.txt: no such log; give the path"):
+        compliance.check_log(tmp_path / "absent.txt", "5.0.0")
+
+
+def test_command_prints_one_line_per_ruleset(bert_large_log, capsys):
+    arguments = [str(bert_large_log), "--ruleset", "1.0.0", "--ruleset", "5.0.0"]
+    assert compliance.main(arguments) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"1.0.0 SUCCESS {bert_large_log}",
+        f"5.0.0 SUCCESS {bert_large_log}",
+    ]
+
+
+def test_command_fails_with_the_findings(tmp_path, capsys):
+    log = write_log(tmp_path / "log.txt", [0.5])
+    assert compliance.main([str(log), "--ruleset", "4.1.0"]) == 1
+    first, *findings = capsys.readouterr().out.splitlines()
+    assert first == f"4.1.0 FAILED {log}"
+    assert findings
+
+
+def test_command_names_a_mistake_in_one_line(tmp_path, capsys):
+    assert compliance.main([str(tmp_path / "absent.txt")]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.splitlines()) == 1
+
+
+def test_expected_verdicts_on_real_logs(shared):
+    logs = shared / "real_logs"
+    google = logs / "Google/results/tpu-v4-128-TF/bert/result_0.txt"
+    assert compliance.check_log(google, "1.0.0").passed
+    # its submission lines come last, and from 2.0.0 on the division decides the time for init
+    assert not compliance.check_log(google, "5.0.0").passed
+    aborted = logs / "Supermicro/results/as-2124gq-nart+/bert/result_1.txt"
+    assert not compliance.check_log(aborted, "1.0.0").passed

@@ -1,0 +1,306 @@
+"""One log per run, one run_start and one run_stop, whatever happens in between."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from mlperf_bert.mlperf.log import MlperfLog, SubmissionInfo
+from tests.mlperf.example_log import HYPERPARAMETERS, SUBMISSION, initialise, write_log
+
+
+def read_log(path):
+    """Return the records of a log; every line of it must be one."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert all(line.startswith(":::MLLOG ") for line in lines)
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    return [json.loads(line[len(":::MLLOG ") :], parse_constant=refuse) for line in lines]
+
+
+def values(records, key):
+    return [record["value"] for record in records if record["key"] == key]
+
+
+def metadata(records, key):
+    """Return the metadata of a key's lines without the call site."""
+    site = ("file", "lineno")
+    return [
+        {name: value for name, value in record["metadata"].items() if name not in site}
+        for record in records
+        if record["key"] == key
+    ]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "result_0.txt"
+
+
+@pytest.fixture
+def log(path):
+    """A log that is ready for its run."""
+    with MlperfLog(path, echo=False) as log:
+        initialise(log)
+        yield log
+
+
+def test_successful_run(path):
+    records = read_log(write_log(path, [0.5, 0.73]))
+    assert metadata(records, "run_stop") == [{"status": "success"}]
+    assert values(records, "train_samples") == [300_160]
+    assert values(records, "seed") == [1234]
+    assert values(records, "opt_epsilon") == values(records, "opt_lamb_epsilon") == [1e-6]
+    assert values(records, "cache_clear") == [True]
+    assert metadata(records, "block_start") == [
+        {"first_epoch_num": 0, "epoch_count": 150_080, "samples_count": 0},
+        {"first_epoch_num": 150_080, "epoch_count": 150_080, "samples_count": 150_080},
+    ]
+    assert metadata(records, "block_stop") == [
+        {"first_epoch_num": 0, "samples_count": 150_080},
+        {"first_epoch_num": 150_080, "samples_count": 300_160},
+    ]
+    assert metadata(records, "eval_accuracy")[-1] == {
+        "epoch_num": 300_160,
+        "samples_count": 300_160,
+        "step_num": 670,
+    }
+    assert {record["metadata"]["file"] for record in records} == {"mlperf_bert/mlperf/log.py"}
+    assert [record["key"] for record in records[-2:]] == ["train_samples", "run_stop"]
+    assert [r["event_type"] for r in records if r["key"] == "run_start"] == ["INTERVAL_START"]
+
+
+def test_run_that_never_succeeds_is_aborted(log, path):
+    with log.run() as run:
+        run.samples = 77
+    records = read_log(_closed(log, path))
+    assert metadata(records, "run_stop") == [{"status": "aborted"}]
+    assert values(records, "train_samples") == [77]
+
+
+@pytest.mark.parametrize("mishap", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
+def test_any_exception_ends_the_run_once_and_passes_through(log, path, mishap):
+    with pytest.raises(mishap), log.run() as run:
+        run.block_start(0, num_samples=448)
+        raise mishap
+    records = read_log(_closed(log, path))
+    assert metadata(records, "run_stop") == [{"status": "aborted"}]
+    assert [record["key"] for record in records].count("run_start") == 1
+
+
+def test_the_clock_stops_at_success_even_if_the_end_goes_wrong(log, path):
+    with pytest.raises(OSError, match="disk"), log.run() as run:
+        run.succeed(samples=448)
+        run.checkpoint_start(1)
+        raise OSError("disk full")
+    records = read_log(_closed(log, path))
+    assert metadata(records, "run_stop") == [{"status": "success"}]
+    assert records[-1]["key"] == "checkpoint_start"
+
+
+def test_nothing_of_a_run_follows_run_stop(log, path):
+    with log.run() as run:
+        run.succeed(samples=448)
+        assert run.is_stopped
+        for late in (
+            run.succeed,
+            lambda: run.block_start(448, num_samples=448),
+            lambda: run.block_stop(448),
+            lambda: run.eval_start(448),
+            lambda: run.eval_stop(448),
+            lambda: run.eval_accuracy(0.8, 448, 1),
+        ):
+            with pytest.raises(RuntimeError, match="run_stop has been logged"):
+                late()
+    assert len(metadata(read_log(_closed(log, path)), "run_stop")) == 1
+
+
+def test_ctrl_c_of_a_real_process(path):
+    program = f"""
+import time
+from mlperf_bert.mlperf.log import MlperfLog
+from tests.mlperf.example_log import initialise
+with MlperfLog({str(path)!r}) as log:
+    initialise(log)
+    with log.run() as run:
+        print("running", flush=True)
+        time.sleep(60)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        echoed = 0
+        for line in process.stdout:
+            if line == "running\n":
+                break
+            echoed += 1
+        process.send_signal(signal.SIGINT)
+        echoed += len(process.stdout.readlines())
+        assert process.wait(timeout=30) != 0
+    records = read_log(path)
+    assert metadata(records, "run_stop") == [{"status": "aborted"}]
+    assert echoed == len(records)
+
+
+def test_events_can_be_dated_back(log, path):
+    with log.run(time_ms=1000) as run:
+        run.eval_accuracy(0.73, 448, 1, time_ms=2000)
+        run.succeed(time_ms=2000)
+    records = read_log(_closed(log, path))
+    times = {record["key"]: record["time_ms"] for record in records}
+    assert (times["run_start"], times["train_samples"], times["run_stop"]) == (1000, 2000, 2000)
+
+
+def test_values_become_plain_json(log, path):
+    with log.run() as run:
+        run.event("throughput", np.float32(0.5), {"rows": np.arange(2), "steps": np.int64(3)})
+        run.event("loss", float("nan"))
+        run.event("range", (float("inf"), np.float64("-inf")))
+        with pytest.raises(TypeError, match=r"object .* cannot stand in a JSON log line"):
+            run.event("odd", object())
+        run.eval_accuracy(np.float32(0.75), np.int64(448), np.int64(1))
+    records = read_log(_closed(log, path))
+    assert values(records, "throughput") == [0.5]
+    assert metadata(records, "throughput") == [{"rows": [0, 1], "steps": 3}]
+    assert values(records, "loss") == ["nan"]
+    assert values(records, "range") == [["inf", "-inf"]]
+    assert values(records, "train_samples") == [448]
+
+
+@pytest.mark.parametrize("accuracy", [float("nan"), float("inf"), -0.1, 1.01])
+def test_impossible_accuracy_aborts_the_run(log, path, accuracy):
+    message = "after 448 samples: an accuracy lies in 0 to 1"
+    with pytest.raises(ValueError, match=message), log.run() as run:
+        run.eval_accuracy(accuracy, 448, 1)
+    records = read_log(_closed(log, path))
+    assert metadata(records, "run_stop") == [{"status": "aborted"}]
+    assert values(records, "eval_accuracy") == []
+
+
+def test_block_without_samples_is_refused(log):
+    with log.run() as run, pytest.raises(ValueError, match="num_samples=0: a block trains 1"):
+        run.block_start(0, num_samples=0)
+
+
+def test_words_that_the_checkers_search_for_are_refused(log):
+    with log.run() as run, pytest.raises(ValueError, match=r"'note' holds 'train_samples'"):
+        run.event("note", "the train_samples are many")
+
+
+def test_run_needs_its_preparation(path):
+    with MlperfLog(path, echo=False) as log:
+        log.submission(SUBMISSION)
+        message = "hyperparameters, init_start, init_stop before"
+        with pytest.raises(RuntimeError, match=message), log.run():
+            pass
+        log.init_start(cache_cleared=None)
+        log.hyperparameters(HYPERPARAMETERS)
+        log.init_stop()
+        with log.run():
+            pass
+        with pytest.raises(RuntimeError, match="one log, one run"), log.run():
+            pass
+    assert [record["key"] for record in read_log(path)].count("run_start") == 1
+
+
+def test_adamw_logs_its_own_keys(path):
+    with MlperfLog(path, echo=False) as log:
+        initialise(log, optimizer="adamw")
+    records = read_log(path)
+    assert values(records, "opt_name") == ["adamw"]
+    assert values(records, "opt_adamw_beta_2") == [0.999]
+    assert values(records, "opt_lamb_beta_2") == []
+
+
+def test_two_runs_in_one_process_do_not_mix(tmp_path, capsys):
+    first = MlperfLog(tmp_path / "first.txt")
+    second = MlperfLog(tmp_path / "second.txt")
+    initialise(first, seed=1)
+    initialise(second, seed=2)
+    with second.run() as run:
+        run.succeed(samples=2)
+    with first.run() as run:
+        run.succeed(samples=1)
+    first.close()
+    second.close()
+    first_records, second_records = read_log(first.path), read_log(second.path)
+    assert len(first_records) == len(second_records)
+    assert values(first_records, "seed") == values(first_records, "train_samples") == [1]
+    assert values(second_records, "seed") == values(second_records, "train_samples") == [2]
+    echoed = capsys.readouterr().out.splitlines()
+    assert len(echoed) == 2 * len(first_records)
+
+
+def test_file_gets_its_name_at_commit_and_writing_goes_on(path):
+    with MlperfLog(path, echo=False) as log:
+        log.init_start(cache_cleared=False)
+        assert not path.exists()
+        log.commit()
+        log.commit()
+        assert path.exists()
+        log.init_stop()
+    assert [record["key"] for record in read_log(path)][-1] == "init_stop"
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_discard_leaves_nothing(tmp_path, committed):
+    path = tmp_path / "new" / "folders" / "result_0.txt"
+    with MlperfLog(path, echo=False) as log:
+        log.init_start(cache_cleared=False)
+        if committed:
+            log.commit()
+        log.discard()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_discard_within_a_run_leaves_nothing(tmp_path):
+    path = tmp_path / "result_0.txt"
+    with pytest.raises(ValueError, match="bad data"), MlperfLog(path, echo=False) as log:
+        initialise(log)
+        with log.run():
+            log.discard()
+            raise ValueError("bad data")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_discard_keeps_what_others_put_beside(tmp_path):
+    path = tmp_path / "new" / "result_0.txt"
+    with MlperfLog(path, echo=False) as log:
+        (tmp_path / "new" / "checkpoint").write_text("mine")
+        log.discard()
+    assert (tmp_path / "new" / "checkpoint").read_text() == "mine"
+
+
+def test_existing_log_is_never_touched(path):
+    path.write_text("the log of another run")
+    with pytest.raises(ValueError, match="already holds the log of a run: name another file"):
+        MlperfLog(path)
+    assert path.read_text() == "the log of another run"
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"org": " ", "platform": "p"}, "submission org is empty"),
+        ({"org": "o", "platform": ""}, "submission platform is empty"),
+        ({"org": "o", "platform": "p", "division": "close"}, "division='close': use closed or"),
+        ({"org": "o", "platform": "p", "status": "live"}, "status='live': use one of onprem"),
+    ],
+)
+def test_submission_that_the_checker_would_refuse(entries, message):
+    with pytest.raises(ValueError, match=message):
+        SubmissionInfo(**entries)
+
+
+def _closed(log, path):
+    log.close()
+    return path

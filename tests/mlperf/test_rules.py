@@ -1,0 +1,105 @@
+"""The numbers of the rules, in whole numbers and without rounding errors."""
+
+from fractions import Fraction
+
+import pytest
+
+from mlperf_bert.mlperf import rules
+
+
+@pytest.mark.parametrize(
+    ("global_batch_size", "interval_samples"),
+    # the table of the reference's README, then those of the rounds' reference convergence points
+    [
+        *((256, 150_000), (1024, 150_000), (1536, 150_000), (2048, 150_000)),
+        *((3072, 175_000), (4096, 175_000), (8192, 225_000)),
+        *((24, 150_000), (448, 150_000), (4608, 200_000), (6144, 200_000), (6912, 225_000)),
+        *((8704, 250_000), (12288, 275_000), (13056, 300_000), (16384, 325_000)),
+    ],
+)
+def test_interval_follows_the_published_table(global_batch_size, interval_samples):
+    assert rules.nominal_evaluation_interval_samples(global_batch_size) == interval_samples
+
+
+def test_interval_equals_the_formula_exactly():
+    def by_fractions(batch):
+        share = Fraction(5, 100) * (Fraction(23_023, 100) * batch + 3_000_000)
+        return int(share / 25_000) * 25_000
+
+    batches = [*range(1, 70_000, 7), 50_000_000, 100_000_000]  # the last two are exact multiples
+    computed = [rules.nominal_evaluation_interval_samples(batch) for batch in batches]
+    assert computed == [by_fractions(batch) for batch in batches]
+    assert rules.nominal_evaluation_interval_samples(50_000_000) == (6 + 23_023) * 25_000
+
+
+@pytest.mark.parametrize(
+    ("global_batch_size", "interval_samples", "steps"),
+    [(448, 150_080, 335), (4096, 176_128, 43), (24, 150_000, 6250), (256, 150_016, 586)],
+)
+def test_interval_is_rounded_up_to_whole_batches(global_batch_size, interval_samples, steps):
+    assert rules.evaluation_interval_samples(global_batch_size) == interval_samples
+    assert rules.samples_to_steps(interval_samples, global_batch_size) == steps
+
+
+def test_samples_to_steps_rounds_up():
+    assert [rules.samples_to_steps(samples, 4) for samples in (0, 1, 4, 5)] == [0, 1, 1, 2]
+
+
+def test_impossible_sizes_are_refused():
+    with pytest.raises(ValueError, match="global_batch_size=0: must be 1 or more"):
+        rules.evaluation_interval_samples(0)
+    with pytest.raises(ValueError, match=r"num_samples=-1: .* cannot be negative"):
+        rules.samples_to_steps(-1, 8)
+
+
+CLOSED_RUN = {
+    "global_batch_size": 448,
+    "interval_samples": 150_080,
+    "seed_is_random": True,
+    "optimizer": "lamb",
+    "poly_power": 1.0,
+    "max_seq_length": 512,
+    "max_predictions_per_seq": 76,
+    "num_eval_samples": 10_000,
+    "target_masked_lm_accuracy": 0.720,
+}
+
+
+def test_a_run_by_the_rules_has_no_departures():
+    assert rules.departures_from_closed_rules(**CLOSED_RUN) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "parameter", "expected"),
+    [
+        ({"optimizer": "adamw"}, "optimizer", "lamb"),
+        ({"poly_power": 0.5}, "poly_power", 1.0),
+        ({"max_seq_length": 128}, "max_seq_length", 512),
+        ({"max_predictions_per_seq": 20}, "max_predictions_per_seq", 76),
+        ({"num_eval_samples": 1000}, "num_eval_samples", 10_000),
+        ({"target_masked_lm_accuracy": 0.5}, "target_masked_lm_accuracy", 0.720),
+        ({"interval_samples": 75_040}, "evaluation_interval_samples", 150_080),
+        ({"interval_samples": 300_160}, "evaluation_interval_samples", 150_080),
+        ({"seed_is_random": False}, "seed", "a random one, drawn by the run"),
+        (
+            {"model": {**rules.BERT_LARGE, "hidden_dropout_prob": 0.0}},
+            "bert_config_file: hidden_dropout_prob",
+            0.1,
+        ),
+    ],
+)
+def test_each_departure_is_named(change, parameter, expected):
+    [issue] = rules.departures_from_closed_rules(**CLOSED_RUN | change)
+    assert (issue.parameter, issue.expected) == (parameter, expected)
+    assert str(issue).startswith(f"{parameter}: the rules want {expected}, this run has ")
+
+
+def test_all_departures_are_collected():
+    change = {"optimizer": "adamw", "seed_is_random": False, "model": {}}
+    issues = rules.departures_from_closed_rules(**CLOSED_RUN | change)
+    assert len(issues) == 2 + len(rules.BERT_LARGE)
+
+
+def test_free_hyperparameters_are_not_checked():
+    with pytest.raises(ValueError, match="learning_rate: not fixed by the rules"):
+        rules.departures_from_closed_rules(**CLOSED_RUN, learning_rate=1.0)
