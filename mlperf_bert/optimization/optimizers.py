@@ -35,12 +35,21 @@ class ReferenceAdamW(AdamWeightDecay):
     optimizer, kept by the reference.
     """
 
-    def _prepare_local(self, var_device, var_dtype, apply_state):
-        super()._prepare_local(var_device, var_dtype, apply_state)
-        # Keras folds the two corrections into lr = lr_t*sqrt(1-beta_2^t)/(1-beta_1^t), and its
-        # dense kernel divides them out again from these powers: 0 means no correction.
-        zero = tf.zeros([], var_dtype)
-        apply_state[(var_device, var_dtype)].update(beta_1_power=zero, beta_2_power=zero)
+    def __init__(self, *, beta_1: float, beta_2: float, **kwargs):
+        super().__init__(beta_1=beta_1, beta_2=beta_2, **kwargs)
+        self._betas = beta_1, beta_2
+
+    def _resource_apply_dense(self, grad, var, apply_state=None):
+        rate, _ = self._get_lr(var.device, var.dtype.base_dtype, apply_state)
+        beta_1, beta_2 = self._betas
+        m, v = self.get_slot(var, "m"), self.get_slot(var, "v")
+        # 1 - beta is taken in double precision: in float32 it would be off by 1e-5.
+        m.assign(beta_1 * m + (1.0 - beta_1) * grad)
+        v.assign(beta_2 * v + (1.0 - beta_2) * tf.square(grad))
+        update = m / (tf.sqrt(v) + self.epsilon)
+        if self._do_use_weight_decay(var.name):
+            update += self.weight_decay_rate * var
+        return var.assign_sub(rate * update, use_locking=self._use_locking)
 
 
 def create_optimizer(
