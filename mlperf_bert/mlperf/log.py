@@ -91,7 +91,8 @@ class Hyperparameters:
       poly_power: power of the polynomial decay.
       max_seq_length: tokens per sample.
       max_predictions_per_seq: masked tokens per sample.
-      num_eval_samples: samples in every evaluation.
+      num_eval_samples: samples in every evaluation; None when they may not be counted before
+        the clock runs: log `Run.eval_samples` then.
       seed: of the training.
     """
 
@@ -109,7 +110,7 @@ class Hyperparameters:
     poly_power: float
     max_seq_length: int
     max_predictions_per_seq: int
-    num_eval_samples: int
+    num_eval_samples: int | None
     seed: int
 
 
@@ -319,6 +320,11 @@ class Run:
         metadata = {"first_epoch_num": self._block_start_samples, "samples_count": samples}
         self._log.end(constants.BLOCK_STOP, metadata, time_ms=time_ms)
 
+    def eval_samples(self, num_samples: int) -> None:
+        """Log how many samples every evaluation has, when this was not known before the run."""
+        self._require_running()
+        self._log.event(constants.EVAL_SAMPLES, num_samples)
+
     def eval_start(self, samples: int, *, time_ms: int | None = None) -> None:
         """Log the start of the evaluation after `samples` trained."""
         self._require_running()
@@ -427,6 +433,8 @@ def _hyperparameter_events(given: Hyperparameters) -> dict[str, object]:
         constants.START_WARMUP_STEP: given.start_warmup_step,
         "opt_epsilon": given.epsilon,
     }
+    if given.num_eval_samples is None:
+        del events[constants.EVAL_SAMPLES]
     if given.optimizer == constants.ADAMW:
         return events | {
             constants.OPT_ADAMW_EPSILON: given.epsilon,

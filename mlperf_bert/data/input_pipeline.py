@@ -1,0 +1,140 @@
+"""TFRecords to batches.
+
+Shapes: B=batch, S=sequence, P=predictions. A batch is a dict of the seven features: int32 [B, S],
+int32 [B, P], float32 [B, P] for `masked_lm_weights`, int32 [B, 1] for `next_sentence_labels`.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from mlperf_bert.data import records
+
+# Files read at once and examples held for shuffling while training. Source: the reference.
+NUM_PARALLEL_FILES = 8
+SHUFFLE_BUFFER_EXAMPLES = 1000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExampleShape:
+    """How long the features of an example are."""
+
+    max_seq_length: int
+    max_predictions_per_seq: int
+
+
+def expand_input(patterns: str, *, flag: str) -> list[str]:
+    """The files behind globs or names separated by commas, sorted.
+
+    Raises:
+      ValueError: a pattern matches nothing, or a file is empty; no file's content is read.
+    """
+    files = []
+    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
+        matches = [name for name in tf.io.gfile.glob(pattern) if not tf.io.gfile.isdir(name)]
+        if not matches:
+            raise ValueError(
+                f"--{flag}: no file matches {pattern!r}; make TFRecords with "
+                "create_pretraining_data.py, or quote the glob so that the shell leaves it alone"
+            )
+        files.extend(matches)
+    if not files:
+        raise ValueError(f"--{flag} names no file; give a path, a glob or several with commas")
+    for name in files:
+        if not tf.io.gfile.stat(name).length:
+            raise ValueError(f"--{flag}: {name} is empty; make it anew")
+    return sorted(set(files))
+
+
+def training_batches(
+    files: list[str],
+    shape: ExampleShape,
+    *,
+    batch_size: int,
+    seed: int | None,
+) -> tf.data.Dataset:
+    """Batches without end.
+
+    With a `seed` the files are shuffled every epoch, eight are read in turn, and a buffer of 1,000
+    examples is shuffled; the order is a function of the seed. Without one (None) the files are read
+    one after the other in sorted order.
+    """
+    if seed is None:
+        dataset = tf.data.TFRecordDataset(files)
+    else:
+        dataset = tf.data.Dataset.from_tensor_slices(files)
+        dataset = dataset.shuffle(len(files), seed=seed)
+        dataset = dataset.interleave(
+            tf.data.TFRecordDataset,
+            cycle_length=min(NUM_PARALLEL_FILES, len(files)),
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=True,
+        )
+        dataset = dataset.shuffle(SHUFFLE_BUFFER_EXAMPLES, seed=seed)
+    dataset = dataset.repeat().batch(batch_size, drop_remainder=True)
+    dataset = dataset.map(lambda examples: _parse(examples, shape), tf.data.AUTOTUNE)
+    return dataset.prefetch(tf.data.AUTOTUNE)
+
+
+def evaluation_batches(
+    files: list[str], shape: ExampleShape, *, batch_size: int, max_batches: int | None = None
+) -> tf.data.Dataset:
+    """Every example once, in file order, with its weight: (features, example_weights [B]).
+
+    A short last batch is filled up with rows of weight 0, so that all batches have one shape.
+    """
+    dataset = tf.data.TFRecordDataset(files).batch(batch_size)
+    if max_batches is not None:
+        dataset = dataset.take(max_batches)
+    dataset = dataset.map(
+        lambda examples: _fill_up(_parse(examples, shape), batch_size), tf.data.AUTOTUNE
+    )
+    return dataset.prefetch(tf.data.AUTOTUNE)
+
+
+def synthetic_batch(shape: ExampleShape, *, batch_size: int) -> dict[str, tf.Tensor]:
+    """A batch of the right shapes and types, made without touching any data."""
+    lengths = records.feature_lengths(shape.max_seq_length, shape.max_predictions_per_seq)
+    batch = {
+        name: tf.zeros([batch_size, length], _model_dtype(name)) for name, length in lengths.items()
+    }
+    return batch | {
+        "input_mask": tf.ones_like(batch["input_mask"]),
+        "masked_lm_weights": tf.ones_like(batch["masked_lm_weights"]),
+    }
+
+
+def explain_read_error(error: Exception, files: list[str]) -> str:
+    """Names the damaged file behind an error of the pipeline, which does not tell it."""
+    damage = records.find_corruption(files)
+    if damage is None:
+        return str(error).splitlines()[0]
+    path, offset, reason = damage
+    return f"{path}: damaged at byte {offset} ({reason}); copy or make this file anew"
+
+
+def _model_dtype(name: str) -> tf.DType:
+    dtype = tf.as_dtype(records.FEATURE_DTYPES[name])
+    return tf.int32 if dtype.is_integer else dtype  # TPUs compute with int32 only
+
+
+def _parse(examples: tf.Tensor, shape: ExampleShape) -> dict[str, tf.Tensor]:
+    lengths = records.feature_lengths(shape.max_seq_length, shape.max_predictions_per_seq)
+    features = tf.io.parse_example(
+        examples,
+        {
+            name: tf.io.FixedLenFeature([length], tf.as_dtype(records.FEATURE_DTYPES[name]))
+            for name, length in lengths.items()
+        },
+    )
+    return {name: tf.cast(value, _model_dtype(name)) for name, value in features.items()}
+
+
+def _fill_up(features: dict[str, tf.Tensor], batch_size: int):
+    num_examples = tf.shape(features["input_ids"])[0]
+    missing = batch_size - num_examples
+    filled = {
+        name: tf.ensure_shape(tf.pad(value, [[0, missing], [0, 0]]), [batch_size, value.shape[1]])
+        for name, value in features.items()
+    }
+    return filled, tf.cast(tf.range(batch_size) < num_examples, tf.float32)

@@ -1,0 +1,182 @@
+"""The outer loop in plain Python: train to the next event, log, evaluate, save, stop at the target.
+
+Steps are micro-batches; samples are steps * micro-batch size.
+"""
+
+import dataclasses
+import math
+import signal
+import time
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from mlperf_bert.mlperf.log import Run
+from mlperf_bert.model.metrics import Evaluation
+from mlperf_bert.training.reporting import MetricsWriter, Progress
+from mlperf_bert.training.steps import LOSSES, Trainer
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """When what happens, in steps (micro-batches)."""
+
+    num_train_steps: int
+    evaluation_interval_steps: int | None
+    """None: no evaluation during training."""
+    save_checkpoints_steps: int
+    log_every_steps: int
+    iterations_per_loop: int
+    """Upper bound of the steps that one call of the device takes."""
+
+    def next_stop(self, step: int) -> int:
+        """The first step after `step` at which the outer loop has something to do."""
+        every = [self.log_every_steps, self.save_checkpoints_steps, self.evaluation_interval_steps]
+        stops = [(step // interval + 1) * interval for interval in every if interval]
+        return min([*stops, step + self.iterations_per_loop, self.num_train_steps])
+
+    def evaluation_is_due(self, step: int) -> bool:
+        """True every interval, and after the last step."""
+        if self.evaluation_interval_steps is None:
+            return False
+        return step % self.evaluation_interval_steps == 0 or step == self.num_train_steps
+
+    def next_evaluation(self, step: int) -> int:
+        """The first step after `step` with an evaluation, or the last step."""
+        interval = self.evaluation_interval_steps or self.num_train_steps
+        return min((step // interval + 1) * interval, self.num_train_steps)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How the loop ended."""
+
+    step: int
+    accuracy: float | None
+    """Masked-LM accuracy of the last evaluation."""
+    reached_target: bool
+
+
+class Interrupted(Exception):
+    """SIGTERM or SIGINT asked the run to stop; its checkpoint is saved."""
+
+
+class StopRequest:
+    """Turns the first SIGTERM or SIGINT into a flag; the second SIGINT interrupts at once."""
+
+    def __init__(self):
+        self.signal_name: str | None = None
+
+    def __enter__(self) -> "StopRequest":
+        self._previous = {s: signal.signal(s, self._note) for s in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, *exc_info) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame) -> None:
+        if self.signal_name and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.signal_name = signal.Signals(number).name
+
+
+@dataclasses.dataclass(kw_only=True)
+class TrainingLoop:
+    """Everything the loop touches; `run` is the loop."""
+
+    trainer: Trainer
+    schedule: Schedule
+    target_accuracy: float
+    learning_rate_at: Callable[[int], float]
+    evaluate: Callable[[], Evaluation] | None
+    save: Callable[[int], None]
+    metrics: MetricsWriter
+    progress: Progress
+    stop_request: StopRequest
+
+    def run(self, iterator, run: Run, *, start_step: int) -> Outcome:
+        """Trains from `start_step` until the target, the last step, or a signal.
+
+        Raises:
+          FloatingPointError: a loss is NaN or infinite.
+          Interrupted: a signal came; the checkpoint is saved.
+        """
+        step, accuracy = start_step, None
+        self._start_block(run, step)
+        while step < self.schedule.num_train_steps:
+            step = self._train_to(self.schedule.next_stop(step), step, iterator)
+            run.samples = self._samples(step)
+            if self.schedule.evaluation_is_due(step):
+                accuracy = self._evaluate(run, step)
+                if accuracy >= self.target_accuracy:
+                    run.succeed()
+                    self._save(run, step)
+                    return Outcome(step=step, accuracy=accuracy, reached_target=True)
+                if step < self.schedule.num_train_steps:
+                    self._start_block(run, step)
+            if step % self.schedule.save_checkpoints_steps == 0:
+                self._save(run, step)
+            if self.stop_request.signal_name:
+                self._stop_for_signal(run, step)
+        if self.schedule.evaluation_interval_steps is None:
+            run.block_stop(self._samples(step))
+        if step % self.schedule.save_checkpoints_steps:
+            self._save(run, step)
+        return Outcome(step=step, accuracy=accuracy, reached_target=False)
+
+    def _samples(self, step: int) -> int:
+        return step * self.trainer.batch_size
+
+    def _start_block(self, run: Run, step: int) -> None:
+        num_steps = self.schedule.next_evaluation(step) - step
+        run.block_start(self._samples(step), num_samples=self._samples(num_steps))
+
+    def _train_to(self, stop: int, step: int, iterator) -> int:
+        began = time.monotonic()
+        history = self.trainer.train(iterator, tf.constant(stop - step)).numpy()
+        seconds = time.monotonic() - began
+        for offset, losses in enumerate(history.tolist()):
+            if not math.isfinite(losses[0]):
+                raise FloatingPointError(
+                    f"the loss of step {step + offset + 1} is {losses[0]}: training has diverged; "
+                    "lower --learning_rate or lengthen --num_warmup_steps"
+                )
+            if (step + offset + 1) % self.schedule.log_every_steps == 0:
+                self.metrics.write(
+                    "train",
+                    step=step + offset + 1,
+                    samples=self._samples(step + offset + 1),
+                    **dict(zip(LOSSES, losses)),
+                    learning_rate=self.learning_rate_at(step + offset),
+                    samples_per_second=self._samples(stop - step) / seconds,
+                )
+        self.progress.advance(self._samples(stop - step), f"loss {history[-1][0]:.4f}")
+        return stop
+
+    def _evaluate(self, run: Run, step: int) -> float:
+        samples = self._samples(step)
+        run.block_stop(samples)
+        run.eval_start(samples)
+        found = self.evaluate()
+        run.eval_stop(samples)
+        run.eval_accuracy(found.masked_lm_accuracy, samples, step)
+        self.metrics.write("eval", step=step, samples=samples, **dataclasses.asdict(found))
+        self.progress.line(
+            f"after {samples:,} samples: masked-LM accuracy {found.masked_lm_accuracy:.4f} "
+            f"(target {self.target_accuracy}), loss {found.loss:.4f}"
+        )
+        return found.masked_lm_accuracy
+
+    def _save(self, run: Run, step: int) -> None:
+        run.checkpoint_start(step)
+        self.save(step)
+        run.checkpoint_stop(step)
+
+    def _stop_for_signal(self, run: Run, step: int) -> None:
+        if step % self.schedule.save_checkpoints_steps:
+            self._save(run, step)
+        raise Interrupted(
+            f"{self.stop_request.signal_name} after step {step}: the checkpoint is saved, and the "
+            "same command goes on from there"
+        )

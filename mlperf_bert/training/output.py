@@ -1,0 +1,109 @@
+"""The output directory of a run: one directory, one run."""
+
+import dataclasses
+import getpass
+import json
+import os
+import time
+from pathlib import Path
+
+LOG_NAME = "bert.log"
+RECORD_NAME = "run.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result:
+    """How a run ended."""
+
+    status: str
+    """success: the target was reached; aborted: it was not."""
+    accuracy: float | None
+    samples: int
+    seed: int
+    start_time: float
+    seconds: float
+
+    def line(self) -> str:
+        """The RESULT line: benchmark, seed, seconds, user, start, status, accuracy, samples."""
+        start = time.strftime("%Y-%m-%d %I:%M:%S %p", time.localtime(self.start_time))
+        accuracy = "" if self.accuracy is None else f"{self.accuracy:.5f}"
+        fields = ["bert", self.seed, round(self.seconds), _user(), start]
+        return ",".join(map(str, ["RESULT", *fields, self.status, accuracy, self.samples]))
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a number without a name
+        return str(os.getuid())
+
+
+class OutputDirectory:
+    """Claims a directory for a run, fresh or resumed, and records whose it is in run.json."""
+
+    def __init__(self, path: str, parameters: dict):
+        """Looks at the directory; writes nothing.
+
+        Args:
+          path: the directory, which need not exist.
+          parameters: what determines the computation; a run goes on only with the same.
+
+        Raises:
+          ValueError: the directory holds another run, a finished one, or foreign checkpoints.
+        """
+        self.path = Path(path)
+        self._record = self.path / RECORD_NAME
+        self._parameters = json.loads(json.dumps(parameters))
+        self.resumes = self._record.exists()
+        if self.resumes:
+            self._require_same_unfinished_run()
+        elif self._has_foreign_files():
+            raise ValueError(
+                f"--output_dir={path} holds files of another run; choose a new or empty directory"
+            )
+
+    @property
+    def recorded_seed(self) -> int:
+        """The seed of the run that is resumed."""
+        return self._read()["seed"]
+
+    def log_path(self) -> Path:
+        """Where this process writes its MLPerf log; a resumed run leaves the older ones alone."""
+        path, number = self.path / LOG_NAME, 0
+        while path.exists():
+            number += 1
+            path = self.path / f"{Path(LOG_NAME).stem}.resumed-{number}.log"
+        return path
+
+    def record(self, *, status: str, seed: int) -> None:
+        """Writes run.json, complete or not at all."""
+        content = {"status": status, "seed": seed, "parameters": self._parameters}
+        partial = self._record.with_suffix(".partial")
+        partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        partial.replace(self._record)
+
+    def _read(self) -> dict:
+        return json.loads(self._record.read_text(encoding="utf-8"))
+
+    def _has_foreign_files(self) -> bool:
+        patterns = ("model.ckpt*", "checkpoint", "metrics.jsonl", LOG_NAME)
+        return any(next(self.path.glob(pattern), None) for pattern in patterns)
+
+    def _require_same_unfinished_run(self) -> None:
+        found = self._read()
+        if found["status"] != "running":
+            raise ValueError(
+                f"--output_dir={self.path} holds a finished run (status {found['status']}); "
+                "choose a new directory, or remove this one to train again"
+            )
+        recorded = found["parameters"]
+        names = sorted(recorded.keys() | self._parameters.keys())
+        differing = [n for n in names if recorded.get(n) != self._parameters.get(n)]
+        if differing:
+            details = ", ".join(
+                f"{n}: {recorded.get(n)} there, {self._parameters.get(n)} here" for n in differing
+            )
+            raise ValueError(
+                f"--output_dir={self.path} holds another run ({details}); choose a new directory, "
+                "or give the same flags to go on with that run"
+            )

@@ -1,0 +1,367 @@
+"""One whole run: check the input, build, warm up, then train against the clock."""
+
+import contextlib
+import dataclasses
+import secrets
+import time
+from pathlib import Path
+
+import tensorflow as tf
+
+from mlperf_bert.checkpoints import initial, names
+from mlperf_bert.checkpoints.state import RunState
+from mlperf_bert.data import input_pipeline, records
+from mlperf_bert.data.input_pipeline import ExampleShape
+from mlperf_bert.mlperf import rules
+from mlperf_bert.mlperf.log import Hyperparameters, MlperfLog, Run, SubmissionInfo
+from mlperf_bert.model import pretrainer
+from mlperf_bert.model.config import BertConfig
+from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
+from mlperf_bert.optimization.optimizers import OptimizerConfig, create_optimizer
+from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
+from mlperf_bert.training import loop, strategy
+from mlperf_bert.training.evaluation import Evaluator
+from mlperf_bert.training.output import OutputDirectory, Result
+from mlperf_bert.training.reporting import MetricsWriter, Progress
+from mlperf_bert.training.steps import Trainer
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """A training run, as the flags of run_pretraining.py give it."""
+
+    bert_config_file: str
+    input_file: str
+    eval_input_file: str | None
+    """None: train without evaluation, for checkpoints that are evaluated later."""
+    output_dir: str
+    init_checkpoint: str | None
+    """None: random weights."""
+    shape: ExampleShape
+    train_batch_size: int
+    """Of one micro-batch, over all replicas."""
+    eval_batch_size: int
+    max_eval_steps: int | None
+    optimizer: OptimizerConfig
+    learning_rate: float
+    poly_power: float
+    num_train_steps: int
+    num_warmup_steps: int
+    start_warmup_step: int
+    steps_per_update: int
+    clip_by_global_norm_after_gradient_allreduce: bool
+    save_checkpoints_steps: int
+    iterations_per_loop: int
+    log_every_steps: int
+    keep_checkpoint_max: int
+    shuffle: bool
+    seed: int | None
+    """None: drawn from the system's randomness, as the rules ask."""
+    target_accuracy: float
+    eval_interval_samples: int | None
+    """None: as the rules compute it."""
+    submission: SubmissionInfo
+    device: strategy.DeviceConfig
+
+    def __post_init__(self):
+        at_least_one = (
+            "num_train_steps steps_per_update save_checkpoints_steps iterations_per_loop "
+            "log_every_steps"
+        )
+        for name in at_least_one.split():
+            if getattr(self, name) < 1:
+                raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
+        if self.num_train_steps % self.steps_per_update:
+            raise ValueError(
+                f"--num_train_steps={self.num_train_steps} must be a multiple of "
+                f"--steps_per_update={self.steps_per_update}: the last update would be lost"
+            )
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per update of the weights."""
+        return self.train_batch_size * self.steps_per_update
+
+    @property
+    def evaluation_interval_samples(self) -> int:
+        """Samples between evaluations, whole updates."""
+        if self.eval_interval_samples is None:
+            return rules.evaluation_interval_samples(self.global_batch_size)
+        steps = rules.samples_to_steps(self.eval_interval_samples, self.global_batch_size)
+        return steps * self.global_batch_size
+
+    def parameters(self) -> dict:
+        """What determines the computation: a run is resumed only with all of it equal."""
+        elsewhere = (
+            "output_dir eval_batch_size max_eval_steps save_checkpoints_steps iterations_per_loop "
+            "log_every_steps keep_checkpoint_max submission"
+        )
+        fields = dataclasses.asdict(self)
+        return {name: value for name, value in fields.items() if name not in elsewhere.split()}
+
+    def departures(self, bert_config: BertConfig) -> list[rules.Issue]:
+        """Every way in which the run departs from the closed division's rules."""
+        return rules.departures_from_closed_rules(
+            global_batch_size=self.global_batch_size,
+            interval_samples=self.evaluation_interval_samples,
+            seed_is_random=self.seed is None,
+            model=dataclasses.asdict(bert_config),
+            optimizer=self.optimizer.name,
+            poly_power=self.poly_power,
+            max_seq_length=self.shape.max_seq_length,
+            max_predictions_per_seq=self.shape.max_predictions_per_seq,
+            target_masked_lm_accuracy=self.target_accuracy,
+        )
+
+
+class TrainingRun:
+    """The parts of a run, built before the clock starts; `train` runs it."""
+
+    def __init__(self, config: RunConfig):
+        """Checks everything that can be checked without touching data; writes nothing.
+
+        Raises:
+          ValueError: with one line that says what is wrong and how to mend it.
+        """
+        self.config = config
+        self.start_time = time.time()
+        self.bert_config = BertConfig.from_json_file(config.bert_config_file)
+        _check_lengths_of_config(self.bert_config, config)
+        self.files = input_pipeline.expand_input(config.input_file, flag="input_file")
+        self.eval_files = []
+        if config.eval_input_file:
+            self.eval_files = input_pipeline.expand_input(
+                config.eval_input_file, flag="eval_input_file"
+            )
+        self.output = OutputDirectory(config.output_dir, config.parameters())
+        self.strategy = strategy.create_strategy(config.device)
+        replicas = self.strategy.num_replicas_in_sync
+        strategy.replica_batch_size(config.train_batch_size, replicas, flag="train_batch_size")
+        strategy.replica_batch_size(config.eval_batch_size, replicas, flag="eval_batch_size")
+        self.seed = secrets.randbits(31) if config.seed is None else config.seed
+        if self.output.resumes:
+            self.seed = self.output.recorded_seed
+
+    def train(self) -> Result:
+        """Builds, warms up and trains; leaves nothing behind if the data turn out to be bad.
+
+        Raises:
+          ValueError: bad checkpoint or data.
+          FloatingPointError: the loss is no longer finite.
+          loop.Interrupted: a signal came; the checkpoint is saved.
+        """
+        run_log = MlperfLog(self.output.log_path(), echo=False)
+        try:
+            self._initialise(run_log)
+            with loop.StopRequest() as stop_request, run_log.run() as run:
+                self._check_data(run)
+                run_log.commit()
+                outcome = self._train_against_the_clock(run, stop_request)
+        except BaseException as error:
+            if not run_log.path.exists():
+                run_log.discard()
+            if isinstance(error, FloatingPointError):
+                self.output.record(status="aborted", seed=self.seed)
+            raise
+        finally:
+            run_log.close()
+        status = "success" if outcome.reached_target else "aborted"
+        self.output.record(status=status, seed=self.seed)
+        return Result(
+            status=status,
+            accuracy=outcome.accuracy,
+            samples=outcome.step * self.config.train_batch_size,
+            seed=self.seed,
+            start_time=self.start_time,
+            seconds=time.time() - self.start_time,
+        )
+
+    def _initialise(self, run_log: MlperfLog) -> None:
+        run_log.init_start(cache_cleared=None)
+        run_log.submission(self._submission())
+        run_log.hyperparameters(self._hyperparameters())
+        self._build()
+        if not self.output.resumes:
+            all_names = [w.tf1_name for w in names.weights(self.bert_config.num_hidden_layers)]
+            run_log.weights_initialization(all_names)
+        run_log.init_stop()
+
+    def _submission(self) -> SubmissionInfo:
+        departures = self.config.departures(self.bert_config)
+        if departures:
+            lines = "".join(f"\n  - {departure}" for departure in departures)
+            print(f"This run is no submission to the closed division:{lines}", flush=True)
+            return dataclasses.replace(self.config.submission, division="open")
+        return self.config.submission
+
+    def _hyperparameters(self) -> Hyperparameters:
+        config = self.config
+        return Hyperparameters(
+            global_batch_size=config.global_batch_size,
+            gradient_accumulation_steps=config.steps_per_update,
+            optimizer=config.optimizer.name,
+            learning_rate=config.learning_rate,
+            epsilon=config.optimizer.epsilon,
+            num_train_steps=config.num_train_steps,
+            num_warmup_steps=config.num_warmup_steps,
+            start_warmup_step=config.start_warmup_step,
+            beta_1=config.optimizer.beta_1,
+            beta_2=config.optimizer.beta_2,
+            weight_decay_rate=config.optimizer.weight_decay_rate,
+            poly_power=config.poly_power,
+            max_seq_length=config.shape.max_seq_length,
+            max_predictions_per_seq=config.shape.max_predictions_per_seq,
+            num_eval_samples=None,
+            seed=self.seed,
+        )
+
+    def _build(self) -> None:
+        config = self.config
+        self.rates = WarmupPolynomialDecay(
+            learning_rate=config.learning_rate,
+            num_train_steps=config.num_train_steps,
+            num_warmup_steps=config.num_warmup_steps,
+            start_warmup_step=config.start_warmup_step,
+            poly_power=config.poly_power,
+            steps_per_update=config.steps_per_update,
+        )
+        with self.strategy.scope():
+            self.model = pretrainer.build_pretrainer(self.bert_config, seed=self.seed)
+            optimizer = GradientAggregationOptimizer(
+                create_optimizer(config.optimizer, self.rates),
+                steps_per_update=config.steps_per_update,
+                clip_after_allreduce=config.clip_by_global_norm_after_gradient_allreduce,
+            )
+        self.trainer = Trainer(
+            model=self.model,
+            optimizer=optimizer,
+            strategy=self.strategy,
+            batch_size=config.train_batch_size,
+        )
+        self.evaluator = Evaluator(model=self.model, strategy=self.strategy)
+        self.state = RunState(
+            config.output_dir,
+            parts={
+                "model": self.model,
+                "optimizer": optimizer.optimizer,
+                "accumulators": optimizer.accumulators,
+                "step": self.trainer.step,
+                "generators": pretrainer.random_generators(self.model),
+            },
+            keep_checkpoint_max=config.keep_checkpoint_max,
+        )
+        self._warm_up()
+        if self.output.resumes and self.state.latest_step is not None:
+            self.state.restore()
+        elif config.init_checkpoint:
+            initial.load_initial_weights(
+                self.trainer.variables_to_train,
+                config.init_checkpoint,
+                num_hidden_layers=self.bert_config.num_hidden_layers,
+            )
+
+    def _warm_up(self) -> None:
+        shape, config = self.config.shape, self.config
+        batch = input_pipeline.synthetic_batch(shape, batch_size=config.train_batch_size)
+        self.trainer.warm_up(batch)
+        if self.eval_files:
+            size = config.eval_batch_size
+            batch = input_pipeline.synthetic_batch(shape, batch_size=size)
+            self.evaluator.warm_up(batch, tf.ones([size]))
+
+    def _check_data(self, run: Run) -> None:
+        """The first touch of the data: the clock runs."""
+        for path in [self.files[0], *self.eval_files[:1]]:
+            records.check_lengths(
+                path, self.config.shape.max_seq_length, self.config.shape.max_predictions_per_seq
+            )
+        if self.eval_files:
+            found = sum(records.count_records(path) for path in self.eval_files)
+            limit = (self.config.max_eval_steps or found) * self.config.eval_batch_size
+            run.eval_samples(min(found, limit))
+
+    def _train_against_the_clock(self, run: Run, stop_request: loop.StopRequest) -> loop.Outcome:
+        config = self.config
+        self.output.record(status="running", seed=self.seed)
+        start_step = int(self.trainer.step)
+        resumed_step = start_step if self.output.resumes else None
+        interval_steps = config.evaluation_interval_samples // config.train_batch_size
+        iterator = self.trainer.batches(
+            input_pipeline.training_batches(
+                self.files,
+                config.shape,
+                batch_size=config.train_batch_size,
+                seed=self.seed if config.shuffle else None,
+            )
+        )
+        self.state.attach_input(iterator)
+        with (
+            contextlib.closing(
+                MetricsWriter(config.output_dir, resumed_step=resumed_step)
+            ) as metrics,
+            contextlib.closing(
+                Progress(
+                    total=config.num_train_steps * config.train_batch_size,
+                    initial=start_step * config.train_batch_size,
+                    unit="samples",
+                    description="training",
+                )
+            ) as progress,
+            self._damage_named(),
+        ):
+            training = loop.TrainingLoop(
+                trainer=self.trainer,
+                schedule=loop.Schedule(
+                    num_train_steps=config.num_train_steps,
+                    evaluation_interval_steps=interval_steps if self.eval_files else None,
+                    save_checkpoints_steps=config.save_checkpoints_steps,
+                    log_every_steps=config.log_every_steps,
+                    iterations_per_loop=config.iterations_per_loop,
+                ),
+                target_accuracy=config.target_accuracy,
+                learning_rate_at=lambda step: float(self.rates.at_step(step)),
+                evaluate=self._evaluate,
+                save=self.state.save,
+                metrics=metrics,
+                progress=progress,
+                stop_request=stop_request,
+            )
+            if start_step == 0 and not self.eval_files:
+                self.state.save(0)  # for whoever evaluates the checkpoints
+            return training.run(iterator, run, start_step=start_step)
+
+    def _evaluate(self):
+        config = self.config
+        return self.evaluator.evaluate(
+            input_pipeline.evaluation_batches(
+                self.eval_files,
+                config.shape,
+                batch_size=config.eval_batch_size,
+                max_batches=config.max_eval_steps,
+            )
+        )
+
+    @contextlib.contextmanager
+    def _damage_named(self):
+        try:
+            yield
+        except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
+            files = [*self.files, *self.eval_files]
+            raise OSError(input_pipeline.explain_read_error(error, files)) from error
+
+
+def _check_lengths_of_config(bert_config: BertConfig, config: RunConfig) -> None:
+    if config.shape.max_seq_length > bert_config.max_position_embeddings:
+        raise ValueError(
+            f"--max_seq_length={config.shape.max_seq_length} is more than the model's "
+            f"max_position_embeddings={bert_config.max_position_embeddings}"
+        )
+    vocabulary = Path(config.bert_config_file).with_name("vocab.txt")
+    if vocabulary.is_file():
+        with vocabulary.open("rb") as lines:
+            num_tokens = sum(1 for _ in lines)
+        if num_tokens != bert_config.vocab_size:
+            raise ValueError(
+                f"{vocabulary} has {num_tokens} tokens, but {config.bert_config_file} says "
+                f"vocab_size={bert_config.vocab_size}; give the two files that belong together"
+            )

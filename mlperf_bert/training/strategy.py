@@ -1,0 +1,77 @@
+"""Where to compute: flags and cluster environment become a tf.distribute strategy.
+
+Nothing else in the project knows the device.
+"""
+
+import dataclasses
+import os
+
+import tensorflow as tf
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeviceConfig:
+    """What the user asked for."""
+
+    num_gpus: int = 0
+    """GPUs of this host; 0 = the CPU."""
+    use_tpu: bool = False
+    tpu_name: str | None = None
+    tpu_zone: str | None = None
+    gcp_project: str | None = None
+    num_tpu_cores: int = 8
+
+
+def create_strategy(config: DeviceConfig) -> tf.distribute.Strategy:
+    """Picks the strategy: TPU, several hosts (TF_CONFIG), several GPUs of one host, one device.
+
+    Raises:
+      ValueError: more GPUs are asked for than there are, or GPUs and a TPU at once.
+    """
+    if config.use_tpu and config.num_gpus:
+        raise ValueError("--use_tpu and --num_gpus exclude each other; give one of them")
+    if config.use_tpu:
+        return _tpu_strategy(config)
+    gpus = tf.config.list_physical_devices("GPU")
+    if config.num_gpus > len(gpus):
+        raise ValueError(
+            f"--num_gpus={config.num_gpus}, but TensorFlow sees {len(gpus)} GPUs; lower it, or "
+            "check the driver and that the container was given the GPUs"
+        )
+    if "TF_CONFIG" in os.environ:
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    if config.num_gpus > 1:
+        return tf.distribute.MirroredStrategy([f"GPU:{n}" for n in range(config.num_gpus)])
+    return tf.distribute.OneDeviceStrategy("GPU:0" if config.num_gpus else "CPU:0")
+
+
+def replica_batch_size(batch_size: int, num_replicas: int, *, flag: str) -> int:
+    """Examples per replica.
+
+    Raises:
+      ValueError: the batch cannot be shared equally; the message says which sizes could.
+    """
+    if batch_size < 1:
+        raise ValueError(f"--{flag} must be at least 1, got {batch_size}")
+    if remainder := batch_size % num_replicas:
+        lower, upper = batch_size - remainder, batch_size - remainder + num_replicas
+        fitting = f"{lower} or {upper}" if lower else str(upper)
+        raise ValueError(
+            f"--{flag}={batch_size} cannot be shared by {num_replicas} replicas; try {fitting}"
+        )
+    return batch_size // num_replicas
+
+
+def _tpu_strategy(config: DeviceConfig) -> tf.distribute.TPUStrategy:
+    resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
+        config.tpu_name or "local", zone=config.tpu_zone, project=config.gcp_project
+    )
+    tf.config.experimental_connect_to_cluster(resolver)
+    tf.tpu.experimental.initialize_tpu_system(resolver)
+    strategy = tf.distribute.TPUStrategy(resolver)
+    if strategy.num_replicas_in_sync != config.num_tpu_cores:
+        raise ValueError(
+            f"--num_tpu_cores={config.num_tpu_cores}, but the TPU has "
+            f"{strategy.num_replicas_in_sync}; give that number"
+        )
+    return strategy

@@ -1,0 +1,161 @@
+"""Trains BERT until masked-LM accuracy 0.720, or evaluates the checkpoints of a run.
+
+Exit codes: 0 the run went to its end (the RESULT line says whether the target was reached),
+1 bad input or a failure, 75 interrupted by SIGTERM or SIGINT with the checkpoint saved: the same
+command goes on.
+"""
+
+import os
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
+
+from absl import app, flags, logging
+
+from mlperf_bert.data.input_pipeline import ExampleShape
+from mlperf_bert.mlperf import rules
+from mlperf_bert.mlperf.log import SubmissionInfo
+from mlperf_bert.optimization.optimizers import ADAMW, OptimizerConfig
+from mlperf_bert.training.loop import Interrupted
+from mlperf_bert.training.offline import OfflineConfig, evaluate_checkpoints
+from mlperf_bert.training.run import RunConfig, TrainingRun
+from mlperf_bert.training.strategy import DeviceConfig
+
+EXIT_INTERRUPTED = 75
+FLAGS = flags.FLAGS
+
+# Input and output
+flags.DEFINE_string("bert_config_file", None, "Architecture: a bert_config.json.", required=True)
+flags.DEFINE_string(
+    "input_file", None, "TFRecords to train on; globs and commas are allowed.", required=True
+)
+flags.DEFINE_string("output_dir", None, "Checkpoints, logs and metrics go here.", required=True)
+flags.DEFINE_string("init_checkpoint", None, "Weights to start from; random if not given.")
+flags.DEFINE_string("eval_input_file", None, "TFRecords to evaluate on; turns on evaluation.")
+flags.DEFINE_integer("max_seq_length", 128, "Tokens per example, as in the TFRecords.")
+flags.DEFINE_integer("max_predictions_per_seq", 20, "Predictions per example, likewise.")
+flags.DEFINE_bool("shuffle", True, "--noshuffle reads the sorted files in order.")
+
+# What to do
+flags.DEFINE_bool("do_train", False, "Train.")
+flags.DEFINE_bool("do_eval", False, "Without --do_train: evaluate the checkpoints of a run.")
+flags.DEFINE_integer("train_batch_size", 32, "Examples per step, over all replicas.")
+flags.DEFINE_integer("eval_batch_size", 8, "Examples per evaluation step, over all replicas.")
+flags.DEFINE_integer("num_train_steps", 100000, "Steps of the learning rate's decay to 0.")
+flags.DEFINE_integer("max_eval_steps", None, "Evaluation steps; all examples if not given.")
+flags.DEFINE_float("target_accuracy", rules.TARGET_MASKED_LM_ACCURACY, "Stop at this accuracy.")
+flags.DEFINE_integer(
+    "eval_interval_samples", None, "Samples between evaluations; by the rules if not given."
+)
+flags.DEFINE_integer("seed", None, "Of weights, dropout and order; random if not given.")
+
+# Optimizer
+flags.DEFINE_enum("optimizer", "adamw", ["adamw", "lamb"], "The optimizer.")
+flags.DEFINE_float("learning_rate", 5e-5, "Peak learning rate.")
+flags.DEFINE_float("poly_power", 1.0, "Power of the learning rate's decay.")
+flags.DEFINE_integer("num_warmup_steps", 10000, "Steps of linear warm-up; 0 = none.")
+flags.DEFINE_integer("start_warmup_step", 0, "Where the warm-up starts; may be negative.")
+flags.DEFINE_float("lamb_weight_decay_rate", 0.01, "LAMB's weight decay.")
+flags.DEFINE_float("lamb_beta_1", 0.9, "LAMB's decay of the first moment.")
+flags.DEFINE_float("lamb_beta_2", 0.999, "LAMB's decay of the second moment.")
+flags.DEFINE_float("log_epsilon", -6, "Base-10 logarithm of LAMB's epsilon.")
+flags.DEFINE_integer("steps_per_update", 1, "Steps whose gradients are aggregated for one update.")
+flags.DEFINE_bool(
+    "clip_by_global_norm_after_gradient_allreduce", False, "Clip once per update, not per step."
+)
+
+# Saving and reporting
+flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between checkpoints.")
+flags.DEFINE_integer("keep_checkpoint_max", 5, "Checkpoints to keep; 0 = all.")
+flags.DEFINE_integer("iterations_per_loop", 1000, "At most so many steps in one device call.")
+flags.DEFINE_integer("log_every_steps", 10, "Steps between lines of metrics.jsonl.")
+flags.DEFINE_string("submission_org", "unnamed", "Organisation in the MLPerf log.")
+flags.DEFINE_string("submission_platform", "unnamed", "System in the MLPerf log.")
+flags.DEFINE_string("submission_status", "onprem", "onprem, cloud, preview or research.")
+
+# Devices
+flags.DEFINE_integer("num_gpus", 0, "GPUs of this host; 0 = CPU.")
+flags.DEFINE_bool("use_tpu", False, "Use a TPU.")
+flags.DEFINE_string("tpu_name", None, "Name or grpc:// address of the TPU.")
+flags.DEFINE_string("tpu_zone", None, "Zone of the TPU.")
+flags.DEFINE_string("gcp_project", None, "Project of the TPU.")
+flags.DEFINE_string("master", None, "Accepted for the reference's command lines; without effect.")
+flags.DEFINE_integer("num_tpu_cores", 8, "Cores of the TPU.")
+
+
+def _given(*names: str) -> dict:
+    return {name: FLAGS[name].value for name in names}
+
+
+def _device() -> DeviceConfig:
+    return DeviceConfig(
+        **_given("num_gpus", "use_tpu", "tpu_name", "tpu_zone", "gcp_project", "num_tpu_cores")
+    )
+
+
+def _shape() -> ExampleShape:
+    return ExampleShape(**_given("max_seq_length", "max_predictions_per_seq"))
+
+
+def _optimizer() -> OptimizerConfig:
+    if FLAGS.optimizer == "adamw":
+        return ADAMW
+    return OptimizerConfig(
+        weight_decay_rate=FLAGS.lamb_weight_decay_rate,
+        beta_1=FLAGS.lamb_beta_1,
+        beta_2=FLAGS.lamb_beta_2,
+        epsilon=10**FLAGS.log_epsilon,
+    )
+
+
+def _run_config() -> RunConfig:
+    return RunConfig(
+        shape=_shape(),
+        optimizer=_optimizer(),
+        device=_device(),
+        submission=SubmissionInfo(
+            org=FLAGS.submission_org,
+            platform=FLAGS.submission_platform,
+            status=FLAGS.submission_status,
+        ),
+        **_given(
+            *["bert_config_file", "input_file", "eval_input_file", "output_dir", "init_checkpoint"],
+            *["train_batch_size", "eval_batch_size", "max_eval_steps", "num_train_steps"],
+            *["learning_rate", "poly_power", "num_warmup_steps", "start_warmup_step"],
+            *["steps_per_update", "clip_by_global_norm_after_gradient_allreduce"],
+            *["save_checkpoints_steps", "iterations_per_loop", "log_every_steps"],
+            *["keep_checkpoint_max", "shuffle", "seed", "target_accuracy", "eval_interval_samples"],
+        ),
+    )
+
+
+def _offline_config() -> OfflineConfig:
+    return OfflineConfig(
+        input_file=FLAGS.eval_input_file or FLAGS.input_file,
+        shape=_shape(),
+        device=_device(),
+        **_given(
+            *["bert_config_file", "output_dir", "eval_batch_size", "max_eval_steps"],
+            *["num_train_steps", "target_accuracy"],
+        ),
+    )
+
+
+def main(_):
+    logging.set_verbosity(logging.ERROR)
+    try:
+        if FLAGS.do_train:
+            print(TrainingRun(_run_config()).train().line(), flush=True)
+        elif FLAGS.do_eval:
+            evaluate_checkpoints(_offline_config())
+        else:
+            raise ValueError("nothing to do: give --do_train, --do_eval or both")
+    except Interrupted as interruption:
+        print(f"run_pretraining.py: {interruption}", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED)
+    except (ValueError, OSError, FloatingPointError) as error:
+        sys.exit(f"run_pretraining.py: {error}")
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,84 @@
+"""The house rules, read from the sources: who imports whom, who reads flags, how long a root is."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "mlperf_bert"
+
+# A room may import the rooms of the levels before its own, and itself; never a sibling.
+LEVELS = [{"mlperf", "data", "model", "optimization"}, {"checkpoints"}, {"training"}]
+USES_TENSORFLOW = {"data/input_pipeline.py"}  # of the rooms mlperf and data, only this
+READS_ENVIRONMENT = {"training/strategy.py"}  # TF_CONFIG
+LONGEST_MAIN_LINES = 20
+
+MODULES = sorted((ROOT / PACKAGE).rglob("*.py"))
+SCRIPTS = sorted(ROOT.glob("*.py"))
+
+
+def imports_of(path: Path) -> set[str]:
+    """Every module that a file imports, at its head or inside a function."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT / PACKAGE).as_posix()
+
+
+def level_of(room: str) -> int:
+    return next(number for number, rooms in enumerate(LEVELS) if room in rooms)
+
+
+def rooms_imported(path: Path) -> set[str]:
+    parts = (name.split(".") for name in imports_of(path))
+    return {p[1] for p in parts if p[0] == PACKAGE and len(p) > 1}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_imports_go_one_way(path):
+    if path.parent == ROOT / PACKAGE:
+        assert not rooms_imported(path)
+        return
+    room = path.relative_to(ROOT / PACKAGE).parts[0]
+    for other in rooms_imported(path) - {room}:
+        assert level_of(other) < level_of(room), f"{name_of(path)} imports {other}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_data_and_rules_need_no_tensorflow(path):
+    if name_of(path).startswith(("data/", "mlperf/")) and name_of(path) not in USES_TENSORFLOW:
+        foreign = {name.split(".")[0] for name in imports_of(path)}
+        assert not foreign & {"tensorflow", "tf_keras", "official"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_only_root_scripts_read_flags_and_environment(path):
+    assert not any(name.startswith("absl.flags") for name in imports_of(path))
+    if name_of(path) not in READS_ENVIRONMENT:
+        source = path.read_text(encoding="utf-8")
+        assert "os.environ" not in source and "getenv" not in source
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_root_scripts_are_flags_and_one_short_main(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert not [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
+    public = [name for name in functions if not name.startswith("_")]
+    assert public == ["main"]
+    main = functions["main"]
+    assert main.end_lineno - main.lineno < LONGEST_MAIN_LINES
+
+
+def test_every_room_is_on_a_level():
+    rooms = {path.parent.name for path in (ROOT / PACKAGE).glob("*/__init__.py")}
+    assert rooms == set.union(*LEVELS)

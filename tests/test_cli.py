@@ -1,0 +1,269 @@
+"""The command lines: frozen flags, and one clear line for each kind of bad input. CPU, a minute."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from mlperf_bert.data import records
+
+# Flag -> default. Names and defaults are the reference's, but for those listed after them.
+RUN_PRETRAINING_FLAGS = {
+    "bert_config_file": None,
+    "input_file": None,
+    "output_dir": None,
+    "init_checkpoint": None,
+    "max_seq_length": 128,
+    "max_predictions_per_seq": 20,
+    "do_train": False,
+    "do_eval": False,
+    "train_batch_size": 32,
+    "eval_batch_size": 8,
+    "optimizer": "adamw",
+    "learning_rate": 5e-5,
+    "poly_power": 1.0,
+    "num_train_steps": 100000,
+    "num_warmup_steps": 10000,
+    "start_warmup_step": 0,
+    "save_checkpoints_steps": 1000,
+    "iterations_per_loop": 1000,
+    "max_eval_steps": None,  # the reference: 100, which leaves examples out
+    "use_tpu": False,
+    "tpu_name": None,
+    "tpu_zone": None,
+    "gcp_project": None,
+    "master": None,
+    "num_tpu_cores": 8,
+    "num_gpus": 0,
+    "steps_per_update": 1,
+    "keep_checkpoint_max": 5,
+    "lamb_weight_decay_rate": 0.01,
+    "lamb_beta_1": 0.9,
+    "lamb_beta_2": 0.999,
+    "log_epsilon": -6,
+    "clip_by_global_norm_after_gradient_allreduce": False,
+    # not in the reference
+    "eval_input_file": None,
+    "eval_interval_samples": None,
+    "target_accuracy": 0.72,
+    "seed": None,
+    "shuffle": True,
+    "log_every_steps": 10,
+    "submission_org": "unnamed",
+    "submission_platform": "unnamed",
+    "submission_status": "onprem",
+}
+
+TINY = {
+    "attention_probs_dropout_prob": 0.1,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "hidden_size": 8,
+    "initializer_range": 0.02,
+    "intermediate_size": 16,
+    "max_position_embeddings": 16,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 1,
+    "type_vocab_size": 2,
+    "vocab_size": 64,
+}
+
+
+def flags_of(script) -> dict:
+    """Flag -> default of an absl script, asked in a process of its own."""
+    code = (
+        "import json, runpy, sys; sys.argv = ['x'];"
+        f"flags = runpy.run_path({str(script)!r}, run_name='the_script')['FLAGS'];"
+        "own = flags.flags_by_module_dict()['the_script'];"
+        "print(json.dumps({flag.name: flag.default for flag in own}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=script.parent
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_flags_of_run_pretraining_are_frozen(repository):
+    assert flags_of(repository / "run_pretraining.py") == RUN_PRETRAINING_FLAGS
+
+
+def example(rng, *, sequence=16, predictions=4) -> dict:
+    positions = np.sort(rng.choice(np.arange(1, sequence), predictions, replace=False))
+    return {
+        "input_ids": rng.integers(0, 64, sequence),
+        "input_mask": np.ones(sequence, np.int64),
+        "segment_ids": np.zeros(sequence, np.int64),
+        "masked_lm_positions": positions,
+        "masked_lm_ids": rng.integers(0, 64, predictions),
+        "masked_lm_weights": np.ones(predictions, np.float32),
+        "next_sentence_labels": rng.integers(0, 2, 1),
+    }
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """A tiny configuration and two files of examples."""
+    folder = tmp_path_factory.mktemp("inputs")
+    rng = np.random.default_rng(1)
+    (folder / "bert_config.json").write_text(json.dumps(TINY))
+    for name in ("train", "eval"):
+        framed = [records.frame(records.encode(example(rng))) for _ in range(50)]
+        (folder / name).write_bytes(b"".join(framed))
+    return folder
+
+
+@pytest.fixture
+def work(inputs, tmp_path):
+    """A copy of the inputs, free to be spoilt."""
+    return shutil.copytree(inputs, tmp_path / "work")
+
+
+def train(repository, work, *extra, **changed) -> subprocess.CompletedProcess:
+    given = {
+        "bert_config_file": work / "bert_config.json",
+        "input_file": work / "train",
+        "eval_input_file": work / "eval",
+        "output_dir": work / "out" / "run",
+        "max_seq_length": 16,
+        "max_predictions_per_seq": 4,
+        "optimizer": "lamb",
+        "num_train_steps": 4,
+        "num_warmup_steps": 0,
+        "train_batch_size": 4,
+        "eval_interval_samples": 8,
+        "log_every_steps": 1,
+    } | changed
+    flags = [f"--{name}={value}" for name, value in given.items()]
+    return subprocess.run(
+        [sys.executable, "run_pretraining.py", "--do_train", *flags, *extra],
+        capture_output=True,
+        text=True,
+        cwd=repository,
+    )
+
+
+def spoil(work, name, change):
+    path = work / name
+    path.write_bytes(change(path.read_bytes()))
+
+
+def config_with(work, **changed):
+    content = {**TINY, **changed}
+    kept = {name: value for name, value in content.items() if value is not None}
+    (work / "bert_config.json").write_text(json.dumps(kept))
+
+
+BAD_INPUTS = {
+    "no file matches the glob": (
+        lambda work: {"input_file": work / "nothing*"},
+        r"--input_file: no file matches .*nothing\*",
+    ),
+    "empty file": (
+        lambda work: spoil(work, "train", lambda data: b""),
+        r"--input_file: .*train is empty",
+    ),
+    "feature lengths differ from the flags": (
+        lambda work: {"max_seq_length": 12},
+        r"train.*16.*max_seq_length",
+    ),
+    "truncated TFRecord": (
+        lambda work: spoil(work, "train", lambda data: data[:60]),
+        r"train.*byte 0",
+    ),
+    "corrupt TFRecord": (
+        lambda work: spoil(work, "eval", lambda data: data[:40] + b"\xff\xff" + data[42:]),
+        r"eval.*byte 0",
+    ),
+    "unknown key": (lambda work: config_with(work, hiden_size=8), r"unknown keys \['hiden_size'\]"),
+    "missing key": (
+        lambda work: config_with(work, hidden_size=None),
+        r"missing keys .*hidden_size",
+    ),
+    "vocabulary of another size": (
+        lambda work: (work / "vocab.txt").write_text("[PAD]\n[UNK]\n"),
+        r"vocab.txt has 2 tokens, but .* vocab_size=64",
+    ),
+    "no initial checkpoint": (
+        lambda work: {"init_checkpoint": work / "model.ckpt-1"},
+        r"model.ckpt-1: no such checkpoint",
+    ),
+    "warm-up starts late": (
+        lambda work: {"num_warmup_steps": 2, "start_warmup_step": 1},
+        r"start_warmup_step must be 0 or negative",
+    ),
+    "steps that make no whole update": (
+        lambda work: {"steps_per_update": 3},
+        r"--num_train_steps=4 must be a multiple of --steps_per_update=3",
+    ),
+    "more GPUs than there are": (lambda work: {"num_gpus": 64}, r"--num_gpus=64, but TensorFlow"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_INPUTS)
+def test_bad_input_is_one_line_and_leaves_nothing(repository, work, case):
+    spoiling, message = BAD_INPUTS[case]
+    changed = spoiling(work)
+    done = train(repository, work, **(changed if isinstance(changed, dict) else {}))
+    assert done.returncode == 1
+    [line] = done.stderr.strip().splitlines()
+    assert re.search(message, line), line
+    assert not (work / "out").exists()
+
+
+def test_a_run_its_files_and_a_second_run_into_the_same_directory(repository, work):
+    done = train(repository, work)
+    assert done.returncode == 0, done.stderr
+    out = work / "out" / "run"
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    trained = [line for line in lines if line["kind"] == "train"]
+    assert [line["step"] for line in trained] == [1, 2, 3, 4]
+    assert set(trained[0]) == {
+        "kind", "step", "samples", "loss", "masked_lm_loss", "next_sentence_loss",
+        "learning_rate", "samples_per_second",
+    }  # fmt: skip
+    assert [line["samples"] for line in lines if line["kind"] == "eval"] == [8, 16]
+    assert re.search(r"^RESULT,bert,\d+,\d+,\w+,.*,aborted,0\.\d+,16$", done.stdout, re.MULTILINE)
+    assert list(out.glob("events.out.tfevents.*")) and (out / "model.ckpt-4.index").exists()
+
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    again = train(repository, work)
+    assert again.returncode == 1 and "holds a finished run" in again.stderr
+    assert before == {path: path.read_bytes() for path in out.iterdir()}
+
+
+def test_foreign_directory_is_refused(repository, work):
+    out = work / "out" / "run"
+    out.mkdir(parents=True)
+    (out / "model.ckpt-7.index").write_bytes(b"")
+    done = train(repository, work)
+    assert done.returncode == 1 and "holds files of another run" in done.stderr
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_as_aborted(repository, work):
+    done = train(repository, work, learning_rate="1e38", num_train_steps=8)
+    assert done.returncode == 1
+    assert "training has diverged" in done.stderr
+    log = (work / "out" / "run" / "bert.log").read_text()
+    assert log.count('"run_start"') == 1
+    assert re.findall(r'"run_stop".*"status": "(\w+)"', log) == ["aborted"]
+
+
+def test_damage_behind_the_first_record_names_the_file(repository, work):
+    spoil(work, "train", lambda data: data[:-5])
+    done = train(repository, work, num_train_steps=40, eval_interval_samples=160)
+    assert done.returncode == 1
+    assert re.search(r"train: damaged at byte \d+", done.stderr)
+
+
+def test_batch_that_replicas_cannot_share():
+    from mlperf_bert.training.strategy import replica_batch_size
+
+    with pytest.raises(ValueError, match=r"--train_batch_size=10 .* 4 replicas; try 8 or 12"):
+        replica_batch_size(10, 4, flag="train_batch_size")
+    with pytest.raises(ValueError, match=r"try 4$"):
+        replica_batch_size(3, 4, flag="train_batch_size")
