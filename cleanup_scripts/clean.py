@@ -1,0 +1,38 @@
+"""Clean-up stage .2: applies the text rules to many files, or to one: clean.py INPUT OUTPUT."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from mlperf_bert.data import stages, wiki
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("one_file", nargs="*", metavar="INPUT OUTPUT", help="just this file")
+    parser.add_argument("--data", default="./wiki_??", help="glob of the raw files")
+    parser.add_argument("--input_suffix", default=".1", help="suffix of the input files")
+    parser.add_argument("--output_suffix", default=".2", help="suffix of the output files")
+    parser.add_argument("--nworker", type=int, default=os.cpu_count(), help="processes")
+    args = parser.parse_args()
+    if len(args.one_file) not in (0, 2):
+        parser.error("give INPUT and OUTPUT, or --data")
+    try:
+        jobs = (
+            [tuple(args.one_file)]
+            if args.one_file
+            else [
+                (name + args.input_suffix, name + args.output_suffix)
+                for name in stages.input_files(args.data)
+            ]
+        )
+        stages.run(wiki.write_stage_2, jobs, num_workers=args.nworker, description="apply rules")
+    except (ValueError, OSError) as error:
+        sys.exit(f"clean.py: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""Clean-up stage .1: drops the <doc> tags and titles of WikiExtractor's output."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from mlperf_bert.data import stages, wiki
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", default="./wiki_??", help="glob of the raw files")
+    parser.add_argument("--input_suffix", default="", help="suffix of the input files")
+    parser.add_argument("--output_suffix", default=".1", help="suffix of the output files")
+    parser.add_argument("--nworker", type=int, default=os.cpu_count(), help="processes")
+    args = parser.parse_args()
+    try:
+        files = stages.input_files(args.data)
+        jobs = [(name + args.input_suffix, name + args.output_suffix) for name in files]
+        stages.run(wiki.write_stage_1, jobs, num_workers=args.nworker, description="drop tags")
+    except (ValueError, OSError) as error:
+        sys.exit(f"cleanup_file.py: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Gathers the cleaned files into parts of about the same size."""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from mlperf_bert.data import gathering, stages
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", default="~/book-corpus-feb-stn/*/*.txt", help="glob of raw files")
+    parser.add_argument("--input_suffix", default=".3", help="suffix of the cleaned files")
+    parser.add_argument("--out_dir", default="~/book-corpus-large-gather/", help="where to")
+    parser.add_argument("--num_outputs", type=int, default=500, help="the number in the names")
+    parser.add_argument("--block_size", type=float, default=32.0, help="MB of raw text in a part")
+    parser.add_argument("--nworker", type=int, default=1, help="processes; changes the numbering")
+    args = parser.parse_args()
+    try:
+        files = stages.input_files(args.data)
+        folder = Path(args.out_dir).expanduser()
+        folder.mkdir(parents=True, exist_ok=True)
+        parts = gathering.plan(files, block_size_mb=args.block_size, num_workers=args.nworker)
+        jobs = [
+            (
+                str(folder / gathering.part_name(number, args.num_outputs)),
+                [name + args.input_suffix for name in names],
+            )
+            for number, names in parts.items()
+        ]
+        stages.run(gathering.write_part, jobs, num_workers=args.nworker, description="gather")
+    except (ValueError, OSError) as error:
+        sys.exit(f"do_gather.py: {error}")
+
+
+if __name__ == "__main__":
+    main()

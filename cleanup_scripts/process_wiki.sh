@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# From WikiExtractor's files to ./results/part-00XXX-of-00500, eval.txt and eval.md5.
+#
+#   cleanup_scripts/process_wiki.sh 'wiki/text/??/wiki_??'
+#
+# Quote the glob. The stages leave .1 to .4 beside the raw files. Environment, with the benchmark's
+# values: NUM_TEST_ARTICLES=10000 BLOCK_SIZE=26.92 (MB) RESULTS=./results NWORKER=(cores)
+# PUNKT=(nltk's punkt_tab/english) PYTHON=python3
+set -euo pipefail
+
+if [ $# -ne 1 ]; then
+  echo "usage: process_wiki.sh 'GLOB'    one argument: quote the glob, as in 'text/??/wiki_??'" >&2
+  exit 2
+fi
+scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+python=${PYTHON:-python3}
+results=${RESULTS:-./results}
+workers=${NWORKER:-$(nproc)}
+
+stage() { "$python" "$scripts/$1" --data="$glob" "${@:2}"; }
+glob=$1
+
+stage cleanup_file.py --output_suffix=.1 --nworker="$workers"
+stage clean.py --input_suffix=.1 --output_suffix=.2 --nworker="$workers"
+stage do_sentence_segmentation.py --input_suffix=.2 --output_suffix=.3 --nworker="$workers" \
+  ${PUNKT:+--punkt="$PUNKT"}
+stage seperate_test_set.py --input_suffix=.3 --output_suffix=.4 --nworker="$workers" \
+  --num_test_articles="${NUM_TEST_ARTICLES:-10000}" --test_output="$results/eval"
+stage do_gather.py --input_suffix=.4 --block_size="${BLOCK_SIZE:-26.92}" --out_dir="$results"

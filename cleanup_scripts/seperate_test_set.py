@@ -1,0 +1,43 @@
+"""Clean-up stage .4: takes the evaluation articles out; writes them and their MD5s."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from mlperf_bert.data import separation, stages
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", default="./*/*.compact", help="glob of the raw files")
+    parser.add_argument("--input_suffix", default=".3", help="suffix of the input files")
+    parser.add_argument("--output_suffix", default=".4", help="suffix of the training files")
+    parser.add_argument("--nworker", type=int, default=os.cpu_count(), help="processes")
+    parser.add_argument("--seed", type=int, default=12345, help="seed of the choice")
+    parser.add_argument("--num_test_articles", type=int, default=10000, help="articles to take")
+    parser.add_argument("--test_output", default="./results/eval", help="without .txt and .md5")
+    args = parser.parse_args()
+    try:
+        files = stages.input_files(args.data)
+        jobs = [
+            (
+                name + args.input_suffix,
+                name + args.output_suffix,
+                separation.num_test_articles_of(index, len(files), args.num_test_articles),
+                args.seed + separation.SEED_STEP * index,
+            )
+            for index, name in enumerate(files)
+        ]
+        run = separation.write_stage_4
+        found = stages.run(run, jobs, num_workers=args.nworker, description="separate test set")
+        articles = [article for of_a_file in found for article in of_a_file]
+        separation.write_test_set(articles, args.test_output)
+    except (ValueError, OSError) as error:
+        sys.exit(f"seperate_test_set.py: {error}")
+
+
+if __name__ == "__main__":
+    main()

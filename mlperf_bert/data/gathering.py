@@ -1,0 +1,46 @@
+"""The last clean-up stage: many small files become parts of about the same size.
+
+Load-bearing quirk, kept: a part is full by the sizes of the raw files wiki_xx, not of the cleaned
+ones; so the parts depend on files that are not read.
+"""
+
+from pathlib import Path
+
+from mlperf_bert.data.records import written_beside
+from mlperf_bert.data.stages import read_text
+
+BYTES_PER_MB = 1024 * 1024
+PARTS_PER_WORKER = 1000
+
+
+def plan(files: list[str], *, block_size_mb: float, num_workers: int) -> dict[int, list[str]]:
+    """Part number -> the files that go into it.
+
+    Each worker packs a run of neighbouring files; the parts of worker w start at number 1000 * w.
+    A file larger than a block makes a part of its own (the reference fails on such a first file).
+    """
+    per_worker = -(-len(files) // num_workers)
+    parts = {}
+    for worker in range(num_workers):
+        number, used_bytes = PARTS_PER_WORKER * worker, 0
+        last = worker == num_workers - 1
+        for path in files[worker * per_worker : None if last else (worker + 1) * per_worker]:
+            size_bytes = Path(path).stat().st_size
+            if used_bytes and block_size_mb * BYTES_PER_MB < used_bytes + size_bytes:
+                number, used_bytes = number + 1, 0
+            parts.setdefault(number, []).append(path)
+            used_bytes += size_bytes
+    return parts
+
+
+def part_name(number: int, num_outputs: int) -> str:
+    """part-00007-of-00500."""
+    return f"part-{number:05d}-of-{num_outputs:05d}"
+
+
+def write_part(output_path: str, input_paths: list[str]) -> None:
+    """Joins files; of two line ends at the end of one, one is dropped."""
+    with written_beside(output_path) as output:
+        for path in input_paths:
+            text = read_text(path, encoding="utf-8-sig")
+            output.write((text[:-1] if text.endswith("\n\n") else text).encode())

@@ -1,0 +1,75 @@
+"""How a clean-up stage runs: one function per file, many files at once, all or a clear error."""
+
+import concurrent.futures
+import glob
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from tqdm import tqdm
+
+
+def input_files(pattern: str) -> list[str]:
+    """The sorted files behind a glob. Order matters: seeds and packing go by it.
+
+    Raises:
+      ValueError: nothing matches.
+    """
+    files = sorted(glob.glob(os.path.expanduser(pattern)))  # noqa: PTH207, PTH111 - the reference's
+    if not files:
+        raise ValueError(f"--data={pattern}: no file matches; quote the glob, and check the folder")
+    return files
+
+
+def read_text(path: str, *, encoding: str = "utf-8") -> str:
+    """A file's text with every line end, \\r and \\r\\n too, as \\n.
+
+    Raises:
+      ValueError: no such file, or bytes that are not UTF-8.
+    """
+    try:
+        text = Path(path).read_bytes().decode(encoding)
+    except FileNotFoundError as error:
+        raise ValueError(f"{path}: no such file; run the stage before this one first") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}: byte {error.start} is not UTF-8; extract the file anew, or mend it with "
+            "iconv -f UTF-8 -t UTF-8 -c"
+        ) from error
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines with their ends, cut at \\n alone (str.splitlines cuts at eight more)."""
+    lines = text.split("\n")
+    return [line + "\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
+
+
+def run(
+    function: Callable, jobs: Iterable[tuple], *, num_workers: int, description: str
+) -> list[object]:
+    """Calls `function(*job)` for every job, in processes; returns the results in order.
+
+    Raises:
+      whatever the first failing call raises; calls not yet begun are dropped.
+    """
+    jobs = list(jobs)
+    with concurrent.futures.ProcessPoolExecutor(min(num_workers, len(jobs))) as pool:
+        futures = [pool.submit(function, *job) for job in jobs]
+        bar = tqdm(
+            concurrent.futures.as_completed(futures),
+            total=len(jobs),
+            desc=description,
+            unit="file",
+            disable=not sys.stderr.isatty(),
+        )
+        try:
+            for future in bar:
+                future.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    if not sys.stderr.isatty():
+        print(f"{description}: {len(jobs)} files", file=sys.stderr, flush=True)
+    return [future.result() for future in futures]

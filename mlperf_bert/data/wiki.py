@@ -1,0 +1,122 @@
+"""The first two clean-up stages: WikiExtractor's output to plain lines of text.
+
+Both equal the reference byte for byte: .1 drops the <doc> tags and titles, .2 is an ordered list of
+text rules. The order of the rules matters, and so do their oddities.
+"""
+
+import re
+
+from mlperf_bert.data.records import written_beside
+from mlperf_bert.data.stages import lines_of, read_text
+
+
+def drop_tags_and_titles(text: str) -> str:
+    """Stage .1: a blank line for every <doc ...> and its title line; </doc> and empty lines go.
+
+    Quirk: any line that contains "<doc" counts as one, and takes the line after it along.
+    """
+    kept, skip_next = [], False
+    for line in lines_of(text):
+        if skip_next:
+            skip_next = False
+        elif "<doc" in line:
+            skip_next = True
+            kept.append("\n")
+        elif "</doc>" not in line and len(line) > 1:
+            kept.append(line)
+    return "".join(kept)
+
+
+def apply_rules(text: str) -> str:
+    """Stage .2: drops and edits by the rules below, one after the other, on each line.
+
+    Raises:
+      ValueError: a NUL byte, at which grep would drop the rest of the text.
+    """
+    if "\0" in text:
+        raise ValueError("a NUL character; remove it (tr -d '\\000')")
+    if text and not text.endswith("\n"):
+        text += "\n"  # grep completes the last line
+    for literal, rule, replacement in _RULES:
+        if literal in text:
+            text = rule.sub(replacement, text)
+    return text
+
+
+def write_stage_1(input_path: str, output_path: str) -> None:
+    """Stage .1 from file to file."""
+    with written_beside(output_path) as output:
+        output.write(drop_tags_and_titles(read_text(input_path)).encode())
+
+
+def write_stage_2(input_path: str, output_path: str) -> None:
+    """Stage .2 from file to file."""
+    with open(input_path, "rb") as file:  # noqa: PTH123 - sed keeps \r: no newline translation
+        text = file.read().decode("utf-8", "surrogateescape")
+    try:
+        cleaned = apply_rules(text)
+    except ValueError as error:
+        raise ValueError(f"{input_path}: {error}") from error
+    with written_beside(output_path) as output:
+        output.write(cleaned.encode("utf-8", "surrogateescape"))
+
+
+def _rule(literal: str, pattern: str, replacement: str = "") -> tuple[str, re.Pattern, str]:
+    """A rule that is tried only where `literal` occurs; classes never cross a line's end."""
+    return literal, re.compile(pattern, re.MULTILINE), replacement
+
+
+def _tags(*names: str) -> list[tuple[str, re.Pattern, str]]:
+    """Rules that remove <name> and </name>, as written."""
+    tags = (tag for name in names for tag in (f"<{name}>", f"</{name}>"))
+    return [_rule(tag, re.escape(tag)) for tag in tags]
+
+
+_LINK = _rule("[[", r"\[\[([^]|[\n]*)\]\]", r"\1")
+_PIPED_LINK = _rule("[[", r"\[\[[^]|[\n]*\|([^]|[\n]*)\]\]", r"\1")
+
+_RULES = [
+    _rule("<doc ", r"^<doc [^>\n]*>\n"),
+    _rule("[[Category:", r"^.*\[\[Category:[^][\n]*\]\].*\n"),
+    # Twice each: the second turn reaches what the first one uncovered.
+    _LINK,
+    _LINK,
+    _PIPED_LINK,
+    _PIPED_LINK,
+    _rule("ile:", r"\[\[:*[Ff]ile:[^][\n]*\]\]"),
+    _rule("edia:", r"\[\[[Mm]edia:[^][\n]*\]\]"),
+    _rule("mage:", r"\[\[[Ii]mage:[^][\n]*\]\]"),
+    _rule("[", r"\[([^]|[\n]*)\]", r"\1"),
+    _rule("[[", r"\[\[([^][\n]*)\]\]"),
+    _rule("alt=", r"alt="),
+    _rule("</doc>", r"</doc>", "\r"),
+    # Quirk: what stands after the tag's name stays, the closing bracket of the tag included.
+    _rule("<chem", r"<chem([^<\n]*)</chem>", r"\1"),
+    _rule("<ins", r"<ins([^<\n]*)</ins>", r"\1"),
+    _rule("<, ref ", r"<, ref ([^<\n]*)</ref>"),
+    _rule("<includeonly", r"<includeonly([^<\n]*)</includeonly>"),
+    _rule("<graph", r"<graph([^<\n]*)</graph>"),
+    # Quirk: these reach as far as the last "/>" of the line with no backslash on the way.
+    _rule("<section", r"<section([^\\\n]*)/>"),
+    _rule("<meta", r"<meta([^\\\n]*)/>"),
+    _rule("<hr", r"<hr([^\\\n]*)/>"),
+    _rule("<gallery", r"<gallery([^>\n]*)>"),
+    _rule("<ref", r"<ref([^<\n]*)</ref>"),
+    _rule("<ref", r"<ref([^>\n]*)>"),
+    _rule("<http", r"<http([^>\n]*)>"),
+    _rule("<Ref", r"<Ref([^>\n]*)>"),
+    _rule("<mapframe ", r"<mapframe ([^/\n]*)/>"),
+    _rule("<mapframe", r"<mapframe([^>\n]*)>"),
+    _rule("</mapframe>", r"</mapframe>"),
+    *_tags("poem", "math", "ref"),
+    _rule("<div", r"<div([^>\n]*)>"),
+    _rule("</div", r"</div([^>\n]*)>"),
+    *_tags("sup", "br", "BR", "Br", "del", "nowiki", "NOWIKI", "onlyinclude", "includeonly"),
+    *_tags("small", "chem", "noinclude", "gallery"),
+    _rule("<graph>{", r"<graph>\{"),
+    _rule("<graph>", r"<graph>"),
+    _rule("}</graph>", r"\}</graph>"),
+    _rule("</graph>", r"</graph>"),
+    _rule("</references>", r"</references>"),
+    _rule("<poem ", r"<poem ([^>\n]*)>"),
+]
