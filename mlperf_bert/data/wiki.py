@@ -105,7 +105,8 @@ _RULES = [
     _rule("<ref", r"<ref([^>\n]*)>"),
     _rule("<http", r"<http([^>\n]*)>"),
     _rule("<Ref", r"<Ref([^>\n]*)>"),
-    _rule("<mapframe ", r"<mapframe ([^/\n]*)/>"),
+    # Quirk: a backslash ends the match here too (sed keeps the one of "\/" inside brackets).
+    _rule("<mapframe ", r"<mapframe ([^\\/\n]*)/>"),
     _rule("<mapframe", r"<mapframe([^>\n]*)>"),
     _rule("</mapframe>", r"</mapframe>"),
     *_tags("poem", "math", "ref"),

@@ -1,0 +1,48 @@
+"""Nasty text in WikiExtractor's format, made from a seed: the input of the self-contained oracles.
+
+Runs on any Python from 3.7 on, so that the reference's own stack can read the very same bytes.
+"""
+
+import random
+
+_WORDS = (
+    "the of a Dr. St. e.g. U.S. i.e. no. 3.5 1,000 12. Zürich naïve Ωmega 東京 Привет A. B. C. "
+    "end. Stop! Why? \"Yes.\" 'No!' (See.) [x] ... wait... etc. “quoted.” ‘so?’ «oui.» a.m. p.m. "
+    "word-- -- Inc. vs. Vol. 5. Next It He was. Is? X!! ok.) done.] fin.} co-op e̊a \u200bzero "
+    "tab\there nb\u00a0sp ş. İ. ß. Ǆ. ﬁ. 5.5.5. .net .5 ..two 'tis. \u3000wide"
+).split(" ")
+_MARKUP = (
+    "[[link]] [[target|shown]] [[File:a.png|thumb]] [[file:b|c]] [[:File:c]] [[Media:x]] "
+    "[[image:y]] [[Category:Z]] [plain] [a|b] [[a|b|c]] [[[[deep]]]] [[a [b] c]] alt= <br> </br> "
+    "<BR> <Br> <ref>note</ref> <ref name=x> </ref> <Ref y> <http://a> <div class=a> </div> "
+    "</div style> <sup>2</sup> <small>s</small> <math>x</math> <chem>H2O</chem> <ins>i</ins> "
+    "<section begin=a/> <meta x/> <hr/> <gallery mode=a> </gallery> <mapframe w=1/> <mapframe "
+    "z> </mapframe> <poem> </poem> <poem style=a> <nowiki> </nowiki> <NOWIKI> <onlyinclude> "
+    "<includeonly>i</includeonly> <noinclude> <graph>{ }</graph> <graph>g</graph> </references> "
+    "<, ref x</ref> <del> </del> ]] [[ | ] [ <ref a<b</ref> \\ <section a\\b/> <hr a/> b/>"
+).split(" ")
+
+
+def wiki_text(seed: int, num_articles: int = 120) -> str:
+    """One file of articles."""
+    rng = random.Random(seed)
+    pieces = []
+    for number in range(num_articles):
+        pieces.append(f'<doc id="{number}" url="u?curid={number}" title="T {number}">\n')
+        pieces.append(f"T {number}\n\n")
+        for _ in range(int(rng.random() * 6)):
+            pieces.append(_line(rng))
+            pieces.append(_ENDS[int(rng.random() * len(_ENDS))])
+        pieces.append("</doc>\n" if rng.random() < 0.95 else "\n</doc>")
+    return "".join(pieces)
+
+
+_ENDS = ("\n", "\n\n", "\r\n", "\r", "\n \n", " \n", "\x85\n", "\u2028\n")
+
+
+def _line(rng: random.Random) -> str:
+    words = []
+    for _ in range(1 + int(rng.random() * 40)):
+        chosen = _MARKUP if rng.random() < 0.15 else _WORDS
+        words.append(chosen[int(rng.random() * len(chosen))])
+    return (" " if rng.random() < 0.9 else "  ").join(words)

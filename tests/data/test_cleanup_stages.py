@@ -1,0 +1,189 @@
+"""Every clean-up stage equals the reference byte for byte. Plain Python, seconds.
+
+Two oracles: the recorded digests of the real sample, through the scripts as users call them; and
+digests that the reference's scripts (Python 3.7.16, nltk 3.4.5, GNU sed and grep) gave for
+generated text, which needs nothing from outside.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from nltk.tokenize.punkt import PunktParameters
+
+from mlperf_bert.data import gathering, segmentation, separation, stages, wiki
+from tests.data.generated_wiki import wiki_text
+
+# Recorded from the reference: generated file number -> MD5 of the text and of stages .1 to .4.
+GENERATED = [
+    "278450ed6d858967cf5508cea5925bae f85c4475fb772fee5a7f4f9ef6bdca1f "
+    "cd0bb3a22836f2ab7504ffe1a1fa10f2 52ed676d9b5a57352266e1b9a9f2f84d "
+    "fd5a66b29e42a2b3e9f3e9bc4d3e16bf",
+    "84876ba295adb360106a5730030ef75a dfaadcdf5384a9ac469353895cf785bf "
+    "e97563f8b55686d5911ea7103e553f7c d0100658851da34d34ff02685e35d444 "
+    "02e8b6c9e59c61b8a8ead4c60f0f0785",
+    "4738022af2342601dd3e4ea05575747a 3885aa5fe3bc7be40b041c11bc4d3e84 "
+    "f1803c77649637ca09573cd6994aefdf e6b15de98bfd27d2ae051ad8b3ca02a2 "
+    "675f82d389536b59eaa27f63598b893f",
+    "ba996385b84c1f65b83a4980bf2ee6ce f96ab4df9b544a90f5bf9fa7a7c7b77e "
+    "7a49d1dd855767c741b07b24ec79978c a5c21a884884d553f727b365ba4bfdc2 "
+    "e83fd67542336c113d726ffece72e92c",
+]
+GENERATED_RESULTS = {
+    "eval.md5": "f81bc610a714f38c7e958dd0d0f7555f",
+    "eval.txt": "200dd97a5f8fbc2c8a6fb6dd7f6daf5d",
+    "part-00000-of-00500": "ed56ab50cfebb8dc18a9ab9c32e329ac",
+    "part-00001-of-00500": "4a51e9109fbb40102d5576f8d4d17511",
+}
+
+
+def md5(path) -> str:
+    return hashlib.md5(Path(path).read_bytes()).hexdigest()
+
+
+def small_splitter() -> segmentation.SentenceSplitter:
+    """The tables that the recorded run used, instead of the published ones."""
+    parameters = PunktParameters()
+    parameters.abbrev_types = {"dr", "st", "u.s", "e.g", "i.e", "inc", "vs"}
+    parameters.collocations = {("##number##", "next")}
+    parameters.sent_starters = {"it", "he"}
+    parameters.ortho_context.update({"the": 46, "word": 34, "next": 18})
+    return segmentation.SentenceSplitter(parameters)
+
+
+def test_generated_text_through_all_stages(tmp_path):
+    files, eval_articles = [], []
+    for index, digests in enumerate(GENERATED):
+        name = str(tmp_path / f"wiki_{index:02d}")
+        files.append(name)
+        Path(name).write_bytes(wiki_text(index).encode())
+        wiki.write_stage_1(name, f"{name}.1")
+        wiki.write_stage_2(f"{name}.1", f"{name}.2")
+        text = segmentation.split_lines(stages.read_text(f"{name}.2"), small_splitter())
+        Path(f"{name}.3").write_bytes(text.encode())
+        count = separation.num_test_articles_of(index, len(GENERATED), 17)
+        seed = 12345 + separation.SEED_STEP * index
+        eval_articles += separation.write_stage_4(f"{name}.3", f"{name}.4", count, seed)
+        found = [md5(name), *(md5(f"{name}.{stage}") for stage in (1, 2, 3, 4))]
+        assert found == digests.split(), name
+    results = tmp_path / "results"
+    separation.write_test_set(eval_articles, str(results / "eval"))
+    for number, names in gathering.plan(files, block_size_mb=0.1, num_workers=1).items():
+        part = results / gathering.part_name(number, 500)
+        gathering.write_part(str(part), [f"{name}.4" for name in names])
+    assert {path.name: md5(path) for path in results.iterdir()} == GENERATED_RESULTS
+
+
+def process_wiki(repository, folder, **environment) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [repository / "cleanup_scripts" / "process_wiki.sh", "wiki_??"],
+        cwd=folder,
+        env={**os.environ, "PYTHON": sys.executable, **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_real_sample_through_the_script_in_a_folder_with_a_space(repository, shared, tmp_path):
+    golden = json.loads((shared / "golden" / "data.json").read_text())
+    folder = shutil.copytree(shared / "data" / "wiki_sample", tmp_path / "with space")
+    done = process_wiki(
+        repository,
+        folder,
+        PUNKT=str(shared / "data" / "nltk_data" / "tokenizers" / "punkt_tab" / "english"),
+        NUM_TEST_ARTICLES=str(golden["separation"]["num_test_articles"]),
+        BLOCK_SIZE=str(golden["gather"]["block_size_mb"]),
+    )
+    assert done.returncode == 0, done.stderr
+    assert {name: md5(folder / name) for name in golden["stages_md5"]} == golden["stages_md5"]
+    found = {path.name: md5(path) for path in (folder / "results").iterdir()}
+    assert found == golden["results_md5"]
+    leftovers = [p.name for p in folder.rglob("*") if "partial" in p.name]
+    assert not leftovers
+
+
+def test_clean_sh_on_one_file_equals_stage_2(repository, tmp_path):
+    given, made = tmp_path / "a b", tmp_path / "c"
+    wiki.write_stage_1(_written(tmp_path / "raw", wiki_text(0)), given)
+    subprocess.run(
+        [repository / "cleanup_scripts" / "clean.sh", given, made],
+        env={**os.environ, "PYTHON": sys.executable},
+        check=True,
+    )
+    assert md5(made) == GENERATED[0].split()[2]
+
+
+def _written(path: Path, text: str) -> Path:
+    path.write_bytes(text.encode())
+    return path
+
+
+def script(repository, name, *flags) -> str:
+    """Runs a script that must fail; returns its one line."""
+    command = [sys.executable, repository / "cleanup_scripts" / name, *map(str, flags)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    [line] = done.stderr.strip().splitlines()
+    return line
+
+
+def test_bad_input_is_one_line_and_leaves_no_output(repository, tmp_path):
+    data = f"--data={tmp_path}/wiki_*"
+    assert "no file matches" in script(repository, "cleanup_file.py", data)
+
+    (tmp_path / "wiki_00").write_bytes(b"good \xff bad")
+    line = script(repository, "cleanup_file.py", data)
+    assert "wiki_00: byte 5 is not UTF-8" in line
+    (tmp_path / "wiki_00.1").write_bytes(b"a\0b\n")
+    data = f"--data={tmp_path}/wiki_??"
+    assert "wiki_00.1: a NUL character" in script(repository, "clean.py", data)
+    (tmp_path / "wiki_00.2").write_bytes(b"\xff")
+    punkt = tmp_path / "punkt"
+    punkt.mkdir()
+    segment = ("do_sentence_segmentation.py", data, f"--punkt={punkt}")
+    assert "abbrev_types.txt" in script(repository, *segment)
+    separate = ("seperate_test_set.py", data, f"--test_output={tmp_path}/eval")
+    assert "wiki_00.3: no such file" in script(repository, *separate)
+    (tmp_path / "wiki_00.3").write_text("one\n\ntwo\n\n")
+    line = script(repository, *separate, "--num_test_articles=4")
+    assert "4 test articles wanted, but the file has 3 articles" in line
+    line = script(
+        repository, "do_gather.py", data, "--input_suffix=.4", f"--out_dir={tmp_path}/out"
+    )
+    assert "wiki_00.4: no such file" in line
+    made = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert made == {"wiki_00", "wiki_00.1", "wiki_00.2", "wiki_00.3"}
+
+
+def test_process_wiki_wants_one_argument(repository):
+    done = subprocess.run(
+        [repository / "cleanup_scripts" / "process_wiki.sh", "a", "b"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2 and "quote the glob" in done.stderr
+
+
+def test_the_empty_last_article_counts_and_can_be_picked():
+    text = "one\n\ntwo\n\n"
+    picks = [separation.separate(text, 1, seed)[1][0] for seed in range(40)]
+    assert set(picks) == {"one", "two", ""}
+
+
+def test_parts_are_packed_by_the_raw_size_and_workers_number_apart(tmp_path):
+    names = []
+    for index, size in enumerate([700, 500, 500, 200]):
+        names.append(str(tmp_path / f"wiki_{index}"))
+        Path(names[-1]).write_bytes(b"x" * size)
+    kilobyte_mb = 1024 / gathering.BYTES_PER_MB
+    one = gathering.plan(names, block_size_mb=kilobyte_mb, num_workers=1)
+    assert one == {0: names[:1], 1: names[1:3], 2: names[3:]}
+    two = gathering.plan(names, block_size_mb=kilobyte_mb, num_workers=2)
+    assert two == {0: names[:1], 1: names[1:2], 1000: names[2:]}
+    first_too_large = gathering.plan(names, block_size_mb=kilobyte_mb / 2, num_workers=1)
+    assert first_too_large[0] == names[:1]
+    assert gathering.part_name(7, 500) == "part-00007-of-00500"
