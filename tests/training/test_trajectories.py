@@ -1,10 +1,12 @@
 """Twenty steps of training equal the reference's, for five recipes. CPU, about a minute.
 
-The oracle: losses and weights that the reference computed in its own stack from the same initial
-checkpoint on the same examples, in file order and without dropout (golden/README.md in shared).
+Two oracles, both losses and weights that the reference computed in its own stack, in file order and
+without dropout: `golden` on real text (in shared), and `generated` on a task made from a seed.
 """
 
+import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import tensorflow as tf
 
 from mlperf_bert.checkpoints import initial, names
 from mlperf_bert.data import input_pipeline
+from mlperf_bert.data.input_pipeline import ExampleShape
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
@@ -19,24 +22,71 @@ from mlperf_bert.optimization.optimizers import ADAMW, OptimizerConfig, create_o
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
 from mlperf_bert.training.evaluation import Evaluator
 from mlperf_bert.training.steps import Trainer
+from tests.training import generated_task
 
 CASES = ["g1_lamb", "g2_lamb_rcp8192", "g3_lamb_accum4", "g4_adamw", "g5_lamb_poly"]
-# The reference's AdamW reads its step counter while the same step increases it: a race, seen by
-# printing the rate of every step in its own stack. When the recorded run's last step lost it, that
-# step's rate was the one of step 20, which is 0; so its final weights are those after 19 updates.
-NUM_UPDATES_IN_RECORDED_WEIGHTS = {"g4_adamw": 19}
-SHAPE = input_pipeline.ExampleShape(max_seq_length=128, max_predictions_per_seq=20)
 
 
-@pytest.fixture(scope="module")
-def golden(shared):
-    return shared / "golden"
+@dataclasses.dataclass(frozen=True)
+class Oracle:
+    """A task, and what the reference made of it."""
+
+    folder: Path
+    checkpoint: str
+    shape: ExampleShape
+    eval_batch_size: int
+    trajectories: dict
+    evaluations: dict
+    num_updates_in_weights: dict
+
+    @property
+    def config(self) -> BertConfig:
+        return BertConfig.from_json_file(self.folder / "bert_config.json")
+
+    def delta_l2(self, name: str) -> dict[str, float]:
+        """L2 norm of every weight's change, by TF1 name."""
+        case = self.trajectories[name]
+        if "delta_l2" in case:
+            return case["delta_l2"]
+        return {weight: values["delta_l2"] for weight, values in case["final_weights"].items()}
 
 
-def make_trainer(golden, flags: dict) -> Trainer:
-    """A trainer as the flags of a golden case describe it, at the initial checkpoint."""
-    config = BertConfig.from_json_file(golden / "bert_config.json")
-    model = build_pretrainer(config, seed=0)
+@pytest.fixture(scope="module", params=["golden", "generated"])
+def oracle(request, tmp_path_factory) -> Oracle:
+    if request.param == "golden":
+        folder = request.getfixturevalue("shared") / "golden"
+        recorded = json.loads((folder / "trajectories.json").read_text())
+        return Oracle(
+            folder=folder,
+            checkpoint=str(folder / "init" / "model.ckpt-28252"),
+            shape=ExampleShape(max_seq_length=128, max_predictions_per_seq=20),
+            eval_batch_size=14,
+            trajectories=recorded["trajectories"],
+            evaluations=recorded["evaluations"],
+            # The reference's AdamW reads its step counter while the same step increases it: a
+            # race, seen by printing the rate of every step in its own stack. When the recorded
+            # run's last step lost it, that step's rate was the one of step 20, which is 0; so its
+            # final weights are those after 19 updates.
+            num_updates_in_weights={"g4_adamw": 19},
+        )
+    folder = tmp_path_factory.mktemp("generated") / "task"
+    generated_task.write_task(folder)
+    recorded = json.loads(Path(__file__).with_name("reference_trajectories.json").read_text())
+    return Oracle(
+        folder=folder,
+        checkpoint=str(folder / "init" / "model.ckpt-0"),
+        shape=generated_task.SHAPE,
+        eval_batch_size=9,
+        trajectories=recorded["trajectories"],
+        evaluations=recorded["evaluations"],
+        num_updates_in_weights={},
+    )
+
+
+def make_trainer(oracle: Oracle, name: str) -> Trainer:
+    """A trainer as the flags of a case describe it, at the initial checkpoint."""
+    flags = oracle.trajectories[name]["flags"]
+    model = build_pretrainer(oracle.config, seed=0)
     schedule = WarmupPolynomialDecay(
         learning_rate=flags["learning_rate"],
         num_train_steps=flags["num_train_steps"],
@@ -63,73 +113,67 @@ def make_trainer(golden, flags: dict) -> Trainer:
     )
     initial.load_initial_weights(
         trainer.variables_to_train,
-        str(golden / "init" / "model.ckpt-28252"),
-        num_hidden_layers=config.num_hidden_layers,
+        oracle.checkpoint,
+        num_hidden_layers=oracle.config.num_hidden_layers,
     )
     return trainer
 
 
-def batches_of(golden, flags: dict):
+def batches_of(oracle: Oracle, name: str):
     """The training examples in file order."""
     dataset = input_pipeline.training_batches(
-        [str(golden / "train.tfrecord")], SHAPE, batch_size=flags["train_batch_size"], seed=None
+        [str(oracle.folder / "train.tfrecord")],
+        oracle.shape,
+        batch_size=oracle.trajectories[name]["flags"]["train_batch_size"],
+        seed=None,
     )
     return iter(dataset)
 
 
-def evaluate(golden, trainer: Trainer) -> dict:
+def assert_evaluation_equals(oracle: Oracle, trainer: Trainer, expected: dict) -> None:
     batches = input_pipeline.evaluation_batches(
-        [str(golden / "eval.tfrecord")], SHAPE, batch_size=14
+        [str(oracle.folder / "eval.tfrecord")], oracle.shape, batch_size=oracle.eval_batch_size
     )
-    evaluator = Evaluator(model=trainer.model, strategy=trainer.strategy)
-    return vars(evaluator.evaluate(batches))
-
-
-def assert_evaluations_equal(found: dict, expected: dict) -> None:
+    found = Evaluator(model=trainer.model, strategy=trainer.strategy).evaluate(batches)
     for name, value in expected.items():
         tolerance = 1e-6 if name.endswith("accuracy") else 1e-5
-        assert found[name] == pytest.approx(value, abs=tolerance), name
+        assert getattr(found, name) == pytest.approx(value, abs=tolerance), name
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_losses_weights_and_evaluation(golden, name):
-    recorded = json.loads((golden / "trajectories.json").read_text())
-    case = recorded["trajectories"][name]
-    before = initial.read_weights(str(golden / "init" / "model.ckpt-28252"))
-
-    num_steps = len(case["losses"])
-    num_updates = NUM_UPDATES_IN_RECORDED_WEIGHTS.get(name, num_steps)
-    trainer, batches = make_trainer(golden, case["flags"]), batches_of(golden, case["flags"])
+def test_losses_weights_and_evaluation(oracle, name):
+    expected_losses = oracle.trajectories[name]["losses"]
+    num_steps = len(expected_losses)
+    num_updates = oracle.num_updates_in_weights.get(name, num_steps)
+    trainer, batches = make_trainer(oracle, name), batches_of(oracle, name)
 
     losses = [trainer.train(batches, tf.constant(num_updates)).numpy()[:, 0]]
-    after = initial.weights_by_tf1_name(trainer.variables_to_train, num_hidden_layers=2)
+    layers = oracle.config.num_hidden_layers
+    after = initial.weights_by_tf1_name(trainer.variables_to_train, num_hidden_layers=layers)
     losses.append(trainer.train(batches, tf.constant(num_steps - num_updates)).numpy()[:, 0])
 
-    np.testing.assert_allclose(np.concatenate(losses), case["losses"], rtol=0, atol=1e-5)
-    assert after.keys() == case["final_weights"].keys()
-    for weight, expected in case["final_weights"].items():
+    np.testing.assert_allclose(np.concatenate(losses), expected_losses, rtol=0, atol=1e-5)
+    before, expected_changes = initial.read_weights(oracle.checkpoint), oracle.delta_l2(name)
+    assert num_steps == 20 and after.keys() == expected_changes.keys()
+    for weight, expected in expected_changes.items():
         change = np.linalg.norm((after[weight] - before[weight]).astype(np.float64))
         if weight.endswith("self/key/bias"):  # their gradient is zero up to rounding
-            assert change == pytest.approx(expected["delta_l2"], abs=1e-5), weight
+            assert change == pytest.approx(expected, abs=1e-5), weight
         else:
-            assert change == pytest.approx(expected["delta_l2"], rel=1e-5), weight
-    if f"{name}_step20" in recorded["evaluations"]:
-        found = evaluate(golden, trainer)
-        assert_evaluations_equal(found, recorded["evaluations"][f"{name}_step20"])
+            assert change == pytest.approx(expected, rel=1e-5), weight
+    if f"{name}_step20" in oracle.evaluations:
+        assert_evaluation_equals(oracle, trainer, oracle.evaluations[f"{name}_step20"])
 
 
-def test_evaluation_of_the_initial_checkpoint(golden):
-    recorded = json.loads((golden / "trajectories.json").read_text())
-    trainer = make_trainer(golden, recorded["trajectories"]["g1_lamb"]["flags"])
-    assert_evaluations_equal(evaluate(golden, trainer), recorded["evaluations"]["init"])
+def test_evaluation_of_the_initial_checkpoint(oracle):
+    assert_evaluation_equals(oracle, make_trainer(oracle, "g1_lamb"), oracle.evaluations["init"])
 
 
-def test_every_weight_decays_or_not_as_the_reference_decides_by_tf1_name(golden):
-    recorded = json.loads((golden / "trajectories.json").read_text())
-    trainer = make_trainer(golden, recorded["trajectories"]["g1_lamb"]["flags"])
+def test_every_weight_decays_or_not_as_the_reference_decides_by_tf1_name(oracle):
+    trainer = make_trainer(oracle, "g1_lamb")
     inner = trainer.optimizer.optimizer
     by_name = {names.our_name(v.name): v for v in trainer.variables_to_train}
-    for weight in names.weights(2):
+    for weight in names.weights(oracle.config.num_hidden_layers):
         expected = not any(part in weight.tf1_name for part in ("LayerNorm", "layer_norm", "bias"))
         assert inner._do_use_weight_decay(by_name[weight.our_name].name) == expected, weight
         assert inner._do_layer_adaptation(by_name[weight.our_name].name) == expected, weight

@@ -1,0 +1,94 @@
+"""A tiny pre-training task made from a seed: configuration, initial checkpoint, examples.
+
+numpy's RandomState never changes its streams, so the files are the same everywhere.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from mlperf_bert.checkpoints import initial, names
+from mlperf_bert.data import records
+from mlperf_bert.data.input_pipeline import ExampleShape
+
+CONFIG = {
+    "attention_probs_dropout_prob": 0.0,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.0,
+    "hidden_size": 32,
+    "initializer_range": 0.02,
+    "intermediate_size": 64,
+    "max_position_embeddings": 48,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "type_vocab_size": 2,
+    "vocab_size": 40,
+}
+SHAPE = ExampleShape(max_seq_length=32, max_predictions_per_seq=6)
+
+
+def write_task(folder: Path, *, num_examples: int = 200, num_eval_examples: int = 45) -> None:
+    """Writes bert_config.json, init/model.ckpt-0, train.tfrecord and eval.tfrecord."""
+    random = np.random.RandomState(20200101)
+    (folder / "init").mkdir(parents=True)
+    (folder / "bert_config.json").write_text(json.dumps(CONFIG))
+    initial.write_name_based(str(folder / "init" / "model.ckpt-0"), _weights(random))
+    for name, count in (("train", num_examples), ("eval", num_eval_examples)):
+        framed = [records.frame(records.encode(_example(random))) for _ in range(count)]
+        (folder / f"{name}.tfrecord").write_bytes(b"".join(framed))
+
+
+def _weights(random: np.random.RandomState) -> dict[str, np.ndarray]:
+    values = {}
+    for weight in names.weights(CONFIG["num_hidden_layers"]):
+        noise = 0.02 * random.standard_normal(_tf1_shape(weight.tf1_name))
+        values[weight.tf1_name] = (noise + weight.tf1_name.endswith("gamma")).astype(np.float32)
+    return values
+
+
+def _tf1_shape(name: str) -> tuple[int, ...]:
+    hidden, inner, vocabulary = (
+        CONFIG[k] for k in ("hidden_size", "intermediate_size", "vocab_size")
+    )
+    tables = {
+        "word_embeddings": (vocabulary, hidden),
+        "token_type_embeddings": (CONFIG["type_vocab_size"], hidden),
+        "position_embeddings": (CONFIG["max_position_embeddings"], hidden),
+        "cls/predictions/output_bias": (vocabulary,),
+        "cls/seq_relationship/output_weights": (2, hidden),
+        "cls/seq_relationship/output_bias": (2,),
+        "intermediate/dense/kernel": (hidden, inner),
+        "intermediate/dense/bias": (inner,),
+    }
+    for ending, shape in tables.items():
+        if name.endswith(ending):
+            return shape
+    if name.endswith("kernel"):
+        wide = "/output/dense/" in name and "attention" not in name
+        return (inner if wide else hidden, hidden)
+    return (hidden,)
+
+
+def _example(random: np.random.RandomState) -> dict[str, np.ndarray]:
+    """A sentence pair with a simple rule to learn: a token's neighbour is the token plus one."""
+    sequence, predictions = SHAPE.max_seq_length, SHAPE.max_predictions_per_seq
+    length = random.randint(12, sequence + 1)
+    num_predictions = random.randint(1, predictions + 1)
+    ids = (random.randint(5, 60) + np.arange(length)) % 35 + 5
+    positions = np.sort(random.permutation(np.arange(1, length))[:num_predictions])
+    labels = ids[positions].copy()
+    ids[positions] = 4
+
+    def padded(values, size):
+        return np.concatenate([values, np.zeros(size - len(values), np.int64)]).astype(np.int64)
+
+    return {
+        "input_ids": padded(ids, sequence),
+        "input_mask": padded(np.ones(length), sequence),
+        "segment_ids": padded((np.arange(length) > length // 2).astype(np.int64), sequence),
+        "masked_lm_positions": padded(positions, predictions),
+        "masked_lm_ids": padded(labels, predictions),
+        "masked_lm_weights": padded(np.ones(num_predictions), predictions).astype(np.float32),
+        "next_sentence_labels": random.randint(0, 2, 1).astype(np.int64),
+    }
