@@ -20,7 +20,7 @@ def main() -> None:
     args = parser.parse_args()
     try:
         files = stages.input_files(args.data)
-        punkt = segmentation.find_punkt(args.punkt)
+        punkt = segmentation.find_punkt(args.punkt, os.environ.get("NLTK_DATA"))
         segmentation.warn_if_not_published(punkt)
         jobs = [(name + args.input_suffix, name + args.output_suffix, punkt) for name in files]
         run = segmentation.write_stage_3

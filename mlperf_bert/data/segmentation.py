@@ -1,25 +1,25 @@
 """The third clean-up stage: one sentence a line.
 
-The specification is nltk 3.4.5's Punkt sentence splitter with the published English tables. Later
-versions of nltk search for boundaries otherwise and know more quotation marks; the classes below
-give a current nltk the old behaviour back.
+The specification is the Punkt sentence splitter (Kiss and Strunk 2006, "Unsupervised Multilingual
+Sentence Boundary Detection") as nltk 3.4.5 runs it with the published English tables on Python 3.7.
+It is written out here: a current nltk searches for boundaries otherwise, knows more quotation
+marks, and matches words and white space with another regular-expression engine and newer Unicode
+tables. The section numbers below are the paper's.
 """
 
+import dataclasses
 import functools
 import hashlib
-import os
+import itertools
 import re
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-
-import nltk
-from nltk.tabdata import PunktDecoder
-from nltk.tokenize.punkt import PunktLanguageVars, PunktParameters, PunktSentenceTokenizer
 
 from mlperf_bert.data.records import written_beside
 from mlperf_bert.data.stages import lines_of, read_text
 
-# nltk's package punkt_tab, folder english: the tables of the reference's english.pickle.
+# nltk's package punkt_tab, folder english: the same tables as the reference's english.pickle.
 PUBLISHED_SHA256 = {
     "abbrev_types.txt": "ae74df7220c09ecedff75f33e3fcc09dbd038e39ddf554b6ebc8f07ff5bdee7f",
     "collocations.tab": "987336cd468bf07bbab45a3a92276cbebff56e6686b29567dbbaf16060492d62",
@@ -27,48 +27,196 @@ PUBLISHED_SHA256 = {
     "sent_starters.txt": "568b989cf4818ad9cb50efaf76bd0685ef20b83a1cbce49023bad45dcd8aceb9",
 }
 
+# How a word type was seen in training, as bits of ortho_context: at the beginning of a sentence,
+# in its middle, or where that is unknown; with an upper- or a lower-case first letter.
+_MIDDLE_UPPER = 1 << 2
+_ANY_UPPER = 1 << 1 | 1 << 2 | 1 << 3
+_BEGINNING_LOWER = 1 << 4
+_ANY_LOWER = 1 << 4 | 1 << 5 | 1 << 6
 
-class _LanguageVars(PunktLanguageVars):
-    """The patterns of nltk 3.4.5."""
+_NON_WORD = r"[?!)\";}\]*:@'({\[]"
+_DOTS_OR_DASHES = r"(?:-{2,}|\.{2,}|(?:\.\s){2,}\.)"
+_WORD_END = rf"\s|$|{_NON_WORD}|{_DOTS_OR_DASHES}"
+_WORD = re.compile(
+    rf"{_DOTS_OR_DASHES}|(?=[^(\"`{{\[:;&#*@)}}\]\-,])\S+?(?={_WORD_END}|,(?={_WORD_END}))|\S"
+)
+# The last possible boundary of a run without white space. Only the start of a run is tried: nltk
+# tries every character of it, for the same matches in quadratic time.
+_CANDIDATE = re.compile(rf"(?<!\S)\S*[.?!](?=({_NON_WORD}|\s+(\S+)))")
+_CLOSING = re.compile(r"[\"')\]}]+?(?:\s+|(?=--)|$)", re.MULTILINE)
+_NUMBER = re.compile(r"^-?[.,]?\d[\d,.-]*\.?$")
+_INITIAL = re.compile(r"[^\W\d]\.$")
+_ELLIPSIS = re.compile(r"\.\.+$")
+_PUNCTUATION = frozenset(";:,.!?")
 
-    re_boundary_realignment = re.compile(r"[\"')\]}]+?(?:\s+|(?=--)|$)", re.MULTILINE)
-    _re_non_word_chars = r"(?:[?!)\";}\]\*:@'\({\[])"
-    _period_context_fmt = r"""
-        \S*%(SentEndChars)s
-        (?=(?P<after_tok>%(NonWord)s|\s+(?P<next_tok>\S+)))"""
+# Characters (hexadecimal) that Unicode 11.0 (Python 3.7) lacks or knows without letter properties.
+# A character that will never be assigned stands in for them: no letter, no digit, without case.
+_NEWER_THAN_UNICODE_11 = (
+    "55f 61d 870-89f 8b5 8be-8d2 b55 c3c c5d c77 cdd d04 d81 e86 e89 e8c e8e-e93 e98 ea0 "
+    "ea8-ea9 eac eba 170d 1715-171f 180f 1abf-1ace 1b4c 1b7d-1b7e 1cf2-1cf3 1cfa 1dfa 20c0 2b97 "
+    "2bc9 2bff 2c2f 2c5f 2e4f-2e5d 31bb-31bf 32ff 4db6-4dbf 9ff0-9fff a7ba-a7f6 a82c a9bd "
+    "ab66-ab6b fbc2 fd40-fd4f fdcf fdfe-fdff 1019c 10570-105bc 10780-107ba 10e80-10eb1 "
+    "10f70-10ff6 11070-11075 110c2 11147 111ce-111cf 1145a 1145f-11461 116b8-116b9 11740-11746 "
+    "11900-119e4 11a84-11a85 11ab0-11abf 11fb0-11fff 12f90-12ff2 13430-13438 16a70-16ac9 "
+    "16f45-16f4f 16f7f-16f87 16fe2-16ff1 187f2-187f7 18af3-1affe 1b11f-1b167 1cf00-1cfc3 "
+    "1d1e9-1d1ea 1df00-1df1e 1e100-1e7fe 1e94b 1ed01-1ed3d 1f10d-1f10f 1f16c-1f16f 1f1ad "
+    "1f6d5-1f6df 1f6fa-1f6fc 1f7e0-1f7f0 1f8b0-1f8b1 1f90c-1f90f 1f93f 1f971-1f972 1f977-1f979 "
+    "1f97b 1f9a3-1f9af 1f9ba-1f9bf 1f9c3-1f9cf 1fa00-1fa53 1fa70-1fbf9 2a6d7-2a6df 2b735-2b738 "
+    "30000-3134a"
+)
+_NEWER_SPANS = (
+    "-".join(chr(int(end, 16)) for end in span.split("-"))
+    for span in _NEWER_THAN_UNICODE_11.split()
+)
+_NEWER = re.compile(f"[{''.join(_NEWER_SPANS)}]")
+_NEVER_ASSIGNED = "\uffff"
 
 
-class SentenceSplitter(PunktSentenceTokenizer):
-    """Splits as nltk 3.4.5 does."""
+@dataclasses.dataclass(frozen=True)
+class PunktTables:
+    """What Punkt learnt from a language."""
 
-    def __init__(self, parameters: PunktParameters):
-        super().__init__(lang_vars=_LanguageVars())
-        self._params = parameters
-
-    def _slices_from_text(self, text: str):
-        start = 0
-        for match in self._lang_vars.period_context_re().finditer(text):
-            if self.text_contains_sentbreak(match.group() + match.group("after_tok")):
-                yield slice(start, match.end())
-                start = match.start("next_tok") if match.group("next_tok") else match.end()
-        yield slice(start, len(text.rstrip()))
+    abbrev_types: frozenset[str]
+    """Lower-case abbreviations without their last period."""
+    collocations: frozenset[tuple[str, str]]
+    """Pairs of types that belong together over a period: no boundary between them."""
+    sent_starters: frozenset[str]
+    """Types that often begin a sentence."""
+    ortho_context: Mapping[str, int]
+    """Type -> the bits above."""
 
 
-def find_punkt(folder: str | None = None) -> Path:
-    """The folder with Punkt's four tables: the given one, or nltk's punkt_tab/english.
+class SentenceSplitter:
+    """Splits as nltk 3.4.5 on Python 3.7 does."""
+
+    def __init__(self, tables: PunktTables):
+        self._tables = tables
+        self._is_boundary = functools.lru_cache(maxsize=100_000)(self._decide)
+
+    def tokenize(self, text: str) -> list[str]:
+        """The sentences of a line, without the white space between them."""
+        slices, start = [], 0
+        for match in _CANDIDATE.finditer(text):
+            if self._is_boundary(match[0] + match[1]):
+                slices.append((start, match.end()))
+                start = match.end() if match[2] is None else match.start(2)
+        slices.append((start, len(text.rstrip())))
+        return list(_with_closing_punctuation(text, slices))
+
+    def _decide(self, context: str) -> bool:
+        """Whether any word but the last of a candidate and what follows it ends a sentence."""
+        if not context.isascii():
+            # U+1734 was one that casing ignores; a combining accent still is.
+            context = _NEWER.sub(_NEVER_ASSIGNED, context).replace("\u1734", "\u0301")
+        words = _WORD.findall(context)
+        return any(
+            self._ends_sentence(word, following)
+            for word, following in itertools.pairwise(words)
+            if word[-1] == "." or word in ("?", "!")
+        )
+
+    def _ends_sentence(self, word: str, following: str) -> bool:
+        ends = self._ends_by_itself(word)
+        if word[-1] != ".":
+            return ends
+        tables = self._tables
+        kind = _without_period(_kind(word))
+        following_kind = _kind(following)
+        if self._ends_by_itself(following):
+            following_kind = _without_period(following_kind)
+        if (kind, following_kind) in tables.collocations:  # 4.1.2
+            return False
+        is_initial = _INITIAL.match(word) is not None
+        starts = self._starts_sentence(following, following_kind)
+        is_abbreviation_or_ellipsis = not ends and (word[-2:] != ".." or _ELLIPSIS.match(word))
+        if is_abbreviation_or_ellipsis and not is_initial:  # 4.2
+            if starts is True:
+                return True
+            if following[0].isupper() and following_kind in tables.sent_starters:  # 4.1.3
+                return True
+        if is_initial or kind == "##number##":  # 4.3
+            if starts is False:
+                return False
+            never_lower = not tables.ortho_context.get(following_kind, 0) & _ANY_LOWER
+            if starts is None and is_initial and following[0].isupper() and never_lower:
+                return False
+        return ends
+
+    def _ends_by_itself(self, word: str) -> bool:
+        """The first pass: what the word alone says."""
+        if word in (".", "?", "!"):
+            return True
+        if word[-1] != "." or word.endswith(".."):
+            return False
+        stem = word[:-1].lower()
+        known = self._tables.abbrev_types
+        return stem not in known and stem.rsplit("-", 1)[-1] not in known
+
+    def _starts_sentence(self, word: str, kind: str) -> bool | None:
+        """The orthographic heuristic (4.1.1); None when it cannot tell."""
+        if word in _PUNCTUATION:
+            return False
+        seen = self._tables.ortho_context.get(kind, 0)
+        if word[0].isupper() and seen & _ANY_LOWER and not seen & _MIDDLE_UPPER:
+            return True
+        if word[0].islower() and (seen & _ANY_UPPER or not seen & _BEGINNING_LOWER):
+            return False
+        return None
+
+
+def _kind(word: str) -> str:
+    """The type of a word: lower case, all numbers alike."""
+    return _NUMBER.sub("##number##", word.lower())
+
+
+def _without_period(kind: str) -> str:
+    return kind[:-1] if len(kind) > 1 and kind[-1] == "." else kind
+
+
+def _with_closing_punctuation(text: str, slices: list[tuple[int, int]]) -> Iterable[str]:
+    """The slices as text; quotes and brackets that open a slice close the one before instead."""
+    moved = 0
+    for (start, stop), (next_start, next_stop) in itertools.pairwise([*slices, (None, None)]):
+        start += moved
+        closing = None if next_start is None else _CLOSING.match(text[next_start:next_stop])
+        moved = closing.end() if closing else 0
+        if closing:
+            yield text[start : next_start + len(closing[0].rstrip())]
+        elif text[start:stop]:
+            yield text[start:stop]
+
+
+# Where nltk keeps its data, in its order.
+USUAL_PLACES = (
+    "~/nltk_data",
+    *(f"{sys.prefix}/{folder}" for folder in ("nltk_data", "share/nltk_data", "lib/nltk_data")),
+    *(f"/usr/{folder}/nltk_data" for folder in ("share", "local/share", "lib", "local/lib")),
+)
+
+
+def find_punkt(folder: str | None = None, nltk_data: str | None = None) -> Path:
+    """The folder with Punkt's four tables: the given one, or punkt_tab/english where nltk looks.
+
+    Args:
+      folder: the tables themselves.
+      nltk_data: the value of NLTK_DATA, searched before nltk's usual places.
 
     Raises:
       ValueError: there is none, or a table is missing.
     """
     if folder is None:
-        try:
-            folder = nltk.data.find("tokenizers/punkt_tab/english")
-        except LookupError as error:
+        roots = [*(nltk_data or "").split(":"), *USUAL_PLACES]
+        inside = "tokenizers/punkt_tab/english"
+        places = (Path(root).expanduser() / inside for root in roots if root)
+        path = next((place for place in places if place.is_dir()), None)
+        if path is None:
             raise ValueError(
-                "the sentence splitter's tables are missing: run "
-                "`python -m nltk.downloader punkt_tab`, or name their folder with --punkt"
-            ) from error
-    path = Path(os.fspath(folder))
+                "the sentence splitter's tables are missing: run `python -m nltk.downloader "
+                "punkt_tab`, or name their folder with --punkt (PUNKT=... for process_wiki.sh), or "
+                "learn them from your own text with cleanup_scripts/train_punkt.py"
+            )
+    else:
+        path = Path(folder).expanduser()
     missing = [name for name in PUBLISHED_SHA256 if not (path / name).is_file()]
     if missing:
         raise ValueError(f"{path}: {', '.join(missing)} missing; --punkt names a folder with them")
@@ -77,31 +225,66 @@ def find_punkt(folder: str | None = None) -> Path:
 
 def warn_if_not_published(folder: Path) -> None:
     """Says so when the tables are not the published ones: the result is not the official data."""
-    for name, expected in PUBLISHED_SHA256.items():
-        if hashlib.sha256((folder / name).read_bytes()).hexdigest() != expected:
-            print(f"note: {folder / name} is not the published table", file=sys.stderr)
+    other = [
+        name
+        for name, expected in PUBLISHED_SHA256.items()
+        if hashlib.sha256((folder / name).read_bytes()).hexdigest() != expected
+    ]
+    if other:
+        print(
+            f"note: {folder}: not the published tables ({', '.join(other)}), "
+            "so not the official data",
+            file=sys.stderr,
+        )
 
 
 @functools.cache
 def load_splitter(folder: Path) -> SentenceSplitter:
-    """The splitter with the tables of a folder."""
-    decoder, parameters = PunktDecoder(), PunktParameters()
-    with (folder / "abbrev_types.txt").open(encoding="utf-8") as lines:
-        parameters.abbrev_types = decoder.txt2set(lines)
-    with (folder / "collocations.tab").open(encoding="utf-8") as lines:
-        parameters.collocations = set(decoder.tab2tups(lines))
-    with (folder / "sent_starters.txt").open(encoding="utf-8") as lines:
-        parameters.sent_starters = decoder.txt2set(lines)
-    with (folder / "ortho_context.tab").open(encoding="utf-8") as lines:
-        parameters.ortho_context = decoder.tab2intdict(lines)
-    return SentenceSplitter(parameters)
+    """The splitter with the tables of a folder.
+
+    Raises:
+      ValueError: a table that is not what nltk's punkt_tab holds.
+    """
+    try:
+        rows = {name: _rows(folder / name) for name in PUBLISHED_SHA256}
+        tables = PunktTables(
+            abbrev_types=frozenset(word for (word,) in rows["abbrev_types.txt"]),
+            collocations=frozenset((first, second) for first, second in rows["collocations.tab"]),
+            sent_starters=frozenset(word for (word,) in rows["sent_starters.txt"]),
+            ortho_context={kind: int(bits) for kind, bits in rows["ortho_context.tab"]},
+        )
+    except ValueError as error:
+        raise ValueError(f"{folder}: not tables of punkt_tab ({error}); fetch them anew") from error
+    return SentenceSplitter(tables)
+
+
+def write_tables(tables: PunktTables, folder: Path) -> None:
+    """Writes the four files that `load_splitter` reads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = {
+        "abbrev_types.txt": tables.abbrev_types,
+        "collocations.tab": map("\t".join, tables.collocations),
+        "ortho_context.tab": (f"{kind}\t{bits}" for kind, bits in tables.ortho_context.items()),
+        "sent_starters.txt": tables.sent_starters,
+    }
+    for name, entries in lines.items():
+        with written_beside(folder / name) as output:
+            output.write("".join(f"{entry}\n" for entry in sorted(entries)).encode())
+
+
+def _rows(path: Path) -> list[list[str]]:
+    lines = path.read_bytes().decode().split("\n")
+    return [line.split("\t") for line in lines if line]
 
 
 def split_lines(text: str, splitter: SentenceSplitter) -> str:
-    """Stage .3: each sentence on a line of its own, blank lines kept, one more at the end."""
+    """Stage .3: each sentence on a line of its own, blank lines kept, one more at the end.
+
+    Quirk: a last line of one character without a line end gets a blank line before it.
+    """
     out = []
     for line in lines_of(text):
-        if line == "\n":
+        if len(line) == 1:
             out.append("\n")
         out.extend(f"{sentence.strip()}\n" for sentence in splitter.tokenize(line))
     return "".join([*out, "\n"])

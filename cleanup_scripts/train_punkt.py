@@ -1,0 +1,31 @@
+"""Learns the sentence splitter's tables from your own text, for lack of the published ones.
+
+The result goes to do_sentence_segmentation.py --punkt (PUNKT=... for process_wiki.sh). What it
+splits is not the official data.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from mlperf_bert.data import punkt_training, segmentation, stages
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", default="./wiki_??", help="glob of the raw files")
+    parser.add_argument("--input_suffix", default="", help="suffix of the input files")
+    parser.add_argument("--out_dir", required=True, help="folder of the four tables")
+    args = parser.parse_args()
+    try:
+        files = stages.input_files(args.data)
+        texts = (stages.read_text(name + args.input_suffix) for name in files)
+        segmentation.write_tables(punkt_training.learn_tables(texts), Path(args.out_dir))
+    except (ValueError, OSError) as error:
+        sys.exit(f"train_punkt.py: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""The sentence splitter equals nltk 3.4.5 on Python 3.7. Plain Python, seconds."""
+
+import hashlib
+
+import pytest
+
+from mlperf_bert.data import segmentation
+from mlperf_bert.data.punkt_training import learn_tables
+from tests.data import generated_sentences
+
+# Recorded by nltk 3.4.5 on Python 3.7.16 with the tables of generated_sentences, for seeds 0, 1, 2:
+# MD5 of the text and of its sentences.
+RECORDED = [
+    ("08be1e1574e3912a7dd353c73bb8b182", "3287a577b5d78967db6ec5f28e5f0700"),
+    ("2e05c51ac226c5e3c9b66a976e81c964", "0d6078580c8feffb0b0377ad06ce9c03"),
+    ("d56ac8f375f7f8833616228b5f32a2b7", "08f7a6f9fdfe859d3682618bb98c8683"),
+]
+
+
+@pytest.fixture
+def tables():
+    return segmentation.PunktTables(
+        abbrev_types=frozenset(generated_sentences.ABBREVIATIONS),
+        collocations=frozenset(generated_sentences.COLLOCATIONS),
+        sent_starters=frozenset(generated_sentences.SENTENCE_STARTERS),
+        ortho_context=generated_sentences.ORTHOGRAPHY,
+    )
+
+
+@pytest.fixture
+def table_folder(tmp_path, tables):
+    segmentation.write_tables(tables, tmp_path)
+    return tmp_path
+
+
+def md5(text: str) -> str:
+    return hashlib.md5(text.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("seed", range(len(RECORDED)))
+def test_hard_lines_split_as_recorded(seed, tables):
+    text = generated_sentences.hard_lines(seed)
+    sentences = segmentation.split_lines(text, segmentation.SentenceSplitter(tables))
+    assert (md5(text), md5(sentences)) == RECORDED[seed]
+
+
+def test_a_long_run_without_white_space_takes_linear_time(tables):
+    splitter = segmentation.SentenceSplitter(tables)
+    assert splitter.tokenize("x" * 1_000_000) == ["x" * 1_000_000]
+    assert splitter.tokenize("ab.cd" * 100_000) == ["ab.cd" * 100_000]
+
+
+def test_a_last_line_of_one_character_gets_a_blank_line_before_it(tables):
+    splitter = segmentation.SentenceSplitter(tables)
+    assert segmentation.split_lines("One.\n\nx", splitter) == "One.\n\n\nx\n\n"
+
+
+def test_tables_survive_the_disk(table_folder, tables):
+    assert segmentation.load_splitter(table_folder)._tables == tables
+
+
+def test_tables_are_found_in_nltk_data(tmp_path, tables):
+    folder = tmp_path / "tokenizers" / "punkt_tab" / "english"
+    segmentation.write_tables(tables, folder)
+    assert segmentation.find_punkt(None, f"{tmp_path / 'none'}:{tmp_path}") == folder
+
+
+def test_missing_tables_say_how_to_get_them(tmp_path, table_folder, monkeypatch):
+    (table_folder / "sent_starters.txt").unlink()
+    with pytest.raises(ValueError, match=r"sent_starters\.txt missing"):
+        segmentation.find_punkt(str(table_folder))
+    monkeypatch.setattr(segmentation, "USUAL_PLACES", ())
+    with pytest.raises(ValueError, match=r"nltk\.downloader punkt_tab.*train_punkt\.py"):
+        segmentation.find_punkt(None, str(tmp_path / "none"))
+
+
+def test_other_tables_than_the_published_are_said(table_folder, capsys):
+    segmentation.warn_if_not_published(table_folder)
+    assert "not the published tables (abbrev_types.txt" in capsys.readouterr().err
+
+
+def test_broken_tables_name_their_folder(table_folder):
+    (table_folder / "ortho_context.tab").write_text("the 46\n")
+    with pytest.raises(ValueError, match="not tables of punkt_tab"):
+        segmentation.load_splitter(table_folder)
+
+
+def test_tables_learnt_from_text_know_its_abbreviations():
+    things = "house river garden bridge castle letter machine painting village window".split()
+    names = "Adams Baker Carter Dixon Evans Foster".split()
+    text = "\n".join(
+        f"We showed Dr. {name} the old {thing}. The {thing} was near a {other}. "
+        f"It is said that Dr. {name} saw this {other} and liked the {thing} and the {other}."
+        for name in names
+        for thing in things
+        for other in things
+    )
+    tables = learn_tables([text])
+    assert tables.abbrev_types == {"dr"}
+    sentences = segmentation.SentenceSplitter(tables).tokenize("He met Dr. Evans. The end.")
+    assert sentences == ["He met Dr. Evans.", "The end."]
