@@ -6,8 +6,8 @@ ones; so the parts depend on files that are not read.
 
 from pathlib import Path
 
-from mlperf_bert.data.records import written_beside
 from mlperf_bert.data.stages import read_text
+from mlperf_bert.data.writing import written_beside
 
 BYTES_PER_MB = 1024 * 1024
 PARTS_PER_WORKER = 1000

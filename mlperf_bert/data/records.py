@@ -11,7 +11,6 @@ changes from one run to the next, have the same size and content but other bytes
 Source: tensorflow/core/lib/io/record_writer.h, tensorflow/core/example/example.proto.
 """
 
-import contextlib
 import hashlib
 import itertools
 import os
@@ -24,6 +23,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from mlperf_bert.data.jit import kernel
+from mlperf_bert.data.writing import written_beside
 
 FEATURE_DTYPES: Mapping[str, np.dtype] = MappingProxyType(
     {
@@ -464,26 +464,6 @@ def content_digest(path: str | os.PathLike) -> str:
             digest.update(name.encode())
             digest.update(values.tobytes())
     return digest.hexdigest()
-
-
-@contextlib.contextmanager
-def written_beside(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """Opens a hidden file beside `path`, which takes its place once all is written.
-
-    When anything fails, the hidden file is removed and `path` stays as it was. What a killed
-    process leaves is overwritten by the next one.
-    """
-    path = Path(path)
-    beside = path.with_name(f".{path.name}.partial")
-    try:
-        with beside.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
 
 
 def pick(
