@@ -13,7 +13,7 @@ import hashlib
 import itertools
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from mlperf_bert.data.stages import lines_of, read_text
@@ -40,9 +40,7 @@ _WORD_END = rf"\s|$|{_NON_WORD}|{_DOTS_OR_DASHES}"
 _WORD = re.compile(
     rf"{_DOTS_OR_DASHES}|(?=[^(\"`{{\[:;&#*@)}}\]\-,])\S+?(?={_WORD_END}|,(?={_WORD_END}))|\S"
 )
-# The last possible boundary of a run without white space. Only the start of a run is tried: nltk
-# tries every character of it, for the same matches in quadratic time.
-_CANDIDATE = re.compile(rf"(?<!\S)\S*[.?!](?=({_NON_WORD}|\s+(\S+)))")
+_CANDIDATE = re.compile(rf"[.?!](?=({_NON_WORD}|\s+(\S+)))")
 _CLOSING = re.compile(r"[\"')\]}]+?(?:\s+|(?=--)|$)", re.MULTILINE)
 _NUMBER = re.compile(r"^-?[.,]?\d[\d,.-]*\.?$")
 _INITIAL = re.compile(r"[^\W\d]\.$")
@@ -96,8 +94,8 @@ class SentenceSplitter:
     def tokenize(self, text: str) -> list[str]:
         """The sentences of a line, without the white space between them."""
         slices, start = [], 0
-        for match in _CANDIDATE.finditer(text):
-            if self._is_boundary(match[0] + match[1]):
+        for match, run in _candidates(text):
+            if self._is_boundary(run + match[1]):
                 slices.append((start, match.end()))
                 start = match.end() if match[2] is None else match.start(2)
         slices.append((start, len(text.rstrip())))
@@ -164,6 +162,18 @@ class SentenceSplitter:
         return None
 
 
+def _candidates(text: str) -> Iterator[tuple[re.Match, str]]:
+    """The last possible boundary of each run without white space, and the run up to there."""
+    for match, following in itertools.pairwise([*_CANDIDATE.finditer(text), None]):
+        if following is not None:
+            between = text[match.end() : following.end()]
+            if between.split(maxsplit=1)[0] == between:
+                continue  # no white space: the same run
+        # From the last space, or from other white space behind it.
+        start = text.rfind(" ", 0, match.start()) + 1
+        yield match, text[start : match.end()].split()[-1]
+
+
 def _kind(word: str) -> str:
     """The type of a word: lower case, all numbers alike."""
     return _NUMBER.sub("##number##", word.lower())
@@ -173,7 +183,7 @@ def _without_period(kind: str) -> str:
     return kind[:-1] if len(kind) > 1 and kind[-1] == "." else kind
 
 
-def _with_closing_punctuation(text: str, slices: list[tuple[int, int]]) -> Iterable[str]:
+def _with_closing_punctuation(text: str, slices: list[tuple[int, int]]) -> Iterator[str]:
     """The slices as text; quotes and brackets that open a slice close the one before instead."""
     moved = 0
     for (start, stop), (next_start, next_stop) in itertools.pairwise([*slices, (None, None)]):

@@ -37,10 +37,17 @@ def apply_rules(text: str) -> str:
         raise ValueError("a NUL character; remove it (tr -d '\\000')")
     if text and not text.endswith("\n"):
         text += "\n"  # grep completes the last line
+    return "".join(
+        _edited(line) if "<" in line or "[" in line or "alt=" in line else line
+        for line in lines_of(text)
+    )
+
+
+def _edited(line: str) -> str:
     for literal, rule, replacement in _RULES:
-        if literal in text:
-            text = rule.sub(replacement, text)
-    return text
+        if literal in line:
+            line = rule.sub(replacement, line)
+    return line
 
 
 def write_stage_1(input_path: str, output_path: str) -> None:

@@ -47,6 +47,7 @@ def test_hard_lines_split_as_recorded(seed, tables):
 def test_a_long_run_without_white_space_takes_linear_time(tables):
     splitter = segmentation.SentenceSplitter(tables)
     assert splitter.tokenize("x" * 1_000_000) == ["x" * 1_000_000]
+    assert splitter.tokenize("!" * 1_000_000) == ["!" * 999_999, "!"]
     assert splitter.tokenize("ab.cd" * 100_000) == ["ab.cd" * 100_000]
 
 
