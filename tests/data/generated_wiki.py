@@ -46,3 +46,32 @@ def _line(rng: random.Random) -> str:
         chosen = _MARKUP if rng.random() < 0.15 else _WORDS
         words.append(chosen[int(rng.random() * len(chosen))])
     return (" " if rng.random() < 0.9 else "  ").join(words)
+
+
+def sentences(seed: int, num_documents: int = 30) -> str:
+    """One sentence a line, blank lines between documents; some lines and documents are odd."""
+    rng = random.Random(seed)
+    lines = []
+    for _ in range(num_documents):
+        for _ in range(1 + int(rng.random() * 25)):
+            lines.append(_line(rng) if rng.random() < 0.97 else _ODD_LINES[len(lines) % 5])
+        lines.append("")
+    return "\n".join(lines)
+
+
+_ODD_LINES = ("\u200b", "x" * 201, "[CLS] [SEP] [MASK] [UNK] [unused7]", "\t ", "a\rb\x1cc\u2028d")
+
+
+def vocabulary(seed: int) -> str:
+    """A WordPiece vocabulary that covers some of the words whole, some in pieces, some not."""
+    rng = random.Random(seed)
+    tokens = ["[PAD]", "[unused7]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    characters = sorted({char for word in _WORDS for char in word.lower() if char.isalnum()})
+    tokens += [char for char in characters if rng.random() < 0.9]
+    tokens += ["##" + char for char in characters if rng.random() < 0.9]
+    tokens += list(".,!?'\"()-[]")
+    for word in _WORDS:
+        stem = "".join(char for char in word.lower() if char.isalpha())
+        if stem and rng.random() < 0.5 and stem not in tokens:
+            tokens.append(stem)
+    return "".join(token + "\n" for token in tokens)

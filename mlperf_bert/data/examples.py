@@ -1,0 +1,65 @@
+"""Text files to TFRecords: read, tokenize, cut and mask, encode, write beside and rename."""
+
+import contextlib
+import glob
+
+from mlperf_bert.data import records
+from mlperf_bert.data.instances import InstanceConfig, batches, make_instances
+from mlperf_bert.data.tokenization import Tokenizer, read_documents
+from mlperf_bert.data.writing import written_beside
+
+
+def write_examples(
+    *,
+    input_file: str,
+    output_file: str,
+    vocab_file: str,
+    do_lower_case: bool,
+    preserve_unused_tokens: bool,
+    config: InstanceConfig,
+) -> int:
+    """Makes all examples of the input; returns how many.
+
+    Several outputs, separated by commas, get the examples in turn. Nothing takes the place of an
+    output before all are written.
+
+    Raises:
+      ValueError: bad input or vocabulary.
+    """
+    outputs = [name.strip() for name in output_file.split(",")]
+    paths = []
+    for pattern in input_file.split(","):
+        matches = sorted(glob.glob(pattern.strip()))  # noqa: PTH207 - patterns may be absolute
+        if not matches:
+            raise ValueError(f"--input_file: no file matches {pattern!r}; quote the glob")
+        paths += matches
+    tokenizer = Tokenizer(
+        vocab_file, do_lower_case=do_lower_case, preserve_unused_tokens=preserve_unused_tokens
+    )
+    documents = read_documents(paths, tokenizer)
+    instances = make_instances(documents, tokenizer.vocabulary, config)
+    del documents
+    with contextlib.ExitStack() as files:
+        written = [files.enter_context(written_beside(name)) for name in outputs]
+        for batch in batches(instances, tokenizer.vocabulary, config):
+            if len(written) == 1:
+                written[0].write(records.encode_records(batch))
+            else:
+                _deal_out(batch, written)
+    return len(instances)
+
+
+def _deal_out(batch: records.Batch, files: list) -> None:
+    """Writes example n to file n modulo the number of files (batches hold a multiple of it)."""
+    for index, file in enumerate(files):
+        mine = slice(index, None, len(files))
+        file.write(
+            records.encode_records(
+                records.Batch(
+                    batch.tokens[:, mine].copy(),
+                    batch.predictions[:, mine].copy(),
+                    batch.weights[mine].copy(),
+                    batch.next_sentence[mine].copy(),
+                )
+            )
+        )

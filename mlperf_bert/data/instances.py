@@ -1,0 +1,301 @@
+"""Documents to training instances: pairs of segments, masked.
+
+One generator, seeded once, serves all of a file in this order: shuffle the documents; for each copy
+and each document, cut instances (target length, end of A, is B random, which document, where,
+truncation) and mask each at once; shuffle the instances. The order of the random calls is part of
+the format. Everything runs on flat arrays in compiled code; a pair of segments is stored as two
+ranges of the text, so a part with all its copies stays small.
+
+Shapes: T=tokens of the text, D=documents, I=instances, M=masked tokens of all instances, S, P.
+Source: the reference's create_pretraining_data.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+
+from mlperf_bert.data import mersenne
+from mlperf_bert.data.jit import kernel
+from mlperf_bert.data.records import Batch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InstanceConfig:
+    """How instances are made; the defaults are the reference's."""
+
+    max_seq_length: int = 128
+    max_predictions_per_seq: int = 20
+    dupe_factor: int = 10
+    masked_lm_prob: float = 0.15
+    short_seq_prob: float = 0.1
+    random_seed: int = 12345
+
+    def __post_init__(self):
+        if self.max_seq_length < 5:
+            raise ValueError(f"max_seq_length must be at least 5, got {self.max_seq_length}")
+        if self.max_predictions_per_seq < 1 or self.dupe_factor < 1:
+            raise ValueError("max_predictions_per_seq and dupe_factor must be at least 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class Instances:
+    """All instances of a file, in the order of writing."""
+
+    text: np.ndarray
+    """[T] int32: the ids of all documents, one after the other."""
+    segments: np.ndarray
+    """[I, 5] int64: start and length of A and of B in the text, 1 if B is random."""
+    mask_starts: np.ndarray
+    """[I + 1] int64: where an instance's masked tokens begin."""
+    mask_positions: np.ndarray
+    """[M] int16: position in the sequence."""
+    mask_tokens: np.ndarray
+    """[M] int32: what stands there in place of the token."""
+    order: np.ndarray
+    """[I] int64."""
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+
+def make_instances(
+    documents: list[list[np.ndarray]], vocabulary: dict[str, int], config: InstanceConfig
+) -> Instances:
+    """Makes the instances of the documents of one file."""
+    state = mersenne.state_from_seed(config.random_seed)
+    order = np.arange(len(documents))
+    mersenne.shuffle(state, order)
+    documents = [documents[index] for index in order]
+    sentences = [sentence for document in documents for sentence in document]
+    sentence_starts = np.cumsum([0, *map(len, sentences)])
+    document_starts = np.cumsum([0, *map(len, documents)])
+    text = np.concatenate(sentences)
+    special = np.array([vocabulary[token] for token in ("[CLS]", "[SEP]", "[MASK]")])
+    lengths = np.arange(config.max_seq_length + 1)
+    num_to_predict = np.array(
+        [
+            # Quirk: round() goes to the even neighbour.
+            min(config.max_predictions_per_seq, max(1, round(int(n) * config.masked_lm_prob)))
+            for n in lengths
+        ]
+    )
+    segments, mask_starts, positions, tokens = _make(
+        text.astype(np.int32),
+        sentence_starts,
+        document_starts,
+        special,
+        len(vocabulary),
+        num_to_predict,
+        config.dupe_factor,
+        config.max_seq_length,
+        config.short_seq_prob,
+        state,
+    )
+    order = np.arange(len(segments))
+    mersenne.shuffle(state, order)
+    return Instances(text, segments, mask_starts, positions, tokens, order)
+
+
+def batches(
+    instances: Instances,
+    vocabulary: dict[str, int],
+    config: InstanceConfig,
+    *,
+    batch_size: int = 512,
+) -> Iterator[Batch]:
+    """The instances as arrays ready for encoding, some at a time, in order."""
+    special = np.array([vocabulary[token] for token in ("[CLS]", "[SEP]")])
+    for start in range(0, len(instances), batch_size):
+        chosen = instances.order[start : start + batch_size]
+        batch = Batch(
+            tokens=np.zeros((3, len(chosen), config.max_seq_length), np.int64),
+            predictions=np.zeros((2, len(chosen), config.max_predictions_per_seq), np.int64),
+            weights=np.zeros((len(chosen), config.max_predictions_per_seq), np.float32),
+            next_sentence=instances.segments[chosen, 4].copy(),
+        )
+        _fill(
+            instances.text,
+            instances.segments,
+            instances.mask_starts,
+            instances.mask_positions,
+            instances.mask_tokens,
+            chosen,
+            special,
+            batch.tokens,
+            batch.predictions,
+            batch.weights,
+        )
+        yield batch
+
+
+@kernel
+def _fill(
+    text, segments, starts, positions, replacements, chosen, special, tokens, predictions, weights
+):
+    for row in range(len(chosen)):
+        a_start, a_length, b_start, b_length, _ = segments[chosen[row]]
+        ids, mask, kinds = tokens[0, row], tokens[1, row], tokens[2, row]
+        ids[0] = special[0]
+        ids[1 : 1 + a_length] = text[a_start : a_start + a_length]
+        ids[1 + a_length] = special[1]
+        b_at = 2 + a_length
+        ids[b_at : b_at + b_length] = text[b_start : b_start + b_length]
+        ids[b_at + b_length] = special[1]
+        mask[: b_at + b_length + 1] = 1
+        kinds[b_at : b_at + b_length + 1] = 1
+        first = starts[chosen[row]]
+        for n in range(starts[chosen[row] + 1] - first):
+            position = positions[first + n]
+            predictions[0, row, n] = position
+            predictions[1, row, n] = ids[position]
+            weights[row, n] = 1.0
+            ids[position] = replacements[first + n]
+
+
+@kernel
+def _grown(values, size):
+    bigger = np.empty(2 * size, values.dtype)
+    bigger[: len(values)] = values
+    return bigger
+
+
+@kernel
+def _make(
+    text,
+    sentence_starts,
+    document_starts,
+    special,
+    num_words,
+    num_to_predict,
+    dupe_factor,
+    max_seq_length,
+    short_seq_prob,
+    state,
+):
+    num_documents = len(document_starts) - 1
+    max_tokens = max_seq_length - 3
+    # An instance uses up a sentence at least.
+    segments = np.empty((dupe_factor * (len(sentence_starts) - 1), 5), np.int64)
+    starts = np.zeros(len(segments) + 1, np.int64)
+    positions = np.empty(1 << 16, np.int16)
+    replacements = np.empty(1 << 16, np.int32)
+    candidates = np.empty(max_seq_length, np.int64)
+    found = np.zeros(1, np.int64)
+    for _ in range(dupe_factor):
+        for document in range(num_documents):
+            target = max_tokens
+            if mersenne.uniform(state) < short_seq_prob:
+                target = 2 + mersenne.below(state, max_tokens - 1)
+            end = document_starts[document + 1]
+            sentence = first = document_starts[document]
+            while sentence < end:
+                length = sentence_starts[sentence + 1] - sentence_starts[first]
+                if sentence == end - 1 or length >= target:
+                    num_used = _cut(
+                        sentence_starts, document_starts, document, first, sentence + 1,
+                        target, max_tokens, state, segments[found[0]],
+                    )  # fmt: skip
+                    sentence = first + num_used - 1
+                    at = starts[found[0]]
+                    if at + max_seq_length > len(positions):
+                        positions = _grown(positions, at + max_seq_length)
+                        replacements = _grown(replacements, at + max_seq_length)
+                    starts[found[0] + 1] = at + _mask(
+                        text, segments[found[0]], special, num_words, num_to_predict,
+                        candidates, state, positions[at:], replacements[at:],
+                    )  # fmt: skip
+                    found[0] += 1
+                    first = sentence + 1
+                sentence += 1
+    used = starts[found[0]]
+    return (
+        segments[: found[0]].copy(),
+        starts[: found[0] + 1].copy(),
+        positions[:used].copy(),
+        replacements[:used].copy(),
+    )
+
+
+@kernel
+def _cut(
+    sentence_starts, document_starts, document, first, last, target, max_tokens, state, segment
+):
+    """Cuts one pair from sentences [first, last); returns how many of them it used up."""
+    num_sentences = last - first
+    a_end = 1
+    if num_sentences >= 2:
+        a_end = 1 + mersenne.below(state, num_sentences - 1)
+    a_start = sentence_starts[first]
+    a_length = sentence_starts[first + a_end] - a_start
+    num_used = num_sentences
+    is_random = num_sentences == 1 or mersenne.uniform(state) < 0.5
+    if is_random:
+        # Quirk: after ten draws of the document itself, the document itself it is.
+        num_documents = len(document_starts) - 1
+        other = document
+        for _ in range(10):
+            other = mersenne.below(state, num_documents)
+            if other != document:
+                break
+        other_end = document_starts[other + 1]
+        from_sentence = document_starts[other] + mersenne.below(
+            state, other_end - document_starts[other]
+        )
+        to_sentence = from_sentence + 1
+        b_start = sentence_starts[from_sentence]
+        while (
+            to_sentence < other_end and sentence_starts[to_sentence] - b_start < target - a_length
+        ):
+            to_sentence += 1
+        b_length = sentence_starts[to_sentence] - b_start
+        num_used = a_end  # what was kept for B goes back
+    else:
+        b_start = sentence_starts[first + a_end]
+        b_length = sentence_starts[last] - b_start
+    while a_length + b_length > max_tokens:
+        from_front = mersenne.uniform(state) < 0.5
+        if a_length > b_length:
+            a_length -= 1
+            a_start += from_front
+        else:
+            b_length -= 1
+            b_start += from_front
+    segment[0], segment[1], segment[2], segment[3] = a_start, a_length, b_start, b_length
+    segment[4] = is_random
+    return num_used
+
+
+@kernel
+def _mask(
+    text, segment, special, num_words, num_to_predict, candidates, state, positions, replacements
+):
+    """Masks one instance; returns how many tokens it masked."""
+    a_start, a_length, b_start, b_length = segment[0], segment[1], segment[2], segment[3]
+    num_candidates = 0
+    for position in range(1, a_length + b_length + 2):
+        if position == a_length + 1:
+            continue
+        in_a = position <= a_length
+        token = text[a_start + position - 1 if in_a else b_start + position - a_length - 2]
+        # Quirk: "[CLS]" and "[SEP]" that stand in the text are no candidates either.
+        if token != special[0] and token != special[1]:
+            candidates[num_candidates] = position
+            num_candidates += 1
+    mersenne.shuffle(state, candidates[:num_candidates])
+    num_masked = min(num_to_predict[a_length + b_length + 3], num_candidates)
+    for n in range(num_masked):
+        position = candidates[n]
+        in_a = position <= a_length
+        token = text[a_start + position - 1 if in_a else b_start + position - a_length - 2]
+        if mersenne.uniform(state) < 0.8:
+            token = special[2]
+        elif mersenne.uniform(state) >= 0.5:
+            token = mersenne.below(state, num_words)
+        # Sorted by position while it goes in.
+        at = n
+        while at > 0 and positions[at - 1] > position:
+            positions[at], replacements[at] = positions[at - 1], replacements[at - 1]
+            at -= 1
+        positions[at], replacements[at] = position, token
+    return num_masked

@@ -1,0 +1,168 @@
+"""Text to WordPiece ids, as the reference tokenizes.
+
+Load-bearing quirks, kept: "[unused7]" in the text stays one token only on demand, all else in
+brackets is punctuation and letters; every distinct word is cut by greedy longest match, and a word
+of more than 200 characters is unknown.
+"""
+
+import functools
+import re
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+
+MAX_CHARS_PER_WORD = 200
+SPECIAL_TOKENS = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+_CHINESE = (
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B820, 0x2CEAF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+)
+_UNUSED_TOKEN = re.compile(r"\[unused\d+\]$")
+_ASCII_PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
+
+
+def read_vocabulary(path: str) -> dict[str, int]:
+    """Token -> id, in the order of the file; a token that stands twice keeps its first id.
+
+    Raises:
+      ValueError: no such file, not UTF-8, or a special token is missing.
+    """
+    if not Path(path).is_file():
+        raise ValueError(f"{path}: no such file; --vocab_file takes a vocab.txt")
+    text = _read(path)
+    vocabulary: dict[str, int] = {}
+    for line in text.split("\n")[: -1 if text.endswith("\n") else None]:
+        vocabulary.setdefault(line.strip(), len(vocabulary))
+    if missing := [token for token in SPECIAL_TOKENS if token not in vocabulary]:
+        raise ValueError(f"{path}: {', '.join(missing)} missing; this is no BERT vocabulary")
+    return vocabulary
+
+
+class _Cleaner(dict):
+    """Character -> replacement, filled on demand for str.translate."""
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        self[code] = replacement = self._replacement(char, code)
+        return replacement
+
+    @staticmethod
+    def _replacement(char: str, code: int) -> str:
+        if char in " \t\n\r":
+            return " "
+        category = unicodedata.category(char)
+        if code in (0, 0xFFFD) or category in ("Cc", "Cf"):
+            return ""
+        if category == "Zs":
+            return " "
+        if any(first <= code <= last for first, last in _CHINESE):
+            return f" {char} "
+        return char
+
+
+class Tokenizer:
+    """Turns lines of text into token ids; every distinct word is worked out once."""
+
+    def __init__(
+        self, vocab_file: str, *, do_lower_case: bool = True, preserve_unused_tokens: bool = False
+    ):
+        self.vocabulary = read_vocabulary(vocab_file)
+        self.do_lower_case = do_lower_case
+        self.preserve_unused_tokens = preserve_unused_tokens
+        self._cleaner = _Cleaner()
+        self._words: dict[str, list[int]] = {}
+
+    def tokenize(self, text: str) -> list[int]:
+        """Token ids of a line."""
+        ids = []
+        for word in text.translate(self._cleaner).split():
+            found = self._words.get(word)
+            if found is None:
+                found = self._words[word] = self._word_ids(word)
+            ids += found
+        return ids
+
+    def _word_ids(self, word: str) -> list[int]:
+        if self.preserve_unused_tokens and word in self.vocabulary and _UNUSED_TOKEN.match(word):
+            return [self.vocabulary[word]]
+        if self.do_lower_case:
+            word = _strip_accents(word.lower())
+        # Splitting again at white space: lower-casing and decomposition can bring some in.
+        pieces = " ".join(_split_at_punctuation(word)).split()
+        return [token for piece in pieces for token in self._wordpiece(piece)]
+
+    def _wordpiece(self, piece: str) -> list[int]:
+        if piece in self.vocabulary:
+            return [self.vocabulary[piece]]
+        unknown = [self.vocabulary["[UNK]"]]
+        if len(piece) > MAX_CHARS_PER_WORD:
+            return unknown
+        ids, start = [], 0
+        while start < len(piece):
+            prefix = "##" if start else ""
+            for end in range(len(piece), start, -1):
+                token = self.vocabulary.get(prefix + piece[start:end])
+                if token is not None:
+                    break
+            else:
+                return unknown
+            ids.append(token)
+            start = end
+        return ids
+
+
+def _strip_accents(word: str) -> str:
+    decomposed = unicodedata.normalize("NFD", word)
+    return "".join(char for char in decomposed if unicodedata.category(char) != "Mn")
+
+
+@functools.cache
+def _is_punctuation(char: str) -> bool:
+    return char in _ASCII_PUNCTUATION or unicodedata.category(char).startswith("P")
+
+
+def _split_at_punctuation(word: str) -> list[str]:
+    pieces, start = [], 0
+    for index, char in enumerate(word):
+        if _is_punctuation(char):
+            pieces += [word[start:index], char]
+            start = index + 1
+    return [piece for piece in [*pieces, word[start:]] if piece]
+
+
+def _read(path: str) -> str:
+    """A file's text. Quirk: TensorFlow's line reader, which the reference uses, drops every \\r."""
+    try:
+        return Path(path).read_bytes().decode().replace("\r", "")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: byte {error.start} is not UTF-8; make the file anew") from error
+
+
+def read_documents(paths: list[str], tokenizer: Tokenizer) -> list[list[np.ndarray]]:
+    """Documents of sentences of token ids [length] int32; blank lines end a document.
+
+    A document goes on from one file into the next unless a blank line stands between.
+
+    Raises:
+      ValueError: bytes that are not UTF-8, or no document at all.
+    """
+    documents: list[list[np.ndarray]] = [[]]
+    for path in paths:
+        for line in _read(path).split("\n"):
+            stripped = line.strip()
+            if not stripped:
+                documents.append([])
+            elif ids := tokenizer.tokenize(stripped):
+                documents[-1].append(np.array(ids, np.int32))
+    documents = [document for document in documents if document]
+    if not documents:
+        raise ValueError(f"{', '.join(paths)}: no document, only blank lines; check the input")
+    return documents

@@ -1,0 +1,33 @@
+"""Picks evenly spaced examples: from eval_intermediate to the evaluation shard eval_10k."""
+
+import sys
+
+from absl import app, flags
+
+from mlperf_bert.data import records
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("input_tfrecord", None, "TFRecord to pick from.", required=True)
+flags.DEFINE_string("output_tfrecord", None, "TFRecord to write.", required=True)
+flags.DEFINE_integer("num_examples_to_pick", 10000, "How many examples.")
+flags.DEFINE_integer("max_seq_length", 512, "Tokens per example.")
+flags.DEFINE_integer("max_predictions_per_seq", 76, "Masked tokens per example at most.")
+
+
+def main(_):
+    try:
+        num_examples = records.pick(
+            FLAGS.input_tfrecord,
+            FLAGS.output_tfrecord,
+            num_examples_to_pick=FLAGS.num_examples_to_pick,
+            max_seq_length=FLAGS.max_seq_length,
+            max_predictions_per_seq=FLAGS.max_predictions_per_seq,
+        )
+    except (ValueError, OSError) as error:
+        sys.exit(f"pick_eval_samples.py: {error}")
+    print(f"picked {FLAGS.num_examples_to_pick} of {num_examples} examples")
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,163 @@
+"""TFRecords equal the reference's, and bad input is told in one line. Plain Python, seconds.
+
+Two oracles, both by size, number of examples and digest of the content (the order of a protobuf map
+is free, so bytes may differ): the recorded figures of the real sample, and those of generated text,
+which the reference's scripts gave in their own stack (Python 3.7.16, TensorFlow 1.15.5).
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from mlperf_bert.data import records
+from tests.data.generated_wiki import sentences, vocabulary
+
+# Recorded from the reference on sentences(1) and vocabulary(1): flags -> outputs.
+GENERATED = {
+    "--max_seq_length=32 --max_predictions_per_seq=5 --dupe_factor=3": [
+        (1022, 321930, "b8fa6bf7613a2386e20118b25b52e558688bf47ce68f6cbb1820112537772c7b")
+    ],
+    "--max_seq_length=128 --max_predictions_per_seq=20 --dupe_factor=2": [
+        (468, 329940, "decc879951af1705ad8783f76d226045292012d71fbbac55468b5dd76a308349")
+    ],
+    "--max_seq_length=32 --max_predictions_per_seq=5 --dupe_factor=1 "
+    "--preserve_unused_tokens --nodo_lower_case": [
+        (169, 53235, "14bf0cf460884477528e97c3c7d7468244c5c2e44d4df1f6834cbb218510d61d"),
+        (168, 52920, "187eba82d4714ec6e9298ebf9bb0d06f6640583b4bcd9de51d9340a656c7b7ee"),
+    ],
+}
+GENERATED_37_PICKED_OF_1022 = (
+    37, 11655, "92cd7c55b7736ab8919077a9b048f635d0b987f69cdb9822b670cd16de48e71e"
+)  # fmt: skip
+
+
+def run(repository, script, **flags) -> subprocess.CompletedProcess:
+    command = [sys.executable, script, *(f"--{name}={value}" for name, value in flags.items())]
+    return subprocess.run(command, capture_output=True, text=True, cwd=repository)
+
+
+def figures(path) -> tuple[int, int, str]:
+    return records.count_records(path), path.stat().st_size, records.content_digest(path)
+
+
+@pytest.fixture
+def generated(tmp_path):
+    (tmp_path / "text").write_bytes(sentences(1).encode())
+    (tmp_path / "vocab.txt").write_bytes(vocabulary(1).encode())
+    return tmp_path
+
+
+@pytest.mark.parametrize("flags", GENERATED)
+def test_generated_text(repository, generated, flags):
+    expected = GENERATED[flags]
+    outputs = [generated / f"out{number}" for number in range(len(expected))]
+    command = [sys.executable, "create_pretraining_data.py", *flags.split()]
+    command += [f"--input_file={generated}/text", f"--vocab_file={generated}/vocab.txt"]
+    command += ["--output_file=" + ",".join(map(str, outputs))]
+    subprocess.run(command, check=True, cwd=repository)
+    assert [figures(path) for path in outputs] == expected
+    if len(expected) == 1 and expected[0][0] == 1022:
+        done = run(
+            repository,
+            "pick_eval_samples.py",
+            input_tfrecord=outputs[0],
+            output_tfrecord=generated / "picked",
+            num_examples_to_pick=37,
+            max_seq_length=32,
+            max_predictions_per_seq=5,
+        )
+        assert done.returncode == 0, done.stderr
+        assert figures(generated / "picked") == GENERATED_37_PICKED_OF_1022
+
+
+def test_real_sample(repository, shared, tmp_path):
+    golden = json.loads((shared / "golden" / "data.json").read_text())
+    results = prepare_sample(repository, shared, tmp_path, golden)
+    for name, expected in golden["tfrecords"].items():
+        output = tmp_path / name
+        if "num_examples_to_pick" in expected:
+            done = run(
+                repository,
+                "pick_eval_samples.py",
+                input_tfrecord=tmp_path / "eval.txt",
+                output_tfrecord=output,
+                num_examples_to_pick=expected["num_examples_to_pick"],
+            )
+        else:
+            done = run(
+                repository,
+                "create_pretraining_data.py",
+                input_file=results / name.removesuffix(" at 128"),
+                output_file=output,
+                vocab_file=shared / "data" / "vocab.txt",
+                max_seq_length=expected["max_seq_length"],
+                max_predictions_per_seq=expected["max_predictions_per_seq"],
+                dupe_factor=expected["dupe_factor"],
+            )
+        assert done.returncode == 0, done.stderr
+        found = dict(zip(("examples", "bytes", "sha256"), figures(output)))
+        assert found == {key: expected[key] for key in found}, name
+
+
+def prepare_sample(repository, shared, folder, golden):
+    """The cleaned parts of the real sample."""
+    work = shutil.copytree(shared / "data" / "wiki_sample", folder / "wiki")
+    environment = {
+        "PYTHON": sys.executable,
+        "PUNKT": str(shared / "data" / "nltk_data" / "tokenizers" / "punkt_tab" / "english"),
+        "NUM_TEST_ARTICLES": str(golden["separation"]["num_test_articles"]),
+        "BLOCK_SIZE": str(golden["gather"]["block_size_mb"]),
+    }
+    subprocess.run(
+        [repository / "cleanup_scripts" / "process_wiki.sh", "wiki_??"],
+        cwd=work,
+        env={**os.environ, **environment},
+        check=True,
+    )
+    return work / "results"
+
+
+BAD_INPUTS = {
+    "no file": (lambda work: {"input_file": work / "no*"}, "no file matches"),
+    "not UTF-8": (lambda work: (work / "text").write_bytes(b"ok\n\xff"), "byte 3 is not UTF-8"),
+    "only blank lines": (lambda work: (work / "text").write_text("\n \n\n"), "no document"),
+    "no vocabulary": (lambda work: {"vocab_file": work / "none"}, "none: no such file"),
+    "no mask token": (
+        lambda work: (work / "vocab.txt").write_text("[UNK]\n[CLS]\n[SEP]\na\n"),
+        r"[MASK] missing",
+    ),
+    "too short": (lambda work: {"max_seq_length": 4}, "max_seq_length must be at least 5"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_INPUTS)
+def test_bad_input_is_one_line_and_leaves_no_output(repository, generated, case):
+    spoiling, message = BAD_INPUTS[case]
+    changed = spoiling(generated)
+    flags = {
+        "input_file": generated / "text",
+        "vocab_file": generated / "vocab.txt",
+        "output_file": generated / "out",
+    } | (changed if isinstance(changed, dict) else {})
+    done = run(repository, "create_pretraining_data.py", **flags)
+    assert done.returncode == 1
+    [line] = done.stderr.strip().splitlines()
+    assert message in line
+    assert {path.name for path in generated.iterdir()} == {"text", "vocab.txt"}
+
+
+def test_picking_from_a_damaged_file_names_it_and_leaves_no_output(repository, tmp_path):
+    (tmp_path / "damaged").write_bytes(b"\x10" + bytes(30))
+    done = run(
+        repository,
+        "pick_eval_samples.py",
+        input_tfrecord=tmp_path / "damaged",
+        output_tfrecord=tmp_path / "out",
+    )
+    assert done.returncode == 1 and "damaged" in done.stderr.strip()
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["damaged"]
