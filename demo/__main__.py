@@ -1,0 +1,215 @@
+"""The whole benchmark in miniature, with the commands that the real one uses.
+
+    python -m demo --seed=1 --output_dir=build/demo
+
+Each step prints the command line that it runs. The encyclopedia, the vocabulary, the initial
+checkpoint and the picture are made by modules of the demo; everything else is the benchmark itself.
+Every run starts afresh: the output directory of an earlier demo is removed.
+"""
+
+import argparse
+import os
+import secrets
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+MARK_FILE = "made_by_the_demo"
+
+NUM_ARTICLES = 6000
+NUM_EVAL_ARTICLES = 600
+NUM_EVAL_SAMPLES = 1000
+MAX_SEQ_LENGTH = 64
+MAX_PREDICTIONS_PER_SEQ = 10
+DUPE_FACTOR = 4
+NUM_TRAIN_STEPS = 1500
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command of the demo.
+
+    Attributes:
+      title: what it is for.
+      command: the command line, for a shell in the repository's root; "python" stands for the
+        running interpreter.
+    """
+
+    title: str
+    command: str
+
+    def run(self) -> None:
+        """Run the command; its output goes where ours goes.
+
+        Raises:
+          subprocess.CalledProcessError: it failed.
+        """
+        interpreter = Path(sys.executable).parent
+        environment = {
+            **os.environ,
+            "PATH": f"{interpreter}:{os.environ['PATH']}",
+            "PYTHON": sys.executable,
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+        }
+        subprocess.run(self.command, shell=True, cwd=REPOSITORY, env=environment, check=True)
+
+
+def preparation_steps(folder: Path, seed: int) -> list[Step]:
+    """Return the steps from nothing to cleaned text, vocabulary and initial checkpoint."""
+    to = shlex.quote(str(folder))
+    return [
+        Step(
+            f"write an encyclopedia of {NUM_ARTICLES} articles about an invented world",
+            f"python -m demo.encyclopedia --seed={seed} --num_articles={NUM_ARTICLES} "
+            f"--output_dir={to}/text",
+        ),
+        Step(
+            "learn where its sentences end",
+            "python cleanup_scripts/train_punkt.py "
+            f"--data={to}/text/'wiki_??' --out_dir={to}/punkt",
+        ),
+        Step(
+            f"clean it, split sentences, set {NUM_EVAL_ARTICLES} articles aside for evaluation",
+            f"NUM_TEST_ARTICLES={NUM_EVAL_ARTICLES} BLOCK_SIZE=2.8 RESULTS={to}/cleaned "
+            f"PUNKT={to}/punkt cleanup_scripts/process_wiki.sh {to}/text/'wiki_??'",
+        ),
+        Step(
+            "learn a WordPiece vocabulary from the training articles",
+            f"python -m demo.vocabulary --input_file={to}/cleaned/'part-*' "
+            f"--output_file={to}/vocab.txt",
+        ),
+        Step(
+            "write a tiny BERT's configuration and initial checkpoint",
+            f"python -m demo.checkpoint --seed={seed} --vocab_file={to}/vocab.txt "
+            f"--max_seq_length={MAX_SEQ_LENGTH} --output_dir={to}/checkpoint",
+        ),
+    ]
+
+
+def record_steps(folder: Path) -> list[Step]:
+    """Return the steps from cleaned text to TFRecords; call it when the text is there."""
+    to = shlex.quote(str(folder))
+    options = (
+        f"--vocab_file={to}/vocab.txt --do_lower_case=True --max_seq_length={MAX_SEQ_LENGTH} "
+        f"--max_predictions_per_seq={MAX_PREDICTIONS_PER_SEQ} --masked_lm_prob=0.15 "
+        "--random_seed=12345"
+    )
+    parts = sorted(path.name for path in (folder / "cleaned").glob("part-*"))
+    training = [
+        Step(
+            f"mask words: training text {number} of {len(parts)} to TFRecords",
+            f"python create_pretraining_data.py --input_file={to}/cleaned/{part} "
+            f"--output_file={to}/train/{part}.tfrecord --dupe_factor={DUPE_FACTOR} {options}",
+        )
+        for number, part in enumerate(parts, start=1)
+    ]
+    return [
+        *training,
+        Step(
+            "mask words: evaluation text to TFRecords",
+            f"python create_pretraining_data.py --input_file={to}/cleaned/eval.txt "
+            f"--output_file={to}/eval_all.tfrecord --dupe_factor=1 {options}",
+        ),
+        Step(
+            f"pick {NUM_EVAL_SAMPLES} evaluation examples",
+            f"python pick_eval_samples.py --input_tfrecord={to}/eval_all.tfrecord "
+            f"--output_tfrecord={to}/eval.tfrecord --num_examples_to_pick={NUM_EVAL_SAMPLES}",
+        ),
+    ]
+
+
+def training_steps(folder: Path, seed: int) -> list[Step]:
+    """Return the training to the target."""
+    to = shlex.quote(str(folder))
+    return [
+        Step(
+            "train with LAMB until masked-LM accuracy 0.720 on the held-out articles",
+            "python run_pretraining.py --do_train --do_eval "
+            f"--bert_config_file={to}/checkpoint/bert_config.json "
+            f"--init_checkpoint={to}/checkpoint/model.ckpt-0 "
+            f"--input_file={to}/train/'*.tfrecord' --eval_input_file={to}/eval.tfrecord "
+            f"--output_dir={to}/run --max_seq_length={MAX_SEQ_LENGTH} "
+            f"--max_predictions_per_seq={MAX_PREDICTIONS_PER_SEQ} --train_batch_size=64 "
+            "--eval_batch_size=100 --optimizer=lamb --learning_rate=0.01 --num_warmup_steps=100 "
+            f"--num_train_steps={NUM_TRAIN_STEPS} --eval_interval_samples=6400 "
+            f"--iterations_per_loop=100 --save_checkpoints_steps={NUM_TRAIN_STEPS} "
+            f"--seed={seed} --submission_org=demo --submission_platform=this-machine",
+        ),
+    ]
+
+
+def verdict_steps(folder: Path) -> list[Step]:
+    """Return the official checker's verdict and the picture."""
+    to = shlex.quote(str(folder))
+    return [
+        Step(
+            "ask the official compliance checker, for every round of MLPerf with BERT",
+            f"python -m mlperf_bert.mlperf.compliance {to}/results/result_0.txt",
+        ),
+        Step(
+            "draw the run",
+            f"python -m demo.picture --metrics_file={to}/run/metrics.jsonl "
+            f"--output_file={to}/report.png",
+        ),
+    ]
+
+
+def run_demo(folder: Path, seed: int) -> None:
+    """Run all steps in order.
+
+    Raises:
+      subprocess.CalledProcessError: a step failed.
+      ValueError: the folder is not the demo's to remove.
+    """
+    start = time.monotonic()
+    _make_folder_anew(folder)
+    _run(preparation_steps(folder, seed), start)
+    _run(record_steps(folder), start)
+    _run(training_steps(folder, seed), start)
+    results = folder / "results"
+    results.mkdir()
+    shutil.copyfile(folder / "run" / "bert.log", results / "result_0.txt")
+    _run(verdict_steps(folder), start)
+    print(f"\nDone after {time.monotonic() - start:.0f} s. Look at:")
+    for name in ("report.png", "results/result_0.txt", "run/metrics.jsonl", "cleaned/eval.txt"):
+        print(f"  {folder / name}")
+
+
+def _run(steps: list[Step], start: float) -> None:
+    for step in steps:
+        print(f"\n[{time.monotonic() - start:3.0f} s] {step.title}\n$ {step.command}", flush=True)
+        step.run()
+
+
+def _make_folder_anew(folder: Path) -> None:
+    if folder.exists() and any(folder.iterdir()):
+        if not (folder / MARK_FILE).exists():
+            raise ValueError(f"{folder} holds other things: name an empty --output_dir")
+        shutil.rmtree(folder)
+    (folder / "train").mkdir(parents=True)
+    (folder / MARK_FILE).touch()
+
+
+def main() -> None:
+    """Run the demo; exit with 1 and one line if a step fails."""
+    parser = argparse.ArgumentParser(prog="python -m demo", description="MLPerf BERT, in miniature")
+    parser.add_argument("--seed", type=int, help="of text, weights and order; default: random")
+    parser.add_argument("--output_dir", type=Path, default=Path("build/demo"))
+    given = parser.parse_args()
+    seed = secrets.randbits(31) if given.seed is None else given.seed
+    os.chdir(REPOSITORY)
+    try:
+        run_demo(given.output_dir, seed)
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"demo: the last step failed with exit code {error.returncode}")
+    except ValueError as error:
+        sys.exit(f"demo: {error}")
+
+
+if __name__ == "__main__":
+    main()

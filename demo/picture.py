@@ -1,0 +1,100 @@
+"""Draw how masked-LM accuracy and loss went over the samples of a run.
+
+python -m demo.picture --metrics_file=build/demo/run/metrics.jsonl --output_file=report.png
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")  # no display is needed
+
+from matplotlib import pyplot
+from matplotlib.ticker import StrMethodFormatter
+
+from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
+
+_BLUE, _ORANGE, _RED = "#1f5fa8", "#d9822b", "#b3261e"
+
+
+def read_metrics(path: Path) -> tuple[list[dict], list[dict]]:
+    """Return the training lines and the evaluation lines of a metrics.jsonl.
+
+    Raises:
+      ValueError: there is no evaluation in it.
+    """
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    evaluations = [line for line in lines if line["kind"] == "eval"]
+    if not evaluations:
+        raise ValueError(f"{path} holds no evaluation: the run ended before its first one")
+    return [line for line in lines if line["kind"] == "train"], evaluations
+
+
+def draw(metrics_file: Path, output_file: Path) -> None:
+    """Write the picture, 1,200 by 900 pixels."""
+    training, evaluations = read_metrics(metrics_file)
+    figure, (above, below) = pyplot.subplots(
+        2, 1, sharex=True, figsize=(8, 6), dpi=150, layout="constrained"
+    )
+    _draw_accuracy(above, evaluations)
+    _draw_loss(below, training, evaluations)
+    below.set_xlabel("training samples")
+    below.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    for axes in (above, below):
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.set_xlim(left=0)
+    partial = output_file.with_suffix(".partial.png")
+    figure.savefig(partial)
+    pyplot.close(figure)
+    partial.replace(output_file)
+
+
+def _draw_accuracy(axes, evaluations: list[dict]) -> None:
+    samples = [line["samples"] for line in evaluations]
+    accuracies = [line["masked_lm_accuracy"] for line in evaluations]
+    axes.plot(samples, accuracies, "o-", color=_BLUE, label="on held-out articles")
+    axes.axhline(
+        TARGET_MASKED_LM_ACCURACY,
+        color=_RED,
+        linestyle="--",
+        label=f"target {TARGET_MASKED_LM_ACCURACY:.3f}",
+    )
+    axes.annotate(
+        f"{accuracies[-1]:.4f}",
+        (samples[-1], accuracies[-1]),
+        textcoords="offset points",
+        xytext=(-6, 6),
+        ha="right",
+    )
+    axes.set_ylim(0, 1)
+    axes.set_ylabel("masked-LM accuracy")
+    axes.legend(loc="lower right", frameon=False)
+
+
+def _draw_loss(axes, training: list[dict], evaluations: list[dict]) -> None:
+    for lines, style, color, label in (
+        (training, "-", _ORANGE, "training"),
+        (evaluations, "o-", _BLUE, "held-out articles"),
+    ):
+        samples = [line["samples"] for line in lines]
+        axes.plot(samples, [line["loss"] for line in lines], style, color=color, label=label)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("loss (nats): masked LM + next sentence")
+    axes.legend(loc="upper right", frameon=False)
+
+
+def main() -> None:
+    """Draw the picture of one run."""
+    parser = argparse.ArgumentParser(prog="python -m demo.picture")
+    parser.add_argument("--metrics_file", type=Path, required=True)
+    parser.add_argument("--output_file", type=Path, required=True)
+    given = parser.parse_args()
+    draw(given.metrics_file, given.output_file)
+    print(given.output_file)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""The demo: its encyclopedia is a fair test, its commands are those of the benchmark, it succeeds.
+
+make test-slow    runs the demo from end to end (2 cores, 5 minutes)
+"""
+
+import json
+import random
+import re
+import string
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from demo import checkpoint, encyclopedia, facts, picture, vocabulary
+from demo.__main__ import (
+    MARK_FILE,
+    preparation_steps,
+    record_steps,
+    run_demo,
+    training_steps,
+    verdict_steps,
+)
+from mlperf_bert.checkpoints.initial import load_initial_weights, read_weights, write_name_based
+from mlperf_bert.mlperf.compliance import check_log
+from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
+
+
+def sentences(text):
+    return [line for line in re.split(r"(?<=\.) |\n+", text) if line]
+
+
+def test_encyclopedia_is_a_function_of_its_seed(tmp_path):
+    def written(folder, seed):
+        paths = encyclopedia.write(tmp_path / folder, seed=seed, num_articles=20)
+        return [path.read_bytes() for path in paths]
+
+    assert written("one", 1) == written("again", 1) != written("two", 2)
+
+
+def test_files_have_the_format_of_wikiextractor(tmp_path):
+    paths = encyclopedia.write(tmp_path, seed=1, num_articles=20)
+    pattern = r'<doc id="\d+" url="[^"]+" title="([^"]+)">\n\1\n\n(.+?)\n\n</doc>\n'
+    document = re.compile(pattern, re.S)
+    found = [document.findall(path.read_text(encoding="utf-8")) for path in paths]
+    assert sum(map(len, found)) == 20
+    assert [path.name for path in paths] == [f"wiki_{number:02d}" for number in range(8)]
+    rest = [document.sub("", path.read_text(encoding="utf-8")) for path in paths]
+    assert set(rest) == {""}
+
+
+def test_every_wording_finds_its_facts():
+    world = facts.make_world(random.Random(1))
+    wanted = set()
+    for kind, paragraphs in encyclopedia.read_grammar().items():
+        article = facts.make_facts(kind, world, random.Random(2))
+        for wording in (w for paragraph in paragraphs for sentence in paragraph for w in sentence):
+            fields = {field for _, field, _, _ in string.Formatter().parse(wording) if field}
+            assert fields <= article.keys(), wording
+            wanted |= fields
+    assert len(wanted) > 60
+
+
+def test_facts_of_the_world_hold_in_all_articles():
+    capitals = {}
+    for _, text in encyclopedia.articles(seed=3, num_articles=500):
+        for capital, country in re.findall(r"(\w+), the capital of (\w+)", text):
+            assert capitals.setdefault(country, capital) == capital
+    assert len(capitals) == 12
+
+
+def test_held_out_articles_cannot_be_known_by_heart():
+    texts = [text for _, text in encyclopedia.articles(seed=1, num_articles=6000)]
+    assert len(set(texts)) == len(texts)
+    held_out, training = texts[::10], [text for n, text in enumerate(texts) if n % 10]
+    known = {sentence for text in training for sentence in sentences(text)}
+    asked = [sentence for text in held_out for sentence in sentences(text)]
+    share = sum(sentence in known for sentence in asked) / len(asked)
+    assert share < 0.2
+
+
+def test_too_few_articles_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="num_articles=7: at least 8, one for each file"):
+        encyclopedia.write(tmp_path / "text", seed=1, num_articles=7)
+    assert not (tmp_path / "text").exists()
+
+
+def test_vocabulary_covers_the_text(tmp_path):
+    text = "\n".join(text for _, text in encyclopedia.articles(seed=1, num_articles=200))
+    (tmp_path / "text").write_text(text, encoding="utf-8")
+    tokens = vocabulary.learn_vocabulary([str(tmp_path / "text")], vocab_size=800)
+    assert tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert len(set(tokens)) == len(tokens) <= 1000
+    assert {"the", "capital", "a", "z", "##a", "##z"} <= set(tokens)
+    vocabulary.write_vocabulary(tmp_path / "vocab.txt", tokens)
+    assert (tmp_path / "vocab.txt").read_text(encoding="utf-8").splitlines() == tokens
+
+
+def test_vocabulary_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="no text to learn a vocabulary from"):
+        vocabulary.learn_vocabulary([], vocab_size=800)
+
+
+def test_initial_checkpoint_fits_the_model(tmp_path):
+    config = checkpoint.tiny_config(vocab_size=100, max_seq_length=16)
+    tensors = checkpoint.initial_tensors(config, seed=1)
+    prefix = str(tmp_path / "model.ckpt-0")
+    write_name_based(prefix, tensors)
+    variables = trained_variables(build_pretrainer(config, seed=2))
+    names = load_initial_weights(variables, prefix, num_hidden_layers=config.num_hidden_layers)
+    assert sorted(names) == sorted(tensors) == sorted(read_weights(prefix))
+    layer = "bert/encoder/layer_1/attention/self"
+    np.testing.assert_array_equal(tensors[f"{layer}/key/kernel"], tensors[f"{layer}/query/kernel"])
+    positions = tensors["bert/embeddings/position_embeddings"]
+    assert positions.shape == (16, 128)
+    nearness = positions @ positions[8]
+    assert np.argmax(nearness) == 8
+    assert nearness[9] > nearness[11] > nearness[15]
+
+
+def test_picture_is_drawn(tmp_path):
+    lines = [
+        {"kind": "train", "step": 10, "samples": 640, "loss": 6.0},
+        {"kind": "eval", "step": 10, "samples": 640, "loss": 5.9, "masked_lm_accuracy": 0.5},
+    ]
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    picture.draw(metrics, tmp_path / "report.png")
+    assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "report.png"]
+
+
+def test_picture_of_a_run_without_evaluation_is_refused(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"kind": "train", "step": 1, "samples": 64}\n')
+    with pytest.raises(ValueError, match="holds no evaluation: the run ended before its first"):
+        picture.draw(tmp_path / "metrics.jsonl", tmp_path / "report.png")
+
+
+def test_demo_uses_the_public_commands(tmp_path, repository):
+    (tmp_path / "cleaned").mkdir()
+    (tmp_path / "cleaned" / "part-00000-of-00500").touch()
+    steps = [*preparation_steps(tmp_path, 1), *record_steps(tmp_path)]
+    steps += [*training_steps(tmp_path, 1), *verdict_steps(tmp_path)]
+    scripts = {word for step in steps for word in re.findall(r"[\w/]+\.(?:py|sh)\b", step.command)}
+    assert scripts == {
+        "cleanup_scripts/train_punkt.py",
+        "cleanup_scripts/process_wiki.sh",
+        "create_pretraining_data.py",
+        "pick_eval_samples.py",
+        "run_pretraining.py",
+    }
+    assert all((repository / script).is_file() for script in scripts)
+
+
+def test_demo_removes_only_what_it_made(tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(ValueError, match="holds other things: name an empty --output_dir"):
+        run_demo(tmp_path, seed=1)
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.slow
+def test_demo_reaches_the_target(tmp_path, repository):
+    finished = subprocess.run(
+        [sys.executable, "-m", "demo", "--seed=1", f"--output_dir={tmp_path / 'demo'}"],
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    folder = tmp_path / "demo"
+    assert (folder / MARK_FILE).exists()
+    assert (folder / "report.png").read_bytes().startswith(b"\x89PNG")
+    [result] = re.findall(r"^RESULT,bert,1,.*$", finished.stdout, re.M)
+    *_, status, accuracy, samples = result.split(",")
+    assert (status, float(accuracy) >= 0.720, int(samples) % 6400) == ("success", True, 0)
+    for ruleset in ("1.0.0", "3.1.0", "4.1.0", "5.0.0"):
+        assert check_log(folder / "results" / "result_0.txt", ruleset).passed
