@@ -94,9 +94,9 @@ def preparation_steps(folder: Path, seed: int) -> list[Step]:
 def record_steps(folder: Path) -> list[Step]:
     """Return the steps from cleaned text to TFRecords; call it when the text is there."""
     to = shlex.quote(str(folder))
+    sizes = f"--max_seq_length={MAX_SEQ_LENGTH} --max_predictions_per_seq={MAX_PREDICTIONS_PER_SEQ}"
     options = (
-        f"--vocab_file={to}/vocab.txt --do_lower_case=True --max_seq_length={MAX_SEQ_LENGTH} "
-        f"--max_predictions_per_seq={MAX_PREDICTIONS_PER_SEQ} --masked_lm_prob=0.15 "
+        f"--vocab_file={to}/vocab.txt --do_lower_case=True {sizes} --masked_lm_prob=0.15 "
         "--random_seed=12345"
     )
     parts = sorted(path.name for path in (folder / "cleaned").glob("part-*"))
@@ -118,7 +118,8 @@ def record_steps(folder: Path) -> list[Step]:
         Step(
             f"pick {NUM_EVAL_SAMPLES} evaluation examples",
             f"python pick_eval_samples.py --input_tfrecord={to}/eval_all.tfrecord "
-            f"--output_tfrecord={to}/eval.tfrecord --num_examples_to_pick={NUM_EVAL_SAMPLES}",
+            f"--output_tfrecord={to}/eval.tfrecord --num_examples_to_pick={NUM_EVAL_SAMPLES} "
+            f"{sizes}",
         ),
     ]
 
