@@ -1,0 +1,149 @@
+"""A killed or stopped run goes on as if nothing had happened: bitwise, on CPU. A minute each.
+
+Dropout and shuffling are on. The twin of a disturbed run is the same command left alone.
+"""
+
+import json
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.training import generated_task
+
+NUM_STEPS = 400
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("resume") / "task"
+    generated_task.write_task(folder)
+    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    (folder / "bert_config.json").write_text(json.dumps({**generated_task.CONFIG, **dropout}))
+    return folder
+
+
+def command(task: Path, output_dir: Path, **changed) -> list[str]:
+    flags = {
+        "bert_config_file": task / "bert_config.json",
+        "init_checkpoint": task / "init" / "model.ckpt-0",
+        "input_file": task / "train.tfrecord",
+        "eval_input_file": task / "eval.tfrecord",
+        "output_dir": output_dir,
+        "max_seq_length": 32,
+        "max_predictions_per_seq": 6,
+        "optimizer": "lamb",
+        "learning_rate": 0.001,
+        "num_warmup_steps": 10,
+        "num_train_steps": NUM_STEPS,
+        "train_batch_size": 8,
+        "eval_batch_size": 20,
+        "eval_interval_samples": 8 * 50,
+        "save_checkpoints_steps": 22,
+        "steps_per_update": 4,
+        "log_every_steps": 3,
+        "seed": 7,
+    } | changed
+    given = [f"--{name}={value}" for name, value in flags.items()]
+    return [sys.executable, "run_pretraining.py", "--do_train", *given]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(task, repository, tmp_path_factory) -> Path:
+    output = tmp_path_factory.mktemp("undisturbed") / "out"
+    subprocess.run(command(task, output), check=True, cwd=repository, capture_output=True)
+    return output
+
+
+def start(repository, task, output) -> subprocess.Popen:
+    return subprocess.Popen(
+        command(task, output), cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True,
+    )  # fmt: skip
+
+
+def last_logged_step(output: Path) -> int:
+    path = output / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    steps = re.findall(r'"step": (\d+)', lines[-1]) if lines else []
+    return int(steps[0]) if steps else 0
+
+
+def wait_for_step(process, output: Path, step: int) -> None:
+    deadline = time.monotonic() + 120
+    while last_logged_step(output) < step and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def assert_same_end(found: Path, expected: Path) -> None:
+    name = f"model.ckpt-{NUM_STEPS}"
+    readers = [tf.train.load_checkpoint(str(folder / name)) for folder in (found, expected)]
+    tensors = readers[0].get_variable_to_dtype_map()
+    # Not compared: the count of saves, and the input pipeline's own encoding of its position.
+    passed_over = ("save_counter", "iterator")
+    compared = [t for t in tensors if tensors[t] != tf.string and not t.startswith(passed_over)]
+    assert len(compared) > 100
+    for tensor in compared:
+        assert np.array_equal(*(reader.get_tensor(tensor) for reader in readers)), tensor
+    lines = [
+        [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        for folder in (found, expected)
+    ]
+    for line in lines[0] + lines[1]:
+        line.pop("samples_per_second", None)
+    assert lines[0] == lines[1]
+
+
+def test_sigterm_saves_and_the_same_command_goes_on(repository, task, undisturbed, tmp_path):
+    output = tmp_path / "out"
+    process = start(repository, task, output)
+    wait_for_step(process, output, 90)
+    process.send_signal(signal.SIGTERM)
+    text, _ = process.communicate(timeout=60)
+    assert process.returncode == 75, text
+    assert "SIGTERM after step" in text and "Traceback" not in text
+    log = (output / "bert.log").read_text()
+    assert re.findall(r'"run_stop".*"status": "(\w+)"', log) == ["aborted"]
+    done = subprocess.run(command(task, output), cwd=repository, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert_same_end(output, undisturbed)
+
+
+def test_another_command_is_refused_until_the_run_is_done(repository, task, tmp_path):
+    output = tmp_path / "out"
+    process = start(repository, task, output)
+    wait_for_step(process, output, 60)
+    process.kill()
+    process.communicate()
+    before = {path.name: path.stat().st_mtime_ns for path in output.iterdir()}
+    other = command(task, output, learning_rate=0.002)
+    done = subprocess.run(other, cwd=repository, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "holds another run (learning_rate: 0.001 there, 0.002 here)" in done.stderr
+    assert before == {path.name: path.stat().st_mtime_ns for path in output.iterdir()}
+
+
+@pytest.mark.slow
+def test_ten_kills_at_random_moments(repository, task, undisturbed, tmp_path):
+    output, rng, kills = tmp_path / "out", random.Random(1), 0
+    while kills < 10:
+        process = start(repository, task, output)
+        reached = last_logged_step(output)
+        wait_for_step(process, output, min(NUM_STEPS - 3, reached + rng.randint(1, 50)))
+        time.sleep(rng.random() * 0.05)
+        if process.poll() is not None:
+            break
+        process.kill()
+        process.communicate()
+        kills += 1
+    assert kills == 10
+    subprocess.run(command(task, output), check=True, cwd=repository, capture_output=True)
+    assert_same_end(output, undisturbed)
