@@ -2,15 +2,15 @@
 
 Load-bearing quirks, kept: "[unused7]" in the text stays one token only on demand, all else in
 brackets is punctuation and letters; every distinct word is cut by greedy longest match, and a word
-of more than 200 characters is unknown.
+of more than 200 characters is unknown. Characters are what Python 3.7 takes them for (unicode11).
 """
 
-import functools
 import re
-import unicodedata
 from pathlib import Path
 
 import numpy as np
+
+from mlperf_bert.data import unicode11
 
 MAX_CHARS_PER_WORD = 200
 SPECIAL_TOKENS = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -26,7 +26,10 @@ _CHINESE = (
     (0x2F800, 0x2FA1F),
 )
 _UNUSED_TOKEN = re.compile(r"\[unused\d+\]$")
-_ASCII_PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
+_PUNCTUATION = unicode11.PUNCTUATION | frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
+# Quirk: these are white space to str.split, but are deleted before it as control characters, so
+# that words on both sides of one become a single word.
+_WHITE_SPACE_CONTROLS = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 
 
 def read_vocabulary(path: str) -> dict[str, int]:
@@ -58,10 +61,9 @@ class _Cleaner(dict):
     def _replacement(char: str, code: int) -> str:
         if char in " \t\n\r":
             return " "
-        category = unicodedata.category(char)
-        if code in (0, 0xFFFD) or category in ("Cc", "Cf"):
+        if code in (0, 0xFFFD) or char in unicode11.CONTROLS:
             return ""
-        if category == "Zs":
+        if char in unicode11.SPACES:
             return " "
         if any(first <= code <= last for first, last in _CHINESE):
             return f" {char} "
@@ -83,10 +85,12 @@ class Tokenizer:
     def tokenize(self, text: str) -> list[int]:
         """Token ids of a line."""
         ids = []
-        for word in text.translate(self._cleaner).split():
-            found = self._words.get(word)
+        for raw_word in _WHITE_SPACE_CONTROLS.sub("", text).split():
+            found = self._words.get(raw_word)
             if found is None:
-                found = self._words[word] = self._word_ids(word)
+                words = raw_word.translate(self._cleaner).split()
+                found = [token for word in words for token in self._word_ids(word)]
+                self._words[raw_word] = found
             ids += found
         return ids
 
@@ -94,7 +98,7 @@ class Tokenizer:
         if self.preserve_unused_tokens and word in self.vocabulary and _UNUSED_TOKEN.match(word):
             return [self.vocabulary[word]]
         if self.do_lower_case:
-            word = _strip_accents(word.lower())
+            word = _strip_accents(unicode11.lower(word))
         # Splitting again at white space: lower-casing and decomposition can bring some in.
         pieces = " ".join(_split_at_punctuation(word)).split()
         return [token for piece in pieces for token in self._wordpiece(piece)]
@@ -120,19 +124,17 @@ class Tokenizer:
 
 
 def _strip_accents(word: str) -> str:
-    decomposed = unicodedata.normalize("NFD", word)
-    return "".join(char for char in decomposed if unicodedata.category(char) != "Mn")
-
-
-@functools.cache
-def _is_punctuation(char: str) -> bool:
-    return char in _ASCII_PUNCTUATION or unicodedata.category(char).startswith("P")
+    if word.isascii():
+        return word
+    return "".join(
+        char for char in unicode11.decompose(word) if char not in unicode11.NONSPACING_MARKS
+    )
 
 
 def _split_at_punctuation(word: str) -> list[str]:
     pieces, start = [], 0
     for index, char in enumerate(word):
-        if _is_punctuation(char):
+        if char in _PUNCTUATION:
             pieces += [word[start:index], char]
             start = index + 1
     return [piece for piece in [*pieces, word[start:]] if piece]

@@ -1,0 +1,83 @@
+"""The tokenizer equals the reference on Python 3.7, on whatever Python runs us. CPU, seconds.
+
+Oracles: digests recorded by Python 3.7.16 and by the reference's tokenizer on it, of what
+generated_words.py generates.
+"""
+
+import hashlib
+import sys
+import unicodedata
+
+import pytest
+
+from mlperf_bert.data import unicode11
+from mlperf_bert.data.tokenization import Tokenizer, read_documents
+from tests.data import generated_words
+
+WORDS_37 = "a8682fd6cf79878fd42ceae5da3e3854d65a1dfe1999e5094a3f491c4621aaea"
+# (do_lower_case, preserve_unused_tokens) -> digest of the ids of all lines
+LINES_37 = {
+    (True, False): "b1028c7d7a5c6337b1d5f741a8b1622b7d98bed185a090531161d97bd5c76cad",
+    (False, False): "82011a017489386ba7a5c6029eb20ad4803fce4ea8b2807dd7cc05ae94d4823e",
+    (True, True): "2d8bba5f7bed5538dab8fd423617134b039a5790239d1f2d2a4c5816e404c899",
+}
+
+
+@pytest.fixture
+def vocab_file(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes("".join(f"{token}\n" for token in generated_words.vocabulary(1)).encode())
+    return str(path)
+
+
+def digest(lower, decompose) -> str:
+    found = hashlib.sha256()
+    for word in generated_words.words(1, 50_000):
+        found.update(f"{lower(word)}\n{decompose(word)}\n".encode())
+    return found.hexdigest()
+
+
+def test_lower_and_decompose_are_those_of_python_37():
+    assert digest(unicode11.lower, unicode11.decompose) == WORDS_37
+
+
+def test_the_running_python_knows_other_characters():
+    """Else the tables prove nothing here."""
+    assert digest(str.lower, lambda word: unicodedata.normalize("NFD", word)) != WORDS_37
+
+
+def test_white_space_of_the_running_python_is_that_of_unicode_11():
+    spaces = {chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace()}
+    assert spaces == unicode11.SPACES | set("\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f\x85\u2028\u2029")
+
+
+@pytest.mark.parametrize(("do_lower_case", "preserve"), LINES_37)
+def test_lines_equal_the_reference(vocab_file, do_lower_case, preserve):
+    tokenizer = Tokenizer(vocab_file, do_lower_case=do_lower_case, preserve_unused_tokens=preserve)
+    found = hashlib.sha256()
+    for line in generated_words.lines(1, 4000):
+        found.update(str(tokenizer.tokenize(line)).encode())
+    assert found.hexdigest() == LINES_37[do_lower_case, preserve]
+
+
+def test_words_over_200_characters_are_unknown(vocab_file):
+    tokenizer = Tokenizer(vocab_file)
+    assert len(tokenizer.tokenize("a" * 200)) > 1
+    assert tokenizer.tokenize("a" * 201) == [tokenizer.vocabulary["[UNK]"]]
+
+
+def test_tokens_of_the_vocabulary_are_kept_before_lower_casing(vocab_file):
+    unused = Tokenizer(vocab_file, preserve_unused_tokens=True).tokenize("[unused1] [UNUSED1]")
+    assert unused[0] == 1 and 1 not in unused[1:]
+    assert 1 not in Tokenizer(vocab_file).tokenize("[unused1]")
+
+
+def test_only_line_feeds_end_lines_and_documents(vocab_file, tmp_path):
+    """Carriage returns vanish; the other line ends of str.splitlines are within a line."""
+    (tmp_path / "text").write_bytes("a\rb c\x0bd\u2028e\r\n\r\nf\x85g\n\x1c\nh".encode())
+    tokenizer = Tokenizer(vocab_file)
+    documents = read_documents([str(tmp_path / "text")], tokenizer)
+    expected = [["ab cd e"], ["fg"], ["h"]]
+    assert [[s.tolist() for s in d] for d in documents] == [
+        [tokenizer.tokenize(line) for line in document] for document in expected
+    ]
