@@ -82,7 +82,7 @@ def _draw_loss(axes, training: list[dict], evaluations: list[dict]) -> None:
         samples = [line["samples"] for line in lines]
         axes.plot(samples, [line["loss"] for line in lines], style, color=color, label=label)
     axes.set_ylim(bottom=0)
-    axes.set_ylabel("loss (nats): masked LM + next sentence")
+    axes.set_ylabel("loss (nats)")
     axes.legend(loc="upper right", frameon=False)
 
 
