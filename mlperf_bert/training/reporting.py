@@ -53,7 +53,8 @@ class Progress:
         if sys.stderr.isatty():
             self._bar = tqdm(total=total, initial=initial, unit=unit, desc=description)
         self._total, self._done, self._unit, self._description = total, initial, unit, description
-        self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
+        self._initial, self._began = initial, time.monotonic()
+        self._next_line = self._began + SECONDS_BETWEEN_LINES
 
     def advance(self, amount: int, note: str = "") -> None:
         """Moves on by `amount` units; `note` stands at the end."""
@@ -63,7 +64,12 @@ class Progress:
             self._bar.update(amount)
         elif time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
-            self.line(f"{self._description}: {self._done:,} of {self._total:,} {self._unit} {note}")
+            rate = (self._done - self._initial) / (time.monotonic() - self._began)
+            left = tqdm.format_interval((self._total - self._done) / rate)
+            self.line(
+                f"{self._description}: {self._done:,} of {self._total:,} {self._unit}, "
+                f"{rate:,.0f}/s, at most {left} left, {note}"
+            )
 
     def line(self, text: str) -> None:
         """A line of its own, above the bar."""
