@@ -1,19 +1,26 @@
-"""Makes TFRecords of masked training examples from text with one sentence a line."""
+"""Makes TFRecords of masked training examples from text with one sentence a line.
+
+With --output_file all input becomes one set of examples, as in the reference. With --output_dir
+every input file becomes a TFRecord of the same name, in parallel, resumable, with a manifest.
+"""
 
 import sys
+import time
+from pathlib import Path
 
 from absl import app, flags
 
-from mlperf_bert.data.examples import write_examples
+from mlperf_bert.data import manifest, overview
+from mlperf_bert.data.dataset import DatasetConfig, write_dataset
+from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.data.instances import InstanceConfig
+from mlperf_bert.mlperf.convergence import MEAN_SAMPLES_TO_CONVERGE
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("input_file", None, "Text files; globs and commas are allowed.", required=True)
-flags.DEFINE_string(
-    "output_file", None, "TFRecord, or several with commas, filled in turn.", required=True
-)
-flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary.", required=True)
+flags.DEFINE_string("input_file", None, "Text files; globs and commas are allowed.")
+flags.DEFINE_string("output_file", None, "TFRecord, or several with commas, filled in turn.")
+flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary.")
 flags.DEFINE_bool("do_lower_case", True, "Lower-case the text, as the uncased vocabulary wants.")
 flags.DEFINE_bool("preserve_unused_tokens", False, "Keep [unused7] in the text as one token.")
 flags.DEFINE_integer("max_seq_length", 128, "Tokens per example.")
@@ -22,25 +29,84 @@ flags.DEFINE_integer("random_seed", 12345, "Seed; the benchmark's data have 1234
 flags.DEFINE_integer("dupe_factor", 10, "Copies of the text, each masked differently.")
 flags.DEFINE_float("masked_lm_prob", 0.15, "Share of masked tokens.")
 flags.DEFINE_float("short_seq_prob", 0.1, "Share of documents cut to shorter examples.")
+# not in the reference
+flags.DEFINE_string("output_dir", None, "Folder for one TFRecord per input file, and a manifest.")
+flags.DEFINE_integer("nworker", 0, "Parts of --output_dir made at once; 0: one per core.")
+flags.DEFINE_float("memory_budget_gib", 0, "Lowers --nworker to fit; 0: no limit.")
+flags.DEFINE_integer("examples_per_part", 0, "With --output_dir: the first so many; 0: all.")
+flags.DEFINE_bool("verify", False, "Only check --output_dir against its manifest, make nothing.")
+
+_REQUIRED = ("input_file", "vocab_file")
 
 
 def main(_):
+    try:
+        if bool(FLAGS.output_file) == bool(FLAGS.output_dir):
+            raise ValueError("give either --output_file or --output_dir")
+        if FLAGS.verify:
+            _verify()
+            return
+        if missing := [f"--{name}" for name in _REQUIRED if not FLAGS[name].value]:
+            raise ValueError(f"{' and '.join(missing)} must be given")
+        if FLAGS.output_dir:
+            _make_dataset()
+        else:
+            _make_file()
+    except (ValueError, OSError) as error:
+        sys.exit(f"create_pretraining_data.py: {error}")
+
+
+def _config() -> DatasetConfig:
     names = (
         "max_seq_length max_predictions_per_seq random_seed dupe_factor masked_lm_prob "
         "short_seq_prob"
     )
-    try:
-        num_examples = write_examples(
-            input_file=FLAGS.input_file,
-            output_file=FLAGS.output_file,
-            vocab_file=FLAGS.vocab_file,
-            do_lower_case=FLAGS.do_lower_case,
-            preserve_unused_tokens=FLAGS.preserve_unused_tokens,
-            config=InstanceConfig(**{name: FLAGS[name].value for name in names.split()}),
-        )
-    except (ValueError, OSError) as error:
-        sys.exit(f"create_pretraining_data.py: {error}")
+    return DatasetConfig(
+        vocab_file=FLAGS.vocab_file,
+        do_lower_case=FLAGS.do_lower_case,
+        preserve_unused_tokens=FLAGS.preserve_unused_tokens,
+        examples_per_part=FLAGS.examples_per_part,
+        instances=InstanceConfig(**{name: FLAGS[name].value for name in names.split()}),
+    )
+
+
+def _make_file() -> None:
+    if FLAGS.examples_per_part:
+        raise ValueError("--examples_per_part needs --output_dir, whose manifest records it")
+    num_examples = write_examples(
+        input_file=FLAGS.input_file,
+        output_file=FLAGS.output_file,
+        vocab_file=FLAGS.vocab_file,
+        do_lower_case=FLAGS.do_lower_case,
+        preserve_unused_tokens=FLAGS.preserve_unused_tokens,
+        config=_config().instances,
+    )
     print(f"{num_examples} examples in {FLAGS.output_file}")
+
+
+def _make_dataset() -> None:
+    started = time.monotonic()
+    found, made = write_dataset(
+        input_file=FLAGS.input_file,
+        output_dir=FLAGS.output_dir,
+        config=_config(),
+        nworker=FLAGS.nworker,
+        memory_budget_bytes=FLAGS.memory_budget_gib * 2**30,
+    )
+    seconds = time.monotonic() - started
+    needed = MEAN_SAMPLES_TO_CONVERGE
+    print(overview.summary(found, num_made=len(made), seconds=seconds, samples_needed=needed))
+    print(f"histograms: {overview.save_picture(found, Path(FLAGS.output_dir))}")
+
+
+def _verify() -> None:
+    if not FLAGS.output_dir:
+        raise ValueError("--verify needs --output_dir, the folder with the manifest")
+    texts = map(Path, expand_input(FLAGS.input_file)) if FLAGS.input_file else ()
+    issues = manifest.verify(Path(FLAGS.output_dir), texts)
+    if issues:
+        raise ValueError("\n".join([f"{len(issues)} disagreements", *issues]))
+    print(f"{FLAGS.output_dir}: all parts agree with the manifest")
 
 
 if __name__ == "__main__":

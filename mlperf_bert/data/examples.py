@@ -9,6 +9,21 @@ from mlperf_bert.data.tokenization import Tokenizer, read_documents
 from mlperf_bert.data.writing import written_beside
 
 
+def expand_input(input_file: str) -> list[str]:
+    """The files behind globs separated by commas, each glob sorted as TensorFlow sorts.
+
+    Raises:
+      ValueError: a glob matches nothing.
+    """
+    paths = []
+    for pattern in input_file.split(","):
+        matches = sorted(glob.glob(pattern.strip()))  # noqa: PTH207 - patterns may be absolute
+        if not matches:
+            raise ValueError(f"--input_file: no file matches {pattern!r}; quote the glob")
+        paths += matches
+    return paths
+
+
 def write_examples(
     *,
     input_file: str,
@@ -27,12 +42,7 @@ def write_examples(
       ValueError: bad input or vocabulary.
     """
     outputs = [name.strip() for name in output_file.split(",")]
-    paths = []
-    for pattern in input_file.split(","):
-        matches = sorted(glob.glob(pattern.strip()))  # noqa: PTH207 - patterns may be absolute
-        if not matches:
-            raise ValueError(f"--input_file: no file matches {pattern!r}; quote the glob")
-        paths += matches
+    paths = expand_input(input_file)
     tokenizer = Tokenizer(
         vocab_file, do_lower_case=do_lower_case, preserve_unused_tokens=preserve_unused_tokens
     )

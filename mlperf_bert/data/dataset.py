@@ -1,0 +1,284 @@
+"""Many parts at once: one TFRecord per text file, in processes, resumable, with a manifest.
+
+Every part has a process of its own: its memory goes back when it is done, and whatever kills it
+names the part. A part is written beside and renamed, then entered in the manifest, so that after
+any interruption a rerun makes exactly what is missing.
+"""
+
+import dataclasses
+import errno
+import fcntl
+import hashlib
+import multiprocessing
+import os
+import platform
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import wait
+from pathlib import Path
+
+import numba
+import numpy as np
+from tqdm import tqdm
+
+from mlperf_bert.data import manifest, records
+from mlperf_bert.data.examples import expand_input
+from mlperf_bert.data.instances import InstanceConfig, batches, make_instances
+from mlperf_bert.data.manifest import Manifest, Part
+from mlperf_bert.data.tokenization import Tokenizer, read_documents
+from mlperf_bert.data.writing import written_beside
+
+# Measured: 0.43 GB for a part of 26 MB with dupe_factor 10.
+_WORKER_BASE_BYTES = 250 << 20
+_WORKER_BYTES_PER_INPUT_BYTE = 2
+_WORKER_BYTES_PER_INPUT_BYTE_AND_COPY = 1.2
+_NUM_BINS = 16
+_LOCK_PATIENCE_SECONDS = 5
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DatasetConfig:
+    """How a data set is made."""
+
+    vocab_file: str
+    do_lower_case: bool = True
+    preserve_unused_tokens: bool = False
+    examples_per_part: int = 0
+    """Only the first so many examples of each part: a uniform sample of it; 0 for all."""
+    instances: InstanceConfig
+
+    def __post_init__(self):
+        if self.examples_per_part < 0:
+            raise ValueError(f"examples_per_part={self.examples_per_part}: must be 0 (all) or more")
+
+    def parameters(self) -> dict[str, object]:
+        """All that decides the bytes, as the manifest states it."""
+        own = dataclasses.asdict(self)
+        vocabulary = Path(own.pop("vocab_file")).read_bytes()
+        return own.pop("instances") | own | {"vocab_md5": hashlib.md5(vocabulary).hexdigest()}
+
+
+def num_workers(
+    inputs: list[str], *, dupe_factor: int, nworker: int = 0, memory_budget_bytes: float = 0
+) -> int:
+    """Returns how many parts to make at once: `nworker` or the cores, as far as memory reaches.
+
+    Raises:
+      ValueError: the budget is too small for one worker.
+    """
+    workers = min(nworker or len(os.sched_getaffinity(0)), len(inputs))
+    largest_bytes = max(Path(path).stat().st_size for path in inputs)
+    factor = _WORKER_BYTES_PER_INPUT_BYTE + _WORKER_BYTES_PER_INPUT_BYTE_AND_COPY * dupe_factor
+    per_worker_bytes = _WORKER_BASE_BYTES + factor * largest_bytes
+    if memory_budget_bytes:
+        workers = min(workers, int(memory_budget_bytes / per_worker_bytes))
+    if workers < 1:
+        raise ValueError(
+            f"memory_budget_gib={memory_budget_bytes / 2**30:.2f}: one worker needs about "
+            f"{per_worker_bytes / 2**30:.2f} GiB for the largest part; raise the budget"
+        )
+    return workers
+
+
+def write_dataset(
+    *,
+    input_file: str,
+    output_dir: str,
+    config: DatasetConfig,
+    nworker: int = 0,
+    memory_budget_bytes: float = 0,
+) -> tuple[Manifest, list[str]]:
+    """Makes the parts that are missing; returns the manifest and the names made now.
+
+    Raises:
+      ValueError: bad input, data made with other parameters, or parts that failed, by name; the
+        other parts are kept.
+    """
+    inputs = {Path(path).name: path for path in expand_input(input_file)}
+    if len(inputs) < len(expand_input(input_file)):
+        raise ValueError("--input_file: two files have one name; give them different --output_dir")
+    tokenizer = Tokenizer(
+        config.vocab_file,
+        do_lower_case=config.do_lower_case,
+        preserve_unused_tokens=config.preserve_unused_tokens,
+    )
+    workers = num_workers(
+        list(inputs.values()),
+        dupe_factor=config.instances.dupe_factor,
+        nworker=nworker,
+        memory_budget_bytes=memory_budget_bytes,
+    )
+    folder = Path(output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        _acquire(lock, folder)
+        found = _open_manifest(folder, config, inputs)
+        missing = {n: p for n, p in inputs.items() if not _is_done(folder, found, n, p)}
+        if missing:
+            _warm_up(tokenizer, config.instances)
+        failures = {}
+        for name, result in _make_parts(missing, folder, tokenizer, config, workers):
+            if isinstance(result, Part):
+                found.parts[name] = result
+                found.save(folder)
+            else:
+                failures[name] = result
+    if failures:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in sorted(failures.items()))
+        raise ValueError(f"{len(failures)} of {len(inputs)} parts failed, run again: {reasons}")
+    return found, sorted(missing)
+
+
+def _acquire(lock, folder: Path) -> None:
+    """Takes the folder's lock. Workers inherit it, so it outlives a killed parent as they do."""
+    deadline = time.monotonic() + _LOCK_PATIENCE_SECONDS
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as error:
+            if time.monotonic() > deadline:
+                raise ValueError(f"{folder}: another run writes here; wait for it") from error
+            time.sleep(0.05)
+
+
+def _open_manifest(folder: Path, config: DatasetConfig, inputs: dict[str, str]) -> Manifest:
+    parameters = config.parameters()
+    found = manifest.load(folder)
+    if found is None:
+        if foreign := sorted(name for name in inputs if (folder / name).exists()):
+            raise ValueError(
+                f"{folder}: holds {foreign[0]} but no {manifest.NAME}; "
+                "choose another --output_dir or remove the old data"
+            )
+        versions = {"python": platform.python_version(), "numpy": np.__version__}
+        found = Manifest(parameters, versions | {"numba": numba.__version__})
+        found.save(folder)
+    for name, value in parameters.items():
+        if found.parameters.get(name) != value:
+            raise ValueError(
+                f"{folder}: made with {name}={found.parameters.get(name)}, now it is {value}; "
+                "choose another --output_dir or remove the old data"
+            )
+    return found
+
+
+def _is_done(folder: Path, found: Manifest, name: str, input_path: str) -> bool:
+    """By sizes alone, so that a rerun over hundreds of GB is quick; verify() reads everything."""
+    part, output = found.parts.get(name), folder / name
+    return (
+        part is not None
+        and output.is_file()
+        and output.stat().st_size == part.bytes
+        and Path(input_path).stat().st_size == part.input_bytes
+    )
+
+
+def _warm_up(tokenizer: Tokenizer, config: InstanceConfig) -> None:
+    """Compiles before the processes are forked, so that each need not."""
+    documents = [[np.zeros(9, np.int32)] * 3] * 2
+    instances = make_instances(
+        documents, tokenizer.vocabulary, dataclasses.replace(config, dupe_factor=1)
+    )
+    for batch in batches(instances, tokenizer.vocabulary, config):
+        records.encode_records(batch)
+
+
+def _make_parts(
+    inputs: dict[str, str], folder: Path, tokenizer: Tokenizer, config: DatasetConfig, workers: int
+) -> Iterator[tuple[str, Part | str]]:
+    """Yields each part's name with the part or the reason of its failure, as they end."""
+    context = multiprocessing.get_context("fork")
+    waiting = sorted(inputs, reverse=True)
+    running = {}
+    total_bytes = sum(Path(path).stat().st_size for path in inputs.values())
+    with tqdm(
+        total=total_bytes, unit="B", unit_scale=True, desc="text", disable=not sys.stderr.isatty()
+    ) as bar:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                name = waiting.pop()
+                receiver, sender = context.Pipe(duplex=False)
+                arguments = (sender, inputs[name], folder / name, tokenizer, config)
+                process = context.Process(target=_work, args=arguments, daemon=True)
+                process.start()
+                sender.close()
+                running[receiver] = name, process
+            for receiver in wait(list(running)):
+                name, process = running.pop(receiver)
+                result = _receive(receiver, process)
+                bar.update(Path(inputs[name]).stat().st_size)
+                if bar.disable:
+                    state = "done" if isinstance(result, Part) else "failed"
+                    print(f"{name}: {state}, {len(waiting)} to go", file=sys.stderr, flush=True)
+                if isinstance(result, str) and os.strerror(errno.ENOSPC) in result:
+                    waiting.clear()
+                yield name, result
+
+
+def _receive(receiver, process) -> Part | str:
+    try:
+        result = receiver.recv()
+    except EOFError:
+        result = None
+    process.join()
+    if result is None:
+        return f"its process ended with code {process.exitcode} (memory? lower --nworker)"
+    return result
+
+
+def _work(sender, input_path: str, output: Path, tokenizer: Tokenizer, config: DatasetConfig):
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    try:
+        result = make_part(input_path, output, tokenizer, config)
+    except OSError as error:
+        result = f"{error.strerror or error}; free space or mend {output.parent}"
+    except ValueError as error:
+        result = str(error)
+    sender.send(result)
+
+
+def _die_with_parent() -> None:
+    """A parent killed by SIGKILL cannot stop its workers: they watch it."""
+    wait([multiprocessing.parent_process().sentinel])
+    os._exit(1)
+
+
+def make_part(input_path: str, output: Path, tokenizer: Tokenizer, config: DatasetConfig) -> Part:
+    """Makes one TFRecord of one text file.
+
+    Raises:
+      ValueError: bad input.
+      OSError: it cannot be written, as on a full disk; nothing is left of it then.
+    """
+    documents = read_documents([input_path], tokenizer)
+    instances = make_instances(documents, tokenizer.vocabulary, config.instances)
+    del documents
+    if config.examples_per_part:
+        # All random calls are made; only the writing stops early.
+        order = instances.order[: config.examples_per_part]
+        instances = dataclasses.replace(instances, order=order)
+    digest, num_bytes = hashlib.sha256(), 0
+    with written_beside(output) as file:
+        for batch in batches(instances, tokenizer.vocabulary, config.instances):
+            encoded = records.encode_records(batch)
+            digest.update(encoded)
+            num_bytes += file.write(encoded)
+    segments = instances.segments[instances.order]
+    num_masked = np.diff(instances.mask_starts)[instances.order]
+    return Part(
+        input_bytes=Path(input_path).stat().st_size,
+        examples=len(instances),
+        bytes=num_bytes,
+        sha256=digest.hexdigest(),
+        length_histogram=_histogram(
+            segments[:, 1] + segments[:, 3] + 3, config.instances.max_seq_length
+        ),
+        predictions_histogram=_histogram(num_masked, config.instances.max_predictions_per_seq),
+    )
+
+
+def _histogram(values: np.ndarray, largest: int) -> list[int]:
+    return np.histogram(values, _NUM_BINS, (0, largest))[0].tolist()

@@ -1,0 +1,157 @@
+"""What stands beside a data set: every part with its size and checksum, and how it was made.
+
+Source of the published figures: the benchmark's README.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from mlperf_bert.data import records
+from mlperf_bert.data.writing import written_beside
+
+NAME = "manifest.json"
+
+PUBLISHED_TEXT = {
+    "eval.md5": (330_000, "71a58382a68947e93e88aa0d42431b6c"),
+    "eval.txt": (32_851_144, "2a220f790517261547b1b45ed3ada07a"),
+    "part-00000-of-00500": (27_150_902, "a64a7c31eff5cd38ae6d94f7a6229dab"),
+    "part-00001-of-00500": (27_198_569, "549a9ed4f805257245bec936563abfd0"),
+    "part-00002-of-00500": (27_395_616, "1a1366ddfc03aef9d41ce552ee247abf"),
+    "part-00497-of-00500": (24_775_043, "66835aa75d4855f2e678e8f3d73812e9"),
+    "part-00498-of-00500": (24_575_505, "e6d68a7632e9f4aa1a94128cce556dc9"),
+    "part-00499-of-00500": (21_873_644, "b3b087ad24e3770d879a351664cebc5a"),
+}
+"""Text file -> bytes, MD5."""
+
+PUBLISHED_RECORD_BYTES = {
+    "eval_intermediate": 843_343_183,
+    "eval_10k": 25_382_591,
+    "part-00000-of-00500": 514_241_279,
+    "part-00499-of-00500": 898_392_312,
+}
+PUBLISHED_TOTAL_BYTES = 391_434_110_129
+PUBLISHED_PARTS = {f"part-{number:05}-of-00500" for number in range(500)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Part:
+    """One TFRecord of a data set; the histograms count examples in 16 equal ranges from 0."""
+
+    input_bytes: int
+    examples: int
+    bytes: int
+    sha256: str
+    length_histogram: list[int]
+    predictions_histogram: list[int]
+
+
+@dataclasses.dataclass
+class Manifest:
+    """The content of manifest.json."""
+
+    parameters: dict[str, object]
+    """All that decides the bytes; examples_per_part is 0 for whole parts."""
+    versions: dict[str, str]
+    """What made it, for the record."""
+    parts: dict[str, Part] = dataclasses.field(default_factory=dict)
+
+    @property
+    def is_whole(self) -> bool:
+        """False for data of which only the first examples of each part were made."""
+        return not self.parameters["examples_per_part"]
+
+    def save(self, folder: Path) -> None:
+        """Replaces the manifest of a folder."""
+        content = dataclasses.asdict(self)
+        content["parts"] = dict(sorted(content["parts"].items()))
+        content["whole_parts_fit_for_submission"] = self.is_whole
+        with written_beside(folder / NAME) as file:
+            file.write((json.dumps(content, indent=1) + "\n").encode())
+
+
+def load(folder: Path) -> Manifest | None:
+    """Returns the manifest of a folder, None if it has none.
+
+    Raises:
+      ValueError: the file is no manifest.
+    """
+    path = folder / NAME
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_bytes())
+        parts = {name: Part(**part) for name, part in content["parts"].items()}
+        return Manifest(content["parameters"], content["versions"], parts)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: no manifest ({error!r}); remove it and its parts") from error
+
+
+def verify(folder: Path, text_files: Iterable[Path] = ()) -> list[str]:
+    """Checks all parts against the manifest, and all against the published figures.
+
+    The published figures hold for the official 500 parts made with the official parameters, and
+    for the text files of which they are published.
+
+    Returns:
+      Every disagreement as one line; none if all is well.
+
+    Raises:
+      ValueError: no manifest.
+    """
+    manifest = load(folder)
+    if manifest is None:
+        raise ValueError(f"{folder}: no {NAME}; make the data with --output_dir")
+    issues = [
+        issue for name, part in manifest.parts.items() for issue in _check(folder, name, part)
+    ]
+    if manifest.is_whole and set(manifest.parts) >= PUBLISHED_PARTS:
+        issues += _check_published_records(manifest)
+    text_files = list(text_files)
+    if {path.name for path in text_files} >= PUBLISHED_PARTS:
+        issues += [issue for path in text_files for issue in _check_published_text(path)]
+    return issues
+
+
+def _check(folder: Path, name: str, part: Part) -> list[str]:
+    path = folder / name
+    if not path.is_file():
+        return [f"{name}: missing; run again without --verify"]
+    if path.stat().st_size != part.bytes:
+        return [f"{name}: {path.stat().st_size} bytes instead of {part.bytes}; make it anew"]
+    if _digest(path, "sha256") != part.sha256:
+        return [f"{name}: the SHA-256 differs; remove it and run again"]
+    if (examples := records.count_records(path)) != part.examples:
+        return [f"{name}: {examples} examples instead of {part.examples}; make it anew"]
+    return []
+
+
+def _check_published_records(manifest: Manifest) -> list[str]:
+    found = {name: part.bytes for name, part in manifest.parts.items()}
+    issues = [
+        f"{name}: {found[name]} bytes, published are {expected}"
+        for name, expected in PUBLISHED_RECORD_BYTES.items()
+        if name in found and found[name] != expected
+    ]
+    total_bytes = sum(found[name] for name in PUBLISHED_PARTS)
+    if total_bytes != PUBLISHED_TOTAL_BYTES:
+        issues.append(f"all parts: {total_bytes} bytes, published are {PUBLISHED_TOTAL_BYTES}")
+    return issues
+
+
+def _check_published_text(path: Path) -> list[str]:
+    if path.name not in PUBLISHED_TEXT:
+        return []
+    expected_bytes, expected_md5 = PUBLISHED_TEXT[path.name]
+    if path.stat().st_size != expected_bytes:
+        return [f"{path}: {path.stat().st_size} bytes, published are {expected_bytes}"]
+    if (md5 := _digest(path, "md5")) != expected_md5:
+        return [f"{path}: MD5 {md5}, published is {expected_md5}"]
+    return []
+
+
+def _digest(path: Path, algorithm: str) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()

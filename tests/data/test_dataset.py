@@ -1,0 +1,360 @@
+"""Whole data sets: resumable, verified, all or nothing. CPU, about a minute.
+
+Oracle: what create_pretraining_data.py makes of each part alone, which other tests compare with
+the reference.
+"""
+
+import dataclasses
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mlperf_bert.data import manifest, records
+from mlperf_bert.data.dataset import num_workers
+from mlperf_bert.data.manifest import Manifest, Part
+from tests.data.generated_wiki import sentences, vocabulary
+
+FLAGS = {"max_seq_length": 32, "max_predictions_per_seq": 5, "dupe_factor": 2}
+NUM_PARTS = 20
+
+
+@pytest.fixture
+def work(tmp_path):
+    (tmp_path / "vocab.txt").write_bytes(vocabulary(1).encode())
+    for number in range(3):
+        (tmp_path / f"part-{number}").write_bytes(sentences(number + 1).encode())
+    return tmp_path
+
+
+def command(work, **flags) -> list[str]:
+    flags = {
+        "input_file": f"{work}/part-*",
+        "output_dir": work / "out",
+        "vocab_file": work / "vocab.txt",
+        "nworker": 2,
+        **FLAGS,
+        **flags,
+    }
+    given = (f"--{name}={value}" for name, value in flags.items() if value is not None)
+    return [sys.executable, "create_pretraining_data.py", *given]
+
+
+def run(repository, work, *, limit_kib=None, **flags) -> subprocess.CompletedProcess:
+    words = command(work, **flags)
+    if limit_kib:
+        words = ["bash", "-c", f'ulimit -f {limit_kib}; exec "$@"', "bash", *words]
+    return subprocess.run(words, capture_output=True, text=True, cwd=repository)
+
+
+def lines_of(work) -> dict[str, dict]:
+    return json.loads((work / "out" / manifest.NAME).read_text())["parts"]
+
+
+def visible(folder) -> set[str]:
+    return {path.name for path in folder.iterdir()} - {".lock"}
+
+
+def fails(done) -> str:
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    return done.stderr.strip().splitlines()[-1]
+
+
+def test_each_part_is_what_it_is_alone(repository, work):
+    done = run(repository, work)
+    assert done.returncode == 0, done.stderr
+    assert visible(work / "out") == {
+        "part-0",
+        "part-1",
+        "part-2",
+        "manifest.json",
+        "histograms.png",
+    }
+    for name, part in lines_of(work).items():
+        alone = run(
+            repository, work, input_file=work / name, output_file=work / "one",
+            output_dir=None, nworker=None,
+        )  # fmt: skip
+        assert alone.returncode == 0, alone.stderr
+        assert (work / "one").read_bytes() == (work / "out" / name).read_bytes()
+        assert part["examples"] == records.count_records(work / "one")
+        assert sum(part["length_histogram"]) == part["examples"]
+        assert sum(part["predictions_histogram"]) == part["examples"]
+    assert "3 parts made" in done.stdout and "2,414,421" in done.stdout
+    assert (work / "out" / "histograms.png").read_bytes().startswith(b"\x89PNG")
+    assert run(repository, work, verify=True).returncode == 0
+
+
+def test_first_examples_are_a_prefix_and_marked(repository, work):
+    assert run(repository, work).returncode == 0
+    done = run(repository, work, output_dir=work / "few", examples_per_part=7)
+    assert done.returncode == 0, done.stderr
+    assert "not fit for a submission" in done.stdout
+    for name in lines_of(work):
+        few = (work / "few" / name).read_bytes()
+        assert (work / "out" / name).read_bytes().startswith(few)
+        assert records.count_records(work / "few" / name) == 7
+    assert not manifest.load(work / "few").is_whole
+    assert manifest.load(work / "out").is_whole
+
+
+def test_a_rerun_makes_only_what_is_missing_or_differs(repository, work):
+    assert run(repository, work).returncode == 0
+    before = lines_of(work)
+    kept = (work / "out" / "part-0").stat().st_mtime_ns
+    (work / "out" / "part-1").unlink()
+    with (work / "out" / "part-2").open("ab") as file:
+        file.truncate(100)
+    done = run(repository, work)
+    assert done.returncode == 0 and "2 parts made" in done.stdout
+    assert lines_of(work) == before
+    assert (work / "out" / "part-0").stat().st_mtime_ns == kept
+    assert run(repository, work, verify=True).returncode == 0
+
+
+def test_verify_tells_every_disagreement(repository, work):
+    assert run(repository, work).returncode == 0
+    (work / "out" / "part-0").unlink()
+    (work / "out" / "part-1").write_bytes(b"short")
+    data = bytearray((work / "out" / "part-2").read_bytes())
+    data[50] ^= 1
+    (work / "out" / "part-2").write_bytes(data)
+    done = run(repository, work, verify=True)
+    assert done.returncode == 1
+    for message in (
+        "3 disagreements", "part-0: missing", "part-1: 5 bytes instead of",
+        "part-2: the SHA-256 differs",
+    ):  # fmt: skip
+        assert message in done.stderr
+
+
+def test_other_parameters_and_foreign_files_are_refused(repository, work):
+    assert run(repository, work).returncode == 0
+    assert "made with dupe_factor=2, now it is 3" in fails(run(repository, work, dupe_factor=3))
+    (work / "vocab.txt").write_bytes(vocabulary(1).encode() + b"more\n")
+    assert "made with vocab_md5=" in fails(run(repository, work))
+    (work / "out" / manifest.NAME).unlink()
+    assert "holds part-0 but no manifest.json" in fails(run(repository, work))
+    (work / "out" / manifest.NAME).write_text("{}")
+    assert "no manifest" in fails(run(repository, work))
+
+
+def test_one_failed_part_is_named_and_the_others_are_kept(repository, work):
+    (work / "part-1").write_bytes(b"good\n\xff\n")
+    (work / "part-2").write_bytes(b"\n \n")
+    message = fails(run(repository, work))
+    assert "2 of 3 parts failed" in message
+    assert "part-1" in message and "byte 5 is not UTF-8" in message
+    assert "part-2" in message and "no document" in message
+    assert visible(work / "out") == {"part-0", "manifest.json"}
+    assert set(lines_of(work)) == {"part-0"}
+
+
+KILLED = """
+import os, sys
+from absl import app
+import create_pretraining_data
+from mlperf_bert.data import dataset
+
+make_part = dataset.make_part
+
+def killed(input_path, *rest):
+    if input_path.endswith("part-1"):
+        os.kill(os.getpid(), 9)
+    return make_part(input_path, *rest)
+
+dataset.make_part = killed
+app.run(create_pretraining_data.main)
+"""
+
+
+def test_a_killed_worker_names_its_part_and_the_others_are_kept(repository, work):
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, *command(work)[2:]],
+        capture_output=True, text=True, cwd=repository,
+    )  # fmt: skip
+    assert "1 of 3 parts failed" in fails(done)
+    assert "part-1: its process ended with code -9 (memory? lower --nworker)" in done.stderr
+    assert visible(work / "out") == {"part-0", "part-2", "manifest.json"}
+
+
+FLAGS_AND_DEFAULTS = {
+    "create_pretraining_data": {
+        "input_file": None,
+        "output_file": None,
+        "vocab_file": None,
+        "do_lower_case": True,
+        "preserve_unused_tokens": False,
+        "max_seq_length": 128,
+        "max_predictions_per_seq": 20,
+        "random_seed": 12345,
+        "dupe_factor": 10,
+        "masked_lm_prob": 0.15,
+        "short_seq_prob": 0.1,
+        # not in the reference
+        "output_dir": None,
+        "nworker": 0,
+        "memory_budget_gib": 0.0,
+        "examples_per_part": 0,
+        "verify": False,
+    },
+    "pick_eval_samples": {
+        "input_tfrecord": None,
+        "output_tfrecord": None,
+        "num_examples_to_pick": 10000,
+        "max_seq_length": 512,
+        "max_predictions_per_seq": 76,
+    },
+}
+
+
+@pytest.mark.parametrize("script", FLAGS_AND_DEFAULTS)
+def test_flags_are_frozen(repository, script):
+    program = (
+        f"import json, {script} as script; from absl import flags; "
+        f"print(json.dumps({{f.name: f.default for f in flags.FLAGS.flags_by_module_dict()"
+        f"[{script!r}]}}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=repository
+    )
+    assert json.loads(done.stdout) == FLAGS_AND_DEFAULTS[script]
+
+
+def test_a_disk_without_room_leaves_nothing_half_written(repository, work):
+    (work / "part-0").write_bytes(sentences(1).encode() * 20)
+    assert run(repository, work, output_dir=work / "warm").returncode == 0  # compiles, if need be
+    size_kib = (work / "warm" / "part-0").stat().st_size // 1024
+    message = fails(run(repository, work, limit_kib=size_kib // 2))
+    assert "part-0: File too large; free space" in message
+    assert visible(work / "out") == {"part-1", "part-2", "manifest.json"}
+
+
+def test_usage_errors(repository, work):
+    one_of = "give either --output_file or --output_dir"
+    assert one_of in fails(run(repository, work, output_dir=None))
+    assert one_of in fails(run(repository, work, output_file=work / "x"))
+    assert "--vocab_file must be given" in fails(run(repository, work, vocab_file=None))
+    assert "examples_per_part=-1" in fails(run(repository, work, examples_per_part=-1))
+    assert "raise the budget" in fails(run(repository, work, memory_budget_gib=0.01))
+    assert "no manifest.json" in fails(run(repository, work, verify=True))
+    (work / "more").mkdir()
+    (work / "more" / "part-0").write_bytes(b"a\n")
+    two = f"{work}/part-*,{work}/more/part-0"
+    assert "two files have one name" in fails(run(repository, work, input_file=two))
+    only = run(repository, work, output_dir=None, output_file=work / "x", examples_per_part=2)
+    assert "needs --output_dir" in fails(only)
+    only = run(repository, work, output_dir=None, output_file=work / "x", verify=True)
+    assert "--verify needs --output_dir" in fails(only)
+
+
+def test_two_runs_at_once_are_refused(repository, work):
+    (work / "out").mkdir()
+    holder = subprocess.Popen(["flock", work / "out" / ".lock", "sleep", "60"])
+    try:
+        time.sleep(0.3)
+        assert "another run writes here" in fails(run(repository, work))
+    finally:
+        holder.terminate()
+        holder.wait()
+
+
+def test_memory_budget_lowers_the_workers(tmp_path):
+    (tmp_path / "part").write_bytes(b"")
+    inputs = [str(tmp_path / "part")] * 9
+    assert num_workers(inputs, dupe_factor=10, nworker=4) == 4
+    assert num_workers(inputs, dupe_factor=10, nworker=4, memory_budget_bytes=2**30) == 4
+    assert num_workers(inputs, dupe_factor=10, nworker=4, memory_budget_bytes=2**29) == 2
+    assert num_workers(inputs, dupe_factor=10) == min(9, len(os.sched_getaffinity(0)))
+
+
+def official(**changes) -> Manifest:
+    """The published sizes; parts of unknown size share what is left of the total."""
+    known = manifest.PUBLISHED_RECORD_BYTES
+    unknown = sorted(manifest.PUBLISHED_PARTS - set(known))
+    left = manifest.PUBLISHED_TOTAL_BYTES - sum(known[n] for n in known if n.startswith("part"))
+    sizes = dict.fromkeys(unknown, left // len(unknown)) | known
+    sizes[unknown[0]] += left % len(unknown)
+    part = Part(
+        input_bytes=1, examples=1, bytes=1, sha256="", length_histogram=[],
+        predictions_histogram=[],
+    )  # fmt: skip
+    parts = {n: dataclasses.replace(part, bytes=size) for n, size in (sizes | changes).items()}
+    return Manifest({"examples_per_part": 0}, {}, parts)
+
+
+@pytest.mark.parametrize(
+    ("changes", "messages"),
+    [
+        ({}, []),
+        ({"eval_10k": 5}, ["eval_10k: 5 bytes, published are 25382591"]),
+        (
+            {"part-00000-of-00500": 514_241_280},
+            [
+                "part-00000-of-00500: 514241280 bytes, published are 514241279",
+                "all parts: 391434110130 bytes, published are 391434110129",
+            ],
+        ),
+    ],
+)
+def test_published_sizes(tmp_path, monkeypatch, changes, messages):
+    official(**changes).save(tmp_path)
+    monkeypatch.setattr(manifest, "_check", lambda *_: [])  # the 391 GB are not at hand
+    assert manifest.verify(tmp_path) == messages
+
+
+def test_published_text(tmp_path):
+    official().save(tmp_path)
+    names = sorted({*manifest.PUBLISHED_PARTS, "eval.txt"})
+    for name in names:
+        (tmp_path / name).touch()
+    with (tmp_path / "eval.txt").open("wb") as file:
+        file.truncate(manifest.PUBLISHED_TEXT["eval.txt"][0])  # right size, wrong content
+    issues = manifest.verify(tmp_path, [tmp_path / name for name in names])
+    assert any("part-00499-of-00500: 0 bytes, published are 21873644" in line for line in issues)
+    assert any("published is 2a220f790517261547b1b45ed3ada07a" in line for line in issues)
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_a_rerun_ends_as_an_undisturbed_run(repository, tmp_path):
+    """20 parts, SIGKILL at 20 random moments over the life of a run, then one run to the end."""
+    (tmp_path / "vocab.txt").write_bytes(vocabulary(1).encode())
+    for number in range(NUM_PARTS):
+        (tmp_path / f"part-{number:02}").write_bytes(sentences(number).encode() * 4)
+    started = time.monotonic()
+    assert run(repository, tmp_path, output_dir=tmp_path / "calm").returncode == 0
+    duration = time.monotonic() - started
+    rng = random.Random(1)
+    num_killed = 0
+    for _ in range(20):
+        process = subprocess.Popen(
+            command(tmp_path), cwd=repository, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        time.sleep(rng.uniform(0.3, 1.1) * duration)
+        num_killed += process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        if rng.random() < 0.5 and (tmp_path / "out").is_dir():
+            _lose_some_parts(rng, tmp_path / "out")
+    assert num_killed >= 5
+    done = run(repository, tmp_path)
+    assert done.returncode == 0, done.stderr
+    calm, out = tmp_path / "calm", tmp_path / "out"
+    assert (out / manifest.NAME).read_bytes() == (calm / manifest.NAME).read_bytes()
+    assert visible(out) == visible(calm)
+    for name in lines_of(tmp_path):
+        assert (out / name).read_bytes() == (calm / name).read_bytes()
+
+
+def _lose_some_parts(rng: random.Random, folder: Path) -> None:
+    """So that later runs have work left to be killed in."""
+    for path in sorted(folder.glob("part-*")):
+        if rng.random() < 0.7:
+            path.unlink()
