@@ -53,10 +53,12 @@ def initialise(log: MlperfLog, *, num_layers: int = 1, **changes: object) -> Non
     log.init_stop()
 
 
-def write_log(path: Path, accuracies: list[float], *, num_layers: int = 1) -> Path:
+def write_log(
+    path: Path, accuracies: list[float], *, num_layers: int = 1, **changes: object
+) -> Path:
     """Write the log of a run with one evaluation per accuracy; it succeeds from 0.720 on."""
     with MlperfLog(path, echo=False) as log:
-        initialise(log, num_layers=num_layers)
+        initialise(log, num_layers=num_layers, **changes)
         with log.run() as run:
             for number, accuracy in enumerate(accuracies):
                 run.block_start(number * INTERVAL_SAMPLES, num_samples=INTERVAL_SAMPLES)

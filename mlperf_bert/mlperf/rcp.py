@@ -1,0 +1,68 @@
+"""The official check against reference convergence points (RCP): not faster than is credible."""
+
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlperf_bert.mlperf.compliance import RULESETS
+
+
+@dataclass(frozen=True)
+class RcpVerdict:
+    """What the official checker says of one result.
+
+    Attributes:
+      passed: whether the result converged as slowly as is credible, or slower.
+      reason: the checker's last line.
+      mean_samples, min_mean_samples: of the reference at this batch size; None if there is none.
+      submission_mean_samples: olympic mean of the runs; None if too many failed.
+      scaling: by which a result that converged faster than the reference must be multiplied.
+    """
+
+    passed: bool
+    reason: str
+    mean_samples: float | None
+    min_mean_samples: float | None
+    submission_mean_samples: float | None
+    scaling: float
+
+
+def check_rcp(results_dir: Path, ruleset: str, *, by_train_samples: bool = False) -> RcpVerdict:
+    """Run the official RCP checker on the ten logs in `results_dir`.
+
+    Args:
+      results_dir: holds result_0.txt and so on.
+      ruleset: one with BERT.
+      by_train_samples: take the samples from train_samples, for logs whose epoch_num is not.
+
+    Raises:
+      ValueError: the ruleset has no BERT.
+    """
+    if ruleset not in RULESETS:
+        raise ValueError(f"ruleset {ruleset!r} has no BERT; use one of {', '.join(RULESETS)}")
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "rcp.log"  # the checker appends: a fresh file each time
+        command = [sys.executable, "-m", "mlperf_logging.rcp_checker", "--rcp_usage", "training"]
+        command += ["--rcp_version", ruleset, "--log_output", str(output)]
+        command += ["--bert_train_samples"] if by_train_samples else []
+        finished = subprocess.run(
+            [*command, str(results_dir)], capture_output=True, text=True, check=False
+        )
+        report = output.read_text(encoding="utf-8") if output.exists() else finished.stderr
+    lines = report.strip().splitlines() or ["the checker said nothing"]
+    return RcpVerdict(
+        passed=finished.returncode == 0 and "RCP test PASSED" in report,
+        reason=lines[-1].partition(" - ")[2] or lines[-1],
+        mean_samples=_number(r"'RCP Mean': (?:np\.float64\()?([\d.]+)", report),
+        min_mean_samples=_number(r"'Min Epochs': (?:np\.float64\()?([\d.]+)", report),
+        submission_mean_samples=_number(r"Submission mean epochs: ([\d.]+)", report),
+        scaling=_number(r"normalized by factor of .* = ([\d.]+)", report) or 1.0,
+    )
+
+
+def _number(pattern: str, text: str) -> float | None:
+    found = re.search(pattern, text)
+    return float(found.group(1)) if found else None

@@ -1,0 +1,182 @@
+"""What the logs of a result say, whoever wrote them: times, samples, accuracies, seeds.
+
+Source: how mlperf_logging's result_summarizer and rcp_checker read logs. Two conventions are in
+use: eval_accuracy's epoch_num is the number of samples, or it is always 1 and train_samples
+holds the number.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT
+
+_TOKEN = ":::MLLOG "
+
+
+@dataclass(frozen=True)
+class Record:
+    """One line of a log."""
+
+    time_ms: int
+    key: str
+    value: object
+    metadata: dict
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One eval_accuracy: minutes since run_start, samples trained (None if not said), accuracy."""
+
+    minutes: float
+    samples: int | None
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What one log says.
+
+    Attributes:
+      path: the log.
+      status: of run_stop, "success" or "aborted" in most logs.
+      minutes: from run_start to run_stop.
+      init_minutes: from the first init_start to init_stop; None if the log does not say.
+      samples_to_converge: None for a run that did not succeed.
+      counts_by_train_samples: samples_to_converge was taken from train_samples.
+      global_batch_size: None if the log does not say.
+      seeds: every seed logged.
+      evaluations: in the order of the log.
+    """
+
+    path: Path
+    status: str
+    minutes: float
+    init_minutes: float | None
+    samples_to_converge: int | None
+    counts_by_train_samples: bool
+    global_batch_size: int | None
+    seeds: tuple[int, ...]
+    evaluations: tuple[Evaluation, ...]
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the run reached its target."""
+        return self.status == "success"
+
+
+def read_records(path: Path) -> list[Record]:
+    """Return the lines of a log; what stands before ":::MLLOG" (a rank, say) is skipped.
+
+    Raises:
+      ValueError: no line of the file is of a log, or a line is cut or damaged.
+    """
+    records = []
+    for number, line in enumerate(path.read_text(encoding="latin-1").splitlines(), start=1):
+        _, token, text = line.partition(_TOKEN)
+        if not token:
+            continue
+        try:
+            fields = json.loads(text)
+            records.append(
+                Record(fields["time_ms"], fields["key"], fields["value"], fields["metadata"] or {})
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} line {number}: cut or damaged; copy the log anew") from error
+    if not records:
+        raise ValueError(f"{path}: no line starts with {_TOKEN.strip()}, so this is no MLPerf log")
+    return records
+
+
+def read_run(path: Path) -> RunResult:
+    """Return what a log says of its run.
+
+    Raises:
+      ValueError: the file is no log, or has not one run_start and one run_stop in this order.
+    """
+    records = read_records(path)
+    start, stop = _only(records, "run_start", path), _only(records, "run_stop", path)
+    if stop.time_ms < start.time_ms:
+        raise ValueError(f"{path}: run_stop lies before run_start: the clocks ran backwards")
+    status = str(stop.metadata.get("status"))
+    evaluations = _evaluations(records, start.time_ms)
+    last_samples = evaluations[-1].samples if evaluations else None
+    train_samples = _values(records, "train_samples")
+    samples = last_samples if last_samples is not None else next(iter(train_samples[-1:]), None)
+    batch_sizes = _values(records, "global_batch_size")
+    return RunResult(
+        path=path,
+        status=status,
+        minutes=(stop.time_ms - start.time_ms) / 60_000,
+        init_minutes=_init_minutes(records),
+        samples_to_converge=samples if status == "success" else None,
+        counts_by_train_samples=last_samples is None,
+        global_batch_size=batch_sizes[-1] if batch_sizes else None,
+        seeds=tuple(int(seed) for seed in _values(records, "seed")),
+        evaluations=evaluations,
+    )
+
+
+def olympic_mean(minutes: Sequence[float], *, num_failed: int = 0) -> float | None:
+    """Return the mean without the fastest and the slowest; one failed run counts as slowest.
+
+    None if more runs failed than the slowest one, or nothing is left.
+    """
+    if num_failed > 1:
+        return None
+    ordered = sorted(minutes)
+    counted = ordered[1 : len(ordered) - (1 - num_failed)]
+    return sum(counted) / len(counted) if counted else None
+
+
+def problems_of_result(runs: Sequence[RunResult]) -> list[str]:
+    """Return what keeps these runs from being one result; empty if nothing does."""
+    problems = []
+    if len(runs) != NUM_RUNS_PER_RESULT:
+        problems.append(f"{len(runs)} logs, the rules want {NUM_RUNS_PER_RESULT}")
+    batch_sizes = {run.global_batch_size for run in runs}
+    if len(batch_sizes) > 1:
+        problems.append(f"different global batch sizes: {sorted(map(str, batch_sizes))}")
+    unseeded = [run.path.name for run in runs if not run.seeds]
+    if unseeded:
+        problems.append(f"no seed in {', '.join(unseeded)}")
+    first_seeds = [run.seeds[0] for run in runs if run.seeds]
+    if len(set(first_seeds)) < len(first_seeds):
+        problems.append("the same seed in several runs")
+    failed = [run.path.name for run in runs if not run.succeeded]
+    if len(failed) > 1:
+        problems.append(f"{len(failed)} runs did not converge, the rules forgive 1")
+    return problems
+
+
+def _only(records: list[Record], key: str, path: Path) -> Record:
+    found = [record for record in records if record.key == key]
+    if len(found) != 1:
+        raise ValueError(f"{path}: {len(found)} lines {key}, a log of one run has 1")
+    return found[0]
+
+
+def _values(records: list[Record], key: str) -> list:
+    return [record.value for record in records if record.key == key]
+
+
+def _evaluations(records: list[Record], start_ms: int) -> tuple[Evaluation, ...]:
+    found = [record for record in records if record.key == "eval_accuracy"]
+    samples = [record.metadata.get("epoch_num") for record in found]
+    # A stack that counts epochs says 1 in every line; a sample count of 1 is no run's.
+    counts_samples = all(number is not None for number in samples) and max(samples, default=0) > 1
+    return tuple(
+        Evaluation(
+            minutes=(record.time_ms - start_ms) / 60_000,
+            samples=number if counts_samples else None,
+            accuracy=record.value,
+        )
+        for record, number in zip(found, samples, strict=True)
+    )
+
+
+def _init_minutes(records: list[Record]) -> float | None:
+    starts = [record.time_ms for record in records if record.key == "init_start"]
+    stops = [record.time_ms for record in records if record.key == "init_stop"]
+    return (stops[-1] - min(starts)) / 60_000 if starts and stops else None

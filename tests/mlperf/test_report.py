@@ -1,0 +1,120 @@
+"""The report agrees with the official summarizer, on real logs of five vendors."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+from mlperf_bert.mlperf import rcp, report
+from tests.mlperf.example_log import write_log
+
+
+@pytest.fixture
+def submission(tmp_path):
+    """A submitter's folder with ten runs of one system."""
+    folder = tmp_path / "example" / "results" / "box" / "bert"
+    folder.mkdir(parents=True)
+    for number in range(10):
+        write_log(folder / f"result_{number}.txt", [0.5] * 16 + [0.73], seed=number)
+    return tmp_path / "example"
+
+
+@pytest.mark.parametrize("org", ["Google", "NVIDIA"])
+def test_minutes_equal_the_official_summarizer(shared, tmp_path, org):
+    copy = tmp_path / org  # the summarizer writes into the submission
+    shutil.copytree(shared / "real_logs" / org, copy)
+    command = [sys.executable, "-m", "mlperf_logging.result_summarizer", str(copy), "training"]
+    command += ["1.0.0", "--csv", str(tmp_path / "official.csv")]
+    subprocess.run(command, check=True, capture_output=True)
+    official = json.loads((tmp_path / "official.json").read_text())
+    ours = [system.olympic_minutes for system in report.read_submission(copy, "1.0.0")]
+    # it calls systems as their descriptions do, which need not be the folder's name
+    assert sorted(ours) == pytest.approx(sorted(entry["bert"] for entry in official), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("org", "system", "minutes", "rcp_passed", "scaling", "problem"),
+    [
+        ("Google", "tpu-v4-128-TF", 4.05868125, True, 1.0, None),
+        ("Google", "tpu-v4-6912-TF", 0.2760354, False, 1.0, None),
+        ("NVIDIA", "dgxa100_ngc21.05_pytorch", 21.69258, True, 1.0, None),
+        ("Graphcore", "ipu-pod16-POPART-closed", 34.48877, True, 1.01855620, None),
+        ("Habana", "SYS-420GH-TNGR", 164.36769, True, 1.0, "no seed in result_0.txt"),
+        ("Supermicro", "as-2124gq-nart+", None, False, 1.0, "10 runs did not converge"),
+    ],
+)
+def test_real_logs(shared, org, system, minutes, rcp_passed, scaling, problem):
+    found = report.read_system(shared / "real_logs" / org / "results" / system, "1.0.0")
+    if minutes is None:
+        assert found.olympic_minutes is None
+    else:
+        assert found.olympic_minutes == pytest.approx(minutes, abs=5e-6)
+    assert found.rcp.passed == rcp_passed
+    assert found.rcp.scaling == pytest.approx(scaling, abs=1e-8)
+    assert [verdict.passed for verdict in found.compliance] == [minutes is not None] * 10
+    assert bool(found.problems) == (problem is not None)
+    if problem:
+        assert problem in found.problems[0]
+
+
+class _Page(HTMLParser):
+    """Collects what a page would load from outside."""
+
+    def __init__(self):
+        super().__init__()
+        self.assets = []
+
+    def handle_starttag(self, tag, attributes):
+        self.assets += [
+            value for name, value in attributes if name in ("src", "href") and value[:1] != "#"
+        ]
+
+
+def test_command_writes_page_and_numbers(submission, tmp_path, capsys):
+    output = tmp_path / "report.html"
+    assert report.main([str(submission), "--ruleset", "5.0.0", "--output", str(output)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("box: ")
+    assert "RCP: passed" in printed
+    page = output.read_text(encoding="utf-8")
+    parser = _Page()
+    parser.feed(page)
+    assert parser.assets == ["data:,"]
+    assert page.count("<svg") == page.count("</svg>") == 1
+    [numbers] = json.loads((tmp_path / "report.json").read_text())
+    assert [run["samples_to_converge"] for run in numbers["runs"]] == [17 * 150_080] * 10
+    assert numbers["rcp"]["mean_samples"] == pytest.approx(2_414_421.3, abs=0.1)
+    assert numbers["rcp"]["min_mean_samples"] == pytest.approx(2_274_732.0, abs=0.1)
+    assert numbers["problems"] == []
+
+
+def test_result_that_converged_too_fast_fails(submission):
+    folder = submission / "results" / "box" / "bert"
+    for number in range(10):
+        (folder / f"result_{number}.txt").unlink()
+        write_log(folder / f"result_{number}.txt", [0.73], seed=number)
+    verdict = rcp.check_rcp(folder, "5.0.0")
+    assert not verdict.passed
+    assert verdict.submission_mean_samples == 150_080
+
+
+def test_names_are_escaped(submission):
+    (submission / "results" / "box").rename(submission / "results" / "<b>box")
+    page = report.as_html(report.read_submission(submission, "5.0.0"), title="a & b")
+    assert "&lt;b&gt;box" in page
+    assert "a &amp; b" in page
+    assert not re.search("<b>box", page)
+
+
+def test_mistakes_are_named_in_one_line(tmp_path, capsys):
+    assert report.main([str(tmp_path)]) == 1
+    assert "no results/SYSTEM/bert; give the submitter's folder" in capsys.readouterr().err
+    (tmp_path / "results" / "box" / "bert").mkdir(parents=True)
+    assert report.main([str(tmp_path)]) == 1
+    assert "no bert/result_*.txt" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r"ruleset '5.1.0' has no BERT"):
+        rcp.check_rcp(tmp_path, "5.1.0")

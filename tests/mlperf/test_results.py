@@ -1,0 +1,110 @@
+"""Reading logs of any vendor, and the arithmetic of a result."""
+
+import json
+
+import pytest
+
+from mlperf_bert.mlperf import results
+from tests.mlperf.example_log import write_log
+
+
+def write_lines(path, *lines):
+    """Write a log of (time_ms, key, value, metadata) lines, as another stack's rank 0 would."""
+    names = ("time_ms", "key", "value", "metadata")
+    text = [f"0: :::MLLOG {json.dumps(dict(zip(names, line, strict=True)))}\n" for line in lines]
+    path.write_text("".join(text))
+    return path
+
+
+def test_own_log(tmp_path):
+    run = results.read_run(write_log(tmp_path / "result_0.txt", [0.5, 0.73]))
+    assert (run.status, run.succeeded) == ("success", True)
+    assert run.samples_to_converge == 300_160
+    assert run.global_batch_size == 448
+    assert run.seeds == (1234,)
+    assert [evaluation.samples for evaluation in run.evaluations] == [150_080, 300_160]
+    assert not run.counts_by_train_samples
+
+
+def test_log_that_counts_epochs_takes_train_samples(tmp_path):
+    log = write_lines(
+        tmp_path / "result_0.txt",
+        (0, "init_start", None, {}),
+        (30_000, "init_stop", None, {}),
+        (60_000, "run_start", None, {}),
+        (90_000, "eval_accuracy", 0.71, {"epoch_num": 1}),
+        (120_000, "eval_accuracy", 0.72, {"epoch_num": 1}),
+        (120_000, "train_samples", 3_000_256, {}),
+        (150_000, "run_stop", None, {"status": "success"}),
+        (0, "submission_org", "late", {}),
+    )
+    with log.open("a") as lines:
+        lines.write("not of the log\n")
+    run = results.read_run(log)
+    assert (run.minutes, run.init_minutes, run.samples_to_converge) == (1.5, 0.5, 3_000_256)
+    assert run.counts_by_train_samples
+    assert [evaluation.minutes for evaluation in run.evaluations] == [0.5, 1.0]
+    assert run.evaluations[0].samples is None
+
+
+def test_aborted_run_has_no_samples_to_converge(tmp_path):
+    run = results.read_run(write_log(tmp_path / "result_0.txt", [0.5]))
+    assert (run.status, run.samples_to_converge) == ("aborted", None)
+
+
+RUN_START, RUN_STOP = (1000, "run_start", None, {}), (2000, "run_stop", None, {"status": "success"})
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([RUN_START], "0 lines run_stop, a log of one run has 1"),
+        ([RUN_START, RUN_STOP, RUN_STOP], "2 lines run_stop, a log of one run has 1"),
+        ([RUN_START, (1, "run_stop", None, {})], "the clocks ran backwards"),
+    ],
+)
+def test_impossible_logs_are_refused(tmp_path, lines, message):
+    with pytest.raises(ValueError, match=message):
+        results.read_run(write_lines(tmp_path / "result_0.txt", *lines))
+
+
+def test_cut_log_is_refused(tmp_path):
+    log = write_log(tmp_path / "result_0.txt", [0.73])
+    log.write_text(log.read_text()[:-20])
+    with pytest.raises(ValueError, match=r"result_0.txt line \d+: cut or damaged"):
+        results.read_run(log)
+
+
+def test_file_that_is_no_log_is_refused(tmp_path):
+    (tmp_path / "notes.txt").write_text("nothing\n")
+    with pytest.raises(ValueError, match=r"notes.txt: no line starts with :::MLLOG, so this is no"):
+        results.read_run(tmp_path / "notes.txt")
+
+
+def test_olympic_mean():
+    ten = [5.0, 1.0, 2.0, 3.0, 4.0, 6.0, 7.0, 8.0, 9.0, 100.0]
+    assert results.olympic_mean(ten) == pytest.approx(5.5)
+    assert results.olympic_mean(ten[:9], num_failed=1) == pytest.approx(5.5)
+    assert results.olympic_mean(ten[:8], num_failed=2) is None
+    assert results.olympic_mean([1.0, 2.0]) is None
+
+
+def test_problems_of_a_result(tmp_path):
+    paths = [tmp_path / f"result_{number}.txt" for number in range(9)]
+    runs = [results.read_run(write_log(path, [0.5])) for path in paths[:2]]
+    runs += [results.read_run(write_log(path, [0.73])) for path in paths[2:]]
+    assert results.problems_of_result(runs) == [
+        "9 logs, the rules want 10",
+        "the same seed in several runs",
+        "2 runs did not converge, the rules forgive 1",
+    ]
+
+
+def test_mixed_batch_sizes_and_missing_seeds_are_problems(tmp_path):
+    sized = write_lines(
+        tmp_path / "result_0.txt", (0, "global_batch_size", 256, {}), RUN_START, RUN_STOP
+    )
+    runs = [results.read_run(sized), results.read_run(write_log(tmp_path / "result_1.txt", [0.73]))]
+    problems = results.problems_of_result(runs)
+    assert "different global batch sizes: ['256', '448']" in problems
+    assert "no seed in result_0.txt" in problems
