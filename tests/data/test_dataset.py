@@ -358,3 +358,12 @@ def _lose_some_parts(rng: random.Random, folder: Path) -> None:
     for path in sorted(folder.glob("part-*")):
         if rng.random() < 0.7:
             path.unlink()
+
+
+@pytest.mark.parametrize("script", FLAGS_AND_DEFAULTS)
+def test_the_scripts_are_also_where_the_reference_keeps_them(repository, tmp_path, script):
+    front = repository / "cleanup_scripts" / f"{script}.py"
+    done = subprocess.run(
+        [sys.executable, front, "--help"], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert "--max_predictions_per_seq" in done.stdout and not done.stderr
