@@ -8,6 +8,7 @@ Every run starts afresh: the output directory of an earlier demo is removed.
 """
 
 import argparse
+import json
 import os
 import secrets
 import shlex
@@ -165,7 +166,7 @@ def run_demo(folder: Path, seed: int) -> None:
 
     Raises:
       subprocess.CalledProcessError: a step failed.
-      ValueError: the folder is not the demo's to remove.
+      ValueError: the folder is not the demo's to remove, or the target was not reached.
     """
     start = time.monotonic()
     _make_folder_anew(folder)
@@ -179,6 +180,13 @@ def run_demo(folder: Path, seed: int) -> None:
     print(f"\nDone after {time.monotonic() - start:.0f} s. Look at:")
     for name in ("report.png", "results/result_0.txt", "run/metrics.jsonl", "cleaned/eval.txt"):
         print(f"  {folder / name}")
+    _require_success(folder / "run" / "run.json")
+
+
+def _require_success(record: Path) -> None:
+    status = json.loads(record.read_text(encoding="utf-8"))["status"]
+    if status != "success":
+        raise ValueError(f"the training ended with status {status}: it did not reach the target")
 
 
 def _run(steps: list[Step], start: float) -> None:

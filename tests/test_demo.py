@@ -16,6 +16,7 @@ import pytest
 from demo import checkpoint, encyclopedia, facts, picture, vocabulary
 from demo.__main__ import (
     MARK_FILE,
+    _require_success,
     preparation_steps,
     record_steps,
     run_demo,
@@ -158,6 +159,13 @@ def test_demo_removes_only_what_it_made(tmp_path):
     with pytest.raises(ValueError, match="holds other things: name an empty --output_dir"):
         run_demo(tmp_path, seed=1)
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_run_that_misses_the_target_fails_the_demo(tmp_path):
+    record = tmp_path / "run.json"
+    record.write_text('{"status": "aborted"}')
+    with pytest.raises(ValueError, match="status aborted: it did not reach the target"):
+        _require_success(record)
 
 
 @pytest.mark.slow
