@@ -236,6 +236,15 @@ def test_a_run_its_files_and_a_second_run_into_the_same_directory(repository, wo
     assert before == {path: path.read_bytes() for path in out.iterdir()}
 
 
+def test_a_run_on_a_sample_of_the_data_says_that_it_is_no_submission(repository, work):
+    parameters = {"examples_per_part": 6000}
+    content = {"parameters": parameters, "versions": {}, "parts": {}}
+    (work / "manifest.json").write_text(json.dumps(content))
+    done = train(repository, work)
+    assert done.returncode == 0, done.stderr
+    assert "all examples of every part, this run has the first 6000 of each" in done.stdout
+
+
 def test_foreign_directory_is_refused(repository, work):
     out = work / "out" / "run"
     out.mkdir(parents=True)

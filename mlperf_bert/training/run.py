@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from mlperf_bert.checkpoints import initial, names
 from mlperf_bert.checkpoints.state import RunState
-from mlperf_bert.data import input_pipeline, records
+from mlperf_bert.data import input_pipeline, manifest, records
 from mlperf_bert.data.input_pipeline import ExampleShape
 from mlperf_bert.mlperf import rules
 from mlperf_bert.mlperf.log import Hyperparameters, MlperfLog, Run, SubmissionInfo
@@ -187,7 +187,7 @@ class TrainingRun:
         run_log.init_stop()
 
     def _submission(self) -> SubmissionInfo:
-        departures = self.config.departures(self.bert_config)
+        departures = self.config.departures(self.bert_config) + _partial_data(self.files)
         if departures:
             lines = "".join(f"\n  - {departure}" for departure in departures)
             print(f"This run is no submission to the closed division:{lines}", flush=True)
@@ -348,6 +348,20 @@ class TrainingRun:
         except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
             files = [*self.files, *self.eval_files]
             raise OSError(input_pipeline.explain_read_error(error, files)) from error
+
+
+def _partial_data(files: list[str]) -> list[rules.Issue]:
+    """Data made with --examples_per_part, as the manifests beside them tell."""
+    manifests = [manifest.load(folder) for folder in {Path(path).parent for path in files}]
+    return [
+        rules.Issue(
+            "input_file",
+            "all examples of every part",
+            f"the first {found.parameters['examples_per_part']} of each",
+        )
+        for found in manifests
+        if found is not None and not found.is_whole
+    ]
 
 
 def _check_lengths_of_config(bert_config: BertConfig, config: RunConfig) -> None:
