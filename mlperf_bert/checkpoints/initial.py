@@ -1,68 +1,69 @@
-"""Initial weights: reading them into a model, and writing name-based (TF1) checkpoints."""
+"""Initial weights: from a checkpoint of either layout into a model, all or none."""
 
 import numpy as np
 import tensorflow as tf
 
 from mlperf_bert.checkpoints import names
+from mlperf_bert.checkpoints.reading import DamagedCheckpointError, StoredCheckpoint
+from mlperf_bert.checkpoints.writing import write_name_based
 
-
-def read_weights(prefix: str) -> dict[str, np.ndarray]:
-    """The weights of a TF1 name-based checkpoint, without optimizer slots, by TF1 name.
-
-    Raises:
-      ValueError: no checkpoint has this prefix, or its data file is damaged or of another kind.
-    """
-    if not tf.io.gfile.exists(f"{prefix}.index"):
-        raise ValueError(
-            f"{prefix}: no such checkpoint (no {prefix}.index); --init_checkpoint takes the path "
-            "up to and including the step, such as .../model.ckpt-28252"
-        )
-    try:
-        reader = tf.train.load_checkpoint(prefix)
-        present = reader.get_variable_to_shape_map()
-        wanted = [name for name in present if name.startswith(("bert/", "cls/"))]
-        return {name: reader.get_tensor(name) for name in wanted if not _is_slot(name, present)}
-    except (tf.errors.OpError, RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"{prefix}: cannot be read ({reason}); copy it here again") from error
-
-
-def _is_slot(name: str, present: dict) -> bool:
-    """Optimizer slots are named after their weight: ".../kernel/LAMB", ".../kernel/adam_m"."""
-    return name.rpartition("/")[0] in present
+__all__ = [
+    "load_initial_weights",
+    "load_weights",
+    "read_weights",
+    "weights_by_tf1_name",
+    "write_name_based",
+]
 
 
 def load_initial_weights(
     model_variables: list[tf.Variable], prefix: str, *, num_hidden_layers: int
 ) -> list[str]:
-    """Sets every given variable from a TF1 checkpoint, all or none.
+    """Sets every given variable from an initial checkpoint, TF1 or TF2; says so in one line.
 
-    Optimizer slots and the step stay as they are: training starts anew from these weights.
+    Optimizer slots, accumulators and the step stay as they are: training starts anew from these
+    weights. Variables of which the table of names knows nothing are not touched.
 
-    Returns: the TF1 names that were loaded.
+    Returns: the TF1 names of the weights.
 
     Raises:
-      ValueError: a weight is missing or has another shape; the message lists every one.
+      ValueError: as `load_weights`, or the checkpoint is the output of a run.
     """
-    values = read_weights(prefix)
+    stored = StoredCheckpoint(prefix)
+    _refuse_output_of_a_run(stored)
+    loaded = load_weights(model_variables, stored, num_hidden_layers=num_hidden_layers)
+    layout = "TF2, by object" if stored.is_object_based else "TF1, by name"
+    print(f"Initial weights: {len(loaded)} from {prefix} ({layout})", flush=True)
+    return loaded
+
+
+def load_weights(
+    model_variables: list[tf.Variable], stored: StoredCheckpoint, *, num_hidden_layers: int
+) -> list[str]:
+    """Sets every given variable from a checkpoint, all or none; returns the TF1 names.
+
+    Raises:
+      ValueError: a weight is missing or has another shape; the message lists every one. Or the
+        data file is damaged.
+    """
     by_name = {names.our_name(variable.name): variable for variable in model_variables}
     table = [w for w in names.weights(num_hidden_layers) if w.our_name in by_name]
     problems, assignments = [], []
     for weight in table:
         variable = by_name[weight.our_name]
-        if weight.tf1_name not in values:
-            problems.append(f"{weight.tf1_name} is missing")
-            continue
         try:
-            value = weight.from_tf1(values[weight.tf1_name], tuple(variable.shape))
+            assignments.append((variable, stored.read(weight, tuple(variable.shape))))
+        except DamagedCheckpointError:
+            raise
         except ValueError as error:
             problems.append(str(error))
-        else:
-            assignments.append((variable, value))
+    num_misfits = len(problems)
+    if stored.num_hidden_layers > num_hidden_layers:
+        problems.append(f"it has {stored.num_hidden_layers} layers, expected {num_hidden_layers}")
     if problems:
         raise ValueError(
-            f"{prefix}: not a checkpoint of this architecture, {len(problems)} of {len(table)} "
-            f"weights do not fit: {'; '.join(problems)}; "
+            f"{stored.prefix}: not a checkpoint of this architecture, {num_misfits} of "
+            f"{len(table)} weights do not fit: {'; '.join(problems)}; "
             "give the --bert_config_file that belongs to it"
         )
     for variable, value in assignments:
@@ -70,15 +71,32 @@ def load_initial_weights(
     return [weight.tf1_name for weight in table]
 
 
-def write_name_based(prefix: str, tensors: dict[str, np.ndarray]) -> None:
-    """Writes a name-based checkpoint as TF1's Saver does: `prefix`.index and one data file."""
-    ordered = sorted(tensors)
-    tf.raw_ops.SaveV2(
-        prefix=prefix,
-        tensor_names=ordered,
-        shape_and_slices=[""] * len(ordered),
-        tensors=[tf.constant(tensors[name]) for name in ordered],
-    )
+def _refuse_output_of_a_run(stored: StoredCheckpoint) -> None:
+    """Raises ValueError if a training run wrote this checkpoint.
+
+    Ours, and those of tf-models' trainer: the graph of objects holds `optimizer`. The reference's:
+    its Estimator writes graph.pbtxt beside them. Slots and a step say nothing: the published
+    initial checkpoint has both.
+    """
+    beside = stored.prefix.rpartition("/")[0] or "."
+    if "optimizer" in stored.root_objects or tf.io.gfile.exists(f"{beside}/graph.pbtxt"):
+        raise ValueError(
+            f"--init_checkpoint={stored.prefix} is an output of a training run, not an initial "
+            "checkpoint; to continue one of our runs, repeat its command with the same "
+            "--output_dir; to start anew from these weights, convert the checkpoint with "
+            "tf2_encoder_checkpoint_converter.py into another directory first"
+        )
+
+
+def read_weights(prefix: str) -> dict[str, np.ndarray]:
+    """The weights of a TF1 name-based checkpoint, without optimizer slots, by TF1 name.
+
+    Raises:
+      ValueError: no checkpoint has this prefix, or its data file is damaged.
+    """
+    stored = StoredCheckpoint(prefix)
+    wanted = [name for name in stored.weight_names if name.startswith(("bert/", "cls/"))]
+    return {name: stored.tensor(name) for name in wanted}
 
 
 def weights_by_tf1_name(

@@ -49,9 +49,19 @@ _HEADS = [
     ("cls/seq_relationship/output_bias", "next_sentence/logits/bias", ""),
 ]
 
-# The names that Keras puts before a variable's: of the pretrainer and of the encoder, which gets a
+# Where tf-models' own converter and its first pretrainer keep these weights: the pooler in the
+# encoder, the next-sentence layer in a network of its own. Our name comes first: in a model that
+# has both, the encoder's pooler is not trained.
+_PUBLISHED_NAMES = {
+    "next_sentence/pooler_dense/kernel": "pooler_transform/kernel",
+    "next_sentence/pooler_dense/bias": "pooler_transform/bias",
+    "next_sentence/logits/kernel": "predictions/transform/logits/kernel",
+    "next_sentence/logits/bias": "predictions/transform/logits/bias",
+}
+
+# The names that Keras puts before a variable's: of the pretrainer and of the encoder, which get a
 # number when a process builds more than one.
-_SCOPE = re.compile(r"^(bert|bert_encoder_v2(_\d+)?)/")
+_SCOPE = re.compile(r"^(bert(_\w+)?/)+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +71,12 @@ class Weight:
     tf1_name: str
     our_name: str
     axes: str
+
+    @property
+    def tf2_names(self) -> list[str]:
+        """What the weight may be called in a TF2 checkpoint, the most trusted name first."""
+        published = _PUBLISHED_NAMES.get(self.our_name)
+        return [self.our_name, published] if published else [self.our_name]
 
     def to_tf1(self, value: np.ndarray) -> np.ndarray:
         """Our array in the TF1 shape."""

@@ -1,0 +1,64 @@
+"""Conversion between TF1's checkpoints by name and TF2's by object, both ways."""
+
+import tensorflow as tf
+from official.nlp.modeling.models import BertPretrainerV2
+
+from mlperf_bert.checkpoints import initial, writing
+from mlperf_bert.checkpoints.reading import StoredCheckpoint
+from mlperf_bert.model.config import BertConfig
+from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
+
+CONVERTED_MODELS = ("pretrainer", "encoder")
+
+
+def convert(
+    prefix: str, converted_prefix: str, *, config: BertConfig, converted_model: str = "pretrainer"
+) -> str:
+    """Writes a TF1 checkpoint as TF2, or a TF2 checkpoint as TF1; only the weights.
+
+    The direction is told by the content of `prefix`. The way there and back changes no bit.
+
+    Args:
+      prefix: initial checkpoint, or output of a run: slots, accumulators and step are left out.
+      converted_prefix: the path of the result, as it stands: no step number is added.
+      converted_model: what the TF2 checkpoint holds for tf-models, see `_items`; TF1 holds all.
+
+    Returns: a line that says what was done.
+
+    Raises:
+      ValueError: no such checkpoint, damaged, of another architecture, or the result exists.
+    """
+    writing.require_absent(converted_prefix)
+    stored = StoredCheckpoint(prefix)
+    model = build_pretrainer(config, seed=0)
+    num_layers = config.num_hidden_layers
+    variables = trained_variables(model)
+    loaded = initial.load_weights(variables, stored, num_hidden_layers=num_layers)
+    with writing.written_whole(converted_prefix) as beside:
+        if stored.is_object_based:
+            tensors = initial.weights_by_tf1_name(variables, num_hidden_layers=num_layers)
+            writing.write_name_based(beside, tensors)
+            direction = "from TF2 to TF1"
+        else:
+            _fill_pooler_of_encoder(model)
+            tf.train.Checkpoint(**_items(model, converted_model)).save(beside)
+            direction = f"from TF1 to TF2 ({converted_model})"
+    return f"{len(loaded)} weights converted {direction}: {converted_prefix}"
+
+
+def _items(model: BertPretrainerV2, converted_model: str) -> dict[str, tf.Module]:
+    """The objects of the checkpoint, named as tf-models looks for them.
+
+    pretrainer: `model` with both heads, and the parts (`encoder`, `masked_lm`,
+    `next_sentence.pooler_dense`) from which tf-models starts fine-tuning. encoder: the encoder
+    alone as `model`, as old tools expect, and as `encoder`.
+    """
+    if converted_model == "encoder":
+        return {"model": model.encoder_network, "encoder": model.encoder_network}
+    return {"model": model, **model.checkpoint_items}
+
+
+def _fill_pooler_of_encoder(model: BertPretrainerV2) -> None:
+    """Our pooler is in the next-sentence head; users of the encoder alone look for it there."""
+    pooler = model.classification_heads[0].dense
+    model.encoder_network.pooler_layer.set_weights(pooler.get_weights())

@@ -1,0 +1,131 @@
+"""Reading checkpoints of both layouts: TF1's, by name, and TF2's, by object."""
+
+import contextlib
+import re
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+from mlperf_bert.checkpoints import names
+from mlperf_bert.checkpoints.names import Weight
+
+_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # where a TF2 checkpoint keeps its graph of objects
+_LAYER = re.compile(r"/layer_(\d+)/")
+
+
+class StoredCheckpoint:
+    """A checkpoint on disk, of either layout, asked for its weights by the rows of the table.
+
+    The layout is told by content: TF2 stores its graph of objects beside the tensors. That graph
+    gives every variable's name too, so that one table serves, whatever the path of attributes.
+    """
+
+    def __init__(self, prefix: str):
+        """Opens the checkpoint `prefix`.index, `prefix`.data-*.
+
+        Raises:
+          ValueError: there is none, or it is damaged.
+        """
+        self.prefix = prefix
+        if not tf.io.gfile.exists(f"{prefix}.index"):
+            raise ValueError(
+                f"{prefix}: no such checkpoint (no {prefix}.index); give the path up to and "
+                "including the step, such as .../model.ckpt-28252"
+            )
+        with self._damage_named():
+            self._reader = tf.train.load_checkpoint(prefix)
+            self.shapes = self._reader.get_variable_to_shape_map()
+            self._graph = self._object_graph()
+        self._keys = self._keys_by_name()
+
+    @property
+    def is_object_based(self) -> bool:
+        """True: TF2, by object; False: TF1, by name."""
+        return _OBJECT_GRAPH in self.shapes
+
+    @property
+    def root_objects(self) -> set[str]:
+        """TF2: the names under which tf.train.Checkpoint was given its objects."""
+        return (
+            {child.local_name for child in self._graph.nodes[0].children} if self._graph else set()
+        )
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """Layers of the encoder in this checkpoint."""
+        numbers = [int(match[1]) for name in self._keys for match in [_LAYER.search(name)] if match]
+        return max(numbers, default=-1) + 1
+
+    @property
+    def weight_names(self) -> list[str]:
+        """Names of everything that is no optimizer slot: TF1 names, or our names of variables."""
+        return sorted(self._keys)
+
+    def name_of(self, weight: Weight) -> str | None:
+        """What the weight is called in this checkpoint; None if it is missing."""
+        candidates = weight.tf2_names if self.is_object_based else [weight.tf1_name]
+        return next((name for name in candidates if name in self._keys), None)
+
+    def read(self, weight: Weight, our_shape: tuple[int, ...]) -> np.ndarray:
+        """The weight in the shape of our variable.
+
+        Raises:
+          ValueError: it is missing, or of another shape or type, or the data file is damaged.
+        """
+        if (name := self.name_of(weight)) is None:
+            missing = weight.our_name if self.is_object_based else weight.tf1_name
+            raise ValueError(f"{missing} is missing")
+        expected = our_shape if self.is_object_based else weight.tf1_shape(our_shape)
+        key = self._keys[name]
+        if (found := tuple(self.shapes[key])) != expected:
+            raise ValueError(f"{name} has shape {found}, expected {expected}")
+        if (dtype := self._reader.get_variable_to_dtype_map()[key]) != tf.float32:
+            raise ValueError(f"{name} is {dtype.name}, expected float32")
+        value = self.tensor(key)
+        return value if self.is_object_based else weight.from_tf1(value, our_shape)
+
+    def tensor(self, key: str) -> np.ndarray:
+        """Any tensor, by the key of `shapes`.
+
+        Raises:
+          DamagedCheckpointError: the data file is truncated, altered or missing.
+        """
+        with self._damage_named():
+            return self._reader.get_tensor(key)
+
+    def _object_graph(self) -> trackable_object_graph_pb2.TrackableObjectGraph | None:
+        if not self.is_object_based:
+            return None
+        graph = trackable_object_graph_pb2.TrackableObjectGraph()
+        graph.ParseFromString(self._reader.get_tensor(_OBJECT_GRAPH))
+        return graph
+
+    def _keys_by_name(self) -> dict[str, str]:
+        """Weight's name -> key of its tensor, without optimizer slots."""
+        if not self._graph:
+            return {
+                name: name for name in self.shapes if name.rpartition("/")[0] not in self.shapes
+            }
+        slots = {slot.slot_variable_node_id for n in self._graph.nodes for slot in n.slot_variables}
+        return {
+            names.our_name(attribute.full_name): attribute.checkpoint_key
+            for number, node in enumerate(self._graph.nodes)
+            if number not in slots
+            for attribute in node.attributes
+            if attribute.full_name
+        }
+
+    @contextlib.contextmanager
+    def _damage_named(self):
+        try:
+            yield
+        except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as error:
+            reason = str(error).splitlines()[0]
+            raise DamagedCheckpointError(
+                f"{self.prefix}: cannot be read ({reason}); copy it here again"
+            ) from error
+
+
+class DamagedCheckpointError(ValueError):
+    """The files of a checkpoint are not whole."""

@@ -1,0 +1,54 @@
+"""Checkpoints appear whole or not at all."""
+
+import contextlib
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+
+def require_absent(prefix: str) -> None:
+    """Raises ValueError if a checkpoint, or part of one, already has this prefix."""
+    if present := tf.io.gfile.glob(f"{prefix}.index") + tf.io.gfile.glob(f"{prefix}.data-*"):
+        raise ValueError(f"{present[0]} exists; choose another path, or remove that checkpoint")
+
+
+@contextlib.contextmanager
+def written_whole(prefix: str) -> Iterator[str]:
+    """Yields a prefix in a hidden directory beside; what is saved there becomes `prefix`.
+
+    The index is renamed last: where it is, the data are. When anything fails, nothing remains;
+    what a killed process leaves is removed by the next one.
+
+    Raises:
+      ValueError: the directory cannot be written to.
+    """
+    folder, _, name = prefix.rpartition("/")
+    beside = f"{folder}/.{name}.partial" if folder else f".{name}.partial"
+    try:
+        if tf.io.gfile.exists(beside):
+            tf.io.gfile.rmtree(beside)
+        tf.io.gfile.makedirs(beside)
+        yield f"{beside}/checkpoint"
+        (index,) = tf.io.gfile.glob(f"{beside}/*.index")
+        saved = index.removesuffix(".index")
+        for path in [*sorted(tf.io.gfile.glob(f"{saved}.data-*")), index]:
+            tf.io.gfile.rename(path, prefix + path.removeprefix(saved))
+    except tf.errors.OpError as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"{prefix}: cannot be written ({reason}); choose another path or make room"
+        ) from error
+    finally:
+        if tf.io.gfile.exists(beside):
+            tf.io.gfile.rmtree(beside)
+
+
+def write_name_based(prefix: str, tensors: dict[str, tf.Tensor]) -> None:
+    """Writes a name-based checkpoint as TF1's Saver does: `prefix`.index and one data file."""
+    ordered = sorted(tensors)
+    tf.raw_ops.SaveV2(
+        prefix=prefix,
+        tensor_names=ordered,
+        shape_and_slices=[""] * len(ordered),
+        tensors=[tf.constant(tensors[name]) for name in ordered],
+    )

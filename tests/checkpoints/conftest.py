@@ -1,0 +1,52 @@
+"""Checkpoints to convert and load: one generated, and the real one."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlperf_bert.checkpoints import initial
+from mlperf_bert.model.config import BertConfig
+from tests.training import generated_task
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """A TF1 checkpoint with LAMB's slots and a step, as the published one, and its architecture."""
+
+    checkpoint: str
+    config_file: Path
+
+    @property
+    def config(self) -> BertConfig:
+        return BertConfig.from_json_file(self.config_file)
+
+    @property
+    def weights(self) -> dict[str, np.ndarray]:
+        """By TF1 name."""
+        return initial.read_weights(self.checkpoint)
+
+
+@pytest.fixture(scope="session")
+def generated(tmp_path_factory) -> Start:
+    folder = tmp_path_factory.mktemp("checkpoints") / "task"
+    generated_task.write_task(folder, num_examples=1, num_eval_examples=1)
+    weights = initial.read_weights(str(folder / "init" / "model.ckpt-0"))
+    random = np.random.RandomState(28252)
+    slots = {
+        f"{name}/{slot}": random.standard_normal(weights[name].shape).astype(np.float32)
+        for name in sorted(weights)
+        for slot in ("LAMB", "LAMB_1")
+    }
+    prefix = str(folder / "init" / "model.ckpt-28252")
+    initial.write_name_based(prefix, weights | slots | {"global_step": np.int64(28252)})
+    return Start(prefix, folder / "bert_config.json")
+
+
+@pytest.fixture(scope="session", params=["generated", "golden"])
+def start(request) -> Start:
+    if request.param == "generated":
+        return request.getfixturevalue("generated")
+    folder = request.getfixturevalue("shared") / "golden"
+    return Start(str(folder / "init" / "model.ckpt-28252"), folder / "bert_config.json")

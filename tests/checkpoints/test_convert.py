@@ -1,0 +1,186 @@
+"""TF1 to TF2 and back, bit by bit, and loaded by tf-models itself. CPU, 40 s."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from official.nlp.modeling import layers, models, networks
+
+from mlperf_bert.checkpoints import names
+from mlperf_bert.checkpoints.convert import convert
+from mlperf_bert.checkpoints.reading import StoredCheckpoint
+from mlperf_bert.model.pretrainer import build_pretrainer
+
+
+@pytest.fixture(scope="module")
+def tf2(start, tmp_path_factory) -> str:
+    prefix = str(tmp_path_factory.mktemp("converted") / "new" / "tf2_ckpt" / "model.ckpt-28252")
+    report = convert(start.checkpoint, prefix, config=start.config)
+    assert report == f"46 weights converted from TF1 to TF2 (pretrainer): {prefix}"
+    return prefix
+
+
+def encoder_of_tf_models(config, network=networks.BertEncoder) -> networks.BertEncoder:
+    """An encoder as a user of tf-models builds it, with random weights."""
+    inner = "inner_dim" if network is networks.BertEncoderV2 else "intermediate_size"
+    encoder = network(
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        num_layers=config.num_hidden_layers,
+        num_attention_heads=config.num_attention_heads,
+        max_sequence_length=config.max_position_embeddings,
+        type_vocab_size=config.type_vocab_size,
+        **{inner: config.intermediate_size},
+    )
+    encoder(encoder.inputs)
+    return encoder
+
+
+def pretrainer_of_tf_models(config) -> models.BertPretrainerV2:
+    head = layers.ClassificationHead(config.hidden_size, 2, name="next_sentence")
+    model = models.BertPretrainerV2(
+        encoder_of_tf_models(config, networks.BertEncoderV2), classification_heads=[head]
+    )
+    model(model.inputs)
+    return model
+
+
+def assert_encoder_has(encoder, weights: dict[str, np.ndarray]) -> None:
+    """All of them, bit by bit: the encoder's share of the checkpoint, with the pooler."""
+    found = {names.our_name(variable.name): variable for variable in encoder.variables}
+    table = [w for w in names.weights(2) if w.tf1_name.startswith("bert/")]
+    assert len(found) == len(table) == 5 + 16 * 2 + 2
+    for weight in table:
+        (name,) = found.keys() & set(weight.tf2_names)
+        value = weight.to_tf1(found[name].numpy())
+        assert value.tobytes() == weights[weight.tf1_name].tobytes(), name
+
+
+def test_there_and_back_changes_no_bit(start, tf2, tmp_path):
+    prefix = str(tmp_path / "model.ckpt-28252")
+    report = convert(tf2, prefix, config=start.config)
+    assert report == f"46 weights converted from TF2 to TF1: {prefix}"
+    found, expected = StoredCheckpoint(prefix), start.weights
+    assert sorted(found.shapes) == sorted(expected) and len(expected) == 46
+    for name, value in expected.items():
+        tensor = found.tensor(name)
+        assert (tensor.dtype, tensor.shape) == (value.dtype, value.shape)
+        assert tensor.tobytes() == value.tobytes(), name
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [
+        "model.ckpt-28252.data-00000-of-00001",
+        "model.ckpt-28252.index",
+    ]
+
+
+@pytest.mark.parametrize("network", [networks.BertEncoder, networks.BertEncoderV2])
+def test_tf_models_encoder_loads_it(start, tf2, network):
+    encoder = encoder_of_tf_models(start.config, network)
+    status = tf.train.Checkpoint(encoder=encoder).read(tf2)
+    status.assert_existing_objects_matched().expect_partial()
+    assert_encoder_has(encoder, start.weights)
+
+
+@pytest.mark.parametrize("network", [networks.BertEncoder, networks.BertEncoderV2])
+def test_tf_models_encoder_loads_the_encoder_alone(start, tmp_path, network):
+    prefix = str(tmp_path / "bert")
+    convert(start.checkpoint, prefix, config=start.config, converted_model="encoder")
+    for name in ("model", "encoder"):
+        encoder = encoder_of_tf_models(start.config, network)
+        checkpoint = tf.train.Checkpoint(**{name: encoder})
+        checkpoint.restore(prefix).assert_existing_objects_matched().expect_partial()
+        assert_encoder_has(encoder, start.weights)
+
+
+def test_tf_models_pretrainer_loads_it_and_computes_what_ours_does(start, tf2):
+    ours = build_pretrainer(start.config, seed=2)
+    theirs = pretrainer_of_tf_models(start.config)
+    for model in (ours, theirs):
+        tf.train.Checkpoint(model=model).restore(tf2).assert_consumed().expect_partial()
+    random = np.random.RandomState(5)
+    inputs = {
+        "input_word_ids": tf.constant(random.randint(0, start.config.vocab_size, (3, 16))),
+        "input_mask": tf.ones([3, 16], tf.int32),
+        "input_type_ids": tf.constant(random.randint(0, 2, (3, 16))),
+        "masked_lm_positions": tf.constant(random.randint(0, 16, (3, 4))),
+    }
+    for found, expected in zip(theirs.variables, ours.variables):
+        np.testing.assert_array_equal(found.numpy(), expected.numpy())
+    found = theirs(inputs)["next_sentence"]
+    np.testing.assert_allclose(found, ours(inputs)["next_sentence"], rtol=0, atol=1e-6)
+    assert np.abs(found).max() > 0.01
+
+
+def test_tf_models_classifier_starts_from_its_parts(start, tf2):
+    encoder = encoder_of_tf_models(start.config, networks.BertEncoderV2)
+    head = layers.ClassificationHead(start.config.hidden_size, 3, name="next_sentence")
+    classifier = models.BertClassifier(
+        encoder, num_classes=3, cls_head=head, use_encoder_pooler=False
+    )
+    items = classifier.checkpoint_items
+    assert sorted(items) == ["encoder", "next_sentence.pooler_dense"]
+    status = tf.train.Checkpoint(**items).read(tf2)
+    status.assert_existing_objects_matched().expect_partial()
+    np.testing.assert_array_equal(head.dense.kernel, start.weights["bert/pooler/dense/kernel"])
+    assert_encoder_has(encoder, start.weights)
+
+
+def test_refuses_to_write_over_a_checkpoint(generated, tmp_path):
+    (tmp_path / "model.ckpt-1.data-00000-of-00001").touch()
+    with pytest.raises(
+        ValueError, match=r"model.ckpt-1.data-00000-of-00001 exists; choose another"
+    ):
+        convert(generated.checkpoint, str(tmp_path / "model.ckpt-1"), config=generated.config)
+
+
+def test_failure_while_writing_leaves_nothing(generated, tmp_path, monkeypatch):
+    def fill_disk(self, prefix):
+        Path(f"{prefix}.data-00000-of-00001").write_bytes(b"half")
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+    monkeypatch.setattr(tf.train.Checkpoint, "save", fill_disk)
+    with pytest.raises(ValueError, match=r"cannot be written \(No space left.*make room$"):
+        convert(generated.checkpoint, str(tmp_path / "model.ckpt-1"), config=generated.config)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_directory_that_cannot_be_made(generated, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="cannot be written"):
+        convert(generated.checkpoint, str(tmp_path / "file" / "bert"), config=generated.config)
+
+
+def test_what_a_killed_conversion_left_is_removed(generated, tmp_path):
+    leftover = tmp_path / ".bert.partial"
+    leftover.mkdir()
+    (leftover / "checkpoint.index").write_bytes(b"half")
+    convert(generated.checkpoint, str(tmp_path / "bert"), config=generated.config)
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [
+        ".data-00000-of-00001",
+        ".index",
+    ]
+
+
+def run_script(repository, config_file, *checkpoints) -> subprocess.CompletedProcess:
+    flags = ("checkpoint_to_convert", "converted_checkpoint_path")
+    command = [sys.executable, "tf2_encoder_checkpoint_converter.py"]
+    command += [f"--bert_config_file={config_file}"]
+    command += [f"--{flag}={value}" for flag, value in zip(flags, checkpoints)]
+    return subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=120)
+
+
+def test_command_line(repository, generated, tmp_path):
+    result = run_script(
+        repository, generated.config_file, generated.checkpoint, tmp_path / "out" / "bert"
+    )
+    expected = f"46 weights converted from TF1 to TF2 (pretrainer): {tmp_path}/out/bert\n"
+    assert (result.returncode, result.stdout, result.stderr) == (0, expected, "")
+
+    result = run_script(repository, generated.config_file, tmp_path / "none", tmp_path / "bert")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith(
+        f"tf2_encoder_checkpoint_converter.py: {tmp_path}/none: no such checkpoint"
+    )
+    assert result.stderr.count("\n") == 1 and sorted(tmp_path.iterdir()) == [tmp_path / "out"]

@@ -1,0 +1,77 @@
+"""Accumulators in a TF1 checkpoint, byte by byte as the reference adds them. CPU, 15 s."""
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlperf_bert.checkpoints import gradacc
+from mlperf_bert.checkpoints.convert import convert
+from mlperf_bert.checkpoints.reading import StoredCheckpoint
+
+# SHA-256 of what the reference's script writes from the generated checkpoint under TensorFlow
+# 1.15.5, data file and index; its third file, the .meta graph, is not needed to read them.
+REFERENCE_SHA256 = {
+    "data-00000-of-00001": "c6e15abd76fec5ad7e6c3e3ab08e3a6124d99eed23abe6dff565fb57d1513d0f",
+    "index": "2b989256e2d3a6578a24ca8834ac7928ab0e9c1832a0cb821219de3574e015ad",
+}
+
+
+def test_files_equal_the_reference(generated, tmp_path):
+    added = gradacc.add_accumulators(generated.checkpoint, str(tmp_path / "model.ckpt-28252"))
+    assert added == 46 * 3 + 1
+    for kind, expected in REFERENCE_SHA256.items():
+        content = (tmp_path / f"model.ckpt-28252.{kind}").read_bytes()
+        assert hashlib.sha256(content).hexdigest() == expected, kind
+
+
+def test_every_tensor_stays_and_gets_zeros(start, tmp_path):
+    new = str(tmp_path / "model.ckpt-28252")
+    gradacc.add_accumulators(start.checkpoint, new)
+    before, after = StoredCheckpoint(start.checkpoint), StoredCheckpoint(new)
+    accumulators = {f"{name}/GradientAccumulator" for name in before.shapes}
+    assert after.shapes.keys() == before.shapes.keys() | accumulators
+    for name in before.shapes:
+        value, zeros = before.tensor(name), after.tensor(f"{name}/GradientAccumulator")
+        assert after.tensor(name).tobytes() == value.tobytes()
+        assert (zeros.shape, zeros.dtype) == (value.shape, value.dtype) and not zeros.any()
+
+
+def test_refusals(generated, tmp_path):
+    accumulating = str(tmp_path / "model.ckpt-1")
+    gradacc.add_accumulators(generated.checkpoint, accumulating)
+    with pytest.raises(ValueError, match=r"already has accumulators, such as .*; use it as it is"):
+        gradacc.add_accumulators(accumulating, str(tmp_path / "model.ckpt-2"))
+    with pytest.raises(ValueError, match=r"model\.ckpt-1\.index exists; choose another path"):
+        gradacc.add_accumulators(generated.checkpoint, accumulating)
+
+    tf2 = str(tmp_path / "model.ckpt-3")
+    convert(generated.checkpoint, tf2, config=generated.config)
+    with pytest.raises(ValueError, match="is a TF2 checkpoint, and accumulators are for TF1"):
+        gradacc.add_accumulators(tf2, str(tmp_path / "model.ckpt-4"))
+
+    data = Path(f"{tf2}.data-00000-of-00001")
+    data.write_bytes(data.read_bytes()[:100])
+    with pytest.raises(ValueError, match="cannot be read"):
+        gradacc.add_accumulators(tf2, str(tmp_path / "model.ckpt-5"))
+    assert not list(tmp_path.glob("*model.ckpt-[245]*"))
+
+
+def test_command_line(repository, generated, tmp_path):
+    def run(new):
+        command = [sys.executable, "checkpoint_add_gradacc.py"]
+        command += [f"--old={generated.checkpoint}", f"--new={new}"]
+        return subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=120)
+
+    new = tmp_path / "model.ckpt-1"
+    result = run(new)
+    expected = f"139 accumulators added: {new}\n"
+    assert (result.returncode, result.stdout, result.stderr) == (0, expected, "")
+    result = run(new)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == (
+        f"checkpoint_add_gradacc.py: {new}.index exists; choose another path, or remove that "
+        "checkpoint\n"
+    )

@@ -1,0 +1,195 @@
+"""Initial checkpoints of either layout load whole, and everything else is refused. CPU, 30 s."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+from official.legacy.bert import configs
+from official.nlp.modeling import models, networks
+from official.nlp.tools import tf2_bert_encoder_checkpoint_converter
+
+from mlperf_bert.checkpoints import gradacc, initial, names
+from mlperf_bert.checkpoints.convert import convert
+from mlperf_bert.checkpoints.state import RunState
+from mlperf_bert.model.config import BertConfig
+from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
+
+
+@pytest.fixture
+def tf2(generated, tmp_path) -> str:
+    """The generated checkpoint in TF2's layout."""
+    prefix = str(tmp_path / "tf2" / "model.ckpt-28252")
+    convert(generated.checkpoint, prefix, config=generated.config)
+    return prefix
+
+
+def load(prefix: str, config: BertConfig) -> dict[str, np.ndarray]:
+    """The weights of a model after loading, by TF1 name."""
+    variables = trained_variables(build_pretrainer(config, seed=1))
+    layers = config.num_hidden_layers
+    loaded = initial.load_initial_weights(variables, prefix, num_hidden_layers=layers)
+    assert loaded == [weight.tf1_name for weight in names.weights(layers)]
+    return initial.weights_by_tf1_name(variables, num_hidden_layers=layers)
+
+
+def refusal(prefix: str, config: BertConfig) -> str:
+    """The one line of the error; the model is as it was before."""
+    variables = trained_variables(build_pretrainer(config, seed=1))
+    before = [variable.numpy() for variable in variables]
+    with pytest.raises(ValueError) as error:
+        initial.load_initial_weights(variables, prefix, num_hidden_layers=config.num_hidden_layers)
+    for variable, value in zip(variables, before):
+        np.testing.assert_array_equal(variable.numpy(), value)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def assert_equal_bits(found: dict, expected: dict) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name].dtype == value.dtype and found[name].shape == value.shape, name
+        assert found[name].tobytes() == value.tobytes(), name
+
+
+def copied(prefix: str, folder: Path) -> Path:
+    """A copy of a checkpoint that a test may damage; returns its data file."""
+    for path in Path(prefix).parent.glob(f"{Path(prefix).name}.*"):
+        shutil.copyfile(path, folder / path.name)
+    return folder / f"{Path(prefix).name}.data-00000-of-00001"
+
+
+def test_tf1_with_and_without_slots_and_accumulators(generated, tmp_path, capsys):
+    bare = str(Path(generated.checkpoint).with_name("model.ckpt-0"))
+    accumulating = str(tmp_path / "model.ckpt-28252")
+    gradacc.add_accumulators(generated.checkpoint, accumulating)
+    for prefix in (bare, generated.checkpoint, accumulating):
+        assert_equal_bits(load(prefix, generated.config), generated.weights)
+        assert f"Initial weights: 46 from {prefix} (TF1, by name)\n" == capsys.readouterr().out
+
+
+def test_tf2_as_we_convert_it(generated, tf2, capsys):
+    assert_equal_bits(load(tf2, generated.config), generated.weights)
+    assert f"Initial weights: 46 from {tf2} (TF2, by object)\n" == capsys.readouterr().out
+
+
+def test_tf2_of_tf_models_first_pretrainer(generated, tmp_path):
+    """Both heads, under the names that tf-models' converter gives them."""
+    config = generated.config
+    encoder = networks.BertEncoder(
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        num_layers=config.num_hidden_layers,
+        num_attention_heads=config.num_attention_heads,
+        intermediate_size=config.intermediate_size,
+        max_sequence_length=config.max_position_embeddings,
+        type_vocab_size=config.type_vocab_size,
+        activation=tf_keras.activations.gelu,
+    )
+    model = models.BertPretrainer(encoder, num_classes=2, num_token_predictions=6)
+    by_name = {names.our_name(variable.name): variable for variable in model.variables}
+    for weight in names.weights(config.num_hidden_layers):
+        (name,) = by_name.keys() & set(weight.tf2_names)
+        variable = by_name[name]
+        value = weight.from_tf1(generated.weights[weight.tf1_name], tuple(variable.shape))
+        variable.assign(value)
+    prefix = tf.train.Checkpoint(model=model).save(str(tmp_path / "model.ckpt"))
+    assert_equal_bits(load(prefix, config), generated.weights)
+
+
+@pytest.mark.parametrize("kind, num_missing", [("encoder", 7), ("pretrainer", 2)])
+def test_tf2_of_tf_models_converter_lacks_heads_and_each_is_named(
+    generated, tmp_path, kind, num_missing
+):
+    config = configs.BertConfig.from_json_file(str(generated.config_file))
+    tf2_bert_encoder_checkpoint_converter.convert_checkpoint(
+        config, str(tmp_path / "bert"), generated.checkpoint, "model", kind
+    )
+    line = refusal(str(tmp_path / "bert-1"), generated.config)
+    assert f"not a checkpoint of this architecture, {num_missing} of 46 weights do not fit" in line
+    assert line.count("is missing") == num_missing
+    assert "next_sentence/logits/kernel is missing; next_sentence/logits/bias is missing" in line
+
+
+def test_output_of_our_run_is_refused(generated, tmp_path):
+    model = build_pretrainer(generated.config, seed=1)
+    optimizer = tf_keras.optimizers.legacy.SGD(momentum=0.9)
+    optimizer._create_all_weights(trained_variables(model))
+    parts = {"model": model, "optimizer": optimizer, "step": tf.Variable(3, dtype=tf.int64)}
+    prefix = RunState(str(tmp_path), parts=parts, keep_checkpoint_max=0).save(3)
+    assert "is an output of a training run, not an initial checkpoint" in refusal(
+        prefix, generated.config
+    )
+    initial_again = str(tmp_path / "start" / "model.ckpt-3")
+    assert "TF2 to TF1" in convert(prefix, initial_again, config=generated.config)
+    expected = initial.weights_by_tf1_name(
+        trained_variables(model), num_hidden_layers=generated.config.num_hidden_layers
+    )
+    assert_equal_bits(load(initial_again, generated.config), expected)
+
+
+def test_output_of_the_reference_is_refused(generated, tmp_path):
+    copied(generated.checkpoint, tmp_path)
+    prefix = str(tmp_path / "model.ckpt-28252")
+    assert load(prefix, generated.config)
+    (tmp_path / "graph.pbtxt").touch()
+    assert f"--init_checkpoint={prefix} is an output of a training run" in refusal(
+        prefix, generated.config
+    )
+
+
+def test_missing_checkpoint(generated, tmp_path):
+    line = refusal(str(tmp_path / "model.ckpt-1"), generated.config)
+    assert "no such checkpoint" in line and "such as .../model.ckpt-28252" in line
+
+
+@pytest.mark.parametrize("layout", ["TF1", "TF2"])
+@pytest.mark.parametrize("kept_bytes", [None, 0, 5000])
+def test_truncated_or_missing_data_file(generated, tf2, tmp_path, layout, kept_bytes):
+    data = copied(generated.checkpoint if layout == "TF1" else tf2, tmp_path)
+    if kept_bytes is None:
+        data.unlink()
+    else:
+        data.write_bytes(data.read_bytes()[:kept_bytes])
+    line = refusal(str(tmp_path / "model.ckpt-28252"), generated.config)
+    assert "cannot be read (" in line and "copy it here again" in line
+
+
+def test_damaged_index(generated, tmp_path):
+    copied(generated.checkpoint, tmp_path)
+    (tmp_path / "model.ckpt-28252.index").write_bytes(b"no index")
+    assert "cannot be read (" in refusal(str(tmp_path / "model.ckpt-28252"), generated.config)
+
+
+@pytest.mark.parametrize("layout", ["TF1", "TF2"])
+@pytest.mark.parametrize(
+    "change, parts",
+    [
+        ({"hidden_size": 64}, ["42 of 46", "has shape (40, 32), expected (40, 64)"]),
+        ({"num_hidden_layers": 3}, ["16 of 62", "layer_2/", "is missing"]),
+        ({"num_hidden_layers": 1}, ["0 of 30", "it has 2 layers, expected 1"]),
+        ({"max_position_embeddings": 40}, ["1 of 46", "(48, 32), expected (40, 32)"]),
+    ],
+)
+def test_another_architecture(generated, tf2, layout, change, parts):
+    config = dataclasses.replace(generated.config, **change)
+    line = refusal(generated.checkpoint if layout == "TF1" else tf2, config)
+    assert "not a checkpoint of this architecture" in line and "--bert_config_file" in line
+    assert all(part in line for part in parts), line
+
+
+def test_tf2_knows_its_number_of_heads(generated, tf2):
+    config = dataclasses.replace(generated.config, num_attention_heads=2)
+    assert "has shape (32, 4, 8), expected (32, 2, 16)" in refusal(tf2, config)
+
+
+def test_weights_of_another_type(generated, tmp_path):
+    prefix = str(tmp_path / "model.ckpt-0")
+    weights = generated.weights
+    weights["cls/predictions/output_bias"] = weights["cls/predictions/output_bias"].astype(float)
+    initial.write_name_based(prefix, weights)
+    line = refusal(prefix, generated.config)
+    assert "1 of 46" in line and "output_bias is float64, expected float32" in line

@@ -1,0 +1,45 @@
+"""Converts a TF1 checkpoint to TF2, or a TF2 checkpoint to TF1, as its content tells."""
+
+import os
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
+
+from absl import app, flags, logging
+
+from mlperf_bert.checkpoints import convert
+from mlperf_bert.model.config import BertConfig
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("bert_config_file", None, "Architecture: a bert_config.json.", required=True)
+flags.DEFINE_string(
+    "checkpoint_to_convert", None, "Checkpoint, such as .../model.ckpt-28252.", required=True
+)
+flags.DEFINE_string(
+    "converted_checkpoint_path", None, "Path of the result; no step is added.", required=True
+)
+flags.DEFINE_enum(
+    "converted_model",
+    "pretrainer",
+    convert.CONVERTED_MODELS,
+    "TF2 result: the encoder with both heads, or the encoder alone.",
+)
+
+
+def main(_):
+    logging.set_verbosity(logging.ERROR)
+    try:
+        report = convert.convert(
+            FLAGS.checkpoint_to_convert,
+            FLAGS.converted_checkpoint_path,
+            config=BertConfig.from_json_file(FLAGS.bert_config_file),
+            converted_model=FLAGS.converted_model,
+        )
+    except (ValueError, OSError) as error:
+        sys.exit(f"tf2_encoder_checkpoint_converter.py: {error}")
+    print(report)
+
+
+if __name__ == "__main__":
+    app.run(main)
