@@ -1,0 +1,127 @@
+"""Export to Hugging Face's BertForPreTraining: where fine-tuning on GLUE and SQuAD begins.
+
+The files are written here, without torch or transformers: model.safetensors is a length, a JSON
+header and the raw arrays (https://huggingface.co/docs/safetensors).
+"""
+
+import contextlib
+import dataclasses
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from mlperf_bert.checkpoints import initial, names
+from mlperf_bert.checkpoints.reading import StoredCheckpoint
+from mlperf_bert.model.config import BertConfig
+from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
+
+# Their "gelu" is the exact one; ours, as the reference's, is the tanh approximation.
+_ACTIVATIONS = {"gelu": "gelu_new"}
+_LAYER_NORM_EPSILON = 1e-12  # of the reference and of tf-models
+_LENGTH_BYTES = 8
+
+
+def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str) -> int:
+    """Writes a checkpoint as config.json, model.safetensors, vocab.txt and tokenizer_config.json.
+
+    Args:
+      prefix: checkpoint of either layout, initial or output of a run.
+      output_dir: the directory to make, whole or not at all.
+      config: the architecture of the checkpoint.
+      vocab_file: the vocabulary it was trained with; lower-case English.
+
+    Returns: how many weights were written.
+
+    Raises:
+      ValueError: no such checkpoint, damaged, of another architecture or vocabulary, or
+        `output_dir` exists.
+    """
+    if Path(output_dir).exists():
+        raise ValueError(f"{output_dir} exists; choose another --output_dir, or remove it")
+    _require_vocabulary(vocab_file, config.vocab_size)
+    variables = trained_variables(build_pretrainer(config, seed=0))
+    num_layers = config.num_hidden_layers
+    initial.load_weights(variables, StoredCheckpoint(prefix), num_hidden_layers=num_layers)
+    tensors = hugging_face_tensors(
+        initial.weights_by_tf1_name(variables, num_hidden_layers=num_layers)
+    )
+    tokenizer = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
+    tokenizer["model_max_length"] = config.max_position_embeddings
+    with _directory_beside(Path(output_dir)) as folder:
+        _write_json(folder / "config.json", hugging_face_config(config))
+        _write_json(folder / "tokenizer_config.json", tokenizer)
+        shutil.copyfile(vocab_file, folder / "vocab.txt")
+        write_safetensors(folder / "model.safetensors", tensors)
+    return len(tensors)
+
+
+def hugging_face_config(config: BertConfig) -> dict:
+    """The keys of their BertConfig: ours, and what they need to compute the same."""
+    values = dataclasses.asdict(config)
+    values["hidden_act"] = _ACTIVATIONS.get(config.hidden_act, config.hidden_act)
+    return values | {
+        "architectures": ["BertForPreTraining"],
+        "model_type": "bert",
+        "layer_norm_eps": _LAYER_NORM_EPSILON,
+        "pad_token_id": 0,
+    }
+
+
+def hugging_face_tensors(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """TF1 weights by their names and in their shapes: a kernel is [out, in] there, [in, out] here.
+
+    The matrix of the masked-LM decoder is absent: it is tied to the word embeddings.
+    """
+    return {
+        names.hugging_face_name(name): value.T if name.endswith("/kernel") else value
+        for name, value in weights.items()
+    }
+
+
+def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
+    """Writes float32 arrays: header length (u64), JSON header padded to 8 bytes, arrays."""
+    header, offset = {"__metadata__": {"format": "pt"}}, 0
+    for name, value in sorted(tensors.items()):
+        end = offset + value.nbytes
+        header[name] = {"dtype": "F32", "shape": value.shape, "data_offsets": [offset, end]}
+        offset = end
+    encoded = json.dumps(header, separators=(",", ":")).encode()
+    encoded += b" " * (-len(encoded) % _LENGTH_BYTES)
+    with path.open("wb") as file:
+        file.write(len(encoded).to_bytes(_LENGTH_BYTES, "little") + encoded)
+        for _, value in sorted(tensors.items()):
+            file.write(np.ascontiguousarray(value, dtype="<f4").tobytes())
+
+
+def _require_vocabulary(path: str, vocab_size: int) -> None:
+    if not Path(path).is_file():
+        raise ValueError(
+            f"{path}: no such file; --vocab_file takes the vocab.txt of the checkpoint"
+        )
+    with Path(path).open("rb") as lines:
+        num_tokens = sum(1 for _ in lines)
+    if num_tokens != vocab_size:
+        raise ValueError(
+            f"{path} has {num_tokens} tokens, but the configuration says vocab_size={vocab_size}; "
+            "give the two files that belong together"
+        )
+
+
+def _write_json(path: Path, values: dict) -> None:
+    path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _directory_beside(path: Path) -> Iterator[Path]:
+    """Yields a hidden directory beside, which becomes `path` once all is written."""
+    beside = path.with_name(f".{path.name}.partial")
+    shutil.rmtree(beside, ignore_errors=True)  # what a killed process left
+    try:
+        beside.mkdir(parents=True)
+        yield beside
+        beside.rename(path)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)

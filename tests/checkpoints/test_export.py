@@ -1,0 +1,135 @@
+"""The export computes the same logits in transformers. CPU, 15 s.
+
+transformers and torch are no dependencies of the project: `pip install transformers torch` beside
+it turns on the comparison. Its twin holds the exported bytes to those that passed it.
+"""
+
+import hashlib
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mlperf_bert.checkpoints import initial
+from mlperf_bert.checkpoints.export import export
+from mlperf_bert.model.pretrainer import build_pretrainer, forward, trained_variables
+
+# SHA-256 of model.safetensors from the generated checkpoint, with which transformers 5.23.0 on
+# torch 2.13.0 computed our logits to 1e-5 (the test below).
+VERIFIED_SHA256 = "325fe2fb90e666c0e7a4d6b0983dc5e5300159447dc8420d02c8a35dd68e5c66"
+
+
+def write_vocabulary(path, size: int):
+    path.write_text("".join(f"token{number}\n" for number in range(size)))
+    return str(path)
+
+
+@pytest.fixture
+def exported(start, tmp_path):
+    vocabulary = write_vocabulary(tmp_path / "vocab.txt", start.config.vocab_size)
+    folder = tmp_path / "exported"
+    assert export(start.checkpoint, str(folder), config=start.config, vocab_file=vocabulary) == 46
+    return folder
+
+
+def test_transformers_computes_our_logits(start, exported):
+    reason = "the comparison needs `pip install transformers torch`"
+    torch = pytest.importorskip("torch", reason=reason)
+    transformers = pytest.importorskip("transformers", reason=reason)
+    theirs, report = transformers.BertForPreTraining.from_pretrained(
+        exported, output_loading_info=True
+    )
+    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+
+    random, size = np.random.RandomState(8), (3, 24)
+    features = {
+        "input_ids": random.randint(0, start.config.vocab_size, size),
+        "input_mask": (np.arange(size[1]) < [[24], [17], [9]]).astype(np.int64),
+        "segment_ids": random.randint(0, 2, size),
+        "masked_lm_positions": np.tile(np.arange(9), (3, 1)),
+    }
+    ours = build_pretrainer(start.config, seed=3)
+    layers = start.config.num_hidden_layers
+    initial.load_initial_weights(
+        trained_variables(ours), start.checkpoint, num_hidden_layers=layers
+    )
+    tensors = {name: tf.constant(value, tf.int32) for name, value in features.items()}
+    masked_lm, next_sentence = forward(ours, tensors, training=False)
+    with torch.no_grad():
+        found = theirs.eval()(
+            input_ids=torch.tensor(features["input_ids"]),
+            attention_mask=torch.tensor(features["input_mask"]),
+            token_type_ids=torch.tensor(features["segment_ids"]),
+        )
+    np.testing.assert_allclose(
+        found.prediction_logits[:, :9].numpy(), masked_lm.numpy(), rtol=0, atol=1e-5
+    )
+    np.testing.assert_allclose(
+        found.seq_relationship_logits.numpy(), next_sentence.numpy(), rtol=0, atol=1e-5
+    )
+    assert np.abs(masked_lm.numpy()).max() > 0.1
+
+
+def test_bytes_are_those_that_were_verified(generated, tmp_path):
+    vocabulary = write_vocabulary(tmp_path / "vocab.txt", generated.config.vocab_size)
+    folder = tmp_path / "exported"
+    export(generated.checkpoint, str(folder), config=generated.config, vocab_file=vocabulary)
+    content = (folder / "model.safetensors").read_bytes()
+    assert hashlib.sha256(content).hexdigest() == VERIFIED_SHA256
+    assert (folder / "vocab.txt").read_text() == (tmp_path / "vocab.txt").read_text()
+    config = json.loads((folder / "config.json").read_text())
+    expected = json.loads(generated.config_file.read_text())
+    assert {name: config[name] for name in expected} == expected | {"hidden_act": "gelu_new"}
+    assert config["architectures"] == ["BertForPreTraining"] and config["layer_norm_eps"] == 1e-12
+    assert json.loads((folder / "tokenizer_config.json").read_text()) == {
+        "do_lower_case": True,
+        "model_max_length": 48,
+        "tokenizer_class": "BertTokenizer",
+    }
+
+
+def test_refusals_and_failures_leave_nothing(generated, tmp_path, monkeypatch):
+    vocabulary = write_vocabulary(tmp_path / "vocab.txt", generated.config.vocab_size)
+
+    def refusal(checkpoint=generated.checkpoint, output="out", vocab_file=vocabulary) -> str:
+        before = sorted(tmp_path.iterdir())
+        with pytest.raises((ValueError, OSError)) as error:
+            export(
+                checkpoint, str(tmp_path / output), config=generated.config, vocab_file=vocab_file
+            )
+        assert sorted(tmp_path.iterdir()) == before
+        return str(error.value)
+
+    assert "exists; choose another --output_dir" in refusal(output="vocab.txt")
+    assert "no such checkpoint" in refusal(checkpoint=str(tmp_path / "none"))
+    assert "no such file; --vocab_file takes" in refusal(vocab_file=str(tmp_path / "none"))
+    other = write_vocabulary(tmp_path / "other.txt", 39)
+    assert "has 39 tokens, but the configuration says vocab_size=40" in refusal(vocab_file=other)
+
+    def fill_disk(path, tensors):
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("mlperf_bert.checkpoints.export.write_safetensors", fill_disk)
+    assert "No space left" in refusal()
+
+
+def test_command_line(repository, generated, tmp_path):
+    vocabulary = write_vocabulary(tmp_path / "vocab.txt", generated.config.vocab_size)
+
+    def run(checkpoint):
+        command = [sys.executable, "export_to_hugging_face.py", f"--checkpoint={checkpoint}"]
+        command += [f"--bert_config_file={generated.config_file}", f"--vocab_file={vocabulary}"]
+        command += [f"--output_dir={tmp_path}/out"]
+        return subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=120)
+
+    result = run(tmp_path / "none")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"export_to_hugging_face.py: {tmp_path}/none: no such")
+    assert result.stderr.count("\n") == 1
+    result = run(generated.checkpoint)
+    expected = f"46 weights exported: {tmp_path}/out\n"
+    assert (result.returncode, result.stdout, result.stderr) == (0, expected, "")
