@@ -188,6 +188,8 @@ class TrainingRun:
 
     def _submission(self) -> SubmissionInfo:
         departures = self.config.departures(self.bert_config) + _partial_data(self.files)
+        if self.output.resumes:
+            departures.append(rules.Issue("run", "one from start to end", "one that was resumed"))
         if departures:
             lines = "".join(f"\n  - {departure}" for departure in departures)
             print(f"This run is no submission to the closed division:{lines}", flush=True)

@@ -114,6 +114,10 @@ def test_sigterm_saves_and_the_same_command_goes_on(repository, task, undisturbe
     assert re.findall(r'"run_stop".*"status": "(\w+)"', log) == ["aborted"]
     done = subprocess.run(command(task, output), cwd=repository, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    assert "one from start to end, this run has one that was resumed" in done.stdout
+    resumed_log = (output / "bert.resumed-1.log").read_text()
+    assert resumed_log.count('"run_start"') == resumed_log.count('"run_stop"') == 1
+    assert '"submission_division", "value": "open"' in resumed_log
     assert_same_end(output, undisturbed)
 
 

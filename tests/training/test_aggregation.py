@@ -1,0 +1,112 @@
+"""n micro-batches of b make the update of one batch of n*b, where the two are the same mathematics.
+
+They are where every micro-batch has as many predictions as the next (the masked-LM loss is a mean
+over a micro-batch's predictions) and where clipping waits for the update. CPU, seconds.
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mlperf_bert.data import input_pipeline
+from mlperf_bert.model.config import BertConfig
+from mlperf_bert.model.pretrainer import build_pretrainer
+from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
+from mlperf_bert.optimization.optimizers import OptimizerConfig, create_optimizer
+from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
+from mlperf_bert.training.steps import Trainer
+from tests.training.generated_task import CONFIG, SHAPE
+
+NUM_UPDATES = 3
+
+
+def trainer(*, batch_size: int, steps_per_update: int, clip_after_allreduce: bool) -> Trainer:
+    num_steps = 10 * steps_per_update
+    schedule = WarmupPolynomialDecay(
+        learning_rate=0.01,
+        num_train_steps=num_steps,
+        num_warmup_steps=0,
+        steps_per_update=steps_per_update,
+    )
+    return Trainer(
+        model=build_pretrainer(BertConfig(**CONFIG), seed=3),
+        optimizer=GradientAggregationOptimizer(
+            create_optimizer(OptimizerConfig(), schedule),
+            steps_per_update=steps_per_update,
+            clip_after_allreduce=clip_after_allreduce,
+        ),
+        strategy=tf.distribute.get_strategy(),
+        batch_size=batch_size,
+    )
+
+
+def examples(count: int) -> dict[str, np.ndarray]:
+    """Examples with the same number of predictions each."""
+    random = np.random.RandomState(5)
+    lengths = {name: value.shape[1] for name, value in _synthetic(1).items()}
+    ids = {
+        name: random.randint(5, CONFIG["vocab_size"], (count, lengths[name])).astype(np.int32)
+        for name in ("input_ids", "masked_lm_ids")
+    }
+    positions = np.sort(1 + np.argsort(random.random_sample((count, 31)), axis=1)[:, :6])
+    return {name: np.repeat(value, count, 0) for name, value in _synthetic(1).items()} | {
+        **ids,
+        "masked_lm_positions": positions.astype(np.int32),
+        "next_sentence_labels": random.randint(0, 2, (count, 1)).astype(np.int32),
+    }
+
+
+def _synthetic(batch_size: int) -> dict[str, np.ndarray]:
+    batch = input_pipeline.synthetic_batch(SHAPE, batch_size=batch_size)
+    return {name: value.numpy() for name, value in batch.items()}
+
+
+def train(made: Trainer, data: dict[str, np.ndarray], num_steps: int) -> list[np.ndarray]:
+    dataset = tf.data.Dataset.from_tensor_slices(data).batch(made.batch_size, drop_remainder=True)
+    made.train(iter(dataset), tf.constant(num_steps))
+    return [variable.numpy() for variable in made.variables_to_train]
+
+
+# A constant rate on both sides: with the schedule, update u of 10 would have 1 - u/10 on one side
+# and 1 - (4u+3)/40 on the other, for an update takes the rate of its last micro-batch.
+def test_four_micro_batches_equal_one_batch():
+    data = examples(NUM_UPDATES * 32)
+    one = trainer(batch_size=32, steps_per_update=1, clip_after_allreduce=True)
+    four = trainer(batch_size=8, steps_per_update=4, clip_after_allreduce=True)
+    one.optimizer.optimizer.learning_rate = four.optimizer.optimizer.learning_rate = 0.01
+    before = [variable.numpy() for variable in one.variables_to_train]
+    after_one = train(one, data, NUM_UPDATES)
+    after_four = train(four, data, 4 * NUM_UPDATES)
+    for variable, start, left, right in zip(one.variables_to_train, before, after_one, after_four):
+        if "key/bias" in variable.name:  # no gradient but rounding
+            continue
+        change = np.linalg.norm(left - start)
+        assert change > 0
+        assert np.linalg.norm(left - right) < 1e-4 * change, variable.name
+
+
+def test_nothing_moves_before_the_window_is_full_and_the_accumulators_hold_the_mean():
+    made = trainer(batch_size=8, steps_per_update=4, clip_after_allreduce=False)
+    before = [variable.numpy() for variable in made.variables_to_train]
+    data = examples(32)
+    after = train(made, data, 3)
+    assert all(np.array_equal(left, right) for left, right in zip(before, after))
+    norm = np.sqrt(sum(np.sum(np.square(a.numpy())) for a in made.optimizer.accumulators))
+    assert 0 < norm <= 0.75 + 1e-6  # three gradients, clipped to 1 each, over 4
+    rest = {name: value[24:] for name, value in data.items()}
+    after = train(made, rest, 1)
+    assert not any(np.array_equal(left, right) for left, right in zip(before, after))
+    assert all(not np.any(a.numpy()) for a in made.optimizer.accumulators)
+    assert int(made.optimizer.optimizer.iterations) == 1
+
+
+def test_an_update_takes_the_rate_of_its_last_micro_batch():
+    schedule = WarmupPolynomialDecay(
+        learning_rate=1.0, num_train_steps=20, num_warmup_steps=8, steps_per_update=4
+    )
+    rates = [float(schedule(update)) for update in range(5)]
+    assert rates == pytest.approx([3 / 8, 7 / 8, 9 / 20, 5 / 20, 1 / 20])
+    with pytest.raises(ValueError, match="steps_per_update must be at least 1, got 0"):
+        GradientAggregationOptimizer(
+            create_optimizer(OptimizerConfig(), schedule), steps_per_update=0
+        )
