@@ -1,4 +1,7 @@
-"""Clean-up stage .3: one sentence a line."""
+"""Clean-up stage .3: one sentence a line.
+
+Files named .jsonl or .jsonl.zst, {"text": ...} a line, are read without --input_suffix.
+"""
 
 import argparse
 import os
@@ -7,7 +10,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mlperf_bert.data import segmentation, stages
+from mlperf_bert.data import documents, segmentation, stages
+
+
+def _split(write, input_path: str, output_path: str, punkt: Path) -> None:
+    write(input_path, output_path, punkt)
 
 
 def main() -> None:
@@ -22,9 +29,18 @@ def main() -> None:
         files = stages.input_files(args.data)
         punkt = segmentation.find_punkt(args.punkt, os.environ.get("NLTK_DATA"))
         segmentation.warn_if_not_published(punkt)
-        jobs = [(name + args.input_suffix, name + args.output_suffix, punkt) for name in files]
-        run = segmentation.write_stage_3
-        stages.run(run, jobs, num_workers=args.nworker, description="split sentences")
+        jobs = [
+            (documents.write_sentences, name, name + args.output_suffix, punkt)
+            if documents.is_json_lines(name)
+            else (
+                segmentation.write_stage_3,
+                name + args.input_suffix,
+                name + args.output_suffix,
+                punkt,
+            )
+            for name in files
+        ]
+        stages.run(_split, jobs, num_workers=args.nworker, description="split sentences")
     except (ValueError, OSError) as error:
         sys.exit(f"do_sentence_segmentation.py: {error}")
 

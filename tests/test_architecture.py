@@ -40,7 +40,8 @@ def level_of(room: str) -> int:
 
 def rooms_imported(path: Path) -> set[str]:
     parts = (name.split(".") for name in imports_of(path))
-    return {p[1] for p in parts if p[0] == PACKAGE and len(p) > 1}
+    rooms = set.union(*LEVELS)
+    return {p[1] for p in parts if p[0] == PACKAGE and len(p) > 1 and p[1] in rooms}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)

@@ -2,11 +2,13 @@
 
 import contextlib
 import glob
+from pathlib import Path
 
 from mlperf_bert.data import records
 from mlperf_bert.data.instances import InstanceConfig, batches, make_instances
 from mlperf_bert.data.tokenization import Tokenizer, read_documents
 from mlperf_bert.data.writing import written_beside
+from mlperf_bert.progress import Progress
 
 
 def expand_input(input_file: str) -> list[str]:
@@ -46,16 +48,23 @@ def write_examples(
     tokenizer = Tokenizer(
         vocab_file, do_lower_case=do_lower_case, preserve_unused_tokens=preserve_unused_tokens
     )
-    documents = read_documents(paths, tokenizer)
+    input_bytes = sum(Path(path).stat().st_size for path in paths)
+    with Progress(total=input_bytes, unit="B", description="tokenize") as progress:
+        documents = read_documents(paths, tokenizer, on_bytes=progress.advance)
+        progress.line(f"tokenized {len(documents):,} documents; cutting and masking")
     instances = make_instances(documents, tokenizer.vocabulary, config)
     del documents
     with contextlib.ExitStack() as files:
         written = [files.enter_context(written_beside(name)) for name in outputs]
+        progress = files.enter_context(
+            Progress(total=len(instances), unit="examples", description="write")
+        )
         for batch in batches(instances, tokenizer.vocabulary, config):
             if len(written) == 1:
                 written[0].write(records.encode_records(batch))
             else:
                 _deal_out(batch, written)
+            progress.advance(len(batch.weights))
     return len(instances)
 
 

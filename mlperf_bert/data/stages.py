@@ -3,11 +3,10 @@
 import concurrent.futures
 import glob
 import os
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from tqdm import tqdm
+from mlperf_bert.progress import Progress
 
 
 def input_files(pattern: str) -> list[str]:
@@ -55,21 +54,17 @@ def run(
       whatever the first failing call raises; calls not yet begun are dropped.
     """
     jobs = list(jobs)
-    with concurrent.futures.ProcessPoolExecutor(min(num_workers, len(jobs))) as pool:
+    with (
+        concurrent.futures.ProcessPoolExecutor(min(num_workers, len(jobs))) as pool,
+        Progress(total=len(jobs), unit="files", description=description) as progress,
+    ):
         futures = [pool.submit(function, *job) for job in jobs]
-        bar = tqdm(
-            concurrent.futures.as_completed(futures),
-            total=len(jobs),
-            desc=description,
-            unit="file",
-            disable=not sys.stderr.isatty(),
-        )
         try:
-            for future in bar:
+            for future in concurrent.futures.as_completed(futures):
                 future.result()
+                progress.advance(1)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    if not sys.stderr.isatty():
-        print(f"{description}: {len(jobs)} files", file=sys.stderr, flush=True)
+        progress.line(f"{description}: {len(jobs)} files done")
     return [future.result() for future in futures]

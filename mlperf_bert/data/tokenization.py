@@ -6,6 +6,7 @@ of more than 200 characters is unknown. Characters are what Python 3.7 takes the
 """
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -148,20 +149,27 @@ def _read(path: str) -> str:
         raise ValueError(f"{path}: byte {error.start} is not UTF-8; make the file anew") from error
 
 
-def read_documents(paths: list[str], tokenizer: Tokenizer) -> list[list[np.ndarray]]:
+def read_documents(
+    paths: list[str], tokenizer: Tokenizer, *, on_bytes: Callable[[int], None] = lambda _: None
+) -> list[list[np.ndarray]]:
     """Documents of sentences of token ids [length] int32; blank lines end a document.
 
-    A document goes on from one file into the next unless a blank line stands between.
+    A document goes on from one file into the next unless a blank line stands between. `on_bytes`
+    is called at every blank line with the bytes read since the last.
 
     Raises:
       ValueError: bytes that are not UTF-8, or no document at all.
     """
     documents: list[list[np.ndarray]] = [[]]
     for path in paths:
+        num_bytes = 0
         for line in _read(path).split("\n"):
+            num_bytes += len(line.encode()) + 1
             stripped = line.strip()
             if not stripped:
                 documents.append([])
+                on_bytes(num_bytes)
+                num_bytes = 0
             elif ids := tokenizer.tokenize(stripped):
                 documents[-1].append(np.array(ids, np.int32))
     documents = [document for document in documents if document]

@@ -13,7 +13,8 @@ import tensorflow as tf
 
 from mlperf_bert.mlperf.log import Run
 from mlperf_bert.model.metrics import Evaluation
-from mlperf_bert.training.reporting import MetricsWriter, Progress
+from mlperf_bert.progress import Progress
+from mlperf_bert.training.reporting import MetricsWriter
 from mlperf_bert.training.steps import LOSSES, Trainer
 
 

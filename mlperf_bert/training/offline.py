@@ -16,10 +16,10 @@ from mlperf_bert.data.input_pipeline import ExampleShape
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
+from mlperf_bert.progress import Progress
 from mlperf_bert.training import strategy
 from mlperf_bert.training.evaluation import Evaluator
 from mlperf_bert.training.output import RECORD_NAME
-from mlperf_bert.training.reporting import Progress
 
 SECONDS_BETWEEN_LOOKS = 2.0
 RESULTS_TEXT = "eval_results.txt"

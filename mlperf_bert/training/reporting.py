@@ -1,14 +1,9 @@
-"""What a run tells while it trains: metrics.jsonl, TensorBoard summaries, a bar or plain lines."""
+"""What a run writes down while it trains: metrics.jsonl and TensorBoard summaries."""
 
 import json
-import sys
-import time
 from pathlib import Path
 
 import tensorflow as tf
-from tqdm import tqdm
-
-SECONDS_BETWEEN_LINES = 10
 
 
 class MetricsWriter:
@@ -43,42 +38,3 @@ class MetricsWriter:
         partial = self._path.with_suffix(".partial")
         partial.write_text("".join(kept), encoding="utf-8")
         partial.replace(self._path)
-
-
-class Progress:
-    """A bar on a terminal, a line every ten seconds elsewhere."""
-
-    def __init__(self, *, total: int, initial: int, unit: str, description: str):
-        self._bar = None
-        if sys.stderr.isatty():
-            self._bar = tqdm(total=total, initial=initial, unit=unit, desc=description)
-        self._total, self._done, self._unit, self._description = total, initial, unit, description
-        self._initial, self._began = initial, time.monotonic()
-        self._next_line = self._began + SECONDS_BETWEEN_LINES
-
-    def advance(self, amount: int, note: str = "") -> None:
-        """Moves on by `amount` units; `note` stands at the end."""
-        self._done += amount
-        if self._bar:
-            self._bar.set_postfix_str(note, refresh=False)
-            self._bar.update(amount)
-        elif time.monotonic() >= self._next_line:
-            self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
-            rate = (self._done - self._initial) / (time.monotonic() - self._began)
-            left = tqdm.format_interval((self._total - self._done) / rate)
-            self.line(
-                f"{self._description}: {self._done:,} of {self._total:,} {self._unit}, "
-                f"{rate:,.0f}/s, at most {left} left, {note}"
-            )
-
-    def line(self, text: str) -> None:
-        """A line of its own, above the bar."""
-        if self._bar:
-            self._bar.write(text, file=sys.stderr)
-        else:
-            print(text, file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        """Leaves the bar as it stands."""
-        if self._bar:
-            self._bar.close()

@@ -19,10 +19,11 @@ from mlperf_bert.model.config import BertConfig
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.optimizers import OptimizerConfig, create_optimizer
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
+from mlperf_bert.progress import Progress
 from mlperf_bert.training import loop, strategy
 from mlperf_bert.training.evaluation import Evaluator
 from mlperf_bert.training.output import OutputDirectory, Result
-from mlperf_bert.training.reporting import MetricsWriter, Progress
+from mlperf_bert.training.reporting import MetricsWriter
 from mlperf_bert.training.steps import Trainer
 
 

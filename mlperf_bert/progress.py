@@ -1,0 +1,68 @@
+"""How long work tells where it is: a bar on a terminal, a plain line now and then elsewhere."""
+
+import sys
+import time
+
+from tqdm import tqdm
+
+SECONDS_BETWEEN_LINES = 10
+
+
+class Progress:
+    """Counts what is done; standard error gets rate and time left."""
+
+    def __init__(self, *, total: int, unit: str, description: str, initial: int = 0):
+        """Starts at `initial` of `total`; the unit "B" is shown in kB, MB and so on."""
+        self._scaled = unit == "B"
+        self._bar = None
+        if sys.stderr.isatty():
+            self._bar = tqdm(
+                total=total,
+                initial=initial,
+                unit=unit,
+                unit_scale=self._scaled,
+                desc=description,
+                dynamic_ncols=True,
+            )
+        self._total, self._done, self._unit, self._description = total, initial, unit, description
+        self._initial, self._began = initial, time.monotonic()
+        self._next_line = self._began + SECONDS_BETWEEN_LINES
+
+    def advance(self, amount: int, note: str = "") -> None:
+        """Moves on by `amount` units; `note` stands at the end."""
+        self._done += amount
+        if self._bar is not None:
+            self._bar.set_postfix_str(note, refresh=False)
+            self._bar.update(amount)
+        elif time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
+            self.line(self._state() + (f", {note}" if note else ""))
+
+    def line(self, text: str) -> None:
+        """A line of its own, above the bar."""
+        if self._bar is not None:
+            self._bar.write(text, file=sys.stderr)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Leaves the bar as it stands."""
+        if self._bar is not None:
+            self._bar.close()
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *exc_info) -> None:
+        self.close()
+
+    def _state(self) -> str:
+        rate = (self._done - self._initial) / max(time.monotonic() - self._began, 1e-9)
+        left = tqdm.format_interval((self._total - self._done) / rate) if rate else "?"
+        return (
+            f"{self._description}: {self._amount(self._done)} of {self._amount(self._total)}"
+            f"{'' if self._scaled else ' ' + self._unit}, {self._amount(rate)}/s, {left} left"
+        )
+
+    def _amount(self, number: float) -> str:
+        return f"{tqdm.format_sizeof(number)}B" if self._scaled else f"{number:,.0f}"

@@ -1,0 +1,100 @@
+"""JSON lines, plain and compressed, become what stage .3 makes of extracted articles."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import zstandard
+
+from mlperf_bert.data import documents, segmentation, stages
+from tests.data.test_cleanup_stages import small_splitter
+
+TEXTS = [
+    "It rains. He stays in.\nDr. No left.",
+    "",
+    "  \n ",
+    "“So.” Then\r\ngo on!",
+    "Ünï—end",
+]
+EXPECTED = "\nIt rains.\nHe stays in.\nDr. No left.\n\n“So.” Then\ngo on!\n\nÜnï—end\n\n"
+
+
+@pytest.fixture
+def punkt(tmp_path):
+    tables = small_splitter()._tables
+    segmentation.write_tables(
+        segmentation.PunktTables(
+            frozenset(tables.abbrev_types),
+            frozenset(tables.collocations),
+            frozenset(tables.sent_starters),
+            dict(tables.ortho_context),
+        ),
+        tmp_path / "punkt",
+    )
+    return tmp_path / "punkt"
+
+
+def json_lines(texts=TEXTS) -> bytes:
+    return b"".join(json.dumps({"text": text, "id": 1}).encode() + b"\n" for text in texts)
+
+
+def run_script(repository, tmp_path, punkt, *flags):
+    script = repository / "cleanup_scripts" / "do_sentence_segmentation.py"
+    command = [sys.executable, script, f"--data={tmp_path}/*", f"--punkt={punkt}", *flags]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_all_forms_give_the_lines_of_stage_3(repository, tmp_path, punkt):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    frames = zstandard.compress(json_lines(TEXTS[:2])) + zstandard.compress(json_lines(TEXTS[2:]))
+    (folder / "a.jsonl").write_bytes(json_lines())
+    (folder / "b.jsonl.zst").write_bytes(zstandard.compress(json_lines()))
+    (folder / "c.jsonl.zst").write_bytes(frames)
+    result = run_script(repository, folder, punkt)
+    assert result.returncode == 0, result.stderr
+    for name in ("a.jsonl", "b.jsonl.zst", "c.jsonl.zst"):
+        assert (folder / f"{name}.3").read_text(encoding="utf-8") == EXPECTED
+
+
+def test_articles_of_two_files_stay_apart_in_a_part(tmp_path, punkt):
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / name).write_bytes(json_lines([f"This is {name[0]}."]))
+        documents.write_sentences(str(tmp_path / name), str(tmp_path / f"{name}.3"), punkt)
+    joined = "".join(stages.read_text(str(tmp_path / f"{n}.jsonl.3"))[:-1] for n in "ab")
+    assert joined == "\nThis is a.\n\nThis is b.\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"text": "a"}\n{"text": \n', "line 2: not JSON"),
+        (b'{"text": "a"}\n\n[1]\n', 'line 3: expected an object {"text"'),
+        (b'{"txt": "a"}\n', 'line 1: expected an object {"text"'),
+        (b'{"text": "\xff"}\n', "line 1: not JSON"),
+    ],
+)
+def test_bad_lines_are_named(repository, tmp_path, punkt, content, message):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "bad.jsonl").write_bytes(content)
+    result = run_script(repository, folder, punkt)
+    assert result.returncode == 1
+    assert f"{folder}/bad.jsonl: {message}" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert sorted(path.name for path in folder.iterdir()) == ["bad.jsonl"]
+
+
+@pytest.mark.parametrize("kept_bytes", [0.5, 0.99])
+def test_a_compressed_file_cut_off_is_damaged_not_short(tmp_path, kept_bytes):
+    content = zstandard.compress(json_lines([f"Text {n}, {n * n}." for n in range(2000)]))
+    path = tmp_path / "cut.jsonl.zst"
+    path.write_bytes(content[: int(kept_bytes * len(content))])
+    with pytest.raises(ValueError, match=r"cut\.jsonl\.zst: damaged behind line .*fetch the file"):
+        list(documents.read_texts(str(path)))
+    path.write_bytes(b"no zstd at all")
+    with pytest.raises(ValueError, match="damaged behind line 0"):
+        list(documents.read_texts(str(path)))
+    with pytest.raises(ValueError, match="no such file"):
+        list(documents.read_texts(str(tmp_path / "absent.jsonl")))
