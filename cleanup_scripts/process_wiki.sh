@@ -5,7 +5,7 @@
 #
 # Quote the glob. The stages leave .1 to .4 beside the raw files. Environment, with the benchmark's
 # values: NUM_TEST_ARTICLES=10000 BLOCK_SIZE=26.92 (MB) RESULTS=./results NWORKER=(cores)
-# PUNKT=(nltk's punkt_tab/english) PYTHON=python3
+# PUNKT=(nltk's punkt_tab/english) PYTHON=(the checkout's .venv, else python3)
 set -euo pipefail
 
 if [ $# -ne 1 ]; then
@@ -13,7 +13,7 @@ if [ $# -ne 1 ]; then
   exit 2
 fi
 scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-python=${PYTHON:-python3}
+python=$("$scripts/interpreter.sh")
 results=${RESULTS:-./results}
 workers=${NWORKER:-$(nproc)}
 

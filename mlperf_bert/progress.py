@@ -9,7 +9,11 @@ SECONDS_BETWEEN_LINES = 10
 
 
 class Progress:
-    """Counts what is done; standard error gets rate and time left."""
+    """Counts what is done; standard error gets rate and time left.
+
+    Attributes:
+      done: units so far, `initial` included.
+    """
 
     def __init__(self, *, total: int, unit: str, description: str, initial: int = 0):
         """Starts at `initial` of `total`; the unit "B" is shown in kB, MB and so on."""
@@ -24,13 +28,14 @@ class Progress:
                 desc=description,
                 dynamic_ncols=True,
             )
-        self._total, self._done, self._unit, self._description = total, initial, unit, description
+        self.done = initial
+        self._total, self._unit, self._description = total, unit, description
         self._initial, self._began = initial, time.monotonic()
         self._next_line = self._began + SECONDS_BETWEEN_LINES
 
     def advance(self, amount: int, note: str = "") -> None:
         """Moves on by `amount` units; `note` stands at the end."""
-        self._done += amount
+        self.done += amount
         if self._bar is not None:
             self._bar.set_postfix_str(note, refresh=False)
             self._bar.update(amount)
@@ -57,10 +62,11 @@ class Progress:
         self.close()
 
     def _state(self) -> str:
-        rate = (self._done - self._initial) / max(time.monotonic() - self._began, 1e-9)
-        left = tqdm.format_interval((self._total - self._done) / rate) if rate else "?"
+        rate = (self.done - self._initial) / max(time.monotonic() - self._began, 1e-9)
+        known = rate > 0 and self._total >= self.done
+        left = tqdm.format_interval((self._total - self.done) / rate) if known else "?"
         return (
-            f"{self._description}: {self._amount(self._done)} of {self._amount(self._total)}"
+            f"{self._description}: {self._amount(self.done)} of {self._amount(self._total)}"
             f"{'' if self._scaled else ' ' + self._unit}, {self._amount(rate)}/s, {left} left"
         )
 

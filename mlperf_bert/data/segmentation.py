@@ -196,6 +196,9 @@ def _with_closing_punctuation(text: str, slices: list[tuple[int, int]]) -> Itera
             yield text[start:stop]
 
 
+# Where nltk fetches from; None is its own place.
+PUNKT_INDEX_URL: str | None = None
+
 # Where nltk keeps its data, in its order.
 USUAL_PLACES = (
     "~/nltk_data",
@@ -231,6 +234,28 @@ def find_punkt(folder: str | None = None, nltk_data: str | None = None) -> Path:
     if missing:
         raise ValueError(f"{path}: {', '.join(missing)} missing; --punkt names a folder with them")
     return path
+
+
+def find_or_fetch_punkt(folder: str | None = None, nltk_data: str | None = None) -> Path:
+    """As `find_punkt`, but nltk's downloader is tried before an error."""
+    try:
+        return find_punkt(folder, nltk_data)
+    except ValueError:
+        target = Path((nltk_data or "").split(":")[0] or USUAL_PLACES[0]).expanduser()
+        if folder is not None or not fetch_punkt(target):
+            raise
+        return find_punkt(folder, nltk_data)
+
+
+def fetch_punkt(nltk_data: Path) -> bool:
+    """Fetches punkt_tab into `nltk_data` with nltk's downloader; returns whether it succeeded."""
+    from nltk.downloader import Downloader  # slow to import, and seldom needed
+
+    print(f"fetching nltk's punkt_tab into {nltk_data}", file=sys.stderr, flush=True)
+    nltk_data.mkdir(parents=True, exist_ok=True)
+    return Downloader(PUNKT_INDEX_URL).download(
+        "punkt_tab", download_dir=str(nltk_data), quiet=True
+    )
 
 
 def warn_if_not_published(folder: Path) -> None:

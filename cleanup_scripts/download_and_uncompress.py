@@ -1,0 +1,73 @@
+"""Fetches the published files and checks every byte against the published table.
+
+    download_and_uncompress.sh [--base_url=URL] [config tf1 tf2 dump text punkt]
+
+The published place is the drive folder that the benchmark's dataset.md links; it asks for a
+browser. Serve what you took from there (or a mirror) under one base URL: bert_config.json,
+vocab.txt, tf1_ckpt/, tf2_ckpt/, the dump's .bz2, results_text.tar.gz. Files that lie in --out_dir
+already are only checked, so without --base_url the command tells what is missing or wrong.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from mlperf_bert.data import download, segmentation
+
+PUNKT = "punkt"
+DEFAULT = ("config", "tf1", "tf2", "dump")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    choices = [*download.GROUPS, PUNKT]
+    parser.add_argument("what", nargs="*", help=f"of {' '.join(choices)}; {' '.join(DEFAULT)}")
+    parser.add_argument("--base_url", help="where the files lie")
+    parser.add_argument("--out_dir", default="./wiki", help="where to")
+    args = parser.parse_args()
+    if unknown := sorted(set(args.what) - set(choices)):
+        parser.error(f"{unknown[0]}: choose of {' '.join(choices)}")
+    try:
+        problems = _bring(args.what or DEFAULT, args.base_url, Path(args.out_dir))
+    except OSError as error:
+        sys.exit(f"download_and_uncompress.sh: {error}")
+    if problems:
+        lines = "\n  ".join(problems)
+        sys.exit(f"download_and_uncompress.sh: {len(problems)} not right:\n  {lines}")
+
+
+def _bring(what: list[str], base_url: str | None, folder: Path) -> list[str]:
+    problems = []
+    for name in what:
+        if name == PUNKT:
+            problems += _punkt()
+            continue
+        wrong = download.fetch_group(download.GROUPS[name], base_url, folder)
+        problems += wrong
+        try:
+            if name == "dump" and not wrong:
+                download.uncompress_dump(folder)
+            if name == "text" and not wrong:
+                download.unpack_text(folder / download.TEXT_ARCHIVE, folder / "results")
+        except ValueError as error:
+            problems.append(str(error))
+    return problems
+
+
+def _punkt() -> list[str]:
+    try:
+        folder = segmentation.find_or_fetch_punkt(None, os.environ.get("NLTK_DATA"))
+        segmentation.warn_if_not_published(folder)
+        print(f"{folder}: nltk's punkt_tab")
+    except ValueError as error:
+        return [str(error)]
+    return []
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+"""Fetching the published files from a loopback server that misbehaves in every way."""
+
+import bz2
+import dataclasses
+import hashlib
+import http.server
+import io
+import re
+import subprocess
+import sys
+import tarfile
+import threading
+import urllib.request
+import zipfile
+
+import pytest
+
+from mlperf_bert.data import download, manifest, segmentation
+from mlperf_bert.data.download import PublishedFile
+
+CONTENT = bytes(range(256)) * 2000
+MD5 = hashlib.md5(CONTENT).hexdigest()
+PUBLISHED = PublishedFile("vocab.txt", len(CONTENT), MD5)
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Serves CONTENT; the server's `plan` has one misbehaviour for each of the next requests."""
+
+    def do_GET(self):
+        server = self.server
+        server.ranges.append(self.headers.get("Range"))
+        behaviour = server.plan.pop(0) if server.plan else "serve"
+        content = server.files.get(self.path)
+        if behaviour.startswith("status "):
+            self.send_error(int(behaviour.split()[1]))
+        elif content is None:
+            self.send_error(404)
+        elif behaviour == "drop":
+            self.connection.close()
+        else:
+            self._serve(content, behaviour)
+
+    def _serve(self, content, behaviour):
+        start = 0
+        found = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
+        if found and behaviour != "ignore range":
+            start = int(found[1])
+            if start >= len(content):
+                self.send_response(416)
+                self.send_header("Content-Range", f"bytes */{len(content)}")
+                self.end_headers()
+                return
+            self.send_response(206)
+        else:
+            self.send_response(200)
+        body = content[start:]
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if behaviour == "wrong bytes":
+            body = b"x" * len(body)
+        if behaviour == "half":
+            body = body[: len(body) // 2]
+        self.wfile.write(body)
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture
+def server():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.files, server.plan, server.ranges = {"/vocab.txt": CONTENT}, [], []
+    server.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def fetch(server, path, published=PUBLISHED):
+    pauses = []
+    download.fetch(f"{server.url}/vocab.txt", path, published, wait=pauses.append)
+    return pauses
+
+
+@pytest.mark.parametrize(
+    ("plan", "pauses"),
+    [
+        ([], []),
+        (["drop"], [1]),
+        (["half", "half", "half"], [1, 1, 1]),
+        (["half", "ignore range"], [1]),
+        (["status 503", "status 429", "half", "drop"], [1, 2, 1, 2]),
+    ],
+)
+def test_all_bytes_arrive_over_bad_connections(server, tmp_path, plan, pauses):
+    server.plan = list(plan)
+    assert fetch(server, tmp_path / "vocab.txt") == pauses
+    assert (tmp_path / "vocab.txt").read_bytes() == CONTENT
+    assert [path.name for path in tmp_path.iterdir()] == ["vocab.txt"]
+
+
+def test_a_later_call_goes_on_where_the_first_gave_up(server, tmp_path):
+    server.plan = ["half"] + ["drop"] * download.TRIES_WITHOUT_PROGRESS
+    with pytest.raises(ValueError, match=r"gave up after 5 tries .*run again to go on"):
+        fetch(server, tmp_path / "vocab.txt")
+    assert not (tmp_path / "vocab.txt").exists()
+    fetch(server, tmp_path / "vocab.txt")
+    assert server.ranges[-1] == f"bytes={len(CONTENT) // 2}-"
+    assert (tmp_path / "vocab.txt").read_bytes() == CONTENT
+
+
+def test_a_complete_part_needs_no_byte_more(server, tmp_path):
+    (tmp_path / ".vocab.txt.partial").write_bytes(CONTENT)
+    fetch(server, tmp_path / "vocab.txt")
+    assert (tmp_path / "vocab.txt").read_bytes() == CONTENT
+
+
+def test_a_part_of_another_file_is_dropped(server, tmp_path):
+    (tmp_path / ".vocab.txt.partial").write_bytes(CONTENT + b"more")
+    fetch(server, tmp_path / "vocab.txt")
+    assert (tmp_path / "vocab.txt").read_bytes() == CONTENT
+
+
+def test_wrong_bytes_are_refused_and_not_kept(server, tmp_path):
+    server.plan = ["wrong bytes"]
+    with pytest.raises(ValueError, match=r"not the published file \(MD5 \w+, published is"):
+        fetch(server, tmp_path / "vocab.txt")
+    server.files["/vocab.txt"] = CONTENT[:-1]
+    with pytest.raises(ValueError, match=r"not the published file \(511,999 bytes, published are"):
+        fetch(server, tmp_path / "vocab.txt")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_the_server_lacks_is_said_at_once(server, tmp_path):
+    with pytest.raises(ValueError, match="404 Not Found; check the base URL"):
+        download.fetch(f"{server.url}/absent", tmp_path / "absent", PUBLISHED, wait=pytest.fail)
+
+
+def test_a_disk_too_small_is_said_before(server, tmp_path):
+    huge = PublishedFile("vocab.txt", 1 << 60, MD5)
+    with pytest.raises(ValueError, match=r"needs 1,152,921,.* free; make room"):
+        fetch(server, tmp_path / "vocab.txt", huge)
+    assert server.ranges == []
+
+
+def test_the_script_checks_what_is_there_and_tells_what_is_missing(repository, tmp_path, server):
+    server.files = {"/bert_config.json": b"{}"}
+    (tmp_path / "vocab.txt").write_bytes(CONTENT)
+
+    def run(*arguments):
+        script = repository / "cleanup_scripts" / "download_and_uncompress.sh"
+        command = [script, f"--out_dir={tmp_path}", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    result = run("config", "tf1", "text")
+    assert result.returncode == 1
+    assert "6 not right" in result.stderr
+    assert "bert_config.json: missing, and no base URL given" in result.stderr
+    assert "vocab.txt: 512,000 bytes, published are 231,508; remove it" in result.stderr
+    assert "tf1_ckpt/model.ckpt-28252.meta: missing" in result.stderr
+    result = run("config", f"--base_url={server.url}")
+    assert "bert_config.json: not the published file (2 bytes" in result.stderr
+    assert run("confg").returncode == 2
+    assert "Traceback" not in result.stderr
+
+
+def test_the_published_vocabulary_passes(repository, shared, tmp_path):
+    (tmp_path / "vocab.txt").symlink_to(shared / "data" / "vocab.txt")
+    vocabulary = [file for file in download.GROUPS["config"] if file.path == "vocab.txt"]
+    assert download.fetch_group(vocabulary, None, tmp_path) == []
+
+
+def test_the_dump_is_uncompressed_and_checked(tmp_path, monkeypatch):
+    xml = PublishedFile(download.DUMP, len(CONTENT), MD5)
+    monkeypatch.setattr(download, "UNCOMPRESSED_DUMP", xml)
+    archive = tmp_path / f"{download.DUMP}.bz2"
+    whole = bz2.compress(CONTENT)
+    for content, message in [
+        (whole[:-20], "cut off; remove it"),
+        (bz2.compress(CONTENT[:-1]), "uncompressed its MD5 is"),
+        (b"no bz2", "Invalid data stream"),
+    ]:
+        archive.write_bytes(content)
+        with pytest.raises((ValueError, OSError), match=message):
+            download.uncompress_dump(tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == [archive.name]
+    archive.write_bytes(whole)
+    download.uncompress_dump(tmp_path)
+    assert (tmp_path / download.DUMP).read_bytes() == CONTENT
+    download.uncompress_dump(tmp_path)  # is there, is checked
+    (tmp_path / download.DUMP).write_bytes(CONTENT[1:])
+    with pytest.raises(ValueError, match="511,999 bytes, published are 512,000"):
+        download.uncompress_dump(tmp_path)
+
+
+def test_the_text_is_unpacked_wherever_it_lies_and_checked(tmp_path, monkeypatch):
+    texts = {"eval.txt": b"a\n", "eval.md5": b"0\n", "part-00000-of-00500": b"text\n"}
+    monkeypatch.setattr(download, "PUBLISHED_PARTS", {"part-00000-of-00500"})
+    digests = {n: (len(c), hashlib.md5(c).hexdigest()) for n, c in texts.items()}
+    monkeypatch.setattr(download, "PUBLISHED_TEXT", digests)
+    archive = tmp_path / "results_text.tar.gz"
+
+    def pack(entries):
+        with tarfile.open(archive, "w:gz") as file:
+            for name, content in entries.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                file.addfile(member, io.BytesIO(content))
+
+    pack({"../outside.txt": b"!"} | {f"results4/{name}": c for name, c in texts.items()})
+    download.unpack_text(archive, tmp_path / "results")
+    found = {path.name: path.read_bytes() for path in (tmp_path / "results").iterdir()}
+    assert found == texts
+    pack({"results4/eval.txt": b"other"})
+    with pytest.raises(ValueError, match=r"lacks 2 files, eval\.md5 is the first"):
+        download.unpack_text(archive, tmp_path / "lacking")
+    pack(texts | {"eval.txt": b"b\n"})
+    with pytest.raises(ValueError, match=r"eval\.txt: MD5"):
+        download.unpack_text(archive, tmp_path / "other")
+    archive.write_bytes(archive.read_bytes()[:40])
+    with pytest.raises(ValueError, match=r"damaged .*remove it and fetch it anew"):
+        download.unpack_text(archive, tmp_path / "damaged")
+
+
+def test_punkt_is_fetched_from_an_index_when_missing(server, tmp_path, monkeypatch):
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name in segmentation.PUBLISHED_SHA256:
+            archive.writestr(f"punkt_tab/english/{name}", "")
+    zipped = content.getvalue()
+    server.files["/punkt_tab.zip"] = zipped
+    server.files["/index.xml"] = (
+        f'<nltk_data><packages><package id="punkt_tab" subdir="tokenizers" unzip="1" '
+        f'size="{len(zipped)}" unzipped_size="0" checksum="{hashlib.md5(zipped).hexdigest()}" '
+        f'url="{server.url}/punkt_tab.zip"/></packages><collections/></nltk_data>'
+    ).encode()
+    monkeypatch.setattr(segmentation, "USUAL_PLACES", ())
+    index = f"{server.url}/index.xml"
+    monkeypatch.setattr(segmentation, "PUNKT_INDEX_URL", index)
+    monkeypatch.setattr("nltk.downloader.urlopen", urllib.request.urlopen)  # nltk bars loopback
+    found = segmentation.find_or_fetch_punkt(None, str(tmp_path))
+    assert found == tmp_path / "tokenizers/punkt_tab/english"
+    server.files.clear()
+    with pytest.raises(ValueError, match="the sentence splitter's tables are missing"):
+        segmentation.find_or_fetch_punkt(None, str(tmp_path / "other"))
+
+
+def test_importing_fetches_nothing(repository):
+    code = (
+        "import socket, sys\n"
+        "def refuse(*_): raise SystemExit('network at import time')\n"
+        "socket.socket.connect = refuse\n"
+        "import mlperf_bert.data.segmentation, mlperf_bert.data.download\n"
+        "assert 'nltk' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=repository)
+
+
+def test_the_table_covers_the_text_facts():
+    assert manifest.PUBLISHED_TEXT.keys() <= manifest.PUBLISHED_PARTS | {"eval.txt", "eval.md5"}
+    for group in download.GROUPS.values():
+        for file in group:
+            assert file.md5 is None or re.fullmatch(r"[0-9a-f]{32}", file.md5)
+            assert dataclasses.asdict(file)["path"]
