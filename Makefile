@@ -43,9 +43,10 @@ format: setup
 # No index or find-links line may enter the lock files: whoever installs chooses the index.
 LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --no-header --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --python-version 3.11
+# What users install is what is tested: a subset of the development lock.
 lock: setup
-	$(LOCK) --output-file requirements.lock
 	$(LOCK) --group dev --output-file requirements-dev.lock
+	$(LOCK) --constraint requirements-dev.lock --output-file requirements.lock
 
 clean:
 	rm -rf build
