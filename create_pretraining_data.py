@@ -4,6 +4,7 @@ With --output_file all input becomes one set of examples, as in the reference. W
 every input file becomes a TFRecord of the same name, in parallel, resumable, with a manifest.
 """
 
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -34,6 +35,9 @@ flags.DEFINE_string("output_dir", None, "Folder for one TFRecord per input file,
 flags.DEFINE_integer("nworker", 0, "Parts of --output_dir made at once; 0: one per core.")
 flags.DEFINE_float("memory_budget_gib", 0, "Lowers --nworker to fit; 0: no limit.")
 flags.DEFINE_integer("examples_per_part", 0, "With --output_dir: the first so many; 0: all.")
+flags.DEFINE_string(
+    "beam_options", None, "Make --output_dir with Apache Beam: its options, as '--runner=...'."
+)
 flags.DEFINE_bool("verify", False, "Only check --output_dir against its manifest, make nothing.")
 
 _REQUIRED = ("input_file", "vocab_file")
@@ -86,17 +90,31 @@ def _make_file() -> None:
 
 def _make_dataset() -> None:
     started = time.monotonic()
-    found, made = write_dataset(
-        input_file=FLAGS.input_file,
-        output_dir=FLAGS.output_dir,
-        config=_config(),
-        nworker=FLAGS.nworker,
-        memory_budget_bytes=FLAGS.memory_budget_gib * 2**30,
-    )
+    where = {"input_file": FLAGS.input_file, "output_dir": FLAGS.output_dir}
+    if FLAGS.beam_options is not None:
+        found, made = _beam().write_dataset(
+            **where, config=_config(), beam_options=shlex.split(FLAGS.beam_options)
+        )
+    else:
+        found, made = write_dataset(
+            **where,
+            config=_config(),
+            nworker=FLAGS.nworker,
+            memory_budget_bytes=FLAGS.memory_budget_gib * 2**30,
+        )
     seconds = time.monotonic() - started
     needed = MEAN_SAMPLES_TO_CONVERGE
     print(overview.summary(found, num_made=len(made), seconds=seconds, samples_needed=needed))
-    print(f"histograms: {overview.save_picture(found, Path(FLAGS.output_dir))}")
+    if "://" not in FLAGS.output_dir:
+        print(f"histograms: {overview.save_picture(found, Path(FLAGS.output_dir))}")
+
+
+def _beam():
+    try:
+        from mlperf_bert.data import beam_pipeline
+    except ModuleNotFoundError as error:
+        raise ValueError("--beam_options needs Apache Beam: pip install apache-beam") from error
+    return beam_pipeline
 
 
 def _verify() -> None:

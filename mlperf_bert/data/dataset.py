@@ -14,7 +14,7 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -24,7 +24,7 @@ import numpy as np
 from mlperf_bert.data import manifest, records
 from mlperf_bert.data.examples import expand_input
 from mlperf_bert.data.instances import InstanceConfig, batches, make_instances
-from mlperf_bert.data.manifest import Manifest, Part
+from mlperf_bert.data.manifest import Manifest, Part, digest
 from mlperf_bert.data.tokenization import Tokenizer, read_documents
 from mlperf_bert.data.writing import written_beside
 from mlperf_bert.progress import Progress
@@ -113,7 +113,11 @@ def write_dataset(
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         _acquire(lock, folder)
-        found = _open_manifest(folder, config, inputs)
+        there = [name for name in inputs if (folder / name).exists()]
+        before = manifest.load(folder)
+        found = open_manifest(before, config, there, folder)
+        if before is None:
+            found.save(folder)
         missing = {n: p for n, p in inputs.items() if not _is_done(folder, found, n, p)}
         if missing:
             _warm_up(tokenizer, config.instances)
@@ -124,9 +128,7 @@ def write_dataset(
                 found.save(folder)
             else:
                 failures[name] = result
-    if failures:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in sorted(failures.items()))
-        raise ValueError(f"{len(failures)} of {len(inputs)} parts failed, run again: {reasons}")
+    manifest.raise_failures(failures, len(inputs))
     return found, sorted(missing)
 
 
@@ -143,18 +145,29 @@ def _acquire(lock, folder: Path) -> None:
             time.sleep(0.05)
 
 
-def _open_manifest(folder: Path, config: DatasetConfig, inputs: dict[str, str]) -> Manifest:
+def open_manifest(
+    found: Manifest | None, config: DatasetConfig, there: Iterable[str], folder: str | Path
+) -> Manifest:
+    """Returns the manifest to go on with: the found one, or a new one.
+
+    Args:
+      found: in the folder.
+      config: of the data to make now.
+      there: names of the parts that the folder holds.
+      folder: for the messages.
+
+    Raises:
+      ValueError: the folder holds data made with other parameters, or of unknown origin.
+    """
     parameters = config.parameters()
-    found = manifest.load(folder)
     if found is None:
-        if foreign := sorted(name for name in inputs if (folder / name).exists()):
+        if foreign := min(there, default=None):
             raise ValueError(
-                f"{folder}: holds {foreign[0]} but no {manifest.NAME}; "
+                f"{folder}: holds {foreign} but no {manifest.NAME}; "
                 "choose another --output_dir or remove the old data"
             )
         versions = {"python": platform.python_version(), "numpy": np.__version__}
         found = Manifest(parameters, versions | {"numba": numba.__version__})
-        found.save(folder)
     for name, value in parameters.items():
         if found.parameters.get(name) != value:
             raise ValueError(
@@ -165,13 +178,23 @@ def _open_manifest(folder: Path, config: DatasetConfig, inputs: dict[str, str]) 
 
 
 def _is_done(folder: Path, found: Manifest, name: str, input_path: str) -> bool:
-    """By sizes alone, so that a rerun over hundreds of GB is quick; verify() reads everything."""
-    part, output = found.parts.get(name), folder / name
-    return (
-        part is not None
-        and output.is_file()
-        and output.stat().st_size == part.bytes
-        and Path(input_path).stat().st_size == part.input_bytes
+    """Whether a part stands as its line says.
+
+    Sizes are always compared; the content only of files changed since the manifest was written, so
+    that a rerun over hundreds of GB is quick. `verify` reads everything.
+    """
+    part, output, text = found.parts.get(name), folder / name, Path(input_path)
+    if part is None or not output.is_file():
+        return False
+    if (output.stat().st_size, text.stat().st_size) != (part.bytes, part.input_bytes):
+        return False
+    written_ns = (folder / manifest.NAME).stat().st_mtime_ns
+    return all(
+        path.stat().st_mtime_ns <= written_ns or digest(path, algorithm) == expected
+        for path, algorithm, expected in (
+            (output, "sha256", part.sha256),
+            (text, "md5", part.input_md5),
+        )
     )
 
 
@@ -256,19 +279,20 @@ def make_part(input_path: str, output: Path, tokenizer: Tokenizer, config: Datas
         # All random calls are made; only the writing stops early.
         order = instances.order[: config.examples_per_part]
         instances = dataclasses.replace(instances, order=order)
-    digest, num_bytes = hashlib.sha256(), 0
+    sha256, num_bytes = hashlib.sha256(), 0
     with written_beside(output) as file:
         for batch in batches(instances, tokenizer.vocabulary, config.instances):
             encoded = records.encode_records(batch)
-            digest.update(encoded)
+            sha256.update(encoded)
             num_bytes += file.write(encoded)
     segments = instances.segments[instances.order]
     num_masked = np.diff(instances.mask_starts)[instances.order]
     return Part(
         input_bytes=Path(input_path).stat().st_size,
+        input_md5=digest(Path(input_path), "md5"),
         examples=len(instances),
         bytes=num_bytes,
-        sha256=digest.hexdigest(),
+        sha256=sha256.hexdigest(),
         length_histogram=_histogram(
             segments[:, 1] + segments[:, 3] + 3, config.instances.max_seq_length
         ),

@@ -6,7 +6,7 @@ Source of the published figures: the benchmark's README.
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mlperf_bert.data import records
@@ -41,6 +41,7 @@ class Part:
     """One TFRecord of a data set; the histograms count examples in 16 equal ranges from 0."""
 
     input_bytes: int
+    input_md5: str
     examples: int
     bytes: int
     sha256: str
@@ -65,11 +66,15 @@ class Manifest:
 
     def save(self, folder: Path) -> None:
         """Replaces the manifest of a folder."""
+        with written_beside(folder / NAME) as file:
+            file.write((json.dumps(self.content(), indent=1) + "\n").encode())
+
+    def content(self) -> dict[str, object]:
+        """What the file holds, as JSON takes it."""
         content = dataclasses.asdict(self)
         content["parts"] = dict(sorted(content["parts"].items()))
         content["whole_parts_fit_for_submission"] = self.is_whole
-        with written_beside(folder / NAME) as file:
-            file.write((json.dumps(content, indent=1) + "\n").encode())
+        return content
 
 
 def load(folder: Path) -> Manifest | None:
@@ -79,14 +84,32 @@ def load(folder: Path) -> Manifest | None:
       ValueError: the file is no manifest.
     """
     path = folder / NAME
-    if not path.exists():
-        return None
+    return parse(path.read_bytes(), str(path)) if path.exists() else None
+
+
+def parse(text: bytes, path: str) -> Manifest:
+    """Returns the manifest that stands in a file.
+
+    Raises:
+      ValueError: it is none; the message names `path`.
+    """
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(text)
         parts = {name: Part(**part) for name, part in content["parts"].items()}
         return Manifest(content["parameters"], content["versions"], parts)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: no manifest ({error!r}); remove it and its parts") from error
+
+
+def raise_failures(reasons: Mapping[str, str], num_parts: int) -> None:
+    """Tells which parts failed, if any.
+
+    Raises:
+      ValueError: some did; the message names each with its reason.
+    """
+    if reasons:
+        listed = "; ".join(f"{name}: {reason}" for name, reason in sorted(reasons.items()))
+        raise ValueError(f"{len(reasons)} of {num_parts} parts failed, run again: {listed}")
 
 
 def verify(folder: Path, text_files: Iterable[Path] = ()) -> list[str]:
@@ -108,7 +131,7 @@ def verify(folder: Path, text_files: Iterable[Path] = ()) -> list[str]:
         issue for name, part in manifest.parts.items() for issue in _check(folder, name, part)
     ]
     if manifest.is_whole and set(manifest.parts) >= PUBLISHED_PARTS:
-        issues += _check_published_records(manifest)
+        issues += _check_published_records(manifest, folder)
     text_files = list(text_files)
     if {path.name for path in text_files} >= PUBLISHED_PARTS:
         issues += [issue for path in text_files for issue in _check_published_text(path)]
@@ -121,19 +144,27 @@ def _check(folder: Path, name: str, part: Part) -> list[str]:
         return [f"{name}: missing; run again without --verify"]
     if path.stat().st_size != part.bytes:
         return [f"{name}: {path.stat().st_size} bytes instead of {part.bytes}; make it anew"]
-    if _digest(path, "sha256") != part.sha256:
+    if digest(path, "sha256") != part.sha256:
         return [f"{name}: the SHA-256 differs; remove it and run again"]
     if (examples := records.count_records(path)) != part.examples:
         return [f"{name}: {examples} examples instead of {part.examples}; make it anew"]
     return []
 
 
-def _check_published_records(manifest: Manifest) -> list[str]:
+def _check_published_records(manifest: Manifest, folder: Path) -> list[str]:
+    """Sizes of the parts and of evaluation files beside them, and MD5s of the parts' texts."""
     found = {name: part.bytes for name, part in manifest.parts.items()}
+    beside = (folder / name for name in PUBLISHED_RECORD_BYTES if name not in found)
+    found |= {path.name: path.stat().st_size for path in beside if path.is_file()}
     issues = [
         f"{name}: {found[name]} bytes, published are {expected}"
         for name, expected in PUBLISHED_RECORD_BYTES.items()
         if name in found and found[name] != expected
+    ]
+    issues += [
+        f"{name}: made from a text with MD5 {manifest.parts[name].input_md5}, published is {md5}"
+        for name, (_, md5) in PUBLISHED_TEXT.items()
+        if name in manifest.parts and manifest.parts[name].input_md5 != md5
     ]
     total_bytes = sum(found[name] for name in PUBLISHED_PARTS)
     if total_bytes != PUBLISHED_TOTAL_BYTES:
@@ -147,11 +178,12 @@ def _check_published_text(path: Path) -> list[str]:
     expected_bytes, expected_md5 = PUBLISHED_TEXT[path.name]
     if path.stat().st_size != expected_bytes:
         return [f"{path}: {path.stat().st_size} bytes, published are {expected_bytes}"]
-    if (md5 := _digest(path, "md5")) != expected_md5:
+    if (md5 := digest(path, "md5")) != expected_md5:
         return [f"{path}: MD5 {md5}, published is {expected_md5}"]
     return []
 
 
-def _digest(path: Path, algorithm: str) -> str:
+def digest(path: Path, algorithm: str) -> str:
+    """The digest of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, algorithm).hexdigest()

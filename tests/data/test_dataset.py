@@ -119,6 +119,24 @@ def test_a_rerun_makes_only_what_is_missing_or_differs(repository, work):
     assert run(repository, work, verify=True).returncode == 0
 
 
+def test_a_rerun_notices_content_changed_since(repository, work):
+    assert run(repository, work).returncode == 0
+    before = lines_of(work)
+    damaged = work / "out" / "part-1"
+    content = bytearray(damaged.read_bytes())
+    content[50] ^= 1
+    damaged.write_bytes(content)  # of the same size
+    text = (work / "part-2").read_bytes()
+    (work / "part-2").write_bytes(text)  # newer, but equal
+    (work / "part-0").write_bytes((work / "part-0").read_bytes().swapcase())
+    done = run(repository, work)
+    assert done.returncode == 0 and "2 parts made" in done.stdout
+    after = lines_of(work)
+    assert after["part-0"]["input_md5"] != before["part-0"]["input_md5"]
+    assert after["part-1"] == before["part-1"] and after["part-2"] == before["part-2"]
+    assert run(repository, work, verify=True).returncode == 0
+
+
 def test_verify_tells_every_disagreement(repository, work):
     assert run(repository, work).returncode == 0
     (work / "out" / "part-0").unlink()
@@ -203,6 +221,7 @@ FLAGS_AND_DEFAULTS = {
         "nworker": 0,
         "memory_budget_gib": 0.0,
         "examples_per_part": 0,
+        "beam_options": None,
         "verify": False,
     },
     "pick_eval_samples": {
@@ -275,28 +294,36 @@ def test_memory_budget_lowers_the_workers(tmp_path):
     assert num_workers(inputs, dupe_factor=10) == min(9, len(os.sched_getaffinity(0)))
 
 
-def official(**changes) -> Manifest:
-    """The published sizes; parts of unknown size share what is left of the total."""
-    known = manifest.PUBLISHED_RECORD_BYTES
+def official(**sizes) -> Manifest:
+    """The published figures; parts of unknown size share what is left of the total."""
+    known = {n: s for n, s in manifest.PUBLISHED_RECORD_BYTES.items() if n.startswith("part")}
     unknown = sorted(manifest.PUBLISHED_PARTS - set(known))
-    left = manifest.PUBLISHED_TOTAL_BYTES - sum(known[n] for n in known if n.startswith("part"))
-    sizes = dict.fromkeys(unknown, left // len(unknown)) | known
-    sizes[unknown[0]] += left % len(unknown)
-    part = Part(
-        input_bytes=1, examples=1, bytes=1, sha256="", length_histogram=[],
-        predictions_histogram=[],
-    )  # fmt: skip
-    parts = {n: dataclasses.replace(part, bytes=size) for n, size in (sizes | changes).items()}
+    left = manifest.PUBLISHED_TOTAL_BYTES - sum(known.values())
+    expected = dict.fromkeys(unknown, left // len(unknown)) | known
+    expected[unknown[0]] += left % len(unknown)
+    parts = {
+        name: Part(
+            input_bytes=1,
+            input_md5=manifest.PUBLISHED_TEXT.get(name, (0, ""))[1],
+            examples=1,
+            bytes=size,
+            sha256="",
+            length_histogram=[],
+            predictions_histogram=[],
+        )
+        for name, size in (expected | sizes).items()
+    }
     return Manifest({"examples_per_part": 0}, {}, parts)
 
 
 @pytest.mark.parametrize(
-    ("changes", "messages"),
+    ("sizes", "eval_bytes", "messages"),
     [
-        ({}, []),
-        ({"eval_10k": 5}, ["eval_10k: 5 bytes, published are 25382591"]),
+        ({}, 25_382_591, []),
+        ({}, 5, ["eval_10k: 5 bytes, published are 25382591"]),
         (
             {"part-00000-of-00500": 514_241_280},
+            25_382_591,
             [
                 "part-00000-of-00500: 514241280 bytes, published are 514241279",
                 "all parts: 391434110130 bytes, published are 391434110129",
@@ -304,10 +331,23 @@ def official(**changes) -> Manifest:
         ),
     ],
 )
-def test_published_sizes(tmp_path, monkeypatch, changes, messages):
-    official(**changes).save(tmp_path)
+def test_published_sizes(tmp_path, monkeypatch, sizes, eval_bytes, messages):
+    official(**sizes).save(tmp_path)
+    with (tmp_path / "eval_10k").open("wb") as file:
+        file.truncate(eval_bytes)
     monkeypatch.setattr(manifest, "_check", lambda *_: [])  # the 391 GB are not at hand
     assert manifest.verify(tmp_path) == messages
+
+
+def test_records_of_another_text_are_told(tmp_path, monkeypatch):
+    made = official()
+    other = dataclasses.replace(made.parts["part-00001-of-00500"], input_md5="0" * 32)
+    made.parts["part-00001-of-00500"] = other
+    made.save(tmp_path)
+    monkeypatch.setattr(manifest, "_check", lambda *_: [])
+    (issue,) = manifest.verify(tmp_path)
+    assert issue.startswith("part-00001-of-00500: made from a text with MD5 000")
+    assert issue.endswith("published is 549a9ed4f805257245bec936563abfd0")
 
 
 def test_published_text(tmp_path):

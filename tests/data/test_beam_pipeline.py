@@ -1,0 +1,55 @@
+"""Data sets made by Apache Beam equal those of the process pool. CPU, half a minute.
+
+Oracle: the process pool, which test_dataset.py covers.
+"""
+
+import pytest
+
+from tests.data.test_dataset import fails, lines_of, run, visible, work
+
+__all__ = ["work"]
+
+DIRECT = "--runner=DirectRunner"
+
+
+def contents(folder) -> dict[str, bytes]:
+    names = visible(folder) - {"histograms.png"}
+    return {name: (folder / name).read_bytes() for name in names}
+
+
+@pytest.mark.parametrize("options", [DIRECT, f"{DIRECT} --direct_num_workers=2"])
+def test_the_direct_runner_makes_the_same_bytes(repository, work, options):
+    assert run(repository, work, output_dir=work / "pool").returncode == 0
+    done = run(repository, work, beam_options=options)
+    assert done.returncode == 0, done.stderr
+    assert "3 parts made" in done.stdout
+    assert contents(work / "out") == contents(work / "pool")
+    assert run(repository, work, verify=True).returncode == 0
+
+
+def test_a_rerun_makes_only_what_is_missing_also_after_the_pool(repository, work):
+    assert run(repository, work).returncode == 0
+    before = contents(work / "out")
+    (work / "out" / "part-1").unlink()
+    done = run(repository, work, beam_options=DIRECT)
+    assert done.returncode == 0 and "1 parts made" in done.stdout
+    assert contents(work / "out") == before
+    assert "0 parts made" in run(repository, work, beam_options=DIRECT).stdout
+
+
+def test_bad_input_is_one_line(repository, work):
+    (work / "part-1").write_bytes(b"good\n\xff\n")
+    message = fails(run(repository, work, beam_options=DIRECT))
+    assert "1 of 3 parts failed" in message and f"{work}/part-1: byte 5 is not UTF-8" in message
+    assert set(lines_of(work)) == {"part-0", "part-2"}
+    assert visible(work / "out") == {"part-0", "part-2", "manifest.json"}
+    other = run(repository, work, beam_options=DIRECT, dupe_factor=3)
+    assert "made with dupe_factor=2, now it is 3" in fails(other)
+    absent = run(repository, work, beam_options=DIRECT, input_file=work / "absent-*")
+    assert "no file matches" in fails(absent)
+    (work / "more").mkdir()
+    (work / "more" / "part-0").write_bytes(b"a\n")
+    two = f"{work}/part-*,{work}/more/part-0"
+    assert "two files have one name" in fails(
+        run(repository, work, beam_options=DIRECT, input_file=two)
+    )
