@@ -23,13 +23,14 @@ def main() -> None:
         folder = Path(args.out_dir).expanduser()
         folder.mkdir(parents=True, exist_ok=True)
         parts = gathering.plan(files, block_size_mb=args.block_size, num_workers=args.nworker)
-        jobs = [
-            (
-                str(folder / gathering.part_name(number, args.num_outputs)),
-                [name + args.input_suffix for name in names],
-            )
+        named = {
+            gathering.part_name(number, args.num_outputs): [
+                name + args.input_suffix for name in names
+            ]
             for number, names in parts.items()
-        ]
+        }
+        gathering.require_no_other_parts(folder, named)
+        jobs = [(str(folder / part), names) for part, names in named.items()]
         stages.run(gathering.write_part, jobs, num_workers=args.nworker, description="gather")
     except (ValueError, OSError) as error:
         sys.exit(f"do_gather.py: {error}")

@@ -1,6 +1,8 @@
 """Fixtures that every test may use."""
 
 import os
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,3 +28,23 @@ def shared() -> Path:
             pytest.fail(f"{SHARED} is missing: in CI the oracles must run")
         pytest.skip(f"{SHARED} is absent: the recorded reference results are not at hand")
     return SHARED
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Iterator[Callable[[int], Path]]:
+    """Makes a file system of so many KiB, for tests of a full disk."""
+    mounted = []
+
+    def make(size_kib: int) -> Path:
+        folder = tmp_path / f"disk-{len(mounted)}"
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size_kib}k", "tmpfs", folder]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"cannot mount a small file system here: {done.stderr.strip()}")
+        mounted.append(folder)
+        return folder
+
+    yield make
+    for folder in mounted:
+        subprocess.run(["umount", folder], check=True)

@@ -4,6 +4,7 @@ Load-bearing quirk, kept: a part is full by the sizes of the raw files wiki_xx, 
 ones; so the parts depend on files that are not read.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from mlperf_bert.data.stages import read_text
@@ -36,6 +37,19 @@ def plan(files: list[str], *, block_size_mb: float, num_workers: int) -> dict[in
 def part_name(number: int, num_outputs: int) -> str:
     """part-00007-of-00500."""
     return f"part-{number:05d}-of-{num_outputs:05d}"
+
+
+def require_no_other_parts(folder: Path, names: Iterable[str]) -> None:
+    """Refuses a folder with parts of another run: results/part-* would take them in.
+
+    Raises:
+      ValueError: there is a part that is not among `names`.
+    """
+    if foreign := sorted({path.name for path in folder.glob("part-*")} - set(names)):
+        raise ValueError(
+            f"{folder}: holds {foreign[0]}, which this run does not make ({len(foreign)} such "
+            "files); remove them or choose another --out_dir"
+        )
 
 
 def write_part(output_path: str, input_paths: list[str]) -> None:

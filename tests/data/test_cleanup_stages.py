@@ -159,6 +159,46 @@ def test_bad_input_is_one_line_and_leaves_no_output(repository, tmp_path):
     assert made == {"wiki_00", "wiki_00.1", "wiki_00.2", "wiki_00.3"}
 
 
+def test_a_full_disk_leaves_nothing_half_written(repository, tmp_path, small_disk):
+    raw = tmp_path / "wiki_00"
+    raw.write_text('<doc id="1">\nTitle\n\n' + "One sentence is here.\n" * 20_000 + "</doc>\n")
+    disk = small_disk(200)
+    (disk / "wiki_00").symlink_to(raw)
+    for stage, suffix in (("cleanup_file.py", ""), ("clean.py", "--input_suffix=")):
+        line = script(repository, stage, f"--data={disk}/wiki_??", *filter(None, [suffix]))
+        assert "No space left on device" in line
+    gather = ("do_gather.py", f"--data={disk}/wiki_??", "--input_suffix=", f"--out_dir={disk}")
+    assert "No space left on device" in script(repository, *gather)
+    assert [path.name for path in disk.iterdir()] == ["wiki_00"]
+
+
+def test_parts_of_another_run_are_not_mixed_in(repository, tmp_path):
+    for name in ("wiki_00", "wiki_00.3"):
+        (tmp_path / name).write_text("One.\n\n")
+    gather = ("do_gather.py", f"--data={tmp_path}/wiki_??", f"--out_dir={tmp_path}/out")
+    command = [sys.executable, repository / "cleanup_scripts" / gather[0], *gather[1:]]
+    for _ in range(2):  # a rerun replaces its own parts
+        subprocess.run(command, check=True, capture_output=True)
+    line = script(repository, *gather, "--num_outputs=7")
+    assert "holds part-00000-of-00500, which this run does not make (1 such files)" in line
+
+
+def test_the_checkouts_python_is_found(repository, tmp_path):
+    (tmp_path / "cleanup_scripts").mkdir()
+    source = repository / "cleanup_scripts" / "interpreter.sh"
+    copy = shutil.copy(source, tmp_path / "cleanup_scripts")
+
+    def chosen(**environment) -> str:
+        environment = {"PATH": os.environ["PATH"], **environment}
+        return subprocess.check_output([copy], env=environment, text=True).strip()
+
+    assert chosen() == "python3"
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/python").symlink_to(sys.executable)
+    assert chosen().endswith(".venv/bin/python")
+    assert chosen(PYTHON="/opt/my python") == "/opt/my python"
+
+
 def test_process_wiki_wants_one_argument(repository):
     done = subprocess.run(
         [repository / "cleanup_scripts" / "process_wiki.sh", "a", "b"],

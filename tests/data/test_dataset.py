@@ -256,6 +256,19 @@ def test_a_disk_without_room_leaves_nothing_half_written(repository, work):
     assert visible(work / "out") == {"part-1", "part-2", "manifest.json"}
 
 
+def test_a_full_disk_leaves_nothing_half_written(repository, work, small_disk):
+    assert run(repository, work, output_dir=work / "warm").returncode == 0
+    sizes = [(work / "warm" / f"part-{n}").stat().st_size for n in range(3)]
+    out = small_disk(sum(sizes[:2]) // 1024 + 40)  # the manifest and two parts fit in
+    message = fails(run(repository, work, output_dir=out, nworker=1))
+    assert "1 of 3 parts failed" in message
+    assert f"part-2: No space left on device; free space or mend {out}" in message
+    assert visible(out) == {"part-0", "part-1", "manifest.json"}
+    one = run(repository, work, output_dir=None, output_file=out / "one", nworker=None)
+    assert "No space left on device" in fails(one)
+    assert visible(out) == {"part-0", "part-1", "manifest.json"}
+
+
 def test_usage_errors(repository, work):
     one_of = "give either --output_file or --output_dir"
     assert one_of in fails(run(repository, work, output_dir=None))

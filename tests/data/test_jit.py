@@ -1,0 +1,69 @@
+"""Compiled loops find a place for their cache, or do without one. Seconds."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import numba
+from mlperf_bert.data import jit, loops
+print(loops.one_more(1), jit._CACHE, numba.config.CACHE_DIR)
+"""
+LOOPS = """
+from mlperf_bert.data.jit import kernel
+
+@kernel
+def one_more(x):
+    return x + 1
+"""
+
+
+@pytest.fixture
+def read_only_source(repository, tmp_path):
+    """A copy of the modules whose folder is not writable, as an installed package's."""
+    folder = tmp_path / "source" / "mlperf_bert" / "data"
+    folder.mkdir(parents=True)
+    for name in ("__init__.py", "data/__init__.py", "data/jit.py"):
+        shutil.copy(repository / "mlperf_bert" / name, folder.parent / name)
+    (folder / "loops.py").write_text(LOOPS)
+    folder.chmod(0o555)
+    yield folder.parent.parent
+    folder.chmod(0o755)
+
+
+def run(source, temporary) -> list[str]:
+    command = [sys.executable, "-c", PROGRAM]
+    if os.geteuid() == 0:  # root may write anywhere: become nobody
+        command = ["setpriv", "--reuid=65534", "--clear-groups", *command]
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(source), "TMPDIR": str(temporary)}
+    output = subprocess.check_output(command, env=environment, cwd=source, text=True)
+    return output.strip().split()
+
+
+def test_beside_a_read_only_source_the_cache_goes_to_the_temporary_folder(
+    read_only_source, tmp_path
+):
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    temporary.chmod(0o777)
+    uid = 65534 if os.geteuid() == 0 else os.getuid()
+    found = run(read_only_source, temporary)
+    assert found == ["2", "True", f"{temporary}/mlperf-bert-numba-{uid}"]
+    assert (temporary / f"mlperf-bert-numba-{uid}").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_cache_of_another_user_is_not_trusted(read_only_source, tmp_path):
+    if os.geteuid():
+        pytest.skip("needs root, to own the folder as another user")
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    temporary.chmod(0o777)
+    (temporary / "mlperf-bert-numba-65534").mkdir()  # root's
+    assert run(read_only_source, temporary)[:2] == ["2", "False"]
