@@ -16,9 +16,10 @@ from mlperf_bert.data.input_pipeline import ExampleShape
 from mlperf_bert.mlperf import rules
 from mlperf_bert.mlperf.log import SubmissionInfo
 from mlperf_bert.optimization.optimizers import ADAMW, OptimizerConfig
+from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.loop import Interrupted
-from mlperf_bert.training.offline import OfflineConfig, evaluate_checkpoints
-from mlperf_bert.training.run import RunConfig, TrainingRun
+from mlperf_bert.training.offline import OfflineConfig, evaluate_checkpoints, write_result
+from mlperf_bert.training.run import TrainingRun
 from mlperf_bert.training.strategy import DeviceConfig
 
 EXIT_INTERRUPTED = 75
@@ -35,6 +36,7 @@ flags.DEFINE_string("eval_input_file", None, "TFRecords to evaluate on; turns on
 flags.DEFINE_integer("max_seq_length", 128, "Tokens per example, as in the TFRecords.")
 flags.DEFINE_integer("max_predictions_per_seq", 20, "Predictions per example, likewise.")
 flags.DEFINE_bool("shuffle", True, "--noshuffle reads the sorted files in order.")
+flags.DEFINE_bool("deterministic", True, "--nodeterministic reads faster, in no fixed order.")
 
 # What to do
 flags.DEFINE_bool("do_train", False, "Train.")
@@ -124,7 +126,14 @@ def _run_config() -> RunConfig:
             *["learning_rate", "poly_power", "num_warmup_steps", "start_warmup_step"],
             *["steps_per_update", "clip_by_global_norm_after_gradient_allreduce"],
             *["save_checkpoints_steps", "iterations_per_loop", "log_every_steps"],
-            *["keep_checkpoint_max", "shuffle", "seed", "target_accuracy", "eval_interval_samples"],
+            *[
+                "keep_checkpoint_max",
+                "shuffle",
+                "deterministic",
+                "seed",
+                "target_accuracy",
+                "eval_interval_samples",
+            ],
         ),
     )
 
@@ -148,6 +157,7 @@ def main(_):
             print(TrainingRun(_run_config()).train().line(), flush=True)
         elif FLAGS.do_eval:
             evaluate_checkpoints(_offline_config())
+            print(write_result(FLAGS.output_dir, target_accuracy=FLAGS.target_accuracy))
         else:
             raise ValueError("nothing to do: give --do_train, --do_eval or both")
     except Interrupted as interruption:

@@ -52,6 +52,7 @@ RUN_PRETRAINING_FLAGS = {
     "target_accuracy": 0.72,
     "seed": None,
     "shuffle": True,
+    "deterministic": True,
     "log_every_steps": 10,
     "submission_org": "unnamed",
     "submission_platform": "unnamed",

@@ -4,7 +4,9 @@ State = weights, optimizer slots and update count, gradient accumulators, step, 
 generators of dropout, and the position in the input (with its shuffle buffer).
 """
 
+import contextlib
 import re
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -14,21 +16,32 @@ CHECKPOINT_NAME = "model.ckpt"
 class RunState:
     """Saves to `directory` as model.ckpt-STEP and restores the newest."""
 
-    def __init__(self, directory: str, *, parts: dict[str, object], keep_checkpoint_max: int):
-        """Wraps the trackable `parts`; keeps that many checkpoints, 0 = all."""
+    def __init__(
+        self,
+        directory: str,
+        *,
+        parts: dict[str, object],
+        keep_checkpoint_max: int,
+        is_disposable: Callable[[int], bool] = lambda step: True,
+    ):
+        """Wraps the trackable `parts`.
+
+        Args:
+          directory: of the checkpoints.
+          parts: name -> trackable object.
+          keep_checkpoint_max: how many checkpoints stay; 0 = all.
+          is_disposable: whether the checkpoint of a step may go; others stay, however many.
+        """
         self._checkpoint = tf.train.Checkpoint(**parts)
-        self._manager = tf.train.CheckpointManager(
-            self._checkpoint,
-            directory,
-            max_to_keep=keep_checkpoint_max or None,
-            checkpoint_name=CHECKPOINT_NAME,
-        )
+        self._directory = directory
+        self._keep = keep_checkpoint_max
+        self._is_disposable = is_disposable
         self._restored: str | None = None
 
     @property
     def latest_step(self) -> int | None:
         """Step of the newest complete checkpoint, or None."""
-        latest = self._manager.latest_checkpoint
+        latest = tf.train.latest_checkpoint(self._directory)
         return step_of(latest) if latest else None
 
     def restore(self) -> None:
@@ -37,28 +50,66 @@ class RunState:
         Raises:
           ValueError: the checkpoint is damaged, or was made by another configuration.
         """
-        self._restored = self._manager.latest_checkpoint
+        self._restored = tf.train.latest_checkpoint(self._directory)
         try:
             status = self._checkpoint.restore(self._restored)
             status.assert_existing_objects_matched()
         except (AssertionError, ValueError, tf.errors.OpError) as error:
-            reason = str(error).splitlines()[0]
-            raise ValueError(
-                f"{self._restored}: cannot be restored ({reason}); remove its files to go on from "
-                "the one before, or choose another --output_dir"
-            ) from error
+            raise self._cannot_restore(error) from error
 
     def attach_input(self, iterator) -> None:
-        """Adds the iterator over the input to the state, moved to where the run was."""
+        """Adds the iterator over the input to the state, moved to where the run was.
+
+        Raises:
+          ValueError: the checkpoint is damaged.
+        """
         if not isinstance(iterator, tf.data.Iterator):
             return  # a distributed iterator cannot be saved
         if self._restored:
-            tf.train.Checkpoint(iterator=iterator).restore(self._restored).expect_partial()
+            try:
+                tf.train.Checkpoint(iterator=iterator).restore(self._restored).expect_partial()
+            except tf.errors.OpError as error:
+                raise self._cannot_restore(error) from error
         self._checkpoint.iterator = iterator
 
     def save(self, step: int) -> str:
-        """Writes model.ckpt-`step`, complete or not at all; returns its path."""
-        return self._manager.save(checkpoint_number=step)
+        """Writes model.ckpt-`step`, complete or not at all; returns its path.
+
+        Raises:
+          OSError: it cannot be written, as on a full disk; the checkpoints before it are intact.
+        """
+        path = f"{self._directory.rstrip('/')}/{CHECKPOINT_NAME}-{step}"
+        saved = saved_checkpoints(self._directory)
+        try:
+            self._checkpoint.write(path)
+            saved[step] = path
+            kept = self._kept(saved)
+            listed = [name.rpartition("/")[2] for name in (path, *kept)]
+            tf.compat.v1.train.update_checkpoint_state(self._directory, listed[0], listed[1:])
+        except (tf.errors.OpError, OSError) as error:
+            _remove(path)
+            reason = str(error).splitlines()[0]
+            raise OSError(
+                f"{path}: cannot be saved ({reason}); make room and repeat the command to go on "
+                f"from step {max(set(saved) - {step}, default='0, the beginning')}"
+            ) from error
+        for old in set(saved.values()) - set(kept):
+            _remove(old)
+        return path
+
+    def _kept(self, saved: dict[int, str]) -> list[str]:
+        steps = sorted(saved)
+        old = steps[: -self._keep] if self._keep else []
+        dropped = {step for step in old if self._is_disposable(step)}
+        return [saved[step] for step in steps if step not in dropped]
+
+    def _cannot_restore(self, error: Exception) -> ValueError:
+        reason = str(error).splitlines()[0]
+        return ValueError(
+            f"{self._restored}: cannot be restored ({reason}); remove its files and its lines in "
+            f"{self._directory}/checkpoint to go on from the one before, or choose another "
+            "--output_dir"
+        )
 
 
 def step_of(path: str) -> int:
@@ -75,3 +126,18 @@ def saved_checkpoints(directory: str) -> dict[int, str]:
     paths = [path.removesuffix(".index") for path in tf.io.gfile.glob(pattern)]
     steps = {step_of(path): path for path in paths if re.search(r"-\d+$", path)}
     return dict(sorted(steps.items()))
+
+
+def _remove(path: str) -> None:
+    """Removes a checkpoint, the index first: without it the rest counts for nothing."""
+    leftovers = [
+        f"{path}_temp",
+        *tf.io.gfile.glob(f"{path}.data-*"),
+        *tf.io.gfile.glob(f"{path}.*"),
+    ]
+    for name in [f"{path}.index", *leftovers]:
+        with contextlib.suppress(tf.errors.OpError):
+            if tf.io.gfile.isdir(name):
+                tf.io.gfile.rmtree(name)
+            else:
+                tf.io.gfile.remove(name)

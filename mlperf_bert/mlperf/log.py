@@ -44,6 +44,8 @@ STATUSES = (constants.ONPREM, constants.CLOUD, "preview", constants.RESEARCH)
 # The official RCP checker looks for these words anywhere in a line, not for keys.
 _WORDS_OF_THE_CHECKERS = ("train_samples", "eval_accuracy", "global_batch_size", "submission_")
 
+_BEFORE_RUN = {"init_start", "submission", "hyperparameters", "init_stop"}
+
 _PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -144,6 +146,15 @@ class MlperfLog:
         self._mllog = _make_mllogger(self._handlers)
         self._steps_done: set[str] = set()
 
+    @classmethod
+    def continuing(cls, path: str | os.PathLike, header: Iterable[str]) -> "MlperfLog":
+        """A log that begins with another's lines, up to its run_start, as they stand there."""
+        log = cls(path, echo=False)
+        for line in header:
+            log._mllog.logger.info(line)
+        log._steps_done |= _BEFORE_RUN
+        return log
+
     def __enter__(self) -> "MlperfLog":
         return self
 
@@ -224,8 +235,7 @@ class MlperfLog:
           RuntimeError: a step that the checkers require before run_start is missing, or this
             log has had its run.
         """
-        required = {"init_start", "submission", "hyperparameters", "init_stop"}
-        missing = sorted(required - self._steps_done)
+        missing = sorted(_BEFORE_RUN - self._steps_done)
         if missing:
             raise RuntimeError(f"call MlperfLog.{', '.join(missing)} before MlperfLog.run")
         if "run" in self._steps_done:
@@ -320,10 +330,10 @@ class Run:
         metadata = {"first_epoch_num": self._block_start_samples, "samples_count": samples}
         self._log.end(constants.BLOCK_STOP, metadata, time_ms=time_ms)
 
-    def eval_samples(self, num_samples: int) -> None:
+    def eval_samples(self, num_samples: int, *, time_ms: int | None = None) -> None:
         """Log how many samples every evaluation has, when this was not known before the run."""
         self._require_running()
-        self._log.event(constants.EVAL_SAMPLES, num_samples)
+        self._log.event(constants.EVAL_SAMPLES, num_samples, time_ms=time_ms)
 
     def eval_start(self, samples: int, *, time_ms: int | None = None) -> None:
         """Log the start of the evaluation after `samples` trained."""
@@ -394,6 +404,14 @@ class Run:
         if samples is not None:
             self.samples = samples
         self._stop(constants.SUCCESS, time_ms)
+
+    def abort(self, *, time_ms: int | None = None) -> None:
+        """Stop the clock without success. Logs train_samples and run_stop at once.
+
+        Raises:
+          RuntimeError: the run has stopped already.
+        """
+        self._stop(constants.ABORTED, time_ms)
 
     def stop_unless_stopped(self) -> None:
         """Log train_samples and run_stop with status "aborted" if the run has not succeeded."""

@@ -13,17 +13,16 @@ import tensorflow as tf
 from mlperf_bert.checkpoints.state import saved_checkpoints
 from mlperf_bert.data import input_pipeline
 from mlperf_bert.data.input_pipeline import ExampleShape
+from mlperf_bert.mlperf import joining
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.progress import Progress
-from mlperf_bert.training import strategy
+from mlperf_bert.training import evaluations, strategy
 from mlperf_bert.training.evaluation import Evaluator
-from mlperf_bert.training.output import RECORD_NAME
+from mlperf_bert.training.output import LOG_NAME, RECORD_NAME, RESULT_LOG, RESUMED_LOGS
 
 SECONDS_BETWEEN_LOOKS = 2.0
-RESULTS_TEXT = "eval_results.txt"
-RESULTS_LINES = "eval_results.jsonl"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,12 +71,12 @@ def evaluate_checkpoints(config: OfflineConfig) -> dict[int, Evaluation]:
         batch_size=config.eval_batch_size,
         max_batches=config.max_eval_steps,
     )
-    progress = Progress(total=config.num_train_steps, initial=0, unit="steps", description="eval")
+    progress = Progress(total=config.num_train_steps, unit="steps", description="eval")
     found = {}
     for step, path in _pending(directory, config.num_train_steps):
         tf.train.Checkpoint(model=model).restore(path).expect_partial()
         found[step] = evaluator.evaluate(dataset)
-        _record(directory, step, found[step])
+        evaluations.record(directory, step, found[step])
         accuracy = found[step].masked_lm_accuracy
         progress.line(
             f"step {step}: masked-LM accuracy {accuracy:.4f} (target {config.target_accuracy})"
@@ -88,12 +87,34 @@ def evaluate_checkpoints(config: OfflineConfig) -> dict[int, Evaluation]:
     return found
 
 
-def evaluated_steps(directory: Path) -> set[int]:
-    """The steps that have been evaluated in a directory."""
-    path = directory / RESULTS_LINES
-    if not path.exists():
-        return set()
-    return {json.loads(line)["step"] for line in path.read_text(encoding="utf-8").splitlines()}
+def write_result(output_dir: str, *, target_accuracy: float) -> str:
+    """Joins the training's log with the evaluations into bert.offline.log, once all are there.
+
+    Returns: one line that says what was written, or why not.
+    """
+    directory = Path(output_dir)
+    found = evaluations.read(directory)
+    accuracies = {step: entry.masked_lm_accuracy for step, entry in found.items()}
+    reached = any(accuracy >= target_accuracy for accuracy in accuracies.values())
+    logs = [directory / LOG_NAME, *sorted(directory.glob(RESUMED_LOGS), key=_resumption)]
+    if not logs[0].exists():
+        return f"no result log: {logs[0]}, the training's, is missing"
+    if _is_running(directory) and not reached:
+        return "no result log yet: the training goes on"
+    if not found:
+        return "no result log: no checkpoint has been evaluated"
+    output = directory / RESULT_LOG
+    try:
+        status, samples = joining.join(
+            logs,
+            accuracies,
+            num_eval_samples=max(entry.num_examples for entry in found.values()),
+            target_accuracy=target_accuracy,
+            output=output,
+        )
+    except ValueError as error:
+        return f"no result log: {error}"
+    return f"{output}: {status} after {samples:,} samples"
 
 
 def _pending(directory: Path, num_train_steps: int):
@@ -101,7 +122,7 @@ def _pending(directory: Path, num_train_steps: int):
 
     On a finished run `num_train_steps` may name one of its checkpoints: then just that one.
     """
-    done = evaluated_steps(directory)
+    done = evaluations.evaluated_steps(directory)
     saved = saved_checkpoints(str(directory))
     if not _is_running(directory) and num_train_steps in saved and num_train_steps < max(saved):
         yield num_train_steps, saved[num_train_steps]
@@ -121,19 +142,12 @@ def _pending(directory: Path, num_train_steps: int):
             time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
+def _resumption(log: Path) -> int:
+    return int(log.stem.rpartition("-")[2])
+
+
 def _is_running(directory: Path) -> bool:
     record = directory / RECORD_NAME
     if not record.exists():
         return not saved_checkpoints(str(directory))  # not begun yet
     return json.loads(record.read_text(encoding="utf-8"))["status"] == "running"
-
-
-def _record(directory: Path, step: int, found: Evaluation) -> None:
-    values = dataclasses.asdict(found)
-    with (directory / RESULTS_LINES).open("a", encoding="utf-8") as lines:
-        lines.write(json.dumps({"step": step, **values}) + "\n")
-    listed = {"global_step": step, **values}
-    text = "".join(f"{name} = {listed[name]}\n" for name in sorted(listed))
-    partial = directory / f"{RESULTS_TEXT}.partial"
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(directory / RESULTS_TEXT)

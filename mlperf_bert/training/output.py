@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 
 LOG_NAME = "bert.log"
+RESUMED_LOGS = "bert.resumed-*.log"
+RESULT_LOG = "bert.offline.log"
 RECORD_NAME = "run.json"
 
 
@@ -72,7 +74,7 @@ class OutputDirectory:
         path, number = self.path / LOG_NAME, 0
         while path.exists():
             number += 1
-            path = self.path / f"{Path(LOG_NAME).stem}.resumed-{number}.log"
+            path = self.path / RESUMED_LOGS.replace("*", str(number))
         return path
 
     def record(self, *, status: str, seed: int) -> None:

@@ -4,115 +4,26 @@ import contextlib
 import dataclasses
 import secrets
 import time
-from pathlib import Path
 
 import tensorflow as tf
 
 from mlperf_bert.checkpoints import initial, names
 from mlperf_bert.checkpoints.state import RunState
-from mlperf_bert.data import input_pipeline, manifest, records
-from mlperf_bert.data.input_pipeline import ExampleShape
+from mlperf_bert.data import input_pipeline, records
 from mlperf_bert.mlperf import rules
 from mlperf_bert.mlperf.log import Hyperparameters, MlperfLog, Run, SubmissionInfo
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
-from mlperf_bert.optimization.optimizers import OptimizerConfig, create_optimizer
+from mlperf_bert.optimization.optimizers import create_optimizer
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
 from mlperf_bert.progress import Progress
-from mlperf_bert.training import loop, strategy
+from mlperf_bert.training import evaluations, loop, preflight, strategy
+from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.evaluation import Evaluator
 from mlperf_bert.training.output import OutputDirectory, Result
 from mlperf_bert.training.reporting import MetricsWriter
 from mlperf_bert.training.steps import Trainer
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RunConfig:
-    """A training run, as the flags of run_pretraining.py give it."""
-
-    bert_config_file: str
-    input_file: str
-    eval_input_file: str | None
-    """None: train without evaluation, for checkpoints that are evaluated later."""
-    output_dir: str
-    init_checkpoint: str | None
-    """None: random weights."""
-    shape: ExampleShape
-    train_batch_size: int
-    """Of one micro-batch, over all replicas."""
-    eval_batch_size: int
-    max_eval_steps: int | None
-    optimizer: OptimizerConfig
-    learning_rate: float
-    poly_power: float
-    num_train_steps: int
-    num_warmup_steps: int
-    start_warmup_step: int
-    steps_per_update: int
-    clip_by_global_norm_after_gradient_allreduce: bool
-    save_checkpoints_steps: int
-    iterations_per_loop: int
-    log_every_steps: int
-    keep_checkpoint_max: int
-    shuffle: bool
-    seed: int | None
-    """None: drawn from the system's randomness, as the rules ask."""
-    target_accuracy: float
-    eval_interval_samples: int | None
-    """None: as the rules compute it."""
-    submission: SubmissionInfo
-    device: strategy.DeviceConfig
-
-    def __post_init__(self):
-        at_least_one = (
-            "num_train_steps steps_per_update save_checkpoints_steps iterations_per_loop "
-            "log_every_steps"
-        )
-        for name in at_least_one.split():
-            if getattr(self, name) < 1:
-                raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
-        if self.num_train_steps % self.steps_per_update:
-            raise ValueError(
-                f"--num_train_steps={self.num_train_steps} must be a multiple of "
-                f"--steps_per_update={self.steps_per_update}: the last update would be lost"
-            )
-
-    @property
-    def global_batch_size(self) -> int:
-        """Samples per update of the weights."""
-        return self.train_batch_size * self.steps_per_update
-
-    @property
-    def evaluation_interval_samples(self) -> int:
-        """Samples between evaluations, whole updates."""
-        if self.eval_interval_samples is None:
-            return rules.evaluation_interval_samples(self.global_batch_size)
-        steps = rules.samples_to_steps(self.eval_interval_samples, self.global_batch_size)
-        return steps * self.global_batch_size
-
-    def parameters(self) -> dict:
-        """What determines the computation: a run is resumed only with all of it equal."""
-        elsewhere = (
-            "output_dir eval_batch_size max_eval_steps save_checkpoints_steps iterations_per_loop "
-            "log_every_steps keep_checkpoint_max submission"
-        )
-        fields = dataclasses.asdict(self)
-        return {name: value for name, value in fields.items() if name not in elsewhere.split()}
-
-    def departures(self, bert_config: BertConfig) -> list[rules.Issue]:
-        """Every way in which the run departs from the closed division's rules."""
-        return rules.departures_from_closed_rules(
-            global_batch_size=self.global_batch_size,
-            interval_samples=self.evaluation_interval_samples,
-            seed_is_random=self.seed is None,
-            model=dataclasses.asdict(bert_config),
-            optimizer=self.optimizer.name,
-            poly_power=self.poly_power,
-            max_seq_length=self.shape.max_seq_length,
-            max_predictions_per_seq=self.shape.max_predictions_per_seq,
-            target_masked_lm_accuracy=self.target_accuracy,
-        )
 
 
 class TrainingRun:
@@ -127,7 +38,7 @@ class TrainingRun:
         self.config = config
         self.start_time = time.time()
         self.bert_config = BertConfig.from_json_file(config.bert_config_file)
-        _check_lengths_of_config(self.bert_config, config)
+        preflight.require_fitting_model(self.bert_config, config)
         self.files = input_pipeline.expand_input(config.input_file, flag="input_file")
         self.eval_files = []
         if config.eval_input_file:
@@ -188,7 +99,7 @@ class TrainingRun:
         run_log.init_stop()
 
     def _submission(self) -> SubmissionInfo:
-        departures = self.config.departures(self.bert_config) + _partial_data(self.files)
+        departures = self.config.departures(self.bert_config) + preflight.partial_data(self.files)
         if self.output.resumes:
             departures.append(rules.Issue("run", "one from start to end", "one that was resumed"))
         if departures:
@@ -252,6 +163,7 @@ class TrainingRun:
                 "generators": pretrainer.random_generators(self.model),
             },
             keep_checkpoint_max=config.keep_checkpoint_max,
+            is_disposable=self._is_disposable,
         )
         self._warm_up()
         if self.output.resumes and self.state.latest_step is not None:
@@ -262,6 +174,12 @@ class TrainingRun:
                 config.init_checkpoint,
                 num_hidden_layers=self.bert_config.num_hidden_layers,
             )
+
+    def _is_disposable(self, step: int) -> bool:
+        """A checkpoint that waits for its evaluation is kept."""
+        if self.eval_files:
+            return True
+        return step in evaluations.evaluated_steps(self.output.path)
 
     def _warm_up(self) -> None:
         shape, config = self.config.shape, self.config
@@ -295,6 +213,7 @@ class TrainingRun:
                 config.shape,
                 batch_size=config.train_batch_size,
                 seed=self.seed if config.shuffle else None,
+                deterministic=config.deterministic,
             )
         )
         self.state.attach_input(iterator)
@@ -351,34 +270,3 @@ class TrainingRun:
         except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
             files = [*self.files, *self.eval_files]
             raise OSError(input_pipeline.explain_read_error(error, files)) from error
-
-
-def _partial_data(files: list[str]) -> list[rules.Issue]:
-    """Data made with --examples_per_part, as the manifests beside them tell."""
-    manifests = [manifest.load(folder) for folder in {Path(path).parent for path in files}]
-    return [
-        rules.Issue(
-            "input_file",
-            "all examples of every part",
-            f"the first {found.parameters['examples_per_part']} of each",
-        )
-        for found in manifests
-        if found is not None and not found.is_whole
-    ]
-
-
-def _check_lengths_of_config(bert_config: BertConfig, config: RunConfig) -> None:
-    if config.shape.max_seq_length > bert_config.max_position_embeddings:
-        raise ValueError(
-            f"--max_seq_length={config.shape.max_seq_length} is more than the model's "
-            f"max_position_embeddings={bert_config.max_position_embeddings}"
-        )
-    vocabulary = Path(config.bert_config_file).with_name("vocab.txt")
-    if vocabulary.is_file():
-        with vocabulary.open("rb") as lines:
-            num_tokens = sum(1 for _ in lines)
-        if num_tokens != bert_config.vocab_size:
-            raise ValueError(
-                f"{vocabulary} has {num_tokens} tokens, but {config.bert_config_file} says "
-                f"vocab_size={bert_config.vocab_size}; give the two files that belong together"
-            )

@@ -1,0 +1,94 @@
+"""One result from the log of a training and the evaluations that were made of its checkpoints.
+
+The rules let the clock stop at the time of the first checkpoint that reaches the target, whenever
+it is evaluated. Source: MLPerf training rules, section on run time; the benchmark's README.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mlperf_bert.mlperf.log import MlperfLog
+from mlperf_bert.mlperf.results import Record, read_records
+
+
+def join(
+    logs: Sequence[Path],
+    accuracies: Mapping[int, float],
+    *,
+    num_eval_samples: int,
+    target_accuracy: float,
+    output: Path,
+) -> tuple[str, int]:
+    """Writes the log that an evaluation at each checkpoint's time would have left.
+
+    Args:
+      logs: of the training, the first one first; more than one if it was resumed.
+      accuracies: step of a checkpoint -> masked-LM accuracy.
+      num_eval_samples: of each evaluation.
+      target_accuracy: the first checkpoint that reaches it stops the clock.
+      output: where to; replaced if it exists.
+
+    Returns: status "success" or "aborted", and the samples trained up to run_stop.
+
+    Raises:
+      ValueError: a log is none, or an earlier checkpoint has not been evaluated.
+    """
+    records = [record for log in logs for record in read_records(log)]
+    start = next((record for record in records if record.key == "run_start"), None)
+    if start is None:
+        raise ValueError(f"{logs[0]}: no run_start, so no run to join evaluations with")
+    # A step that was trained again after an interruption counts when it was last saved.
+    saved_ms = {
+        record.metadata["step_num"]: record.time_ms
+        for record in records
+        if record.key == "checkpoint_stop" and record.metadata["step_num"] > 0
+    }
+    if not saved_ms:
+        raise ValueError(f"{logs[0]}: the training saved no checkpoint")
+    passing = [step for step, accuracy in accuracies.items() if accuracy >= target_accuracy]
+    counted = [step for step in sorted(saved_ms) if step <= min(passing, default=max(saved_ms))]
+    if missing := [step for step in counted if step not in accuracies]:
+        raise ValueError(f"the checkpoint of step {missing[0]} has not been evaluated")
+    batch_size = _micro_batch_size(records)
+    beside = output.with_name(f".{output.name}.new")
+    for leftover in (beside, beside.with_name(beside.name + ".partial")):
+        leftover.unlink(missing_ok=True)
+    with MlperfLog.continuing(beside, _header(logs)) as log, log.run(time_ms=start.time_ms) as run:
+        run.eval_samples(num_eval_samples, time_ms=start.time_ms)
+        before_samples, before_ms = 0, start.time_ms
+        for step in counted:
+            samples, now_ms = step * batch_size, saved_ms[step]
+            run.block_start(before_samples, num_samples=samples - before_samples, time_ms=before_ms)
+            run.block_stop(samples, time_ms=now_ms)
+            run.eval_start(samples, time_ms=now_ms)
+            run.eval_stop(samples, time_ms=now_ms)
+            run.eval_accuracy(accuracies[step], samples, step, time_ms=now_ms)
+            before_samples, before_ms = samples, now_ms
+        stop = run.succeed if passing else run.abort
+        stop(time_ms=before_ms)
+    beside.replace(output)
+    return "success" if passing else "aborted", before_samples
+
+
+def _header(logs: Sequence[Path]) -> list[str]:
+    """The lines before run_start; the division is what the last log says.
+
+    A resumed training is no submission, which only its later logs know.
+    """
+    first, last = (_lines_before_run(log) for log in (logs[0], logs[-1]))
+    division = next(line for line in last if _DIVISION in line)
+    return [division if _DIVISION in line else line for line in first]
+
+
+_DIVISION = '"key": "submission_division"'
+
+
+def _lines_before_run(log: Path) -> list[str]:
+    lines = log.read_text(encoding="utf-8").splitlines()
+    run_start = next(n for n, line in enumerate(lines) if '"key": "run_start"' in line)
+    return lines[:run_start]
+
+
+def _micro_batch_size(records: Sequence[Record]) -> int:
+    values = {record.key: record.value for record in records}
+    return values["global_batch_size"] // values["gradient_accumulation_steps"]

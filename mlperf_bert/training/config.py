@@ -1,0 +1,110 @@
+"""A training run as the flags of run_pretraining.py give it, checked."""
+
+import dataclasses
+
+from mlperf_bert.data.input_pipeline import ExampleShape
+from mlperf_bert.mlperf import rules
+from mlperf_bert.mlperf.log import SubmissionInfo
+from mlperf_bert.model.config import BertConfig
+from mlperf_bert.optimization.optimizers import OptimizerConfig
+from mlperf_bert.training import strategy
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """What to train, on what, how, and where to."""
+
+    bert_config_file: str
+    input_file: str
+    eval_input_file: str | None
+    """None: train without evaluation, for checkpoints that are evaluated later."""
+    output_dir: str
+    init_checkpoint: str | None
+    """None: random weights."""
+    shape: ExampleShape
+    train_batch_size: int
+    """Of one micro-batch, over all replicas."""
+    eval_batch_size: int
+    max_eval_steps: int | None
+    optimizer: OptimizerConfig
+    learning_rate: float
+    poly_power: float
+    num_train_steps: int
+    num_warmup_steps: int
+    start_warmup_step: int
+    steps_per_update: int
+    clip_by_global_norm_after_gradient_allreduce: bool
+    save_checkpoints_steps: int
+    iterations_per_loop: int
+    log_every_steps: int
+    keep_checkpoint_max: int
+    shuffle: bool
+    deterministic: bool
+    """The order of the examples is a function of the seed; False reads faster."""
+    seed: int | None
+    """None: drawn from the system's randomness, as the rules ask."""
+    target_accuracy: float
+    eval_interval_samples: int | None
+    """None: as the rules compute it."""
+    submission: SubmissionInfo
+    device: strategy.DeviceConfig
+
+    def __post_init__(self):
+        at_least_one = (
+            "num_train_steps steps_per_update save_checkpoints_steps iterations_per_loop "
+            "log_every_steps"
+        )
+        for name in at_least_one.split():
+            if getattr(self, name) < 1:
+                raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
+        if self.num_train_steps % self.steps_per_update:
+            raise ValueError(
+                f"--num_train_steps={self.num_train_steps} must be a multiple of "
+                f"--steps_per_update={self.steps_per_update}: the last update would be lost"
+            )
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per update of the weights."""
+        return self.train_batch_size * self.steps_per_update
+
+    @property
+    def evaluation_interval_samples(self) -> int:
+        """Samples between evaluations, whole updates."""
+        if self.eval_interval_samples is None:
+            return rules.evaluation_interval_samples(self.global_batch_size)
+        steps = rules.samples_to_steps(self.eval_interval_samples, self.global_batch_size)
+        return steps * self.global_batch_size
+
+    @property
+    def checkpoint_or_evaluation_interval_samples(self) -> int:
+        """Samples between the points at which the target can be found reached.
+
+        Without evaluation during training these are the checkpoints, evaluated later.
+        """
+        if self.eval_input_file is None:
+            return self.save_checkpoints_steps * self.train_batch_size
+        return self.evaluation_interval_samples
+
+    def parameters(self) -> dict:
+        """What determines the computation: a run is resumed only with all of it equal."""
+        elsewhere = (
+            "output_dir eval_batch_size max_eval_steps save_checkpoints_steps iterations_per_loop "
+            "log_every_steps keep_checkpoint_max submission"
+        )
+        fields = dataclasses.asdict(self)
+        return {name: value for name, value in fields.items() if name not in elsewhere.split()}
+
+    def departures(self, bert_config: BertConfig) -> list[rules.Issue]:
+        """Every way in which the run departs from the closed division's rules."""
+        return rules.departures_from_closed_rules(
+            global_batch_size=self.global_batch_size,
+            interval_samples=self.checkpoint_or_evaluation_interval_samples,
+            seed_is_random=self.seed is None,
+            model=dataclasses.asdict(bert_config),
+            optimizer=self.optimizer.name,
+            poly_power=self.poly_power,
+            max_seq_length=self.shape.max_seq_length,
+            max_predictions_per_seq=self.shape.max_predictions_per_seq,
+            target_masked_lm_accuracy=self.target_accuracy,
+        )

@@ -1,0 +1,114 @@
+"""A training's log and later evaluations become one log that the official checker accepts."""
+
+import dataclasses
+
+import pytest
+
+from mlperf_bert.mlperf import compliance, joining, results
+from mlperf_bert.mlperf.log import MlperfLog
+from tests.mlperf.example_log import HYPERPARAMETERS, SUBMISSION, bert_weight_names
+
+INTERVAL_STEPS, MICRO_BATCH, MINUTE_MS = 670, 224, 60_000
+STEPS = [INTERVAL_STEPS * number for number in range(1, 6)]
+
+
+def training_log(path, *, steps=STEPS, start_ms=1_000_000, division="closed"):
+    """The log of a training by steps of 224, two for an update, that saves once in ten minutes."""
+    hyperparameters = dataclasses.replace(
+        HYPERPARAMETERS, gradient_accumulation_steps=2, num_eval_samples=None
+    )
+    with MlperfLog(path, echo=False) as log:
+        log.init_start(cache_cleared=True, time_ms=start_ms - MINUTE_MS)
+        log.submission(dataclasses.replace(SUBMISSION, division=division))
+        log.hyperparameters(hyperparameters)
+        log.weights_initialization(bert_weight_names(num_layers=24))
+        log.init_stop(time_ms=start_ms)
+        with log.run(time_ms=start_ms) as run:
+            run.block_start(0, num_samples=STEPS[-1] * MICRO_BATCH, time_ms=start_ms)
+            for step in steps:
+                saved_ms = start_ms + 10 * MINUTE_MS * step // INTERVAL_STEPS
+                run.checkpoint_start(step, time_ms=saved_ms - 5000)
+                run.checkpoint_stop(step, time_ms=saved_ms)
+            run.block_stop(STEPS[-1] * MICRO_BATCH)
+    return path
+
+
+def join(folder, accuracies, logs=None):
+    return joining.join(
+        logs or [folder / "bert.log"],
+        dict(zip(STEPS, accuracies)),
+        num_eval_samples=10_000,
+        target_accuracy=0.72,
+        output=folder / "result.txt",
+    )
+
+
+@pytest.mark.parametrize("ruleset", compliance.RULESETS)
+def test_the_result_passes_the_official_checker(tmp_path, ruleset):
+    training_log(tmp_path / "bert.log")
+    assert join(tmp_path, [0.5, 0.6, 0.7201, 0.7195, 0.73]) == ("success", 3 * 150_080)
+    verdict = compliance.check_log(tmp_path / "result.txt", ruleset)
+    assert verdict.passed, verdict.messages
+
+
+def test_the_clock_stops_at_the_first_checkpoint_that_passes(tmp_path):
+    training_log(tmp_path / "bert.log")
+    join(tmp_path, [0.5, 0.6, 0.7201, 0.7195, 0.73])
+    run = results.read_run(tmp_path / "result.txt")
+    assert (run.status, run.minutes, run.init_minutes) == ("success", 30.0, 1.0)
+    assert run.samples_to_converge == 3 * 150_080
+    found = [(e.minutes, e.samples, e.accuracy) for e in run.evaluations]
+    assert found == [(10.0, 150_080, 0.5), (20.0, 300_160, 0.6), (30.0, 450_240, 0.7201)]
+    before = (tmp_path / "result.txt").read_bytes()
+    join(tmp_path, [0.5, 0.6, 0.7201, 0.7195, 0.73])
+    assert (tmp_path / "result.txt").read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} == {"bert.log", "result.txt"}
+
+
+def test_no_checkpoint_that_passes_is_an_aborted_run(tmp_path):
+    training_log(tmp_path / "bert.log")
+    assert join(tmp_path, [0.5, 0.6, 0.61, 0.62, 0.719]) == ("aborted", 5 * 150_080)
+    run = results.read_run(tmp_path / "result.txt")
+    assert (run.status, run.minutes) == ("aborted", 50.0)
+
+
+def test_a_resumed_training_runs_on_the_first_clock_and_is_no_submission(tmp_path):
+    logs = [
+        training_log(tmp_path / "bert.log", steps=STEPS[:3]),
+        training_log(
+            tmp_path / "bert.resumed-1.log",
+            steps=STEPS[2:],
+            start_ms=1_000_000 + 60 * MINUTE_MS,
+            division="open",
+        ),
+    ]
+    # Step 3 was saved again after the interruption, 90 minutes after the start.
+    assert join(tmp_path, [0.5, 0.6, 0.73], logs) == ("success", 3 * 150_080)
+    assert results.read_run(tmp_path / "result.txt").minutes == 90.0
+    text = (tmp_path / "result.txt").read_text()
+    assert text.count('"submission_division"') == text.count('"value": "open"') == 1
+
+
+def test_an_earlier_checkpoint_must_have_been_evaluated(tmp_path):
+    training_log(tmp_path / "bert.log")
+    with pytest.raises(ValueError, match="the checkpoint of step 670 has not been evaluated"):
+        joining.join(
+            [tmp_path / "bert.log"],
+            {1340: 0.73},
+            num_eval_samples=10_000,
+            target_accuracy=0.72,
+            output=tmp_path / "result.txt",
+        )
+    with pytest.raises(ValueError, match="step 2680 has not been evaluated"):
+        join(tmp_path, [0.5, 0.6, 0.7])
+    assert not (tmp_path / "result.txt").exists()
+
+
+def test_logs_without_a_run_or_checkpoints_are_refused(tmp_path):
+    training_log(tmp_path / "bert.log", steps=[])
+    with pytest.raises(ValueError, match="the training saved no checkpoint"):
+        join(tmp_path, [0.73])
+    lines = (tmp_path / "bert.log").read_text().splitlines(keepends=True)
+    (tmp_path / "bert.log").write_text("".join(lines[:20]))
+    with pytest.raises(ValueError, match="no run_start"):
+        join(tmp_path, [0.73])
