@@ -33,6 +33,7 @@ class RunState:
           is_disposable: whether the checkpoint of a step may go; others stay, however many.
         """
         self._checkpoint = tf.train.Checkpoint(**parts)
+        _ = self._checkpoint.save_counter  # made by reading it; `restore` looks for it
         self._directory = directory
         self._keep = keep_checkpoint_max
         self._is_disposable = is_disposable

@@ -45,7 +45,7 @@ def join(
     }
     if not saved_ms:
         raise ValueError(f"{logs[0]}: the training saved no checkpoint")
-    passing = [step for step, accuracy in accuracies.items() if accuracy >= target_accuracy]
+    passing = [step for step in saved_ms if accuracies.get(step, 0.0) >= target_accuracy]
     counted = [step for step in sorted(saved_ms) if step <= min(passing, default=max(saved_ms))]
     if missing := [step for step in counted if step not in accuracies]:
         raise ValueError(f"the checkpoint of step {missing[0]} has not been evaluated")

@@ -5,7 +5,9 @@ It may run beside the training, in another process: then it waits for the next c
 
 import dataclasses
 import json
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import tensorflow as tf
@@ -73,7 +75,8 @@ def evaluate_checkpoints(config: OfflineConfig) -> dict[int, Evaluation]:
     )
     progress = Progress(total=config.num_train_steps, unit="steps", description="eval")
     found = {}
-    for step, path in _pending(directory, config.num_train_steps):
+    reached = _has_reached(directory, config.target_accuracy)
+    for step, path in _pending(directory, config.num_train_steps, only_named=reached):
         tf.train.Checkpoint(model=model).restore(path).expect_partial()
         found[step] = evaluator.evaluate(dataset)
         evaluations.record(directory, step, found[step])
@@ -81,7 +84,7 @@ def evaluate_checkpoints(config: OfflineConfig) -> dict[int, Evaluation]:
         progress.line(
             f"step {step}: masked-LM accuracy {accuracy:.4f} (target {config.target_accuracy})"
         )
-        if accuracy >= config.target_accuracy:
+        if step > 0 and accuracy >= config.target_accuracy:
             break
     progress.close()
     return found
@@ -95,11 +98,10 @@ def write_result(output_dir: str, *, target_accuracy: float) -> str:
     directory = Path(output_dir)
     found = evaluations.read(directory)
     accuracies = {step: entry.masked_lm_accuracy for step, entry in found.items()}
-    reached = any(accuracy >= target_accuracy for accuracy in accuracies.values())
     logs = [directory / LOG_NAME, *sorted(directory.glob(RESUMED_LOGS), key=_resumption)]
     if not logs[0].exists():
         return f"no result log: {logs[0]}, the training's, is missing"
-    if _is_running(directory) and not reached:
+    if _is_running(directory) and not _has_reached(directory, target_accuracy):
         return "no result log yet: the training goes on"
     if not found:
         return "no result log: no checkpoint has been evaluated"
@@ -117,7 +119,15 @@ def write_result(output_dir: str, *, target_accuracy: float) -> str:
     return f"{output}: {status} after {samples:,} samples"
 
 
-def _pending(directory: Path, num_train_steps: int):
+def _has_reached(directory: Path, target_accuracy: float) -> bool:
+    """Whether a checkpoint of the training has; what it started from does not count."""
+    found = evaluations.read(directory).items()
+    return any(step > 0 and entry.masked_lm_accuracy >= target_accuracy for step, entry in found)
+
+
+def _pending(
+    directory: Path, num_train_steps: int, *, only_named: bool
+) -> Iterator[tuple[int, str]]:
     """Yields (step, path) of unevaluated checkpoints, oldest first; waits for a running training.
 
     On a finished run `num_train_steps` may name one of its checkpoints: then just that one.
@@ -127,7 +137,8 @@ def _pending(directory: Path, num_train_steps: int):
     if not _is_running(directory) and num_train_steps in saved and num_train_steps < max(saved):
         yield num_train_steps, saved[num_train_steps]
         return
-    while True:
+    waits = False
+    while not only_named:
         running = _is_running(directory)  # before the look: the last checkpoint comes first
         saved = saved_checkpoints(str(directory))
         pending = [step for step in saved if step not in done]
@@ -139,6 +150,10 @@ def _pending(directory: Path, num_train_steps: int):
         elif not running or num_train_steps in done:
             return
         else:
+            if not waits:
+                message = f"waiting for the checkpoints of a training into {directory}"
+                print(message, file=sys.stderr, flush=True)
+            waits = True
             time.sleep(SECONDS_BETWEEN_LOOKS)
 
 

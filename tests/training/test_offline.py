@@ -1,72 +1,174 @@
-"""Offline evaluation: each checkpoint once, oldest first, during or after training. A minute."""
+"""Offline evaluation: each checkpoint once, oldest first, during or after training. Two minutes."""
 
 import json
+import re
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
+from mlperf_bert.mlperf import results
+from mlperf_bert.training import evaluations
 from tests.training import generated_task
 
 COMMON = ["--max_seq_length=32", "--max_predictions_per_seq=6"]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, repository):
-    """A finished training of 30 steps that saved steps 0, 10, 20 and 30, and its task."""
-    folder = tmp_path_factory.mktemp("offline")
-    generated_task.write_task(folder / "task")
-    trained = subprocess.run(
-        [
-            sys.executable, "run_pretraining.py", "--do_train", *COMMON, "--noshuffle",
-            f"--bert_config_file={folder}/task/bert_config.json", "--optimizer=lamb",
-            f"--init_checkpoint={folder}/task/init/model.ckpt-0", "--num_warmup_steps=0",
-            f"--input_file={folder}/task/train.tfrecord", f"--output_dir={folder}/out",
-            "--num_train_steps=30", "--save_checkpoints_steps=10", "--train_batch_size=8",
-        ],
-        cwd=repository, capture_output=True, text=True,
-    )  # fmt: skip
-    assert trained.returncode == 0, trained.stderr
+def task(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("offline") / "task"
+    generated_task.write_task(folder)
     return folder
 
 
-def evaluate(repository, folder, *extra) -> subprocess.CompletedProcess:
+def training(task, output, *extra) -> list[str]:
+    """Trains 30 steps and saves steps 0, 10, 20 and 30."""
+    return [
+        sys.executable, "run_pretraining.py", "--do_train", *COMMON, "--noshuffle",
+        f"--bert_config_file={task}/bert_config.json", "--optimizer=lamb",
+        f"--init_checkpoint={task}/init/model.ckpt-0", "--num_warmup_steps=0",
+        f"--input_file={task}/train.tfrecord", f"--output_dir={output}", "--learning_rate=1e-4",
+        "--num_train_steps=30", "--save_checkpoints_steps=10", "--train_batch_size=8", *extra,
+    ]  # fmt: skip
+
+
+def evaluation(task, output, *extra) -> list[str]:
+    return [
+        sys.executable, "run_pretraining.py", "--do_eval", "--nodo_train", *COMMON,
+        f"--bert_config_file={task}/bert_config.json", "--eval_batch_size=7",
+        f"--input_file={task}/eval.tfrecord", f"--output_dir={output}", *extra,
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(task, repository):
+    """The output directory of a finished training."""
+    output = task.parent / "out"
+    trained = subprocess.run(training(task, output), cwd=repository, capture_output=True, text=True)
+    assert trained.returncode == 0, trained.stderr
+    return output
+
+
+def evaluate(repository, task, output, *extra) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [
-            sys.executable, "run_pretraining.py", "--do_eval", "--nodo_train", *COMMON,
-            f"--bert_config_file={folder}/task/bert_config.json", "--eval_batch_size=7",
-            f"--input_file={folder}/task/eval.tfrecord", f"--output_dir={folder}/out", *extra,
-        ],
+        evaluation(task, output, *extra),
         cwd=repository, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
 
 
-def results(folder) -> list[dict]:
-    lines = (folder / "out" / "eval_results.jsonl").read_text().splitlines()
+def lines_of(output) -> list[dict]:
+    lines = (output / evaluations.RESULTS_LINES).read_text().splitlines()
     return [json.loads(line) for line in lines]
 
 
-def test_every_checkpoint_once_and_all_examples(repository, run):
-    one = evaluate(repository, run, "--num_train_steps=20")
+def saved_steps(output) -> list[int]:
+    return sorted(int(path.stem.split("-")[1]) for path in output.glob("model.ckpt-*.index"))
+
+
+def test_every_checkpoint_once_and_all_examples(repository, task, run):
+    state = (run / "checkpoint").read_bytes()
+    one = evaluate(repository, task, run, "--num_train_steps=20")
     assert one.returncode == 0, one.stderr
-    assert [line["step"] for line in results(run)] == [20]  # a finished run: just the named one
-    done = evaluate(repository, run, "--num_train_steps=30")
+    assert [line["step"] for line in lines_of(run)] == [20]  # a finished run: just the named one
+    assert "no result log: the checkpoint of step 10 has not been evaluated" in one.stdout
+    done = evaluate(repository, task, run, "--num_train_steps=30")
     assert done.returncode == 0, done.stderr
-    found = results(run)
+    found = lines_of(run)
     assert [line["step"] for line in found] == [20, 0, 10, 30]
     assert {line["num_examples"] for line in found} == {45}  # 7 does not divide them
     # The initial checkpoint's evaluation does not depend on the batch: the recorded one had 9.
     [first] = [line for line in found if line["step"] == 0]
     assert first["masked_lm_accuracy"] == pytest.approx(0.032, abs=1e-6)
     assert first["masked_lm_loss"] == pytest.approx(3.7194197, abs=1e-5)
-    text = (run / "out" / "eval_results.txt").read_text().splitlines()
+    text = (run / evaluations.RESULTS_TEXT).read_text().splitlines()
     assert text[0] == "global_step = 30" and text == sorted(text)
-    again = evaluate(repository, run, "--num_train_steps=30")
-    assert again.returncode == 0 and results(run) == found
+    again = evaluate(repository, task, run, "--num_train_steps=30")
+    assert again.returncode == 0 and lines_of(run) == found
+    assert (run / "checkpoint").read_bytes() == state
+    # The result is that of a run that evaluated at each checkpoint's time.
+    assert "bert.offline.log: aborted after 240 samples" in again.stdout
+    result = results.read_run(run / "bert.offline.log")
+    assert result.status == "aborted"
+    assert [found.samples for found in result.evaluations] == [80, 160, 240]
 
 
-def test_no_training_directory(repository, run, tmp_path):
-    done = evaluate(repository, run, f"--output_dir={tmp_path}/none")
+def test_a_target_reached_offline_stops_the_clock_at_its_checkpoint(repository, task, tmp_path):
+    output = tmp_path / "out"
+    subprocess.run(training(task, output), check=True, cwd=repository, capture_output=True)
+    for _ in range(2):
+        done = evaluate(repository, task, output, "--num_train_steps=30", "--target_accuracy=0.01")
+        assert [line["step"] for line in lines_of(output)] == [0, 10]  # 0 is before the training
+        assert "bert.offline.log: success after 80 samples" in done.stdout
+    log = (output / "bert.log").read_text()
+    saved = re.search(r'"time_ms": (\d+)[^\n]*"checkpoint_stop"[^\n]*"step_num": 10\b', log)
+    joined = (output / "bert.offline.log").read_text()
+    stopped = re.search(r'"time_ms": (\d+)[^\n]*"run_stop"', joined)
+    assert stopped[1] == saved[1]
+
+
+def test_beside_a_training_it_waits_and_no_waiting_checkpoint_is_pruned(repository, task, tmp_path):
+    output = tmp_path / "out"
+    flags = ("--num_train_steps=3000", "--save_checkpoints_steps=500", "--keep_checkpoint_max=1")
+    trainer = subprocess.Popen(training(task, output, *flags), cwd=repository,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not (output / "model.ckpt-1000.index").exists():
+        assert time.monotonic() < deadline and trainer.poll() is None
+        time.sleep(0.05)
+    assert saved_steps(output)[:3] == [0, 500, 1000]  # more than keep_checkpoint_max
+    done = evaluate(repository, task, output, "--num_train_steps=3000")
+    assert done.returncode == 0, done.stderr
+    assert trainer.wait(timeout=60) == 0
+    assert [line["step"] for line in lines_of(output)] == list(range(0, 3001, 500))
+    assert "bert.offline.log: aborted after 24,000 samples" in done.stdout
+
+
+def test_evaluated_checkpoints_are_pruned(repository, task, tmp_path):
+    output = tmp_path / "out"
+    output.mkdir()
+    values = dict.fromkeys(
+        ["masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss",
+         "loss", "num_examples"], 0,
+    )  # fmt: skip
+    lines = "".join(json.dumps({"step": step, **values}) + "\n" for step in (0, 10))
+    (output / evaluations.RESULTS_LINES).write_text(lines + '{"step": 20, "masked')
+    done = subprocess.run(
+        training(task, output, "--keep_checkpoint_max=1"),
+        cwd=repository, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert saved_steps(output) == [20, 30]  # the line of 20 is being written
+    assert not list(output.glob("model.ckpt-1*")) and not list(output.glob("model.ckpt-0*"))
+    assert "model.ckpt-20" in (output / "checkpoint").read_text()
+
+
+def test_waiting_burns_no_cpu(repository, task, tmp_path):
+    """A training that is not there yet: the evaluation waits for it until it is stopped."""
+    output = tmp_path / "out"
+    output.mkdir()
+    waiting = subprocess.Popen(evaluation(task, output, "--num_train_steps=30"), cwd=repository,
+                               stderr=subprocess.PIPE, text=True)  # fmt: skip
+    line = waiting.stderr.readline()
+    assert "waiting for the checkpoints of a training" in line
+
+    def cpu_seconds() -> float:
+        stat = Path(f"/proc/{waiting.pid}/stat").read_text()
+        user, system = stat.rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / 100
+
+    time.sleep(1)
+    before = cpu_seconds()
+    time.sleep(5)
+    burnt = cpu_seconds() - before
+    waiting.terminate()
+    waiting.communicate()
+    assert burnt < 0.5  # of 5 seconds
+
+
+def test_no_training_directory(repository, task, tmp_path):
+    done = evaluate(repository, task, tmp_path / "none")
     assert done.returncode == 1
     [line] = done.stderr.strip().splitlines()
     assert "no such directory; start the training first" in line

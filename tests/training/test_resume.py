@@ -135,8 +135,52 @@ def test_another_command_is_refused_until_the_run_is_done(repository, task, tmp_
     assert before == {path.name: path.stat().st_mtime_ns for path in output.iterdir()}
 
 
+def test_a_damaged_newest_checkpoint_is_named(repository, task, tmp_path):
+    output = tmp_path / "out"
+    process = start(repository, task, output)
+    wait_for_step(process, output, 60)
+    process.kill()
+    process.communicate()
+    newest = max(output.glob("model.ckpt-*.index"), key=lambda path: path.stat().st_mtime)
+    data = newest.with_suffix(".data-00000-of-00001")
+    whole = data.read_bytes()
+    data.write_bytes(whole[: len(whole) // 2])
+    done = subprocess.run(command(task, output), cwd=repository, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    line = done.stderr.strip().splitlines()[-1]
+    assert f"{newest.stem}: cannot be restored" in line and "one before" in line, done.stderr
+    data.write_bytes(whole)
+    done = subprocess.run(command(task, output), cwd=repository, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_full_disk_leaves_the_checkpoint_before_and_ends_as_aborted(
+    repository, task, undisturbed, tmp_path, small_disk
+):
+    size_kib = sum(p.stat().st_size for p in undisturbed.glob(f"model.ckpt-{NUM_STEPS}*")) // 1024
+    output = small_disk(3 * size_kib) / "out"
+    full = command(task, output, keep_checkpoint_max=0)
+    done = subprocess.run(full, cwd=repository, capture_output=True, text=True)
+    assert done.returncode == 1
+    line = done.stderr.strip().splitlines()[-1]
+    failed = re.search(r"model\.ckpt-(\d+): cannot be saved \(.*No space left.*make room", line)
+    assert failed, line
+    failed_step = int(failed[1])
+    assert failed_step >= 44
+    assert "Traceback" not in done.stderr
+    log = (output / "bert.log").read_text()
+    assert re.findall(r'"run_stop".*"status": "(\w+)"', log) == ["aborted"]
+    saved = {int(path.stem.split("-")[1]) for path in output.glob("model.ckpt-*.index")}
+    assert saved == set(range(22, failed_step, 22))
+    assert not list(output.glob(f"model.ckpt-{failed_step}*"))
+    subprocess.run(["mount", "-o", "remount,size=64m", output.parent], check=True)
+    subprocess.run(full, check=True, cwd=repository, capture_output=True)
+    assert_same_end(output, undisturbed)
+
+
 @pytest.mark.slow
-def test_ten_kills_at_random_moments(repository, task, undisturbed, tmp_path):
+def test_ten_kills_at_random_moments(repository, task, undisturbed, tmp_path, capsys):
     output, rng, kills = tmp_path / "out", random.Random(1), 0
     while kills < 10:
         process = start(repository, task, output)
@@ -151,3 +195,5 @@ def test_ten_kills_at_random_moments(repository, task, undisturbed, tmp_path):
     assert kills == 10
     subprocess.run(command(task, output), check=True, cwd=repository, capture_output=True)
     assert_same_end(output, undisturbed)
+    with capsys.disabled():
+        print(f"\n{kills} kills survived: every weight, slot and accumulator bitwise equal")
