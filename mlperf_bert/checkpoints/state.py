@@ -11,6 +11,8 @@ from collections.abc import Callable
 import tensorflow as tf
 
 CHECKPOINT_NAME = "model.ckpt"
+# What TensorFlow raises for a data file that is cut: its reader has no type of its own.
+_DAMAGE = (tf.errors.OpError, IndexError, RuntimeError)
 
 
 class RunState:
@@ -55,7 +57,7 @@ class RunState:
         try:
             status = self._checkpoint.restore(self._restored)
             status.assert_existing_objects_matched()
-        except (AssertionError, ValueError, tf.errors.OpError) as error:
+        except (AssertionError, ValueError, *_DAMAGE) as error:
             raise self._cannot_restore(error) from error
 
     def attach_input(self, iterator) -> None:
@@ -69,7 +71,7 @@ class RunState:
         if self._restored:
             try:
                 tf.train.Checkpoint(iterator=iterator).restore(self._restored).expect_partial()
-            except tf.errors.OpError as error:
+            except _DAMAGE as error:
                 raise self._cannot_restore(error) from error
         self._checkpoint.iterator = iterator
 
