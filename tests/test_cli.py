@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -59,6 +60,22 @@ RUN_PRETRAINING_FLAGS = {
     "submission_status": "onprem",
 }
 
+CHECKPOINT_SCRIPT_FLAGS = {
+    "tf2_encoder_checkpoint_converter.py": {
+        "bert_config_file": None,
+        "checkpoint_to_convert": None,
+        "converted_checkpoint_path": None,
+        "converted_model": "pretrainer",  # not in the reference
+    },
+    "checkpoint_add_gradacc.py": {"old": None, "new": None},
+    "export_to_hugging_face.py": {
+        "bert_config_file": None,
+        "checkpoint": None,
+        "vocab_file": None,
+        "output_dir": None,
+    },
+}
+
 TINY = {
     "attention_probs_dropout_prob": 0.1,
     "hidden_act": "gelu",
@@ -91,6 +108,11 @@ def flags_of(script) -> dict:
 
 def test_flags_of_run_pretraining_are_frozen(repository):
     assert flags_of(repository / "run_pretraining.py") == RUN_PRETRAINING_FLAGS
+
+
+@pytest.mark.parametrize("script", CHECKPOINT_SCRIPT_FLAGS)
+def test_flags_of_the_checkpoint_scripts_are_frozen(repository, script):
+    assert flags_of(repository / script) == CHECKPOINT_SCRIPT_FLAGS[script]
 
 
 def example(rng, *, sequence=16, predictions=4) -> dict:
@@ -217,7 +239,9 @@ def test_bad_input_is_one_line_and_leaves_nothing(repository, work, case):
 
 
 def test_a_run_its_files_and_a_second_run_into_the_same_directory(repository, work):
+    began = time.monotonic()
     done = train(repository, work)
+    seconds = time.monotonic() - began
     assert done.returncode == 0, done.stderr
     out = work / "out" / "run"
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
@@ -229,6 +253,8 @@ def test_a_run_its_files_and_a_second_run_into_the_same_directory(repository, wo
     }  # fmt: skip
     assert [line["samples"] for line in lines if line["kind"] == "eval"] == [8, 16]
     assert re.search(r"^RESULT,bert,\d+,\d+,\w+,.*,aborted,0\.\d+,16$", done.stdout, re.MULTILINE)
+    told = int(re.search(r"^RESULT,bert,\d+,(\d+),", done.stdout, re.MULTILINE)[1])
+    assert seconds - 3 < told <= seconds + 1  # imports included; the end of the process is not
     assert list(out.glob("events.out.tfevents.*")) and (out / "model.ckpt-4.index").exists()
 
     before = {path: path.read_bytes() for path in out.iterdir()}

@@ -21,7 +21,7 @@ from mlperf_bert.progress import Progress
 from mlperf_bert.training import evaluations, loop, preflight, strategy
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.evaluation import Evaluator
-from mlperf_bert.training.output import OutputDirectory, Result
+from mlperf_bert.training.output import OutputDirectory, Result, process_start_time
 from mlperf_bert.training.reporting import MetricsWriter
 from mlperf_bert.training.steps import Trainer
 
@@ -36,7 +36,7 @@ class TrainingRun:
           ValueError: with one line that says what is wrong and how to mend it.
         """
         self.config = config
-        self.start_time = time.time()
+        self.start_time = process_start_time()
         self.bert_config = BertConfig.from_json_file(config.bert_config_file)
         preflight.require_fitting_model(self.bert_config, config)
         self.files = input_pipeline.expand_input(config.input_file, flag="input_file")

@@ -6,6 +6,9 @@ without dropout: `golden` on real text (in shared), and `generated` on a task ma
 
 import dataclasses
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -163,6 +166,27 @@ def test_losses_weights_and_evaluation(oracle, name):
             assert change == pytest.approx(expected, rel=1e-5), weight
     if f"{name}_step20" in oracle.evaluations:
         assert_evaluation_equals(oracle, trainer, oracle.evaluations[f"{name}_step20"])
+
+
+def test_the_losses_from_the_command_line_alone(oracle, repository, tmp_path):
+    case = oracle.trajectories["g3_lamb_accum4"]
+    flags = {
+        "bert_config_file": oracle.folder / "bert_config.json",
+        "input_file": oracle.folder / "train.tfrecord",
+        "init_checkpoint": oracle.checkpoint,
+        "output_dir": tmp_path / "out",
+        "log_every_steps": 1,
+        **dataclasses.asdict(oracle.shape),
+        **case["flags"],
+    }
+    given = [f"--{name}={value}" for name, value in flags.items()]
+    command = [sys.executable, "run_pretraining.py", "--noshuffle", "--do_train", *given]
+    subprocess.run(command, check=True, cwd=repository, capture_output=True)
+    lines = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
+    losses = [json.loads(line)["loss"] for line in lines]
+    np.testing.assert_allclose(losses, case["losses"], rtol=0, atol=1e-5)
+    printed = [re.search(r'"loss": ([\d.]+)', line)[1] for line in lines]
+    assert np.mean([len(text.replace(".", "")) for text in printed]) > 7
 
 
 def test_evaluation_of_the_initial_checkpoint(oracle):
