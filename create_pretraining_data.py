@@ -15,7 +15,7 @@ from mlperf_bert.data import manifest, overview
 from mlperf_bert.data.dataset import DatasetConfig, write_dataset
 from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.data.instances import InstanceConfig
-from mlperf_bert.mlperf.convergence import MEAN_SAMPLES_TO_CONVERGE
+from mlperf_bert.mlperf.convergence import reference_points
 
 FLAGS = flags.FLAGS
 
@@ -103,7 +103,7 @@ def _make_dataset() -> None:
             memory_budget_bytes=FLAGS.memory_budget_gib * 2**30,
         )
     seconds = time.monotonic() - started
-    needed = MEAN_SAMPLES_TO_CONVERGE
+    needed = {size: point.mean_samples for size, point in reference_points().items()}
     print(overview.summary(found, num_made=len(made), seconds=seconds, samples_needed=needed))
     if "://" not in FLAGS.output_dir:
         print(f"histograms: {overview.save_picture(found, Path(FLAGS.output_dir))}")

@@ -16,6 +16,7 @@ from mlperf_bert.data.input_pipeline import ExampleShape
 from mlperf_bert.mlperf import rules
 from mlperf_bert.mlperf.log import SubmissionInfo
 from mlperf_bert.optimization.optimizers import ADAMW, OptimizerConfig
+from mlperf_bert.training import preflight
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.loop import Interrupted
 from mlperf_bert.training.offline import OfflineConfig, evaluate_checkpoints, write_result
@@ -50,6 +51,10 @@ flags.DEFINE_integer(
     "eval_interval_samples", None, "Samples between evaluations; by the rules if not given."
 )
 flags.DEFINE_integer("seed", None, "Of weights, dropout and order; random if not given.")
+
+flags.DEFINE_bool("check", False, "Only tell what is wrong with the input, all at once.")
+flags.DEFINE_bool("check_initial_accuracy", False, "With --check: evaluate the checkpoint.")
+flags.DEFINE_bool("drop_caches", False, "Empty the system's file caches before; as root.")
 
 # Optimizer
 flags.DEFINE_enum("optimizer", "adamw", ["adamw", "lamb"], "The optimizer.")
@@ -130,6 +135,7 @@ def _run_config() -> RunConfig:
                 "keep_checkpoint_max",
                 "shuffle",
                 "deterministic",
+                "drop_caches",
                 "seed",
                 "target_accuracy",
                 "eval_interval_samples",
@@ -150,10 +156,22 @@ def _offline_config() -> OfflineConfig:
     )
 
 
+def _check() -> None:
+    found = preflight.inspect_closely(
+        _run_config(), measure_initial_accuracy=FLAGS.check_initial_accuracy
+    )
+    print(*found.findings, sep="\n")
+    print(f"{len(found.errors)} errors; no training was started")
+    if found.errors:
+        sys.exit(1)
+
+
 def main(_):
     logging.set_verbosity(logging.ERROR)
     try:
-        if FLAGS.do_train:
+        if FLAGS.check:
+            _check()
+        elif FLAGS.do_train:
             print(TrainingRun(_run_config()).train().line(), flush=True)
         elif FLAGS.do_eval:
             evaluate_checkpoints(_offline_config())

@@ -169,14 +169,14 @@ def run_demo(folder: Path, seed: int) -> None:
       ValueError: the folder is not the demo's to remove, or the target was not reached.
     """
     start = time.monotonic()
-    _make_folder_anew(folder)
-    _run(preparation_steps(folder, seed), start)
-    _run(record_steps(folder), start)
-    _run(training_steps(folder, seed), start)
+    make_folder_anew(folder)
+    run_steps(preparation_steps(folder, seed), start)
+    run_steps(record_steps(folder), start)
+    run_steps(training_steps(folder, seed), start)
     results = folder / "results"
     results.mkdir()
     shutil.copyfile(folder / "run" / "bert.log", results / "result_0.txt")
-    _run(verdict_steps(folder), start)
+    run_steps(verdict_steps(folder), start)
     print(f"\nDone after {time.monotonic() - start:.0f} s. Look at:")
     for name in ("report.png", "results/result_0.txt", "run/metrics.jsonl", "cleaned/eval.txt"):
         print(f"  {folder / name}")
@@ -189,13 +189,19 @@ def _require_success(record: Path) -> None:
         raise ValueError(f"the training ended with status {status}: it did not reach the target")
 
 
-def _run(steps: list[Step], start: float) -> None:
+def run_steps(steps: list[Step], start: float) -> None:
+    """Run steps, each announced with the seconds since `start` and its command line."""
     for step in steps:
         print(f"\n[{time.monotonic() - start:3.0f} s] {step.title}\n$ {step.command}", flush=True)
         step.run()
 
 
-def _make_folder_anew(folder: Path) -> None:
+def make_folder_anew(folder: Path) -> None:
+    """Empty the folder of an earlier demo.
+
+    Raises:
+      ValueError: it holds other things.
+    """
     if folder.exists() and any(folder.iterdir()):
         if not (folder / MARK_FILE).exists():
             raise ValueError(f"{folder} holds other things: name an empty --output_dir")

@@ -30,7 +30,7 @@ def load_initial_weights(
       ValueError: as `load_weights`, or the checkpoint is the output of a run.
     """
     stored = StoredCheckpoint(prefix)
-    _refuse_output_of_a_run(stored)
+    refuse_output_of_a_run(stored)
     loaded = load_weights(model_variables, stored, num_hidden_layers=num_hidden_layers)
     layout = "TF2, by object" if stored.is_object_based else "TF1, by name"
     print(f"Initial weights: {len(loaded)} from {prefix} ({layout})", flush=True)
@@ -71,7 +71,7 @@ def load_weights(
     return [weight.tf1_name for weight in table]
 
 
-def _refuse_output_of_a_run(stored: StoredCheckpoint) -> None:
+def refuse_output_of_a_run(stored: StoredCheckpoint) -> None:
     """Raises ValueError if a training run wrote this checkpoint.
 
     Ours, and those of tf-models' trainer: the graph of objects holds `optimizer`. The reference's:

@@ -7,15 +7,13 @@ prints one line per ruleset and ends with 1 if any of them refuses the log.
 
 import argparse
 import re
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-RULESETS = ("1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0", "4.1.0", "5.0.0")
-"""Every ruleset from 1.0.0 on that accepts BERT."""
+from mlperf_bert.mlperf import official
+from mlperf_bert.mlperf.rules import RULESETS
 
 
 @dataclass(frozen=True)
@@ -43,28 +41,20 @@ class Verdict:
 def check_log(path: str | Path, ruleset: str) -> Verdict:
     """Run the official compliance checker on a log under one ruleset.
 
-    The checker runs as a command of its own, with a fresh file for its output: it appends to
-    what it finds, so that an old SUCCESS in the same file would pass for a new one.
-
     Raises:
       ValueError: there is no such file, or the ruleset does not accept BERT.
     """
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"{path}: no such log; give the path of a result_N.txt")
-    if ruleset not in RULESETS:
-        raise ValueError(f"ruleset {ruleset!r} has no BERT; use one of {', '.join(RULESETS)}")
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "compliance.log"
-        command = [sys.executable, "-m", "mlperf_logging.compliance_checker"]
-        command += ["--usage", "training", "--ruleset", ruleset]
-        command += ["--log_output", str(output), str(path)]
-        finished = subprocess.run(command, capture_output=True, text=True, check=False)
-        report = output.read_text(encoding="utf-8") if output.exists() else ""
-    passed = finished.returncode == 0 and "SUCCESS" in report
-    messages = _findings(report)
+    official.require_ruleset(ruleset)
+    answer = official.ask(
+        "compliance_checker", "--usage", "training", "--ruleset", ruleset, str(path)
+    )
+    passed = answer.returncode == 0 and "SUCCESS" in answer.report
+    messages = _findings(answer.report)
     if not passed and not messages:
-        messages = (_last_line(finished.stderr) or "the checker gave no reason",)
+        messages = (_last_line(answer.report) or "the checker gave no reason",)
     return Verdict(path, ruleset, passed, messages)
 
 

@@ -1,26 +1,155 @@
 """How many samples the reference needs to converge: the reference convergence points (RCP).
 
-Source: mlperf-logging, rcp_checker/training_2.1.0 to 5.0.0 (equal for BERT).
+The numbers are mlperf-logging's own, read from the JSON files of its RCP checker; mean, deviation
+and the fewest credible samples are computed by that checker. What is added here is the question
+that it answers only for logs: by which bound is a batch size judged?
+
+Source: mlperf-logging, rcp_checker, rulesets 1.0.0 to 5.0.0.
 """
 
+import functools
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
-MEAN_SAMPLES_TO_CONVERGE: Mapping[int, float] = MappingProxyType(
-    {
-        256: 2_549_219.6,
-        448: 2_414_421.3,
-        1536: 2_776_278.2,
-        3072: 2_764_498.7,
-        4096: 2_843_989.3,
-        4608: 2_798_080.0,
-        6144: 3_319_125.3,
-        6912: 3_601_920.0,
-        8192: 4_186_112.0,
-        8704: 4_273_706.7,
-        12288: 4_465_066.7,
-        13056: 4_645_333.3,
-        16384: 5_505_422.2,
+from mlperf_logging.rcp_checker.rcp_checker import RCP_Checker
+from scipy import stats
+
+from mlperf_bert.mlperf.official import require_ruleset
+from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
+
+_SIGNIFICANCE = 0.05
+_NUM_COUNTED_RUNS = NUM_RUNS_PER_RESULT - 2  # without the fastest and the slowest
+_NUM_RUNS_OF_INTERPOLATION = 2 * NUM_RUNS_PER_RESULT
+
+
+@dataclass(frozen=True)
+class ReferencePoint:
+    """What the reference needs at one global batch size.
+
+    Attributes:
+      global_batch_size: of the reference runs.
+      num_runs: reference runs; 0 for an interpolation.
+      mean_samples: olympic mean of the samples to converge.
+      std_samples: standard deviation over all runs.
+      min_mean_samples: a result whose mean is less is too fast to be credible.
+      hyperparameters: MLLOG key -> value.
+      is_pruned: a result at this batch size is judged by an interpolation instead.
+    """
+
+    global_batch_size: int
+    num_runs: int
+    mean_samples: float
+    std_samples: float
+    min_mean_samples: float
+    hyperparameters: Mapping[str, float]
+    is_pruned: bool = False
+
+
+@dataclass(frozen=True)
+class Bound:
+    """By what a batch size is judged.
+
+    Attributes:
+      kind: "point", "interpolation", "smallest batch" (there is no smaller point: the bound of the
+        smallest one counts) or "missing" (larger than all points: the check fails).
+      point: the point; None if missing.
+    """
+
+    kind: str
+    point: ReferencePoint | None
+
+    def __str__(self) -> str:
+        if self.point is None:
+            return "no reference point is as large: the check fails unless one is submitted"
+        how = {
+            "point": "reference point at batch",
+            "interpolation": "interpolation at batch",
+            "smallest batch": "no reference point is as small; judged by batch",
+        }[self.kind]
+        return (
+            f"{how} {self.point.global_batch_size}: mean {self.point.mean_samples:,.0f} samples, "
+            f"at least {self.point.min_mean_samples:,.0f}"
+        )
+
+
+@functools.cache
+def reference_points(
+    ruleset: str = RULESETS[-1], custom_rcps: Path | None = None
+) -> Mapping[int, ReferencePoint]:
+    """Return the points of a ruleset, or of a custom RCP file: global batch size -> point.
+
+    Raises:
+      ValueError: the ruleset has no BERT, or the file is no RCP file.
+    """
+    require_ruleset(ruleset)
+    checker = _checker(ruleset, custom_rcps)
+    kept = {record["BS"] for record in checker.pruned_rcp_data.values()}
+    points = {
+        record["BS"]: ReferencePoint(
+            global_batch_size=record["BS"],
+            num_runs=len(record["Epochs to converge"]),
+            mean_samples=float(record["RCP Mean"]),
+            std_samples=float(record["RCP Stdev"]),
+            min_mean_samples=float(record["Min Epochs"]),
+            hyperparameters=MappingProxyType(record["Hyperparams"]),
+            is_pruned=record["BS"] not in kept,
+        )
+        for record in checker.rcp_data.values()
     }
-)
-"""Global batch size -> mean samples to the target accuracy."""
+    return MappingProxyType(dict(sorted(points.items())))
+
+
+def bound_of(
+    global_batch_size: int, ruleset: str = RULESETS[-1], custom_rcps: Path | None = None
+) -> Bound:
+    """Return by what the RCP checker judges results at a batch size.
+
+    Raises:
+      ValueError: as `reference_points`.
+    """
+    points = [
+        point for point in reference_points(ruleset, custom_rcps).values() if not point.is_pruned
+    ]
+    smaller = [point for point in points if point.global_batch_size <= global_batch_size]
+    larger = [point for point in points if point.global_batch_size >= global_batch_size]
+    if smaller and smaller[-1].global_batch_size == global_batch_size:
+        return Bound("point", smaller[-1])
+    if not larger:
+        return Bound("missing", None)
+    if not smaller:
+        return Bound("smallest batch", larger[0])
+    return Bound("interpolation", _interpolated(global_batch_size, smaller[-1], larger[0]))
+
+
+def _interpolated(batch_size: int, low: ReferencePoint, high: ReferencePoint) -> ReferencePoint:
+    share = (batch_size - low.global_batch_size) / (high.global_batch_size - low.global_batch_size)
+    mean = low.mean_samples + share * (high.mean_samples - low.mean_samples)
+    std = low.std_samples + share * (high.std_samples - low.std_samples)
+    fewest = min_mean_samples(mean, std, num_counted_reference_runs=_NUM_RUNS_OF_INTERPOLATION)
+    return ReferencePoint(batch_size, 0, mean, std, fewest, MappingProxyType({}))
+
+
+def min_mean_samples(mean: float, std: float, *, num_counted_reference_runs: int) -> float:
+    """Return the least mean of a result that a one-sided t-test does not tell from the reference.
+
+    The test supposes one deviation for both sides: mean - t * std * sqrt(1/n + 1/m), with t the 95%
+    quantile of n + m - 2 degrees of freedom.
+    """
+    n, m = num_counted_reference_runs, _NUM_COUNTED_RUNS
+    quantile = float(stats.t.ppf(1 - _SIGNIFICANCE, n + m - 2))
+    return mean - quantile * std * (1 / n + 1 / m) ** 0.5
+
+
+def _checker(ruleset: str, custom_rcps: Path | None) -> RCP_Checker:
+    if custom_rcps is None:
+        return RCP_Checker("training", ruleset, "bert", verbose=False)
+    try:
+        with custom_rcps.open(encoding="utf-8") as file:
+            return RCP_Checker("training", ruleset, "bert", verbose=False, rcp_file=file)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError(
+            f"{custom_rcps}: no file of reference points ({error!r}); it wants records with "
+            "Benchmark, BS, Hyperparams and Epochs to converge, as mlperf-logging's rcps_bert.json"
+        ) from error

@@ -1,13 +1,10 @@
 """The official check against reference convergence points (RCP): not faster than is credible."""
 
 import re
-import subprocess
-import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlperf_bert.mlperf.compliance import RULESETS
+from mlperf_bert.mlperf import official
 
 
 @dataclass(frozen=True)
@@ -30,31 +27,36 @@ class RcpVerdict:
     scaling: float
 
 
-def check_rcp(results_dir: Path, ruleset: str, *, by_train_samples: bool = False) -> RcpVerdict:
+def check_rcp(
+    results_dir: Path,
+    ruleset: str,
+    *,
+    by_train_samples: bool = False,
+    custom_rcps: Path | None = None,
+) -> RcpVerdict:
     """Run the official RCP checker on the ten logs in `results_dir`.
 
     Args:
       results_dir: holds result_0.txt and so on.
       ruleset: one with BERT.
       by_train_samples: take the samples from train_samples, for logs whose epoch_num is not.
+      custom_rcps: JSON file of reference points to use instead of the official ones.
 
     Raises:
       ValueError: the ruleset has no BERT.
     """
-    if ruleset not in RULESETS:
-        raise ValueError(f"ruleset {ruleset!r} has no BERT; use one of {', '.join(RULESETS)}")
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "rcp.log"  # the checker appends: a fresh file each time
-        command = [sys.executable, "-m", "mlperf_logging.rcp_checker", "--rcp_usage", "training"]
-        command += ["--rcp_version", ruleset, "--log_output", str(output)]
-        command += ["--bert_train_samples"] if by_train_samples else []
-        finished = subprocess.run(
-            [*command, str(results_dir)], capture_output=True, text=True, check=False
-        )
-        report = output.read_text(encoding="utf-8") if output.exists() else finished.stderr
+    official.require_ruleset(ruleset)
+    options = ["--bert_train_samples"] if by_train_samples else []
+    options += ["--custom_rcps", str(custom_rcps)] if custom_rcps else []
+    answer = official.ask(
+        *["rcp_checker", "--rcp_usage", "training", "--rcp_version", ruleset],
+        *options,
+        str(results_dir),
+    )
+    report = answer.report
     lines = report.strip().splitlines() or ["the checker said nothing"]
     return RcpVerdict(
-        passed=finished.returncode == 0 and "RCP test PASSED" in report,
+        passed=answer.returncode == 0 and "RCP test PASSED" in report,
         reason=lines[-1].partition(" - ")[2] or lines[-1],
         mean_samples=_number(r"'RCP Mean': (?:np\.float64\()?([\d.]+)", report),
         min_mean_samples=_number(r"'Min Epochs': (?:np\.float64\()?([\d.]+)", report),

@@ -6,13 +6,28 @@ holds the number.
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT
 
 _TOKEN = ":::MLLOG "
+_PHASES = {
+    "init_start": ("init", "init_stop"),
+    "block_start": ("train", "block_stop"),
+    "eval_start": ("evaluation", "eval_stop"),
+    "checkpoint_start": ("checkpoint", "checkpoint_stop"),
+}
+"""Key that begins a phase -> its kind, and the key that ends it."""
+_HYPERPARAMETERS = (
+    "global_batch_size",
+    "gradient_accumulation_steps",
+    "num_warmup_steps",
+    "start_warmup_step",
+    "opt_",
+)
+_CLOCK_TOLERANCE_MS = 1000  # between hosts
 
 
 @dataclass(frozen=True)
@@ -35,6 +50,15 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
+class Phase:
+    """A stretch of a run, init, train, evaluation or checkpoint, in minutes since run_start."""
+
+    kind: str
+    start_minutes: float
+    stop_minutes: float
+
+
+@dataclass(frozen=True)
 class RunResult:
     """What one log says.
 
@@ -48,6 +72,10 @@ class RunResult:
       global_batch_size: None if the log does not say.
       seeds: every seed logged.
       evaluations: in the order of the log.
+      phases: in the order of their starts; init lies before 0.
+      division: "closed" or "open"; None if the log does not say.
+      cache_cleared: whether the log says that the file caches were emptied.
+      hyperparameters: MLLOG key -> value of batch, optimizer and schedule.
     """
 
     path: Path
@@ -59,6 +87,17 @@ class RunResult:
     global_batch_size: int | None
     seeds: tuple[int, ...]
     evaluations: tuple[Evaluation, ...]
+    phases: tuple[Phase, ...] = ()
+    division: str | None = None
+    cache_cleared: bool = False
+    hyperparameters: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Samples to converge over the whole time, evaluation and all; None without them."""
+        if not self.samples_to_converge or not self.minutes:
+            return None
+        return self.samples_to_converge / (60 * self.minutes)
 
     @property
     def succeeded(self) -> bool:
@@ -99,6 +138,7 @@ def read_run(path: Path) -> RunResult:
     start, stop = _only(records, "run_start", path), _only(records, "run_stop", path)
     if stop.time_ms < start.time_ms:
         raise ValueError(f"{path}: run_stop lies before run_start: the clocks ran backwards")
+    _require_clocks_forward(records, start, path)
     status = str(stop.metadata.get("status"))
     evaluations = _evaluations(records, start.time_ms)
     last_samples = evaluations[-1].samples if evaluations else None
@@ -115,6 +155,14 @@ def read_run(path: Path) -> RunResult:
         global_batch_size=batch_sizes[-1] if batch_sizes else None,
         seeds=tuple(int(seed) for seed in _values(records, "seed")),
         evaluations=evaluations,
+        phases=_phases(records, start.time_ms),
+        division=next(iter(_values(records, "submission_division")), None),
+        cache_cleared=any(value is True for value in _values(records, "cache_clear")),
+        hyperparameters={
+            record.key: record.value
+            for record in records
+            if record.key.startswith(_HYPERPARAMETERS)
+        },
     )
 
 
@@ -155,6 +203,32 @@ def _only(records: list[Record], key: str, path: Path) -> Record:
     if len(found) != 1:
         raise ValueError(f"{path}: {len(found)} lines {key}, a log of one run has 1")
     return found[0]
+
+
+def _require_clocks_forward(records: list[Record], start: Record, path: Path) -> None:
+    after = records[records.index(start) :]
+    for record in after:
+        early_ms = start.time_ms - record.time_ms
+        if record.key == "eval_accuracy" and early_ms > _CLOCK_TOLERANCE_MS:
+            raise ValueError(
+                f"{path}: an evaluation lies {early_ms / 1000:.0f} s before run_start: the clocks "
+                "ran backwards"
+            )
+
+
+def _phases(records: list[Record], run_start_ms: int) -> tuple[Phase, ...]:
+    """Return every phase that was both started and stopped, by its first start."""
+    found, open_since = [], {}
+    stops = {stop: (start, kind) for start, (kind, stop) in _PHASES.items()}
+    for record in records:
+        if record.key in _PHASES:
+            open_since.setdefault(record.key, record.time_ms)
+        elif record.key in stops:
+            key, kind = stops[record.key]
+            if (began_ms := open_since.pop(key, None)) is not None:
+                minutes = [(ms - run_start_ms) / 60_000 for ms in (began_ms, record.time_ms)]
+                found.append(Phase(kind, *minutes))
+    return tuple(sorted(found, key=lambda phase: phase.start_minutes))
 
 
 def _values(records: list[Record], key: str) -> list:

@@ -30,8 +30,9 @@ NUM_RUNS_PER_RESULT = 10
 """A result is the mean of ten runs without the fastest and the slowest."""
 MAX_INIT_MINUTES_CLOSED = 30
 
-LAST_RULESET_WITH_BERT = "5.0.0"
-"""Ruleset 5.1.0 still carries BERT's keys but no longer accepts the benchmark's name."""
+RULESETS = ("1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0", "4.1.0", "5.0.0")
+"""Every ruleset from 1.0.0 on that accepts BERT: 5.1.0 still carries BERT's keys but no longer
+accepts the benchmark's name."""
 
 FREE_HYPERPARAMETERS = (
     "global_batch_size",

@@ -46,6 +46,8 @@ class RunConfig:
     target_accuracy: float
     eval_interval_samples: int | None
     """None: as the rules compute it."""
+    drop_caches: bool
+    """Empty the system's file caches before the run, and log whether that was possible."""
     submission: SubmissionInfo
     device: strategy.DeviceConfig
 
@@ -90,14 +92,14 @@ class RunConfig:
         """What determines the computation: a run is resumed only with all of it equal."""
         elsewhere = (
             "output_dir eval_batch_size max_eval_steps save_checkpoints_steps iterations_per_loop "
-            "log_every_steps keep_checkpoint_max submission"
+            "log_every_steps keep_checkpoint_max drop_caches submission"
         )
         fields = dataclasses.asdict(self)
         return {name: value for name, value in fields.items() if name not in elsewhere.split()}
 
     def departures(self, bert_config: BertConfig) -> list[rules.Issue]:
         """Every way in which the run departs from the closed division's rules."""
-        return rules.departures_from_closed_rules(
+        return self._departures_of_input() + rules.departures_from_closed_rules(
             global_batch_size=self.global_batch_size,
             interval_samples=self.checkpoint_or_evaluation_interval_samples,
             seed_is_random=self.seed is None,
@@ -108,3 +110,15 @@ class RunConfig:
             max_predictions_per_seq=self.shape.max_predictions_per_seq,
             target_masked_lm_accuracy=self.target_accuracy,
         )
+
+    def _departures_of_input(self) -> list[rules.Issue]:
+        issues = []
+        if not self.shuffle:
+            issues.append(rules.Issue("shuffle", "a random order", "sorted files"))
+        if self.init_checkpoint is None:
+            issues.append(rules.Issue("init_checkpoint", "the given one", "random weights"))
+        if self.max_eval_steps is not None:
+            issues.append(
+                rules.Issue("max_eval_steps", "all examples evaluated", self.max_eval_steps)
+            )
+        return issues

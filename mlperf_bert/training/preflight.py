@@ -1,25 +1,140 @@
-"""What can be checked before the clock starts, without touching data."""
+"""What can be checked before the clock starts, without touching data: everything, and all at once.
 
+Looks at names, sizes, manifests, checkpoints' tables of contents, disks and devices. Each finding
+is one line that says what, where and how to mend it.
+"""
+
+import dataclasses
+import math
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
-from mlperf_bert.data import manifest
-from mlperf_bert.mlperf import rules
+import tensorflow as tf
+import tf_keras
+
+from mlperf_bert.checkpoints import initial, names
+from mlperf_bert.checkpoints.reading import StoredCheckpoint
+from mlperf_bert.data import input_pipeline, manifest, records
+from mlperf_bert.mlperf import caches, convergence, rules
+from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
+from mlperf_bert.training import strategy
 from mlperf_bert.training.config import RunConfig
+from mlperf_bert.training.evaluation import Evaluator
+from mlperf_bert.training.output import OutputDirectory
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+
+_FLOAT_BYTES = 4
+_INITIAL_ACCURACY_TOLERANCE = 0.001
+_OFFICIAL_DATA = {
+    "random_seed": rules.DATA_SEED,
+    "dupe_factor": rules.DUPE_FACTOR,
+    "masked_lm_prob": rules.MASKED_LM_PROB,
+    "max_seq_length": rules.MAX_SEQ_LENGTH,
+    "max_predictions_per_seq": rules.MAX_PREDICTIONS_PER_SEQ,
+}
 
 
-def partial_data(files: list[str]) -> list[rules.Issue]:
-    """Data made with --examples_per_part, as the manifests beside them tell."""
-    manifests = [manifest.load(folder) for folder in {Path(path).parent for path in files}]
-    return [
-        rules.Issue(
-            "input_file",
-            "all examples of every part",
-            f"the first {found.parameters['examples_per_part']} of each",
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One thing found: an error stops the run, a warning does not, a note is asked for."""
+
+    level: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.level}: {self.text}"
+
+
+@dataclasses.dataclass(kw_only=True)
+class Inspection:
+    """What was found, and the parts of a run that were made on the way; None where that failed."""
+
+    findings: list[Finding] = dataclasses.field(default_factory=list)
+    bert_config: BertConfig | None = None
+    files: list[str] | None = None
+    eval_files: list[str] | None = None
+    output: OutputDirectory | None = None
+    strategy: tf.distribute.Strategy | None = None
+
+    def add(self, level: str, text: str) -> None:
+        """Adds a finding."""
+        self.findings.append(Finding(level, text))
+
+    def attempt(self, make: Callable, *arguments, **keywords):
+        """The result of a call; a ValueError or OSError becomes an error finding, and None."""
+        try:
+            return make(*arguments, **keywords)
+        except (ValueError, OSError) as error:
+            self.add(ERROR, str(error))
+
+    @property
+    def errors(self) -> list[str]:
+        """The texts of the findings that stop the run."""
+        return [finding.text for finding in self.findings if finding.level == ERROR]
+
+    def require_no_errors(self) -> None:
+        """Raises ValueError with all errors, if there are any."""
+        if len(self.errors) == 1:
+            raise ValueError(self.errors[0])
+        if self.errors:
+            listed = "".join(f"\n  - {text}" for text in self.errors)
+            raise ValueError(f"{len(self.errors)} problems:{listed}")
+
+
+def inspect(config: RunConfig) -> Inspection:
+    """Checks what every run is checked for before its clock starts, in a second or so."""
+    found = Inspection()
+    found.bert_config = found.attempt(BertConfig.from_json_file, config.bert_config_file)
+    found.files = found.attempt(input_pipeline.expand_input, config.input_file, flag="input_file")
+    found.eval_files = []
+    if config.eval_input_file:
+        found.eval_files = found.attempt(
+            input_pipeline.expand_input, config.eval_input_file, flag="eval_input_file"
         )
-        for found in manifests
-        if found is not None and not found.is_whole
-    ]
+    found.output = found.attempt(OutputDirectory, config.output_dir, config.parameters())
+    found.strategy = found.attempt(strategy.create_strategy, config.device)
+    _check_batches(found, config)
+    _check_data(found, config)
+    _check_evaluation_size(found)
+    if found.bert_config:
+        found.attempt(require_fitting_model, found.bert_config, config)
+        _check_checkpoint(found, config)
+        _check_disk(found, config)
+        _check_reference_points(found, config)
+    if config.drop_caches and (obstacle := caches.obstacle()):
+        found.add(WARNING, f"--drop_caches: the log will say that it was not possible; {obstacle}")
+    return found
+
+
+def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Inspection:
+    """For --check, with no clock to come: also counts examples, and says what is active.
+
+    Args:
+      measure_initial_accuracy: evaluate the initial checkpoint, which takes as long as an
+        evaluation does.
+    """
+    found = inspect(config)
+    if found.eval_files:
+        _count_evaluation_examples(found)
+    if found.bert_config:
+        issues = found.attempt(departures, config, found.bert_config, found.files or [])
+        for issue in issues or []:
+            found.add(WARNING, f"no submission to the closed division: {issue}")
+    if not config.drop_caches:
+        way = caches.obstacle() or "they can: add --drop_caches"
+        found.add(NOTE, f"the log will not claim that the file caches were emptied; {way}")
+    found.add(NOTE, _active_devices(found.strategy))
+    if measure_initial_accuracy and not found.errors:
+        found.attempt(_measure_initial_accuracy, found, config)
+    return found
+
+
+def departures(config: RunConfig, bert_config: BertConfig, files: list[str]) -> list[rules.Issue]:
+    """Every way in which a run departs from the closed division's rules."""
+    return config.departures(bert_config) + _partial_data(files)
 
 
 def require_fitting_model(bert_config: BertConfig, config: RunConfig) -> None:
@@ -42,3 +157,214 @@ def require_fitting_model(bert_config: BertConfig, config: RunConfig) -> None:
                 f"{vocabulary} has {num_tokens} tokens, but {config.bert_config_file} says "
                 f"vocab_size={bert_config.vocab_size}; give the two files that belong together"
             )
+
+
+def num_weights(config: BertConfig) -> int:
+    """Returns the number of trained numbers of a BERT with both heads."""
+    h, i = config.hidden_size, config.intermediate_size
+    embeddings = (config.vocab_size + config.max_position_embeddings + config.type_vocab_size) * h
+    layer = 4 * (h * h + h) + (h * i + i) + (i * h + h) + 4 * h
+    heads = (h * h + h) + (h * h + h + 2 * h + config.vocab_size) + (2 * h + 2)
+    return embeddings + 2 * h + config.num_hidden_layers * layer + heads
+
+
+def checkpoint_bytes(bert_config: BertConfig, *, steps_per_update: int) -> int:
+    """Returns the size of one checkpoint of a run: weights, two slots, accumulators."""
+    copies = 3 + (steps_per_update > 1)
+    return copies * num_weights(bert_config) * _FLOAT_BYTES
+
+
+def _partial_data(files: list[str]) -> list[rules.Issue]:
+    """Data made with --examples_per_part, as the manifests beside them tell."""
+    manifests = [manifest.load(folder) for folder in _folders(files)]
+    return [
+        rules.Issue(
+            "input_file",
+            "all examples of every part",
+            f"the first {found.parameters['examples_per_part']} of each",
+        )
+        for found in manifests
+        if found is not None and not found.is_whole
+    ]
+
+
+def _folders(files: list[str]) -> list[Path]:
+    """The folders of files, those in a bucket left out."""
+    return sorted({Path(path).parent for path in files if "://" not in path})
+
+
+def _check_batches(found: Inspection, config: RunConfig) -> None:
+    if found.strategy:
+        replicas = found.strategy.num_replicas_in_sync
+        for flag in ("train_batch_size", "eval_batch_size"):
+            size = getattr(config, flag)
+            found.attempt(strategy.replica_batch_size, size, replicas, flag=flag)
+
+
+def _check_data(found: Inspection, config: RunConfig) -> None:
+    """Compares the files with the manifest beside them, by name and size."""
+    for folder in _folders(found.files or []):
+        made = found.attempt(manifest.load, folder)
+        if made is None:
+            found.add(
+                WARNING,
+                f"{folder}: no {manifest.NAME}, so nobody can tell whether these data are whole; "
+                "make them with --output_dir",
+            )
+            continue
+        given = {Path(path).name for path in found.files if Path(path).parent == folder}
+        if left_out := sorted(set(made.parts) - given):
+            found.add(
+                WARNING,
+                f"--input_file leaves out {len(left_out)} of {len(made.parts)} parts of "
+                f"{folder / manifest.NAME}, such as {left_out[0]}",
+            )
+        for name in sorted(given & set(made.parts)):
+            size = (folder / name).stat().st_size
+            if size != made.parts[name].bytes:
+                found.add(
+                    ERROR,
+                    f"{folder / name}: {size} bytes, {manifest.NAME} says "
+                    f"{made.parts[name].bytes}; make this part anew",
+                )
+        _check_data_parameters(found, config, folder, made)
+
+
+def _check_data_parameters(found, config: RunConfig, folder: Path, made: manifest.Manifest) -> None:
+    shape = dataclasses.asdict(config.shape)
+    for name, value in made.parameters.items():
+        if name in shape and value != shape[name]:
+            found.add(
+                ERROR,
+                f"--{name}={shape[name]}, but {folder} was made with {name}={value}; give that",
+            )
+        elif name in _OFFICIAL_DATA and value != _OFFICIAL_DATA[name]:
+            found.add(
+                WARNING,
+                f"{folder} was made with {name}={value}, the rules want {_OFFICIAL_DATA[name]}",
+            )
+
+
+def _check_evaluation_size(found: Inspection) -> None:
+    """The published evaluation shard is known by its size."""
+    paths = [Path(path) for path in found.eval_files or [] if "://" not in path]
+    expected = manifest.PUBLISHED_RECORD_BYTES["eval_10k"]
+    for path in paths:
+        if path.name == "eval_10k" and (size := path.stat().st_size) != expected:
+            found.add(
+                WARNING,
+                f"{path}: {size} bytes, the published one has {expected}; make it with "
+                f"pick_eval_samples.py --num_examples_to_pick={rules.NUM_EVAL_SAMPLES}",
+            )
+
+
+def _count_evaluation_examples(found: Inspection) -> None:
+    counts = [found.attempt(records.count_records, path) for path in found.eval_files]
+    if None not in counts and sum(counts) != rules.NUM_EVAL_SAMPLES:
+        found.add(
+            WARNING,
+            f"--eval_input_file holds {sum(counts):,} examples, the rules want "
+            f"{rules.NUM_EVAL_SAMPLES:,}; make it with pick_eval_samples.py",
+        )
+
+
+def _check_checkpoint(found: Inspection, config: RunConfig) -> None:
+    """Every weight is listed, with the model's width, and the data files are long enough."""
+    if config.init_checkpoint is None or (found.output and found.output.resumes):
+        return
+    stored = found.attempt(StoredCheckpoint, config.init_checkpoint)
+    if stored is None:
+        return
+    found.attempt(initial.refuse_output_of_a_run, stored)
+    table = names.weights(found.bert_config.num_hidden_layers)
+    missing = [weight.tf1_name for weight in table if stored.name_of(weight) is None]
+    extra_layers = stored.num_hidden_layers - found.bert_config.num_hidden_layers
+    if missing or extra_layers > 0:
+        found.add(
+            ERROR,
+            f"{config.init_checkpoint}: not a checkpoint of this architecture, {len(missing)} of "
+            f"{len(table)} weights are missing"
+            + (f", such as {missing[0]}" if missing else "")
+            + (f", and it has {stored.num_hidden_layers} layers" if extra_layers > 0 else "")
+            + "; give the --bert_config_file that belongs to it",
+        )
+    listed_bytes = sum(math.prod(shape) for shape in stored.shapes.values()) * _FLOAT_BYTES
+    data_files = tf.io.gfile.glob(f"{config.init_checkpoint}.data-*")
+    stored_bytes = sum(tf.io.gfile.stat(path).length for path in data_files)
+    # Not all tensors have four bytes a number (steps have eight): a cut file is far shorter.
+    if stored_bytes < 0.9 * listed_bytes:
+        found.add(
+            ERROR,
+            f"{config.init_checkpoint}: its data files hold {stored_bytes:,} bytes, its index "
+            f"lists about {listed_bytes:,}; copy it here again",
+        )
+
+
+def _check_disk(found: Inspection, config: RunConfig) -> None:
+    if "://" in config.output_dir:
+        return
+    each = checkpoint_bytes(found.bert_config, steps_per_update=config.steps_per_update)
+    num_all = -(-config.num_train_steps // config.save_checkpoints_steps)
+    kept = min(config.keep_checkpoint_max or num_all, num_all)
+    needed = (kept + 1) * each  # a new one is written before the oldest goes
+    path = Path(config.output_dir).absolute()
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        found.add(
+            ERROR,
+            f"--output_dir={config.output_dir}: {free / 1e9:.1f} GB are free, {kept + 1} "
+            f"checkpoints need {needed / 1e9:.1f} GB; free some, or lower --keep_checkpoint_max",
+        )
+
+
+def _check_reference_points(found: Inspection, config: RunConfig) -> None:
+    """Only BERT-large has reference points."""
+    model = dataclasses.asdict(found.bert_config)
+    if any(model.get(name) != value for name, value in rules.BERT_LARGE.items()):
+        return
+    bound = convergence.bound_of(config.global_batch_size)
+    if bound.kind != "point":
+        found.add(WARNING, f"global batch size {config.global_batch_size}: {bound}")
+
+
+def _active_devices(devices: tf.distribute.Strategy | None) -> str:
+    """What TensorFlow will really do, asked from it, not from the flags."""
+    policy = tf_keras.mixed_precision.global_policy()
+    xla = tf.config.optimizer.get_jit() or "off"
+    tensor_float = tf.config.experimental.tensor_float_32_execution_enabled()
+    kinds = sorted({device.device_type for device in tf.config.list_logical_devices()})
+    replicas = devices.num_replicas_in_sync if devices else "no"
+    return (
+        f"active: {replicas} replicas on {', '.join(kinds)}; computing in {policy.compute_dtype}, "
+        f"weights in {policy.variable_dtype}; automatic XLA clustering {xla}; "
+        f"TensorFloat-32 {'allowed' if tensor_float else 'off'}"
+    )
+
+
+def _measure_initial_accuracy(found: Inspection, config: RunConfig) -> None:
+    if not (config.init_checkpoint and found.eval_files):
+        raise ValueError("the initial accuracy needs --init_checkpoint and --eval_input_file")
+    with found.strategy.scope():
+        model = pretrainer.build_pretrainer(found.bert_config, seed=0)
+    initial.load_initial_weights(
+        pretrainer.trained_variables(model),
+        config.init_checkpoint,
+        num_hidden_layers=found.bert_config.num_hidden_layers,
+    )
+    evaluator = Evaluator(model=model, strategy=found.strategy)
+    accuracy = evaluator.evaluate(
+        input_pipeline.evaluation_batches(
+            found.eval_files,
+            config.shape,
+            batch_size=config.eval_batch_size,
+            max_batches=config.max_eval_steps,
+        )
+    ).masked_lm_accuracy
+    expected = rules.INITIAL_MASKED_LM_ACCURACY
+    level = NOTE if abs(accuracy - expected) <= _INITIAL_ACCURACY_TOLERANCE else WARNING
+    found.add(
+        level,
+        f"the initial checkpoint has masked-LM accuracy {accuracy:.5f}; the official one on the "
+        f"official evaluation examples has {expected}",
+    )

@@ -10,18 +10,17 @@ import tensorflow as tf
 from mlperf_bert.checkpoints import initial, names
 from mlperf_bert.checkpoints.state import RunState
 from mlperf_bert.data import input_pipeline, records
-from mlperf_bert.mlperf import rules
+from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.mlperf.log import Hyperparameters, MlperfLog, Run, SubmissionInfo
 from mlperf_bert.model import pretrainer
-from mlperf_bert.model.config import BertConfig
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.optimizers import create_optimizer
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
 from mlperf_bert.progress import Progress
-from mlperf_bert.training import evaluations, loop, preflight, strategy
+from mlperf_bert.training import evaluations, loop, preflight
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.evaluation import Evaluator
-from mlperf_bert.training.output import OutputDirectory, Result, process_start_time
+from mlperf_bert.training.output import Result, process_start_time
 from mlperf_bert.training.reporting import MetricsWriter
 from mlperf_bert.training.steps import Trainer
 
@@ -33,23 +32,20 @@ class TrainingRun:
         """Checks everything that can be checked without touching data; writes nothing.
 
         Raises:
-          ValueError: with one line that says what is wrong and how to mend it.
+          ValueError: with a line for everything that is wrong, and how to mend it.
         """
         self.config = config
         self.start_time = process_start_time()
-        self.bert_config = BertConfig.from_json_file(config.bert_config_file)
-        preflight.require_fitting_model(self.bert_config, config)
-        self.files = input_pipeline.expand_input(config.input_file, flag="input_file")
-        self.eval_files = []
-        if config.eval_input_file:
-            self.eval_files = input_pipeline.expand_input(
-                config.eval_input_file, flag="eval_input_file"
-            )
-        self.output = OutputDirectory(config.output_dir, config.parameters())
-        self.strategy = strategy.create_strategy(config.device)
-        replicas = self.strategy.num_replicas_in_sync
-        strategy.replica_batch_size(config.train_batch_size, replicas, flag="train_batch_size")
-        strategy.replica_batch_size(config.eval_batch_size, replicas, flag="eval_batch_size")
+        found = preflight.inspect(config)
+        found.require_no_errors()
+        for finding in found.findings:
+            print(finding, flush=True)
+        self.bert_config, self.output, self.strategy = (
+            found.bert_config,
+            found.output,
+            found.strategy,
+        )
+        self.files, self.eval_files = found.files, found.eval_files
         self.seed = secrets.randbits(31) if config.seed is None else config.seed
         if self.output.resumes:
             self.seed = self.output.recorded_seed
@@ -89,7 +85,10 @@ class TrainingRun:
         )
 
     def _initialise(self, run_log: MlperfLog) -> None:
-        run_log.init_start(cache_cleared=None)
+        cleared = None
+        if self.config.drop_caches:
+            cleared = caches.drop() is None
+        run_log.init_start(cache_cleared=cleared)
         run_log.submission(self._submission())
         run_log.hyperparameters(self._hyperparameters())
         self._build()
@@ -99,7 +98,7 @@ class TrainingRun:
         run_log.init_stop()
 
     def _submission(self) -> SubmissionInfo:
-        departures = self.config.departures(self.bert_config) + preflight.partial_data(self.files)
+        departures = preflight.departures(self.config, self.bert_config, self.files)
         if self.output.resumes:
             departures.append(rules.Issue("run", "one from start to end", "one that was resumed"))
         if departures:

@@ -1,0 +1,97 @@
+"""Train the miniature task twenty times and write its reference convergence points (RCP).
+
+    python -m demo.reference_points --output_file=demo/rcps_miniature.json
+
+The official points come from twenty runs of the reference on the real task; none exists for the
+miniature. These do the same for it: every run draws its own seed, and the samples that each needed
+are written. The file that lies in demo/ was recorded so. An interrupted call goes on where it
+stopped.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+from demo import miniature
+from demo.__main__ import REPOSITORY
+from mlperf_bert.mlperf.results import read_run
+
+NUM_RUNS = 20
+
+
+def train(folder: Path, number: int) -> int:
+    """Train run `number`, unless it is there; return the samples it needed.
+
+    Raises:
+      subprocess.CalledProcessError: the run failed.
+      ValueError: it did not reach the target.
+    """
+    output_dir = folder / f"run_{number}"
+    flags = [*miniature.run_flags(folder / "task"), f"--output_dir={output_dir}"]
+    if not (output_dir / "bert.log").exists() or not _is_finished(output_dir):
+        command = [sys.executable, "run_pretraining.py", *flags]
+        command += ["--submission_org=demo", "--submission_platform=this-machine"]
+        subprocess.run(command, cwd=REPOSITORY, check=True)
+    run = read_run(output_dir / "bert.log")
+    if run.samples_to_converge is None:
+        raise ValueError(f"{output_dir}: the target was not reached; the task is too short")
+    return run.samples_to_converge
+
+
+def points(samples: list[int], *, when: str) -> dict:
+    """Return the content of an RCP file of mlperf-logging."""
+    return {
+        f"bert_miniature_{miniature.GLOBAL_BATCH_SIZE}": {
+            "Benchmark": "bert",
+            "Creator": f"{len(samples)} runs of python -m demo.reference_points",
+            "When": when,
+            "Platform": f"{os.cpu_count()} CPU cores, {platform.machine()}",
+            "BS": miniature.GLOBAL_BATCH_SIZE,
+            "Hyperparams": {
+                "opt_base_learning_rate": miniature.LEARNING_RATE,
+                "opt_epsilon": 1e-6,
+                "opt_learning_rate_training_steps": miniature.NUM_TRAIN_STEPS,
+                "num_warmup_steps": miniature.NUM_WARMUP_STEPS,
+                "start_warmup_step": 0,
+                "opt_lamb_beta_1": 0.9,
+                "opt_lamb_beta_2": 0.999,
+                "opt_lamb_weight_decay_rate": 0.01,
+                "gradient_accumulation_steps": 1,
+            },
+            "Epochs to converge": samples,
+        }
+    }
+
+
+def _is_finished(output_dir: Path) -> bool:
+    record = output_dir / "run.json"
+    return record.exists() and json.loads(record.read_text())["status"] != "running"
+
+
+def main() -> None:
+    """Train, then write the file beside and rename it; exit with 1 and one line on failure."""
+    parser = argparse.ArgumentParser(prog="python -m demo.reference_points")
+    parser.add_argument("--work_dir", type=Path, default=Path("build/reference_points"))
+    parser.add_argument("--output_file", type=Path, required=True)
+    parser.add_argument("--when", default="", help="for the record, such as a date")
+    given = parser.parse_args()
+    folder = given.work_dir.resolve()
+    try:
+        miniature.prepare(folder / "task")
+        samples = [train(folder, number) for number in range(NUM_RUNS)]
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"demo.reference_points: a command failed with exit code {error.returncode}")
+    except ValueError as error:
+        sys.exit(f"demo.reference_points: {error}")
+    partial = given.output_file.with_suffix(".partial")
+    partial.write_text(json.dumps(points(samples, when=given.when), indent=1) + "\n")
+    partial.replace(given.output_file)
+    print(f"{given.output_file}: {samples}")
+
+
+if __name__ == "__main__":
+    main()

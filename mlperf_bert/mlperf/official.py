@@ -1,0 +1,177 @@
+"""The official tools of mlperf-logging, asked so that a false pass cannot slip through.
+
+Most of them end with 0 whatever they find, and all append to their log file: an old SUCCESS in it
+would pass for a new one. So each call gets a fresh file, and the verdict is read from the text.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlperf_bert.mlperf.rules import RULESETS
+
+_PACKAGE_PASSED = "PACKAGE CHECKER FOUND NO ERRORS, SUCCESS !"
+_REPOSITORY_PASSED = "ALL CHECKS PASSED."
+_SYSTEM_PASSED = "System description checker passed for"
+_RULESETS_WITHOUT_REPOSITORY_CHECKER = ("1.0.0", "1.1.0")
+_SEED_CHECK = """
+import json, sys
+from mlperf_logging.package_checker.seed_checker import SeedChecker
+print(json.dumps(SeedChecker(sys.argv[1])._assert_unique_seed_per_run(sys.argv[2:])))
+"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a tool said: its exit code, its log file, or its standard error if it wrote none."""
+
+    returncode: int
+    report: str
+
+
+@dataclass(frozen=True)
+class ToolVerdict:
+    """One official tool's verdict on a submission.
+
+    Attributes:
+      tool: its name.
+      passed: None if the tool does not apply.
+      reasons: what it found wrong, or why it does not apply, one each.
+    """
+
+    tool: str
+    passed: bool | None
+    reasons: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        word = {True: "passed", False: "FAILED", None: "not applicable"}[self.passed]
+        return f"{self.tool}: {word}" + "".join(f"\n    {reason}" for reason in self.reasons)
+
+
+def require_ruleset(ruleset: str) -> None:
+    """Refuse a ruleset in which the tools would skip BERT, and then report success.
+
+    Raises:
+      ValueError: the ruleset has no BERT.
+    """
+    if ruleset not in RULESETS:
+        raise ValueError(f"ruleset {ruleset!r} has no BERT; use one of {', '.join(RULESETS)}")
+
+
+def ask(tool: str, *arguments: str) -> Answer:
+    """Run `python -m mlperf_logging.TOOL ARGUMENTS` with a fresh log file."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "answer.log"
+        command = [sys.executable, "-m", f"mlperf_logging.{tool}", "--log_output", str(output)]
+        finished = subprocess.run(
+            [*command, *arguments], capture_output=True, text=True, check=False
+        )
+        report = output.read_text(encoding="utf-8") if output.exists() else ""
+    crashed = "Traceback (most recent call last)" in finished.stderr and finished.returncode
+    return Answer(finished.returncode, finished.stderr if crashed or not report else report)
+
+
+def check_package(org_dir: Path, ruleset: str, *, by_train_samples: bool = False) -> ToolVerdict:
+    """Ask the package checker about a submitter's folder.
+
+    It also scales the results of runs that converged faster than the reference: it writes or
+    removes scaling.json beside the logs, which the summarizer reads.
+    """
+    require_ruleset(ruleset)
+    options = ["--rcp-bert-train-samples"] if by_train_samples else []
+    answer = ask("package_checker", *options, str(org_dir), "training", ruleset)
+    reasons = _errors(answer.report)
+    if "Skipping benchmark" in answer.report:
+        reasons.append("it skipped the benchmark, so that its success means nothing")
+    passed = answer.returncode == 0 and _PACKAGE_PASSED in answer.report
+    if is_closed(org_dir) and "RCP Test Passed" not in answer.report:
+        passed = False
+        reasons = reasons or ["it did not reach the convergence check"]
+    if not passed and not reasons:
+        reasons.append(_last_line(answer.report))
+    return ToolVerdict("package checker", passed and not reasons, tuple(reasons))
+
+
+def check_seeds(result_files: list[Path], ruleset: str) -> ToolVerdict:
+    """Ask the seed checker, which the package checker skips unless the division is closed."""
+    require_ruleset(ruleset)
+    finished = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _SEED_CHECK, ruleset, *map(str, result_files)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if finished.returncode:
+        return ToolVerdict("seed checker", False, (_last_line(finished.stderr),))
+    reasons = tuple(json.loads(finished.stdout))
+    return ToolVerdict("seed checker", not reasons, reasons)
+
+
+def check_system_description(path: Path, ruleset: str) -> ToolVerdict:
+    """Ask the checker of system descriptions."""
+    require_ruleset(ruleset)
+    answer = ask("system_desc_checker", str(path), "training", ruleset)
+    passed = _SYSTEM_PASSED in answer.report
+    reasons = () if passed else tuple(_errors(answer.report) or [_last_line(answer.report)])
+    return ToolVerdict("system description checker", passed, reasons)
+
+
+def check_repository(org_dir: Path, ruleset: str) -> ToolVerdict:
+    """Ask the repository checker about names and sizes of files."""
+    require_ruleset(ruleset)
+    if ruleset in _RULESETS_WITHOUT_REPOSITORY_CHECKER:
+        return ToolVerdict("repository checker", None, (f"it does not know ruleset {ruleset}",))
+    answer = ask("repo_checker", str(org_dir), "training", ruleset)
+    passed = _REPOSITORY_PASSED in answer.report
+    reasons = () if passed else tuple(_errors(answer.report) or [_last_line(answer.report)])
+    return ToolVerdict("repository checker", passed, reasons)
+
+
+def summarize(org_dir: Path, ruleset: str) -> dict[str, float | None]:
+    """Return each system's score in minutes as the official summarizer computes it.
+
+    It multiplies by the scaling.json that it finds: ask the package checker of the same ruleset
+    before.
+
+    Returns: name of the system as its description says -> minutes; None for no score.
+
+    Raises:
+      ValueError: the summarizer failed.
+    """
+    require_ruleset(ruleset)
+    with tempfile.TemporaryDirectory() as folder:
+        table = Path(folder) / "summary.csv"
+        command = [sys.executable, "-m", "mlperf_logging.result_summarizer", str(org_dir)]
+        finished = subprocess.run(
+            [*command, "training", ruleset, "--csv", str(table)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        found = table.with_suffix(".json")
+        if finished.returncode or not found.exists():
+            raise ValueError(f"the official summarizer failed: {_last_line(finished.stderr)}")
+        rows = json.loads(found.read_text(encoding="utf-8"))
+    return {row["system"]: row.get("bert") for row in rows}
+
+
+def is_closed(org_dir: Path) -> bool:
+    """Whether a system of the submitter is described as of the closed division."""
+    systems = (org_dir / "systems").glob("*.json")
+    return any(json.loads(path.read_text()).get("division") == "closed" for path in systems)
+
+
+def _errors(report: str) -> list[str]:
+    return [
+        line.partition(" - ")[2].strip()
+        for line in report.splitlines()
+        if line.startswith("ERROR - ")
+    ]
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "it gave no reason"

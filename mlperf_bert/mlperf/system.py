@@ -1,0 +1,166 @@
+"""The system description of a submission, filled from the machine.
+
+Source: submission rules, "System Description JSON"; mlperf_logging.system_desc_checker.
+"""
+
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+FIELDS = tuple(
+    """
+    submitter division status system_name number_of_nodes host_processors_per_node
+    host_processor_model_name host_processor_core_count host_processor_vcpu_count
+    host_processor_frequency host_processor_caches host_processor_interconnect host_memory_capacity
+    host_storage_type host_storage_capacity host_networking host_networking_topology
+    host_memory_configuration accelerators_per_node accelerator_model_name
+    accelerator_host_interconnect accelerator_frequency accelerator_on-chip_memories
+    accelerator_memory_configuration accelerator_memory_capacity accelerator_interconnect
+    accelerator_interconnect_topology cooling hw_notes framework other_software_stack
+    operating_system sw_notes
+    """.split()
+)
+"""All that the official checker requires; a value may be empty."""
+
+STATUS_SINCE_4_0 = {
+    "onprem": "Available on-premise",
+    "cloud": "Available cloud",
+    "research": "Research, Development, or Internal (RDI)",
+    "preview": "Preview",
+}
+
+_GIB = 2**30
+_TENSORFLOW_PACKAGES = ("tf-models-official", "tf-keras", "numpy")
+
+
+def describe(
+    *,
+    org: str,
+    system: str,
+    division: str,
+    status: str,
+    ruleset: str,
+    folder: Path,
+    overrides: Mapping[str, object] | None = None,
+) -> dict[str, object]:
+    """Return the description of this machine with all required fields.
+
+    Args:
+      org, system, division, status: as in the logs; status is respelt for rulesets from 4.0.0 on.
+      ruleset: for instance "5.0.0".
+      folder: lies on the storage that is described.
+      overrides: what the submitter knows better: cooling, interconnects, notes, other nodes.
+
+    Raises:
+      ValueError: an override that is no field of the description.
+    """
+    unknown = sorted(set(overrides or {}) - set(FIELDS))
+    if unknown:
+        raise ValueError(
+            f"system description: no such field {', '.join(unknown)}; "
+            f"fields are {', '.join(FIELDS)}"
+        )
+    found: dict[str, object] = dict.fromkeys(FIELDS, "")
+    found |= {
+        "submitter": org,
+        "division": division,
+        "status": STATUS_SINCE_4_0[status] if int(ruleset[0]) >= 4 else status,
+        "system_name": system,
+        "number_of_nodes": "1",
+    }
+    found |= _processors(Path("/proc/cpuinfo"))
+    found |= _memory_and_storage(Path("/proc/meminfo"), folder)
+    found |= _accelerators()
+    found |= _software()
+    return found | dict(overrides or {})
+
+
+def read_overrides(path: Path | None) -> dict[str, object]:
+    """Return the fields in a JSON file; nothing without a file.
+
+    Raises:
+      ValueError: the file is missing or no JSON object.
+    """
+    if path is None:
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: no system description ({error}); give a JSON object") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: no system description; give a JSON object of fields")
+    return content
+
+
+def _processors(cpuinfo: Path) -> dict[str, str]:
+    text = cpuinfo.read_text() if cpuinfo.exists() else ""
+    sockets = set(re.findall(r"^physical id\s*: (\d+)", text, re.MULTILINE))
+    cores = re.search(r"^cpu cores\s*: (\d+)", text, re.MULTILINE)
+    model = re.search(r"^model name\s*: (.+)", text, re.MULTILINE)
+    cache = re.search(r"^cache size\s*: (.+)", text, re.MULTILINE)
+    frequency = Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
+    mhz = f"{int(frequency.read_text()) // 1000} MHz" if frequency.exists() else ""
+    return {
+        "host_processors_per_node": str(max(len(sockets), 1)),
+        "host_processor_model_name": model[1] if model else platform.machine(),
+        "host_processor_core_count": cores[1] if cores else str(os.cpu_count()),
+        "host_processor_vcpu_count": str(os.cpu_count()),
+        "host_processor_frequency": mhz,
+        "host_processor_caches": f"last level {cache[1]}" if cache else "",
+    }
+
+
+def _memory_and_storage(meminfo: Path, folder: Path) -> dict[str, str]:
+    total = re.search(r"^MemTotal:\s*(\d+) kB", meminfo.read_text() if meminfo.exists() else "")
+    memory = f"{int(total[1]) * 1024 / _GIB:.0f} GiB" if total else ""
+    return {
+        "host_memory_capacity": memory,
+        "host_storage_capacity": f"{shutil.disk_usage(folder).total / _GIB:.0f} GiB",
+    }
+
+
+def _accelerators() -> dict[str, str]:
+    """NVIDIA's tool knows its cards; anything else is left to the overrides."""
+    query = "name,memory.total,clocks.max.sm"
+    rows = _output("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader").splitlines()
+    if not rows:
+        return {"accelerators_per_node": "0"}
+    name, memory, clock = (cell.strip() for cell in rows[0].split(","))
+    return {
+        "accelerators_per_node": str(len(rows)),
+        "accelerator_model_name": name,
+        "accelerator_memory_capacity": memory,
+        "accelerator_frequency": clock,
+    }
+
+
+def _software() -> dict[str, str]:
+    release = platform.freedesktop_os_release() if Path("/etc/os-release").exists() else {}
+    versions = [f"{name} {_version(name)}" for name in _TENSORFLOW_PACKAGES]
+    return {
+        "framework": f"TensorFlow {_version('tensorflow')}",
+        "other_software_stack": ", ".join([f"Python {platform.python_version()}", *versions]),
+        "operating_system": release.get("PRETTY_NAME", platform.system()),
+        "sw_notes": f"kernel {platform.release()}",
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _output(*command: str) -> str:
+    """Return what a tool prints; nothing if it is missing or fails."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ""

@@ -1,0 +1,95 @@
+"""The reference points are mlperf-logging's, and every batch size is judged as its checker does."""
+
+import json
+
+import pytest
+from mlperf_logging.rcp_checker.rcp_checker import RCP_Checker
+
+from mlperf_bert.mlperf import convergence
+from mlperf_bert.mlperf.rules import RULESETS
+
+
+def test_table_of_the_last_rounds():
+    points = convergence.reference_points("5.0.0")
+    sizes = "256 448 1536 3072 4096 4608 6144 6912 8192 8704 12288 13056 16384"
+    assert list(points) == [int(size) for size in sizes.split()]
+    point = points[448]
+    assert point.num_runs == 23
+    assert point.mean_samples == pytest.approx(2_414_421.3, abs=0.1)
+    assert point.std_samples == pytest.approx(197_392.5, abs=0.1)
+    assert point.min_mean_samples == pytest.approx(2_274_732.0, abs=0.1)
+    assert point.hyperparameters["opt_base_learning_rate"] == 4.25e-4
+    assert point.hyperparameters["opt_learning_rate_training_steps"] == 6700
+    kept = [size for size, point in points.items() if not point.is_pruned]
+    assert kept == [448, 4608, 6144, 6912, 12288, 13056, 16384]
+
+
+@pytest.mark.parametrize(
+    ("ruleset", "sizes", "mean_of_448"),
+    [
+        ("1.0.0", [256, 448, 1536, 3072, 6144, 6912, 8192, 12288], 2_621_696.0),
+        (
+            "2.0.0",
+            [256, 448, 1536, 3072, 4096, 4608, 6144, 6912, 8192, 8704, 12288, 13056, 16384],
+            2_621_696.0,
+        ),
+    ],
+)
+def test_tables_of_older_rounds(ruleset, sizes, mean_of_448):
+    points = convergence.reference_points(ruleset)
+    assert list(points) == sizes
+    assert points[448].mean_samples == pytest.approx(mean_of_448)
+
+
+@pytest.mark.parametrize("ruleset", ["1.0.0", "2.0.0", "5.0.0"])
+def test_closed_form_equals_the_checkers_bisection(ruleset):
+    for point in convergence.reference_points(ruleset).values():
+        computed = convergence.min_mean_samples(
+            point.mean_samples, point.std_samples, num_counted_reference_runs=point.num_runs - 2
+        )
+        assert computed == pytest.approx(point.min_mean_samples, abs=0.01)
+
+
+@pytest.mark.parametrize("batch_size", [1536, 3072, 5000, 8192, 15000])
+def test_interpolation_equals_the_checkers(batch_size):
+    checker = RCP_Checker("training", "5.0.0", "bert", verbose=False)
+    low, high = (
+        find(batch_size, "pruned_rcps")
+        for find in (checker._find_top_min_rcp, checker._find_bottom_max_rcp)
+    )
+    _, official = checker._create_interp_rcp(batch_size, low, high)
+    bound = convergence.bound_of(batch_size, "5.0.0")
+    assert bound.kind == "interpolation"
+    assert bound.point.mean_samples == pytest.approx(official["RCP Mean"])
+    assert bound.point.min_mean_samples == pytest.approx(official["Min Epochs"], abs=0.01)
+
+
+def test_batch_sizes_beyond_the_table():
+    small = convergence.bound_of(24)
+    assert (small.kind, small.point.global_batch_size) == ("smallest batch", 448)
+    assert str(small) == (
+        "no reference point is as small; judged by batch 448: mean 2,414,421 samples, "
+        "at least 2,274,732"
+    )
+    assert convergence.bound_of(448).kind == "point"
+    assert convergence.bound_of(448, "1.0.0").kind == "interpolation"
+    large = convergence.bound_of(20_000)
+    assert (large.kind, large.point) == ("missing", None)
+    assert "the check fails unless one is submitted" in str(large)
+
+
+def test_custom_points(tmp_path):
+    file = tmp_path / "rcps.json"
+    record = {"Benchmark": "bert", "BS": 64, "Hyperparams": {}}
+    file.write_text(json.dumps({"tiny": record | {"Epochs to converge": list(range(100, 120))}}))
+    bound = convergence.bound_of(64, custom_rcps=file)
+    assert (bound.kind, bound.point.mean_samples) == ("point", 109.5)
+    file.write_text("[]")
+    with pytest.raises(ValueError, match="no file of reference points"):
+        convergence.reference_points("5.0.0", file.with_name("none.json"))
+
+
+def test_rulesets_without_bert_are_refused():
+    assert "5.1.0" not in RULESETS
+    with pytest.raises(ValueError, match=r"ruleset '5.1.0' has no BERT; use one of 1.0.0"):
+        convergence.reference_points("5.1.0")

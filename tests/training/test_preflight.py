@@ -1,0 +1,211 @@
+"""The preflight: every finding, all at once, and no data read."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from mlperf_bert.checkpoints import names
+from mlperf_bert.checkpoints.initial import weights_by_tf1_name, write_name_based
+from mlperf_bert.data.input_pipeline import ExampleShape
+from mlperf_bert.data.manifest import Manifest, Part
+from mlperf_bert.mlperf import caches, rules
+from mlperf_bert.mlperf.log import SubmissionInfo
+from mlperf_bert.model.config import BertConfig
+from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
+from mlperf_bert.optimization.optimizers import OptimizerConfig
+from mlperf_bert.training import preflight
+from mlperf_bert.training.config import RunConfig
+from mlperf_bert.training.strategy import DeviceConfig
+
+TINY = BertConfig(
+    vocab_size=64,
+    hidden_size=8,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=16,
+    hidden_act="gelu",
+    hidden_dropout_prob=0.1,
+    attention_probs_dropout_prob=0.1,
+    max_position_embeddings=16,
+    type_vocab_size=2,
+    initializer_range=0.02,
+)
+
+
+@pytest.fixture
+def config(tmp_path):
+    """A run whose data files hold no records at all: nothing may read them."""
+    (tmp_path / "bert_config.json").write_text(json.dumps(dataclasses.asdict(TINY)))
+    for name in ("part-0", "part-1", "eval"):
+        (tmp_path / name).write_bytes(b"no record")
+    return RunConfig(
+        bert_config_file=str(tmp_path / "bert_config.json"),
+        input_file=str(tmp_path / "part-*"),
+        eval_input_file=str(tmp_path / "eval"),
+        output_dir=str(tmp_path / "out"),
+        init_checkpoint=None,
+        shape=ExampleShape(max_seq_length=16, max_predictions_per_seq=4),
+        train_batch_size=4,
+        eval_batch_size=4,
+        max_eval_steps=None,
+        optimizer=OptimizerConfig(),
+        learning_rate=1e-3,
+        poly_power=1.0,
+        num_train_steps=10,
+        num_warmup_steps=0,
+        start_warmup_step=0,
+        steps_per_update=1,
+        clip_by_global_norm_after_gradient_allreduce=False,
+        save_checkpoints_steps=5,
+        iterations_per_loop=5,
+        log_every_steps=5,
+        keep_checkpoint_max=5,
+        shuffle=True,
+        deterministic=True,
+        seed=None,
+        target_accuracy=0.72,
+        eval_interval_samples=None,
+        drop_caches=False,
+        submission=SubmissionInfo(org="example", platform="box"),
+        device=DeviceConfig(),
+    )
+
+
+def texts(config, level):
+    return [
+        finding.text for finding in preflight.inspect(config).findings if finding.level == level
+    ]
+
+
+def save_manifest(folder, *, sizes=(("part-0", 9), ("part-1", 9)), **parameters):
+    part = Part(input_bytes=1, input_md5="", examples=1, bytes=9, sha256="",
+                length_histogram=[], predictions_histogram=[])  # fmt: skip
+    parts = {name: dataclasses.replace(part, bytes=size) for name, size in sizes}
+    official = {"max_seq_length": 16, "max_predictions_per_seq": 4, "examples_per_part": 0}
+    Manifest(official | parameters, {}, parts).save(folder)
+
+
+def test_a_fitting_run_has_no_findings(config, tmp_path):
+    save_manifest(tmp_path)
+    found = preflight.inspect(config)
+    assert [str(finding) for finding in found.findings if finding.level == "error"] == []
+    assert found.bert_config == TINY
+    assert len(found.files) == 2
+    assert not (tmp_path / "out").exists()
+
+
+def test_all_problems_come_at_once(config, tmp_path):
+    broken = dataclasses.replace(
+        config,
+        input_file=str(tmp_path / "nothing"),
+        init_checkpoint=str(tmp_path / "model.ckpt-1"),
+        shape=ExampleShape(max_seq_length=32, max_predictions_per_seq=4),
+        train_batch_size=0,
+    )
+    found = preflight.inspect(broken)
+    with pytest.raises(ValueError, match=r"^4 problems:") as error:
+        found.require_no_errors()
+    for part in (
+        "no file matches",
+        "max_position_embeddings=16",
+        "no such checkpoint",
+        "--train_batch_size must be at least 1, got 0",
+    ):
+        assert part in str(error.value)
+
+
+def test_manifest_is_compared_by_name_and_size(config, tmp_path):
+    assert any("no manifest.json" in text for text in texts(config, "warning"))
+    save_manifest(tmp_path, sizes=[("part-0", 9), ("part-1", 8), ("part-2", 9)])
+    assert any("part-1: 9 bytes, manifest.json says 8" in text for text in texts(config, "error"))
+    assert any("leaves out 1 of 3 parts" in text for text in texts(config, "warning"))
+    save_manifest(tmp_path, max_seq_length=512, random_seed=1, dupe_factor=10)
+    assert any("was made with max_seq_length=512" in text for text in texts(config, "error"))
+    assert any("random_seed=1, the rules want 12345" in text for text in texts(config, "warning"))
+    assert not any("dupe_factor" in text for text in texts(config, "warning"))
+    (tmp_path / "manifest.json").write_text("{")
+    assert any("manifest.json: no manifest" in text for text in texts(config, "error"))
+
+
+def test_evaluation_shard_is_known_by_its_size(config, tmp_path):
+    (tmp_path / "eval_10k").write_bytes(b"short")
+    changed = dataclasses.replace(config, eval_input_file=str(tmp_path / "eval_10k"))
+    found = texts(changed, "warning")
+    assert any("eval_10k: 5 bytes, the published one has 25382591" in text for text in found)
+
+
+def write_checkpoint(prefix, config):
+    tensors = weights_by_tf1_name(
+        trained_variables(build_pretrainer(config, seed=1)),
+        num_hidden_layers=config.num_hidden_layers,
+    )
+    write_name_based(str(prefix), tensors)
+    return tensors
+
+
+def test_checkpoint_must_be_complete(config, tmp_path):
+    tensors = write_checkpoint(tmp_path / "model.ckpt-1", TINY)
+    changed = dataclasses.replace(config, init_checkpoint=str(tmp_path / "model.ckpt-1"))
+    assert not any("model.ckpt-1" in text for text in texts(changed, "error"))
+    data = tmp_path / "model.ckpt-1.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:100])
+    assert any("hold 100 bytes, its index lists" in text for text in texts(changed, "error"))
+    for name in [name for name in tensors if "layer_1" in name]:
+        del tensors[name]
+    write_name_based(str(tmp_path / "other" / "model.ckpt-1"), tensors)
+    changed = dataclasses.replace(config, init_checkpoint=str(tmp_path / "other" / "model.ckpt-1"))
+    [problem] = [text for text in texts(changed, "error") if "architecture" in text]
+    assert f"16 of {len(names.weights(2))} weights are missing" in problem
+
+
+def test_weights_are_counted_as_the_model_has_them():
+    model = build_pretrainer(TINY, seed=1)
+    counted = sum(int(np.prod(variable.shape)) for variable in trained_variables(model))
+    assert preflight.num_weights(TINY) == counted
+    large = BertConfig(**rules.BERT_LARGE)
+    assert preflight.checkpoint_bytes(large, steps_per_update=1) == 12 * preflight.num_weights(
+        large
+    )
+    assert 16 * preflight.num_weights(large) == preflight.checkpoint_bytes(
+        large, steps_per_update=4
+    )
+
+
+def test_disk_must_hold_the_checkpoints(config, monkeypatch):
+    monkeypatch.setattr(
+        preflight.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 10})
+    )
+    assert any("0.0 GB are free, 3 checkpoints need" in text for text in texts(config, "error"))
+
+
+def test_batch_without_reference_point_is_told_for_the_real_model_only(config, tmp_path):
+    assert not any("reference point" in text for text in texts(config, "warning"))
+    (tmp_path / "bert_config.json").write_text(json.dumps(dict(rules.BERT_LARGE)))
+    changed = dataclasses.replace(config, train_batch_size=24)
+    [warning] = [text for text in texts(changed, "warning") if "batch size 24" in text]
+    assert "judged by batch 448: mean 2,414,421 samples, at least 2,274,732" in warning
+    changed = dataclasses.replace(config, train_batch_size=448)
+    assert not any("reference point" in text for text in texts(changed, "warning"))
+
+
+def test_caches_that_cannot_be_dropped_are_told(config, monkeypatch, tmp_path):
+    monkeypatch.setattr(caches, "obstacle", lambda: "not root")
+    changed = dataclasses.replace(config, drop_caches=True)
+    assert any("not possible; not root" in text for text in texts(changed, "warning"))
+
+
+def test_close_look_counts_examples_and_says_what_is_active(config, tmp_path):
+    found = preflight.inspect_closely(config, measure_initial_accuracy=True)
+    lines = [str(finding) for finding in found.findings]
+    assert any(line.startswith("error: ") and "eval" in line for line in lines)  # it is no TFRecord
+    assert any("1 replicas on CPU; computing in float32" in line for line in lines)
+    assert any("no submission to the closed division: init_checkpoint" in line for line in lines)
+    (tmp_path / "eval").write_bytes(b"")
+    assert any("is empty" in text for text in preflight.inspect(config).errors)
+
+
+def test_initial_accuracy_is_measured_when_asked(config, tmp_path):
+    with pytest.raises(ValueError, match="needs --init_checkpoint and --eval_input_file"):
+        preflight._measure_initial_accuracy(preflight.Inspection(), config)
