@@ -84,12 +84,17 @@ def check_package(org_dir: Path, ruleset: str, *, by_train_samples: bool = False
     options = ["--rcp-bert-train-samples"] if by_train_samples else []
     answer = ask("package_checker", *options, str(org_dir), "training", ruleset)
     reasons = _errors(answer.report)
+    divisions = _divisions(org_dir)
+    if other := sorted(divisions - {"closed", "open"}):
+        reasons.append(
+            f"systems/*.json: division {other[0]!r} is neither closed nor open, so that it left "
+            "out the checks of seeds and convergence"
+        )
     if "Skipping benchmark" in answer.report:
         reasons.append("it skipped the benchmark, so that its success means nothing")
     passed = answer.returncode == 0 and _PACKAGE_PASSED in answer.report
-    if is_closed(org_dir) and "RCP Test Passed" not in answer.report:
-        passed = False
-        reasons = reasons or ["it did not reach the convergence check"]
+    if "closed" in divisions and "RCP Test Passed" not in answer.report and not reasons:
+        reasons.append("it did not reach the convergence check")
     if not passed and not reasons:
         reasons.append(_last_line(answer.report))
     return ToolVerdict("package checker", passed and not reasons, tuple(reasons))
@@ -158,10 +163,9 @@ def summarize(org_dir: Path, ruleset: str) -> dict[str, float | None]:
     return {row["system"]: row.get("bert") for row in rows}
 
 
-def is_closed(org_dir: Path) -> bool:
-    """Whether a system of the submitter is described as of the closed division."""
+def _divisions(org_dir: Path) -> set[str]:
     systems = (org_dir / "systems").glob("*.json")
-    return any(json.loads(path.read_text()).get("division") == "closed" for path in systems)
+    return {json.loads(path.read_text(encoding="utf-8")).get("division") for path in systems}
 
 
 def _errors(report: str) -> list[str]:

@@ -1,0 +1,65 @@
+"""A whole MLPerf campaign in miniature: ten runs, the submission, the official tools, the report.
+
+    python -m demo.campaign --output_dir=build/campaign
+
+The task is demo/miniature.py's. No official reference points exist for it; those in
+demo/rcps_miniature.json are the samples that twenty runs of demo/reference_points.py needed. A run
+departs from the closed rules (a tiny model, short sequences), says so, and is logged as division
+open. An interrupted campaign goes on with the same command.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from demo import miniature
+from demo.__main__ import REPOSITORY
+from mlperf_bert.mlperf import campaign, report
+
+REFERENCE_POINTS = REPOSITORY / "demo" / "rcps_miniature.json"
+ORG, SYSTEM = "demo", "this-machine"
+NOTE = "a miniature: tiny model and text, no submission; see demo/campaign.py"
+
+
+def main() -> int:
+    """Prepare, run, judge, report; return what the campaign returns."""
+    parser = argparse.ArgumentParser(prog="python -m demo.campaign")
+    parser.add_argument("--output_dir", type=Path, default=Path("build/campaign"))
+    given = parser.parse_args()
+    folder, start = given.output_dir.resolve(), time.monotonic()
+    notes = folder / "notes.json"
+    try:
+        miniature.prepare(folder / "task")
+        notes.write_text(f'{{"sw_notes": "{NOTE}"}}\n', encoding="utf-8")
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"demo.campaign: a command failed with exit code {error.returncode}")
+    except ValueError as error:
+        sys.exit(f"demo.campaign: {error}")
+    status = campaign.main(
+        [
+            f"--org={ORG}",
+            f"--system={SYSTEM}",
+            f"--output_dir={folder / 'campaign'}",
+            f"--custom_rcps={REFERENCE_POINTS}",
+            f"--system_description={notes}",
+            "--",
+            *miniature.run_flags(folder / "task"),
+        ]
+    )
+    org_dir = folder / "campaign" / "submission" / ORG
+    if org_dir.exists():
+        report.main(
+            [
+                str(org_dir),
+                f"--custom_rcps={REFERENCE_POINTS}",
+                f"--output={folder / 'report.html'}",
+            ]
+        )
+        print(f"\nDone after {time.monotonic() - start:.0f} s. Look at {folder / 'report.html'}")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,229 @@
+"""Campaigns over a stand-in for run_pretraining.py that writes its logs at once.
+
+The official tools are the real ones; demo/campaign.py is the same with real trainings.
+"""
+
+import json
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from mlperf_bert.mlperf import campaign, official, submission, system
+from mlperf_bert.mlperf.campaign import Campaign, run_campaign
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+# Takes what happens to run N from plan.json beside it: "exit 75", "seed 7", "batch 256", "fails".
+STAND_IN = f"""
+import json, pathlib, sys, time
+sys.path.insert(0, {str(REPOSITORY)!r})
+from tests.mlperf.example_log import write_log
+given = dict(flag.lstrip("-").split("=") for flag in sys.argv[1:] if "=" in flag)
+folder = pathlib.Path(given["output_dir"])
+here = pathlib.Path(__file__).parent
+with (here / "calls").open("a") as calls:
+    calls.write(f"{{folder.name}}\\n")
+plan = json.loads((here / "plan.json").read_text())
+word, _, value = plan.pop(folder.name, "").partition(" ")
+if word == "exit":
+    (here / "plan.json").write_text(json.dumps(plan))
+    folder.mkdir(parents=True)
+    write_log(folder / "bert.log", [0.5])
+    (folder / "run.json").write_text('{{"status": "running"}}')
+    sys.exit(int(value))
+if word == "refuses":
+    sys.exit("run_pretraining.py: bad input")
+folder.mkdir(parents=True)
+changes = {{"seed": int(value) if word == "seed" else 100 + int(folder.name)}}
+changes |= {{"global_batch_size": int(value)}} if word == "batch" else {{}}
+last = 0.5 if word == "fails" else 0.73
+write_log(folder / "bert.log", [0.5] * 16 + [last], **changes)
+status = "aborted" if word == "fails" else "success"
+(folder / "run.json").write_text(json.dumps({{"status": status}}))
+"""
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Returns a function that makes a campaign with a plan of what happens to its runs."""
+
+    def make(plan=None, *, num_runs=10, **changes):
+        (tmp_path / "stand_in.py").write_text(textwrap.dedent(STAND_IN))
+        (tmp_path / "plan.json").write_text(json.dumps(plan or {}))
+        given = {"org": "example", "system": "1xExample", "status": "onprem", "flags": ("--x=1",)}
+        return Campaign(
+            **given | changes,
+            folder=tmp_path / "campaign",
+            num_runs=num_runs,
+            command=(sys.executable, str(tmp_path / "stand_in.py")),
+        )
+
+    return make
+
+
+def run(made, **changes):
+    given = {"ruleset": "5.0.0", "custom_rcps": None, "overrides": {}}
+    return run_campaign(made, **given | changes)
+
+
+def test_ten_runs_become_a_submission_that_all_tools_accept(make):
+    verdict = run(make(), overrides={"cooling": "air"})
+    assert verdict.passed, "\n".join(verdict.lines())
+    assert [tool.passed for tool in verdict.tools] == [True] * 4
+    assert verdict.official_minutes == pytest.approx(verdict.olympic_minutes, abs=1e-9)
+    assert verdict.lines()[-1] == "PASSED under ruleset 5.0.0"
+    org = make().org_dir
+    found = {str(path.relative_to(org)) for path in org.rglob("*") if path.is_file()}
+    assert {f"results/1xExample/bert/result_{number}.txt" for number in range(10)} <= found
+    assert {
+        "systems/1xExample.json",
+        "benchmarks/bert/1xExample/1xExample_mlperf_bert.json",
+        "benchmarks/bert/1xExample/README.md",
+        "benchmarks/bert/1xExample/setup.sh",
+        "benchmarks/bert/1xExample/init_datasets.sh",
+        "benchmarks/bert/1xExample/run_and_time.sh",
+        "benchmarks/bert/implementations/mlperf_bert/run_pretraining.py",
+        "benchmarks/bert/implementations/mlperf_bert/mlperf_bert/training/loop.py",
+    } <= found
+    assert not any("__pycache__" in name for name in found)
+    description = json.loads((org / "systems" / "1xExample.json").read_text())
+    assert (description["division"], description["cooling"]) == ("closed", "air")
+    assert description["status"] == "Available on-premise"
+    assert int(description["host_processor_vcpu_count"]) >= 1
+
+
+def test_an_interrupted_campaign_goes_on_without_repeating_runs(make, tmp_path):
+    made = make({"3": "exit 75"}, num_runs=5)
+    campaign.claim(made)
+    with pytest.raises(campaign.Interrupted, match="run 3 was stopped; the same command goes on"):
+        campaign.train_all(made)
+    campaign.claim(made)
+    runs = campaign.train_all(made)
+    assert [result.seeds for result in runs] == [(100 + number,) for number in range(5)]
+    assert (tmp_path / "calls").read_text().split() == ["0", "1", "2", "3", "3", "4"]
+    assert campaign.interrupted_runs(made) == [
+        "3.interrupted-1: cut off after 150,080 samples, run anew"
+    ]
+
+
+def test_one_failed_run_counts_as_the_slowest(make):
+    verdict = run(make({"2": "fails"}))
+    assert [result.succeeded for result in verdict.runs].count(False) == 1
+    assert verdict.olympic_minutes is not None
+    assert not verdict.problems
+    assert verdict.rcp.passed
+    assert "9 of 10 logs accepted" in verdict.lines()[0]
+
+
+def test_a_second_failed_run_ends_the_campaign(make, tmp_path):
+    with pytest.raises(ValueError, match="runs 1 and 4 did not reach the target, the rules"):
+        run(make({"1": "fails", "4": "fails"}))
+    assert (tmp_path / "campaign" / "runs" / "1" / "bert.log").exists()
+    assert (tmp_path / "calls").read_text().split() == ["0", "1", "2", "3", "4"]
+
+
+def test_a_refused_run_is_named_and_given_again(make):
+    with pytest.raises(ValueError, match="run 0 ended with exit code 1, see its message above"):
+        run(make({"0": "refuses"}))
+
+
+@pytest.mark.parametrize(
+    ("plan", "num_runs", "reason"),
+    [
+        ({"7": "seed 102"}, 10, "the same seed in several runs"),
+        ({"7": "batch 256"}, 10, "different global batch sizes: ['256', '448']"),
+        ({}, 9, "9 logs, the rules want 10"),
+    ],
+)
+def test_what_is_no_result_does_not_pass(make, plan, num_runs, reason):
+    verdict = run(make(plan, num_runs=num_runs))
+    assert not verdict.passed
+    assert f"problem: {reason}" in verdict.lines()
+    failed = [tool.tool for tool in verdict.tools if tool.passed is False]
+    assert "package checker" in failed
+    assert verdict.lines()[-1] == "NOT PASSED under ruleset 5.0.0"
+
+
+def test_division_misspelt_is_no_success(make):
+    made = make()
+    run(made)
+    path = made.org_dir / "systems" / "1xExample.json"
+    path.write_text(path.read_text().replace('"closed"', '"close"'))
+    verdict = official.check_package(made.org_dir, "5.0.0")
+    assert not verdict.passed
+    assert "division 'close' is neither closed nor open" in verdict.reasons[0]
+    path.write_text("{}")
+    assert "Missing field" in official.check_system_description(path, "3.0.0").reasons[0]
+    (made.org_dir / "a name").touch()
+    assert not official.check_repository(made.org_dir, "5.0.0").passed
+    assert official.check_repository(made.org_dir, "1.0.0").passed is None
+
+
+def test_a_round_without_bert_is_refused_before_any_run(make, tmp_path):
+    with pytest.raises(ValueError, match=r"ruleset '5.1.0' has no BERT"):
+        run(make(), ruleset="5.1.0")
+    assert not (tmp_path / "calls").exists()
+
+
+def test_another_campaign_in_the_folder_is_refused(make, tmp_path):
+    campaign.claim(make())
+    with pytest.raises(ValueError, match=r"holds another campaign \(differing: flags\)"):
+        campaign.claim(make(flags=("--x=2",)))
+    (tmp_path / "campaign" / "campaign.json").unlink()
+    with pytest.raises(ValueError, match="is not empty; choose another --output_dir"):
+        campaign.claim(make())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"org": "a b"}, "--org='a b' names folders"),
+        ({"num_runs": 0}, "--runs=0: at least 1"),
+        ({"flags": ()}, "give the flags of run_pretraining.py after --"),
+        ({"flags": ("--seed=1",)}, "--seed is given by the campaign to every run"),
+        (
+            {"flags": ("--eval_input_file=x",), "offline_eval_input_file": "x"},
+            "leave --eval_input_file out",
+        ),
+    ],
+)
+def test_mistakes_are_named(make, changes, message):
+    with pytest.raises(ValueError, match=message):
+        make(**changes)
+
+
+def test_offline_evaluation_is_a_second_command(make, tmp_path):
+    training, evaluation = make(offline_eval_input_file="eval").run_commands(tmp_path / "0")
+    assert "--drop_caches" in training
+    assert evaluation[-3:] == ["--nodo_train", "--do_eval", "--input_file=eval"]
+    assert make(offline_eval_input_file="eval").log_name == "bert.offline.log"
+
+
+def test_the_command_tells_mistakes_in_one_line(tmp_path, capsys):
+    flags = ["--org=o", "--system=s", f"--output_dir={tmp_path / 'c'}"]
+    assert campaign.main(flags) == 1
+    assert capsys.readouterr().err == ("campaign: give the flags of run_pretraining.py after --\n")
+    extra = [f"--system_description={tmp_path / 'no.json'}", "--", "--do_train"]
+    assert campaign.main(flags + extra) == 1
+    assert "no system description" in capsys.readouterr().err
+
+
+def test_system_description_has_every_field_and_no_other(tmp_path):
+    given = {"org": "o", "system": "s", "division": "open", "status": "research"}
+    found = system.describe(**given, ruleset="3.0.0", folder=tmp_path)
+    assert tuple(found) == system.FIELDS
+    assert found["status"] == "research"
+    with pytest.raises(ValueError, match="no such field color"):
+        system.describe(**given, ruleset="5.0.0", folder=tmp_path, overrides={"color": "red"})
+    (tmp_path / "list.json").write_text("[]")
+    with pytest.raises(ValueError, match="give a JSON object of fields"):
+        system.read_overrides(tmp_path / "list.json")
+
+
+def test_results_are_in_the_order_of_their_numbers(tmp_path):
+    for number in (10, 9, 1):
+        (tmp_path / f"result_{number}.txt").touch()
+    found = [path.name for path in submission.result_files(tmp_path)]
+    assert found == ["result_1.txt", "result_9.txt", "result_10.txt"]
