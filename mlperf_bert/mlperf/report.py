@@ -2,38 +2,25 @@
 
     python -m mlperf_bert.mlperf.report ORG_DIR --ruleset 5.0.0 --output report.html
 
-reads ORG_DIR/results/SYSTEM/bert/result_*.txt and writes report.html, with its pictures inside,
-and report.json beside it, with every number.
+reads ORG_DIR/results/SYSTEM/bert/result_*.txt and ORG_DIR/systems/SYSTEM.json, and writes
+report.html, with its pictures inside, and report.json beside it, with every number.
 """
 
 import argparse
 import dataclasses
-import html
-import io
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")  # no display is needed
-
-from matplotlib import pyplot
-
-from mlperf_bert.mlperf import results
-from mlperf_bert.mlperf.compliance import RULESETS, Verdict, check_log
+from mlperf_bert.mlperf import official, report_page, results
+from mlperf_bert.mlperf.compliance import Verdict, check_log
+from mlperf_bert.mlperf.official import ToolVerdict
 from mlperf_bert.mlperf.rcp import RcpVerdict, check_rcp
-from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
-
-_STYLE = """
-body { font: 16px/1.5 sans-serif; margin: 0 auto; max-width: 60rem; padding: 1rem; color: #222; }
-table { border-collapse: collapse; } th, td { padding: .2rem .6rem; text-align: right; }
-th { border-bottom: 2px solid #888; } td:first-child, th:first-child { text-align: left; }
-.wide { overflow-x: auto; } .bad { color: #b3261e; } .good { color: #1b6e3c; }
-svg { max-width: 100%; height: auto; }
-"""
+from mlperf_bert.mlperf.rules import RULESETS
+from mlperf_bert.mlperf.submission import result_files
+from mlperf_bert.mlperf.system import read_overrides
 
 
 @dataclass(frozen=True)
@@ -42,19 +29,25 @@ class SystemReport:
 
     Attributes:
       name: of the system's folder.
-      runs: what the logs say, in the order of their file names.
+      ruleset: under which it was judged.
+      runs: what the logs say, in the order of their numbers.
       compliance: the official verdict on each log.
-      rcp: the official verdict on all of them.
+      rcp: the official verdict on the samples to converge.
+      seeds: the official verdict on the seeds.
       problems: what keeps them from being a result.
       olympic_minutes: the score before scaling by the RCP; None if there is none.
+      description: systems/SYSTEM.json; empty if there is none.
     """
 
     name: str
+    ruleset: str
     runs: tuple[results.RunResult, ...]
     compliance: tuple[Verdict, ...]
     rcp: RcpVerdict
+    seeds: ToolVerdict
     problems: tuple[str, ...]
     olympic_minutes: float | None
+    description: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def scaled_minutes(self) -> float | None:
@@ -62,29 +55,38 @@ class SystemReport:
         return None if self.olympic_minutes is None else self.olympic_minutes * self.rcp.scaling
 
 
-def read_system(folder: Path, ruleset: str) -> SystemReport:
+def read_system(folder: Path, ruleset: str, *, custom_rcps: Path | None = None) -> SystemReport:
     """Return the report on ORG_DIR/results/SYSTEM.
 
     Raises:
       ValueError: there are no logs, or one cannot be read.
     """
-    paths = sorted((folder / "bert").glob("result_*.txt"), key=lambda path: _number_of(path))
+    official.require_ruleset(ruleset)
+    paths = result_files(folder / "bert")
     if not paths:
         raise ValueError(f"{folder}: no bert/result_*.txt")
     runs = tuple(results.read_run(path) for path in paths)
     minutes = [run.minutes for run in runs if run.succeeded]
     by_train_samples = all(run.counts_by_train_samples for run in runs)
+    description = folder.parent.parent / "systems" / f"{folder.name}.json"
     return SystemReport(
         name=folder.name,
+        ruleset=ruleset,
         runs=runs,
         compliance=tuple(check_log(path, ruleset) for path in paths),
-        rcp=check_rcp(folder / "bert", ruleset, by_train_samples=by_train_samples),
+        rcp=check_rcp(
+            folder / "bert", ruleset, by_train_samples=by_train_samples, custom_rcps=custom_rcps
+        ),
+        seeds=official.check_seeds(paths, ruleset),
         problems=tuple(results.problems_of_result(runs)),
         olympic_minutes=results.olympic_mean(minutes, num_failed=len(runs) - len(minutes)),
+        description=read_overrides(description) if description.exists() else {},
     )
 
 
-def read_submission(org_dir: Path, ruleset: str) -> list[SystemReport]:
+def read_submission(
+    org_dir: Path, ruleset: str, *, custom_rcps: Path | None = None
+) -> list[SystemReport]:
     """Return the reports on all systems of a submitter.
 
     Raises:
@@ -93,7 +95,7 @@ def read_submission(org_dir: Path, ruleset: str) -> list[SystemReport]:
     folders = sorted(path.parent for path in (org_dir / "results").glob("*/bert"))
     if not folders:
         raise ValueError(f"{org_dir}: no results/SYSTEM/bert; give the submitter's folder")
-    return [read_system(folder, ruleset) for folder in folders]
+    return [read_system(folder, ruleset, custom_rcps=custom_rcps) for folder in folders]
 
 
 def as_text(report: SystemReport) -> str:
@@ -101,86 +103,63 @@ def as_text(report: SystemReport) -> str:
     lines = [f"{report.name}: {_score(report)}"]
     for run, verdict in zip(report.runs, report.compliance, strict=True):
         compliant = "compliant" if verdict.passed else "NOT compliant"
-        cells = " ".join(_cells(run)[1:])
-        lines.append(f"  {run.path.name:14} {cells}  {compliant}")
-    lines.append(f"  RCP: {'passed' if report.rcp.passed else 'FAILED'} ({report.rcp.reason})")
+        lines.append(f"  {run.path.name:14} {' '.join(_cells(run))}  {compliant}")
+    rcp = report.rcp
+    lines.append(f"  RCP: {'passed' if rcp.passed else 'FAILED'} ({rcp.reason})")
+    if rcp.mean_samples and rcp.min_mean_samples and rcp.submission_mean_samples:
+        lines.append(
+            f"  samples to converge: olympic mean {rcp.submission_mean_samples:,.0f}; the "
+            f"reference's is {rcp.mean_samples:,.0f}, credible from {rcp.min_mean_samples:,.0f} on"
+        )
+    lines.append(f"  seeds: {'unique' if report.seeds.passed else 'FAILED'}")
+    for name in ("accelerator_model_name", "host_processor_model_name", "framework"):
+        if report.description.get(name):
+            lines.append(f"  {name.replace('_', ' ')}: {report.description[name]}")
     lines += [f"  problem: {problem}" for problem in report.problems]
     return "\n".join(lines)
 
 
 def as_json(reports: Sequence[SystemReport]) -> str:
     """Return every number of the reports."""
-    entries = [
-        {**dataclasses.asdict(report), "scaled_minutes": report.scaled_minutes}
-        for report in reports
-    ]
+    entries = []
+    for report in reports:
+        entry = {**dataclasses.asdict(report), "scaled_minutes": report.scaled_minutes}
+        for run, fields in zip(report.runs, entry["runs"], strict=True):
+            fields["samples_per_second"] = run.samples_per_second
+        entries.append(entry)
     return json.dumps(entries, indent=1, default=str) + "\n"
 
 
-def as_html(reports: Sequence[SystemReport], *, title: str) -> str:
+def as_html(reports: Sequence[SystemReport], *, title: str, subtitle: str = "") -> str:
     """Return a page that needs nothing from outside."""
-    body = "".join(map(_section, reports))
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<link rel="icon" href="data:,">'
-        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head>"
-        f"<body><h1>{html.escape(title)}</h1>{body}</body></html>\n"
-    )
+    return report_page.page(reports, title=title, subtitle=subtitle)
 
 
-def _section(report: SystemReport) -> str:
-    head = "".join(
-        f"<th>{name}</th>"
-        for name in ("run", "status", "minutes", "samples", "accuracy", "batch", "compliance")
-    )
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell.strip())}</td>" for cell in _cells(run))
-        + _verdict_cell("yes" if verdict.passed else "no", verdict.passed) + "</tr>"
-        for run, verdict in zip(report.runs, report.compliance, strict=True)
-    )  # fmt: skip
-    problems = "".join(f'<li class="bad">{html.escape(text)}</li>' for text in report.problems)
-    word = "passed" if report.rcp.passed else "failed"
-    return (
-        f"<h2>{html.escape(report.name)}</h2><p>{html.escape(_score(report))}</p>"
-        f"<p>Reference convergence points: {word}. {html.escape(report.rcp.reason)}</p>"
-        f"<ul>{problems}</ul>{_accuracy_svg(report)}"
-        f'<div class="wide"><table><tr>{head}</tr>{rows}</table></div>'
-    )
-
-
-def _verdict_cell(text: str, good: bool) -> str:
-    return f'<td class="{"good" if good else "bad"}">{text}</td>'
-
-
-def _accuracy_svg(report: SystemReport) -> str:
-    """Draw accuracy over time for every run, with the target."""
-    figure, axes = pyplot.subplots(figsize=(8, 4), layout="constrained")
-    for run in report.runs:
-        minutes = [evaluation.minutes for evaluation in run.evaluations]
-        accuracies = [evaluation.accuracy for evaluation in run.evaluations]
-        axes.plot(minutes, accuracies, ".-", label=run.path.stem)
-    axes.axhline(TARGET_MASKED_LM_ACCURACY, color="#b3261e", linestyle="--", label="target 0.720")
-    axes.set_xlabel("minutes since run_start")
-    axes.set_ylabel("masked-LM accuracy")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize="small", ncols=2)
-    picture = io.StringIO()
-    figure.savefig(picture, format="svg")
-    pyplot.close(figure)
-    return picture.getvalue().partition("<svg")[1] + picture.getvalue().partition("<svg")[2]
+def write(reports: Sequence[SystemReport], output: Path, *, title: str, subtitle: str) -> None:
+    """Write the page and, beside it, the numbers; each whole or not at all."""
+    contents = {
+        output: as_html(reports, title=title, subtitle=subtitle),
+        output.with_suffix(".json"): as_json(reports),
+    }
+    output.parent.mkdir(parents=True, exist_ok=True)
+    for path, content in contents.items():
+        partial = path.with_name(f"{path.name}.partial")
+        partial.write_text(content, encoding="utf-8")
+        partial.replace(path)
 
 
 def _cells(run: results.RunResult) -> list[str]:
     samples = "-" if run.samples_to_converge is None else f"{run.samples_to_converge:,}"
     accuracy = f"{run.evaluations[-1].accuracy:.4f}" if run.evaluations else "-"
+    rate = f"{run.samples_per_second:,.0f}/s" if run.samples_per_second else "-"
     return [
-        run.path.name,
         f"{run.status:8}",
         f"{run.minutes:10.4f}",
         f"{samples:>11}",
         f"{accuracy:>7}",
         f"{run.global_batch_size or '-':>6}",
+        f"{rate:>10}",
+        f"{'seed ' + str(run.seeds[0]) if run.seeds else 'no seed':>15}",
     ]
 
 
@@ -193,29 +172,26 @@ def _score(report: SystemReport) -> str:
     return text
 
 
-def _number_of(path: Path) -> int:
-    digits = path.stem.removeprefix("result_")
-    return int(digits) if digits.isdigit() else -1
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print and write the report; return 1 with one line if something cannot be read."""
     parser = argparse.ArgumentParser(prog="python -m mlperf_bert.mlperf.report")
     parser.add_argument("org_dir", type=Path)
     parser.add_argument("--ruleset", default=RULESETS[-1])
+    parser.add_argument("--custom_rcps", type=Path, help="reference points of one's own, JSON")
     parser.add_argument("--output", type=Path, help="HTML file; the JSON goes beside it")
     given = parser.parse_args(arguments)
     try:
-        reports = read_submission(given.org_dir, given.ruleset)
-    except ValueError as error:
+        reports = read_submission(given.org_dir, given.ruleset, custom_rcps=given.custom_rcps)
+        for report in reports:
+            print(as_text(report))
+        if given.output:
+            title = f"MLPerf Training BERT: {given.org_dir.resolve().name}"
+            points = given.custom_rcps.name if given.custom_rcps else "the official ones"
+            subtitle = f"Ruleset {given.ruleset}; reference convergence points: {points}"
+            write(reports, given.output, title=title, subtitle=subtitle)
+    except (ValueError, OSError) as error:
         print(f"report: {error}", file=sys.stderr)
         return 1
-    for report in reports:
-        print(as_text(report))
-    if given.output:
-        title = f"MLPerf Training BERT: {given.org_dir.resolve().name}, ruleset {given.ruleset}"
-        given.output.write_text(as_html(reports, title=title), encoding="utf-8")
-        given.output.with_suffix(".json").write_text(as_json(reports), encoding="utf-8")
     return 0
 
 

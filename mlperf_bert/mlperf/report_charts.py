@@ -1,0 +1,244 @@
+"""The pictures of a report, as SVG text that can stand in a page.
+
+A wide picture comes twice, drawn for a screen and for a telephone; the page shows what fits.
+"""
+
+import io
+from collections.abc import Callable, Sequence
+
+import matplotlib
+
+matplotlib.use("Agg")  # no display is needed
+
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from mlperf_bert.mlperf.rcp import RcpVerdict
+from mlperf_bert.mlperf.results import RunResult
+from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
+
+INK, MUTED, GRID = "#1c2733", "#5b6b7b", "#e3e8ee"
+BLUE, RED, GREEN, ORANGE, GREY = "#1f5fa8", "#b3261e", "#1b7f4b", "#d9822b", "#b9c4cf"
+BAND = "#dff0e6"
+
+_WIDE_INCHES, _NARROW_INCHES = (9.6, 3.7), (4.3, 3.5)
+_PHASE_COLORS = {"init": GREY, "train": BLUE, "evaluation": ORANGE, "checkpoint": GREEN}
+_STYLE = {
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "report",  # the same logs give the same bytes
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "text.color": INK,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": GREY,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+}
+
+
+def accuracy_over_samples(runs: Sequence[RunResult], rcp: RcpVerdict) -> str | None:
+    """Draw accuracy over samples with target and RCP; None for logs that do not tell samples."""
+    if not any(evaluation.samples is not None for run in runs for evaluation in run.evaluations):
+        return None
+
+    def draw(axes: Axes) -> None:
+        for color, run in _colored(runs):
+            points = [(e.samples, e.accuracy) for e in run.evaluations if e.samples is not None]
+            _draw_run(axes, points, color)
+        handles = _draw_target(axes)
+        if rcp.mean_samples and rcp.min_mean_samples:
+            axes.axvspan(rcp.min_mean_samples, rcp.mean_samples, color=BAND, zorder=0)
+            axes.axvline(rcp.mean_samples, color=GREEN, linewidth=1)
+            handles.append(Patch(color=BAND, label="RCP: least credible mean to mean"))
+        _finish_accuracy(axes, runs, handles, "samples")
+
+    return _both_sizes(draw, "Masked-LM accuracy over training samples")
+
+
+def accuracy_over_time(runs: Sequence[RunResult]) -> str:
+    """Draw accuracy over minutes since run_start with the target."""
+
+    def draw(axes: Axes) -> None:
+        for color, run in _colored(runs):
+            _draw_run(axes, [(e.minutes, e.accuracy) for e in run.evaluations], color)
+        _finish_accuracy(axes, runs, _draw_target(axes), "minutes since run_start")
+
+    return _both_sizes(draw, "Masked-LM accuracy over time")
+
+
+def minutes_by_run(runs: Sequence[RunResult], olympic_minutes: float | None) -> str:
+    """Draw each run's minutes with the olympic mean; fastest and slowest are hollow."""
+    values = [run.minutes if run.succeeded else None for run in runs]
+
+    def draw(axes: Axes) -> None:
+        _draw_dots(axes, runs, values)
+        if olympic_minutes is not None:
+            _draw_level(axes, olympic_minutes, INK, f"olympic mean {olympic_minutes:.4g}")
+        axes.set_ylabel("minutes")
+
+    return _svg(draw, _NARROW_INCHES, "Time to train of every run")
+
+
+def samples_by_run(runs: Sequence[RunResult], rcp: RcpVerdict) -> str:
+    """Draw each run's samples to converge with the RCP's mean and least credible mean."""
+    values = [run.samples_to_converge for run in runs]
+
+    def draw(axes: Axes) -> None:
+        _draw_dots(axes, runs, values)
+        if rcp.mean_samples and rcp.min_mean_samples:
+            axes.axhspan(rcp.min_mean_samples, rcp.mean_samples, color=BAND, zorder=0)
+            _draw_level(axes, rcp.mean_samples, GREEN, f"RCP mean {rcp.mean_samples:,.0f}")
+            least = f"least credible mean {rcp.min_mean_samples:,.0f}"
+            _draw_level(axes, rcp.min_mean_samples, RED, least)
+        if rcp.submission_mean_samples:
+            mean = rcp.submission_mean_samples
+            _draw_level(axes, mean, INK, f"olympic mean {mean:,.0f}")
+        axes.yaxis.set_major_formatter(FuncFormatter(_short))
+        axes.set_ylabel("samples to converge")
+
+    return _svg(draw, _NARROW_INCHES, "Samples to converge of every run")
+
+
+def timeline(runs: Sequence[RunResult]) -> str:
+    """Draw init, training, evaluations and checkpoints of every run, a row each."""
+    kinds = [k for k in _PHASE_COLORS if any(p.kind == k for run in runs for p in run.phases)]
+
+    def draw(axes: Axes) -> None:
+        for row, run in enumerate(runs):
+            for kind in kinds:
+                spans = [
+                    (phase.start_minutes, phase.stop_minutes - phase.start_minutes)
+                    for phase in run.phases
+                    if phase.kind == kind
+                ]
+                axes.broken_barh(spans, (row - 0.36, 0.72), color=_PHASE_COLORS[kind], linewidth=0)
+            axes.plot([run.minutes] * 2, [row - 0.45, row + 0.45], color=_run_color(run))
+        axes.axvline(0, color=INK, linewidth=1)
+        axes.set_yticks(range(len(runs)), [_number(run) for run in runs])
+        axes.set_ylim(len(runs) - 0.4, -0.6)
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel("minutes since run_start")
+        axes.set_ylabel("run")
+        handles = [Patch(color=_PHASE_COLORS[kind], label=kind) for kind in kinds]
+        handles.append(Line2D([], [], color=GREEN, label="run_stop"))
+        _legend_above(axes, handles)
+
+    return _both_sizes(draw, "Phases of every run")
+
+
+def _draw_run(axes: Axes, points: Sequence[tuple[float, float]], color: str) -> None:
+    if points:
+        axes.plot(*zip(*points), color=color, linewidth=1.3, alpha=0.85)
+        axes.plot(*points[-1], "o", color=color, markersize=4)
+
+
+def _draw_target(axes: Axes) -> list:
+    axes.axhline(TARGET_MASKED_LM_ACCURACY, color=RED, linestyle=(0, (4, 3)), linewidth=1.2)
+    label = f"target {TARGET_MASKED_LM_ACCURACY:.3f}"
+    return [Line2D([], [], color=RED, linestyle=(0, (4, 3)), linewidth=1.2, label=label)]
+
+
+def _finish_accuracy(axes: Axes, runs: Sequence[RunResult], handles: list, xlabel: str) -> None:
+    accuracies = [e.accuracy for run in runs for e in run.evaluations]
+    low = min([*accuracies, TARGET_MASKED_LM_ACCURACY])
+    high = max([*accuracies, TARGET_MASKED_LM_ACCURACY])
+    axes.set_ylim(low - 0.05 * (high - low) - 0.005, high + 0.08 * (high - low) + 0.005)
+    axes.xaxis.set_major_formatter(FuncFormatter(_short))
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel("masked-LM accuracy")
+    handles.insert(0, Line2D([], [], color=BLUE, label=f"{len(runs)} runs, last evaluation dotted"))
+    if any(not run.succeeded for run in runs):
+        handles.append(Line2D([], [], color=RED, label="runs without success"))
+    _legend_above(axes, handles)
+
+
+def _draw_dots(axes: Axes, runs: Sequence[RunResult], values: Sequence[float | None]) -> None:
+    known = sorted(value for value in values if value is not None)
+    outer = {known[0], known[-1]} if len(known) > 2 else set()
+    for place, value in enumerate(values):
+        if value is None:
+            axes.text(
+                place, 0.02, "×", color=RED, ha="center", transform=axes.get_xaxis_transform()
+            )
+            continue
+        face = "white" if value in outer else BLUE
+        axes.plot(place, value, "o", markersize=7, markerfacecolor=face, markeredgecolor=BLUE)
+    axes.set_xticks(range(len(runs)), [_number(run) for run in runs])
+    axes.set_xlim(-0.6, len(runs) - 0.4)
+    axes.margins(y=0.25)
+    axes.grid(axis="x", visible=False)
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.set_xlabel("run (hollow: fastest and slowest, left out of the mean)")
+
+
+def _draw_level(axes: Axes, value: float, color: str, label: str) -> None:
+    axes.axhline(value, color=color, linewidth=1.2, label=label)
+    _legend_above(axes, axes.get_legend_handles_labels()[0])
+
+
+def _legend_above(axes: Axes, handles: list) -> None:
+    columns = 4 if axes.figure.get_figwidth() > _NARROW_INCHES[0] else 2
+    axes.legend(
+        handles=handles,
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=min(columns, len(handles)),
+        borderaxespad=0.2,
+        columnspacing=1.2,
+        handlelength=1.6,
+    )
+
+
+def _colored(runs: Sequence[RunResult]) -> list[tuple[str, RunResult]]:
+    """Give every run a shade of blue, and red if it did not succeed."""
+    shades = matplotlib.colormaps["Blues"]
+    scale = [0.45 + 0.5 * place / max(len(runs) - 1, 1) for place in range(len(runs))]
+    return [
+        (matplotlib.colors.to_hex(shades(shade)) if run.succeeded else RED, run)
+        for shade, run in zip(scale, runs, strict=True)
+    ]
+
+
+def _run_color(run: RunResult) -> str:
+    return GREEN if run.succeeded else RED
+
+
+def _number(run: RunResult) -> str:
+    return run.path.stem.removeprefix("result_")
+
+
+def _short(value: float, position: object = None) -> str:
+    """Return 2500000 as 2.5M, 12480 as 12.5k."""
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.4g}{letter}"
+    return f"{value:.4g}"
+
+
+def _both_sizes(draw: Callable[[Axes], None], title: str) -> str:
+    wide, narrow = (_svg(draw, size, title) for size in (_WIDE_INCHES, _NARROW_INCHES))
+    return f'<div class="on-wide">{wide}</div><div class="on-narrow">{narrow}</div>'
+
+
+def _svg(draw: Callable[[Axes], None], size_inches: tuple[float, float], title: str) -> str:
+    """Return a drawing as a figure element, labelled for screen readers."""
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = pyplot.subplots(figsize=size_inches, layout="constrained")
+        try:
+            draw(axes)
+            picture = io.StringIO()
+            figure.savefig(picture, format="svg", transparent=True, metadata={"Date": None})
+        finally:
+            pyplot.close(figure)
+    _, start, rest = picture.getvalue().partition("<svg")
+    return f'<figure role="img" aria-label="{title}">{start}{rest}</figure>'
