@@ -59,7 +59,7 @@ def accuracy_over_samples(runs: Sequence[RunResult], rcp: RcpVerdict) -> str | N
         if rcp.mean_samples and rcp.min_mean_samples:
             axes.axvspan(rcp.min_mean_samples, rcp.mean_samples, color=BAND, zorder=0)
             axes.axvline(rcp.mean_samples, color=GREEN, linewidth=1)
-            handles.append(Patch(color=BAND, label="RCP: least credible mean to mean"))
+            handles.append(Patch(color=BAND, label="RCP: from least credible mean to mean"))
         _finish_accuracy(axes, runs, handles, "samples")
 
     return _both_sizes(draw, "Masked-LM accuracy over training samples")
@@ -85,6 +85,7 @@ def minutes_by_run(runs: Sequence[RunResult], olympic_minutes: float | None) -> 
         if olympic_minutes is not None:
             _draw_level(axes, olympic_minutes, INK, f"olympic mean {olympic_minutes:.4g}")
         axes.set_ylabel("minutes")
+        _legend_above(axes, axes.get_legend_handles_labels()[0])
 
     return _svg(draw, _NARROW_INCHES, "Time to train of every run")
 
@@ -105,6 +106,7 @@ def samples_by_run(runs: Sequence[RunResult], rcp: RcpVerdict) -> str:
             _draw_level(axes, mean, INK, f"olympic mean {mean:,.0f}")
         axes.yaxis.set_major_formatter(FuncFormatter(_short))
         axes.set_ylabel("samples to converge")
+        _legend_above(axes, axes.get_legend_handles_labels()[0])
 
     return _svg(draw, _NARROW_INCHES, "Samples to converge of every run")
 
@@ -156,7 +158,9 @@ def _finish_accuracy(axes: Axes, runs: Sequence[RunResult], handles: list, xlabe
     axes.xaxis.set_major_formatter(FuncFormatter(_short))
     axes.set_xlabel(xlabel)
     axes.set_ylabel("masked-LM accuracy")
-    handles.insert(0, Line2D([], [], color=BLUE, label=f"{len(runs)} runs, last evaluation dotted"))
+    handles.insert(
+        0, Line2D([], [], color=BLUE, label=f"{len(runs)} runs; a dot: the last evaluation")
+    )
     if any(not run.succeeded for run in runs):
         handles.append(Line2D([], [], color=RED, label="runs without success"))
     _legend_above(axes, handles)
@@ -168,7 +172,7 @@ def _draw_dots(axes: Axes, runs: Sequence[RunResult], values: Sequence[float | N
     for place, value in enumerate(values):
         if value is None:
             axes.text(
-                place, 0.02, "×", color=RED, ha="center", transform=axes.get_xaxis_transform()
+                place, 0.02, "x", color=RED, ha="center", transform=axes.get_xaxis_transform()
             )
             continue
         face = "white" if value in outer else BLUE
@@ -178,25 +182,16 @@ def _draw_dots(axes: Axes, runs: Sequence[RunResult], values: Sequence[float | N
     axes.margins(y=0.25)
     axes.grid(axis="x", visible=False)
     axes.yaxis.set_major_locator(MaxNLocator(5))
-    axes.set_xlabel("run (hollow: fastest and slowest, left out of the mean)")
+    axes.set_xlabel("run (hollow: left out of the olympic mean)")
 
 
 def _draw_level(axes: Axes, value: float, color: str, label: str) -> None:
     axes.axhline(value, color=color, linewidth=1.2, label=label)
-    _legend_above(axes, axes.get_legend_handles_labels()[0])
 
 
 def _legend_above(axes: Axes, handles: list) -> None:
-    columns = 4 if axes.figure.get_figwidth() > _NARROW_INCHES[0] else 2
-    axes.legend(
-        handles=handles,
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        ncols=min(columns, len(handles)),
-        borderaxespad=0.2,
-        columnspacing=1.2,
-        handlelength=1.6,
-    )
+    columns = len(handles) if axes.figure.get_figwidth() > _NARROW_INCHES[0] else 1
+    axes.figure.legend(handles=handles, loc="outside upper left", ncols=columns, handlelength=1.6)
 
 
 def _colored(runs: Sequence[RunResult]) -> list[tuple[str, RunResult]]:

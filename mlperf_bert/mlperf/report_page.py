@@ -44,11 +44,14 @@ ul { margin: 0; padding-left: 1.2rem; } li { overflow-wrap: anywhere; }
   .on-wide { display: none; } .on-narrow { display: block; }
   .pair { grid-template-columns: minmax(0, 1fr); gap: 0; }
   .box { padding: .7rem .6rem; }
+  .cards { grid-template-columns: 1fr 1fr; gap: .5rem; }
+  .cards b { font-size: 1.2rem; }
   .runs thead { display: none; }
-  .runs tr { display: block; border-bottom: 1px solid var(--line); padding: .4rem 0; }
-  .runs td { display: flex; justify-content: space-between; gap: 1rem; }
-  .runs td { border: 0; padding: .1rem 0; }
-  .runs td::before { content: attr(data-label); color: var(--muted); }
+  .runs tr { display: grid; grid-template-columns: repeat(3, 1fr); padding: .4rem 0;
+             border-bottom: 1px solid var(--line); }
+  .runs td { border: 0; padding: .1rem 0; text-align: left; }
+  .runs td::before { content: attr(data-label); color: var(--muted); display: block;
+                     font-size: .75rem; line-height: 1.1; }
   .facts td { display: block; width: auto !important; border: 0; padding: 0; }
   .facts tr { display: block; padding: .35rem 0; border-bottom: 1px solid var(--line); }
 }
@@ -134,7 +137,9 @@ def _throughput(runs: Sequence[RunResult]) -> str:
 
 
 def _problems(report) -> str:
-    found = [*report.problems, *report.seeds.reasons]
+    found = list(report.problems)
+    if not any("seed" in problem for problem in found):
+        found += report.seeds.reasons
     found += [
         f"{verdict.path.name}: {message}"
         for verdict in report.compliance

@@ -59,6 +59,65 @@ def test_real_logs(shared, org, system, minutes, rcp_passed, scaling, problem):
     assert bool(found.problems) == (problem is not None)
     if problem:
         assert problem in found.problems[0]
+    assert found.seeds.passed == (org != "Habana")
+    assert found.description["framework"]
+    assert any(phase.kind == "init" for phase in found.runs[0].phases)
+
+
+def test_real_submission_becomes_a_page(shared, tmp_path, capsys):
+    org = shared / "real_logs" / "NVIDIA"
+    output = tmp_path / "report.html"
+    assert report.main([str(org), "--ruleset", "1.0.0", "--output", str(output)]) == 0
+    assert "olympic mean 2,775,192" in capsys.readouterr().out
+    page = output.read_text(encoding="utf-8")
+    assert "These logs count epochs, not samples." in page
+    assert "NVIDIA A100-SXM4-80GB (400W)" in page
+    assert "cuda_version 11.3.0.016" in page
+
+
+def cut(text):
+    return text[:-30]
+
+
+def stop_twice(text):
+    return text + [line for line in text.splitlines(keepends=True) if "run_stop" in line][-1]
+
+
+def clock_backwards(text):
+    return re.sub(r'"time_ms": (\d+)(.*"run_stop")', r'"time_ms": 5\2', text)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (cut, r"result_3.txt line \d+: cut or damaged; copy the log anew"),
+        (stop_twice, "result_3.txt: 2 lines run_stop, a log of one run has 1"),
+        (clock_backwards, "result_3.txt: run_stop lies before run_start: the clocks ran backwards"),
+        (lambda text: "hello", "result_3.txt: no line starts with :::MLLOG, so this is no MLPerf"),
+    ],
+)
+def test_a_damaged_log_is_one_line(submission, capsys, spoil, message):
+    log = submission / "results" / "box" / "bert" / "result_3.txt"
+    log.write_text(spoil(log.read_text()))
+    assert report.main([str(submission)]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert re.search(message, line)
+
+
+def test_what_is_no_result_is_told_in_the_page(submission):
+    folder = submission / "results" / "box" / "bert"
+    (folder / "result_9.txt").unlink()
+    for number, changes in enumerate([{"seed": 5}, {"seed": 5}, {"global_batch_size": 256}]):
+        (folder / f"result_{number}.txt").unlink()
+        write_log(folder / f"result_{number}.txt", [0.5] * 16 + [0.73], **changes)
+    [found] = report.read_submission(submission, "5.0.0")
+    page = report.as_html([found], title="t")
+    for problem in (
+        "9 logs, the rules want 10",
+        "different global batch sizes: [&#x27;256&#x27;, &#x27;448&#x27;]",
+        "the same seed in several runs",
+    ):
+        assert problem in page
 
 
 class _Page(HTMLParser):
@@ -84,12 +143,25 @@ def test_command_writes_page_and_numbers(submission, tmp_path, capsys):
     parser = _Page()
     parser.feed(page)
     assert parser.assets == ["data:,"]
-    assert page.count("<svg") == page.count("</svg>") == 1
+    # three pictures for screens and for telephones, two that fit both
+    assert page.count("<svg") == page.count("</svg>") == page.count("<figure") == 8
+    assert "<script" not in page and "url(http" not in page
     [numbers] = json.loads((tmp_path / "report.json").read_text())
     assert [run["samples_to_converge"] for run in numbers["runs"]] == [17 * 150_080] * 10
     assert numbers["rcp"]["mean_samples"] == pytest.approx(2_414_421.3, abs=0.1)
     assert numbers["rcp"]["min_mean_samples"] == pytest.approx(2_274_732.0, abs=0.1)
     assert numbers["problems"] == []
+    assert numbers["seeds"]["passed"] is True
+    assert numbers["runs"][0]["samples_per_second"] > 0
+    assert {phase["kind"] for phase in numbers["runs"][0]["phases"]} == {
+        "init",
+        "train",
+        "evaluation",
+    }
+    assert sorted(path.name for path in tmp_path.iterdir() if "report" in path.name) == [
+        "report.html",
+        "report.json",
+    ]
 
 
 def test_result_that_converged_too_fast_fails(submission):

@@ -61,6 +61,14 @@ RUN_START, RUN_STOP = (1000, "run_start", None, {}), (2000, "run_stop", None, {"
         ([RUN_START], "0 lines run_stop, a log of one run has 1"),
         ([RUN_START, RUN_STOP, RUN_STOP], "2 lines run_stop, a log of one run has 1"),
         ([RUN_START, (1, "run_stop", None, {})], "the clocks ran backwards"),
+        (
+            [
+                (9000, *RUN_START[1:]),
+                (1, "eval_accuracy", 0.7, {"epoch_num": 9}),
+                (9900, "run_stop", None, {"status": "success"}),
+            ],
+            "an evaluation lies 9 s before run_start: the clocks ran backwards",
+        ),
     ],
 )
 def test_impossible_logs_are_refused(tmp_path, lines, message):

@@ -1,0 +1,122 @@
+"""The report in a real browser: nothing missing, nothing on the console, nothing beside the edge.
+
+Debian: apt-get install chromium. In CI it must be there; elsewhere the tests skip without it.
+"""
+
+import functools
+import http.server
+import os
+import re
+import shutil
+import subprocess
+import threading
+
+import pytest
+
+from mlperf_bert.mlperf import report
+from tests.mlperf.example_log import write_log
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+# Tells how wide the page is that a frame of some width shows, and which texts are too small.
+FRAME = """<!doctype html><link rel="icon" href="data:,"><body style="margin:0"><script>
+const frame = document.createElement("iframe");
+frame.width = WIDTH; frame.height = 9000; frame.style.border = 0;
+frame.onload = () => {
+  const page = frame.contentDocument;
+  const texts = [...page.querySelectorAll("td, b, small, li, h1, h2, h3, svg text")];
+  const shown = texts.filter(text => text.getBoundingClientRect().height > 0);
+  const outside = shown.filter(text => text.getBoundingClientRect().right > WIDTH + 1);
+  const heights = shown.map(text => text.getBoundingClientRect().height);
+  document.title = [page.documentElement.scrollWidth, outside.length,
+                    Math.floor(Math.min(...heights)), page.querySelectorAll("svg").length].join();
+};
+frame.src = "report.html";
+document.body.append(frame);
+</script></body>"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """The path of a Chromium."""
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        if os.environ.get("CI"):
+            pytest.fail(
+                "no Chromium: in CI the report must be looked at (apt-get install chromium)"
+            )
+        pytest.skip("no Chromium here: apt-get install chromium")
+    return found
+
+
+class _Server(http.server.SimpleHTTPRequestHandler):
+    """Serves a folder and notes what is asked for."""
+
+    requests: list[str]
+
+    def log_message(self, format, *arguments):
+        self.requests.append(self.path)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A report of ten runs, one of them failed, on loopback; yields (folder, address, requests)."""
+    folder = tmp_path_factory.mktemp("site")
+    logs = folder / "example" / "results" / "a-system-with-a-rather-long-name" / "bert"
+    logs.mkdir(parents=True)
+    for number in range(10):
+        accuracies = [0.4 + 0.02 * n for n in range(16)] + [0.73 if number else 0.71]
+        write_log(logs / f"result_{number}.txt", accuracies, seed=number)
+    assert report.main([str(folder / "example"), f"--output={folder / 'report.html'}"]) == 0
+    handler = type("Handler", (_Server,), {"requests": []})
+    with http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(handler, directory=folder)
+    ) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield folder, f"http://127.0.0.1:{server.server_port}", handler.requests
+        server.shutdown()
+
+
+def look(browser, profile, address, *options):
+    """Run the browser over a page; return its DOM and what came on its console."""
+    done = subprocess.run(
+        [
+            browser,
+            *["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"],
+            *["--disable-background-networking", "--enable-logging=stderr"],
+            *["--virtual-time-budget=5000", f"--user-data-dir={profile}", *options, address],
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_readable_at_both_widths(browser, site, tmp_path, width):
+    folder, address, requests = site
+    (folder / f"frame_{width}.html").write_text(FRAME.replace("WIDTH", str(width)))
+    requests.clear()
+    dom, console = look(
+        browser, tmp_path, f"{address}/frame_{width}.html", "--dump-dom", "--window-size=1300,9000"
+    )
+    assert console == []
+    assert set(requests) == {f"/frame_{width}.html", "/report.html"}
+    measured = re.search(r"<title>([\d,]+)</title>", dom)
+    assert measured, dom
+    page_width, num_outside, least_height, num_pictures = map(int, measured[1].split(","))
+    assert page_width <= width
+    assert num_outside == 0
+    assert least_height >= 8
+    assert num_pictures == 8
+
+
+def test_screenshot_shows_the_page(browser, site, tmp_path):
+    _, address, _ = site
+    picture = tmp_path / "report.png"
+    look(browser, tmp_path, f"{address}/report.html", f"--screenshot={picture}",
+         "--window-size=1280,3000")  # fmt: skip
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size > 50_000  # an empty page has a tenth
