@@ -1,0 +1,75 @@
+"""The miniature campaign: its task, its recorded reference points, and (slow) the whole of it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from demo import campaign, miniature, reference_points
+from mlperf_bert.mlperf import convergence
+from mlperf_bert.mlperf.campaign import Campaign
+from tests.mlperf.example_log import write_log
+
+
+def test_recorded_points_are_those_of_the_task():
+    [record] = json.loads(campaign.REFERENCE_POINTS.read_text()).values()
+    samples = record["Epochs to converge"]
+    assert len(samples) == reference_points.NUM_RUNS
+    assert all(number % miniature.EVAL_INTERVAL_SAMPLES == 0 for number in samples)
+    written = reference_points.points(samples, when=record["When"])
+    [fresh] = written.values()
+    assert record["Hyperparams"] == fresh["Hyperparams"]
+    assert (record["Benchmark"], record["BS"]) == ("bert", miniature.GLOBAL_BATCH_SIZE)
+    bound = convergence.bound_of(miniature.GLOBAL_BATCH_SIZE, custom_rcps=campaign.REFERENCE_POINTS)
+    assert bound.kind == "point"
+    assert 0 < bound.point.min_mean_samples < bound.point.mean_samples
+
+
+def test_flags_of_a_run_leave_the_seed_to_chance(tmp_path):
+    flags = miniature.run_flags(tmp_path)
+    Campaign(org="o", system="s", status="onprem", folder=tmp_path, num_runs=10, flags=tuple(flags))
+    assert not any(flag.startswith("--seed") for flag in flags)
+
+
+def test_finished_reference_runs_are_not_repeated(tmp_path, monkeypatch):
+    folder = tmp_path / "run_3"
+    folder.mkdir()
+    write_log(folder / "bert.log", [0.5, 0.73])
+    (folder / "run.json").write_text('{"status": "success"}')
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("it was repeated"))
+    assert reference_points.train(tmp_path, 3) == 300_160
+
+
+def test_a_reference_run_that_misses_the_target_is_no_point(tmp_path):
+    folder = tmp_path / "run_0"
+    folder.mkdir()
+    write_log(folder / "bert.log", [0.5])
+    (folder / "run.json").write_text('{"status": "aborted"}')
+    with pytest.raises(ValueError, match="the target was not reached; the task is too short"):
+        reference_points.train(tmp_path, 0)
+
+
+def test_a_prepared_task_is_not_made_again(tmp_path, capsys):
+    (tmp_path / "ready").touch()
+    miniature.prepare(tmp_path)
+    assert "data and initial checkpoint are there" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_ten_runs_pass_everything_that_can_pass(tmp_path):
+    """Takes ten minutes on two idle cores."""
+    done = subprocess.run(
+        [sys.executable, "-m", "demo.campaign", f"--output_dir={tmp_path}"],
+        cwd=Path(campaign.REPOSITORY),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "PASSED under ruleset 5.0.0" in done.stdout
+    [system] = json.loads((tmp_path / "report.json").read_text())
+    assert len(system["runs"]) == 10
+    assert system["problems"] == []
+    assert system["rcp"]["passed"] and system["seeds"]["passed"]
