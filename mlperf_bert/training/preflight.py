@@ -309,13 +309,18 @@ def _check_disk(found: Inspection, config: RunConfig) -> None:
     needed = (kept + 1) * each  # a new one is written before the oldest goes
     path = Path(config.output_dir).absolute()
     existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    needed -= sum(file.stat().st_size for file in path.glob("model.ckpt-*"))  # when resuming
     free = shutil.disk_usage(existing).free
     if free < needed:
         found.add(
             ERROR,
-            f"--output_dir={config.output_dir}: {free / 1e9:.1f} GB are free, {kept + 1} "
-            f"checkpoints need {needed / 1e9:.1f} GB; free some, or lower --keep_checkpoint_max",
+            f"--output_dir={config.output_dir}: {_size(free)} are free, {kept + 1} "
+            f"checkpoints need {_size(needed)}; free some, or lower --keep_checkpoint_max",
         )
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.1f} MB"
 
 
 def _check_reference_points(found: Inspection, config: RunConfig) -> None:

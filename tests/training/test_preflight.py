@@ -177,7 +177,18 @@ def test_disk_must_hold_the_checkpoints(config, monkeypatch):
     monkeypatch.setattr(
         preflight.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 10})
     )
-    assert any("0.0 GB are free, 3 checkpoints need" in text for text in texts(config, "error"))
+    assert any("0.0 MB are free, 3 checkpoints need" in text for text in texts(config, "error"))
+
+
+def test_checkpoints_of_a_run_that_goes_on_need_no_further_room(config, monkeypatch, tmp_path):
+    monkeypatch.setattr(
+        preflight.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 10})
+    )
+    each = preflight.checkpoint_bytes(TINY, steps_per_update=config.steps_per_update)
+    output = tmp_path / "out"
+    output.mkdir()
+    (output / "model.ckpt-1.data-00000-of-00001").write_bytes(bytes(3 * each))
+    assert not any("are free" in text for text in texts(config, "error"))
 
 
 def test_batch_without_reference_point_is_told_for_the_real_model_only(config, tmp_path):

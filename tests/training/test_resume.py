@@ -6,6 +6,7 @@ Dropout and shuffling are on. The twin of a disturbed run is the same command le
 import json
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -62,11 +63,14 @@ def undisturbed(task, repository, tmp_path_factory) -> Path:
     return output
 
 
-def start(repository, task, output) -> subprocess.Popen:
+def start(repository, task, output, **changed) -> subprocess.Popen:
     return subprocess.Popen(
-        command(task, output), cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        command(task, output, **changed),
+        cwd=repository,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-    )  # fmt: skip
+    )
 
 
 def last_logged_step(output: Path) -> int:
@@ -158,24 +162,29 @@ def test_a_damaged_newest_checkpoint_is_named(repository, task, tmp_path):
 def test_a_full_disk_leaves_the_checkpoint_before_and_ends_as_aborted(
     repository, task, undisturbed, tmp_path, small_disk
 ):
-    size_kib = sum(p.stat().st_size for p in undisturbed.glob(f"model.ckpt-{NUM_STEPS}*")) // 1024
-    output = small_disk(3 * size_kib) / "out"
-    full = command(task, output, keep_checkpoint_max=0)
-    done = subprocess.run(full, cwd=repository, capture_output=True, text=True)
-    assert done.returncode == 1
-    line = done.stderr.strip().splitlines()[-1]
+    each = sum(p.stat().st_size for p in undisturbed.glob(f"model.ckpt-{NUM_STEPS}*"))
+    output = small_disk(40 * each // 1024) / "out"
+    process = start(repository, task, output, keep_checkpoint_max=0)
+    wait_for_step(process, output, 30)
+    filler = output.parent / "filler"
+    with filler.open("wb") as file:
+        file.write(bytes(shutil.disk_usage(output).free - each // 2))
+    printed, _ = process.communicate()
+    assert process.returncode == 1
+    line = printed.strip().splitlines()[-1]
     failed = re.search(r"model\.ckpt-(\d+): cannot be saved \(.*No space left.*make room", line)
     assert failed, line
     failed_step = int(failed[1])
     assert failed_step >= 44
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in printed
     log = (output / "bert.log").read_text()
     assert re.findall(r'"run_stop".*"status": "(\w+)"', log) == ["aborted"]
     saved = {int(path.stem.split("-")[1]) for path in output.glob("model.ckpt-*.index")}
     assert saved == set(range(22, failed_step, 22))
     assert not list(output.glob(f"model.ckpt-{failed_step}*"))
-    subprocess.run(["mount", "-o", "remount,size=64m", output.parent], check=True)
-    subprocess.run(full, check=True, cwd=repository, capture_output=True)
+    filler.unlink()
+    again = command(task, output, keep_checkpoint_max=0)
+    subprocess.run(again, check=True, cwd=repository, capture_output=True)
     assert_same_end(output, undisturbed)
 
 
