@@ -13,22 +13,16 @@ RESULTS_LINES = "eval_results.jsonl"
 def record(directory: Path, step: int, found: Evaluation) -> None:
     """Adds a line to eval_results.jsonl and rewrites eval_results.txt, the reference's format."""
     values = dataclasses.asdict(found)
-    with (directory / RESULTS_LINES).open("a", encoding="utf-8") as lines:
-        lines.write(json.dumps({"step": step, **values}) + "\n")
+    line = json.dumps({"step": step, **values}) + "\n"
+    _replace(directory / RESULTS_LINES, "".join([*_whole_lines(directory), line]))
     listed = {"global_step": step, **values}
     text = "".join(f"{name} = {listed[name]}\n" for name in sorted(listed))
-    partial = directory / f"{RESULTS_TEXT}.partial"
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(directory / RESULTS_TEXT)
+    _replace(directory / RESULTS_TEXT, text)
 
 
 def read(directory: Path) -> dict[int, Evaluation]:
-    """Step -> evaluation, oldest step first; a line that is being written is left out."""
-    path = directory / RESULTS_LINES
-    if not path.exists():
-        return {}
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    entries = [json.loads(line) for line in lines if line.endswith("\n")]
+    """Step -> evaluation, oldest step first; a line that was cut is left out."""
+    entries = [json.loads(line) for line in _whole_lines(directory)]
     found = {entry.pop("step"): Evaluation(**entry) for entry in entries}
     return dict(sorted(found.items()))
 
@@ -36,3 +30,15 @@ def read(directory: Path) -> dict[int, Evaluation]:
 def evaluated_steps(directory: Path) -> set[int]:
     """The steps that have been evaluated."""
     return set(read(directory))
+
+
+def _whole_lines(directory: Path) -> list[str]:
+    path = directory / RESULTS_LINES
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    return [line for line in lines if line.endswith("\n")]
+
+
+def _replace(path: Path, text: str) -> None:
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
