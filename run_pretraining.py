@@ -6,6 +6,7 @@ command goes on.
 """
 
 import os
+import signal
 import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
@@ -168,6 +169,8 @@ def _check() -> None:
 
 def main(_):
     logging.set_verbosity(logging.ERROR)
+    # As Ctrl-C, wherever training does not see to it; a container's first process has no default.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if FLAGS.check:
             _check()
@@ -180,6 +183,9 @@ def main(_):
             raise ValueError("nothing to do: give --do_train, --do_eval or both")
     except Interrupted as interruption:
         print(f"run_pretraining.py: {interruption}", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED)
+    except KeyboardInterrupt:
+        print("run_pretraining.py: interrupted; the same command goes on", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
     except (ValueError, OSError, FloatingPointError) as error:
         sys.exit(f"run_pretraining.py: {error}")
