@@ -4,7 +4,9 @@ Shapes: B=batch, S=sequence, P=predictions. A batch is a dict of the seven featu
 int32 [B, P], float32 [B, P] for `masked_lm_weights`, int32 [B, 1] for `next_sentence_labels`.
 """
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
@@ -106,13 +108,23 @@ def synthetic_batch(shape: ExampleShape, *, batch_size: int) -> dict[str, tf.Ten
     }
 
 
-def explain_read_error(error: Exception, files: list[str]) -> str:
-    """Names the damaged file behind an error of the pipeline, which does not tell it."""
-    damage = records.find_corruption(files)
-    if damage is None:
-        return str(error).splitlines()[0]
-    path, offset, reason = damage
-    return f"{path}: damaged at byte {offset} ({reason}); copy or make this file anew"
+@contextlib.contextmanager
+def damage_named(files: Sequence[str]) -> Iterator[None]:
+    """Names the damaged file behind an error of the pipeline, which does not tell it.
+
+    Raises:
+      OSError: in place of TensorFlow's own error.
+    """
+    try:
+        yield
+    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
+        damage = records.find_corruption(files)
+        if damage is None:
+            raise OSError(str(error).splitlines()[0]) from error
+        path, offset, reason = damage
+        raise OSError(
+            f"{path}: damaged at byte {offset} ({reason}); copy or make this file anew"
+        ) from error
 
 
 def _model_dtype(name: str) -> tf.DType:

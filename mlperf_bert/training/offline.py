@@ -10,17 +10,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import tensorflow as tf
-
+from mlperf_bert.checkpoints import initial
+from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.checkpoints.state import saved_checkpoints
-from mlperf_bert.data import input_pipeline
+from mlperf_bert.data import input_pipeline, records
 from mlperf_bert.data.input_pipeline import ExampleShape
 from mlperf_bert.mlperf import joining
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.progress import Progress
-from mlperf_bert.training import evaluations, strategy
+from mlperf_bert.training import evaluations, preflight, strategy
 from mlperf_bert.training.evaluation import Evaluator
 from mlperf_bert.training.output import LOG_NAME, RECORD_NAME, RESULT_LOG, RESUMED_LOGS
 
@@ -53,9 +53,14 @@ def evaluate_checkpoints(config: OfflineConfig) -> dict[int, Evaluation]:
     Returns: step -> evaluation, of this call.
 
     Raises:
-      ValueError: bad configuration or input, or a directory without a run.
+      ValueError: bad configuration or input, a directory without a run, or a checkpoint that is
+        damaged or of another architecture.
+      OSError: damaged input.
     """
     bert_config = BertConfig.from_json_file(config.bert_config_file)
+    preflight.require_fitting_model(
+        bert_config, config.shape, bert_config_file=config.bert_config_file
+    )
     files = input_pipeline.expand_input(config.input_file, flag="input_file")
     directory = Path(config.output_dir)
     if not directory.is_dir():
@@ -63,6 +68,9 @@ def evaluate_checkpoints(config: OfflineConfig) -> dict[int, Evaluation]:
     devices = strategy.create_strategy(config.device)
     strategy.replica_batch_size(
         config.eval_batch_size, devices.num_replicas_in_sync, flag="eval_batch_size"
+    )
+    records.check_lengths(
+        files[0], config.shape.max_seq_length, config.shape.max_predictions_per_seq
     )
     with devices.scope():
         model = pretrainer.build_pretrainer(bert_config, seed=0)
@@ -77,8 +85,13 @@ def evaluate_checkpoints(config: OfflineConfig) -> dict[int, Evaluation]:
     found = {}
     reached = _has_reached(directory, config.target_accuracy)
     for step, path in _pending(directory, config.num_train_steps, only_named=reached):
-        tf.train.Checkpoint(model=model).restore(path).expect_partial()
-        found[step] = evaluator.evaluate(dataset)
+        initial.load_weights(
+            pretrainer.trained_variables(model),
+            StoredCheckpoint(path),
+            num_hidden_layers=bert_config.num_hidden_layers,
+        )
+        with input_pipeline.damage_named(files):
+            found[step] = evaluator.evaluate(dataset)
         evaluations.record(directory, step, found[step])
         accuracy = found[step].masked_lm_accuracy
         progress.line(

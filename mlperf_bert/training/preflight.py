@@ -100,7 +100,12 @@ def inspect(config: RunConfig) -> Inspection:
     _check_data(found, config)
     _check_evaluation_size(found)
     if found.bert_config:
-        found.attempt(require_fitting_model, found.bert_config, config)
+        found.attempt(
+            require_fitting_model,
+            found.bert_config,
+            config.shape,
+            bert_config_file=config.bert_config_file,
+        )
         _check_checkpoint(found, config)
         _check_disk(found, config)
         _check_reference_points(found, config)
@@ -137,24 +142,26 @@ def departures(config: RunConfig, bert_config: BertConfig, files: list[str]) -> 
     return config.departures(bert_config) + _partial_data(files)
 
 
-def require_fitting_model(bert_config: BertConfig, config: RunConfig) -> None:
+def require_fitting_model(
+    bert_config: BertConfig, shape: input_pipeline.ExampleShape, *, bert_config_file: str
+) -> None:
     """Checks the model against the examples' length and the vocabulary beside it.
 
     Raises:
       ValueError: they do not fit.
     """
-    if config.shape.max_seq_length > bert_config.max_position_embeddings:
+    if shape.max_seq_length > bert_config.max_position_embeddings:
         raise ValueError(
-            f"--max_seq_length={config.shape.max_seq_length} is more than the model's "
+            f"--max_seq_length={shape.max_seq_length} is more than the model's "
             f"max_position_embeddings={bert_config.max_position_embeddings}"
         )
-    vocabulary = Path(config.bert_config_file).with_name("vocab.txt")
+    vocabulary = Path(bert_config_file).with_name("vocab.txt")
     if vocabulary.is_file():
         with vocabulary.open("rb") as lines:
             num_tokens = sum(1 for _ in lines)
         if num_tokens != bert_config.vocab_size:
             raise ValueError(
-                f"{vocabulary} has {num_tokens} tokens, but {config.bert_config_file} says "
+                f"{vocabulary} has {num_tokens} tokens, but {bert_config_file} says "
                 f"vocab_size={bert_config.vocab_size}; give the two files that belong together"
             )
 
@@ -358,14 +365,14 @@ def _measure_initial_accuracy(found: Inspection, config: RunConfig) -> None:
         num_hidden_layers=found.bert_config.num_hidden_layers,
     )
     evaluator = Evaluator(model=model, strategy=found.strategy)
-    accuracy = evaluator.evaluate(
-        input_pipeline.evaluation_batches(
-            found.eval_files,
-            config.shape,
-            batch_size=config.eval_batch_size,
-            max_batches=config.max_eval_steps,
-        )
-    ).masked_lm_accuracy
+    batches = input_pipeline.evaluation_batches(
+        found.eval_files,
+        config.shape,
+        batch_size=config.eval_batch_size,
+        max_batches=config.max_eval_steps,
+    )
+    with input_pipeline.damage_named(found.eval_files):
+        accuracy = evaluator.evaluate(batches).masked_lm_accuracy
     expected = rules.INITIAL_MASKED_LM_ACCURACY
     level = NOTE if abs(accuracy - expected) <= _INITIAL_ACCURACY_TOLERANCE else WARNING
     found.add(

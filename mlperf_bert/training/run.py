@@ -228,7 +228,7 @@ class TrainingRun:
                     description="training",
                 )
             ) as progress,
-            self._damage_named(),
+            input_pipeline.damage_named([*self.files, *self.eval_files]),
         ):
             training = loop.TrainingLoop(
                 trainer=self.trainer,
@@ -261,11 +261,3 @@ class TrainingRun:
                 max_batches=config.max_eval_steps,
             )
         )
-
-    @contextlib.contextmanager
-    def _damage_named(self):
-        try:
-            yield
-        except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-            files = [*self.files, *self.eval_files]
-            raise OSError(input_pipeline.explain_read_error(error, files)) from error

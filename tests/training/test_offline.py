@@ -1,5 +1,6 @@
 """Offline evaluation: each checkpoint once, oldest first, during or after training. Two minutes."""
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -9,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from mlperf_bert.data.input_pipeline import ExampleShape
 from mlperf_bert.mlperf import results
-from mlperf_bert.training import evaluations
+from mlperf_bert.model.metrics import Evaluation
+from mlperf_bert.training import evaluations, offline
+from mlperf_bert.training.strategy import DeviceConfig
 from tests.training import generated_task
 
 COMMON = ["--max_seq_length=32", "--max_predictions_per_seq=6"]
@@ -163,8 +167,72 @@ def test_waiting_burns_no_cpu(repository, task, tmp_path):
     time.sleep(5)
     burnt = cpu_seconds() - before
     waiting.terminate()
-    waiting.communicate()
+    _, errors = waiting.communicate(timeout=60)
+    assert waiting.returncode == 75
+    assert errors.strip() == "run_pretraining.py: interrupted; the same command goes on"
     assert burnt < 0.5  # of 5 seconds
+
+
+def configuration(task, output, **changed) -> offline.OfflineConfig:
+    values = {
+        "bert_config_file": str(task / "bert_config.json"),
+        "input_file": str(task / "eval.tfrecord"),
+        "output_dir": str(output),
+        "shape": ExampleShape(max_seq_length=32, max_predictions_per_seq=6),
+        "eval_batch_size": 7,
+        "max_eval_steps": None,
+        "num_train_steps": 30,
+        "target_accuracy": 0.72,
+        "device": DeviceConfig(),
+    }
+    return offline.OfflineConfig(**values | changed)
+
+
+@pytest.fixture
+def one_checkpoint(run, tmp_path):
+    """A directory that holds nothing but the run's last checkpoint."""
+    output = tmp_path / "out"
+    output.mkdir()
+    for path in run.glob("model.ckpt-30.*"):
+        (output / path.name).write_bytes(path.read_bytes())
+    return output
+
+
+def test_bad_input_is_named_and_nothing_recorded(task, one_checkpoint, tmp_path):
+    other = tmp_path / "bert_config.json"
+    other.write_text(json.dumps({**generated_task.CONFIG, "intermediate_size": 24}))
+    with pytest.raises(ValueError, match=r"model\.ckpt-30: not a checkpoint of this architecture"):
+        offline.evaluate_checkpoints(
+            configuration(task, one_checkpoint, bert_config_file=str(other))
+        )
+    with pytest.raises(ValueError, match="max_position_embeddings"):
+        shape = ExampleShape(max_seq_length=1024, max_predictions_per_seq=6)
+        offline.evaluate_checkpoints(configuration(task, one_checkpoint, shape=shape))
+    with pytest.raises(ValueError, match=r"eval\.tfrecord.*max_predictions_per_seq"):
+        shape = ExampleShape(max_seq_length=32, max_predictions_per_seq=7)
+        offline.evaluate_checkpoints(configuration(task, one_checkpoint, shape=shape))
+    damaged = tmp_path / "eval.tfrecord"
+    content = bytearray((task / "eval.tfrecord").read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    with pytest.raises(OSError, match=r"eval\.tfrecord: damaged at byte \d+"):
+        offline.evaluate_checkpoints(configuration(task, one_checkpoint, input_file=str(damaged)))
+    data = one_checkpoint / "model.ckpt-30.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"model\.ckpt-30: cannot be read"):
+        offline.evaluate_checkpoints(configuration(task, one_checkpoint))
+    assert not evaluations.read(one_checkpoint)
+
+
+def test_a_line_that_was_cut_is_written_anew(tmp_path):
+    names = [field.name for field in dataclasses.fields(Evaluation)]
+    found = Evaluation(**dict.fromkeys(names, 0.5))
+    evaluations.record(tmp_path, 10, found)
+    with (tmp_path / evaluations.RESULTS_LINES).open("a") as file:
+        file.write('{"step": 20, "masked')  # killed while writing
+    assert evaluations.evaluated_steps(tmp_path) == {10}
+    evaluations.record(tmp_path, 20, found)
+    assert evaluations.read(tmp_path) == {10: found, 20: found}
 
 
 def test_no_training_directory(repository, task, tmp_path):
