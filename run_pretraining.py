@@ -181,11 +181,9 @@ def main(_):
             print(write_result(FLAGS.output_dir, target_accuracy=FLAGS.target_accuracy))
         else:
             raise ValueError("nothing to do: give --do_train, --do_eval or both")
-    except Interrupted as interruption:
-        print(f"run_pretraining.py: {interruption}", file=sys.stderr)
-        sys.exit(EXIT_INTERRUPTED)
-    except KeyboardInterrupt:
-        print("run_pretraining.py: interrupted; the same command goes on", file=sys.stderr)
+    except (Interrupted, KeyboardInterrupt) as interruption:
+        reason = str(interruption) or "interrupted; the same command goes on"
+        print(f"run_pretraining.py: {reason}", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
     except (ValueError, OSError, FloatingPointError) as error:
         sys.exit(f"run_pretraining.py: {error}")
