@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT
+from mlperf_bert.mlperf.rules import NUM_EVAL_SAMPLES, NUM_RUNS_PER_RESULT
 
 _TOKEN = ":::MLLOG "
 _PHASES = {
@@ -42,7 +42,13 @@ class Record:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One eval_accuracy: minutes since run_start, samples trained (None if not said), accuracy."""
+    """One eval_accuracy.
+
+    Attributes:
+      minutes: since run_start.
+      samples: trained before it; None if the log does not say.
+      accuracy: of the masked-LM task; NaN for a run that has diverged.
+    """
 
     minutes: float
     samples: int | None
@@ -70,8 +76,9 @@ class RunResult:
       samples_to_converge: None for a run that did not succeed.
       counts_by_train_samples: samples_to_converge was taken from train_samples.
       global_batch_size: None if the log does not say.
+      num_eval_samples: in every evaluation; None if the log does not say.
       seeds: every seed logged.
-      evaluations: in the order of the log.
+      evaluations: before run_stop, in the order of the log.
       phases: in the order of their starts; init lies before 0.
       division: "closed" or "open"; None if the log does not say.
       cache_cleared: whether the log says that the file caches were emptied.
@@ -85,6 +92,7 @@ class RunResult:
     samples_to_converge: int | None
     counts_by_train_samples: bool
     global_batch_size: int | None
+    num_eval_samples: int | None
     seeds: tuple[int, ...]
     evaluations: tuple[Evaluation, ...]
     phases: tuple[Phase, ...] = ()
@@ -112,20 +120,25 @@ def read_records(path: Path) -> list[Record]:
       ValueError: no line of the file is of a log, or a line is cut or damaged.
     """
     records = []
-    for number, line in enumerate(path.read_text(encoding="latin-1").splitlines(), start=1):
+    # Not splitlines: read as Latin-1, letters of UTF-8 look like further ends of lines to it.
+    for number, line in enumerate(path.read_text(encoding="latin-1").split("\n"), start=1):
         _, token, text = line.partition(_TOKEN)
         if not token:
             continue
         try:
-            fields = json.loads(text)
-            records.append(
-                Record(fields["time_ms"], fields["key"], fields["value"], fields["metadata"] or {})
-            )
+            records.append(_record(json.loads(text)))
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path} line {number}: cut or damaged; copy the log anew") from error
     if not records:
         raise ValueError(f"{path}: no line starts with {_TOKEN.strip()}, so this is no MLPerf log")
     return records
+
+
+def _record(fields: Mapping) -> Record:
+    metadata = fields["metadata"] or {}
+    if not isinstance(fields["time_ms"], int | float) or not isinstance(metadata, dict):
+        raise TypeError("time_ms is a number, metadata an object")
+    return Record(fields["time_ms"], fields["key"], fields["value"], metadata)
 
 
 def read_run(path: Path) -> RunResult:
@@ -138,9 +151,9 @@ def read_run(path: Path) -> RunResult:
     start, stop = _only(records, "run_start", path), _only(records, "run_stop", path)
     if stop.time_ms < start.time_ms:
         raise ValueError(f"{path}: run_stop lies before run_start: the clocks ran backwards")
-    _require_clocks_forward(records, start, path)
+    _require_clocks_forward(records[records.index(start) : records.index(stop)], path)
+    evaluations = _evaluations(records[: records.index(stop)], start.time_ms, path)
     status = str(stop.metadata.get("status"))
-    evaluations = _evaluations(records, start.time_ms)
     last_samples = evaluations[-1].samples if evaluations else None
     train_samples = _values(records, "train_samples")
     samples = last_samples if last_samples is not None else next(iter(train_samples[-1:]), None)
@@ -153,7 +166,8 @@ def read_run(path: Path) -> RunResult:
         samples_to_converge=samples if status == "success" else None,
         counts_by_train_samples=last_samples is None,
         global_batch_size=batch_sizes[-1] if batch_sizes else None,
-        seeds=tuple(int(seed) for seed in _values(records, "seed")),
+        num_eval_samples=next(iter(_values(records, "eval_samples")), None),
+        seeds=_seeds(records, path),
         evaluations=evaluations,
         phases=_phases(records, start.time_ms),
         division=next(iter(_values(records, "submission_division")), None),
@@ -186,6 +200,13 @@ def problems_of_result(runs: Sequence[RunResult]) -> list[str]:
     batch_sizes = {run.global_batch_size for run in runs}
     if len(batch_sizes) > 1:
         problems.append(f"different global batch sizes: {sorted(map(str, batch_sizes))}")
+    closed = [run for run in runs if run.division == "closed"]
+    sizes = {run.num_eval_samples for run in closed} - {NUM_EVAL_SAMPLES, None}
+    if sizes:
+        problems.append(
+            f"evaluated on {', '.join(map(str, sorted(sizes)))} samples, the rules want "
+            f"{NUM_EVAL_SAMPLES:,}"
+        )
     unseeded = [run.path.name for run in runs if not run.seeds]
     if unseeded:
         problems.append(f"no seed in {', '.join(unseeded)}")
@@ -205,15 +226,19 @@ def _only(records: list[Record], key: str, path: Path) -> Record:
     return found[0]
 
 
-def _require_clocks_forward(records: list[Record], start: Record, path: Path) -> None:
-    after = records[records.index(start) :]
-    for record in after:
-        early_ms = start.time_ms - record.time_ms
-        if record.key == "eval_accuracy" and early_ms > _CLOCK_TOLERANCE_MS:
+def _require_clocks_forward(timed_records: list[Record], path: Path) -> None:
+    """Compare run_start and the evaluations after it; other lines may come from other hosts."""
+    previous = timed_records[0]
+    for record in timed_records:
+        if record.key != "eval_accuracy":
+            continue
+        back_ms = previous.time_ms - record.time_ms
+        if back_ms > _CLOCK_TOLERANCE_MS:
             raise ValueError(
-                f"{path}: an evaluation lies {early_ms / 1000:.0f} s before run_start: the clocks "
-                "ran backwards"
+                f"{path}: an evaluation lies {back_ms / 1000:.0f} s before the {previous.key} "
+                "above it: the clocks ran backwards"
             )
+        previous = record
 
 
 def _phases(records: list[Record], run_start_ms: int) -> tuple[Phase, ...]:
@@ -235,7 +260,14 @@ def _values(records: list[Record], key: str) -> list:
     return [record.value for record in records if record.key == key]
 
 
-def _evaluations(records: list[Record], start_ms: int) -> tuple[Evaluation, ...]:
+def _seeds(records: list[Record], path: Path) -> tuple[int, ...]:
+    try:
+        return tuple(int(seed) for seed in _values(records, "seed"))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: a seed is no whole number ({error})") from error
+
+
+def _evaluations(records: list[Record], start_ms: int, path: Path) -> tuple[Evaluation, ...]:
     found = [record for record in records if record.key == "eval_accuracy"]
     samples = [record.metadata.get("epoch_num") for record in found]
     # A stack that counts epochs says 1 in every line; a sample count of 1 is no run's.
@@ -244,10 +276,17 @@ def _evaluations(records: list[Record], start_ms: int) -> tuple[Evaluation, ...]
         Evaluation(
             minutes=(record.time_ms - start_ms) / 60_000,
             samples=number if counts_samples else None,
-            accuracy=record.value,
+            accuracy=_accuracy(record.value, path),
         )
         for record, number in zip(found, samples, strict=True)
     )
+
+
+def _accuracy(value: object, path: Path) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{path}: eval_accuracy {value!r} is no number") from None
 
 
 def _init_minutes(records: list[Record]) -> float | None:

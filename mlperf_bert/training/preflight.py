@@ -32,9 +32,8 @@ _OFFICIAL_DATA = {
     "random_seed": rules.DATA_SEED,
     "dupe_factor": rules.DUPE_FACTOR,
     "masked_lm_prob": rules.MASKED_LM_PROB,
-    "max_seq_length": rules.MAX_SEQ_LENGTH,
-    "max_predictions_per_seq": rules.MAX_PREDICTIONS_PER_SEQ,
 }
+"""Parameter of the data generation -> the value that the rules fix; the lengths are flags too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,6 +127,7 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Ins
         issues = found.attempt(departures, config, found.bert_config, found.files or [])
         for issue in issues or []:
             found.add(WARNING, f"no submission to the closed division: {issue}")
+        _compare_with_reference_point(found, config)
     if not config.drop_caches:
         way = caches.obstacle() or "they can: add --drop_caches"
         found.add(NOTE, f"the log will not claim that the file caches were emptied; {way}")
@@ -139,7 +139,7 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Ins
 
 def departures(config: RunConfig, bert_config: BertConfig, files: list[str]) -> list[rules.Issue]:
     """Every way in which a run departs from the closed division's rules."""
-    return config.departures(bert_config) + _partial_data(files)
+    return config.departures(bert_config) + _departures_of_data(files)
 
 
 def require_fitting_model(
@@ -181,18 +181,27 @@ def checkpoint_bytes(bert_config: BertConfig, *, steps_per_update: int) -> int:
     return copies * num_weights(bert_config) * _FLOAT_BYTES
 
 
-def _partial_data(files: list[str]) -> list[rules.Issue]:
-    """Data made with --examples_per_part, as the manifests beside them tell."""
-    manifests = [manifest.load(folder) for folder in _folders(files)]
-    return [
-        rules.Issue(
-            "input_file",
-            "all examples of every part",
-            f"the first {found.parameters['examples_per_part']} of each",
-        )
-        for found in manifests
-        if found is not None and not found.is_whole
-    ]
+def _departures_of_data(files: list[str]) -> list[rules.Issue]:
+    """Other data than the published ones, as the manifests beside them tell."""
+    issues = []
+    for folder in _folders(files):
+        made = manifest.load(folder)
+        if made is None:
+            continue
+        if not made.is_whole:
+            first = f"the first {made.parameters['examples_per_part']} of each"
+            issues.append(rules.Issue("input_file", "all examples of every part", first))
+        given = {Path(path).name for path in files if Path(path).parent == folder}
+        if missing := len(manifest.PUBLISHED_PARTS - (given & set(made.parts))):
+            num_published = len(manifest.PUBLISHED_PARTS)
+            present = f"{num_published - missing} of them in {folder}"
+            issues.append(
+                rules.Issue("input_file", f"the {num_published} published parts", present)
+            )
+        for name, expected in _OFFICIAL_DATA.items():
+            if (value := made.parameters.get(name, expected)) != expected:
+                issues.append(rules.Issue(f"{name} of the data", expected, value))
+    return issues
 
 
 def _folders(files: list[str]) -> list[Path]:
@@ -244,11 +253,6 @@ def _check_data_parameters(found, config: RunConfig, folder: Path, made: manifes
             found.add(
                 ERROR,
                 f"--{name}={shape[name]}, but {folder} was made with {name}={value}; give that",
-            )
-        elif name in _OFFICIAL_DATA and value != _OFFICIAL_DATA[name]:
-            found.add(
-                WARNING,
-                f"{folder} was made with {name}={value}, the rules want {_OFFICIAL_DATA[name]}",
             )
 
 
@@ -332,12 +336,49 @@ def _size(num_bytes: int) -> str:
 
 def _check_reference_points(found: Inspection, config: RunConfig) -> None:
     """Only BERT-large has reference points."""
-    model = dataclasses.asdict(found.bert_config)
-    if any(model.get(name) != value for name, value in rules.BERT_LARGE.items()):
+    if not _is_bert_large(found.bert_config):
         return
     bound = convergence.bound_of(config.global_batch_size)
     if bound.kind != "point":
-        found.add(WARNING, f"global batch size {config.global_batch_size}: {bound}")
+        found.add(
+            WARNING,
+            f"global batch size {config.global_batch_size}: {bound}; configs/ has a preset for "
+            "each batch size that has a point",
+        )
+
+
+def _compare_with_reference_point(found: Inspection, config: RunConfig) -> None:
+    """Other free hyper-parameters than the reference's are allowed, and worth knowing."""
+    point = convergence.reference_points().get(config.global_batch_size)
+    if point is None or not _is_bert_large(found.bert_config):
+        return
+    steps_per_update, optimizer = config.steps_per_update, config.optimizer
+    ours = {
+        "opt_base_learning_rate": config.learning_rate,
+        "opt_learning_rate_training_steps": config.num_train_steps / steps_per_update,
+        "num_warmup_steps": config.num_warmup_steps / steps_per_update,
+        "start_warmup_step": config.start_warmup_step / steps_per_update,
+        "opt_epsilon": optimizer.epsilon,
+        "opt_lamb_beta_1": optimizer.beta_1,
+        "opt_lamb_beta_2": optimizer.beta_2,
+        "opt_lamb_weight_decay_rate": optimizer.weight_decay_rate,
+    }
+    differing = [
+        f"{name} {point.hyperparameters[name]} (here {value:g})"
+        for name, value in ours.items()
+        if not math.isclose(value, point.hyperparameters[name], rel_tol=1e-6)
+    ]
+    if differing:
+        found.add(
+            NOTE,
+            f"global batch size {config.global_batch_size}: its reference point was made with "
+            f"{', '.join(differing)}; others are allowed, configs/ has the reference's",
+        )
+
+
+def _is_bert_large(bert_config: BertConfig) -> bool:
+    model = dataclasses.asdict(bert_config)
+    return all(model.get(name) == value for name, value in rules.BERT_LARGE.items())
 
 
 def _active_devices(devices: tf.distribute.Strategy | None) -> str:

@@ -47,6 +47,27 @@ def test_log_that_counts_epochs_takes_train_samples(tmp_path):
     assert run.evaluations[0].samples is None
 
 
+def test_evaluations_outside_the_clock(tmp_path):
+    """One before it belongs to the start, one after it to a model that the run has left."""
+    log = write_lines(
+        tmp_path / "result_0.txt",
+        (0, "eval_accuracy", 0.34, {"epoch_num": 0}),
+        (5_000, "run_start", None, {}),
+        (65_000, "eval_accuracy", 0.72, {"epoch_num": 448}),
+        (65_000, "run_stop", None, {"status": "success"}),
+        (90_000, "eval_accuracy", 0.73, {"epoch_num": 896}),
+    )
+    run = results.read_run(log)
+    assert [evaluation.samples for evaluation in run.evaluations] == [0, 448]
+    assert (run.samples_to_converge, run.minutes) == (448, 1.0)
+
+
+def test_letters_beyond_ascii_do_not_end_a_line(tmp_path):
+    log = write_log(tmp_path / "result_0.txt", [0.73])
+    log.write_text(log.read_text().replace('"1xExample"', '"Å\u2028box"'), encoding="utf-8")
+    assert results.read_run(log).succeeded
+
+
 def test_aborted_run_has_no_samples_to_converge(tmp_path):
     run = results.read_run(write_log(tmp_path / "result_0.txt", [0.5]))
     assert (run.status, run.samples_to_converge) == ("aborted", None)
@@ -67,8 +88,22 @@ RUN_START, RUN_STOP = (1000, "run_start", None, {}), (2000, "run_stop", None, {"
                 (1, "eval_accuracy", 0.7, {"epoch_num": 9}),
                 (9900, "run_stop", None, {"status": "success"}),
             ],
-            "an evaluation lies 9 s before run_start: the clocks ran backwards",
+            "an evaluation lies 9 s before the run_start above it: the clocks ran backwards",
         ),
+        (
+            [
+                RUN_START,
+                (8000, "eval_accuracy", 0.5, {"epoch_num": 9}),
+                (3000, "eval_accuracy", 0.6, {"epoch_num": 18}),
+                (9900, "run_stop", None, {"status": "success"}),
+            ],
+            "an evaluation lies 5 s before the eval_accuracy above it: the clocks ran backwards",
+        ),
+        ([RUN_START, (1, "seed", "x", {}), RUN_STOP], "a seed is no whole number"),
+        ([RUN_START, (1, "seed", None, {}), RUN_STOP], "a seed is no whole number"),
+        ([RUN_START, (1, "eval_accuracy", None, {}), RUN_STOP], "eval_accuracy None is no number"),
+        ([("soon", "run_start", None, {})], "line 1: cut or damaged"),
+        ([(1, "run_start", None, [1])], "line 1: cut or damaged"),
     ],
 )
 def test_impossible_logs_are_refused(tmp_path, lines, message):
@@ -106,6 +141,14 @@ def test_problems_of_a_result(tmp_path):
         "the same seed in several runs",
         "2 runs did not converge, the rules forgive 1",
     ]
+
+
+def test_another_number_of_evaluation_samples_is_a_problem_of_the_closed_division(tmp_path):
+    log = write_log(tmp_path / "result_0.txt", [0.73], num_eval_samples=9_999)
+    problem = "evaluated on 9999 samples, the rules want 10,000"
+    assert problem in results.problems_of_result([results.read_run(log)])
+    log.write_text(log.read_text().replace('"closed"', '"open"'))
+    assert problem not in results.problems_of_result([results.read_run(log)])
 
 
 def test_mixed_batch_sizes_and_missing_seeds_are_problems(tmp_path):

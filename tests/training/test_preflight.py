@@ -121,12 +121,24 @@ def test_manifest_is_compared_by_name_and_size(config, tmp_path):
     save_manifest(tmp_path, sizes=[("part-0", 9), ("part-1", 8), ("part-2", 9)])
     assert any("part-1: 9 bytes, manifest.json says 8" in text for text in texts(config, "error"))
     assert any("leaves out 1 of 3 parts" in text for text in texts(config, "warning"))
-    save_manifest(tmp_path, max_seq_length=512, random_seed=1, dupe_factor=10)
+    save_manifest(tmp_path, max_seq_length=512)
     assert any("was made with max_seq_length=512" in text for text in texts(config, "error"))
-    assert any("random_seed=1, the rules want 12345" in text for text in texts(config, "warning"))
-    assert not any("dupe_factor" in text for text in texts(config, "warning"))
     (tmp_path / "manifest.json").write_text("{")
     assert any("manifest.json: no manifest" in text for text in texts(config, "error"))
+
+
+def test_other_data_than_the_published_are_no_submission(config, tmp_path):
+    files = [str(tmp_path / "part-00000-of-00500"), str(tmp_path / "part-1")]
+    parts = [("part-00000-of-00500", 9), ("part-00001-of-00500", 9), ("part-1", 9)]
+    save_manifest(tmp_path, sizes=parts, random_seed=1, dupe_factor=10, examples_per_part=6000)
+    found = [str(issue) for issue in preflight.departures(config, TINY, files)]
+    of_data = [line for line in found if line.startswith("input_file") or "of the data" in line]
+    assert of_data == [
+        "input_file: the rules want all examples of every part, this run has the first 6000 of "
+        "each",
+        f"input_file: the rules want the 500 published parts, this run has 1 of them in {tmp_path}",
+        "random_seed of the data: the rules want 12345, this run has 1",
+    ]
 
 
 def test_evaluation_shard_is_known_by_its_size(config, tmp_path):
@@ -199,6 +211,20 @@ def test_batch_without_reference_point_is_told_for_the_real_model_only(config, t
     assert "judged by batch 448: mean 2,414,421 samples, at least 2,274,732" in warning
     changed = dataclasses.replace(config, train_batch_size=448)
     assert not any("reference point" in text for text in texts(changed, "warning"))
+
+
+def test_hyperparameters_are_compared_with_the_reference_points(config, tmp_path):
+    (tmp_path / "bert_config.json").write_text(json.dumps(dict(rules.BERT_LARGE)))
+    changed = dataclasses.replace(
+        config, train_batch_size=56, steps_per_update=8, learning_rate=4.25e-4, num_train_steps=80
+    )
+    found = preflight.inspect_closely(changed, measure_initial_accuracy=False)
+    [note] = [str(finding) for finding in found.findings if "was made with" in str(finding)]
+    assert note == (
+        "note: global batch size 448: its reference point was made with "
+        "opt_learning_rate_training_steps 6700 (here 10); others are allowed, configs/ has the "
+        "reference's"
+    )
 
 
 def test_caches_that_cannot_be_dropped_are_told(config, monkeypatch, tmp_path):

@@ -1,0 +1,86 @@
+"""The presets carry the numbers of MLPerf's reference points, and run_pretraining.py takes them."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from mlperf_bert.mlperf import convergence, rules
+from tests.conftest import REPOSITORY
+from tests.test_cli import RUN_PRETRAINING_FLAGS
+
+PRESETS = {path.stem: path for path in sorted((REPOSITORY / "configs").glob("*.flags"))}
+HYPERPARAMETERS = {
+    "learning_rate": "opt_base_learning_rate",
+    "lamb_beta_1": "opt_lamb_beta_1",
+    "lamb_beta_2": "opt_lamb_beta_2",
+    "lamb_weight_decay_rate": "opt_lamb_weight_decay_rate",
+}
+STEPS = {
+    "num_train_steps": "opt_learning_rate_training_steps",
+    "num_warmup_steps": "num_warmup_steps",
+    "start_warmup_step": "start_warmup_step",
+}
+
+
+def flags_of(path) -> dict[str, str]:
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    return dict(line.removeprefix("--").partition("=")[::2] for line in lines)
+
+
+def number_in(text, pattern) -> int:
+    return int(re.search(pattern, text)[1].replace(",", ""))
+
+
+def test_every_reference_point_has_its_preset():
+    points = {f"batch_{size}" for size in convergence.reference_points()}
+    assert set(PRESETS) == points | {"batch_24", "batch_448_in_8_steps"}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_preset_has_the_numbers_of_the_reference_point(name):
+    text, given = PRESETS[name].read_text(), flags_of(PRESETS[name])
+    assert set(given) <= set(RUN_PRETRAINING_FLAGS)
+    steps_per_update = int(given["steps_per_update"])
+    global_batch_size = int(given["train_batch_size"]) * steps_per_update
+    assert global_batch_size == int(name.split("_")[1])
+    interval_samples = int(given["save_checkpoints_steps"]) * int(given["train_batch_size"])
+    assert interval_samples == rules.evaluation_interval_samples(global_batch_size)
+    bound = convergence.bound_of(global_batch_size)
+    assert number_in(text, r"Least mean that passes: ([\d,]+)") == round(
+        bound.point.min_mean_samples
+    )
+    point = convergence.reference_points().get(global_batch_size)
+    if point is None:
+        assert "it has no reference convergence point" in text
+        return
+    assert number_in(text, r"mean ([\d,]+) samples\.") == round(point.mean_samples)
+    for flag, key in HYPERPARAMETERS.items():
+        assert float(given[flag]) == point.hyperparameters[key], flag
+    for flag, key in STEPS.items():
+        assert int(given[flag]) == point.hyperparameters[key] * steps_per_update, flag
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_devices_of_the_comment_share_the_batches(name):
+    text, given = PRESETS[name].read_text(), flags_of(PRESETS[name])
+    replicas = 1 if "one replica" in text else number_in(text, r"instance ([\d,]+) replicas")
+    assert number_in(text, r"replicas? of ([\d,]+)") * replicas == int(given["train_batch_size"])
+    assert int(given["eval_batch_size"]) % replicas == 0
+
+
+@pytest.mark.parametrize("name", ["batch_24", "batch_448_in_8_steps"])
+def test_check_takes_a_preset(name, tmp_path):
+    (tmp_path / "bert_config.json").write_text(json.dumps(dict(rules.BERT_LARGE)))
+    (tmp_path / "part").write_bytes(b"no record")
+    command = [sys.executable, "run_pretraining.py", f"--flagfile={PRESETS[name]}", "--check"]
+    command += [f"--{flag}={tmp_path / 'part'}" for flag in ("input_file", "init_checkpoint")]
+    command += [f"--bert_config_file={tmp_path / 'bert_config.json'}"]
+    command += [f"--output_dir={tmp_path / 'out'}"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 1  # such a checkpoint there is not
+    assert ("judged by batch 448" in done.stdout) == (name == "batch_24")
+    assert "no submission" not in done.stdout
+    assert "its reference point was made with" not in done.stdout
