@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlperf_bert.mlperf import submission, system
+from mlperf_bert.mlperf import convergence, submission, system
 from mlperf_bert.mlperf.log import STATUSES
 from mlperf_bert.mlperf.official import require_ruleset
 from mlperf_bert.mlperf.results import RunResult, read_records, read_run
@@ -273,8 +273,20 @@ def run_campaign(
       Interrupted: a run was stopped by a signal.
     """
     require_ruleset(ruleset)
+    system.require_fields(overrides)
+    if custom_rcps:
+        convergence.reference_points(ruleset, custom_rcps)
     claim(campaign)
-    runs = train_all(campaign)
+    write_submission(campaign, train_all(campaign), ruleset=ruleset, overrides=overrides)
+    return submission.judge(
+        campaign.org_dir, system=campaign.system, ruleset=ruleset, custom_rcps=custom_rcps
+    )
+
+
+def write_submission(
+    campaign: Campaign, runs: Sequence[RunResult], *, ruleset: str, overrides: dict[str, object]
+) -> None:
+    """Write the folder that is handed in, with a description of this machine."""
     description = system.describe(
         org=campaign.org,
         system=campaign.system,
@@ -291,9 +303,6 @@ def run_campaign(
         logs=[run.path for run in runs],
         flags=campaign.flags,
         sources=REPOSITORY,
-    )
-    return submission.judge(
-        campaign.org_dir, system=campaign.system, ruleset=ruleset, custom_rcps=custom_rcps
     )
 
 

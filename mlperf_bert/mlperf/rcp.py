@@ -13,7 +13,7 @@ class RcpVerdict:
 
     Attributes:
       passed: whether the result converged as slowly as is credible, or slower.
-      reason: the checker's last line.
+      reason: the checker's last line, without its advice to pass its check by.
       mean_samples, min_mean_samples: of the reference at this batch size; None if there is none.
       submission_mean_samples: olympic mean of the runs; None if too many failed.
       scaling: by which a result that converged faster than the reference must be multiplied.
@@ -55,9 +55,10 @@ def check_rcp(
     )
     report = answer.report
     lines = report.strip().splitlines() or ["the checker said nothing"]
+    last_line, _, _ = lines[-1].partition(", consider adding")
     return RcpVerdict(
         passed=answer.returncode == 0 and "RCP test PASSED" in report,
-        reason=lines[-1].partition(" - ")[2] or lines[-1],
+        reason=last_line.partition(" - ")[2] or last_line,
         mean_samples=_number(r"'RCP Mean': (?:np\.float64\()?([\d.]+)", report),
         min_mean_samples=_number(r"'Min Epochs': (?:np\.float64\()?([\d.]+)", report),
         submission_mean_samples=_number(r"Submission mean epochs: ([\d.]+)", report),

@@ -9,12 +9,13 @@ report.html, with its pictures inside, and report.json beside it, with every num
 import argparse
 import dataclasses
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mlperf_bert.mlperf import official, report_page, results
+from mlperf_bert.mlperf import convergence, official, report_page, results
 from mlperf_bert.mlperf.compliance import Verdict, check_log
 from mlperf_bert.mlperf.official import ToolVerdict
 from mlperf_bert.mlperf.rcp import RcpVerdict, check_rcp
@@ -100,10 +101,9 @@ def read_submission(
 
 def as_text(report: SystemReport) -> str:
     """Return the report for a terminal."""
-    lines = [f"{report.name}: {_score(report)}"]
+    lines = [f"{report.name}: {_score(report)}", _row(_HEADINGS)]
     for run, verdict in zip(report.runs, report.compliance, strict=True):
-        compliant = "compliant" if verdict.passed else "NOT compliant"
-        lines.append(f"  {run.path.name:14} {' '.join(_cells(run))}  {compliant}")
+        lines.append(_row([*_cells(run), "yes" if verdict.passed else "NO"]))
     rcp = report.rcp
     lines.append(f"  RCP: {'passed' if rcp.passed else 'FAILED'} ({rcp.reason})")
     if rcp.mean_samples and rcp.min_mean_samples and rcp.submission_mean_samples:
@@ -112,6 +112,9 @@ def as_text(report: SystemReport) -> str:
             f"reference's is {rcp.mean_samples:,.0f}, credible from {rcp.min_mean_samples:,.0f} on"
         )
     lines.append(f"  seeds: {'unique' if report.seeds.passed else 'FAILED'}")
+    phases = results.mean_phase_minutes(report.runs)
+    times = ", ".join(f"{kind} {minutes:.4g}" for kind, minutes in phases.items())
+    lines.append(f"  minutes of a run by phase, mean: {times or 'the logs do not say'}")
     for name in ("accelerator_model_name", "host_processor_model_name", "framework"):
         if report.description.get(name):
             lines.append(f"  {name.replace('_', ' ')}: {report.description[name]}")
@@ -120,14 +123,23 @@ def as_text(report: SystemReport) -> str:
 
 
 def as_json(reports: Sequence[SystemReport]) -> str:
-    """Return every number of the reports."""
+    """Return every number of the reports; null for one that is not finite."""
     entries = []
     for report in reports:
         entry = {**dataclasses.asdict(report), "scaled_minutes": report.scaled_minutes}
+        entry["mean_phase_minutes"] = results.mean_phase_minutes(report.runs)
         for run, fields in zip(report.runs, entry["runs"], strict=True):
             fields["samples_per_second"] = run.samples_per_second
         entries.append(entry)
-    return json.dumps(entries, indent=1, default=str) + "\n"
+    return json.dumps(_finite(entries), indent=1, default=str, allow_nan=False) + "\n"
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {name: _finite(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def as_html(reports: Sequence[SystemReport], *, title: str, subtitle: str = "") -> str:
@@ -148,18 +160,32 @@ def write(reports: Sequence[SystemReport], output: Path, *, title: str, subtitle
         partial.replace(path)
 
 
+_HEADINGS = (
+    *("run", "status", "minutes", "samples", "accuracy", "batch", "samples/s", "seed"),
+    "compliant",
+)
+_WIDTHS = (-14, -8, 10, 11, 8, 6, 11, 11, 9)
+"""Characters of a column; negative: to the left."""
+
+
+def _row(cells: Sequence[str]) -> str:
+    padded = [
+        cell.ljust(-width) if width < 0 else cell.rjust(width)
+        for cell, width in zip(cells, _WIDTHS, strict=True)
+    ]
+    return "  " + " ".join(padded).rstrip()
+
+
 def _cells(run: results.RunResult) -> list[str]:
-    samples = "-" if run.samples_to_converge is None else f"{run.samples_to_converge:,}"
-    accuracy = f"{run.evaluations[-1].accuracy:.4f}" if run.evaluations else "-"
-    rate = f"{run.samples_per_second:,.0f}/s" if run.samples_per_second else "-"
     return [
-        f"{run.status:8}",
-        f"{run.minutes:10.4f}",
-        f"{samples:>11}",
-        f"{accuracy:>7}",
-        f"{run.global_batch_size or '-':>6}",
-        f"{rate:>10}",
-        f"{'seed ' + str(run.seeds[0]) if run.seeds else 'no seed':>15}",
+        run.path.name,
+        run.status,
+        f"{run.minutes:.4f}",
+        "-" if run.samples_to_converge is None else f"{run.samples_to_converge:,}",
+        f"{run.evaluations[-1].accuracy:.4f}" if run.evaluations else "-",
+        str(run.global_batch_size or "-"),
+        f"{run.samples_per_second:,.0f}" if run.samples_per_second else "-",
+        str(run.seeds[0]) if run.seeds else "none",
     ]
 
 
@@ -181,6 +207,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, help="HTML file; the JSON goes beside it")
     given = parser.parse_args(arguments)
     try:
+        if given.custom_rcps:
+            convergence.reference_points(given.ruleset, given.custom_rcps)
         reports = read_submission(given.org_dir, given.ruleset, custom_rcps=given.custom_rcps)
         for report in reports:
             print(as_text(report))

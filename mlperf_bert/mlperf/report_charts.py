@@ -4,6 +4,7 @@ A wide picture comes twice, drawn for a screen and for a telephone; the page sho
 """
 
 import io
+import math
 from collections.abc import Callable, Sequence
 
 import matplotlib
@@ -151,7 +152,8 @@ def _draw_target(axes: Axes) -> list:
 
 
 def _finish_accuracy(axes: Axes, runs: Sequence[RunResult], handles: list, xlabel: str) -> None:
-    accuracies = [e.accuracy for run in runs for e in run.evaluations]
+    all_accuracies = (e.accuracy for run in runs for e in run.evaluations)
+    accuracies = [accuracy for accuracy in all_accuracies if math.isfinite(accuracy)]
     low = min([*accuracies, TARGET_MASKED_LM_ACCURACY])
     high = max([*accuracies, TARGET_MASKED_LM_ACCURACY])
     axes.set_ylim(low - 0.05 * (high - low) - 0.005, high + 0.08 * (high - low) + 0.005)

@@ -219,6 +219,15 @@ def problems_of_result(runs: Sequence[RunResult]) -> list[str]:
     return problems
 
 
+def mean_phase_minutes(runs: Sequence[RunResult]) -> dict[str, float]:
+    """Return kind of phase -> minutes that a run spends in it, the mean over runs."""
+    kinds = [kind for kind, _ in _PHASES.values()]
+    sums = dict.fromkeys(kinds, 0.0)
+    for phase in (phase for run in runs for phase in run.phases):
+        sums[phase.kind] += phase.stop_minutes - phase.start_minutes
+    return {kind: total / len(runs) for kind, total in sums.items() if total}
+
+
 def _only(records: list[Record], key: str, path: Path) -> Record:
     found = [record for record in records if record.key == key]
     if len(found) != 1:

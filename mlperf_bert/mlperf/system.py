@@ -60,12 +60,7 @@ def describe(
     Raises:
       ValueError: an override that is no field of the description.
     """
-    unknown = sorted(set(overrides or {}) - set(FIELDS))
-    if unknown:
-        raise ValueError(
-            f"system description: no such field {', '.join(unknown)}; "
-            f"fields are {', '.join(FIELDS)}"
-        )
+    require_fields(overrides or {})
     found: dict[str, object] = dict.fromkeys(FIELDS, "")
     found |= {
         "submitter": org,
@@ -79,6 +74,19 @@ def describe(
     found |= _accelerators()
     found |= _software()
     return found | dict(overrides or {})
+
+
+def require_fields(overrides: Mapping[str, object]) -> None:
+    """Refuse what is no field of a description.
+
+    Raises:
+      ValueError: names it.
+    """
+    if unknown := sorted(set(overrides) - set(FIELDS)):
+        raise ValueError(
+            f"system description: no such field {', '.join(unknown)}; "
+            f"fields are {', '.join(FIELDS)}"
+        )
 
 
 def read_overrides(path: Path | None) -> dict[str, object]:

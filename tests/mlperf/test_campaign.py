@@ -35,10 +35,13 @@ if word == "exit":
     sys.exit(int(value))
 if word == "refuses":
     sys.exit("run_pretraining.py: bad input")
-folder.mkdir(parents=True)
+folder.mkdir(parents=True, exist_ok=True)
 changes = {{"seed": int(value) if word == "seed" else 100 + int(folder.name)}}
 changes |= {{"global_batch_size": int(value)}} if word == "batch" else {{}}
 last = 0.5 if word == "fails" else 0.73
+if "--nodo_train" in sys.argv:
+    write_log(folder / "bert.offline.log", [0.5] * 16 + [last], **changes)
+    sys.exit()
 write_log(folder / "bert.log", [0.5] * 16 + [last], **changes)
 status = "aborted" if word == "fails" else "success"
 (folder / "run.json").write_text(json.dumps({{"status": status}}))
@@ -66,6 +69,11 @@ def make(tmp_path):
 def run(made, **changes):
     given = {"ruleset": "5.0.0", "custom_rcps": None, "overrides": {}}
     return run_campaign(made, **given | changes)
+
+
+def train(made):
+    campaign.claim(made)
+    return campaign.train_all(made)
 
 
 def test_ten_runs_become_a_submission_that_all_tools_accept(make):
@@ -96,11 +104,9 @@ def test_ten_runs_become_a_submission_that_all_tools_accept(make):
 
 def test_an_interrupted_campaign_goes_on_without_repeating_runs(make, tmp_path):
     made = make({"3": "exit 75"}, num_runs=5)
-    campaign.claim(made)
     with pytest.raises(campaign.Interrupted, match="run 3 was stopped; the same command goes on"):
-        campaign.train_all(made)
-    campaign.claim(made)
-    runs = campaign.train_all(made)
+        train(made)
+    runs = train(made)
     assert [result.seeds for result in runs] == [(100 + number,) for number in range(5)]
     assert (tmp_path / "calls").read_text().split() == ["0", "1", "2", "3", "3", "4"]
     assert campaign.interrupted_runs(made) == [
@@ -148,7 +154,7 @@ def test_what_is_no_result_does_not_pass(make, plan, num_runs, reason):
 
 def test_division_misspelt_is_no_success(make):
     made = make()
-    run(made)
+    campaign.write_submission(made, train(made), ruleset="5.0.0", overrides={})
     path = made.org_dir / "systems" / "1xExample.json"
     path.write_text(path.read_text().replace('"closed"', '"close"'))
     verdict = official.check_package(made.org_dir, "5.0.0")
@@ -161,10 +167,37 @@ def test_division_misspelt_is_no_success(make):
     assert official.check_repository(made.org_dir, "1.0.0").passed is None
 
 
-def test_a_round_without_bert_is_refused_before_any_run(make, tmp_path):
-    with pytest.raises(ValueError, match=r"ruleset '5.1.0' has no BERT"):
-        run(make(), ruleset="5.1.0")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ruleset": "5.1.0"}, r"ruleset '5.1.0' has no BERT"),
+        ({"custom_rcps": Path("none.json")}, r"none.json: no file of reference points"),
+        ({"overrides": {"color": "red"}}, "no such field color"),
+    ],
+)
+def test_what_would_spoil_the_verdict_is_refused_before_any_run(make, tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        run(make(), **changes)
     assert not (tmp_path / "calls").exists()
+    assert not (tmp_path / "campaign").exists()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda text: text[:-30], r"runs/1/bert.log line \d+: cut or damaged"),
+        (lambda text: text + text.splitlines(keepends=True)[-1], "2 lines run_stop"),
+        (lambda text: "hello", "no line starts with :::MLLOG"),
+    ],
+)
+def test_a_damaged_log_ends_the_campaign_with_its_name(make, tmp_path, spoil, message):
+    made = make(num_runs=2)
+    train(made)
+    log = tmp_path / "campaign" / "runs" / "1" / "bert.log"
+    log.write_text(spoil(log.read_text()))
+    with pytest.raises(ValueError, match=message):
+        train(made)
+    assert (tmp_path / "calls").read_text().split() == ["0", "1"]
 
 
 def test_another_campaign_in_the_folder_is_refused(make, tmp_path):
@@ -198,7 +231,10 @@ def test_offline_evaluation_is_a_second_command(make, tmp_path):
     training, evaluation = make(offline_eval_input_file="eval").run_commands(tmp_path / "0")
     assert "--drop_caches" in training
     assert evaluation[-3:] == ["--nodo_train", "--do_eval", "--input_file=eval"]
-    assert make(offline_eval_input_file="eval").log_name == "bert.offline.log"
+    made = make(offline_eval_input_file="eval", num_runs=3)
+    logs = [result.path.name for result in train(made)]
+    assert logs == ["bert.offline.log"] * 3
+    assert (tmp_path / "calls").read_text().split() == ["0", "0", "1", "1", "2", "2"]
 
 
 def test_the_command_tells_mistakes_in_one_line(tmp_path, capsys):

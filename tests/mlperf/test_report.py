@@ -137,8 +137,15 @@ def test_command_writes_page_and_numbers(submission, tmp_path, capsys):
     output = tmp_path / "report.html"
     assert report.main([str(submission), "--ruleset", "5.0.0", "--output", str(output)]) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("box: ")
+    title, headings, first, *_ = printed.splitlines()
+    assert title.startswith("box: ")
+    assert headings.split() == (
+        "run status minutes samples accuracy batch samples/s seed compliant".split()
+    )
+    assert first.split()[:2] == ["result_0.txt", "success"]
+    assert [first.split()[place] for place in (3, 4, 5, 8)] == ["2,551,360", "0.7300", "448", "yes"]
     assert "RCP: passed" in printed
+    assert "minutes of a run by phase, mean: init " in printed
     page = output.read_text(encoding="utf-8")
     parser = _Page()
     parser.feed(page)
@@ -153,6 +160,7 @@ def test_command_writes_page_and_numbers(submission, tmp_path, capsys):
     assert numbers["problems"] == []
     assert numbers["seeds"]["passed"] is True
     assert numbers["runs"][0]["samples_per_second"] > 0
+    assert numbers["mean_phase_minutes"].keys() == {"init", "train", "evaluation"}
     assert {phase["kind"] for phase in numbers["runs"][0]["phases"]} == {
         "init",
         "train",
@@ -162,6 +170,18 @@ def test_command_writes_page_and_numbers(submission, tmp_path, capsys):
         "report.html",
         "report.json",
     ]
+
+
+def test_runs_that_diverged_are_shown(submission, tmp_path):
+    for log in (submission / "results" / "box" / "bert").iterdir():
+        text = log.read_text().replace('"value": 0.73', '"value": NaN')
+        log.write_text(text.replace('"value": 0.5', '"value": NaN').replace("success", "aborted"))
+    output = tmp_path / "report.html"
+    assert report.main([str(submission), f"--output={output}"]) == 0
+    assert "no score" in output.read_text(encoding="utf-8")
+    [numbers] = json.loads(output.with_suffix(".json").read_text())
+    assert numbers["runs"][0]["evaluations"][0]["accuracy"] is None
+    assert "consider adding" not in numbers["rcp"]["reason"]
 
 
 def test_result_that_converged_too_fast_fails(submission):
@@ -188,5 +208,7 @@ def test_mistakes_are_named_in_one_line(tmp_path, capsys):
     (tmp_path / "results" / "box" / "bert").mkdir(parents=True)
     assert report.main([str(tmp_path)]) == 1
     assert "no bert/result_*.txt" in capsys.readouterr().err
+    assert report.main([str(tmp_path), f"--custom_rcps={tmp_path / 'none.json'}"]) == 1
+    assert "none.json: no file of reference points" in capsys.readouterr().err
     with pytest.raises(ValueError, match=r"ruleset '5.1.0' has no BERT"):
         rcp.check_rcp(tmp_path, "5.1.0")
