@@ -77,7 +77,8 @@ def _config() -> DatasetConfig:
 def _make_file() -> None:
     if FLAGS.examples_per_part:
         raise ValueError("--examples_per_part needs --output_dir, whose manifest records it")
-    num_examples = write_examples(
+    started = time.monotonic()
+    found = write_examples(
         input_file=FLAGS.input_file,
         output_file=FLAGS.output_file,
         vocab_file=FLAGS.vocab_file,
@@ -85,7 +86,13 @@ def _make_file() -> None:
         preserve_unused_tokens=FLAGS.preserve_unused_tokens,
         config=_config().instances,
     )
-    print(f"{num_examples} examples in {FLAGS.output_file}")
+    seconds = time.monotonic() - started
+    outputs = [Path(name.strip()) for name in FLAGS.output_file.split(",")]
+    num_bytes = sum(path.stat().st_size for path in outputs)
+    print(f"{found.examples:,} examples, {num_bytes:,} bytes in {FLAGS.output_file}")
+    print(f"made in {seconds:.1f} s, {num_bytes / seconds / 1e6:,.0f} MB/s written")
+    # The output's name comes last: globs such as part-* must not match the picture.
+    _draw(outputs[0].with_name(f"histograms_{outputs[0].name}.png"), [found])
 
 
 def _make_dataset() -> None:
@@ -106,7 +113,17 @@ def _make_dataset() -> None:
     needed = {size: point.mean_samples for size, point in reference_points().items()}
     print(overview.summary(found, num_made=len(made), seconds=seconds, samples_needed=needed))
     if "://" not in FLAGS.output_dir:
-        print(f"histograms: {overview.save_picture(found, Path(FLAGS.output_dir))}")
+        _draw(Path(FLAGS.output_dir) / overview.PICTURE_NAME, found.parts.values())
+
+
+def _draw(path: Path, parts) -> None:
+    overview.save_picture(
+        path,
+        parts,
+        max_seq_length=FLAGS.max_seq_length,
+        max_predictions_per_seq=FLAGS.max_predictions_per_seq,
+    )
+    print(f"histograms: {path}")
 
 
 def _beam():

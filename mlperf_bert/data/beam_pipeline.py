@@ -40,13 +40,14 @@ def write_dataset(
       ValueError: bad input, data made with other parameters, or parts that failed, by name; the
         other parts are kept.
     """
-    inputs = _expand(input_file)
+    text_sizes = _expand(input_file)
+    inputs = _by_name(text_sizes)
     folder = output_dir.rstrip("/")
     if not FileSystems.exists(folder):
         FileSystems.mkdirs(folder)
     sizes = {posixpath.basename(path): size for path, size in _sizes(f"{folder}/*").items()}
     found = open_manifest(_load(folder, sizes), config, sizes.keys() & inputs.keys(), folder)
-    missing = {n: p for n, p in inputs.items() if not _is_done(found, sizes, n)}
+    missing = {n: p for n, p in inputs.items() if not _is_done(found, sizes, n, text_sizes[p])}
     if missing:
         with beam.Pipeline(options=PipelineOptions(beam_options)) as pipeline:
             _ = (
@@ -102,19 +103,26 @@ class _MakePart(beam.DoFn):
         shutil.rmtree(self._scratch, ignore_errors=True)
 
 
-def _expand(input_file: str) -> dict[str, str]:
-    """Name -> path of every part."""
-    paths = {}
+def _expand(input_file: str) -> dict[str, int]:
+    """Path -> bytes of every text."""
+    found = {}
     for pattern in input_file.split(","):
         matches = _sizes(pattern.strip())
         if not matches:
             raise ValueError(f"--input_file: no file matches {pattern!r}; quote the glob")
-        for path in sorted(matches):
-            if paths.setdefault(posixpath.basename(path), path) != path:
-                raise ValueError(
-                    "--input_file: two files have one name; give them different --output_dir"
-                )
-    return paths
+        found |= matches
+    return found
+
+
+def _by_name(paths: Iterable[str]) -> dict[str, str]:
+    """Name -> path of every part."""
+    found = {}
+    for path in sorted(paths):
+        if found.setdefault(posixpath.basename(path), path) != path:
+            raise ValueError(
+                "--input_file: two files have one name; give them different --output_dir"
+            )
+    return found
 
 
 def _sizes(pattern: str) -> dict[str, int]:
@@ -122,8 +130,10 @@ def _sizes(pattern: str) -> dict[str, int]:
     return {entry.path: entry.size_in_bytes for entry in found}
 
 
-def _is_done(found: Manifest, sizes: dict[str, int], name: str) -> bool:
-    return name in found.parts and sizes.get(name) == found.parts[name].bytes
+def _is_done(found: Manifest, sizes: dict[str, int], name: str, text_bytes: int) -> bool:
+    """By sizes alone: a bucket's files are not read again; `--verify` does on a local copy."""
+    part = found.parts.get(name)
+    return part is not None and (sizes.get(name), text_bytes) == (part.bytes, part.input_bytes)
 
 
 def _load(folder: str, names: Iterable[str]) -> Manifest | None:

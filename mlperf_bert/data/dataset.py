@@ -12,6 +12,7 @@ import hashlib
 import multiprocessing
 import os
 import platform
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -33,7 +34,6 @@ from mlperf_bert.progress import Progress
 _WORKER_BASE_BYTES = 250 << 20
 _WORKER_BYTES_PER_INPUT_BYTE = 2
 _WORKER_BYTES_PER_INPUT_BYTE_AND_COPY = 1.2
-_NUM_BINS = 16
 _LOCK_PATIENCE_SECONDS = 5
 
 
@@ -120,6 +120,7 @@ def write_dataset(
             found.save(folder)
         missing = {n: p for n, p in inputs.items() if not _is_done(folder, found, n, p)}
         if missing:
+            print("compiling, if this is the first time", file=sys.stderr, flush=True)
             _warm_up(tokenizer, config.instances)
         failures = {}
         for name, result in _make_parts(missing, folder, tokenizer, config, workers):
@@ -285,20 +286,10 @@ def make_part(input_path: str, output: Path, tokenizer: Tokenizer, config: Datas
             encoded = records.encode_records(batch)
             sha256.update(encoded)
             num_bytes += file.write(encoded)
-    segments = instances.segments[instances.order]
-    num_masked = np.diff(instances.mask_starts)[instances.order]
     return Part(
         input_bytes=Path(input_path).stat().st_size,
         input_md5=digest(Path(input_path), "md5"),
-        examples=len(instances),
         bytes=num_bytes,
         sha256=sha256.hexdigest(),
-        length_histogram=_histogram(
-            segments[:, 1] + segments[:, 3] + 3, config.instances.max_seq_length
-        ),
-        predictions_histogram=_histogram(num_masked, config.instances.max_predictions_per_seq),
+        **dataclasses.asdict(instances.statistics(config.instances)),
     )
-
-
-def _histogram(values: np.ndarray, largest: int) -> list[int]:
-    return np.histogram(values, _NUM_BINS, (0, largest))[0].tolist()

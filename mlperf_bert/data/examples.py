@@ -5,7 +5,7 @@ import glob
 from pathlib import Path
 
 from mlperf_bert.data import records
-from mlperf_bert.data.instances import InstanceConfig, batches, make_instances
+from mlperf_bert.data.instances import InstanceConfig, Statistics, batches, make_instances
 from mlperf_bert.data.tokenization import Tokenizer, read_documents
 from mlperf_bert.data.writing import written_beside
 from mlperf_bert.progress import Progress
@@ -34,8 +34,8 @@ def write_examples(
     do_lower_case: bool,
     preserve_unused_tokens: bool,
     config: InstanceConfig,
-) -> int:
-    """Makes all examples of the input; returns how many.
+) -> Statistics:
+    """Makes all examples of the input; returns what they are at a glance.
 
     Several outputs, separated by commas, get the examples in turn. Nothing takes the place of an
     output before all are written.
@@ -65,7 +65,7 @@ def write_examples(
             else:
                 _deal_out(batch, written)
             progress.advance(len(batch.weights))
-    return len(instances)
+    return instances.statistics(config)
 
 
 def _deal_out(batch: records.Batch, files: list) -> None:

@@ -19,6 +19,8 @@ from mlperf_bert.data import mersenne
 from mlperf_bert.data.jit import kernel
 from mlperf_bert.data.records import Batch
 
+_NUM_BINS = 16
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InstanceConfig:
@@ -57,6 +59,30 @@ class Instances:
 
     def __len__(self) -> int:
         return len(self.order)
+
+    def statistics(self, config: InstanceConfig) -> "Statistics":
+        """What is to be written, at a glance."""
+        segments = self.segments[self.order]
+        num_tokens = segments[:, 1] + segments[:, 3] + 3
+        num_masked = np.diff(self.mask_starts)[self.order]
+        return Statistics(
+            examples=len(self),
+            length_histogram=_histogram(num_tokens, config.max_seq_length),
+            predictions_histogram=_histogram(num_masked, config.max_predictions_per_seq),
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Statistics:
+    """How many examples, and how many of them in each of 16 equal ranges from 0."""
+
+    examples: int
+    length_histogram: list[int]
+    predictions_histogram: list[int]
+
+
+def _histogram(values: np.ndarray, largest: int) -> list[int]:
+    return np.histogram(values, _NUM_BINS, (0, largest))[0].tolist()
 
 
 def make_instances(

@@ -1,12 +1,13 @@
 """A data set at a glance: one screen of text, and histograms as a picture."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from mlperf_bert.data.manifest import Manifest
+from mlperf_bert.data.instances import Statistics
+from mlperf_bert.data.manifest import Manifest, Part
 from mlperf_bert.data.writing import written_beside
 
 PICTURE_NAME = "histograms.png"
@@ -44,19 +45,24 @@ def summary(
     return "\n".join(lines)
 
 
-def save_picture(manifest: Manifest, folder: Path) -> Path:
-    """Draws the histograms of sequence lengths and predictions; returns the file."""
+def save_picture(
+    path: Path,
+    parts: Collection[Part | Statistics],
+    *,
+    max_seq_length: int,
+    max_predictions_per_seq: int,
+) -> None:
+    """Draws the histograms of sequence lengths and predictions, added up over the parts."""
     figure = Figure(figsize=(10, 4), layout="constrained")
     axes = figure.subplots(1, 2)
     panels = (
-        ("length_histogram", "max_seq_length", "tokens per example"),
-        ("predictions_histogram", "max_predictions_per_seq", "masked tokens per example"),
+        ("length_histogram", max_seq_length, "tokens per example"),
+        ("predictions_histogram", max_predictions_per_seq, "masked tokens per example"),
     )
     for axis, (attribute, largest, label) in zip(axes, panels):
-        counts = np.sum([getattr(part, attribute) for part in manifest.parts.values()], axis=0)
-        width = manifest.parameters[largest] / len(counts)
+        counts = np.sum([getattr(part, attribute) for part in parts], axis=0)
+        width = largest / len(counts)
         axis.bar(np.arange(len(counts)) * width, counts, width, align="edge")
         axis.set(xlabel=label, ylabel="examples")
-    with written_beside(folder / PICTURE_NAME) as file:
+    with written_beside(path) as file:
         figure.savefig(file, format="png")
-    return folder / PICTURE_NAME

@@ -1,4 +1,4 @@
-"""Lines of random characters from all over Unicode, and a vocabulary. Runs on Python 3.7 too.
+"""Words of characters from all over Unicode, and a vocabulary. Runs on Python 3.7 too.
 
 The recorded digests were made by running the reference's tokenizer on these lines, and Python
 3.7.16's own `lower` and `normalize` on these words.
@@ -50,3 +50,11 @@ def vocabulary(seed):
         )
         tokens += [piece, "##" + piece]
     return tokens
+
+
+def every_character():
+    """Every character between letters and before a capital sigma; of Chinese and Hangul some."""
+    spans = (0, 0x4E00, 1), (0x4E00, 0xD800, 16), (0xE000, 0x20000, 1), (0x20000, 0xE1000, 16)
+    for code in (code for span in spans for code in range(*span)):
+        char = chr(code)
+        yield f"A{char}b {char}{SIGMA} \u0301{char}\u0323 B{SIGMA}{char}"

@@ -35,6 +35,10 @@ def test_a_rerun_makes_only_what_is_missing_also_after_the_pool(repository, work
     assert done.returncode == 0 and "1 parts made" in done.stdout
     assert contents(work / "out") == before
     assert "0 parts made" in run(repository, work, beam_options=DIRECT).stdout
+    with (work / "part-2").open("ab") as file:
+        file.write(b"\n\nOne more article.\n")
+    assert "1 parts made" in run(repository, work, beam_options=DIRECT).stdout
+    assert lines_of(work)["part-2"]["input_bytes"] == (work / "part-2").stat().st_size
 
 
 def test_bad_input_is_one_line(repository, work):

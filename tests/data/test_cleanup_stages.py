@@ -148,6 +148,10 @@ def test_bad_input_is_one_line_and_leaves_no_output(repository, tmp_path):
     assert "abbrev_types.txt" in script(repository, *segment)
     separate = ("seperate_test_set.py", data, f"--test_output={tmp_path}/eval")
     assert "wiki_00.3: no such file" in script(repository, *separate)
+    (tmp_path / "wiki_00.3").write_bytes(b"one \xff")
+    assert "wiki_00.3: byte 4 is not UTF-8" in script(repository, *separate)
+    gather = ("do_gather.py", data, f"--out_dir={tmp_path}/out")
+    assert "wiki_00.3: byte 4 is not UTF-8" in script(repository, *gather)
     (tmp_path / "wiki_00.3").write_text("one\n\ntwo\n\n")
     line = script(repository, *separate, "--num_test_articles=4")
     assert "4 test articles wanted, but the file has 3 articles" in line

@@ -58,8 +58,11 @@ def test_generated_text(repository, generated, flags):
     command = [sys.executable, "create_pretraining_data.py", *flags.split()]
     command += [f"--input_file={generated}/text", f"--vocab_file={generated}/vocab.txt"]
     command += ["--output_file=" + ",".join(map(str, outputs))]
-    subprocess.run(command, check=True, cwd=repository)
+    done = subprocess.run(command, check=True, cwd=repository, capture_output=True, text=True)
     assert [figures(path) for path in outputs] == expected
+    num_bytes = sum(size_bytes for _, size_bytes, _ in expected)
+    assert f" examples, {num_bytes:,} bytes in {outputs[0]}" in done.stdout
+    assert (generated / "histograms_out0.png").read_bytes().startswith(b"\x89PNG")
     if len(expected) == 1 and expected[0][0] == 1022:
         done = run(
             repository,

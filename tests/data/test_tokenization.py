@@ -22,6 +22,12 @@ LINES_37 = {
     (True, True): "2d8bba5f7bed5538dab8fd423617134b039a5790239d1f2d2a4c5816e404c899",
 }
 
+# do_lower_case -> digest of the words that the reference's BasicTokenizer makes of every character
+CHARACTERS_37 = {
+    True: "a3a0c8c901b0189582e979d9a0136cd552a2791951628225dab86082bc49ba12",
+    False: "2cfe3c39ebc795b5c1bdf93df811e919bf34c99ce3e046e8562c5a0ecc6f5bf5",
+}
+
 
 @pytest.fixture
 def vocab_file(tmp_path):
@@ -58,6 +64,22 @@ def test_lines_equal_the_reference(vocab_file, do_lower_case, preserve):
     for line in generated_words.lines(1, 4000):
         found.update(str(tokenizer.tokenize(line)).encode())
     assert found.hexdigest() == LINES_37[do_lower_case, preserve]
+
+
+class Words(Tokenizer):
+    """Stops before the words are cut into pieces of the vocabulary."""
+
+    def _wordpiece(self, piece):
+        return [piece]
+
+
+@pytest.mark.parametrize("do_lower_case", CHARACTERS_37)
+def test_every_character_is_treated_as_the_reference_does(vocab_file, do_lower_case):
+    tokenizer = Words(vocab_file, do_lower_case=do_lower_case)
+    found = hashlib.sha256()
+    for line in generated_words.every_character():
+        found.update("\n".join(tokenizer.tokenize(line)).encode() + b"\n\n")
+    assert found.hexdigest() == CHARACTERS_37[do_lower_case]
 
 
 def test_words_over_200_characters_are_unknown(vocab_file):
