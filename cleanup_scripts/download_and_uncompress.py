@@ -23,10 +23,14 @@ DEFAULT = ("config", "tf1", "tf2", "dump")
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="download_and_uncompress.sh",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     choices = [*download.GROUPS, PUNKT]
-    parser.add_argument("what", nargs="*", help=f"of {' '.join(choices)}; {' '.join(DEFAULT)}")
+    parser.add_argument(
+        "what", nargs="*", help=f"of {' '.join(choices)}; default: {' '.join(DEFAULT)}"
+    )
     parser.add_argument("--base_url", help="where the files lie")
     parser.add_argument("--out_dir", default="./wiki", help="where to")
     args = parser.parse_args()

@@ -120,7 +120,7 @@ def write_dataset(
             found.save(folder)
         missing = {n: p for n, p in inputs.items() if not _is_done(folder, found, n, p)}
         if missing:
-            print("compiling, if this is the first time", file=sys.stderr, flush=True)
+            print("compiling (takes long the first time only)", file=sys.stderr, flush=True)
             _warm_up(tokenizer, config.instances)
         failures = {}
         for name, result in _make_parts(missing, folder, tokenizer, config, workers):

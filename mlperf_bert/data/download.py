@@ -90,7 +90,7 @@ def fetch_group(
         try:
             if not path.exists():
                 if base_url is None:
-                    raise ValueError(f"{path}: missing, and no base URL given to fetch it from")
+                    raise ValueError(f"{path}: missing, and no --base_url to fetch it from")
                 fetch(f"{base_url.rstrip('/')}/{published.path}", path, published, wait=wait)
             else:
                 check(path, published)

@@ -30,7 +30,8 @@ def separate(text: str, num_test_articles: int, seed: int) -> tuple[list[str], l
     if num_test_articles > len(articles):
         raise ValueError(
             f"{num_test_articles} test articles wanted, but the file has {len(articles)} articles; "
-            "lower --num_test_articles or give more text"
+            "lower --num_test_articles (NUM_TEST_ARTICLES=... for process_wiki.sh) or give more "
+            "text"
         )
     generator = random.Random(seed)
     picked = set()

@@ -158,7 +158,7 @@ def test_the_script_checks_what_is_there_and_tells_what_is_missing(repository, t
     result = run("config", "tf1", "text")
     assert result.returncode == 1
     assert "6 not right" in result.stderr
-    assert "bert_config.json: missing, and no base URL given" in result.stderr
+    assert "bert_config.json: missing, and no --base_url to fetch it" in result.stderr
     assert "vocab.txt: 512,000 bytes, published are 231,508; remove it" in result.stderr
     assert "tf1_ckpt/model.ckpt-28252.meta: missing" in result.stderr
     result = run("config", f"--base_url={server.url}")
