@@ -77,9 +77,11 @@ def accuracy_over_time(runs: Sequence[RunResult]) -> str:
     return _both_sizes(draw, "Masked-LM accuracy over time")
 
 
-def minutes_by_run(runs: Sequence[RunResult], olympic_minutes: float | None) -> str:
-    """Draw each run's minutes with the olympic mean; fastest and slowest are hollow."""
+def minutes_by_run(runs: Sequence[RunResult], olympic_minutes: float | None) -> str | None:
+    """Draw each run's minutes with the olympic mean; None if no run reached the target."""
     values = [run.minutes if run.succeeded else None for run in runs]
+    if not any(run.succeeded for run in runs):
+        return None
 
     def draw(axes: Axes) -> None:
         _draw_dots(axes, runs, values)
@@ -91,9 +93,11 @@ def minutes_by_run(runs: Sequence[RunResult], olympic_minutes: float | None) -> 
     return _svg(draw, _NARROW_INCHES, "Time to train of every run")
 
 
-def samples_by_run(runs: Sequence[RunResult], rcp: RcpVerdict) -> str:
-    """Draw each run's samples to converge with the RCP's mean and least credible mean."""
+def samples_by_run(runs: Sequence[RunResult], rcp: RcpVerdict) -> str | None:
+    """Draw each run's samples to converge with the RCP; None if no run reached the target."""
     values = [run.samples_to_converge for run in runs]
+    if not any(run.succeeded for run in runs):
+        return None
 
     def draw(axes: Axes) -> None:
         _draw_dots(axes, runs, values)
@@ -160,24 +164,31 @@ def _finish_accuracy(axes: Axes, runs: Sequence[RunResult], handles: list, xlabe
     axes.xaxis.set_major_formatter(FuncFormatter(_short))
     axes.set_xlabel(xlabel)
     axes.set_ylabel("masked-LM accuracy")
-    handles.insert(
-        0, Line2D([], [], color=BLUE, label=f"{len(runs)} runs; a dot: the last evaluation")
-    )
-    if any(not run.succeeded for run in runs):
-        handles.append(Line2D([], [], color=RED, label="runs without success"))
-    _legend_above(axes, handles)
+    _legend_above(axes, [*_runs_handles(runs), *handles])
+
+
+def _runs_handles(runs: Sequence[RunResult]) -> list[Line2D]:
+    num_succeeded = sum(run.succeeded for run in runs)
+    kinds = [(num_succeeded, BLUE, "success"), (len(runs) - num_succeeded, RED, "no success")]
+    return [
+        Line2D([], [], color=color, marker="o", markersize=4, label=f"{number} runs: {outcome}")
+        for number, color, outcome in kinds
+        if number
+    ]
 
 
 def _draw_dots(axes: Axes, runs: Sequence[RunResult], values: Sequence[float | None]) -> None:
-    known = sorted(value for value in values if value is not None)
-    outer = {known[0], known[-1]} if len(known) > 2 else set()
+    """Draw a dot for each run, hollow where the olympic mean leaves it out, x where it failed."""
+    places = [place for place, value in enumerate(values) if value is not None]
+    ordered = sorted(places, key=lambda place: values[place])
+    left_out = ordered[:1] if len(places) < len(values) else [ordered[0], ordered[-1]]
     for place, value in enumerate(values):
-        if value is None:
+        if value is None:  # it counts as the slowest
             axes.text(
                 place, 0.02, "x", color=RED, ha="center", transform=axes.get_xaxis_transform()
             )
             continue
-        face = "white" if value in outer else BLUE
+        face = "white" if place in left_out else BLUE
         axes.plot(place, value, "o", markersize=7, markerfacecolor=face, markeredgecolor=BLUE)
     axes.set_xticks(range(len(runs)), [_number(run) for run in runs])
     axes.set_xlim(-0.6, len(runs) - 0.4)

@@ -4,6 +4,7 @@ import html
 from collections.abc import Mapping, Sequence
 
 from mlperf_bert.mlperf import report_charts as charts
+from mlperf_bert.mlperf.compliance import Verdict
 from mlperf_bert.mlperf.results import RunResult
 
 _STYLE = """
@@ -79,21 +80,23 @@ def page(reports: Sequence, *, title: str, subtitle: str) -> str:
 
 def _section(number: int, report) -> str:
     samples = charts.accuracy_over_samples(report.runs, report.rcp)
-    missing = '<p class="label">These logs count epochs, not samples.</p>'
+    minutes_by_run = charts.minutes_by_run(report.runs, report.olympic_minutes)
+    samples_by_run = charts.samples_by_run(report.runs, report.rcp)
+    no_run = _remark("No run reached the target.")
     parts = [
         f'<section id="system-{number}"><h2>{_e(report.name)}</h2>',
         _cards(report),
         _problems(report),
-        _box("Accuracy over samples", samples or missing),
+        _box("Accuracy over samples", samples or _remark("These logs count epochs, not samples.")),
         _box("Accuracy over time", charts.accuracy_over_time(report.runs)),
         '<div class="pair">',
-        _box("Time to train", charts.minutes_by_run(report.runs, report.olympic_minutes)),
-        _box("Samples to converge", charts.samples_by_run(report.runs, report.rcp)),
+        _box("Time to train", minutes_by_run or no_run),
+        _box("Samples to converge", samples_by_run or no_run),
         "</div>",
         _box("Where the time goes", charts.timeline(report.runs)),
         _box("Runs", _runs_table(report)),
         _box("Hyper-parameters", _facts(report.runs[0].hyperparameters)),
-        _box("System", _facts(report.description) or '<p class="label">not described</p>'),
+        _box("System", _facts(report.description) or _remark("Not described.")),
         "</section>",
     ]
     return "".join(parts)
@@ -140,16 +143,23 @@ def _problems(report) -> str:
     found = list(report.problems)
     if not any("seed" in problem for problem in found):
         found += report.seeds.reasons
-    found += [
-        f"{verdict.path.name}: {message}"
-        for verdict in report.compliance
-        if not verdict.passed
-        for message in verdict.messages
-    ]
+    found += _findings_by_message(report.compliance)
     if not found:
         return ""
     items = "".join(f"<li>{_e(text)}</li>" for text in found)
     return f'<div class="box"><h3 class="bad">What stands in the way</h3><ul>{items}</ul></div>'
+
+
+def _findings_by_message(compliance: Sequence[Verdict]) -> list[str]:
+    """Each finding once, with the logs that have it."""
+    names: dict[str, list[str]] = {}
+    for verdict in compliance:
+        for message in () if verdict.passed else verdict.messages:
+            names.setdefault(message, []).append(verdict.path.name)
+    return [
+        f"{'all logs' if len(logs) == len(compliance) > 1 else ', '.join(logs)}: {message}"
+        for message, logs in names.items()
+    ]
 
 
 def _runs_table(report) -> str:
@@ -197,6 +207,10 @@ def _plain(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {entry}" for name, entry in value.items())
     return str(value)
+
+
+def _remark(text: str) -> str:
+    return f'<p class="label">{_e(text)}</p>'
 
 
 def _box(title: str, content: str) -> str:

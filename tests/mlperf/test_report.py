@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from mlperf_bert.mlperf import rcp, report
+from mlperf_bert.mlperf import rcp, report, report_charts, results
 from tests.mlperf.example_log import write_log
 
 
@@ -178,10 +178,26 @@ def test_runs_that_diverged_are_shown(submission, tmp_path):
         log.write_text(text.replace('"value": 0.5', '"value": NaN').replace("success", "aborted"))
     output = tmp_path / "report.html"
     assert report.main([str(submission), f"--output={output}"]) == 0
-    assert "no score" in output.read_text(encoding="utf-8")
+    page = output.read_text(encoding="utf-8")
+    assert "no score" in page
+    assert page.count("No run reached the target.") == 2
+    assert page.count("all logs: Failed checks for eval_accuracy") == 1
+    assert "10 runs: no success" in page
     [numbers] = json.loads(output.with_suffix(".json").read_text())
     assert numbers["runs"][0]["evaluations"][0]["accuracy"] is None
     assert "consider adding" not in numbers["rcp"]["reason"]
+
+
+@pytest.mark.parametrize(("failed", "hollow"), [((), 2), ((4,), 1)])
+def test_the_runs_that_the_olympic_mean_leaves_out_are_hollow(submission, failed, hollow):
+    """All need the same samples here; a failed run is the slowest, so only the fastest goes."""
+    folder = submission / "results" / "box" / "bert"
+    for number in failed:
+        (folder / f"result_{number}.txt").unlink()
+        write_log(folder / f"result_{number}.txt", [0.5] * 17, seed=number)
+    runs = [results.read_run(path) for path in sorted(folder.iterdir())]
+    picture = report_charts.minutes_by_run(runs, results.olympic_mean([1.0] * 10))
+    assert picture.count("fill: #ffffff") == hollow
 
 
 def test_result_that_converged_too_fast_fails(submission):
