@@ -196,7 +196,8 @@ def problems_of_result(runs: Sequence[RunResult]) -> list[str]:
     """Return what keeps these runs from being one result; empty if nothing does."""
     problems = []
     if len(runs) != NUM_RUNS_PER_RESULT:
-        problems.append(f"{len(runs)} logs, the rules want {NUM_RUNS_PER_RESULT}")
+        logs = "log" if len(runs) == 1 else "logs"
+        problems.append(f"{len(runs)} {logs}, the rules want {NUM_RUNS_PER_RESULT}")
     batch_sizes = {run.global_batch_size for run in runs}
     if len(batch_sizes) > 1:
         problems.append(f"different global batch sizes: {sorted(map(str, batch_sizes))}")

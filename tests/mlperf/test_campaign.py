@@ -4,8 +4,12 @@ The official tools are the real ones; demo/campaign.py is the same with real tra
 """
 
 import json
+import os
+import signal
 import sys
 import textwrap
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -112,6 +116,28 @@ def test_an_interrupted_campaign_goes_on_without_repeating_runs(make, tmp_path):
     assert campaign.interrupted_runs(made) == [
         "3.interrupted-1: cut off after 150,080 samples, run anew"
     ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_handed_on_and_the_run_is_waited_for(tmp_path, number):
+    ready = tmp_path / "ready"
+    child = f"""
+import pathlib, signal, sys, time
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, lambda *_: sys.exit(75))
+pathlib.Path({str(ready)!r}).touch()
+time.sleep(60)
+"""
+
+    def interrupt():
+        while not ready.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    before = signal.getsignal(number)
+    assert campaign._call([sys.executable, "-c", child]) == campaign.EXIT_INTERRUPTED
+    assert signal.getsignal(number) is before
 
 
 def test_one_failed_run_counts_as_the_slowest(make):
