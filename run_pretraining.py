@@ -162,7 +162,7 @@ def _check() -> None:
         _run_config(), measure_initial_accuracy=FLAGS.check_initial_accuracy
     )
     print(*found.findings, sep="\n")
-    print(f"{len(found.errors)} errors; no training was started")
+    print(f"errors: {len(found.errors)}; no training was started")
     if found.errors:
         sys.exit(1)
 

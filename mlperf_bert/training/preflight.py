@@ -387,9 +387,9 @@ def _active_devices(devices: tf.distribute.Strategy | None) -> str:
     xla = tf.config.optimizer.get_jit() or "off"
     tensor_float = tf.config.experimental.tensor_float_32_execution_enabled()
     kinds = sorted({device.device_type for device in tf.config.list_logical_devices()})
-    replicas = devices.num_replicas_in_sync if devices else "no"
+    replicas = devices.num_replicas_in_sync if devices else 0
     return (
-        f"active: {replicas} replicas on {', '.join(kinds)}; computing in {policy.compute_dtype}, "
+        f"active: replicas: {replicas}, on {', '.join(kinds)}; computing in {policy.compute_dtype}, "
         f"weights in {policy.variable_dtype}; automatic XLA clustering {xla}; "
         f"TensorFloat-32 {'allowed' if tensor_float else 'off'}"
     )

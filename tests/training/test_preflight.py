@@ -237,7 +237,7 @@ def test_close_look_counts_examples_and_says_what_is_active(config, tmp_path):
     found = preflight.inspect_closely(config, measure_initial_accuracy=True)
     lines = [str(finding) for finding in found.findings]
     assert any(line.startswith("error: ") and "eval" in line for line in lines)  # it is no TFRecord
-    assert any("1 replicas on CPU; computing in float32" in line for line in lines)
+    assert any("active: replicas: 1, on CPU; computing in float32" in line for line in lines)
     assert any("no submission to the closed division: init_checkpoint" in line for line in lines)
     (tmp_path / "eval").write_bytes(b"")
     assert any("is empty" in text for text in preflight.inspect(config).errors)
