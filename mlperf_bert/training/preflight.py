@@ -389,9 +389,9 @@ def _active_devices(devices: tf.distribute.Strategy | None) -> str:
     kinds = sorted({device.device_type for device in tf.config.list_logical_devices()})
     replicas = devices.num_replicas_in_sync if devices else 0
     return (
-        f"active: replicas: {replicas}, on {', '.join(kinds)}; computing in {policy.compute_dtype}, "
-        f"weights in {policy.variable_dtype}; automatic XLA clustering {xla}; "
-        f"TensorFloat-32 {'allowed' if tensor_float else 'off'}"
+        f"active: replicas: {replicas}, on {', '.join(kinds)}; "
+        f"computing in {policy.compute_dtype}, weights in {policy.variable_dtype}; "
+        f"automatic XLA clustering {xla}; TensorFloat-32 {'allowed' if tensor_float else 'off'}"
     )
 
 
