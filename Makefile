@@ -4,7 +4,7 @@ PYTHON ?= python3.11
 BIN    := .venv/bin
 SEED   ?=
 
-.PHONY: help setup demo test test-slow lint format lock clean
+.PHONY: help setup demo test test-slow test-container lint format lock clean
 
 help:
 	@echo "make demo    the whole benchmark in miniature: text -> TFRecords -> training to 0.720 -> checked log"
@@ -26,10 +26,14 @@ demo: setup
 	$(BIN)/python -m demo $(if $(SEED),--seed=$(SEED))
 
 test: setup
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow and not container"
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
+
+# As root on Debian; installs an engine if none answers.
+test-container: setup
+	$(BIN)/python -m pytest -m container tests/container
 
 lint: setup
 	$(BIN)/ruff check .
@@ -47,6 +51,9 @@ LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --no-header --generate-hash
 lock: setup
 	$(LOCK) --group dev --output-file requirements-dev.lock
 	$(LOCK) --constraint requirements-dev.lock --output-file requirements.lock
+	$(LOCK) --constraint requirements-dev.lock --extra gpu --output-file requirements-gpu.lock
+	echo "tensorflow; sys_platform == 'never'" | \
+		$(LOCK) --constraint requirements-dev.lock --extra tpu --override - --output-file requirements-tpu.lock
 
 clean:
 	rm -rf build

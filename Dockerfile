@@ -1,0 +1,41 @@
+# docker build -t mlperf-bert .        nothing else is needed; start_training.sh does it when the image is missing
+#
+#   --build-arg ACCELERATOR=gpu        cpu (default), gpu (CUDA comes with it, the host needs only the driver) or tpu
+#   --build-arg BASE_IMAGE=...         any Debian with Python 3.11 as python3.11, by digest if you like
+#   --build-arg COMMIT=$(git rev-parse HEAD)
+ARG BASE_IMAGE=python:3.11.14-slim-bookworm
+
+FROM ${BASE_IMAGE} AS environment
+ARG ACCELERATOR=cpu
+# Only the lock file chosen here decides this layer: a change of code does not install anew.
+COPY requirements*.lock /locks/
+RUN case "$ACCELERATOR" in \
+      cpu) lock=requirements.lock ;; \
+      gpu|tpu) lock=requirements-$ACCELERATOR.lock ;; \
+      *) echo "ACCELERATOR=$ACCELERATOR: give cpu, gpu or tpu" >&2; exit 1 ;; \
+    esac \
+ && python3.11 -m venv /opt/venv \
+ && /opt/venv/bin/python -m pip install --no-cache-dir --no-deps --require-hashes -r "/locks/$lock" \
+ && /opt/venv/bin/python -m pip uninstall --yes --quiet pip
+
+FROM ${BASE_IMAGE}
+ARG ACCELERATOR=cpu
+ARG VERSION=0.1.0
+COPY --from=environment /opt/venv /opt/venv
+COPY . /opt/bert
+# The root file system may be read-only and the user any number: all that is written goes to /output and /tmp.
+ENV PATH=/opt/venv/bin:$PATH \
+    HOME=/tmp \
+    MPLCONFIGDIR=/tmp \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1
+RUN python -m compileall -q /opt/bert/mlperf_bert /opt/bert/demo
+WORKDIR /opt/bert
+USER 1000:1000
+CMD ["./train_model.sh"]
+# Last, for it changes with every commit.
+ARG COMMIT=unknown
+LABEL org.opencontainers.image.title="MLPerf BERT pre-training" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}-${ACCELERATOR}" \
+      org.opencontainers.image.revision="${COMMIT}"

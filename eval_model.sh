@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# In a second container on the same /output: evaluates each checkpoint of a training once, oldest first, waiting for
+# the next one, until the target or the last step. Train with EVAL_FILE= then. Environment as in train_model.sh:
+#
+# DATA_DIR=/data  WIKI_DIR=/wiki  OUTPUT_DIR=/output  NUM_GPUS=0  EVAL_FILE=$DATA_DIR/eval_10k
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+export TF_XLA_FLAGS=${TF_XLA_FLAGS---tf_xla_auto_jit=2}
+export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
+
+exec "${PYTHON:-python}" run_pretraining.py \
+  --do_eval \
+  --nodo_train \
+  --bert_config_file="${WIKI_DIR:-/wiki}/bert_config.json" \
+  --input_file="${EVAL_FILE:-${DATA_DIR:-/data}/eval_10k}" \
+  --output_dir="${OUTPUT_DIR:-/output}" \
+  --num_gpus="${NUM_GPUS:-0}" \
+  --max_seq_length=512 \
+  --max_predictions_per_seq=76 \
+  --eval_batch_size=8 \
+  --num_train_steps=107538 \
+  "$@"

@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# On the host: trains in a container. Builds the image if it is missing.
+#
+#   DATA_DIR=tfrecords WIKI_DIR=wiki OUTPUT_DIR=output ./start_training.sh [options] [flags of run_pretraining.py]
+#   ./start_training.sh --demo         the whole benchmark in miniature, without any data
+#
+# Options:
+#   --demo         run the demo into $OUTPUT_DIR/demo
+#   --eval         evaluate the checkpoints in OUTPUT_DIR (eval_model.sh) instead of training
+#   --detach       go on in the background; prints the container's name and the host's PID of its process 1
+#   --dry-run      print the command and do nothing
+#   --help
+#
+# Environment:
+#   DATA_DIR=./data WIKI_DIR=./wiki    mounted read-only: TFRecords and eval_10k; bert_config.json and checkpoint
+#   OUTPUT_DIR=./output                mounted for writing; made if missing
+#   NUM_GPUS=(all)  SEED=  EVAL_FILE=  INIT_CHECKPOINT=    as train_model.sh explains; paths as in the container
+#   ENGINE=(docker, else podman)
+#   IMAGE=(mlperf-bert:cpu or :gpu)    BUILD_OPTIONS=(more words for the build)
+#   NAME=(a new one)  SHM_SIZE=1g      STOP_TIMEOUT=300: seconds that a stop waits for the checkpoint
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+
+fail() { echo "start_training.sh: $*" >&2; exit 1; }
+
+program=./train_model.sh demo='' detach='' dry_run='' flags=()
+for argument in "$@"; do
+  case $argument in
+    --demo) demo=yes ;;
+    --eval) program=./eval_model.sh ;;
+    --detach) detach=yes ;;
+    --dry-run) dry_run=yes ;;
+    --help|-h) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) flags+=("$argument") ;;
+  esac
+done
+
+find_engine() {
+  local engine
+  for engine in docker podman; do
+    if command -v "$engine" >/dev/null && { [ "$dry_run" ] || "$engine" info >/dev/null 2>&1; }; then
+      echo "$engine"; return
+    fi
+  done
+  fail "no container engine answers: install docker or podman, or start its daemon; ENGINE=... names another"
+}
+engine=${ENGINE:-$(find_engine)}
+
+num_gpus=${NUM_GPUS:-$(nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU' || true)}
+accelerator=cpu
+if [ "$num_gpus" -gt 0 ]; then accelerator=gpu; fi
+image=${IMAGE:-mlperf-bert:$accelerator}
+
+# --- what to mount --------------------------------------------------------------------------------------------
+data=${DATA_DIR:-./data} wiki=${WIKI_DIR:-./wiki} output=${OUTPUT_DIR:-./output}
+offer="or see it work without any: ./start_training.sh --demo"
+if [ ! "$demo" ]; then
+  [ -d "$data" ] || fail "DATA_DIR=$data: no such folder; name the one with part-* and eval_10k, $offer"
+  compgen -G "$data/*" >/dev/null || fail "DATA_DIR=$data is empty; name the one with part-* and eval_10k, $offer"
+  [ -f "$wiki/bert_config.json" ] || fail "WIKI_DIR=$wiki: no bert_config.json; name the folder with it and tf1_ckpt, $offer"
+fi
+mkdir -p "$output" 2>/dev/null || fail "OUTPUT_DIR=$output cannot be made; name a folder that you may write"
+[ -w "$output" ] || fail "OUTPUT_DIR=$output is not writable for you; mend its rights or name another"
+
+mount() { # source target [,readonly]
+  local path; path=$(cd "$1" && pwd)
+  case $path in *[,\"]*) fail "$path: a mount cannot have a comma or quote in its path; use a link without" ;; esac
+  run+=(--mount "type=bind,source=$path,target=$2${3-}")
+}
+
+# --- the command ----------------------------------------------------------------------------------------------
+run=("$engine" run --rm --name "${NAME:-mlperf-bert-$(date +%H%M%S)-$$}")
+run+=(--user "$(id -u):$(id -g)" --read-only --tmpfs "/tmp:rw,exec,nosuid,nodev" --cap-drop ALL)
+run+=(--security-opt no-new-privileges --shm-size "${SHM_SIZE:-1g}" --stop-timeout "${STOP_TIMEOUT:-300}")
+# Limits stay within the host's hard ones: an engine without CAP_SYS_RESOURCE cannot raise them.
+limit() { local most; most=$(ulimit -H "$1"); [ "$most" = unlimited ] && most=-1; echo "$most:$most"; }
+run+=(--ulimit "nofile=$(limit -n)")
+case ${engine##*/} in
+  podman*)
+    run+=(--ulimit "nproc=$(limit -u)")
+    if [ "$(id -u)" != 0 ]; then run+=(--userns=keep-id); fi
+    if [ "$num_gpus" -gt 0 ]; then run+=(--device nvidia.com/gpu=all); fi ;;
+  *)
+    # NCCL pins memory.
+    if [ "$num_gpus" -gt 0 ]; then run+=(--gpus all --ulimit memlock=-1 --ulimit stack=67108864); fi ;;
+esac
+if [ "$demo" ]; then
+  mount "$output" /output
+  command=(python -m demo --output_dir=/output/demo ${SEED:+--seed="$SEED"})
+else
+  mount "$data" /data ,readonly
+  mount "$wiki" /wiki ,readonly
+  mount "$output" /output
+  run+=(--env "NUM_GPUS=$num_gpus")
+  for name in SEED EVAL_FILE INIT_CHECKPOINT TF_XLA_FLAGS TF_NUM_INTRAOP_THREADS TF_NUM_INTEROP_THREADS TF_CONFIG; do
+    if [ -n "${!name+set}" ]; then run+=(--env "$name=${!name}"); fi
+  done
+  command=("$program")
+fi
+if [ "$detach" ]; then run+=(--detach); elif [ -t 0 ] && [ -t 1 ]; then run+=(--tty --interactive); fi
+command+=("${flags[@]}")
+
+if [ "$dry_run" ]; then printf '%q ' "${run[@]}" "$image" "${command[@]}"; echo; exit 0; fi
+
+# --- build, run -----------------------------------------------------------------------------------------------
+if ! "$engine" image inspect "$image" >/dev/null 2>&1; then
+  echo "building the image $image, once" >&2
+  # BUILD_OPTIONS is a list of words.
+  # shellcheck disable=SC2086
+  "$engine" build --tag "$image" --build-arg "ACCELERATOR=$accelerator" \
+    --build-arg "COMMIT=$(git -C "$here" rev-parse HEAD 2>/dev/null || echo unknown)" \
+    ${BUILD_OPTIONS:-} "$here" >&2 || fail "the image could not be built; BUILD_OPTIONS=... adds words to the build"
+fi
+if [ "$detach" ]; then
+  container=$("${run[@]}" "$image" "${command[@]}")
+  pid=$("$engine" inspect --format '{{.State.Pid}}' "$container")
+  echo "container $("$engine" inspect --format '{{.Name}}' "$container" | tr -d /)  host PID $pid"
+  exit 0
+fi
+exec "${run[@]}" "$image" "${command[@]}"

@@ -1,0 +1,112 @@
+"""An engine, a base image and our image, made here: nothing is taken from an image registry.
+
+Needs root on Debian: docker.io, podman and debootstrap are installed if they are missing. The
+engine started here has folders of its own and is stopped at the end.
+"""
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+BASE_IMAGE = "bert-test-base"
+IMAGE = "mlperf-bert:test"
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+
+
+def run(*words, check=True, **options) -> subprocess.CompletedProcess:
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, **options)
+    if check and done.returncode:
+        pytest.fail(f"{' '.join(map(str, words))}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+    return done
+
+
+def install(*packages: str) -> None:
+    if os.geteuid():
+        pytest.fail(
+            f"no container engine can be had: {' '.join(packages)} missing, and only root may "
+            "install; SKIP_CONTAINER_TEST=1 leaves these tests out"
+        )
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    run("apt-get", "update", "-qq")
+    run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages, env=quiet)
+
+
+@pytest.fixture(scope="session")
+def workplace(tmp_path_factory):
+    if os.environ.get("SKIP_CONTAINER_TEST"):
+        pytest.skip("SKIP_CONTAINER_TEST is set")
+    return tmp_path_factory.mktemp("container")
+
+
+@pytest.fixture(scope="session")
+def docker(workplace):
+    """The environment in which `docker` answers."""
+    if shutil.which("docker") and not run("docker", "info", check=False).returncode:
+        yield dict(os.environ)
+        return
+    if not shutil.which("dockerd"):
+        install("docker.io")
+    socket = f"unix://{workplace}/docker.sock"
+    environment = {**os.environ, "DOCKER_HOST": socket}
+    words = ["dockerd", f"--data-root={workplace}/data", f"--exec-root={workplace}/exec"]
+    words += [f"--pidfile={workplace}/dockerd.pid", f"--host={socket}"]
+    with (workplace / "dockerd.log").open("w") as log:
+        daemon = subprocess.Popen(words, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + 60
+        while run("docker", "info", check=False, env=environment).returncode:
+            if daemon.poll() is not None or time.monotonic() > deadline:
+                text = (workplace / "dockerd.log").read_text()[-2000:]
+                pytest.fail(f"no container engine can be had: dockerd does not start\n{text}")
+            time.sleep(0.2)
+        yield environment
+    finally:
+        daemon.terminate()
+        daemon.wait(timeout=60)
+        run("umount", *workplace.glob("data/overlay2/*/merged"), check=False)
+        shutil.rmtree(workplace / "data", ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def base_image(docker, workplace):
+    """Debian bookworm with Python 3.11 and this machine's certificates, from Debian's packages."""
+    if not shutil.which("debootstrap"):
+        install("debootstrap")
+    root = workplace / "root"
+    packages = "--include=ca-certificates,python3.11,python3.11-venv"
+    run("debootstrap", "--variant=minbase", packages, "bookworm", root)
+    shutil.copy(CERTIFICATES, root / CERTIFICATES.relative_to("/"))
+    shutil.rmtree(root / "var/cache/apt")
+    shutil.rmtree(root / "var/lib/apt/lists")
+    archive = workplace / "root.tar"
+    run("tar", "-C", root, "-cf", archive, ".")
+    run(
+        "docker", "import", f"--change=ENV PIP_CERT={CERTIFICATES}", archive, BASE_IMAGE, env=docker
+    )
+    archive.unlink()
+    shutil.rmtree(root)
+    return BASE_IMAGE
+
+
+@pytest.fixture(scope="session")
+def image(docker, base_image, repository, capfd_disabled):
+    """The image as the README says to build it; prints its size and the time it took."""
+    began = time.monotonic()
+    words = ["docker", "build", "--network=host", "--tag", IMAGE]
+    words += ["--build-arg", f"BASE_IMAGE={base_image}", "--build-arg", "COMMIT=0123abc"]
+    run(*words, repository, env=docker)
+    seconds = time.monotonic() - began
+    size = run("docker", "image", "inspect", "--format={{.Size}}", IMAGE, env=docker).stdout
+    with capfd_disabled():
+        print(f"\nimage: {int(size) / 1e9:.2f} GB, built in {seconds:.0f} s")
+    return IMAGE
+
+
+@pytest.fixture(scope="session")
+def capfd_disabled(request):
+    """Lets a session's fixture print past pytest's capture."""
+    return request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled

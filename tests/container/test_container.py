@@ -1,0 +1,216 @@
+"""The image, built and run for real with docker and with podman. Root, 2 cores, eight minutes."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.container.conftest import install, run
+from tests.training import generated_task
+
+pytestmark = pytest.mark.container
+
+USER = 12345
+TRAIN = [
+    "--max_seq_length=32", "--max_predictions_per_seq=6", "--learning_rate=0.001",
+    "--num_warmup_steps=10", "--train_batch_size=8", "--eval_batch_size=20", "--seed=7",
+    "--eval_interval_samples=4000", "--save_checkpoints_steps=500", "--log_every_steps=5",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    """A tiny task under the names that train_model.sh looks for; a path with a space."""
+    folder = tmp_path_factory.mktemp("a task")
+    generated_task.write_task(folder / "wiki")
+    (folder / "data").mkdir()
+    (folder / "wiki" / "train.tfrecord").rename(folder / "data" / "part-00000-of-00001")
+    (folder / "wiki" / "eval.tfrecord").rename(folder / "data" / "eval_10k")
+    for parent in (folder, *list(folder.parents)[:3]):
+        parent.chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def start(docker, image, repository, task, tmp_path):
+    """Runs start_training.sh on the tiny task."""
+
+    def start(*arguments, output="out put", popen=False, **environment):
+        everything = {
+            **docker,
+            "IMAGE": image,
+            "DATA_DIR": str(task / "data"),
+            "WIKI_DIR": str(task / "wiki"),
+            "OUTPUT_DIR": str(tmp_path / output),
+            "INIT_CHECKPOINT": "/wiki/init/model.ckpt-0",
+            **environment,
+        }
+        words = [str(repository / "start_training.sh"), *arguments]
+        if popen:
+            return subprocess.Popen(
+                words, env=everything, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+        return subprocess.run(
+            words, env=everything, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+            timeout=300,
+        )  # fmt: skip
+
+    start.output = tmp_path / "out put"
+    return start
+
+
+def steps_logged(output: Path) -> int:
+    path = output / "metrics.jsonl"
+    found = re.findall(r'"kind": "train", "step": (\d+)', path.read_text()) if path.exists() else []
+    return int(found[-1]) if found else 0
+
+
+def wait_until(condition, seconds=90):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_the_image_has_what_runs_and_nothing_else(docker, image):
+    inspected = json.loads(run("docker", "image", "inspect", image, env=docker).stdout)[0]
+    labels = inspected["Config"]["Labels"]
+    assert labels["org.opencontainers.image.revision"] == "0123abc"
+    assert labels["org.opencontainers.image.version"] == "0.1.0-cpu"
+    assert inspected["Config"]["User"] == "1000:1000"
+    script = (
+        "cd /opt/bert; ls -A; for c in gcc cc make git pip; do command -v $c; done; ls -A /root"
+    )
+    found = run("docker", "run", "--rm", image, "sh", "-c", script, env=docker, check=False).stdout
+    names = set(found.split())
+    assert {"run_pretraining.py", "train_model.sh", "mlperf_bert", "demo"} <= names
+    assert not names & {".git", "tests", "build", ".venv", ".cache"}
+    assert not [name for name in names if name.startswith("/")]  # no command was found
+
+
+def test_a_change_of_code_installs_nothing_anew(docker, image, base_image, repository, tmp_path):
+    changed = shutil.copytree(
+        repository, tmp_path / "changed", ignore=shutil.ignore_patterns(".git", ".venv", "build")
+    )
+    with (changed / "run_pretraining.py").open("a") as file:
+        file.write("# changed\n")
+    began = time.monotonic()
+    words = ["docker", "build", "--network=host", "--tag", "mlperf-bert:changed"]
+    run(*words, "--build-arg", f"BASE_IMAGE={base_image}", changed, env=docker)
+    assert time.monotonic() - began < 60  # the installation alone takes longer
+    layers = [
+        run("docker", "image", "inspect", "--format={{json .RootFS.Layers}}", name, env=docker)
+        for name in (image, "mlperf-bert:changed")
+    ]
+    first, second = (json.loads(layer.stdout) for layer in layers)
+    assert first[:2] == second[:2] and first != second  # the base, the environment
+    run("docker", "image", "rm", "mlperf-bert:changed", env=docker)
+
+
+def test_the_demo_reaches_the_target(start, tmp_path):
+    output = tmp_path / "out put"
+    done = start("--demo", SEED="1")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert re.search(r"^RESULT,bert,1,.*,success,0\.7", done.stdout, re.MULTILINE)
+    assert "5.0.0 SUCCESS" in done.stdout
+    assert (output / "demo" / "report.png").stat().st_size > 10_000
+
+
+def test_python_is_process_1_under_a_read_only_root_as_any_user(docker, image, task, tmp_path):
+    """Not through start_training.sh, which gives the caller's user: here it is a number alone."""
+    output = tmp_path / "out"
+    output.mkdir()
+    os.chown(output, USER, USER)
+    for parent in list(output.parents)[:4]:
+        parent.chmod(0o755)
+    words = ["docker", "run", "--rm", "--detach", "--name=bert-user", f"--user={USER}:{USER}"]
+    words += ["--read-only", "--tmpfs=/tmp", "--cap-drop=ALL", "--env=NUM_GPUS=0"]
+    words += ["--env=INIT_CHECKPOINT=/wiki/init/model.ckpt-0"]
+    for source, target in ((task / "data", "/data"), (task / "wiki", "/wiki")):
+        words += ["--mount", f"type=bind,source={source},target={target},readonly"]
+    words += ["--mount", f"type=bind,source={output},target=/output", image, "./train_model.sh"]
+    run(*words, *TRAIN, "--num_train_steps=100000", "--target_accuracy=0.999", env=docker)
+    try:
+        wait_until(lambda: steps_logged(output) > 20)
+        look = "tr '\\0' ' ' < /proc/1/cmdline; echo; id -u; touch /opt/x 2>&1 || true"
+        found = run("docker", "exec", "bert-user", "sh", "-c", look, env=docker).stdout
+        first, uid, touched = found.splitlines()
+        assert first.startswith("python run_pretraining.py --do_train"), first
+        assert uid == str(USER) and "Read-only file system" in touched
+    finally:
+        run("docker", "kill", "bert-user", env=docker, check=False)
+    assert {path.stat().st_uid for path in output.iterdir()} == {USER}
+
+
+def test_stop_saves_within_ten_seconds_and_the_next_start_goes_on(docker, start):
+    long = [*TRAIN, "--num_train_steps=6000", "--target_accuracy=0.999"]
+    detached = start(*long, "--detach", NAME="bert-stop", STOP_TIMEOUT="10")
+    assert detached.returncode == 0, detached.stderr
+    found = re.fullmatch(r"container bert-stop  host PID (\d+)\n", detached.stdout)
+    wait_until(lambda: steps_logged(start.output) > 200)
+    host_process = Path(f"/proc/{found[1]}/cmdline").read_bytes()
+    assert host_process.startswith(b"python\0run_pretraining.py\0")
+    began = time.monotonic()
+    run("docker", "stop", "bert-stop", env=docker)
+    assert time.monotonic() - began < 10
+    wait_until(lambda: run("docker", "inspect", "bert-stop", env=docker, check=False).returncode)
+    log = (start.output / "bert.log").read_text()
+    assert re.findall(r'"run_stop".*"status": "(\w+)"', log) == ["aborted"]
+    saved = [int(path.stem.split("-")[1]) for path in start.output.glob("model.ckpt-*.index")]
+    assert max(saved) >= 200
+    resumed = start(*long, NAME="bert-stop")
+    assert resumed.returncode == 0, resumed.stderr
+    assert re.search(r"^RESULT,bert,7,.*,aborted,0\.\d+,48000$", resumed.stdout, re.MULTILINE)
+    assert json.loads((start.output / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 6000
+
+
+def test_two_at_once_and_a_failing_one(start):
+    short = [*TRAIN, "--num_train_steps=50"]
+    both = [start(*short, output=f"out-{number}", popen=True) for number in range(2)]
+    for process in both:
+        text, _ = process.communicate(timeout=200)
+        assert process.returncode == 0, text
+        assert "RESULT,bert,7," in text
+    bad = start(*short, "--max_seq_length=31", output="bad")
+    assert bad.returncode == 1
+    assert "max_seq_length" in bad.stderr and "Traceback" not in bad.stderr
+
+
+def test_evaluation_in_a_second_container(start):
+    trained = start(*TRAIN, "--num_train_steps=1000", EVAL_FILE="")
+    assert trained.returncode == 0, trained.stderr
+    shape = ["--max_seq_length=32", "--max_predictions_per_seq=6", "--num_train_steps=1000"]
+    done = start("--eval", *shape, "--eval_batch_size=20")
+    assert done.returncode == 0, done.stderr
+    lines = (start.output / "eval_results.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 500, 1000]
+    assert "bert.offline.log: aborted after 8,000 samples" in done.stdout
+
+
+def test_podman_runs_the_same_image(docker, image, start, workplace):
+    if not shutil.which("podman"):
+        install("podman", "crun")
+    storage = workplace / "podman.conf"
+    storage.write_text(
+        f'[storage]\ndriver = "overlay"\ngraphroot = "{workplace}/podman"\n'
+        f'runroot = "{workplace}/podman-run"\n'
+    )
+    environment = {"CONTAINERS_STORAGE_CONF": str(storage)}
+    archive = workplace / "image.tar"
+    run("docker", "save", "--output", archive, image, env=docker)
+    try:
+        everything = {**os.environ, **environment}
+        run("podman", "load", "--input", archive, env=everything)
+        archive.unlink()
+        flags = [*TRAIN, "--num_train_steps=50"]
+        done = start(*flags, ENGINE="podman", IMAGE=f"docker.io/library/{image}", **environment)
+        assert done.returncode == 0, done.stderr
+        assert "RESULT,bert,7," in done.stdout
+    finally:
+        run("podman", "rmi", "--all", "--force", env=everything, check=False)
+        shutil.rmtree(workplace / "podman", ignore_errors=True)

@@ -1,0 +1,208 @@
+"""start_training.sh and what it starts, with an engine that only writes down its words. Seconds."""
+
+import os
+import shlex
+import shutil
+import stat
+import subprocess
+
+import pytest
+
+ENGINE = """#!/bin/sh
+# Writes each call as a line of quoted words; the image is there unless NO_IMAGE is set.
+{ for word in "$@"; do printf '<%s>' "$word"; done; echo; } >> "$RECORD"
+case "$1 $2" in
+  "image inspect") [ -z "$NO_IMAGE" ] ;;
+  "build "*) exit "${BUILD_STATUS:-0}" ;;
+  "inspect --format") case "$3" in *Pid*) echo 4242 ;; *) echo /the-name ;; esac ;;
+  "run "*) case "$*" in *" --detach "*) echo c0ffee ;; esac; exit "${RUN_STATUS:-0}" ;;
+esac
+"""
+
+
+@pytest.fixture
+def host(tmp_path, repository):
+    """Calls start_training.sh in a folder with data, whose paths have spaces."""
+    folder = tmp_path / "a host"
+    for name in ("data", "wiki", "bin"):
+        (folder / name).mkdir(parents=True)
+    (folder / "data" / "part-00000-of-00500").touch()
+    (folder / "wiki" / "bert_config.json").touch()
+    for name in ("docker", "podman"):
+        engine = folder / "bin" / name
+        engine.write_text(ENGINE)
+        engine.chmod(engine.stat().st_mode | stat.S_IXUSR)
+
+    def start(*arguments, **environment) -> subprocess.CompletedProcess:
+        record = folder / "record"
+        record.unlink(missing_ok=True)
+        environment = {
+            "PATH": f"{folder}/bin:{os.environ['PATH']}",
+            "RECORD": str(record),
+            "NAME": "the-name",
+            **environment,
+        }
+        return subprocess.run(
+            [repository / "start_training.sh", *arguments],
+            cwd=folder, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    start.folder = folder
+    start.calls = lambda: (folder / "record").read_text().splitlines()
+    return start
+
+
+def open_files() -> str:
+    """The hard limit as --ulimit takes it."""
+    hard = subprocess.check_output(["bash", "-c", "ulimit -Hn"], text=True).strip()
+    return "nofile=" + ":".join(["-1" if hard == "unlimited" else hard] * 2)
+
+
+def expected_run(host, *, gpus=(), environment=("NUM_GPUS=0",)):
+    mounts = [("data", "/data,readonly"), ("wiki", "/wiki,readonly"), ("output", "/output")]
+    user = f"{os.getuid()}:{os.getgid()}"
+    return [
+        *["docker", "run", "--rm", "--name", "the-name", "--user", user, "--read-only"],
+        *["--tmpfs", "/tmp:rw,exec,nosuid,nodev", "--cap-drop", "ALL"],
+        *["--security-opt", "no-new-privileges", "--shm-size", "1g", "--stop-timeout", "300"],
+        *["--ulimit", open_files()],
+        *gpus,
+        *[
+            word
+            for source, target in mounts
+            for word in ("--mount", f"type=bind,source={host.folder}/{source},target={target}")
+        ],
+        *[word for value in environment for word in ("--env", value)],
+    ]
+
+
+def test_dry_run_prints_the_exact_command(host):
+    done = host("--dry-run", "--train_batch_size=8", "--submission_org=My Lab")
+    assert done.returncode == 0, done.stderr
+    words = [*expected_run(host), "mlperf-bert:cpu", "./train_model.sh"]
+    assert shlex.split(done.stdout) == [*words, "--train_batch_size=8", "--submission_org=My Lab"]
+    assert not (host.folder / "record").exists()
+
+
+def test_gpus_seed_and_other_values_are_passed(host):
+    environment = {"SEED": "7", "EVAL_FILE": "", "NUM_GPUS": "4"}
+    done = host("--dry-run", "--eval", **environment)
+    gpus = ["--gpus", "all", "--ulimit", "memlock=-1", "--ulimit", "stack=67108864"]
+    words = expected_run(host, gpus=gpus, environment=["NUM_GPUS=4", "SEED=7", "EVAL_FILE="])
+    assert shlex.split(done.stdout) == [*words, "mlperf-bert:gpu", "./eval_model.sh"]
+
+
+def test_podman_gets_limits_within_the_hosts_and_cdi_devices(host):
+    done = host("--dry-run", ENGINE="podman", NUM_GPUS="1")
+    words = shlex.split(done.stdout)
+    assert open_files() in words and "memlock=-1" not in words
+    assert words[words.index("--device") + 1] == "nvidia.com/gpu=all"
+    assert ("--userns=keep-id" in words) == (os.getuid() != 0)
+
+
+def test_the_image_is_built_when_it_is_missing(host, repository):
+    assert host(NO_IMAGE="1", BUILD_OPTIONS="--network=host --pull").returncode == 0
+    info, look, build, run = host.calls()
+    assert info == "<info>" and look == "<image><inspect><mlperf-bert:cpu>"
+    assert build.startswith("<build><--tag><mlperf-bert:cpu><--build-arg><ACCELERATOR=cpu>")
+    assert build.endswith(f"<--network=host><--pull><{repository}>")
+    assert run.endswith("<mlperf-bert:cpu><./train_model.sh>")
+    done = host(NO_IMAGE="1", BUILD_STATUS="3")
+    assert done.returncode == 1 and "could not be built" in done.stderr
+
+
+def test_the_exit_code_of_the_container_is_passed_on(host):
+    assert host(RUN_STATUS="75").returncode == 75
+    assert host(RUN_STATUS="0").returncode == 0
+
+
+def test_no_tty_is_asked_for_without_one_and_one_is_with_one(host, repository):
+    assert "--tty" not in host("--dry-run").stdout
+    script = shutil.which("script")
+    if script is None:
+        pytest.fail("util-linux's `script` is missing: it makes the terminal for this test")
+    command = f"{shlex.quote(str(repository / 'start_training.sh'))} --dry-run"
+    environment = {"PATH": f"{host.folder}/bin:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [script, "-qec", command, "/dev/null"],
+        cwd=host.folder, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert "--tty --interactive" in done.stdout
+
+
+def test_detach_prints_the_name_and_the_pid_for_tracers(host):
+    done = host("--detach")
+    assert done.stdout == "container the-name  host PID 4242\n"
+    assert "<--detach>" in host.calls()[2]
+
+
+def test_names_are_new_each_time(host):
+    names = set()
+    for _ in range(2):
+        words = shlex.split(host("--dry-run", NAME="").stdout)
+        names.add(words[words.index("--name") + 1])
+    assert len(names) == 2
+
+
+def test_the_demo_needs_no_data(host):
+    done = host("--demo", "--dry-run", SEED="3", DATA_DIR="/nowhere")
+    words = shlex.split(done.stdout)
+    assert words[-6:] == [
+        *["mlperf-bert:cpu", "python", "-m", "demo", "--output_dir=/output/demo", "--seed=3"]
+    ]
+    assert len([word for word in words if word == "--mount"]) == 1
+
+
+def test_what_is_missing_is_one_line_with_an_offer(host):
+    def refusal(**environment) -> str:
+        done = host(**environment)
+        assert done.returncode == 1
+        [line] = done.stderr.splitlines()
+        return line
+
+    assert "DATA_DIR=/nowhere: no such folder" in refusal(DATA_DIR="/nowhere")
+    assert "./start_training.sh --demo" in refusal(DATA_DIR="/nowhere")
+    (host.folder / "empty").mkdir()
+    assert "DATA_DIR=empty is empty" in refusal(DATA_DIR="empty")
+    assert "WIKI_DIR=data: no bert_config.json" in refusal(WIKI_DIR="data")
+    assert "cannot be made" in refusal(OUTPUT_DIR="/proc/none")
+    (host.folder / "a,b").mkdir()
+    assert "cannot have a comma" in refusal(OUTPUT_DIR="a,b")
+    for name in ("docker", "podman"):
+        (host.folder / "bin" / name).write_text("#!/bin/sh\nexit 1\n")
+    assert "no container engine answers" in refusal()
+
+
+def train(repository, script, tmp_path, *flags, **environment) -> list[str]:
+    """The words with which a script of the container starts Python."""
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\necho "XLA $TF_XLA_FLAGS" >&2\nexit 9\n')
+    python.chmod(0o755)
+    environment = {"PATH": os.environ["PATH"], "PYTHON": str(python), **environment}
+    done = subprocess.run(
+        [repository / script, *flags], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 9  # Python's own
+    assert done.stderr == "XLA --tf_xla_auto_jit=2\n"
+    return done.stdout.splitlines()
+
+
+def test_train_model_turns_the_environment_into_flags(repository, tmp_path):
+    words = train(repository, "train_model.sh", tmp_path, "--train_batch_size=48", SEED="5")
+    assert words[0] == "run_pretraining.py"
+    for flag in (
+        "--do_train", "--bert_config_file=/wiki/bert_config.json", "--input_file=/data/part-*",
+        "--init_checkpoint=/wiki/tf1_ckpt/model.ckpt-28252", "--eval_input_file=/data/eval_10k",
+        "--output_dir=/output", "--num_gpus=0", "--seed=5", "--optimizer=lamb",
+    ):  # fmt: skip
+        assert flag in words
+    assert words.index("--train_batch_size=24") < words.index("--train_batch_size=48")
+    words = train(repository, "train_model.sh", tmp_path, EVAL_FILE="", DATA_DIR="/a b")
+    assert "--input_file=/a b/part-*" in words
+    assert not [word for word in words if word.startswith(("--seed", "--eval_input_file"))]
+
+
+def test_eval_model_evaluates_beside_a_training(repository, tmp_path):
+    words = train(repository, "eval_model.sh", tmp_path, "--num_train_steps=600")
+    assert words[:3] == ["run_pretraining.py", "--do_eval", "--nodo_train"]
+    assert "--input_file=/data/eval_10k" in words and words[-1] == "--num_train_steps=600"

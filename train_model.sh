@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# In the container: trains until masked-LM accuracy 0.720. The environment chooses, flags given here come last and win:
+#
+#   train_model.sh --train_batch_size=48 --learning_rate=0.0002
+#
+# DATA_DIR=/data            TFRecords part-*, and eval_10k
+# WIKI_DIR=/wiki            bert_config.json, tf1_ckpt/model.ckpt-28252
+# OUTPUT_DIR=/output        checkpoints, bert.log, metrics.jsonl
+# NUM_GPUS=(all there are)  0 = the CPU
+# SEED=(a random one)       a fixed one is for debugging only: such a run is no submission
+# EVAL_FILE=$DATA_DIR/eval_10k    empty: no evaluation while training, for eval_model.sh beside it
+# INIT_CHECKPOINT=$WIKI_DIR/tf1_ckpt/model.ckpt-28252
+#
+# The other values are those of eight V100 GPUs with 16 GB: batch 24. They have no reference convergence points.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+count_gpus() { if command -v nvidia-smi >/dev/null; then nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU' || true; else echo 0; fi; }
+
+data=${DATA_DIR:-/data}
+wiki=${WIKI_DIR:-/wiki}
+checkpoint=${INIT_CHECKPOINT:-$wiki/tf1_ckpt/model.ckpt-28252}
+evaluation=${EVAL_FILE-$data/eval_10k}
+
+# Exported, so that TensorFlow sees them: XLA compiles on GPUs, as many threads as this container has cores.
+export TF_XLA_FLAGS=${TF_XLA_FLAGS---tf_xla_auto_jit=2}
+export TF_NUM_INTRAOP_THREADS=${TF_NUM_INTRAOP_THREADS:-$(nproc)}
+export TF_NUM_INTEROP_THREADS=${TF_NUM_INTEROP_THREADS:-2}
+export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
+
+# exec: python takes this shell's place. As process 1 of the container it gets docker stop's SIGTERM and saves,
+# it is what tracers attach to, and its exit code is the container's.
+exec "${PYTHON:-python}" run_pretraining.py \
+  --do_train \
+  --bert_config_file="$wiki/bert_config.json" \
+  --init_checkpoint="$checkpoint" \
+  --input_file="$data/part-*" \
+  ${evaluation:+--eval_input_file="$evaluation"} \
+  --output_dir="${OUTPUT_DIR:-/output}" \
+  --num_gpus="${NUM_GPUS:-$(count_gpus)}" \
+  ${SEED:+--seed="$SEED"} \
+  --max_seq_length=512 \
+  --max_predictions_per_seq=76 \
+  --optimizer=lamb \
+  --train_batch_size=24 \
+  --eval_batch_size=8 \
+  --learning_rate=0.0001 \
+  --num_train_steps=107538 \
+  --num_warmup_steps=1562 \
+  --start_warmup_step=0 \
+  --save_checkpoints_steps=6250 \
+  "$@"
