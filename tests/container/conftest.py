@@ -77,7 +77,7 @@ def base_image(docker, workplace):
     if not shutil.which("debootstrap"):
         install("debootstrap")
     root = workplace / "root"
-    packages = "--include=ca-certificates,python3.11,python3.11-venv"
+    packages = "--include=ca-certificates,python3.11,python3.11-venv,python3-distutils"
     run("debootstrap", "--variant=minbase", packages, "bookworm", root)
     shutil.copy(CERTIFICATES, root / CERTIFICATES.relative_to("/"))
     shutil.rmtree(root / "var/cache/apt")
