@@ -26,7 +26,8 @@ def main(_):
         )
     except (ValueError, OSError) as error:
         sys.exit(f"pick_eval_samples.py: {error}")
-    print(f"picked {FLAGS.num_examples_to_pick} of {num_examples} examples")
+    repeated = ", some more than once" if FLAGS.num_examples_to_pick > num_examples else ""
+    print(f"picked {FLAGS.num_examples_to_pick:,} of {num_examples:,} examples{repeated}")
 
 
 if __name__ == "__main__":

@@ -77,6 +77,33 @@ def test_generated_text(repository, generated, flags):
         assert figures(generated / "picked") == GENERATED_37_PICKED_OF_1022
 
 
+def test_picking_more_than_there_are_says_that_some_are_repeated(repository, generated):
+    flags = {"max_seq_length": 32, "max_predictions_per_seq": 5}
+    made = run(
+        repository,
+        "create_pretraining_data.py",
+        input_file=generated / "text",
+        vocab_file=generated / "vocab.txt",
+        output_file=generated / "out",
+        dupe_factor=1,
+        **flags,
+    )
+    assert made.returncode == 0, made.stderr
+    num_examples = figures(generated / "out")[0]
+    done = run(
+        repository,
+        "pick_eval_samples.py",
+        input_tfrecord=generated / "out",
+        output_tfrecord=generated / "picked",
+        num_examples_to_pick=2 * num_examples,
+        **flags,
+    )
+    asked = f"picked {2 * num_examples} of {num_examples} examples, some more than once"
+    assert done.stdout.strip() == asked
+    once, twice = (list(records.read_records(generated / name)) for name in ("out", "picked"))
+    assert len(twice) == 2 * num_examples and sorted(set(twice)) == sorted(set(once))
+
+
 def test_real_sample(repository, shared, tmp_path):
     golden = json.loads((shared / "golden" / "data.json").read_text())
     results = prepare_sample(repository, shared, tmp_path, golden)
