@@ -43,7 +43,7 @@ class SubmissionVerdict:
       tools: the verdicts of the other tools.
       problems: what keeps the runs from being one result.
       olympic_minutes: mean without the fastest and the slowest; None if too many failed.
-      official_minutes: what the official summarizer says; None for no score.
+      official_minutes: what the official summarizer says, scaled; None for no score.
     """
 
     ruleset: str
@@ -79,9 +79,15 @@ class SubmissionVerdict:
         lines += [str(tool) for tool in self.tools]
         lines += [f"problem: {problem}" for problem in self.problems]
         if self.olympic_minutes is not None:
+            scaled = ""
+            if self.rcp.scaling != 1.0:
+                scaled = (
+                    f"; {self.olympic_minutes * self.rcp.scaling:.4f} scaled by "
+                    f"{self.rcp.scaling:.4f}, for it converged faster than the reference"
+                )
             lines.append(
                 f"time to train: {self.olympic_minutes:.4f} minutes, olympic mean of "
-                f"{len(self.runs)} runs"
+                f"{len(self.runs)} runs{scaled}"
             )
         if self.official_minutes is not None:
             lines.append(f"official summarizer: {self.official_minutes:.4f} minutes")
@@ -139,6 +145,7 @@ def judge(
     runs = tuple(read_run(path) for path in logs)
     by_train_samples = all(run.counts_by_train_samples for run in runs)
     minutes = [run.minutes for run in runs if run.succeeded]
+    description = org_dir / "systems" / f"{system}.json"
     return SubmissionVerdict(
         ruleset=ruleset,
         runs=runs,
@@ -148,13 +155,18 @@ def judge(
         tools=(
             official.check_seeds(logs, ruleset),
             official.check_package(org_dir, ruleset, by_train_samples=by_train_samples),
-            official.check_system_description(org_dir / "systems" / f"{system}.json", ruleset),
+            official.check_system_description(description, ruleset),
             official.check_repository(org_dir, ruleset),
         ),
         problems=tuple(problems_of_result(runs)),
         olympic_minutes=olympic_mean(minutes, num_failed=len(runs) - len(minutes)),
-        official_minutes=official.summarize(org_dir, ruleset).get(system),
+        official_minutes=official.summarize(org_dir, ruleset).get(_system_name(description)),
     )
+
+
+def _system_name(description: Path) -> str:
+    """What the summarizer calls a system: the name that its description has, not the file's."""
+    return json.loads(description.read_text(encoding="utf-8"))["system_name"]
 
 
 def result_files(folder: Path) -> list[Path]:

@@ -9,12 +9,12 @@ from html.parser import HTMLParser
 
 import pytest
 
-from mlperf_bert.mlperf import rcp, report, report_charts, results
+from mlperf_bert.mlperf import rcp, report, report_charts, results, submission
 from tests.mlperf.example_log import write_log
 
 
-@pytest.fixture
-def submission(tmp_path):
+@pytest.fixture(name="org_dir")
+def example_submission(tmp_path):
     """A submitter's folder with ten runs of one system."""
     folder = tmp_path / "example" / "results" / "box" / "bert"
     folder.mkdir(parents=True)
@@ -64,6 +64,30 @@ def test_real_logs(shared, org, system, minutes, rcp_passed, scaling, problem):
     assert any(phase.kind == "init" for phase in found.runs[0].phases)
 
 
+@pytest.mark.parametrize(
+    ("org", "system", "passed", "line"),
+    [
+        (
+            "Graphcore",
+            "ipu-pod16-POPART-closed",
+            True,
+            "time to train: 34.4888 minutes, olympic mean of 10 runs; 35.1287 scaled by 1.0186, "
+            "for it converged faster than the reference",
+        ),
+        ("Habana", "SYS-420GH-TNGR", False, "\n    Seed checker failed"),
+    ],
+)
+def test_verdicts_of_all_official_tools(shared, tmp_path, org, system, passed, line):
+    copy = tmp_path / org  # the tools write into the submission
+    shutil.copytree(shared / "real_logs" / org, copy)
+    verdict = submission.judge(copy, system=system, ruleset="1.0.0")
+    assert line in "\n".join(verdict.lines())
+    assert verdict.passed == passed
+    assert verdict.official_minutes == pytest.approx(
+        verdict.olympic_minutes * verdict.rcp.scaling, abs=1e-9
+    )
+
+
 def test_real_submission_becomes_a_page(shared, tmp_path, capsys):
     org = shared / "real_logs" / "NVIDIA"
     output = tmp_path / "report.html"
@@ -96,21 +120,21 @@ def clock_backwards(text):
         (lambda text: "hello", "result_3.txt: no line starts with :::MLLOG, so this is no MLPerf"),
     ],
 )
-def test_a_damaged_log_is_one_line(submission, capsys, spoil, message):
-    log = submission / "results" / "box" / "bert" / "result_3.txt"
+def test_a_damaged_log_is_one_line(org_dir, capsys, spoil, message):
+    log = org_dir / "results" / "box" / "bert" / "result_3.txt"
     log.write_text(spoil(log.read_text()))
-    assert report.main([str(submission)]) == 1
+    assert report.main([str(org_dir)]) == 1
     [line] = capsys.readouterr().err.splitlines()
     assert re.search(message, line)
 
 
-def test_what_is_no_result_is_told_in_the_page(submission):
-    folder = submission / "results" / "box" / "bert"
+def test_what_is_no_result_is_told_in_the_page(org_dir):
+    folder = org_dir / "results" / "box" / "bert"
     (folder / "result_9.txt").unlink()
     for number, changes in enumerate([{"seed": 5}, {"seed": 5}, {"global_batch_size": 256}]):
         (folder / f"result_{number}.txt").unlink()
         write_log(folder / f"result_{number}.txt", [0.5] * 16 + [0.73], **changes)
-    [found] = report.read_submission(submission, "5.0.0")
+    [found] = report.read_submission(org_dir, "5.0.0")
     page = report.as_html([found], title="t")
     for problem in (
         "9 logs, the rules want 10",
@@ -133,9 +157,9 @@ class _Page(HTMLParser):
         ]
 
 
-def test_command_writes_page_and_numbers(submission, tmp_path, capsys):
+def test_command_writes_page_and_numbers(org_dir, tmp_path, capsys):
     output = tmp_path / "report.html"
-    assert report.main([str(submission), "--ruleset", "5.0.0", "--output", str(output)]) == 0
+    assert report.main([str(org_dir), "--ruleset", "5.0.0", "--output", str(output)]) == 0
     printed = capsys.readouterr().out
     title, headings, first, *_ = printed.splitlines()
     assert title.startswith("box: ")
@@ -172,12 +196,12 @@ def test_command_writes_page_and_numbers(submission, tmp_path, capsys):
     ]
 
 
-def test_runs_that_diverged_are_shown(submission, tmp_path):
-    for log in (submission / "results" / "box" / "bert").iterdir():
+def test_runs_that_diverged_are_shown(org_dir, tmp_path):
+    for log in (org_dir / "results" / "box" / "bert").iterdir():
         text = log.read_text().replace('"value": 0.73', '"value": NaN')
         log.write_text(text.replace('"value": 0.5', '"value": NaN').replace("success", "aborted"))
     output = tmp_path / "report.html"
-    assert report.main([str(submission), f"--output={output}"]) == 0
+    assert report.main([str(org_dir), f"--output={output}"]) == 0
     page = output.read_text(encoding="utf-8")
     assert "no score" in page
     assert page.count("No run reached the target.") == 2
@@ -189,9 +213,9 @@ def test_runs_that_diverged_are_shown(submission, tmp_path):
 
 
 @pytest.mark.parametrize(("failed", "hollow"), [((), 2), ((4,), 1)])
-def test_the_runs_that_the_olympic_mean_leaves_out_are_hollow(submission, failed, hollow):
+def test_the_runs_that_the_olympic_mean_leaves_out_are_hollow(org_dir, failed, hollow):
     """All need the same samples here; a failed run is the slowest, so only the fastest goes."""
-    folder = submission / "results" / "box" / "bert"
+    folder = org_dir / "results" / "box" / "bert"
     for number in failed:
         (folder / f"result_{number}.txt").unlink()
         write_log(folder / f"result_{number}.txt", [0.5] * 17, seed=number)
@@ -200,8 +224,8 @@ def test_the_runs_that_the_olympic_mean_leaves_out_are_hollow(submission, failed
     assert picture.count("fill: #ffffff") == hollow
 
 
-def test_result_that_converged_too_fast_fails(submission):
-    folder = submission / "results" / "box" / "bert"
+def test_result_that_converged_too_fast_fails(org_dir):
+    folder = org_dir / "results" / "box" / "bert"
     for number in range(10):
         (folder / f"result_{number}.txt").unlink()
         write_log(folder / f"result_{number}.txt", [0.73], seed=number)
@@ -210,9 +234,9 @@ def test_result_that_converged_too_fast_fails(submission):
     assert verdict.submission_mean_samples == 150_080
 
 
-def test_names_are_escaped(submission):
-    (submission / "results" / "box").rename(submission / "results" / "<b>box")
-    page = report.as_html(report.read_submission(submission, "5.0.0"), title="a & b")
+def test_names_are_escaped(org_dir):
+    (org_dir / "results" / "box").rename(org_dir / "results" / "<b>box")
+    page = report.as_html(report.read_submission(org_dir, "5.0.0"), title="a & b")
     assert "&lt;b&gt;box" in page
     assert "a &amp; b" in page
     assert not re.search("<b>box", page)
