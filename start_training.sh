@@ -73,11 +73,15 @@ run=("$engine" run --rm --name "${NAME:-mlperf-bert-$(date +%H%M%S)-$$}")
 run+=(--user "$(id -u):$(id -g)" --read-only --tmpfs "/tmp:rw,exec,nosuid,nodev" --cap-drop ALL)
 run+=(--security-opt no-new-privileges --shm-size "${SHM_SIZE:-1g}" --stop-timeout "${STOP_TIMEOUT:-300}")
 # Limits stay within the host's hard ones: an engine without CAP_SYS_RESOURCE cannot raise them.
-limit() { local most; most=$(ulimit -H "$1"); [ "$most" = unlimited ] && most=-1; echo "$most:$most"; }
-run+=(--ulimit "nofile=$(limit -n)")
+most=$(ulimit -H -n)
+if [ "$most" = unlimited ]; then most=-1; fi
+run+=(--ulimit "nofile=$most:$most")
 case ${engine##*/} in
   podman*)
-    run+=(--ulimit "nproc=$(limit -u)")
+    # podman itself lowers the number of processes to the kernel's pid_max.
+    most=$(ulimit -H -u) pid_max=$(cat /proc/sys/kernel/pid_max 2>/dev/null || echo 32768)
+    if [ "$most" = unlimited ] || [ "$most" -gt "$pid_max" ]; then most=$pid_max; fi
+    run+=(--ulimit "nproc=$most:$most")
     if [ "$(id -u)" != 0 ]; then run+=(--userns=keep-id); fi
     if [ "$num_gpus" -gt 0 ]; then run+=(--device nvidia.com/gpu=all); fi ;;
   *)

@@ -1,10 +1,12 @@
 """start_training.sh and what it starts, with an engine that only writes down its words. Seconds."""
 
 import os
+import re
 import shlex
 import shutil
 import stat
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -96,6 +98,8 @@ def test_podman_gets_limits_within_the_hosts_and_cdi_devices(host):
     done = host("--dry-run", ENGINE="podman", NUM_GPUS="1")
     words = shlex.split(done.stdout)
     assert open_files() in words and "memlock=-1" not in words
+    [processes] = re.findall(r"nproc=(\d+):\1", done.stdout)
+    assert int(processes) <= int(Path("/proc/sys/kernel/pid_max").read_text())
     assert words[words.index("--device") + 1] == "nvidia.com/gpu=all"
     assert ("--userns=keep-id" in words) == (os.getuid() != 0)
 
