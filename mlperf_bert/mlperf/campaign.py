@@ -164,7 +164,6 @@ def train_all(campaign: Campaign) -> list[RunResult]:
         output_dir = campaign.runs_dir / str(number)
         run = finished_run(output_dir, campaign.log_name)
         if run is None:
-            set_aside(output_dir)
             run = _train(campaign, number, output_dir)
         runs.append(run)
         failed = [str(place) for place, other in enumerate(runs) if not other.succeeded]
@@ -183,12 +182,13 @@ def finished_run(output_dir: Path, log_name: str = LOG_NAME) -> RunResult | None
     Raises:
       ValueError: there is a log, and it is damaged.
     """
-    record, log = output_dir / "run.json", output_dir / log_name
-    if not log.exists() or not record.exists():
-        return None
-    if json.loads(record.read_text(encoding="utf-8"))["status"] == "running":
-        return None
-    return read_run(log)
+    log = output_dir / log_name
+    return read_run(log) if log.exists() and _went_to_its_end(output_dir) else None
+
+
+def _went_to_its_end(output_dir: Path) -> bool:
+    record = output_dir / "run.json"
+    return record.exists() and json.loads(record.read_text())["status"] != "running"
 
 
 def set_aside(output_dir: Path) -> Path | None:
@@ -204,20 +204,24 @@ def set_aside(output_dir: Path) -> Path | None:
 
 def interrupted_runs(campaign: Campaign) -> list[str]:
     """Return a line about each run that was cut off, so that none disappears from the books."""
-    lines = []
-    for folder in sorted(campaign.runs_dir.glob("*.interrupted-*")):
-        log = folder / LOG_NAME
-        samples = 0
-        if log.exists():
-            blocks = [r for r in read_records(log) if r.key in ("block_stop", "train_samples")]
-            for record in blocks:
-                samples = int(record.metadata.get("samples_count", record.value or 0))
-        lines.append(f"{folder.name}: cut off after {samples:,} samples, run anew")
-    return lines
+    return [
+        f"{folder.name}: cut off after {_samples_trained(folder / LOG_NAME)} samples, run anew"
+        for folder in sorted(campaign.runs_dir.glob("*.interrupted-*"))
+    ]
+
+
+def _samples_trained(log: Path) -> str:
+    if not log.exists():
+        return "0"
+    try:
+        found = [record for record in read_records(log) if record.key == "block_stop"]
+    except ValueError:  # cut in the middle of a line
+        return "an unknown number of"
+    return f"{found[-1].metadata.get('samples_count', 0):,}" if found else "0"
 
 
 def _train(campaign: Campaign, number: int, output_dir: Path) -> RunResult:
-    for command in campaign.run_commands(output_dir):
+    for command in _missing_commands(campaign, output_dir):
         print(
             f"\n[{time.strftime('%H:%M:%S')}] run {number + 1} of {campaign.num_runs}\n"
             f"$ {shlex.join(command)}",
@@ -228,15 +232,25 @@ def _train(campaign: Campaign, number: int, output_dir: Path) -> RunResult:
             raise Interrupted(
                 f"run {number} was stopped; the same command goes on, with run {number} anew"
             )
-        if returncode and not (output_dir / LOG_NAME).exists():
-            raise ValueError(
-                f"run {number} ended with exit code {returncode}, see its message above; mend it "
-                "and give the same command again"
-            )
+        if not _went_to_its_end(output_dir):
+            break
     run = finished_run(output_dir, campaign.log_name)
     if run is None:
-        raise ValueError(f"run {number} left no finished log {output_dir / campaign.log_name}")
+        raise ValueError(
+            f"run {number} ended with exit code {returncode} and left no finished "
+            f"{output_dir / campaign.log_name}; see its message above, mend it and give the same "
+            "command again"
+        )
     return run
+
+
+def _missing_commands(campaign: Campaign, output_dir: Path) -> list[list[str]]:
+    """What a run still needs: all, in a new directory, or just the evaluation of a training."""
+    commands = campaign.run_commands(output_dir)
+    if len(commands) > 1 and (output_dir / LOG_NAME).exists() and _went_to_its_end(output_dir):
+        return commands[1:]
+    set_aside(output_dir)
+    return commands
 
 
 def _call(command: Sequence[str]) -> int:

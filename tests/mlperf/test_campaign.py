@@ -44,6 +44,8 @@ changes = {{"seed": int(value) if word == "seed" else 100 + int(folder.name)}}
 changes |= {{"global_batch_size": int(value)}} if word == "batch" else {{}}
 last = 0.5 if word == "fails" else 0.73
 if "--nodo_train" in sys.argv:
+    if word == "unevaluated":
+        sys.exit("run_pretraining.py: bad evaluation examples")
     write_log(folder / "bert.offline.log", [0.5] * 16 + [last], **changes)
     sys.exit()
 write_log(folder / "bert.log", [0.5] * 16 + [last], **changes)
@@ -157,8 +159,30 @@ def test_a_second_failed_run_ends_the_campaign(make, tmp_path):
 
 
 def test_a_refused_run_is_named_and_given_again(make):
-    with pytest.raises(ValueError, match="run 0 ended with exit code 1, see its message above"):
+    with pytest.raises(ValueError, match=r"run 0 ended with exit code 1 and left no .*/bert.log"):
         run(make({"0": "refuses"}))
+
+
+def test_an_evaluation_that_failed_is_repeated_without_the_training(make, tmp_path):
+    made = make({"1": "unevaluated"}, offline_eval_input_file="eval", num_runs=2)
+    with pytest.raises(ValueError, match=r"run 1 ended with exit code 1 and left no .*offline"):
+        train(made)
+    (tmp_path / "plan.json").write_text("{}")
+    assert len(train(made)) == 2
+    assert (tmp_path / "calls").read_text().split() == ["0", "0", "1", "1", "1"]
+    assert campaign.interrupted_runs(made) == []
+
+
+def test_a_log_that_was_cut_off_in_a_line_is_no_obstacle(make, tmp_path):
+    made = make({"0": "exit 75"}, num_runs=1)
+    with pytest.raises(campaign.Interrupted):
+        train(made)
+    log = tmp_path / "campaign" / "runs" / "0" / "bert.log"
+    log.write_text(log.read_text()[:-30])
+    train(made)
+    assert campaign.interrupted_runs(made) == [
+        "0.interrupted-1: cut off after an unknown number of samples, run anew"
+    ]
 
 
 @pytest.mark.parametrize(
