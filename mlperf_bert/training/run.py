@@ -63,6 +63,8 @@ class TrainingRun:
             self._initialise(run_log)
             with loop.StopRequest() as stop_request, run_log.run() as run:
                 self._check_data(run)
+                # Before the log: a log without a record would be another run's.
+                self.output.record(status="running", seed=self.seed)
                 run_log.commit()
                 outcome = self._train_against_the_clock(run, stop_request)
         except BaseException as error:
@@ -202,7 +204,6 @@ class TrainingRun:
 
     def _train_against_the_clock(self, run: Run, stop_request: loop.StopRequest) -> loop.Outcome:
         config = self.config
-        self.output.record(status="running", seed=self.seed)
         start_step = int(self.trainer.step)
         resumed_step = start_step if self.output.resumes else None
         interval_steps = config.evaluation_interval_samples // config.train_batch_size

@@ -116,6 +116,8 @@ def test_sigterm_saves_and_the_same_command_goes_on(repository, task, undisturbe
     assert "SIGTERM after step" in text and "Traceback" not in text
     log = (output / "bert.log").read_text()
     assert re.findall(r'"run_stop".*"status": "(\w+)"', log) == ["aborted"]
+    logged = dict(re.findall(r'"key": "(\w+)", "value": (\d+)', log))
+    assert (logged["global_batch_size"], logged["gradient_accumulation_steps"]) == ("32", "4")
     done = subprocess.run(command(task, output), cwd=repository, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "one from start to end, this run has one that was resumed" in done.stdout
@@ -190,7 +192,13 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_ends_as_aborted(
 
 @pytest.mark.slow
 def test_ten_kills_at_random_moments(repository, task, undisturbed, tmp_path, capsys):
-    output, rng, kills = tmp_path / "out", random.Random(1), 0
+    output, rng, kills = tmp_path / "out", random.Random(1), 1
+    process = start(repository, task, output)
+    while not (output / "run.json").exists():  # before there is a log or a checkpoint
+        assert process.poll() is None
+        time.sleep(0.0005)
+    process.kill()
+    process.communicate()
     while kills < 10:
         process = start(repository, task, output)
         reached = last_logged_step(output)

@@ -1,0 +1,82 @@
+"""The order of the examples, and that none is lost or read twice. CPU, seconds."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mlperf_bert.data import input_pipeline, records
+from mlperf_bert.data.input_pipeline import ExampleShape
+
+SHAPE = ExampleShape(max_seq_length=8, max_predictions_per_seq=2)
+EXAMPLES_PER_FILE = 20
+
+
+def write_examples(path: Path, numbers: range) -> str:
+    """Examples that are known by the number in all their tokens."""
+    lengths = records.feature_lengths(SHAPE.max_seq_length, SHAPE.max_predictions_per_seq)
+    framed = [
+        records.frame(
+            records.encode(
+                {
+                    name: np.full(length, number, records.FEATURE_DTYPES[name])
+                    for name, length in lengths.items()
+                }
+            )
+        )
+        for number in numbers
+    ]
+    path.write_bytes(b"".join(framed))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> list[str]:
+    folder = tmp_path_factory.mktemp("records")
+    return [
+        write_examples(folder / f"part-{file}", range(file * 20, file * 20 + EXAMPLES_PER_FILE))
+        for file in range(3)
+    ]
+
+
+def order(files, *, seed, batches=6, batch_size=10, **options) -> list[int]:
+    """The numbers of the first examples."""
+    dataset = input_pipeline.training_batches(
+        files, SHAPE, batch_size=batch_size, seed=seed, **options
+    )
+    found = [batch["input_ids"][:, 0].numpy() for batch in itertools.islice(dataset, batches)]
+    return np.concatenate(found).tolist()
+
+
+def test_without_a_seed_the_files_are_read_in_order_again_and_again(files):
+    assert order(files, seed=None, batches=7) == [*range(60), *range(10)]
+
+
+def test_the_order_is_a_function_of_the_seed_and_every_epoch_has_its_own(files):
+    first = order(files, seed=1, batches=12)
+    assert first == order(files, seed=1, batches=12)
+    assert first != order(files, seed=2, batches=12)
+    assert sorted(first[:60]) == sorted(first[60:]) == list(range(60))
+    assert first[:60] not in (first[60:], list(range(60)))
+
+
+def test_the_faster_order_reads_every_example_once_too(files):
+    assert sorted(order(files, seed=1, deterministic=False)) == list(range(60))
+
+
+def test_an_evaluation_reads_every_example_once_and_fills_up_with_weight_0(files):
+    batches = list(input_pipeline.evaluation_batches(files, SHAPE, batch_size=25))
+    assert [tuple(features["input_ids"].shape) for features, _ in batches] == [(25, 8)] * 3
+    weights = tf.concat([weights for _, weights in batches], 0).numpy()
+    numbers = tf.concat([features["input_ids"][:, 0] for features, _ in batches], 0).numpy()
+    assert weights.tolist() == [1] * 60 + [0] * 15
+    assert numbers[:60].tolist() == list(range(60))
+
+
+def test_files_are_sorted_and_each_counts_once(files):
+    found = input_pipeline.expand_input(f"{files[2]}, {files[0][:-1]}*", flag="input_file")
+    assert found == files
+    with pytest.raises(ValueError, match="--input_file names no file"):
+        input_pipeline.expand_input(" , ", flag="input_file")

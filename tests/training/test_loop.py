@@ -1,0 +1,42 @@
+"""Signals become a request to stop; what is due when, in steps."""
+
+import signal
+
+import pytest
+
+from mlperf_bert.training.loop import Schedule, StopRequest
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_noted_and_the_handlers_before_come_back(number):
+    before = signal.getsignal(number)
+    with StopRequest() as request:
+        assert request.signal_name is None
+        signal.raise_signal(number)
+        assert request.signal_name == number.name
+        signal.raise_signal(signal.SIGTERM)  # noted only: the step goes on to its end
+    assert signal.getsignal(number) == before
+
+
+def test_a_second_ctrl_c_does_not_wait():
+    with StopRequest():
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_the_next_stop_is_the_first_thing_due():
+    schedule = Schedule(
+        num_train_steps=50,
+        evaluation_interval_steps=20,
+        save_checkpoints_steps=15,
+        log_every_steps=7,
+        iterations_per_loop=6,
+    )
+    stops, step = [], 0
+    while step < 50:
+        step = schedule.next_stop(step)
+        stops.append(step)
+    assert stops == [6, 7, 13, 14, 15, 20, 21, 27, 28, 30, 35, 40, 42, 45, 49, 50]
+    assert [step for step in stops if schedule.evaluation_is_due(step)] == [20, 40, 50]
+    assert [schedule.next_evaluation(step) for step in (0, 20, 40)] == [20, 40, 50]
