@@ -99,6 +99,8 @@ def evaluate_checkpoints(config: OfflineConfig) -> dict[int, Evaluation]:
         )
         if step > 0 and accuracy >= config.target_accuracy:
             break
+    if not found:
+        progress.line(f"nothing new to evaluate; see {directory / evaluations.RESULTS_LINES}")
     progress.close()
     return found
 
@@ -148,7 +150,8 @@ def _pending(
     done = evaluations.evaluated_steps(directory)
     saved = saved_checkpoints(str(directory))
     if not _is_running(directory) and num_train_steps in saved and num_train_steps < max(saved):
-        yield num_train_steps, saved[num_train_steps]
+        if num_train_steps not in done:
+            yield num_train_steps, saved[num_train_steps]
         return
     waits = False
     while not only_named:

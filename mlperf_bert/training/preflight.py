@@ -225,7 +225,7 @@ def _check_data(found: Inspection, config: RunConfig) -> None:
             found.add(
                 WARNING,
                 f"{folder}: no {manifest.NAME}, so nobody can tell whether these data are whole; "
-                "make them with --output_dir",
+                "create_pretraining_data.py --output_dir=... makes it",
             )
             continue
         given = {Path(path).name for path in found.files if Path(path).parent == folder}

@@ -90,6 +90,9 @@ def test_every_checkpoint_once_and_all_examples(repository, task, run):
     assert text[0] == "global_step = 30" and text == sorted(text)
     again = evaluate(repository, task, run, "--num_train_steps=30")
     assert again.returncode == 0 and lines_of(run) == found
+    assert "nothing new to evaluate" in again.stderr
+    assert offline.evaluate_checkpoints(configuration(task, run, num_train_steps=20)) == {}
+    assert lines_of(run) == found
     assert (run / "checkpoint").read_bytes() == state
     # The result is that of a run that evaluated at each checkpoint's time.
     assert "bert.offline.log: aborted after 240 samples" in again.stdout
