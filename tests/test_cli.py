@@ -242,11 +242,11 @@ def test_bad_input_is_one_line_and_leaves_nothing(repository, work, case):
 
 
 def test_a_run_its_files_and_a_second_run_into_the_same_directory(repository, work):
-    began = time.monotonic()
+    began = time.time()
     done = train(repository, work)
-    seconds = time.monotonic() - began
     assert done.returncode == 0, done.stderr
     out = work / "out" / "run"
+    seconds = (out / "run.json").stat().st_mtime - began  # written last
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     trained = [line for line in lines if line["kind"] == "train"]
     assert [line["step"] for line in trained] == [1, 2, 3, 4]
@@ -257,7 +257,7 @@ def test_a_run_its_files_and_a_second_run_into_the_same_directory(repository, wo
     assert [line["samples"] for line in lines if line["kind"] == "eval"] == [8, 16]
     assert re.search(r"^RESULT,bert,\d+,\d+,\w+,.*,aborted,0\.\d+,16$", done.stdout, re.MULTILINE)
     told = int(re.search(r"^RESULT,bert,\d+,(\d+),", done.stdout, re.MULTILINE)[1])
-    assert seconds - 3 < told <= seconds + 1  # imports included; the end of the process is not
+    assert seconds - 2 < told <= seconds + 1  # imports included; the end of the process is not
     assert list(out.glob("events.out.tfevents.*")) and (out / "model.ckpt-4.index").exists()
 
     before = {path: path.read_bytes() for path in out.iterdir()}
