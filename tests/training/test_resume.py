@@ -127,6 +127,18 @@ def test_sigterm_saves_and_the_same_command_goes_on(repository, task, undisturbe
     assert_same_end(output, undisturbed)
 
 
+def test_sigterm_before_the_clock_leaves_nothing(repository, task, tmp_path):
+    output = tmp_path / "out"
+    process = start(repository, task, output)
+    while not process.stdout.readline().startswith("This run is no submission"):
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)  # the model is being built
+    text, _ = process.communicate(timeout=60)
+    assert process.returncode == 75, text
+    assert text.splitlines()[-1] == "run_pretraining.py: interrupted; the same command goes on"
+    assert "Traceback" not in text and not output.exists()
+
+
 def test_another_command_is_refused_until_the_run_is_done(repository, task, tmp_path):
     output = tmp_path / "out"
     process = start(repository, task, output)
