@@ -96,6 +96,16 @@ def test_a_fitting_run_has_no_findings(config, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_the_evaluation_interval_follows_the_effective_batch(config):
+    aggregating = dataclasses.replace(
+        config, train_batch_size=112, steps_per_update=4, num_train_steps=40
+    )
+    assert aggregating.global_batch_size == 448
+    assert aggregating.evaluation_interval_samples == rules.evaluation_interval_samples(448)
+    given = dataclasses.replace(aggregating, eval_interval_samples=500)
+    assert given.evaluation_interval_samples == 2 * 448  # whole updates
+
+
 def test_all_problems_come_at_once(config, tmp_path):
     broken = dataclasses.replace(
         config,
