@@ -44,8 +44,7 @@ class RunState:
     @property
     def latest_step(self) -> int | None:
         """Step of the newest complete checkpoint, or None."""
-        latest = tf.train.latest_checkpoint(self._directory)
-        return step_of(latest) if latest else None
+        return max(complete_checkpoints(self._directory), default=None)
 
     def restore(self) -> None:
         """Restores everything but the input position from the newest checkpoint.
@@ -53,7 +52,7 @@ class RunState:
         Raises:
           ValueError: the checkpoint is damaged, or was made by another configuration.
         """
-        self._restored = tf.train.latest_checkpoint(self._directory)
+        self._restored = complete_checkpoints(self._directory)[self.latest_step]
         try:
             status = self._checkpoint.restore(self._restored)
             status.assert_existing_objects_matched()
@@ -87,8 +86,7 @@ class RunState:
             self._checkpoint.write(path)
             saved[step] = path
             kept = self._kept(saved)
-            listed = [name.rpartition("/")[2] for name in (path, *kept)]
-            tf.compat.v1.train.update_checkpoint_state(self._directory, listed[0], listed[1:])
+            self._list(path, kept)
         except (tf.errors.OpError, OSError) as error:
             _remove(path)
             reason = str(error).splitlines()[0]
@@ -100,6 +98,15 @@ class RunState:
             _remove(old)
         return path
 
+    def _list(self, newest: str, kept: list[str]) -> None:
+        """Writes the file `checkpoint`, with names that stay right when the directory moves."""
+        listed = [newest, *kept]
+        if self._directory.startswith(
+            "/"
+        ):  # a relative one or gs://... TensorFlow takes off itself
+            listed = [name.rpartition("/")[2] for name in listed]
+        tf.compat.v1.train.update_checkpoint_state(self._directory, listed[0], listed[1:])
+
     def _kept(self, saved: dict[int, str]) -> list[str]:
         steps = sorted(saved)
         old = steps[: -self._keep] if self._keep else []
@@ -109,9 +116,8 @@ class RunState:
     def _cannot_restore(self, error: Exception) -> ValueError:
         reason = str(error).splitlines()[0]
         return ValueError(
-            f"{self._restored}: cannot be restored ({reason}); remove its files and its lines in "
-            f"{self._directory}/checkpoint to go on from the one before, or choose another "
-            "--output_dir"
+            f"{self._restored}: cannot be restored ({reason}); remove its files to go on from the "
+            "one before, or choose another --output_dir"
         )
 
 
@@ -120,10 +126,20 @@ def step_of(path: str) -> int:
     return int(re.fullmatch(r".*-(\d+)", path).group(1))
 
 
-def saved_checkpoints(directory: str) -> dict[int, str]:
-    """Step -> path of every complete checkpoint, oldest first.
+def complete_checkpoints(directory: str) -> dict[int, str]:
+    """As `saved_checkpoints`, without one whose saving was cut short or is under way.
 
-    TensorFlow renames the index file into place last: where it is, the data are.
+    The file `checkpoint` lists a checkpoint once all of it is there.
+    """
+    state = tf.train.get_checkpoint_state(directory)
+    listed = {step_of(path) for path in state.all_model_checkpoint_paths} if state else set()
+    return {s: path for s, path in saved_checkpoints(directory).items() if s in listed}
+
+
+def saved_checkpoints(directory: str) -> dict[int, str]:
+    """Step -> path of every checkpoint, oldest first.
+
+    TensorFlow writes the index file last: where it is, the data are.
     """
     pattern = f"{directory.rstrip('/')}/{CHECKPOINT_NAME}-*.index"
     paths = [path.removesuffix(".index") for path in tf.io.gfile.glob(pattern)]

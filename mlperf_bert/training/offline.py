@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mlperf_bert.checkpoints import initial
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
-from mlperf_bert.checkpoints.state import saved_checkpoints
+from mlperf_bert.checkpoints.state import complete_checkpoints, saved_checkpoints
 from mlperf_bert.data import input_pipeline, records
 from mlperf_bert.data.input_pipeline import ExampleShape
 from mlperf_bert.mlperf import joining
@@ -156,7 +156,8 @@ def _pending(
     waits = False
     while not only_named:
         running = _is_running(directory)  # before the look: the last checkpoint comes first
-        saved = saved_checkpoints(str(directory))
+        look = complete_checkpoints if running else saved_checkpoints
+        saved = look(str(directory))
         pending = [step for step in saved if step not in done]
         if pending:
             done.add(pending[0])

@@ -4,6 +4,7 @@ Dropout and shuffling are on. The twin of a disturbed run is the same command le
 """
 
 import json
+import os
 import random
 import re
 import shutil
@@ -108,7 +109,8 @@ def assert_same_end(found: Path, expected: Path) -> None:
 
 def test_sigterm_saves_and_the_same_command_goes_on(repository, task, undisturbed, tmp_path):
     output = tmp_path / "out"
-    process = start(repository, task, output)
+    relative = os.path.relpath(output, repository)
+    process = start(repository, task, relative)
     wait_for_step(process, output, 90)
     process.send_signal(signal.SIGTERM)
     text, _ = process.communicate(timeout=60)
@@ -118,8 +120,9 @@ def test_sigterm_saves_and_the_same_command_goes_on(repository, task, undisturbe
     assert re.findall(r'"run_stop".*"status": "(\w+)"', log) == ["aborted"]
     logged = dict(re.findall(r'"key": "(\w+)", "value": (\d+)', log))
     assert (logged["global_batch_size"], logged["gradient_accumulation_steps"]) == ("32", "4")
-    done = subprocess.run(command(task, output), cwd=repository, capture_output=True, text=True)
+    done = subprocess.run(command(task, relative), cwd=repository, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    assert "Initial weights" not in done.stdout
     assert "one from start to end, this run has one that was resumed" in done.stdout
     resumed_log = (output / "bert.resumed-1.log").read_text()
     assert resumed_log.count('"run_start"') == resumed_log.count('"run_stop"') == 1

@@ -1,0 +1,62 @@
+"""Which checkpoint a run goes on from, whatever the directory is called. CPU, seconds."""
+
+import shutil
+
+import pytest
+import tensorflow as tf
+
+from mlperf_bert.checkpoints.state import RunState, complete_checkpoints, saved_checkpoints
+
+
+@pytest.fixture
+def value():
+    return tf.Variable(0.0)
+
+
+def state_in(directory: str, value: tf.Variable, **options) -> RunState:
+    return RunState(directory, parts={"value": value}, **{"keep_checkpoint_max": 2} | options)
+
+
+def save(state: RunState, value: tf.Variable, *steps: int) -> None:
+    for step in steps:
+        value.assign(float(step))
+        state.save(step)
+
+
+@pytest.mark.parametrize("name", ["out", "./deep/out/", "ABSOLUTE"])
+def test_the_newest_is_restored_also_after_a_move(tmp_path, monkeypatch, value, name):
+    monkeypatch.chdir(tmp_path)
+    directory = str(tmp_path / "absolute") if name == "ABSOLUTE" else name
+    save(state_in(directory, value), value, 5, 10, 20)
+    assert list(complete_checkpoints(directory)) == [10, 20]
+    for place in (directory, str(tmp_path / "moved")):
+        if place != directory:
+            shutil.move(directory, place)
+        value.assign(0.0)
+        state = state_in(place, value)
+        assert state.latest_step == 20
+        state.restore()
+        assert float(value) == 20.0
+
+
+def test_one_that_was_cut_short_does_not_count(tmp_path, value):
+    save(state_in(str(tmp_path), value), value, 10)
+    for path in tmp_path.glob("model.ckpt-10.*"):  # killed before the file `checkpoint` was written
+        (tmp_path / path.name.replace("-10", "-20")).write_bytes(path.read_bytes()[:20])
+    assert list(saved_checkpoints(str(tmp_path))) == [10, 20]
+    assert state_in(str(tmp_path), value).latest_step == 10
+
+
+def test_without_the_files_of_the_newest_the_one_before_is_taken(tmp_path, value):
+    save(state_in(str(tmp_path), value), value, 10, 20)
+    for path in tmp_path.glob("model.ckpt-20.*"):
+        path.unlink()
+    state = state_in(str(tmp_path), value)
+    assert state.latest_step == 10
+    state.restore()
+    assert float(value) == 10.0
+
+
+def test_nothing_saved(tmp_path, value):
+    assert state_in(str(tmp_path), value).latest_step is None
+    assert complete_checkpoints(str(tmp_path / "none")) == {}
