@@ -1,0 +1,1 @@
+"""Traces of what a training run does to storage, memory, processors and GPUs, on one clock."""

@@ -1,0 +1,86 @@
+"""Which tracer serves here: bpftrace, strace, or /proc alone; asked, not assumed."""
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+from tracing import bpftrace, processes
+
+BPFTRACE, STRACE, PROC = "bpftrace", "strace", "proc"
+NAMES = (BPFTRACE, STRACE, PROC)  # the best one first
+OLDEST_STRACE = (5, 3)  # --seccomp-bpf
+
+
+@dataclass(frozen=True)
+class Backends:
+    """The tracer that was chosen, and why the better ones were not."""
+
+    chosen: str
+    reasons: dict[str, str]
+    """tracer -> what is missing here."""
+
+    def lines(self) -> list[str]:
+        """One line for each tracer."""
+        told = {
+            BPFTRACE: "every call, page faults and block I/O, from the kernel's tracepoints",
+            STRACE: "every call on files; no block I/O, page faults only as counts",
+            PROC: "counters and open files, once a second; no single calls",
+        }
+        return [
+            f"{name}: {self.reasons[name]}"
+            if name in self.reasons
+            else f"{name}: {'used; ' if name in (self.chosen, PROC) else 'not needed; '}{told[name]}"
+            for name in NAMES
+        ]
+
+
+def choose(wanted: str | None, *, attaches_to: int | None = None) -> Backends:
+    """Picks the best tracer that works here.
+
+    Args:
+      wanted: one of NAMES; None = the best.
+      attaches_to: a process that runs already, else the tracer starts its own.
+
+    Raises:
+      ValueError: the wanted one does not work here.
+    """
+    reasons = {}
+    if reason := _missing_bpftrace():
+        reasons[BPFTRACE] = reason
+    if reason := _missing_strace(attaches_to):
+        reasons[STRACE] = reason
+    if wanted in reasons:
+        raise ValueError(
+            f"--backend={wanted}: {reasons[wanted]}; without --backend the best that works is taken"
+        )
+    best = next(name for name in NAMES if name not in reasons)
+    return Backends(wanted or best, reasons)
+
+
+def _missing_bpftrace() -> str | None:
+    return bpftrace.missing(
+        is_root=os.geteuid() == 0,
+        version_text=bpftrace.installed_version(),
+        events=bpftrace.event_folder(),
+    )
+
+
+def _missing_strace(attaches_to: int | None) -> str | None:
+    if shutil.which("strace") is None:
+        return "strace is not installed; apt-get install strace"
+    text = subprocess.run(["strace", "-V"], capture_output=True, text=True).stdout
+    found = re.search(r"version (\d+)\.(\d+)", text)
+    if not found or tuple(map(int, found.groups())) < OLDEST_STRACE:
+        return f"{text.splitlines()[0] if text else 'this strace'} is too old; 5.3 or later is needed"
+    if attaches_to is not None and (tracer := processes.tracer_of(attaches_to)):
+        return f"process {attaches_to} is traced already, by process {tracer}"
+    if processes.tracer_of(os.getpid()):
+        return "this trace is itself being traced, and a process has one tracer at most"
+    command = ["strace", "-o", os.devnull, "-e", "trace=none", "true"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        return f"ptrace is not allowed here: {lines[0]}"
+    return None

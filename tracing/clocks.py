@@ -1,0 +1,79 @@
+"""Two clocks side by side: CLOCK_MONOTONIC, which never jumps, and CLOCK_REALTIME, the wall's."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class ClockPair:
+    """Three clocks read at the same moment, in nanoseconds."""
+
+    monotonic_ns: int
+    realtime_ns: int
+    boottime_ns: int
+    """bpftrace stamps with this clock; it differs from monotonic by the time asleep."""
+    uncertainty_ns: int
+    """How far apart the readings may lie."""
+
+
+def read_pair(num_tries: int = 50) -> ClockPair:
+    """Reads the clocks between two readings of the monotonic one; keeps the tightest try."""
+    tightest = None
+    for _ in range(num_tries):
+        before = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        realtime = time.clock_gettime_ns(time.CLOCK_REALTIME)
+        boottime = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        width = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - before
+        if tightest is None or width < tightest.uncertainty_ns:
+            tightest = ClockPair(before + width // 2, realtime, boottime, width)
+    return tightest
+
+
+class Alignment:
+    """Converts between the clocks by the pairs of a trace, linearly between neighbours."""
+
+    def __init__(self, pairs: Sequence[ClockPair]):
+        """Takes at least one pair, in order of time."""
+        self.pairs = list(pairs)
+        self._monotonic = np.array([pair.monotonic_ns for pair in pairs], np.int64)
+        self._realtime_ahead = np.array([p.realtime_ns - p.monotonic_ns for p in pairs], np.int64)
+        self._boottime_ahead = np.array([p.boottime_ns - p.monotonic_ns for p in pairs], np.int64)
+
+    @property
+    def drift_ns(self) -> int:
+        """How far the wall clock moved against the monotonic one from the first pair to the last."""
+        return int(self._realtime_ahead[-1] - self._realtime_ahead[0])
+
+    @property
+    def error_bound_ns(self) -> int:
+        """The most that a converted stamp may be wrong: the largest move between neighbours."""
+        moves = np.abs(np.diff(self._realtime_ahead))
+        return int(max(moves, default=0) + 2 * max(pair.uncertainty_ns for pair in self.pairs))
+
+    def monotonic_from_realtime(self, realtime_ns) -> np.ndarray:
+        """Realtime stamps (int64, any shape) as monotonic ones."""
+        realtime_ns = np.asarray(realtime_ns, np.int64)
+        known = self._monotonic + self._realtime_ahead
+        return realtime_ns - self._interpolated(realtime_ns, known, self._realtime_ahead)
+
+    def monotonic_from_boottime(self, boottime_ns) -> np.ndarray:
+        """Stamps since boot (int64, any shape) as monotonic ones."""
+        boottime_ns = np.asarray(boottime_ns, np.int64)
+        known = self._monotonic + self._boottime_ahead
+        return boottime_ns - self._interpolated(boottime_ns, known, self._boottime_ahead)
+
+    def realtime_from_monotonic(self, monotonic_ns) -> np.ndarray:
+        """Monotonic stamps (int64, any shape) as realtime ones."""
+        monotonic_ns = np.asarray(monotonic_ns, np.int64)
+        return monotonic_ns + self._interpolated(
+            monotonic_ns, self._monotonic, self._realtime_ahead
+        )
+
+    @staticmethod
+    def _interpolated(at, known, ahead) -> np.ndarray:
+        # Relative to the first pair: whole stamps would lose nanoseconds as floats.
+        move = np.interp((at - known[0]).astype(float), known - known[0], ahead - ahead[0])
+        return ahead[0] + np.rint(move).astype(np.int64)

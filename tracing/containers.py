@@ -1,0 +1,122 @@
+"""Containers that the traced command starts: found by the engine's client, asked by inspect."""
+
+import json
+import shutil
+import subprocess
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracing import processes
+
+ENGINES = ("docker", "podman")
+POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class Container:
+    """A running container as the engine's inspect describes it."""
+
+    engine: str
+    name: str
+    pid: int
+    """Of its first process, on this host."""
+    mounts: tuple[tuple[str, str], ...]
+    """(folder of the host, folder of the container), longest folder of the container first."""
+
+    def host_path(self, path: str) -> str:
+        """Where this host finds a file of the container: a mount, or the root of its process."""
+        for source, destination in self.mounts:
+            if path == destination or path.startswith(destination.rstrip("/") + "/"):
+                return source + path[len(destination.rstrip("/")) :]
+        return f"/proc/{self.pid}/root{path}"
+
+
+def inspect(engine: str, name: str) -> Container | None:
+    """Asks the engine; None as long as the container does not run.
+
+    Raises:
+      ValueError: the engine is not installed.
+    """
+    if shutil.which(engine) is None:
+        raise ValueError(f"{engine} is not installed: name the process with --pid instead")
+    done = subprocess.run(
+        [engine, "container", "inspect", name], capture_output=True, text=True, timeout=30
+    )
+    if done.returncode:
+        return None
+    return from_inspect(engine, done.stdout)
+
+
+def from_inspect(engine: str, text: str) -> Container | None:
+    """Reads what inspect prints; None if the container does not run."""
+    [found] = json.loads(text)
+    pid = found["State"]["Pid"]
+    if not pid:
+        return None
+    mounts = [
+        (mount["Source"], mount["Destination"])
+        for mount in found.get("Mounts") or []
+        if mount.get("Source")
+    ]
+    mounts.sort(key=lambda mount: -len(mount[1]))
+    return Container(engine, found["Name"].lstrip("/"), pid, tuple(mounts))
+
+
+def started_by(arguments: list[str]) -> tuple[str, str] | None:
+    """(engine, name) if a command line runs a container with a name or an id file; else None."""
+    if not arguments or Path(arguments[0]).name not in ENGINES or "run" not in arguments:
+        return None
+    engine = arguments[0]
+    for number, word in enumerate(arguments):
+        option, has_value, value = word.partition("=")
+        if option in ("--name", "--cidfile"):
+            value = value if has_value else "".join(arguments[number + 1 : number + 2])
+            if option == "--cidfile":
+                try:
+                    value = Path(value).read_text().strip()
+                except OSError:
+                    return None  # not written yet
+            return (engine, value) if value else None
+    return None
+
+
+class Watcher(threading.Thread):
+    """Looks for containers that the target starts and calls `found` for each, once."""
+
+    def __init__(self, target: processes.Target, found):
+        super().__init__(name="containers", daemon=True)
+        self._target = target
+        self._found = found
+        self._wanted: set[tuple[str, str]] = set()
+        self._seen: set[str] = set()
+        self._done = threading.Event()
+
+    def run(self) -> None:
+        """Looks ten times a second; does nothing on machines without an engine."""
+        if not any(shutil.which(engine) for engine in ENGINES):
+            return
+        while not self._done.wait(POLL_S):
+            self._look()
+
+    def _look(self) -> None:
+        for pid in self._target.pids():
+            if started := started_by(processes.arguments_of(pid)):
+                self._wanted.add(started)
+        for engine, name in list(self._wanted):
+            if name in self._seen:
+                continue
+            try:
+                container = inspect(engine, name)
+            except (ValueError, subprocess.SubprocessError):
+                continue
+            if container:
+                self._seen.add(name)
+                self._found(container)
+
+    def stop(self) -> None:
+        """Looks a last time: a detached container may outlive the command by which it came."""
+        self._done.set()
+        if self.is_alive():
+            self.join()
+        self._look()

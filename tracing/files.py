@@ -1,0 +1,57 @@
+"""What kind of file a path is: by its name where that is telling, else by its first bytes."""
+
+import functools
+import re
+import struct
+from pathlib import Path
+
+TFRECORDS, CHECKPOINTS, LOGS, LIBRARIES = "tfrecords", "checkpoints", "logs", "libraries"
+PSEUDO, PIPES, OTHER = "pseudo", "pipes", "other"
+CLASSES = (TFRECORDS, CHECKPOINTS, LOGS, LIBRARIES, PSEUDO, PIPES, OTHER)
+
+_BY_NAME = [
+    (PIPES, r"^(pipe|socket|anon_inode|TCP|UDP|UNIX|NETLINK|unknown).*:|^/memfd:|^$"),
+    (PSEUDO, r"^/(proc|sys|dev)(/|$)"),
+    (LOGS, r"(/events\.out\.tfevents[^/]*|\.log|/metrics\.jsonl|/run\.json|/result_\d+\.txt)$"),
+    (CHECKPOINTS, r"ckpt-\d|\.data-\d{5}-of-\d{5}|\.index(\.tempstate\d+)?$|/checkpoint[^/]*$"),
+    (LIBRARIES, r"\.(so(\.[\d.]+)?|pyc?|pth)$|site-packages|^/(usr|lib|lib64|etc|opt)/|/lib/python3"),
+    (TFRECORDS, r"\.tfrecords?(\.|$)"),
+]
+_COMPILED = [(name, re.compile(pattern)) for name, pattern in _BY_NAME]
+
+
+@functools.lru_cache(maxsize=100_000)
+def classify(path: str, *, seen_as: str | None = None) -> str:
+    """The class of a file.
+
+    Args:
+      path: its name.
+      seen_as: where the tracer finds its content, if elsewhere: files of a container.
+    """
+    for name, pattern in _COMPILED:
+        if pattern.search(path):
+            return name
+    return TFRECORDS if holds_tfrecords(seen_as or path) else OTHER
+
+
+def holds_tfrecords(path: str) -> bool:
+    """Whether a file begins with a record's length and the masked CRC of this length."""
+    try:
+        if not Path(path).is_file():
+            return False
+        with open(path, "rb") as file:
+            head = file.read(12)
+    except OSError:
+        return False
+    return len(head) == 12 and struct.unpack("<I", head[8:])[0] == _masked_crc32c(head[:8])
+
+
+def _masked_crc32c(data: bytes) -> int:
+    """Source: TensorFlow's record format."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -1,0 +1,61 @@
+"""MLPerf logs as rows of the tables mllog and spans."""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+MARK = ":::MLLOG "
+SPANS = ("init", "run", "block", "eval", "checkpoint")
+
+
+def is_log(path: str | Path) -> bool:
+    """Whether a file begins like an MLPerf log."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(len(MARK)) == MARK.encode()
+    except OSError:
+        return False
+
+
+def event_rows(path: str | Path, *, begin_ns: int, end_ns: int) -> Iterator[dict]:
+    """The events of a log between two realtime stamps: a resumed run's earlier ones are not ours."""
+    with Path(path).open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            _, mark, text = line.partition(MARK)
+            if not mark:
+                continue
+            try:
+                event = json.loads(text)
+                stamp_ns = int(event["time_ms"]) * 10**6
+            except (ValueError, KeyError, TypeError):
+                continue  # the last line of a run that was killed
+            # The log tells whole milliseconds.
+            if not begin_ns - 10**6 <= stamp_ns <= end_ns + 10**6:
+                continue
+            yield {
+                "realtime_ns": stamp_ns,
+                "key": event.get("key"),
+                "event_type": event.get("event_type"),
+                "value": json.dumps(event.get("value")),
+                "metadata": json.dumps(event.get("metadata")),
+                "file": str(path),
+            }
+
+
+def span_rows(events: Iterable[dict], *, end_ns: int) -> list[dict]:
+    """Pairs starts with stops; what a failed run left open ends with the trace."""
+    spans: list[dict] = []
+    open_spans: dict[tuple[str, str], dict] = {}
+    for event in events:
+        name, _, end = (event["key"] or "").rpartition("_")
+        if name not in SPANS:
+            continue
+        place = (event["file"], name)
+        if end == "start":
+            span = {key: event[key] for key in ("realtime_ns", "metadata", "file")}
+            span |= {"name": name, "end_realtime_ns": end_ns, "is_closed": False}
+            spans.append(span)
+            open_spans[place] = span
+        elif end == "stop" and (span := open_spans.pop(place, None)):
+            span |= {"end_realtime_ns": event["realtime_ns"], "is_closed": True}
+    return sorted(spans, key=lambda span: span["realtime_ns"])

@@ -1,0 +1,217 @@
+"""The /proc backend: what the machine and the target's processes have used, once a second."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tracing import clocks, files, gpus, processes
+from tracing.processes import PROC
+
+INTERVAL_S = 1.0
+SECTOR_BYTES = 512  # of /proc/diskstats, whatever the device
+_MS_PER_TICK = 1000 // os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGESIZE")
+
+_MEMINFO = {
+    "total_bytes": "MemTotal",
+    "free_bytes": "MemFree",
+    "available_bytes": "MemAvailable",
+    "buffers_bytes": "Buffers",
+    "page_cache_bytes": "Cached",
+    "dirty_bytes": "Dirty",
+    "writeback_bytes": "Writeback",
+    "mapped_bytes": "Mapped",
+    "swap_free_bytes": "SwapFree",
+}
+
+
+def cpu_rows() -> Iterator[dict]:
+    """One row for each processor."""
+    for line in (PROC / "stat").read_text().splitlines():
+        name, *fields = line.split()
+        if not name.startswith("cpu") or name == "cpu":
+            continue
+        user, nice, system, idle, iowait, irq, softirq, steal, *_ = [
+            int(field) * _MS_PER_TICK for field in fields
+        ]
+        yield {
+            "cpu": int(name[3:]),
+            "user_ms": user + nice,
+            "system_ms": system + irq + softirq,
+            "iowait_ms": iowait,
+            "idle_ms": idle,
+            "steal_ms": steal,
+        }
+
+
+def memory_rows() -> Iterator[dict]:
+    """One row."""
+    lines = (line.split() for line in (PROC / "meminfo").read_text().splitlines())
+    kib = {fields[0].rstrip(":"): int(fields[1]) for fields in lines}
+    yield {column: kib.get(key, 0) * 1024 for column, key in _MEMINFO.items()}
+
+
+def disk_rows() -> Iterator[dict]:
+    """One row for each block device that was ever used; loop and RAM devices are left out."""
+    for line in (PROC / "diskstats").read_text().splitlines():
+        _, _, name, *fields = line.split()
+        reads, _, read_sectors, read_ms, writes, _, write_sectors, write_ms, in_flight, *_ = [
+            int(field) for field in fields
+        ]
+        if not reads + writes or name.startswith(("loop", "ram")):
+            continue
+        yield {
+            "device": name,
+            "num_reads": reads,
+            "read_bytes": read_sectors * SECTOR_BYTES,
+            "read_ms": read_ms,
+            "num_writes": writes,
+            "written_bytes": write_sectors * SECTOR_BYTES,
+            "write_ms": write_ms,
+            "num_in_flight": in_flight,
+        }
+
+
+def network_rows() -> Iterator[dict]:
+    """One row for each interface."""
+    for line in (PROC / "net" / "dev").read_text().splitlines()[2:]:
+        name, _, counters = line.partition(":")
+        fields = [int(field) for field in counters.split()]
+        yield {
+            "device": name.strip(),
+            "received_bytes": fields[0],
+            "received_packets": fields[1],
+            "sent_bytes": fields[8],
+            "sent_packets": fields[9],
+        }
+
+
+def process_row(pid: int) -> dict | None:
+    """One process; None if it is gone. Bytes are null without the right to read /proc/PID/io."""
+    fields = processes.stat_fields(pid)
+    if fields is None:
+        return None
+    row = {
+        "pid": pid,
+        "parent_pid": int(fields[1]),
+        "command": " ".join(processes.arguments_of(pid))[:200],
+        "minor_faults": int(fields[7]),
+        "major_faults": int(fields[9]),
+        "user_ms": int(fields[11]) * _MS_PER_TICK,
+        "system_ms": int(fields[12]) * _MS_PER_TICK,
+        "num_threads": int(fields[17]),
+        "resident_bytes": int(fields[21]) * _PAGE_BYTES,
+    }
+    try:
+        lines = (PROC / str(pid) / "io").read_text().splitlines()
+    except OSError:
+        return row
+    io = {key: int(value) for key, _, value in (line.partition(": ") for line in lines)}
+    return row | {
+        "read_call_bytes": io["rchar"],
+        "write_call_bytes": io["wchar"],
+        "storage_read_bytes": io["read_bytes"],
+        "storage_written_bytes": io["write_bytes"],
+    }
+
+
+def thread_rows(pid: int) -> Iterator[dict]:
+    """One row for each thread of a process."""
+    for tid in processes.threads_of(pid):
+        fields = processes.stat_fields(pid, tid)
+        if fields is None:
+            continue
+        try:
+            name = (PROC / str(pid) / "task" / str(tid) / "comm").read_text().strip()
+        except OSError:
+            continue
+        times = {"user_ms": int(fields[11]), "system_ms": int(fields[12])}
+        times = {column: ticks * _MS_PER_TICK for column, ticks in times.items()}
+        yield {"pid": pid, "tid": tid, "name": name, **times}
+
+
+def open_file_rows(pid: int) -> Iterator[dict]:
+    """One row for each regular file that a process holds open."""
+    folder = PROC / str(pid)
+    try:
+        descriptors = list((folder / "fd").iterdir())
+    except OSError:
+        return
+    for descriptor in descriptors:
+        try:
+            path = os.readlink(descriptor)
+            if not path.startswith("/") or path.startswith(("/dev/", "/proc/")):
+                continue
+            info = (folder / "fdinfo" / descriptor.name).read_text()
+        except OSError:
+            continue
+        seen_as = str(descriptor) if Path(descriptor).exists() else None
+        yield {
+            "pid": pid,
+            "fd": int(descriptor.name),
+            "path": path,
+            "file_class": files.classify(path, seen_as=seen_as),
+            "offset_bytes": int(info.split("pos:")[1].split()[0]),
+        }
+
+
+SYSTEM_TABLES: dict[str, Callable[[], Iterator[dict]]] = {
+    "cpus": cpu_rows,
+    "memory": memory_rows,
+    "disks": disk_rows,
+    "networks": network_rows,
+}
+
+
+class Sampler(threading.Thread):
+    """Fills `rows` (table -> rows) until stopped; the clocks are read each time as well."""
+
+    def __init__(self, target: processes.Target, *, interval_s: float = INTERVAL_S):
+        super().__init__(name="sampler", daemon=True)
+        self.rows: dict[str, list[dict]] = {
+            table: [] for table in [*SYSTEM_TABLES, "processes", "threads", "open_files", "gpus"]
+        }
+        self.pairs = [clocks.read_pair()]
+        self.errors: list[str] = []
+        self._target = target
+        self._interval_s = interval_s
+        self._done = threading.Event()
+        self._gpus = gpus.Gpus()
+        self.gpu_status = self._gpus.status
+
+    def run(self) -> None:
+        """Samples at fixed times, so that the interval does not grow by the work."""
+        due = time.monotonic()
+        while True:
+            self._sample()
+            due = max(due + self._interval_s, time.monotonic())
+            if self._done.wait(due - time.monotonic()):
+                self._sample()
+                return
+
+    def stop(self) -> None:
+        """Takes the last sample and the last pair of clocks."""
+        self._done.set()
+        self.join()
+        self._gpus.close()
+        self.pairs.append(clocks.read_pair())
+
+    def _sample(self) -> None:
+        pair = clocks.read_pair()
+        self.pairs.append(pair)
+        stamps = {"monotonic_ns": pair.monotonic_ns, "realtime_ns": pair.realtime_ns}
+        for table, read in [*SYSTEM_TABLES.items(), ("gpus", self._gpus.rows)]:
+            try:
+                self.rows[table] += [{**stamps, **row} for row in read()]
+            except (OSError, ValueError) as error:
+                # A machine without one of these files is traced without that table.
+                message = f"{table}: {error}"
+                if message not in self.errors:
+                    self.errors.append(message)
+        for pid in self._target.pids():
+            if row := process_row(pid):
+                self.rows["processes"].append({**stamps, **row})
+                self.rows["threads"] += [{**stamps, **row} for row in thread_rows(pid)]
+                self.rows["open_files"] += [{**stamps, **row} for row in open_file_rows(pid)]

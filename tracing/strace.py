@@ -1,0 +1,281 @@
+"""strace as a tracer: its command line, and its lines as rows of file_ops and process_events."""
+
+import codecs
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from tracing import files
+
+KINDS = {
+    "open": "open openat openat2",
+    "close": "close",
+    "read": "read pread64 readv preadv preadv2",
+    "write": "write pwrite64 writev pwritev pwritev2",
+    "map": "mmap",
+    "seek": "lseek",
+    "create": "creat mkdir mkdirat",
+    "remove": "unlink unlinkat rmdir",
+    "rename": "rename renameat renameat2",
+    "sync": "fsync fdatasync",
+    "copy": "sendfile copy_file_range",
+}
+KIND_OF = {call: kind for kind, calls in KINDS.items() for call in calls.split()}
+PROCESS_CALLS = ("clone", "clone3", "fork", "vfork", "execve", "chdir")
+
+
+def options(output: Path, *, can_filter: bool = True) -> list[str]:
+    """The command line before the command or "-p PID".
+
+    Strings are cut to nothing: the data themselves stay private and cost nothing. With a seccomp
+    filter only the traced calls stop the program; it needs a command that strace starts itself.
+    """
+    calls = ",".join([*KIND_OF, *PROCESS_CALLS])
+    return [
+        "strace",
+        *["-f", *(["--seccomp-bpf"] if can_filter else []), "-y", "-s", "0"],
+        "--quiet=attach,personality,thread-execve",
+        *["--absolute-timestamps=format:unix,precision:ns", "--syscall-times=ns"],
+        *["-e", "signal=none", "-e", f"trace={calls}", "-o", str(output)],
+    ]
+
+
+_LINE = re.compile(r"(\d+) +(\d+)\.(\d{9}) (.*)", re.DOTALL)
+_DONE = re.compile(
+    r"(?P<name>\w+)\((?P<arguments>.*)\) += (?P<result>-?\d+|0x[0-9a-f]+|\?)(?:<(?P<path>[^>]*)>)?"
+    r"(?:\(deleted\))?(?: (?P<error>E\w+) \(.*\))?.*? <(?P<latency>\d+\.\d{9})>",
+    re.DOTALL,
+)
+_UNFINISHED = " <unfinished ...>"
+_RESUMED = re.compile(r"<\.\.\. \w+ resumed>")
+_EXIT = re.compile(r"\+\+\+ (exited with \d+|killed by \w+.*) \+\+\+")
+_FILE = re.compile(r"(-?\w+)<([^>]*)>")
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+
+
+def _nanoseconds(text: str) -> int:
+    seconds, fraction = text.split(".")
+    return int(seconds) * 10**9 + int(fraction)
+
+
+def _unescaped(text: str) -> str:
+    if "\\" not in text:
+        return text
+    return codecs.escape_decode(text.encode())[0].decode("utf-8", "backslashreplace")
+
+
+class Parser:
+    """Turns strace's lines into rows; `num_damaged_lines` counts lines cut by a full disk or a kill."""
+
+    def __init__(
+        self,
+        *,
+        process_of_thread: Mapping[int, int],
+        folder: str,
+        root: str = "",
+    ):
+        """Takes what the lines do not tell.
+
+        Args:
+          process_of_thread: from `threads_in`.
+          folder: where the command was started.
+          root: in front of every path, where this machine finds a container's files.
+        """
+        self.num_damaged_lines = 0
+        self.num_calls_cut_short = 0
+        self._process_of = process_of_thread
+        self._folders: dict[int, str] = {}
+        self._first_folder = folder
+        self._root = root
+        self._unfinished: dict[int, tuple[int, str]] = {}
+        self._positions: dict[tuple[int, int], int] = {}
+
+    def parse(self, lines: Iterable[str]) -> Iterator[tuple[str, dict]]:
+        """Yields (table, row) in the order of the lines."""
+        for line in lines:
+            found = _LINE.match(line)
+            if not found or not line.endswith("\n"):
+                self.num_damaged_lines += 1
+                continue
+            tid, stamp = int(found[1]), int(found[2]) * 10**9 + int(found[3])
+            text = found[4].rstrip("\n")
+            if text.endswith(_UNFINISHED):
+                self._unfinished[tid] = (stamp, text.removesuffix(_UNFINISHED))
+                continue
+            if resumed := _RESUMED.match(text):
+                began = self._unfinished.pop(tid, None)
+                if began is None:
+                    self.num_damaged_lines += 1
+                    continue
+                stamp, text = began[0], began[1] + text[resumed.end() :]
+            yield from self._rows(tid, stamp, text)
+        self.num_calls_cut_short = len(self._unfinished)
+
+    def _rows(self, tid: int, stamp: int, text: str) -> Iterator[tuple[str, dict]]:
+        pid = self._process_of.get(tid, tid)
+        row = {"realtime_ns": stamp, "pid": pid, "tid": tid}
+        if exited := _EXIT.match(text):
+            yield "process_events", {**row, "event": "exit", "detail": exited[1]}
+            return
+        found = _DONE.fullmatch(text)
+        if not found:
+            # Calls that a kill or an exit cut short have no result; anything else is damage.
+            self.num_damaged_lines += not re.search(r"\) += \?|<unfinished|\?\s*<unavail", text)
+            return
+        row["latency_ns"] = _nanoseconds(found["latency"])
+        if found["name"] in PROCESS_CALLS:
+            yield from self._process_rows(row, found)
+        elif found["name"] in KIND_OF:
+            yield from self._file_rows(row, found)
+
+    def _process_rows(self, row: dict, found: re.Match) -> Iterator[tuple[str, dict]]:
+        if found["error"] or found["result"] == "?":
+            return
+        pid, name, arguments = row["pid"], found["name"], found["arguments"]
+        if name == "chdir":
+            self._folders[pid] = self._absolute(pid, _unescaped(_QUOTED.match(arguments)[1]))
+        elif name == "execve":
+            program = _unescaped(_QUOTED.match(arguments)[1])
+            yield "process_events", {**row, "event": "exec", "detail": program}
+        else:
+            child = int(found["result"])
+            is_thread = "CLONE_THREAD" in arguments
+            if not is_thread:
+                self._inherit(pid, child)
+            yield (
+                "process_events",
+                {
+                    **row,
+                    "pid": pid if is_thread else child,
+                    "tid": child,
+                    "event": "thread" if is_thread else "process",
+                    "parent_pid": pid,
+                },
+            )
+
+    def _inherit(self, pid: int, child: int) -> None:
+        self._folders.setdefault(child, self._folders.get(pid, self._first_folder))
+        for (owner, fd), position in list(self._positions.items()):
+            if owner == pid:
+                self._positions.setdefault((child, fd), position)
+
+    def _file_rows(self, row: dict, found: re.Match) -> Iterator[tuple[str, dict]]:
+        name, arguments = found["name"], found["arguments"]
+        failed = found["result"].startswith("-") or found["result"] == "?"
+        row |= {"kind": KIND_OF[name], "operation": name, "error": found["error"]}
+        row["size_bytes"] = 0
+        result = None if failed else int(found["result"], 0)
+        if row["kind"] in ("open", "create", "remove", "rename"):
+            yield "file_ops", self._of_path(row, arguments, result, found["path"])
+        elif row["kind"] == "copy":
+            for copy in self._copies(row, arguments, result):
+                yield "file_ops", copy
+        elif row["kind"] == "map":
+            if mapped := self._mapping(row, arguments, failed):
+                yield "file_ops", mapped
+        elif file := _FILE.match(arguments):
+            yield "file_ops", self._of_descriptor(row, file, arguments, result)
+
+    def _named(self, row: dict, path: str) -> dict:
+        return {
+            **row,
+            "path": path,
+            "file_class": files.classify(path, seen_as=self._root + path),
+        }
+
+    def _absolute(self, pid: int, path: str, folder: str | None = None) -> str:
+        if path.startswith("/"):
+            return path
+        folder = folder or self._folders.get(pid, self._first_folder)
+        return f"{folder.rstrip('/')}/{path.removeprefix('./')}"
+
+    def _of_path(self, row: dict, arguments: str, result: int | None, opened: str | None) -> dict:
+        pid = row["pid"]
+        if at := re.match(r"AT_FDCWD<([^>]*)>", arguments):
+            self._folders[pid] = _unescaped(at[1])
+        folders = [_unescaped(folder) for _, folder in _FILE.findall(arguments)]
+        names = [_unescaped(name) for name in _QUOTED.findall(arguments)]
+        folders += [None] * (len(names) - len(folders))
+        paths = [self._absolute(pid, name, folder) for name, folder in zip(names, folders)]
+        if opened is not None:
+            paths[0] = _unescaped(opened)
+        if result is not None and row["kind"] == "open":
+            # Where an appending writer stands is not known without its file's size.
+            appends = "O_APPEND" in arguments
+            self._positions.pop((pid, result), None)
+            if not appends:
+                self._positions[pid, result] = 0
+            if "O_CREAT" in arguments:
+                row["kind"] = "create"
+        if row["kind"] == "rename":
+            row["new_path"] = paths[1]
+        return self._named(row, paths[0])
+
+    def _of_descriptor(self, row: dict, file: re.Match, arguments: str, result: int | None) -> dict:
+        place = (row["pid"], int(file[1]))
+        row = self._named(row, _unescaped(file[2]))
+        numbers = [_number(part) for part in arguments[file.end() :].split(", ")[1:]]
+        kind, name = row["kind"], row["operation"]
+        if kind == "seek":
+            if result is not None:
+                self._positions[place] = row["offset_bytes"] = result
+        elif kind == "close":
+            self._positions.pop(place, None)
+        elif kind in ("read", "write"):
+            is_vector = "v" in name
+            row["requested_bytes"] = None if is_vector else numbers[1]
+            row["size_bytes"] = result or 0
+            offset = numbers[2] if name.startswith("p") else -1
+            if offset is None or offset < 0:  # preadv2 with offset -1 reads at the position
+                row["offset_bytes"] = self._positions.get(place)
+                if place in self._positions:
+                    self._positions[place] += result or 0
+            else:
+                row["offset_bytes"] = offset
+        return row
+
+    def _copies(self, row: dict, arguments: str, result: int | None) -> Iterator[dict]:
+        ends = [_unescaped(path) for _, path in _FILE.findall(arguments)][:2]
+        if row["operation"] == "sendfile":
+            ends.reverse()
+        for kind, path in zip(("read", "write"), ends):
+            yield self._named({**row, "kind": kind, "size_bytes": result or 0}, path)
+
+    def _mapping(self, row: dict, arguments: str, failed: bool) -> dict | None:
+        parts = arguments.split(", ")
+        file = _FILE.match(parts[4]) if len(parts) > 5 else None
+        if not file:
+            return None  # memory without a file
+        row["requested_bytes"] = _number(parts[1])
+        row["size_bytes"] = 0 if failed else row["requested_bytes"]
+        row["offset_bytes"] = _number(parts[5])
+        return self._named(row, _unescaped(file[2]))
+
+
+def _number(text: str) -> int | None:
+    try:
+        return int(text, 0)
+    except ValueError:
+        return None
+
+
+_CHILD = re.compile(r"^(\d+) .*(?:clone3?|vfork|fork)(\(| resumed>).*= (\d+) <", re.DOTALL)
+_CLONE_BEGAN = re.compile(r"^(\d+) .*clone3?\(.*<unfinished")
+
+
+def threads_in(lines: Iterable[str], known: Mapping[int, int] | None = None) -> dict[int, int]:
+    """Thread -> process, for all of a trace: a thread's lines may stand before its creation's."""
+    process_of = dict(known or {})
+    unfinished: dict[str, bool] = {}
+    parents: list[tuple[int, int, bool]] = []
+    for line in lines:
+        if "clone" not in line:
+            continue
+        if began := _CLONE_BEGAN.match(line):
+            unfinished[began[1]] = "CLONE_THREAD" in line
+        elif made := _CHILD.match(line):
+            is_thread = "CLONE_THREAD" in line or unfinished.pop(made[1], False)
+            parents.append((int(made[1]), int(made[3]), is_thread))
+    for parent, child, is_thread in parents:
+        process_of[child] = process_of.get(parent, parent) if is_thread else child
+    return process_of

@@ -1,0 +1,230 @@
+"""The tables of a trace: names, columns, units, and how they are written and read."""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tracing.clocks import Alignment
+
+ROWS_PER_GROUP = 100_000
+
+_STAMPS = {
+    "monotonic_ns": (pa.int64(), "ns, CLOCK_MONOTONIC"),
+    "realtime_ns": (pa.int64(), "ns since 1970, CLOCK_REALTIME"),
+}
+_WORD = pa.dictionary(pa.int32(), pa.string())
+_PROCESS = {"pid": (pa.int64(), "process"), "tid": (pa.int64(), "thread")}
+
+# table -> column -> (type, what it is and its unit). Every table begins with the two stamps.
+COLUMNS: Mapping[str, dict] = {
+    "file_ops": {
+        **_PROCESS,
+        "kind": (_WORD, "open close read write map fault seek create remove rename sync"),
+        "operation": (_WORD, "the system call, or page_fault"),
+        "path": (_WORD, "as the kernel knows it; in a container, the container's path"),
+        "new_path": (_WORD, "of a rename"),
+        "file_class": (_WORD, "tfrecords checkpoints logs libraries pseudo pipes other"),
+        "offset_bytes": (pa.int64(), "bytes from the file's start; null where unknown"),
+        "requested_bytes": (pa.int64(), "bytes asked for; null for vectors"),
+        "size_bytes": (pa.int64(), "bytes moved or mapped; 0 if the call failed"),
+        "latency_ns": (pa.int64(), "ns from the call to its return"),
+        "error": (_WORD, "errno's name; null if the call succeeded"),
+    },
+    "process_events": {
+        **_PROCESS,
+        "event": (_WORD, "process thread exec exit"),
+        "parent_pid": (pa.int64(), "process that made it; null for exec and exit"),
+        "detail": (_WORD, "program of an exec, how an exit went"),
+    },
+    "block_io": {
+        "pid": (pa.int64(), "who issued it; often a kernel worker"),
+        "command": (_WORD, "name of that process"),
+        "device": (_WORD, "major:minor"),
+        "operation": (_WORD, "kernel's letters: R read, W write, F flush, S sync, A ahead"),
+        "sector": (pa.int64(), "first sector, of 512 bytes"),
+        "size_bytes": (pa.int64(), "bytes"),
+        "latency_ns": (pa.int64(), "ns from issue to completion"),
+    },
+    "processes": {
+        "pid": (pa.int64(), "process"),
+        "parent_pid": (pa.int64(), "its parent"),
+        "command": (_WORD, "command line, cut at 200 characters"),
+        "num_threads": (pa.int64(), "threads"),
+        "user_ms": (pa.int64(), "ms of processor time so far, user"),
+        "system_ms": (pa.int64(), "ms of processor time so far, system"),
+        "resident_bytes": (pa.int64(), "bytes of memory"),
+        "minor_faults": (pa.int64(), "page faults without I/O so far"),
+        "major_faults": (pa.int64(), "page faults with I/O so far: also those on mapped files"),
+        "read_call_bytes": (pa.int64(), "bytes that read calls returned so far"),
+        "write_call_bytes": (pa.int64(), "bytes that write calls took so far"),
+        "storage_read_bytes": (pa.int64(), "bytes fetched from storage so far"),
+        "storage_written_bytes": (pa.int64(), "bytes sent to storage so far"),
+    },
+    "threads": {
+        **_PROCESS,
+        "name": (_WORD, "name of the thread"),
+        "user_ms": (pa.int64(), "ms of processor time so far, user"),
+        "system_ms": (pa.int64(), "ms of processor time so far, system"),
+    },
+    "open_files": {
+        "pid": (pa.int64(), "process"),
+        "fd": (pa.int64(), "file descriptor"),
+        "path": (_WORD, "regular files only"),
+        "file_class": (_WORD, "as in file_ops"),
+        "offset_bytes": (pa.int64(), "position of read and write; pread does not move it"),
+    },
+    "cpus": {
+        "cpu": (pa.int64(), "number"),
+        "user_ms": (pa.int64(), "ms since boot in programs, nice ones included"),
+        "system_ms": (pa.int64(), "ms since boot in the kernel, interrupts included"),
+        "iowait_ms": (pa.int64(), "ms since boot idle while I/O was under way"),
+        "idle_ms": (pa.int64(), "ms since boot idle otherwise"),
+        "steal_ms": (pa.int64(), "ms since boot taken by the host of a virtual machine"),
+    },
+    "memory": {
+        name: (pa.int64(), f"bytes; {key} of /proc/meminfo")
+        for name, key in {
+            "total_bytes": "MemTotal",
+            "free_bytes": "MemFree",
+            "available_bytes": "MemAvailable",
+            "buffers_bytes": "Buffers",
+            "page_cache_bytes": "Cached",
+            "dirty_bytes": "Dirty",
+            "writeback_bytes": "Writeback",
+            "mapped_bytes": "Mapped",
+            "swap_free_bytes": "SwapFree",
+        }.items()
+    },
+    "disks": {
+        "device": (_WORD, "name"),
+        "num_reads": (pa.int64(), "completed since boot"),
+        "read_bytes": (pa.int64(), "bytes since boot"),
+        "read_ms": (pa.int64(), "ms of reads since boot, summed"),
+        "num_writes": (pa.int64(), "completed since boot"),
+        "written_bytes": (pa.int64(), "bytes since boot"),
+        "write_ms": (pa.int64(), "ms of writes since boot, summed"),
+        "num_in_flight": (pa.int64(), "now"),
+    },
+    "networks": {
+        "device": (_WORD, "name"),
+        "received_bytes": (pa.int64(), "bytes since boot"),
+        "received_packets": (pa.int64(), "packets since boot"),
+        "sent_bytes": (pa.int64(), "bytes since boot"),
+        "sent_packets": (pa.int64(), "packets since boot"),
+    },
+    "gpus": {
+        "gpu": (pa.int64(), "index of NVML"),
+        "name": (_WORD, "model"),
+        "busy_percent": (pa.int64(), "share of time with a kernel running"),
+        "memory_busy_percent": (pa.int64(), "share of time with memory traffic"),
+        "memory_used_bytes": (pa.int64(), "bytes"),
+        "power_mw": (pa.int64(), "mW"),
+        "temperature_c": (pa.int64(), "degrees Celsius"),
+    },
+    "mllog": {
+        "key": (_WORD, "event, as the MLPerf log spells it"),
+        "event_type": (_WORD, "INTERVAL_START INTERVAL_END POINT_IN_TIME"),
+        "value": (pa.string(), "JSON"),
+        "metadata": (pa.string(), "JSON"),
+        "file": (_WORD, "the log"),
+    },
+    "spans": {
+        "name": (_WORD, "init run block eval checkpoint"),
+        "end_monotonic_ns": (pa.int64(), "ns, CLOCK_MONOTONIC"),
+        "end_realtime_ns": (pa.int64(), "ns since 1970"),
+        "is_closed": (pa.bool_(), "false: the run ended within, the end is the trace's"),
+        "metadata": (pa.string(), "JSON, of the start"),
+        "file": (_WORD, "the log"),
+    },
+    "clock_pairs": {
+        "boottime_ns": (pa.int64(), "ns, CLOCK_BOOTTIME"),
+        "uncertainty_ns": (pa.int64(), "ns within which the three were read"),
+    },
+}
+
+
+def schema(table: str) -> pa.Schema:
+    """The Arrow schema of a table; each field's metadata tells what it is and its unit."""
+    columns = {**_STAMPS, **COLUMNS[table]}
+    return pa.schema(
+        [
+            pa.field(name, kind, metadata={"description": text})
+            for name, (kind, text) in columns.items()
+        ]
+    )
+
+
+class TableWriter:
+    """Collects rows, a dict each, and writes them in groups; the file appears when complete.
+
+    Rows carry either stamp, or "boottime_ns"; the other one follows from the alignment.
+    """
+
+    def __init__(self, folder: Path, table: str, alignment: Alignment):
+        self._path = folder / f"{table}.parquet"
+        self._schema = schema(table)
+        self._alignment = alignment
+        self._rows: list[dict] = []
+        self._writer = pq.ParquetWriter(self._beside, self._schema, compression="zstd")
+
+    @property
+    def _beside(self) -> Path:
+        return self._path.with_suffix(".parquet.unfinished")
+
+    def write(self, rows: Iterable[dict]) -> None:
+        """Adds rows; columns that a row lacks are null."""
+        for row in rows:
+            self._rows.append(row)
+            if len(self._rows) >= ROWS_PER_GROUP:
+                self._flush()
+
+    def _flush(self) -> None:
+        if not self._rows:
+            return
+        columns = {name: [row.get(name) for row in self._rows] for name in self._schema.names}
+        self._complete_stamps(columns)
+        arrays = [pa.array(columns[field.name], field.type) for field in self._schema]
+        self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
+        self._rows.clear()
+
+    def _complete_stamps(self, columns: dict) -> None:
+        first = self._rows[0]
+        if "monotonic_ns" not in first and "realtime_ns" in first:
+            stamps = self._alignment.monotonic_from_realtime(columns["realtime_ns"])
+            columns["monotonic_ns"] = stamps
+        elif "monotonic_ns" not in first:
+            boottime = [row["boottime_ns"] for row in self._rows]
+            columns["monotonic_ns"] = self._alignment.monotonic_from_boottime(boottime)
+        if "realtime_ns" not in first:
+            stamps = self._alignment.realtime_from_monotonic(columns["monotonic_ns"])
+            columns["realtime_ns"] = stamps
+
+    def __enter__(self) -> "TableWriter":
+        return self
+
+    def __exit__(self, kind, *rest) -> None:
+        try:
+            if kind is None:
+                self._flush()
+        finally:
+            self._writer.close()
+        if kind is None:
+            os.replace(self._beside, self._path)
+        else:
+            self._beside.unlink(missing_ok=True)
+
+
+def write_table(folder: Path, table: str, rows: Iterable[dict], alignment: Alignment) -> None:
+    """Writes a whole table."""
+    with TableWriter(folder, table, alignment) as writer:
+        writer.write(rows)
+
+
+def read_table(folder: Path, table: str) -> pd.DataFrame:
+    """Reads a table; words come as plain strings."""
+    found = pq.read_table(folder / f"{table}.parquet").to_pandas()
+    return found.astype({n: object for n, t in found.dtypes.items() if str(t) == "category"})
