@@ -28,12 +28,11 @@ class Backends:
             STRACE: "every call on files; no block I/O, page faults only as counts",
             PROC: "counters and open files, once a second; no single calls",
         }
-        return [
-            f"{name}: {self.reasons[name]}"
-            if name in self.reasons
-            else f"{name}: {'used; ' if name in (self.chosen, PROC) else 'not needed; '}{told[name]}"
-            for name in NAMES
-        ]
+        lines = []
+        for name in NAMES:
+            use = "used" if name in (self.chosen, PROC) else "not needed"
+            lines.append(f"{name}: {self.reasons.get(name) or f'{use}; {told[name]}'}")
+        return lines
 
 
 def choose(wanted: str | None, *, attaches_to: int | None = None) -> Backends:
@@ -73,7 +72,9 @@ def _missing_strace(attaches_to: int | None) -> str | None:
     text = subprocess.run(["strace", "-V"], capture_output=True, text=True).stdout
     found = re.search(r"version (\d+)\.(\d+)", text)
     if not found or tuple(map(int, found.groups())) < OLDEST_STRACE:
-        return f"{text.splitlines()[0] if text else 'this strace'} is too old; 5.3 or later is needed"
+        return (
+            f"{text.splitlines()[0] if text else 'this strace'} is too old; 5.3 or later is needed"
+        )
     if attaches_to is not None and (tracer := processes.tracer_of(attaches_to)):
         return f"process {attaches_to} is traced already, by process {tracer}"
     if processes.tracer_of(os.getpid()):

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from tracing import files
@@ -119,7 +119,7 @@ class Parser:
         self,
         *,
         folder: str,
-        root: str = "",
+        host_path: Callable[[str], str] = str,
         path_of_fd: Mapping[tuple[int, int], str] | None = None,
         path_of_inode: Mapping[int, str] | None = None,
     ):
@@ -127,14 +127,14 @@ class Parser:
 
         Args:
           folder: where the command was started.
-          root: in front of every path, where this machine finds a container's files.
+          host_path: where this machine finds a path of a container.
           path_of_fd: (process, descriptor) -> path, of what was open before.
           path_of_inode: inode -> path, for page faults; files seen open are added.
         """
         self.num_lost_events = 0
         self.num_damaged_lines = 0
         self._folder = folder
-        self._root = root
+        self._host_path = host_path
         self._folders: dict[int, str] = {}
         self._paths = dict(path_of_fd or {})
         self._positions: dict[tuple[int, int], int] = {}
@@ -199,7 +199,7 @@ class Parser:
         }
 
     def _named(self, row: dict, path: str) -> tuple[str, dict]:
-        file_class = files.classify(path, seen_as=self._root + path)
+        file_class = files.classify(path, seen_as=self._host_path(path))
         return "file_ops", {**row, "path": path, "file_class": file_class}
 
     def _absolute(self, pid: int, path: str) -> str:
@@ -239,7 +239,7 @@ class Parser:
 
     def _note_inode(self, path: str) -> None:
         try:
-            self._path_of_inode[Path(self._root + path).stat().st_ino] = path
+            self._path_of_inode[Path(self._host_path(path)).stat().st_ino] = path
         except OSError:
             return  # removed since: its faults stay without a path
 

@@ -44,7 +44,7 @@ class Alignment:
 
     @property
     def drift_ns(self) -> int:
-        """How far the wall clock moved against the monotonic one from the first pair to the last."""
+        """How far the wall clock moved against the monotonic one from first to last pair."""
         return int(self._realtime_ahead[-1] - self._realtime_ahead[0])
 
     @property

@@ -63,6 +63,12 @@ def from_inspect(engine: str, text: str) -> Container | None:
     return Container(engine, found["Name"].lstrip("/"), pid, tuple(mounts))
 
 
+def signal(container: Container, name: str) -> None:
+    """Sends a signal to a container's first process, as its engine does it."""
+    command = [container.engine, "kill", f"--signal={name}", container.name]
+    subprocess.run(command, capture_output=True, timeout=30)
+
+
 def started_by(arguments: list[str]) -> tuple[str, str] | None:
     """(engine, name) if a command line runs a container with a name or an id file; else None."""
     if not arguments or Path(arguments[0]).name not in ENGINES or "run" not in arguments:
@@ -91,12 +97,18 @@ class Watcher(threading.Thread):
         self._wanted: set[tuple[str, str]] = set()
         self._seen: set[str] = set()
         self._done = threading.Event()
+        self._lock = threading.Lock()
 
     def run(self) -> None:
         """Looks ten times a second; does nothing on machines without an engine."""
         if not any(shutil.which(engine) for engine in ENGINES):
             return
         while not self._done.wait(POLL_S):
+            self.look()
+
+    def look(self) -> None:
+        """Looks once."""
+        with self._lock:
             self._look()
 
     def _look(self) -> None:
@@ -115,8 +127,6 @@ class Watcher(threading.Thread):
                 self._found(container)
 
     def stop(self) -> None:
-        """Looks a last time: a detached container may outlive the command by which it came."""
+        """Looks no more."""
         self._done.set()
-        if self.is_alive():
-            self.join()
-        self._look()
+        self.join()

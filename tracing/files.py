@@ -13,10 +13,12 @@ _BY_NAME = [
     (PIPES, r"^(pipe|socket|anon_inode|TCP|UDP|UNIX|NETLINK|unknown).*:|^/memfd:|^$"),
     (PSEUDO, r"^/(proc|sys|dev)(/|$)"),
     (LOGS, r"(/events\.out\.tfevents[^/]*|\.log|/metrics\.jsonl|/run\.json|/result_\d+\.txt)$"),
-    (CHECKPOINTS, r"ckpt-\d|\.data-\d{5}-of-\d{5}|\.index(\.tempstate\d+)?$|/checkpoint[^/]*$"),
-    (LIBRARIES, r"\.(so(\.[\d.]+)?|pyc?|pth)$|site-packages|^/(usr|lib|lib64|etc|opt)/|/lib/python3"),
+    (CHECKPOINTS, r"ckpt-\d|\.data-\d{5}-of-\d{5}|\.index(\.tempstate\d+)?$"),
+    (CHECKPOINTS, r"/checkpoint(\.tmp\w*)?$"),
+    (LIBRARIES, r"\.(so(\.[\d.]+)?|pyc?|pth)$|site-packages|/lib/python3"),
     (TFRECORDS, r"\.tfrecords?(\.|$)"),
 ]
+_SYSTEM_FOLDERS = re.compile(r"^/(usr|lib|lib64|etc|opt|bin|sbin)/")
 _COMPILED = [(name, re.compile(pattern)) for name, pattern in _BY_NAME]
 
 
@@ -31,7 +33,9 @@ def classify(path: str, *, seen_as: str | None = None) -> str:
     for name, pattern in _COMPILED:
         if pattern.search(path):
             return name
-    return TFRECORDS if holds_tfrecords(seen_as or path) else OTHER
+    if holds_tfrecords(seen_as or path):
+        return TFRECORDS
+    return LIBRARIES if _SYSTEM_FOLDERS.match(path) else OTHER
 
 
 def holds_tfrecords(path: str) -> bool:
@@ -39,7 +43,7 @@ def holds_tfrecords(path: str) -> bool:
     try:
         if not Path(path).is_file():
             return False
-        with open(path, "rb") as file:
+        with Path(path).open("rb") as file:
             head = file.read(12)
     except OSError:
         return False

@@ -18,7 +18,7 @@ def is_log(path: str | Path) -> bool:
 
 
 def event_rows(path: str | Path, *, begin_ns: int, end_ns: int) -> Iterator[dict]:
-    """The events of a log between two realtime stamps: a resumed run's earlier ones are not ours."""
+    """The events of a log between two realtime stamps: earlier ones are of another session."""
     with Path(path).open(encoding="utf-8", errors="replace") as file:
         for line in file:
             _, mark, text = line.partition(MARK)

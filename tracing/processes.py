@@ -1,5 +1,7 @@
 """Who belongs to the target: a process tree, containers' cgroups, as /proc tells them."""
 
+import contextlib
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -44,10 +46,20 @@ class Target:
         self._roots: set[int] = set()
         self._cgroups: set[str] = set()
         self._known: set[int] = set()
+        self._tracers: set[int] = set()
+        self._lock = threading.Lock()
 
     def add_tree(self, root: int) -> None:
         """Watches a process and all that it starts."""
         self._roots.add(root)
+
+    def tracers(self) -> list[int]:
+        """Those left out."""
+        return sorted(self._tracers)
+
+    def leave_out(self, tracer: int) -> None:
+        """Does not count a tracer that is the parent of what it traces."""
+        self._tracers.add(tracer)
 
     def add_container(self, pid: int) -> None:
         """Watches a container by its first process: its cgroup and its tree."""
@@ -58,6 +70,10 @@ class Target:
 
     def pids(self) -> list[int]:
         """Those that are there now."""
+        with self._lock:
+            return self._pids()
+
+    def _pids(self) -> list[int]:
         present = all_pids()
         parents = {pid: int(fields[1]) for pid in present if (fields := stat_fields(pid))}
         members = (self._known | self._roots) & parents.keys()
@@ -65,7 +81,7 @@ class Target:
             members |= {pid for pid in present if self._is_inside(cgroup_of(pid))}
         members |= _descendants(members, parents)
         self._known = members
-        return sorted(members)
+        return sorted(members - self._tracers)
 
     def _is_inside(self, cgroup: str | None) -> bool:
         return cgroup is not None and any(
@@ -92,6 +108,12 @@ def _descendants(members: Iterable[int], parents: dict[int, int]) -> set[int]:
     return found
 
 
+def tree(root: int) -> set[int]:
+    """A process and all that it has started, as far as their parents live."""
+    parents = {pid: int(fields[1]) for pid in all_pids() if (fields := stat_fields(pid))}
+    return {root} | _descendants({root}, parents)
+
+
 def arguments_of(pid: int) -> list[str]:
     """The command line; empty if the process is gone or a kernel thread."""
     try:
@@ -107,6 +129,16 @@ def threads_of(pid: int) -> list[int]:
         return [int(entry.name) for entry in (PROC / str(pid) / "task").iterdir()]
     except OSError:
         return []
+
+
+def open_paths(pid: int) -> list[tuple[int, str]]:
+    """(descriptor, path) of all that it holds open; empty if it is gone or not ours to see."""
+    found = []
+    with contextlib.suppress(OSError):
+        for descriptor in (PROC / str(pid) / "fd").iterdir():
+            with contextlib.suppress(OSError):
+                found.append((int(descriptor.name), str(descriptor.readlink())))
+    return found
 
 
 def tracer_of(pid: int) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tracing import clocks, files, gpus, processes
 from tracing.processes import PROC
+from tracing.tables import TableWriter
 
 INTERVAL_S = 1.0
 SECTOR_BYTES = 512  # of /proc/diskstats, whatever the device
@@ -141,7 +142,7 @@ def open_file_rows(pid: int) -> Iterator[dict]:
         return
     for descriptor in descriptors:
         try:
-            path = os.readlink(descriptor)
+            path = str(descriptor.readlink())
             if not path.startswith("/") or path.startswith(("/dev/", "/proc/")):
                 continue
             info = (folder / "fdinfo" / descriptor.name).read_text()
@@ -166,14 +167,18 @@ SYSTEM_TABLES: dict[str, Callable[[], Iterator[dict]]] = {
 
 
 class Sampler(threading.Thread):
-    """Fills `rows` (table -> rows) until stopped; the clocks are read each time as well."""
+    """Writes the tables of counters until stopped; the clocks are read each time as well."""
 
-    def __init__(self, target: processes.Target, *, interval_s: float = INTERVAL_S):
+    def __init__(self, target: processes.Target, folder: Path, *, interval_s: float = INTERVAL_S):
+        """Takes whom to watch, where the tables go, and the seconds between samples."""
         super().__init__(name="sampler", daemon=True)
-        self.rows: dict[str, list[dict]] = {
-            table: [] for table in [*SYSTEM_TABLES, "processes", "threads", "open_files", "gpus"]
+        self._tables = {
+            table: TableWriter(folder, table)
+            for table in [*SYSTEM_TABLES, "processes", "threads", "open_files", "gpus"]
         }
         self.pairs = [clocks.read_pair()]
+        self.tracer_cpu_ms: dict[int, int] = {}
+        """tracer -> what it has used: it is gone when the trace ends."""
         self.errors: list[str] = []
         self._target = target
         self._interval_s = interval_s
@@ -192,26 +197,43 @@ class Sampler(threading.Thread):
                 return
 
     def stop(self) -> None:
-        """Takes the last sample and the last pair of clocks."""
+        """Takes the last sample and the last pair of clocks, and completes the tables."""
         self._done.set()
         self.join()
         self._gpus.close()
         self.pairs.append(clocks.read_pair())
+        for table, writer in self._tables.items():
+            self._tried(table, writer.close)
+
+    def discard(self) -> None:
+        """Leaves no table; for a trace that did not begin."""
+        self._gpus.close()
+        for writer in self._tables.values():
+            writer.discard()
 
     def _sample(self) -> None:
         pair = clocks.read_pair()
         self.pairs.append(pair)
         stamps = {"monotonic_ns": pair.monotonic_ns, "realtime_ns": pair.realtime_ns}
         for table, read in [*SYSTEM_TABLES.items(), ("gpus", self._gpus.rows)]:
-            try:
-                self.rows[table] += [{**stamps, **row} for row in read()]
-            except (OSError, ValueError) as error:
-                # A machine without one of these files is traced without that table.
-                message = f"{table}: {error}"
-                if message not in self.errors:
-                    self.errors.append(message)
+            self._take(table, stamps, read)
         for pid in self._target.pids():
             if row := process_row(pid):
-                self.rows["processes"].append({**stamps, **row})
-                self.rows["threads"] += [{**stamps, **row} for row in thread_rows(pid)]
-                self.rows["open_files"] += [{**stamps, **row} for row in open_file_rows(pid)]
+                self._take("processes", stamps, lambda row=row: [row])
+                self._take("threads", stamps, lambda pid=pid: thread_rows(pid))
+                self._take("open_files", stamps, lambda pid=pid: open_file_rows(pid))
+        for pid in self._target.tracers():
+            if fields := processes.stat_fields(pid):
+                self.tracer_cpu_ms[pid] = (int(fields[11]) + int(fields[12])) * _MS_PER_TICK
+
+    def _take(self, table: str, stamps: dict, read) -> None:
+        self._tried(table, lambda: self._tables[table].write({**stamps, **row} for row in read()))
+
+    def _tried(self, table: str, action) -> None:
+        """A machine without some file, or without room, is traced without that table."""
+        try:
+            action()
+        except (OSError, ValueError) as error:
+            message = f"table {table}: {error}"
+            if message not in self.errors:
+                self.errors.append(message)

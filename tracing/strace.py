@@ -2,7 +2,7 @@
 
 import codecs
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from tracing import files
@@ -65,28 +65,28 @@ def _unescaped(text: str) -> str:
 
 
 class Parser:
-    """Turns strace's lines into rows; `num_damaged_lines` counts lines cut by a full disk or a kill."""
+    """Turns strace's lines into rows; `num_damaged_lines` counts those cut by a kill."""
 
     def __init__(
         self,
         *,
         process_of_thread: Mapping[int, int],
         folder: str,
-        root: str = "",
+        host_path: Callable[[str], str] = str,
     ):
         """Takes what the lines do not tell.
 
         Args:
           process_of_thread: from `threads_in`.
           folder: where the command was started.
-          root: in front of every path, where this machine finds a container's files.
+          host_path: where this machine finds a path of a container.
         """
         self.num_damaged_lines = 0
         self.num_calls_cut_short = 0
         self._process_of = process_of_thread
         self._folders: dict[int, str] = {}
         self._first_folder = folder
-        self._root = root
+        self._host_path = host_path
         self._unfinished: dict[int, tuple[int, str]] = {}
         self._positions: dict[tuple[int, int], int] = {}
 
@@ -180,7 +180,7 @@ class Parser:
         return {
             **row,
             "path": path,
-            "file_class": files.classify(path, seen_as=self._root + path),
+            "file_class": files.classify(path, seen_as=self._host_path(path)),
         }
 
     def _absolute(self, pid: int, path: str, folder: str | None = None) -> str:

@@ -1,7 +1,7 @@
 """The tables of a trace: names, columns, units, and how they are written and read."""
 
-import os
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -140,6 +140,18 @@ COLUMNS: Mapping[str, dict] = {
         "metadata": (pa.string(), "JSON, of the start"),
         "file": (_WORD, "the log"),
     },
+    "files": {
+        "path": (_WORD, "what it was called in the end, after renames"),
+        "file_class": (_WORD, "as in file_ops"),
+        "size_bytes": (pa.int64(), "bytes when the trace ended; null if it is gone"),
+        "num_opens": (pa.int64(), "opens that succeeded"),
+        "num_reads": (pa.int64(), "read calls of any kind"),
+        "read_bytes": (pa.int64(), "bytes that they returned"),
+        "passes": (pa.float64(), "read_bytes / size_bytes: how often it was read whole"),
+        "num_writes": (pa.int64(), "write calls of any kind"),
+        "written_bytes": (pa.int64(), "bytes that they took"),
+        "mapped_bytes": (pa.int64(), "bytes mapped into memory"),
+    },
     "clock_pairs": {
         "boottime_ns": (pa.int64(), "ns, CLOCK_BOOTTIME"),
         "uncertainty_ns": (pa.int64(), "ns within which the three were read"),
@@ -164,7 +176,8 @@ class TableWriter:
     Rows carry either stamp, or "boottime_ns"; the other one follows from the alignment.
     """
 
-    def __init__(self, folder: Path, table: str, alignment: Alignment):
+    def __init__(self, folder: Path, table: str, alignment: Alignment | None = None):
+        """Without an alignment all rows must carry both stamps."""
         self._path = folder / f"{table}.parquet"
         self._schema = schema(table)
         self._alignment = alignment
@@ -207,15 +220,30 @@ class TableWriter:
         return self
 
     def __exit__(self, kind, *rest) -> None:
-        try:
-            if kind is None:
-                self._flush()
-        finally:
-            self._writer.close()
         if kind is None:
-            os.replace(self._beside, self._path)
+            self.close()
         else:
-            self._beside.unlink(missing_ok=True)
+            self.discard()
+
+    def close(self) -> None:
+        """Writes what is left; the file appears.
+
+        Raises:
+          OSError: there is no room; nothing is left.
+        """
+        try:
+            self._flush()
+            self._writer.close()
+            self._beside.replace(self._path)
+        except BaseException:
+            self.discard()
+            raise
+
+    def discard(self) -> None:
+        """Leaves nothing."""
+        with contextlib.suppress(OSError):
+            self._writer.close()
+        self._beside.unlink(missing_ok=True)
 
 
 def write_table(folder: Path, table: str, rows: Iterable[dict], alignment: Alignment) -> None:
@@ -224,7 +252,11 @@ def write_table(folder: Path, table: str, rows: Iterable[dict], alignment: Align
         writer.write(rows)
 
 
-def read_table(folder: Path, table: str) -> pd.DataFrame:
-    """Reads a table; words come as plain strings."""
-    found = pq.read_table(folder / f"{table}.parquet").to_pandas()
+def read_table(folder: Path, table: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """Reads a table; words come as plain strings. A table that was not written is empty."""
+    path = folder / f"{table}.parquet"
+    names = list(columns) if columns else schema(table).names
+    if not path.exists():
+        return schema(table).empty_table().select(names).to_pandas()
+    found = pq.read_table(path, columns=names).to_pandas()
     return found.astype({n: object for n, t in found.dtypes.items() if str(t) == "category"})

@@ -1,0 +1,113 @@
+"""Traces a command, a container or a process; tracing/trace.sh calls this.
+
+Exit codes: the command's; 1 bad input or a trace that could not be written; 128 + n: signal n.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from tracing import backends, outputs, recorder
+from tracing.recorder import Request
+from tracing.recording import RAW, load
+from tracing.tracers import User
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tracing/trace.sh",
+        usage="%(prog)s [options] -- COMMAND...\n"
+        "       %(prog)s [options] --container NAME | --pid PID\n"
+        "       %(prog)s --convert FOLDER",
+        description="Records what a training run does to storage, memory, processors and GPUs.",
+    )
+    parser.add_argument("--output", type=Path, help="new folder; default: traces/DATE-TIME-PID")
+    parser.add_argument("--backend", choices=backends.NAMES, help="default: the best that works")
+    parser.add_argument("--container", help="trace a running container until it ends")
+    parser.add_argument("--engine", default="docker", help="whose container: docker or podman")
+    parser.add_argument("--pid", type=int, help="trace a running process and what it starts")
+    parser.add_argument(
+        "--interval_s", type=float, default=1.0, help="between samples of the counters"
+    )
+    parser.add_argument("--keep_raw", action="store_true", help="keep the tracer's own lines")
+    parser.add_argument("--convert", type=Path, metavar="FOLDER", help="finish a broken-off trace")
+    parser.add_argument("command", nargs="*", help=argparse.SUPPRESS)
+    return parser
+
+
+def _say(line: str) -> None:
+    # Standard output is the command's.
+    print(f"trace: {line}", file=sys.stderr, flush=True)
+
+
+def _user() -> User | None:
+    """For whom sudo works."""
+    if os.geteuid() != 0 or "SUDO_UID" not in os.environ:
+        return None
+    return User(os.environ["SUDO_USER"], int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"]))
+
+
+def _request(given: argparse.Namespace) -> Request:
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    return Request(
+        command=tuple(given.command),
+        pid=given.pid,
+        container=given.container,
+        engine=given.engine,
+        output=given.output or Path("traces") / name,
+        backend=given.backend,
+        interval_s=given.interval_s,
+        user=_user(),
+    )
+
+
+def _trace(given: argparse.Namespace) -> int:
+    request = _request(given)
+    recording = recorder.record(request, _say)
+    _convert(request.output, keep_raw=given.keep_raw)
+    return recording.exit_code or 0
+
+
+def _convert(folder: Path, *, keep_raw: bool) -> None:
+    _say("writing tables and pictures")
+    try:
+        for line in outputs.write_all(folder, load(folder)):
+            _say(line)
+        if not keep_raw:
+            shutil.rmtree(folder / RAW)
+    except (OSError, KeyboardInterrupt) as error:
+        reason = str(error) or "interrupted"
+        raise ValueError(
+            f"{folder}: {reason}; what was recorded lies in {folder / RAW}: make room, then "
+            f"tracing/trace.sh --convert {folder}"
+        ) from None
+    finally:
+        _give_to_user(folder)
+
+
+def _give_to_user(folder: Path) -> None:
+    user = _user()
+    if user is None:
+        return
+    above = [parent for parent in [folder.parent] if parent.name == "traces"]
+    for path in [folder, *folder.rglob("*"), *above]:
+        os.chown(path, user.uid, user.gid, follow_symlinks=False)
+
+
+def main() -> None:
+    """Takes one trace."""
+    given = _parser().parse_args()
+    try:
+        if given.convert:
+            _convert(given.convert, keep_raw=given.keep_raw)
+            return
+        sys.exit(_trace(given))
+    except (ValueError, OSError) as error:
+        sys.exit(f"trace: {error}")
+
+
+if __name__ == "__main__":
+    main()

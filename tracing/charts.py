@@ -1,0 +1,389 @@
+"""The pictures of a trace, as SVG text that can stand in a page."""
+
+import io
+from collections.abc import Callable
+from pathlib import PurePath
+
+import matplotlib
+
+matplotlib.use("Agg")  # no display is needed
+
+import numpy as np
+import pandas as pd
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from tracing import chrome, files
+from tracing.loaded import Loaded
+
+INK, MUTED, GRID, GREY = "#1c2733", "#5b6b7b", "#e3e8ee", "#b9c4cf"
+CLASS_COLORS = {
+    files.TFRECORDS: "#1f5fa8",
+    files.CHECKPOINTS: "#1b7f4b",
+    files.LOGS: "#d9822b",
+    files.LIBRARIES: "#8a63b8",
+    files.OTHER: "#8b98a5",
+}
+PHASE_COLORS = {
+    "init": "#e6eaef",
+    "block": "#dbe8f7",
+    "eval": "#fbe6cf",
+    "checkpoint": "#cfead9",
+}
+_RED = "#b3261e"
+_WIDTH_INCHES = 9.6
+_MOST_BINS = 300
+_SHORTEST_BIN_S = 0.05
+_MOST_FILES_DRAWN = 8
+_MOST_PROCESSES_DRAWN = 20
+_STYLE = {
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "trace",  # the same trace gives the same bytes
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "text.color": INK,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": GREY,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+}
+
+
+def _drawn(
+    draw: Callable[[np.ndarray], None],
+    alt: str,
+    *,
+    height_inches: float,
+    rows: int = 1,
+    columns: int = 1,
+) -> str:
+    with pyplot.rc_context(_STYLE):
+        figure, axes = pyplot.subplots(
+            rows, columns, figsize=(_WIDTH_INCHES, height_inches), layout="constrained",
+            squeeze=False, dpi=110,
+        )  # fmt: skip
+        draw(axes)
+        text = io.StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None})
+        pyplot.close(figure)
+    svg = text.getvalue()
+    svg = svg[svg.index("<svg") :]
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{alt}" ', 1)
+
+
+def _shade_phases(axes: Axes, trace: Loaded) -> list[Patch]:
+    present = []
+    for name, color in PHASE_COLORS.items():
+        spans = trace.spans[trace.spans["name"] == name]
+        for span in spans.itertuples():
+            # Above the ground, below the grid; a checkpoint lies over its block.
+            axes.axvspan(span.seconds, span.end_seconds, color=color, linewidth=0, zorder=0)
+        if len(spans):
+            present.append(Patch(color=color, label=name))
+    return present
+
+
+def _finish_time_axis(axes: Axes, trace: Loaded, *, has_label: bool = True) -> None:
+    axes.set_xlim(0, max(trace.seconds, 0.1))
+    if has_label:
+        axes.set_xlabel("seconds since the trace began")
+
+
+def _bins(trace: Loaded) -> np.ndarray:
+    width = max(trace.seconds / _MOST_BINS, _SHORTEST_BIN_S)
+    return np.arange(0, trace.seconds + width, width)
+
+
+def transfers_over_time(trace: Loaded) -> str | None:
+    """Reads and writes in MB/s by class of file, the phases shaded; None without calls."""
+    if trace.transfers.empty:
+        return None
+    bins = _bins(trace)
+
+    def draw(axes) -> None:
+        for row, (kind, verb) in enumerate([("read", "read"), ("write", "written")]):
+            place = axes[row, 0]
+            shades = _shade_phases(place, trace)
+            handles = _stacked(place, trace.transfers[trace.transfers["kind"] == kind], bins)
+            place.set_ylabel(f"{verb}, MB/s")
+            place.set_ylim(bottom=0)
+            _finish_time_axis(place, trace, has_label=row == 1)
+            place.legend(handles=handles + (shades if row == 0 else []), ncols=8,
+                         loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)  # fmt: skip
+
+    return _drawn(draw, "Bytes read and written over time", height_inches=4.6, rows=2)
+
+
+def _stacked(axes: Axes, transfers: pd.DataFrame, bins: np.ndarray) -> list[Patch]:
+    base, handles = np.zeros(len(bins) - 1), []
+    for name, color in CLASS_COLORS.items():
+        group = transfers[transfers["file_class"] == name]
+        if group.empty:
+            continue
+        moved, _ = np.histogram(group["seconds"], bins, weights=group["size_bytes"])
+        rate = moved / np.diff(bins) / 1e6
+        axes.stairs(base + rate, bins, baseline=base, fill=True, color=color, linewidth=0)
+        base = base + rate
+        handles.append(Patch(color=color, label=name))
+    return handles
+
+
+def counters_over_time(trace: Loaded) -> str | None:
+    """Reads and writes by the processes' own counters: what /proc alone can tell."""
+    processes = trace.table("processes").dropna(subset=["read_call_bytes"])
+    if processes["seconds"].nunique() < 2:
+        return None
+    columns = ["read_call_bytes", "storage_read_bytes", "write_call_bytes", "storage_written_bytes"]
+    # A process that has ended keeps what it had: its last counters are carried on.
+    wide = {c: processes.pivot_table(index="seconds", columns="pid", values=c) for c in columns}
+    totals = pd.DataFrame({c: table.ffill().sum(axis=1) for c, table in wide.items()})
+    rates = totals.diff().div(np.diff(totals.index, prepend=np.nan), axis=0).iloc[1:] / 1e6
+
+    def draw(axes) -> None:
+        for row, (calls, storage, verb) in enumerate(
+            [(columns[0], columns[1], "read"), (columns[2], columns[3], "written")]
+        ):
+            place = axes[row, 0]
+            shades = _shade_phases(place, trace)
+            blue, red = CLASS_COLORS[files.TFRECORDS], _RED
+            place.plot(rates.index, rates[calls], color=blue, label="by calls")
+            place.plot(rates.index, rates[storage], color=red, label="from or to storage")
+            place.set_ylabel(f"{verb}, MB/s")
+            place.set_ylim(bottom=0)
+            _finish_time_axis(place, trace, has_label=row == 1)
+            handles = [*place.get_lines(), *(shades if row == 0 else [])]
+            place.legend(handles=handles, ncols=8, loc="lower right", bbox_to_anchor=(1, 1),
+                         borderaxespad=0)  # fmt: skip
+
+    return _drawn(draw, "Bytes by the counters of the processes", height_inches=4.6, rows=2)
+
+
+def histograms(trace: Loaded) -> str | None:
+    """Sizes and latencies of reads and writes by class of file; None without calls."""
+    if trace.transfers.empty:
+        return None
+
+    def draw(axes) -> None:
+        for row, kind in enumerate(["read", "write"]):
+            calls = trace.transfers[trace.transfers["kind"] == kind]
+            sizes, latencies = axes[row]
+            _histogram(sizes, calls, "size_bytes", 2.0 ** np.arange(0, 31))
+            _histogram(latencies, calls, "latency_ns", 10 ** np.arange(2.0, 10.6, 0.25))
+            sizes.set_ylabel(f"{kind} calls")
+            sizes.xaxis.set_major_formatter(FuncFormatter(_bytes_text))
+            latencies.xaxis.set_major_formatter(FuncFormatter(_time_text))
+        axes[0, 0].set_title("request size", color=INK, fontsize=9)
+        axes[0, 1].set_title("latency, as the program saw it", color=INK, fontsize=9)
+        handles = [
+            Patch(color=color, label=name)
+            for name, color in CLASS_COLORS.items()
+            if (trace.transfers["file_class"] == name).any()
+        ]
+        axes[0, 1].figure.legend(handles=handles, ncols=5, loc="outside upper right")
+
+    return _drawn(draw, "Request sizes and latencies", height_inches=5, rows=2, columns=2)
+
+
+def _histogram(axes: Axes, calls: pd.DataFrame, column: str, bins: np.ndarray) -> None:
+    axes.set_xscale("log", base=2 if column == "size_bytes" else 10)
+    base = np.zeros(len(bins) - 1)
+    for name, color in CLASS_COLORS.items():
+        values = calls.loc[calls["file_class"] == name, column].dropna()
+        counts, _ = np.histogram(values, bins)
+        axes.stairs(base + counts, bins, baseline=base, fill=True, color=color, linewidth=0)
+        base = base + counts
+    used = np.flatnonzero(base)
+    low, high = (used[0], used[-1] + 1) if len(used) else (0, len(bins) - 1)
+    axes.set_xlim(bins[low], bins[high])
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _bytes_text(value: float, _=None) -> str:
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if value >= unit:
+            return f"{value / unit:g} {name}"
+    return f"{value:g} B"
+
+
+def _time_text(value: float, _=None) -> str:
+    for unit, name in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
+        if value >= unit:
+            return f"{value / unit:g} {name}"
+    return f"{value:g} ns"
+
+
+def offsets_over_time(trace: Loaded) -> str | None:
+    """Where in each TFRecord file is read when, the files most read first; None without reads."""
+    reads = trace.transfers
+    reads = reads[(reads["kind"] == "read") & (reads["file_class"] == files.TFRECORDS)]
+    reads = reads.dropna(subset=["offset_bytes"])
+    if reads.empty:
+        return None
+    by_bytes = reads.groupby("final_path")["size_bytes"].sum().sort_values(ascending=False)
+    drawn = sorted(by_bytes.index[:_MOST_FILES_DRAWN])
+
+    def draw(axes) -> None:
+        for row, path in enumerate(drawn):
+            place = axes[row, 0]
+            _shade_phases(place, trace)
+            of_file = reads[reads["final_path"] == path]
+            place.vlines(
+                of_file["seconds"],
+                of_file["offset_bytes"] / 1e6,
+                (of_file["offset_bytes"] + of_file["size_bytes"]) / 1e6,
+                color=CLASS_COLORS[files.TFRECORDS],
+                linewidth=1.2,
+                rasterized=len(of_file) > 2000,
+            )
+            place.set_ylim(bottom=0)
+            place.set_title(PurePath(path).name, loc="left", fontsize=8, color=INK, pad=2)
+            place.set_ylabel("MB")
+            is_last = row == len(drawn) - 1
+            _finish_time_axis(place, trace, has_label=is_last)
+            place.tick_params(labelbottom=is_last)
+
+    alt = "Read offsets over time per file"
+    return _drawn(draw, alt, height_inches=0.6 + 1.05 * len(drawn), rows=len(drawn))
+
+
+def num_tfrecord_files(trace: Loaded) -> tuple[int, int]:
+    """How many TFRecord files were read, and how many of them are drawn."""
+    reads = trace.transfers
+    reads = reads[(reads["kind"] == "read") & (reads["file_class"] == files.TFRECORDS)]
+    found = reads["final_path"].nunique()
+    return found, min(found, _MOST_FILES_DRAWN)
+
+
+def processors_and_memory(trace: Loaded) -> str | None:
+    """Processors of the machine, memory of the target and page cache; None without samples."""
+    percentages = np.array(list(chrome.cpu_percentages(trace)))
+    if not len(percentages):
+        return None
+    resident = trace.table("processes").groupby("seconds")["resident_bytes"].sum() / 1e9
+    memory = trace.table("memory")
+
+    def draw(axes) -> None:
+        above, below = axes[:, 0]
+        shades = _shade_phases(above, trace)
+        _shade_phases(below, trace)
+        seconds, user, system, iowait = percentages.T
+        areas = above.stackplot(
+            seconds, user, system, iowait, colors=["#1f5fa8", "#d9822b", _RED],
+            labels=["programs", "kernel", "waiting for I/O"], linewidth=0,
+        )  # fmt: skip
+        above.set_ylim(0, 100)
+        above.set_ylabel("all CPUs, %")
+        above.legend(handles=[*areas, *shades], ncols=8, loc="lower right",
+                     bbox_to_anchor=(1, 1), borderaxespad=0)  # fmt: skip
+        below.plot(resident.index, resident, color="#1f5fa8", label="resident, all of the target")
+        below.plot(memory["seconds"], memory["page_cache_bytes"] / 1e9, color="#1b7f4b",
+                   label="page cache, machine")  # fmt: skip
+        dirty = (memory["dirty_bytes"] + memory["writeback_bytes"]) / 1e9
+        below.plot(memory["seconds"], dirty, color=_RED, label="not yet written back")
+        below.set_ylabel("GB")
+        below.set_ylim(bottom=0)
+        below.legend(ncols=3, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
+        _finish_time_axis(above, trace, has_label=False)
+        _finish_time_axis(below, trace)
+
+    return _drawn(draw, "Processors and memory over time", height_inches=4.6, rows=2)
+
+
+def gpus(trace: Loaded) -> str | None:
+    """Each GPU's busy share and memory; None without GPUs."""
+    found = trace.table("gpus")
+    if found.empty:
+        return None
+
+    def draw(axes) -> None:
+        above, below = axes[:, 0]
+        for place in (above, below):
+            _shade_phases(place, trace)
+        for gpu, rows in found.groupby("gpu"):
+            above.plot(rows["seconds"], rows["busy_percent"], label=f"GPU {gpu}")
+            below.plot(rows["seconds"], rows["memory_used_bytes"] / 1e9, label=f"GPU {gpu}")
+        above.set_ylim(0, 100)
+        above.set_ylabel("busy, %")
+        below.set_ylim(bottom=0)
+        below.set_ylabel("memory used, GB")
+        above.legend(ncols=8, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
+        _finish_time_axis(above, trace, has_label=False)
+        _finish_time_axis(below, trace)
+
+    return _drawn(draw, "GPUs over time", height_inches=4.2, rows=2)
+
+
+def block_io(trace: Loaded) -> str | None:
+    """Block I/O of the machine: MB/s, and latency from issue to completion; None without any."""
+    found = trace.table("block_io")
+    if found.empty:
+        return None
+    bins = _bins(trace)
+
+    def draw(axes) -> None:
+        rates, latencies = axes[0]
+        _shade_phases(rates, trace)
+        for letter, name, color in (("R", "read", "#1f5fa8"), ("W", "written", "#d9822b")):
+            group = found[found["operation"].str.contains(letter)]
+            moved, _ = np.histogram(group["seconds"], bins, weights=group["size_bytes"])
+            rates.stairs(moved / np.diff(bins) / 1e6, bins, color=color, label=name)
+            latencies.hist(group["latency_ns"], 10 ** np.arange(3.0, 10.1, 0.25), color=color,
+                           alpha=0.7, label=name)  # fmt: skip
+        rates.set_ylabel("block devices, MB/s")
+        rates.set_ylim(bottom=0)
+        rates.legend()
+        _finish_time_axis(rates, trace)
+        latencies.set_xscale("log")
+        latencies.xaxis.set_major_formatter(FuncFormatter(_time_text))
+        latencies.set_xlabel("from issue to completion")
+        latencies.set_ylabel("requests")
+
+    return _drawn(draw, "Block I/O", height_inches=3, columns=2)
+
+
+def processes_over_time(trace: Loaded) -> str | None:
+    """When the processes that worked most lived; None if none was sampled."""
+    samples = trace.table("processes")
+    if samples.empty:
+        return None
+    by_pid = samples.groupby("pid")
+    found = by_pid.agg(first=("seconds", "min"), last=("seconds", "max"), user=("user_ms", "max"),
+                       system=("system_ms", "max"))  # fmt: skip
+    found["cpu_s"] = (found["user"] + found["system"]) / 1000
+    found = found.sort_values("cpu_s", ascending=False).head(_MOST_PROCESSES_DRAWN)
+    found = found.sort_values("first", ascending=False)
+    names = chrome.process_names(trace)
+
+    def draw(axes) -> None:
+        place = axes[0, 0]
+        _shade_phases(place, trace)
+        for row, process in enumerate(found.itertuples()):
+            width = max(process.last - process.first, trace.seconds / 300)
+            place.barh(row, width, left=process.first, height=0.6, color="#1f5fa8")
+            text = f"{_short(names.get(process.Index, '?'))}   {process.cpu_s:.1f} s CPU"
+            is_late = process.first > trace.seconds / 2
+            place.text(process.first + (width if is_late else 0), row + 0.36, text, fontsize=7,
+                       va="bottom", ha="right" if is_late else "left")  # fmt: skip
+        place.set_yticks([])
+        place.set_ylim(-0.6, len(found))
+        _finish_time_axis(place, trace)
+
+    alt = "Processes over time"
+    return _drawn(draw, alt, height_inches=0.9 + 0.27 * len(found))
+
+
+def _short(command: str) -> str:
+    words = [PurePath(word).name if "/" in word else word for word in command.split()[:5]]
+    text = " ".join(words)
+    # matplotlib reads a pair of dollar signs as mathematics.
+    return (text[:60] + "…" if len(text) > 60 else text).replace("$", r"\$")

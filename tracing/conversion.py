@@ -1,0 +1,140 @@
+"""From raw files to tables: calls, processes, block I/O, MLLOG events, spans, clocks."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+
+from tracing import backends, bpftrace, files, mllog, strace
+from tracing.clocks import Alignment
+from tracing.recording import RAW, RawFile, Recording
+from tracing.tables import TableWriter, read_table, write_table
+
+CALL_TABLES = ("file_ops", "process_events", "block_io")
+
+
+@dataclass
+class Losses:
+    """What a trace lacks, counted."""
+
+    lost_events: int = 0
+    """Events that bpftrace's buffers had no room for."""
+    lost_lines: int = 0
+    """Lines that the disk had no room for."""
+    damaged_lines: int = 0
+    """Lines that could not be understood."""
+    calls_cut_short: int = 0
+    """Calls whose return was never seen: their thread was killed within."""
+
+    def total(self) -> int:
+        """Everything that is missing for want of room or understanding."""
+        return self.lost_events + self.lost_lines + self.damaged_lines
+
+
+@dataclass
+class Locator:
+    """Where this machine finds the files that the traced programs name."""
+
+    of_path: dict[str, str] = field(default_factory=dict)
+
+    def within(self, raw_file: RawFile) -> Callable[[str], str]:
+        """The function from a path in one tracer's lines to this machine's path."""
+        if raw_file.container is None:
+            return str
+
+        def host_path(path: str) -> str:
+            return self.of_path.setdefault(path, raw_file.container.host_path(path))
+
+        return host_path
+
+    def find(self, path: str) -> Path:
+        """This machine's path of a path in the tables."""
+        return Path(self.of_path.get(path, path))
+
+
+def write_tables(trace: Path, recording: Recording) -> tuple[Losses, Locator]:
+    """Writes every table that the sampler has not written already.
+
+    Raises:
+      OSError: there is no room.
+    """
+    alignment = recording.alignment()
+    losses = Losses(lost_lines=recording.num_lost_lines)
+    locator = Locator()
+    with contextlib.ExitStack() as stack:
+        writers = {
+            table: stack.enter_context(TableWriter(trace, table, alignment))
+            for table in CALL_TABLES
+        }
+        for raw_file in recording.raw_files:
+            _convert(trace, recording, raw_file, writers, losses, locator)
+    _write_clock_pairs(trace, recording, alignment)
+    _write_mllog(trace, recording, alignment, locator)
+    return losses, locator
+
+
+def _convert(trace, recording: Recording, raw_file: RawFile, writers, losses, locator) -> None:
+    path = trace / RAW / raw_file.name
+    if not path.exists():
+        return  # the tracer ended before it began
+    where = {"folder": recording.folder, "host_path": locator.within(raw_file)}
+    if raw_file.container:
+        where["folder"] = "/"
+    if recording.backend == backends.STRACE:
+        with _lines(path) as lines:
+            threads = strace.threads_in(lines, raw_file.process_of_thread)
+        parser = strace.Parser(process_of_thread=threads, **where)
+    else:
+        paths = {(pid, fd): name for pid, fd, name in raw_file.path_of_fd}
+        parser = bpftrace.Parser(path_of_fd=paths, **where)
+    with _lines(path) as lines:
+        for table, row in parser.parse(lines):
+            writers[table].write([row])
+    losses.damaged_lines += parser.num_damaged_lines
+    losses.calls_cut_short += getattr(parser, "num_calls_cut_short", 0)
+    losses.lost_events += getattr(parser, "num_lost_events", 0)
+
+
+def _lines(path: Path):
+    return path.open(encoding="utf-8", errors="backslashreplace", newline="\n")
+
+
+def _write_clock_pairs(trace: Path, recording: Recording, alignment: Alignment) -> None:
+    names = ("monotonic_ns", "realtime_ns", "boottime_ns", "uncertainty_ns")
+    rows = ({name: getattr(pair, name) for name in names} for pair in recording.pairs)
+    write_table(trace, "clock_pairs", rows, alignment)
+
+
+def _write_mllog(trace: Path, recording: Recording, alignment: Alignment, locator) -> None:
+    events = list(_mllog_events(trace, recording, locator))
+    write_table(trace, "mllog", events, alignment)
+    spans = mllog.span_rows(events, end_ns=recording.end_ns)
+    for span in spans:
+        end = alignment.monotonic_from_realtime(span["end_realtime_ns"])
+        span["end_monotonic_ns"] = int(end)
+    write_table(trace, "spans", spans, alignment)
+
+
+def _mllog_events(trace: Path, recording: Recording, locator: Locator) -> Iterator[dict]:
+    seen = set()
+    for path in _written_logs(trace):
+        found = locator.find(path)
+        if not mllog.is_log(found):
+            continue
+        for event in mllog.event_rows(found, begin_ns=recording.begin_ns, end_ns=recording.end_ns):
+            # A log that was copied tells nothing new.
+            content = tuple(value for key, value in event.items() if key != "file")
+            if content not in seen:
+                seen.add(content)
+                yield {**event, "file": path}
+
+
+def _written_logs(trace: Path) -> list[str]:
+    """Paths of logs in the order in which they were first seen."""
+    operations = read_table(trace, "file_ops", ["path", "file_class", "kind", "error"])
+    written = operations[operations["kind"].isin(["create", "write"])]
+    sampled = read_table(trace, "open_files", ["path", "file_class"])
+    seen = pd.concat([written, sampled]) if len(written) else sampled
+    return list(dict.fromkeys(seen.loc[seen["file_class"] == files.LOGS, "path"]))

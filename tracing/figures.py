@@ -1,0 +1,231 @@
+"""The numbers of a trace: summary.json, and the table of files."""
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from tracing import files
+from tracing.loaded import TRANSFERS, Loaded
+
+FORMAT_VERSION = 1
+_MOST_FILES = 200
+_PERCENTILES = (50, 95, 99)
+_CHECKPOINT_FILE = re.compile(r"(?P<prefix>.*ckpt-(?P<step>\d+))\.(index|data-\d{5}-of-\d{5})$")
+
+
+def summary(trace: Loaded) -> dict:
+    """Everything that summary.json holds; README.md explains it."""
+    recording = trace.recording
+    alignment = recording.alignment()
+    return {
+        "format_version": FORMAT_VERSION,
+        "command": recording.command,
+        "folder": recording.folder,
+        "exit_code": recording.exit_code,
+        "ended_by": recording.ended_by,
+        "backend": recording.backend,
+        "notes": recording.notes,
+        "seconds": round(trace.seconds, 3),
+        "begin_realtime_ns": recording.begin_ns,
+        "begin_monotonic_ns": trace.begin_ns,
+        "clocks": {
+            "num_pairs": len(recording.pairs),
+            "drift_ns": alignment.drift_ns,
+            "error_bound_ns": alignment.error_bound_ns,
+        },
+        "losses": dict(vars(trace.losses)),
+        "tracer_cpu_seconds": recording.tracer_cpu_ms / 1000,
+        "machine": recording.machine,
+        "usage": _usage(trace),
+        "file_classes": {name: _of_class(trace, name) for name in files.CLASSES},
+        "files": list(_files_in_short(trace)),
+        "checkpoints": checkpoints(trace),
+        "phases": _phases(trace),
+    }
+
+
+def file_rows(trace: Loaded) -> Iterator[dict]:
+    """The rows of the table of files: each with what was done to it."""
+    operations = trace.operations
+    operations = operations[~operations["file_class"].isin([files.PIPES, files.PSEUDO])]
+    operations = operations[operations["error"].isna() & (operations["kind"] != "rename")]
+    for path, group in operations.groupby("final_path", sort=False):
+        reads, writes = (group[group["kind"] == kind] for kind in TRANSFERS)
+        read_bytes = int(reads["size_bytes"].sum())
+        size = _size_on_disk(trace, path)
+        yield {
+            "monotonic_ns": int(group["monotonic_ns"].iloc[0]),
+            "path": path,
+            "file_class": group["file_class"].iloc[0],
+            "size_bytes": size,
+            "num_opens": int(group["kind"].isin(["open", "create"]).sum()),
+            "num_reads": len(reads),
+            "read_bytes": read_bytes,
+            "passes": read_bytes / size if size else None,
+            "num_writes": len(writes),
+            "written_bytes": int(writes["size_bytes"].sum()),
+            "mapped_bytes": int(group.loc[group["kind"] == "map", "size_bytes"].sum()),
+        }
+
+
+def _size_on_disk(trace: Loaded, path: str) -> int | None:
+    try:
+        found = trace.locator.find(path)
+        return found.stat().st_size if found.is_file() else None
+    except OSError:
+        return None
+
+
+def _files_in_short(trace: Loaded) -> Iterator[dict]:
+    found = trace.table("files")
+    found = found[~found["file_class"].isin([files.LIBRARIES])]
+    moved = found["read_bytes"] + found["written_bytes"]
+    kept = found.loc[moved.sort_values(ascending=False).index[:_MOST_FILES]]
+    names = [name for name in kept.columns if not name.endswith("_ns") and name != "seconds"]
+    for row in kept[names].to_dict("records"):
+        yield {name: _plain(value) for name, value in row.items()}
+
+
+def _plain(value):
+    if value is None or (isinstance(value, float) and np.isnan(value)):
+        return None
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) > 1e3 else round(value, 4)
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _of_class(trace: Loaded, name: str) -> dict:
+    operations = trace.operations
+    operations = operations[operations["file_class"] == name]
+    succeeded = operations["error"].isna()
+    counts = operations[succeeded]["kind"].value_counts()
+    found = {
+        "num_opens": int(counts.get("open", 0) + counts.get("create", 0)),
+        "num_failed_calls": int((~succeeded).sum()),
+        "num_removed": int(counts.get("remove", 0)),
+        "mapped_bytes": int(operations.loc[operations["kind"] == "map", "size_bytes"].sum()),
+    }
+    for kind in TRANSFERS:
+        calls = operations[(operations["kind"] == kind) & succeeded]
+        past = "read" if kind == "read" else "written"
+        found[f"num_{kind}s"] = len(calls)
+        found[f"{past}_bytes"] = int(calls["size_bytes"].sum())
+        found[f"{kind}_size_bytes"] = percentiles(calls["size_bytes"], 1)
+        found[f"{kind}_latency_us"] = percentiles(calls["latency_ns"], 1e-3)
+    return found
+
+
+def percentiles(values: pd.Series, factor: float) -> dict[str, float] | None:
+    """Median, p95, p99 and maximum; None for no values."""
+    values = values.dropna()
+    if values.empty:
+        return None
+    found = np.percentile(values, _PERCENTILES) * factor
+    named = {f"p{p}": round(float(value), 3) for p, value in zip(_PERCENTILES, found)}
+    return named | {"max": round(float(values.max() * factor), 3)}
+
+
+def checkpoints(trace: Loaded) -> list[dict]:
+    """Each checkpoint written: its step, files and bytes, and the seconds that MLLOG tells."""
+    found: dict[str, dict] = {}
+    for row in trace.table("files").itertuples():
+        named = _CHECKPOINT_FILE.fullmatch(row.path)
+        if not named or not row.num_writes:
+            continue
+        entry = found.setdefault(
+            named["prefix"],
+            {"path": named["prefix"], "step": int(named["step"]), "num_files": 0,
+             "written_bytes": 0, "num_writes": 0},
+        )  # fmt: skip
+        entry["num_files"] += 1
+        entry["written_bytes"] += int(row.written_bytes)
+        entry["num_writes"] += int(row.num_writes)
+    for entry in found.values():
+        entry |= _times_of_checkpoint(trace, entry["path"])
+    return sorted(found.values(), key=lambda entry: (entry["path"], entry["step"]))
+
+
+def _times_of_checkpoint(trace: Loaded, prefix: str) -> dict:
+    transfers = trace.transfers
+    name = transfers["final_path"]
+    writes = transfers[name.str.startswith(f"{prefix}.") & (transfers["kind"] == "write")]
+    spans = trace.spans[trace.spans["name"] == "checkpoint"]
+    around = spans[
+        (spans["seconds"] - 0.001 <= writes["seconds"].min())
+        & (spans["end_seconds"] + 0.001 >= writes["seconds"].max())
+    ]
+    span = around.iloc[0] if len(around) else None
+    return {
+        "begin_seconds": round(float(writes["seconds"].min()), 3),
+        "writing_seconds": round(float(writes["latency_ns"].sum() / 1e9), 6),
+        "span_seconds": None if span is None else round(span["end_seconds"] - span["seconds"], 3),
+    }
+
+
+def _phases(trace: Loaded) -> list[dict]:
+    found = []
+    for span in trace.spans.itertuples():
+        inside = trace.transfers
+        inside = inside[inside["seconds"].between(span.seconds, span.end_seconds)]
+        found.append(
+            {
+                "name": span.name,
+                "begin_seconds": round(span.seconds, 3),
+                "seconds": round(span.end_seconds - span.seconds, 3),
+                "is_closed": bool(span.is_closed),
+                "read_bytes": _bytes_by_class(inside, "read"),
+                "written_bytes": _bytes_by_class(inside, "write"),
+            }
+        )
+    return found
+
+
+def _bytes_by_class(transfers: pd.DataFrame, kind: str) -> dict[str, int]:
+    of_kind = transfers[transfers["kind"] == kind]
+    return {name: int(n) for name, n in of_kind.groupby("file_class")["size_bytes"].sum().items()}
+
+
+def _usage(trace: Loaded) -> dict:
+    processes = trace.table("processes")
+    last = processes.groupby("pid").max(numeric_only=True)
+    together = processes.groupby("monotonic_ns").sum(numeric_only=True)
+    memory = trace.table("memory")
+    return {
+        "num_processes_sampled": len(last),
+        "most_threads": int(together["num_threads"].max()) if len(together) else 0,
+        "cpu_seconds": float((last["user_ms"] + last["system_ms"]).sum() / 1000),
+        "peak_resident_bytes": int(together["resident_bytes"].max()) if len(together) else 0,
+        "minor_faults": int(last["minor_faults"].sum()),
+        "major_faults": int(last["major_faults"].sum()),
+        "read_call_bytes": int(last["read_call_bytes"].sum()),
+        "write_call_bytes": int(last["write_call_bytes"].sum()),
+        "storage_read_bytes": int(last["storage_read_bytes"].sum()),
+        "storage_written_bytes": int(last["storage_written_bytes"].sum()),
+        "machine_cpu_busy_percent": _machine_busy_percent(trace.table("cpus")),
+        "page_cache_growth_bytes": _growth(memory, "page_cache_bytes"),
+        "disks": _growth_by_device(trace.table("disks"), ["read_bytes", "written_bytes"]),
+        "networks": _growth_by_device(trace.table("networks"), ["received_bytes", "sent_bytes"]),
+    }
+
+
+def _machine_busy_percent(cpus: pd.DataFrame) -> float | None:
+    if cpus.empty:
+        return None
+    by_cpu = cpus.groupby("cpu")
+    columns = ["user_ms", "system_ms", "iowait_ms", "idle_ms", "steal_ms"]
+    spent = (by_cpu[columns].last() - by_cpu[columns].first()).sum()
+    total = spent.sum()
+    busy = spent["user_ms"] + spent["system_ms"]
+    return round(100 * float(busy / total), 1) if total else None
+
+
+def _growth(table: pd.DataFrame, column: str) -> int | None:
+    return int(table[column].iloc[-1] - table[column].iloc[0]) if len(table) else None
+
+
+def _growth_by_device(table: pd.DataFrame, columns: list[str]) -> dict:
+    by_device = table.groupby("device")[columns]
+    grown = by_device.last() - by_device.first()
+    return {name: {c: int(row[c]) for c in columns} for name, row in grown.iterrows()}

@@ -1,0 +1,54 @@
+"""Everything that a trace leaves: tables, trace.json, summary.json, summary.html."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from tracing import chrome, conversion, figures, page
+from tracing.loaded import Loaded
+from tracing.recording import Recording
+from tracing.tables import write_table
+
+
+def write_all(folder: Path, recording: Recording) -> Iterator[str]:
+    """Writes all of it; yields lines that tell the user what came of it.
+
+    Raises:
+      OSError: there is no room; files are whole or absent.
+    """
+    losses, locator = conversion.write_tables(folder, recording)
+    trace = Loaded(folder, recording, losses, locator)
+    write_table(folder, "files", figures.file_rows(trace), recording.alignment())
+    num_left_out = chrome.write(trace, folder / "trace.json")
+    summary = figures.summary(trace) | {"calls_left_out_of_trace_json": num_left_out}
+    _write(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
+    _write(folder / "summary.html", page.page(trace, summary))
+    yield from _told(folder, summary)
+
+
+def _write(path: Path, text: str) -> None:
+    unfinished = path.with_name(path.name + ".unfinished")
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _told(folder: Path, summary: dict) -> Iterator[str]:
+    clocks, losses = summary["clocks"], summary["losses"]
+    yield (
+        f"{summary['seconds']:.1f} s; the wall clock drifted {clocks['drift_ns'] / 1000:.1f} µs "
+        f"against the monotonic one, stamps agree to ± {clocks['error_bound_ns'] / 1000:.1f} µs"
+    )
+    yield (
+        f"lost: {losses['lost_events']:,} events, {losses['lost_lines']:,} lines for want of room, "
+        f"{losses['damaged_lines']:,} not understood; {losses['calls_cut_short']:,} calls cut short"
+    )
+    for name, found in summary["file_classes"].items():
+        if found["read_bytes"] + found["written_bytes"]:
+            yield (
+                f"{name}: {found['read_bytes']:,} bytes read in {found['num_reads']:,} calls, "
+                f"{found['written_bytes']:,} written in {found['num_writes']:,}"
+            )
+    yield f"look at {folder / 'summary.html'}; open {folder / 'trace.json'} in ui.perfetto.dev"

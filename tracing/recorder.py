@@ -1,0 +1,238 @@
+"""Takes a trace: starts everything, waits, passes signals on, ends everything in order."""
+
+import contextlib
+import os
+import platform
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracing import backends, containers, processes, recording
+from tracing.containers import Container
+from tracing.processes import Target
+from tracing.recording import RAW, RawFile, Recording
+from tracing.sampling import INTERVAL_S, Sampler
+from tracing.tracers import Tracer, User
+
+_WAIT_S = 0.2
+_FROM_TERMINAL = 0x80  # SI_KERNEL: Ctrl-C, which the whole foreground group has received already
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_AWAITED = (*_STOPS, signal.SIGCHLD)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What to trace: a command, or what runs already."""
+
+    command: tuple[str, ...] = ()
+    pid: int | None = None
+    container: str | None = None
+    engine: str = "docker"
+    output: Path
+    backend: str | None = None
+    interval_s: float = INTERVAL_S
+    user: User | None = None
+    """For whom, under sudo."""
+
+    def __post_init__(self):
+        ways = [bool(self.command), self.pid is not None, self.container is not None]
+        if sum(ways) != 1:
+            raise ValueError("name one thing to trace: -- COMMAND..., --pid or --container")
+        if self.interval_s <= 0:
+            raise ValueError(f"--interval_s={self.interval_s} must be above 0")
+        if self.command and shutil.which(self.command[0]) is None:
+            raise ValueError(f"{self.command[0]}: no such command")
+        if self.pid is not None and not processes.is_running(self.pid):
+            raise ValueError(f"--pid={self.pid}: no such process")
+
+
+def record(request: Request, say: Callable[[str], None]) -> Recording:
+    """Takes the trace into a new folder; its raw files await their conversion.
+
+    Raises:
+      ValueError: bad input, or the folder is there already; nothing is left.
+      OSError: the folder cannot be made.
+    """
+    container = _asked_container(request)
+    attaches_to = container.pid if container else request.pid
+    found = backends.choose(request.backend, attaches_to=attaches_to)
+    for line in found.lines():
+        say(line)
+    try:
+        (request.output / RAW).mkdir(parents=True)
+    except FileExistsError:
+        raise ValueError(f"{request.output} is there already: name another folder") from None
+    try:
+        with tempfile.TemporaryDirectory(prefix="trace-") as pipes, _signals_blocked():
+            return _Recorder(request, found, Path(pipes), say).run(container)
+    except ValueError:
+        shutil.rmtree(request.output)
+        raise
+
+
+def _asked_container(request: Request) -> Container | None:
+    if request.container is None:
+        return None
+    if container := containers.inspect(request.engine, request.container):
+        return container
+    raise ValueError(f"--container={request.container}: {request.engine} runs no such container")
+
+
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Signals wait until they are asked for; the threads inherit this."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    try:
+        yield
+    finally:
+        # One that came in the last moment has no use any more.
+        while signal.sigtimedwait(_STOPS, 0):
+            pass
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Recorder:
+    """One trace under way."""
+
+    def __init__(self, request: Request, found: backends.Backends, pipes: Path, say):
+        self._request = request
+        self._say = say
+        self._target = Target()
+        self._raw = request.output / RAW
+        self._notes = found.lines()
+        self._tracer = Tracer(found.chosen, self._raw, pipes, self._target)
+        self._command = None
+        self._containers: list[Container] = []
+        self._ended_by: str | None = None
+
+    def run(self, container: Container | None) -> Recording:
+        """From the first to the last sample."""
+        sampler = Sampler(self._target, self._request.output, interval_s=self._request.interval_s)
+        try:
+            self._begin(container)
+        except BaseException:
+            sampler.discard()
+            raise
+        sampler.start()
+        watcher = containers.Watcher(self._target, self._note_container)
+        watcher.start()
+        try:
+            self._wait(watcher)
+        finally:
+            watcher.stop()
+            self._tracer.stop()
+            sampler.stop()
+        return self._finish(sampler)
+
+    def _begin(self, container: Container | None) -> None:
+        if self._request.command:
+            self._command = self._tracer.launch(self._request.command, self._request.user)
+        elif container:
+            self._note_container(container)
+        else:
+            self._target.add_tree(self._request.pid)
+            self._tracer.attach(self._target.pids())
+
+    def _note_container(self, container: Container) -> None:
+        self._target.add_container(container.pid)
+        self._containers.append(container)
+        inside = [pid for pid in self._target.pids() if _is_within(pid, container.pid)]
+        try:
+            self._tracer.attach(inside, container)
+        except ValueError as error:
+            if not self._command:
+                raise
+            self._note(f"container {container.name}: {error}; only its counters are recorded")
+            return
+        self._say(f"container {container.name}: its process {container.pid} is traced")
+
+    def _note(self, line: str) -> None:
+        self._notes.append(line)
+        self._say(line)
+
+    def _wait(self, watcher: containers.Watcher) -> None:
+        """Until the command has ended and its containers too, or a signal ends the trace."""
+        told = False
+        while True:
+            came = signal.sigtimedwait(_AWAITED, _WAIT_S)
+            if came and came.si_signo in _STOPS and self._stop_requested(came):
+                return
+            if self._command and self._command.poll() is None:
+                continue
+            if self._command and not told:
+                watcher.look()  # it may have started one in its last moment
+            if not self._still_runs():
+                return
+            if self._command and not told:
+                told = True
+                self._say("the command has ended; its container goes on, and so does the trace")
+
+    def _still_runs(self) -> bool:
+        if self._command:
+            return any(processes.is_running(container.pid) for container in self._containers)
+        return any(processes.is_running(pid) for pid in self._target.pids())
+
+    def _stop_requested(self, came: signal.struct_siginfo) -> bool:
+        """Passes a signal on; returns whether the trace ends at once."""
+        self._ended_by = signal.Signals(came.si_signo).name
+        if not self._command:
+            self._say("the trace ends; what it watched goes on")
+            return True
+        if self._command.poll() is None:
+            self._say(f"{self._ended_by}: waiting for the command to end")
+            if came.si_code != _FROM_TERMINAL:
+                self._signal_the_tree(came.si_signo)
+        else:
+            for container in self._containers:
+                containers.signal(container, self._ended_by)
+        return False
+
+    def _signal_the_tree(self, number: int) -> None:
+        """As a terminal does; containers hear of it from the client that runs them."""
+        for pid in processes.tree(self._command.pid):
+            if pid not in self._target.tracers():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
+    def _finish(self, sampler: Sampler) -> Recording:
+        code = self._command.wait() if self._command else None
+        self._notes.append(f"GPUs: {sampler.gpu_status}")
+        self._notes += sampler.errors + self._tracer.errors
+        found = Recording(
+            command=list(self._request.command),
+            folder=str(Path.cwd()),
+            exit_code=128 - code if code is not None and code < 0 else code,
+            ended_by=self._ended_by,
+            backend=self._tracer.chosen,
+            notes=self._notes,
+            raw_files=[
+                RawFile(s.file, s.container, s.process_of_thread, s.path_of_fd)
+                for s in self._tracer.sessions
+            ],
+            num_lost_lines=sum(s.collector.num_lost_lines for s in self._tracer.sessions),
+            tracer_cpu_ms=sum(sampler.tracer_cpu_ms.values()) + _own_cpu_ms(),
+            pairs=sampler.pairs,
+            machine=_machine(),
+        )
+        recording.save(found, self._request.output)
+        return found
+
+
+def _is_within(pid: int, root: int) -> bool:
+    return pid in processes.tree(root) or processes.cgroup_of(pid) == processes.cgroup_of(root)
+
+
+def _own_cpu_ms() -> int:
+    return round(1000 * time.process_time())
+
+
+def _machine() -> dict:
+    return {
+        "kernel": platform.release(),
+        "num_cpus": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGESIZE") * os.sysconf("SC_PHYS_PAGES"),
+    }

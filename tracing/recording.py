@@ -1,0 +1,89 @@
+"""What a trace leaves beside the tables for their making: recording.json in the folder raw/."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracing.clocks import Alignment, ClockPair
+from tracing.containers import Container
+
+RAW = "raw"
+_FILE = "recording.json"
+
+
+@dataclass(frozen=True)
+class RawFile:
+    """One tracer's lines, and what they do not tell."""
+
+    name: str
+    container: Container | None
+    process_of_thread: dict[int, int]
+    path_of_fd: list[tuple[int, int, str]]
+    """(process, descriptor, path) of what was open before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """A trace as it was taken."""
+
+    command: list[str]
+    """Empty if the trace was attached to what ran already."""
+    folder: str
+    """Where the command was started."""
+    exit_code: int | None
+    ended_by: str | None
+    """The signal that ended the trace early; None if it came to its end."""
+    backend: str
+    notes: list[str]
+    """What was used, what is missing, what went wrong: one line each."""
+    raw_files: list[RawFile]
+    num_lost_lines: int
+    """Lines for which the disk had no room."""
+    tracer_cpu_ms: int
+    pairs: list[ClockPair]
+    machine: dict
+
+    def alignment(self) -> Alignment:
+        """Of the clocks over the whole trace."""
+        return Alignment(self.pairs)
+
+    @property
+    def begin_ns(self) -> int:
+        """CLOCK_REALTIME."""
+        return self.pairs[0].realtime_ns
+
+    @property
+    def end_ns(self) -> int:
+        """CLOCK_REALTIME."""
+        return self.pairs[-1].realtime_ns
+
+
+def save(recording: Recording, trace: Path) -> None:
+    """Writes it into the trace's folder of raw files."""
+    text = json.dumps(dataclasses.asdict(recording))
+    (trace / RAW / _FILE).write_text(text, encoding="utf-8")
+
+
+def load(trace: Path) -> Recording:
+    """Reads it back.
+
+    Raises:
+      ValueError: the raw files are gone.
+    """
+    path = trace / RAW / _FILE
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} cannot be read ({error}): the raw files are needed") from None
+    raw_files = [_raw_file(**entry) for entry in found.pop("raw_files")]
+    pairs = [ClockPair(**pair) for pair in found.pop("pairs")]
+    return Recording(**found, raw_files=raw_files, pairs=pairs)
+
+
+def _raw_file(*, name, container, process_of_thread, path_of_fd) -> RawFile:
+    if container:
+        container["mounts"] = tuple(tuple(mount) for mount in container["mounts"])
+        container = Container(**container)
+    threads = {int(tid): pid for tid, pid in process_of_thread.items()}
+    return RawFile(name, container, threads, [tuple(entry) for entry in path_of_fd])

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Traces a command and everything that it starts, containers included:
+#
+#   tracing/trace.sh -- ./start_training.sh ...
+#   tracing/trace.sh -- make demo
+#   tracing/trace.sh --help
+#
+# tracing/README.md tells what is recorded and how to read it.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+python=${PYTHON:-$here/.venv/bin/python}
+[ -x "$python" ] || python=python3
+if ! "$python" -c 'import matplotlib, pyarrow, pandas' 2>/dev/null; then
+  echo "trace: $python lacks pyarrow, pandas or matplotlib: make setup, or pip install '.[tracing]'" >&2
+  exit 1
+fi
+# The command keeps the environment that it was given: no PYTHONPATH for our own sake.
+exec "$python" -c 'import sys; sys.path[0] = sys.argv.pop(1); from tracing.__main__ import main; main()' "$here" "$@"

@@ -1,0 +1,201 @@
+"""The tracer at work: strace or bpftrace beside the command and its containers, or nobody."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tracing import backends, bpftrace, processes, strace
+from tracing.collector import Collector
+from tracing.containers import Container
+from tracing.processes import Target
+
+_READY_WITHIN_S = 60.0
+_HOLD = ["/bin/sh", "-c", 'kill -STOP $$; exec "$@"', "sh"]
+
+
+@dataclass(frozen=True)
+class User:
+    """For whom a trace under sudo is made: the command runs as this user, the files are theirs."""
+
+    name: str
+    uid: int
+    gid: int
+
+
+@dataclass
+class Session:
+    """One process of a tracer, and what its lines do not tell."""
+
+    file: str
+    """In the folder of raw files."""
+    container: Container | None
+    process: subprocess.Popen
+    collector: Collector
+    process_of_thread: dict[int, int] = field(default_factory=dict)
+    path_of_fd: list[tuple[int, int, str]] = field(default_factory=list)
+    """(process, descriptor, path) of what was open before the session."""
+
+
+class Tracer:
+    """Starts the command under a tracer, attaches to containers, ends in order."""
+
+    def __init__(self, chosen: str, folder: Path, pipes: Path, target: Target):
+        """Takes the backend, the folder for raw lines, one for pipes, and whom to watch."""
+        self.chosen = chosen
+        self.sessions: list[Session] = []
+        self.errors: list[str] = []
+        self._folder = folder
+        self._pipes = pipes
+        self._target = target
+
+    def launch(self, command: Sequence[str], user: User | None) -> subprocess.Popen:
+        """Starts the command, traced from its first call; returns whom to wait for.
+
+        Raises:
+          OSError: there is no such command.
+          ValueError: the tracer does not start.
+        """
+        if self.chosen == backends.STRACE:
+            return self._launch_under_strace(command, user)
+        if self.chosen == backends.BPFTRACE:
+            return self._launch_beside_bpftrace(command, user)
+        process = _start(command, user)
+        self._target.add_tree(process.pid)
+        return process
+
+    def _launch_under_strace(self, command, user: User | None) -> subprocess.Popen:
+        pipe, collector, file = self._new_collector()
+        options = [*strace.options(pipe), *(["-u", user.name] if user else [])]
+        process = _start([*options, "--", *command], None)
+        collector.start()
+        self.sessions.append(Session(file, None, process, collector))
+        self._target.leave_out(process.pid)
+        self._target.add_tree(process.pid)
+        return process
+
+    def _launch_beside_bpftrace(self, command, user: User | None) -> subprocess.Popen:
+        process = _start([*_HOLD, *command], user)
+        self._target.add_tree(process.pid)
+        try:
+            while (processes.stat_fields(process.pid) or "Z")[0] not in "TZ":
+                time.sleep(0.001)
+            self._attach_bpftrace([process.pid], None, has_block_io=True)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        process.send_signal(signal.SIGCONT)
+        return process
+
+    def attach(self, pids: Sequence[int], container: Container | None = None) -> None:
+        """Traces processes that run already, and all that they start.
+
+        Raises:
+          ValueError: the tracer does not start.
+        """
+        if self.chosen == backends.BPFTRACE:
+            self._attach_bpftrace(pids, container, has_block_io=not self.sessions)
+        elif self.chosen == backends.STRACE:
+            self._attach_strace(pids, container)
+
+    def _attach_strace(self, pids: Sequence[int], container: Container | None) -> None:
+        pipe, collector, file = self._new_collector()
+        options = strace.options(pipe, can_filter=False)
+        errors = self._pipes / f"{file}.errors"
+        threads = {tid: pid for pid in pids for tid in processes.threads_of(pid)}
+        with errors.open("wb") as stderr:
+            arguments = [word for pid in pids for word in ("-p", str(pid))]
+            # In a group of its own: Ctrl-C is for the traced program, the tracer sees it through.
+            process = _start([*options, *arguments], None, stderr=stderr, process_group=0)
+        collector.start()
+        session = Session(file, container, process, collector, process_of_thread=threads)
+        self.sessions.append(session)
+        self._target.leave_out(process.pid)
+        while process.poll() is None and not any(
+            processes.tracer_of(pid) == process.pid for pid in pids if processes.is_running(pid)
+        ):
+            if not any(processes.is_running(pid) for pid in pids):
+                return
+            time.sleep(0.01)
+        if process.poll():
+            collector.finish()
+            raise ValueError(f"strace cannot attach: {_last_line(errors)}")
+
+    def _attach_bpftrace(self, pids, container: Container | None, *, has_block_io: bool) -> None:
+        events = bpftrace.event_folder()
+        programs = bpftrace.chosen_programs(events)
+        if not has_block_io:
+            programs.pop("block I/O", None)
+        pipe, collector, file = self._new_collector()
+        program = self._pipes / f"{file}.bt"
+        program.write_text(bpftrace.program_text(programs.values(), pids, events))
+        errors = self._pipes / f"{file}.errors"
+        with errors.open("wb") as stderr:
+            process = _start(
+                ["bpftrace", "-q", "-B", "line", "-o", str(pipe), str(program)],
+                None,
+                stderr=stderr,
+                process_group=0,
+                env=bpftrace.environment(),
+            )
+        collector.start()
+        self._target.leave_out(process.pid)
+        open_before = [(pid, fd, path) for pid in pids for fd, path in processes.open_paths(pid)]
+        self.sessions.append(Session(file, container, process, collector, path_of_fd=open_before))
+        if "calls" in programs:
+            self._await_readiness(process, self._folder / file, errors)
+
+    def _await_readiness(self, process: subprocess.Popen, file: Path, errors: Path) -> None:
+        deadline = time.monotonic() + _READY_WITHIN_S
+        while time.monotonic() < deadline and process.poll() is None:
+            if file.exists() and b"ready" in file.read_bytes()[:100]:
+                return
+            time.sleep(0.05)
+        self.stop()
+        reason = _last_line(errors) or f"it was not ready within {_READY_WITHIN_S:.0f} s"
+        raise ValueError(f"bpftrace does not start: {reason}")
+
+    def _new_collector(self) -> tuple[Path, Collector, str]:
+        file = f"{self.chosen}-{len(self.sessions)}.txt"
+        pipe = self._pipes / f"{file}.pipe"
+        return pipe, Collector(pipe, self._folder / file), file
+
+    def stop(self) -> None:
+        """Lets go of what still runs, and takes the last lines."""
+        for session in self.sessions:
+            if session.process.poll() is None:
+                # Both tracers detach on this signal; what they traced goes on.
+                session.process.send_signal(signal.SIGINT)
+        for session in self.sessions:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                session.process.wait(timeout=60)
+            if session.process.poll() is None:
+                session.process.kill()
+                session.process.wait()
+            session.collector.finish()
+
+
+def _start(command: Sequence[str], user: User | None, **more) -> subprocess.Popen:
+    whose = {}
+    if user:
+        whose = {"user": user.uid, "group": user.gid, "extra_groups": _groups_of(user)}
+    return subprocess.Popen(command, preexec_fn=_unblock_signals, **whose, **more)
+
+
+def _unblock_signals() -> None:
+    """The recorder waits for signals with a mask, which its children would inherit."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def _groups_of(user: User) -> list[int]:
+    return os.getgrouplist(user.name, user.gid)
+
+
+def _last_line(path: Path) -> str:
+    lines = path.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""
