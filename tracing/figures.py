@@ -1,5 +1,6 @@
 """The numbers of a trace: summary.json, and the table of files."""
 
+import contextlib
 import re
 from collections.abc import Iterator
 
@@ -11,6 +12,8 @@ from tracing.loaded import TRANSFERS, Loaded
 
 FORMAT_VERSION = 1
 _MOST_FILES = 200
+_MOST_FILES_OPENED = 8
+_MOST_RECORDS_PER_FILE = 5000
 _PERCENTILES = (50, 95, 99)
 _CHECKPOINT_FILE = re.compile(r"(?P<prefix>.*ckpt-(?P<step>\d+))\.(index|data-\d{5}-of-\d{5})$")
 
@@ -40,6 +43,7 @@ def summary(trace: Loaded) -> dict:
         "machine": recording.machine,
         "usage": _usage(trace),
         "file_classes": {name: _of_class(trace, name) for name in files.CLASSES},
+        "records": _records(trace),
         "files": list(_files_in_short(trace)),
         "checkpoints": checkpoints(trace),
         "phases": _phases(trace),
@@ -86,6 +90,24 @@ def _files_in_short(trace: Loaded) -> Iterator[dict]:
     names = [name for name in kept.columns if not name.endswith("_ns") and name != "seconds"]
     for row in kept[names].to_dict("records"):
         yield {name: _plain(value) for name, value in row.items()}
+
+
+def _records(trace: Loaded) -> dict | None:
+    """How long records are, by the first ones of a few files; None without files to look at."""
+    found = trace.table("files")
+    found = found[(found["file_class"] == files.TFRECORDS) & (found["size_bytes"] > 0)]
+    step = max(len(found) // _MOST_FILES_OPENED, 1)
+    lengths: list[int] = []
+    for path in sorted(found["path"])[::step]:
+        with contextlib.suppress(OSError):
+            lengths += files.record_lengths(trace.locator.find(path), _MOST_RECORDS_PER_FILE)
+    if not lengths:
+        return None
+    return {
+        "num_sampled": len(lengths),
+        "mean_bytes": round(float(np.mean(lengths)), 1),
+        "stdev_bytes": round(float(np.std(lengths)), 1),
+    }
 
 
 def _plain(value):

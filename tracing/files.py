@@ -59,3 +59,18 @@ def _masked_crc32c(data: bytes) -> int:
             crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
     crc ^= 0xFFFFFFFF
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def record_lengths(path: str | Path, most: int) -> list[int]:
+    """The lengths in bytes of a TFRecord file's first records, without length and CRCs.
+
+    Raises:
+      OSError: it cannot be read.
+    """
+    lengths = []
+    with Path(path).open("rb") as file:
+        while len(lengths) < most and len(head := file.read(12)) == 12:
+            [length] = struct.unpack("<Q", head[:8])
+            lengths.append(length)
+            file.seek(length + 4, 1)
+    return lengths
