@@ -21,6 +21,7 @@ from mlperf_bert.training import preflight
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.loop import Interrupted
 from mlperf_bert.training.offline import OfflineConfig, evaluate_checkpoints, write_result
+from mlperf_bert.training.profiling import ProfileWindow
 from mlperf_bert.training.run import TrainingRun
 from mlperf_bert.training.strategy import DeviceConfig
 
@@ -77,6 +78,9 @@ flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between checkpoints.
 flags.DEFINE_integer("keep_checkpoint_max", 5, "Checkpoints to keep; 0 = all.")
 flags.DEFINE_integer("iterations_per_loop", 1000, "At most so many steps in one device call.")
 flags.DEFINE_integer("log_every_steps", 10, "Steps between lines of metrics.jsonl.")
+flags.DEFINE_string(
+    "profile_steps", None, "First-last: TensorFlow's profiler runs during these steps."
+)
 flags.DEFINE_string("submission_org", "unnamed", "Organisation in the MLPerf log.")
 flags.DEFINE_string("submission_platform", "unnamed", "System in the MLPerf log.")
 flags.DEFINE_string("submission_status", "onprem", "onprem, cloud, preview or research.")
@@ -121,6 +125,7 @@ def _run_config() -> RunConfig:
         shape=_shape(),
         optimizer=_optimizer(),
         device=_device(),
+        profile_steps=ProfileWindow.parse(FLAGS.profile_steps) if FLAGS.profile_steps else None,
         submission=SubmissionInfo(
             org=FLAGS.submission_org,
             platform=FLAGS.submission_platform,

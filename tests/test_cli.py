@@ -58,6 +58,7 @@ RUN_PRETRAINING_FLAGS = {
     "check_initial_accuracy": False,
     "drop_caches": False,
     "log_every_steps": 10,
+    "profile_steps": None,
     "submission_org": "unnamed",
     "submission_platform": "unnamed",
     "submission_status": "onprem",
@@ -226,6 +227,14 @@ BAD_INPUTS = {
         lambda work: {"steps_per_update": 3},
         r"--num_train_steps=4 must be a multiple of --steps_per_update=3",
     ),
+    "profile of no steps": (
+        lambda work: {"profile_steps": "3"},
+        r"--profile_steps=3 must be two steps, the first and the last, as in 20-29",
+    ),
+    "profile behind the end": (
+        lambda work: {"profile_steps": "3-5"},
+        r"--profile_steps ends at 5, behind --num_train_steps=4",
+    ),
     "more GPUs than there are": (lambda work: {"num_gpus": 64}, r"--num_gpus=64, but TensorFlow"),
 }
 
@@ -264,6 +273,16 @@ def test_a_run_its_files_and_a_second_run_into_the_same_directory(repository, wo
     again = train(repository, work)
     assert again.returncode == 1 and "holds a finished run" in again.stderr
     assert before == {path: path.read_bytes() for path in out.iterdir()}
+
+
+def test_profile_of_some_steps(repository, work):
+    done = train(repository, work, profile_steps="2-3")
+    assert done.returncode == 0, done.stderr
+    [profile] = (work / "out" / "run" / "plugins" / "profile").glob("*/*.xplane.pb")
+    assert profile.stat().st_size > 10_000
+    lines = (work / "out" / "run" / "metrics.jsonl").read_text().splitlines()
+    steps = [json.loads(line)["step"] for line in lines if '"train"' in line]
+    assert steps == [1, 2, 3, 4]
 
 
 def test_a_run_on_a_sample_of_the_data_says_that_it_is_no_submission(repository, work):

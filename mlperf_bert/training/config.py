@@ -8,6 +8,7 @@ from mlperf_bert.mlperf.log import SubmissionInfo
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.optimization.optimizers import OptimizerConfig
 from mlperf_bert.training import strategy
+from mlperf_bert.training.profiling import ProfileWindow
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,8 @@ class RunConfig:
     """None: as the rules compute it."""
     drop_caches: bool
     """Empty the system's file caches before the run, and log whether that was possible."""
+    profile_steps: ProfileWindow | None
+    """None: TensorFlow's profiler stays off."""
     submission: SubmissionInfo
     device: strategy.DeviceConfig
 
@@ -63,6 +66,12 @@ class RunConfig:
             raise ValueError(
                 f"--num_train_steps={self.num_train_steps} must be a multiple of "
                 f"--steps_per_update={self.steps_per_update}: the last update would be lost"
+            )
+
+        if self.profile_steps and self.profile_steps.last > self.num_train_steps:
+            raise ValueError(
+                f"--profile_steps ends at {self.profile_steps.last}, behind "
+                f"--num_train_steps={self.num_train_steps}"
             )
 
     @property
@@ -92,7 +101,7 @@ class RunConfig:
         """What determines the computation: a run is resumed only with all of it equal."""
         elsewhere = (
             "output_dir eval_batch_size max_eval_steps save_checkpoints_steps iterations_per_loop "
-            "log_every_steps keep_checkpoint_max drop_caches submission"
+            "log_every_steps keep_checkpoint_max drop_caches profile_steps submission"
         )
         fields = dataclasses.asdict(self)
         return {name: value for name, value in fields.items() if name not in elsewhere.split()}

@@ -14,6 +14,7 @@ import tensorflow as tf
 from mlperf_bert.mlperf.log import Run
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.progress import Progress
+from mlperf_bert.training.profiling import StepProfiler
 from mlperf_bert.training.reporting import MetricsWriter
 from mlperf_bert.training.steps import LOSSES, Trainer
 
@@ -94,6 +95,7 @@ class TrainingLoop:
     save: Callable[[int], None]
     metrics: MetricsWriter
     progress: Progress
+    profiler: StepProfiler
     stop_request: StopRequest
 
     def run(self, iterator, run: Run, *, start_step: int) -> Outcome:
@@ -106,7 +108,7 @@ class TrainingLoop:
         step, accuracy = start_step, None
         self._start_block(run, step)
         while step < self.schedule.num_train_steps:
-            step = self._train_to(self.schedule.next_stop(step), step, iterator)
+            step = self._train_to(self._next_stop(step), step, iterator)
             run.samples = self._samples(step)
             if self.schedule.evaluation_is_due(step):
                 accuracy = self._evaluate(run, step)
@@ -129,14 +131,20 @@ class TrainingLoop:
     def _samples(self, step: int) -> int:
         return step * self.trainer.batch_size
 
+    def _next_stop(self, step: int) -> int:
+        stops = (self.schedule.next_stop(step), self.profiler.next_stop(step))
+        return min(stop for stop in stops if stop is not None)
+
     def _start_block(self, run: Run, step: int) -> None:
         num_steps = self.schedule.next_evaluation(step) - step
         run.block_start(self._samples(step), num_samples=self._samples(num_steps))
 
     def _train_to(self, stop: int, step: int, iterator) -> int:
+        self.profiler.begin_if_due(step)
         began = time.monotonic()
         history = self.trainer.train(iterator, tf.constant(stop - step)).numpy()
         seconds = time.monotonic() - began
+        self.profiler.end_if_due(stop)
         for offset, losses in enumerate(history.tolist()):
             if not math.isfinite(losses[0]):
                 raise FloatingPointError(

@@ -21,6 +21,7 @@ from mlperf_bert.training import evaluations, loop, preflight
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.evaluation import Evaluator
 from mlperf_bert.training.output import Result, process_start_time
+from mlperf_bert.training.profiling import StepProfiler
 from mlperf_bert.training.reporting import MetricsWriter
 from mlperf_bert.training.steps import Trainer
 
@@ -229,6 +230,7 @@ class TrainingRun:
                     description="training",
                 )
             ) as progress,
+            contextlib.closing(StepProfiler(config.profile_steps, config.output_dir)) as profiler,
             input_pipeline.damage_named([*self.files, *self.eval_files]),
         ):
             training = loop.TrainingLoop(
@@ -246,6 +248,7 @@ class TrainingRun:
                 save=self.state.save,
                 metrics=metrics,
                 progress=progress,
+                profiler=profiler,
                 stop_request=stop_request,
             )
             if start_step == 0 and not self.eval_files:

@@ -68,6 +68,7 @@ def config(tmp_path):
         target_accuracy=0.72,
         eval_interval_samples=None,
         drop_caches=False,
+        profile_steps=None,
         submission=SubmissionInfo(org="example", platform="box"),
         device=DeviceConfig(),
     )

@@ -1,0 +1,66 @@
+"""TensorFlow's profiler over a chosen window of steps."""
+
+import dataclasses
+from pathlib import Path
+
+import tensorflow as tf
+
+
+@dataclasses.dataclass(frozen=True)
+class ProfileWindow:
+    """Steps `first` to `last`, both included, counted from 1."""
+
+    first: int
+    last: int
+
+    @classmethod
+    def parse(cls, text: str) -> "ProfileWindow":
+        """Reads "first-last".
+
+        Raises:
+          ValueError: it is something else.
+        """
+        first, dash, last = text.partition("-")
+        if not (dash and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
+            raise ValueError(
+                f"--profile_steps={text} must be two steps, the first and the last, as in 20-29"
+            )
+        return cls(int(first), int(last))
+
+
+class StepProfiler:
+    """Profiles the steps of a window; what it finds goes to `output_dir`/plugins/profile.
+
+    TensorBoard's profile plugin reads it. A run that is resumed within the window profiles the
+    rest of it, one that is resumed behind it nothing.
+    """
+
+    def __init__(self, window: ProfileWindow | None, output_dir: str | Path):
+        """Without a window it does nothing."""
+        self._window = window
+        self._output_dir = str(output_dir)
+        self._is_running = False
+
+    def next_stop(self, step: int) -> int | None:
+        """The first step after `step` at which the window begins or ends."""
+        if self._window is None:
+            return None
+        return next((s for s in (self._window.first - 1, self._window.last) if s > step), None)
+
+    def begin_if_due(self, step: int) -> None:
+        """Call it before the steps after `step`."""
+        window = self._window
+        if window and not self._is_running and window.first - 1 <= step < window.last:
+            tf.profiler.experimental.start(self._output_dir)
+            self._is_running = True
+
+    def end_if_due(self, step: int) -> None:
+        """Call it after `step`."""
+        if self._is_running and step >= self._window.last:
+            self.close()
+
+    def close(self) -> None:
+        """Writes what was found so far, if the window has begun."""
+        if self._is_running:
+            self._is_running = False
+            tf.profiler.experimental.stop()
