@@ -59,10 +59,11 @@ def choose(wanted: str | None, *, attaches_to: int | None = None) -> Backends:
 
 
 def _missing_bpftrace() -> str | None:
+    is_root = os.geteuid() == 0
     return bpftrace.missing(
-        is_root=os.geteuid() == 0,
+        is_root=is_root,
         version_text=bpftrace.installed_version(),
-        events=bpftrace.event_folder(),
+        events=bpftrace.tracepoints() if is_root else frozenset(),
     )
 
 

@@ -1,6 +1,7 @@
 """bpftrace as a tracer: which programs fit the kernel, and their lines as rows."""
 
 import errno
+import heapq
 import os
 import re
 import shutil
@@ -14,6 +15,12 @@ from tracing.strace import KIND_OF
 PROGRAMS = Path(__file__).parent / "programs"
 OLDEST_VERSION = (0, 14)  # the first with comparisons of 64-bit arguments as the programs make them
 TRACEFS = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
+# In a mount name space of its own: nothing stays mounted.
+_WITH_TRACEFS = [
+    *["unshare", "--mount", "/bin/sh", "-c"],
+    f'mount -t tracefs nodev {TRACEFS[0]} && exec "$@"',
+    "sh",
+]
 PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 
 # what -> alternatives: (program, tracepoint it needs, kernels that have it), the best one first.
@@ -38,13 +45,23 @@ def version(text: str) -> tuple[int, ...]:
 
 def event_folder(roots: Iterable[Path] = TRACEFS) -> Path | None:
     """Where this kernel describes its tracepoints; None if it has none or hides them."""
-    for root in roots:
-        if (root / "events" / "syscalls").is_dir() or (root / "events" / "block").is_dir():
-            return root / "events"
-    return None
+    return next((r / "events" for r in roots if (r / "events" / "block").is_dir()), None)
 
 
-def missing(*, is_root: bool, version_text: str | None, events: Path | None) -> str | None:
+def command(*words: str) -> list[str]:
+    """A command line that sees the tracepoints, though tracefs be not mounted."""
+    return [*([] if event_folder() else _WITH_TRACEFS), *words]
+
+
+def tracepoints() -> frozenset[str]:
+    """All "category/name" of this kernel; empty if it has none, or hides them from us."""
+    folder = event_folder() or TRACEFS[0] / "events"
+    listing = ["find", str(folder), "-mindepth", "2", "-maxdepth", "2", "-type", "d"]
+    done = subprocess.run(command(*listing), capture_output=True, text=True)
+    return frozenset(line.removeprefix(f"{folder}/") for line in done.stdout.splitlines())
+
+
+def missing(*, is_root: bool, version_text: str | None, events: frozenset[str]) -> str | None:
     """Why bpftrace cannot serve here; None if it can."""
     if version_text is None:
         return "bpftrace is not installed"
@@ -53,8 +70,8 @@ def missing(*, is_root: bool, version_text: str | None, events: Path | None) -> 
         return f"{version_text.strip() or 'this bpftrace'} is too old; {oldest} or later is needed"
     if not is_root:
         return "it needs root; call tracing/trace.sh with sudo"
-    if events is None:
-        return "this kernel has no tracepoints (built without ftrace, or tracefs is not mounted)"
+    if not events:
+        return "this kernel has no tracepoints (built without ftrace), or hides them"
     if not chosen_programs(events):
         return "this kernel has none of the tracepoints in question"
     return None
@@ -67,12 +84,12 @@ def installed_version() -> str | None:
     return subprocess.run(["bpftrace", "--version"], capture_output=True, text=True).stdout
 
 
-def chosen_programs(events: Path) -> dict[str, str]:
+def chosen_programs(events: frozenset[str]) -> dict[str, str]:
     """what -> program, the first alternative whose tracepoint is there."""
     chosen = {}
     for what, alternatives in ALTERNATIVES.items():
         for program, tracepoint, _ in alternatives:
-            if (events / tracepoint).is_dir():
+            if tracepoint in events:
                 chosen[what] = program
                 break
     # Faults are filtered by the tree that the program of calls keeps.
@@ -81,7 +98,7 @@ def chosen_programs(events: Path) -> dict[str, str]:
     return chosen
 
 
-def program_text(programs: Iterable[str], pids: Iterable[int], events: Path) -> str:
+def program_text(programs: Iterable[str], pids: Iterable[int], events: frozenset[str]) -> str:
     """One program of several files; probes that this kernel lacks are taken out."""
     text = "\n".join((PROGRAMS / program).read_text() for program in programs)
     text = re.sub(r"^\s*//.*\n", "", text, flags=re.MULTILINE)
@@ -89,11 +106,14 @@ def program_text(programs: Iterable[str], pids: Iterable[int], events: Path) -> 
 
     def only_present(found: re.Match) -> str:
         probes = re.split(r",\s*", found["probes"])
-        kept = [p for p in probes if (events / "/".join(p.strip().split(":")[1:])).is_dir()]
+        kept = [p for p in probes if "/".join(p.strip().split(":")[1:]) in events]
         return ", ".join(kept) + found["rest"] if kept else ""
 
     pattern = r"^(?P<probes>tracepoint:[\w:]+(?:,\s*tracepoint:[\w:]+)*)(?P<rest>[^{]*\{[^}]*\}\n?)"
-    return re.sub(pattern, only_present, text, flags=re.MULTILINE)
+    text = re.sub(pattern, only_present, text, flags=re.MULTILINE)
+    # bpftrace allows one END; without it, maps would be printed behind the last event.
+    ends = re.findall(r"^END \{(.*)\}\n", text, flags=re.MULTILINE)
+    return re.sub(r"^END .*\n", "", text, flags=re.MULTILINE) + f"END {{{''.join(ends)}}}\n"
 
 
 def environment() -> dict[str, str]:
@@ -110,6 +130,14 @@ def environment() -> dict[str, str]:
 
 _LOST = re.compile(r"Lost (\d+) events")
 _ERRNO_BITS = 4096
+_MOST_EVENTS_OUT_OF_ORDER = 20_000
+
+# word -> number of fields, which of them are text, and which is the latency.
+_NUM_FIELDS = {"fork": 4, "exec": 4, "exit": 3, "call": 9, "open": 7, "path": 6, "rename": 6,
+               "copy": 8, "fault": 6, "block": 8}  # fmt: skip
+_TEXTS = {"fork": (), "exec": (3,), "exit": (), "call": (3,), "open": (3,), "path": (3,),
+          "rename": (3,), "copy": (3,), "fault": (), "block": (6, 7)}  # fmt: skip
+_LATENCY = {"call": 4, "open": 4, "path": 4, "rename": 4, "copy": 4, "block": 5}
 
 
 class Parser:
@@ -139,6 +167,9 @@ class Parser:
         self._paths = dict(path_of_fd or {})
         self._positions: dict[tuple[int, int], int] = {}
         self._path_of_inode = dict(path_of_inode or {})
+        self._unborn: dict[int, dict] = {}
+        self._name_of: dict[int, str] = {}
+        self._new_name_of: dict[int, str] = {}
         self._handlers = {
             "fork": self._fork, "exec": self._exec, "exit": self._exit, "call": self._call,
             "open": self._open, "path": self._path, "rename": self._rename,
@@ -146,37 +177,82 @@ class Parser:
         }  # fmt: skip
 
     def parse(self, lines: Iterable[str]) -> Iterator[tuple[str, dict]]:
-        """Yields (table, row); the stamps are CLOCK_BOOTTIME's."""
+        """Yields (table, row) in order of time; the stamps are CLOCK_BOOTTIME's."""
+        for word, fields in self._in_order(self._events(lines)):
+            yield from self._born(word, fields)
+            if word == "copy":
+                yield from self._copy(*fields)
+            elif found := self._handlers[word](*fields):
+                yield found
+        yield from (("process_events", row) for row in self._unborn.values())
+
+    def _events(self, lines: Iterable[str]) -> Iterator[tuple[int, str, list]]:
+        """(stamp of its end, word, fields) of every event; names are joined with their calls."""
         for line in lines:
             if lost := _LOST.search(line):
                 self.num_lost_events += int(lost[1])
                 continue
             word, *fields = line.rstrip("\n").split("\t")
-            if word not in self._handlers:
-                # Empty lines and "ready" are the programs' own; the rest was cut.
-                self.num_damaged_lines += bool(fields)
-                continue
             try:
-                found = self._handlers[word](*fields)
-            except (TypeError, ValueError):
+                if word == "name":
+                    self._name_of[int(fields[0])] = fields[1]
+                elif word == "new_name":
+                    self._new_name_of[int(fields[0])] = fields[1]
+                elif word in _NUM_FIELDS:
+                    yield self._event(word, fields)
+                else:
+                    # Empty lines and "ready" are the programs' own; the rest was cut.
+                    self.num_damaged_lines += bool(fields)
+            except (IndexError, ValueError):
                 self.num_damaged_lines += 1
-                continue
-            if found:
-                yield found
+
+    def _event(self, word: str, fields: list[str]) -> tuple[int, str, list]:
+        if len(fields) != _NUM_FIELDS[word]:
+            raise ValueError
+        is_number = [number for number in range(len(fields)) if number not in _TEXTS[word]]
+        values = [int(f) if n in is_number else f for n, f in enumerate(fields)]
+        end = values[0] + (values[_LATENCY[word]] if word in _LATENCY else 0)
+        if word in ("open", "path", "rename"):
+            values.append(self._name_of.pop(values[2], None))
+        if word == "rename":
+            values.append(self._new_name_of.pop(values[2], None))
+        return end, word, values
 
     @staticmethod
-    def _stamps(began: str, pid: str, tid: str) -> dict:
-        return {"boottime_ns": int(began), "pid": int(pid), "tid": int(tid)}
+    def _in_order(events: Iterable[tuple[int, str, list]]) -> Iterator[tuple[str, list]]:
+        """Each processor has its own buffer: what came earlier may be told later."""
+        waiting: list[tuple[int, int, str, list]] = []
+        for number, (end, word, values) in enumerate(events):
+            heapq.heappush(waiting, (end, number, word, values))
+            if len(waiting) > _MOST_EVENTS_OUT_OF_ORDER:
+                yield heapq.heappop(waiting)[2:]
+        while waiting:
+            yield heapq.heappop(waiting)[2:]
 
-    def _fork(self, began, pid, tid, child):
-        parent, child = int(pid), int(child)
+    def _born(self, word: str, values: list) -> Iterator[tuple[str, dict]]:
+        """A fork tells neither thread nor process: the first event of the child's own does."""
+        if word == "block" or (row := self._unborn.pop(values[2], None)) is None:
+            return
+        pid, tid = values[1:3]
+        if pid != tid:
+            row |= {"event": "thread", "pid": pid}
+        else:
+            self._inherit(row["parent_pid"], pid)
+        yield "process_events", row
+
+    def _inherit(self, parent: int, child: int) -> None:
         for (owner, fd), path in list(self._paths.items()):
             if owner == parent:
                 self._paths.setdefault((child, fd), path)
         self._folders[child] = self._folders.get(parent, self._folder)
-        # A thread and a process are told apart later: a thread's calls come with its process's pid.
-        row = {"tid": child, "event": "process", "parent_pid": parent}
-        return "process_events", {**self._stamps(began, str(child), tid), **row}
+
+    @staticmethod
+    def _stamps(began: int, pid: int, tid: int) -> dict:
+        return {"boottime_ns": began, "pid": pid, "tid": tid}
+
+    def _fork(self, began, pid, tid, child):
+        row = {"event": "process", "parent_pid": pid}
+        self._unborn[child] = {**self._stamps(began, child, child), **row}
 
     def _exec(self, began, pid, tid, program):
         row = {"event": "exec", "detail": program}
@@ -187,13 +263,12 @@ class Parser:
 
     def _row(self, began, pid, tid, probe, latency, result) -> dict:
         call = probe.rpartition("sys_exit_")[2]
-        result = int(result)
         failed = -_ERRNO_BITS < result < 0
         return {
             **self._stamps(began, pid, tid),
             "kind": KIND_OF.get(call),
             "operation": call,
-            "latency_ns": int(latency),
+            "latency_ns": latency,
             "size_bytes": 0,
             "error": errno.errorcode.get(-result, str(-result)) if failed else None,
         }
@@ -202,19 +277,21 @@ class Parser:
         file_class = files.classify(path, seen_as=self._host_path(path))
         return "file_ops", {**row, "path": path, "file_class": file_class}
 
-    def _absolute(self, pid: int, path: str) -> str:
+    def _absolute(self, pid: int, path: str | None) -> str:
+        if path is None:
+            return "unknown:"  # the line with the name was lost
         folder = self._folders.get(pid, self._folder)
         return path if path.startswith("/") else f"{folder.rstrip('/')}/{path}"
 
     def _call(self, began, pid, tid, probe, latency, result, fd, wanted, offset):
         row = self._row(began, pid, tid, probe, latency, result)
-        place, result = (int(pid), int(fd)), int(result)
+        place = (pid, fd)
         path = self._paths.get(place, "unknown:")
         moved = 0 if row["error"] else result
         if row["kind"] in ("read", "write"):
-            row |= {"size_bytes": moved, "requested_bytes": int(wanted) if wanted != "-1" else None}
-            row["offset_bytes"] = int(offset) if offset != "-1" else self._positions.get(place)
-            if offset == "-1" and place in self._positions:
+            row |= {"size_bytes": moved, "requested_bytes": None if wanted == -1 else wanted}
+            row["offset_bytes"] = self._positions.get(place) if offset == -1 else offset
+            if offset == -1 and place in self._positions:
                 self._positions[place] += moved
         elif row["kind"] == "seek" and not row["error"]:
             self._positions[place] = row["offset_bytes"] = result
@@ -223,16 +300,22 @@ class Parser:
             self._positions.pop(place, None)
         return self._named(row, path)
 
-    def _open(self, began, pid, tid, probe, latency, result, flags, path):
+    def _copy(self, began, pid, tid, probe, latency, result, source, target):
         row = self._row(began, pid, tid, probe, latency, result)
-        path = self._absolute(int(pid), path)
-        if int(flags) & os.O_CREAT:
+        row |= {"operation": row["operation"].removesuffix("64"), "size_bytes": max(result, 0)}
+        for kind, fd in (("read", source), ("write", target)):
+            yield self._named({**row, "kind": kind}, self._paths.get((pid, fd), "unknown:"))
+
+    def _open(self, began, pid, tid, probe, latency, result, flags, name):
+        row = self._row(began, pid, tid, probe, latency, result)
+        path = self._absolute(pid, name)
+        if flags & os.O_CREAT:
             row["kind"] = "create"
         if not row["error"]:
-            place = (int(pid), int(result))
+            place = (pid, result)
             self._paths[place] = path
             self._positions.pop(place, None)
-            if not int(flags) & os.O_APPEND:
+            if not flags & os.O_APPEND:
                 self._positions[place] = 0
             self._note_inode(path)
         return self._named(row, path)
@@ -243,35 +326,35 @@ class Parser:
         except OSError:
             return  # removed since: its faults stay without a path
 
-    def _path(self, began, pid, tid, probe, latency, result, path):
+    def _path(self, began, pid, tid, probe, latency, result, name):
         row = self._row(began, pid, tid, probe, latency, result)
-        path = self._absolute(int(pid), path)
+        path = self._absolute(pid, name)
         if row["operation"] == "chdir":
             if not row["error"]:
-                self._folders[int(pid)] = path
+                self._folders[pid] = path
             return None
         return self._named(row, path)
 
-    def _rename(self, began, pid, tid, probe, latency, result, path, new_path):
+    def _rename(self, began, pid, tid, probe, latency, result, name, new_name):
         row = self._row(began, pid, tid, probe, latency, result)
-        row["new_path"] = self._absolute(int(pid), new_path)
-        return self._named(row, self._absolute(int(pid), path))
+        row["new_path"] = self._absolute(pid, new_name)
+        return self._named(row, self._absolute(pid, name))
 
     def _fault(self, began, pid, tid, device, inode, page):
         row = {**self._stamps(began, pid, tid), "kind": "fault", "operation": "page_fault"}
-        row |= {"offset_bytes": int(page) * PAGE_BYTES, "size_bytes": PAGE_BYTES}
-        return self._named(row, self._path_of_inode.get(int(inode), f"unknown:inode {inode}"))
+        row |= {"offset_bytes": page * PAGE_BYTES, "size_bytes": PAGE_BYTES}
+        return self._named(row, self._path_of_inode.get(inode, f"unknown:inode {inode}"))
 
     @staticmethod
     def _block(began, pid, device, sector, size, latency, operation, command):
-        device = int(device)  # the kernel's dev_t: 12 bits of major, 20 of minor
         return "block_io", {
-            "boottime_ns": int(began),
-            "pid": int(pid),
+            "boottime_ns": began,
+            "pid": pid,
             "command": command,
+            # The kernel's dev_t: 12 bits of major, 20 of minor.
             "device": f"{device >> 20}:{device & 0xFFFFF}",
             "operation": operation,
-            "sector": int(sector),
-            "size_bytes": int(size),
-            "latency_ns": int(latency),
+            "sector": sector,
+            "size_bytes": size,
+            "latency_ns": latency,
         }

@@ -1,6 +1,7 @@
 """The pictures of a trace, as SVG text that can stand in a page."""
 
 import io
+import re
 from collections.abc import Callable
 from pathlib import PurePath
 
@@ -77,6 +78,7 @@ def _drawn(
         pyplot.close(figure)
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     return svg.replace("<svg ", f'<svg role="img" aria-label="{alt}" ', 1)
 
 

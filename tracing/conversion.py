@@ -3,12 +3,11 @@
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-
-import pandas as pd
+from pathlib import Path, PurePath
 
 from tracing import backends, bpftrace, files, mllog, strace
 from tracing.clocks import Alignment
+from tracing.containers import Container
 from tracing.recording import RAW, RawFile, Recording
 from tracing.tables import TableWriter, read_table, write_table
 
@@ -37,6 +36,7 @@ class Losses:
 class Locator:
     """Where this machine finds the files that the traced programs name."""
 
+    containers: list[Container] = field(default_factory=list)
     of_path: dict[str, str] = field(default_factory=dict)
 
     def within(self, raw_file: RawFile) -> Callable[[str], str]:
@@ -51,6 +51,8 @@ class Locator:
 
     def find(self, path: str) -> Path:
         """This machine's path of a path in the tables."""
+        if path not in self.of_path and self.containers and not Path(path).exists():
+            self.of_path[path] = self.containers[0].host_path(path)
         return Path(self.of_path.get(path, path))
 
 
@@ -62,7 +64,7 @@ def write_tables(trace: Path, recording: Recording) -> tuple[Losses, Locator]:
     """
     alignment = recording.alignment()
     losses = Losses(lost_lines=recording.num_lost_lines)
-    locator = Locator()
+    locator = Locator(recording.containers)
     with contextlib.ExitStack() as stack:
         writers = {
             table: stack.enter_context(TableWriter(trace, table, alignment))
@@ -119,7 +121,7 @@ def _write_mllog(trace: Path, recording: Recording, alignment: Alignment, locato
 
 def _mllog_events(trace: Path, recording: Recording, locator: Locator) -> Iterator[dict]:
     seen = set()
-    for path in _written_logs(trace):
+    for path in _written_logs(trace, locator):
         found = locator.find(path)
         if not mllog.is_log(found):
             continue
@@ -131,10 +133,14 @@ def _mllog_events(trace: Path, recording: Recording, locator: Locator) -> Iterat
                 yield {**event, "file": path}
 
 
-def _written_logs(trace: Path) -> list[str]:
-    """Paths of logs in the order in which they were first seen."""
-    operations = read_table(trace, "file_ops", ["path", "file_class", "kind", "error"])
-    written = operations[operations["kind"].isin(["create", "write"])]
-    sampled = read_table(trace, "open_files", ["path", "file_class"])
-    seen = pd.concat([written, sampled]) if len(written) else sampled
-    return list(dict.fromkeys(seen.loc[seen["file_class"] == files.LOGS, "path"]))
+def _written_logs(trace: Path, locator: Locator) -> list[str]:
+    """Paths of logs in the order in which they were first seen, under their last names."""
+    operations = read_table(trace, "file_ops", ["path", "new_path", "kind"])
+    written = operations[operations["kind"].isin(["create", "write", "rename"])]
+    sampled = read_table(trace, "open_files", ["path"])
+    folders = {str(PurePath(path).parent) for path in sampled["path"]}
+    # Samples do not tell renames: a log may have got its name between two of them.
+    beside = [f"{folder}/{log.name}" for folder in sorted(folders)
+              for log in sorted(locator.find(folder).glob("*.log"))]  # fmt: skip
+    seen = [*written["new_path"].dropna(), *written["path"].dropna(), *beside]
+    return [path for path in dict.fromkeys(seen) if files.classify(path) == files.LOGS]

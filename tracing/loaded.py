@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from tracing import files
 from tracing.conversion import Locator, Losses
 from tracing.recording import Recording
 from tracing.tables import read_table
@@ -35,7 +36,14 @@ class Loaded:
     def operations(self) -> pd.DataFrame:
         """file_ops with `final_path`: what a file was called in the end, after renames."""
         found = self.table("file_ops")
-        return found.assign(final_path=_final_paths(found))
+        found = found.assign(final_path=_final_paths(found))
+        renamed = found["final_path"] != found["path"]
+        # A checkpoint is written under another name, and is a checkpoint nevertheless.
+        found.loc[renamed, "file_class"] = found.loc[renamed, "final_path"].map(self._class_of)
+        return found
+
+    def _class_of(self, path: str) -> str:
+        return files.classify(path, seen_as=str(self.locator.find(path)))
 
     @functools.cached_property
     def transfers(self) -> pd.DataFrame:

@@ -209,13 +209,14 @@ class _Recorder:
             ended_by=self._ended_by,
             backend=self._tracer.chosen,
             notes=self._notes,
+            containers=self._containers,
             raw_files=[
                 RawFile(s.file, s.container, s.process_of_thread, s.path_of_fd)
                 for s in self._tracer.sessions
             ],
             num_lost_lines=sum(s.collector.num_lost_lines for s in self._tracer.sessions),
             tracer_cpu_ms=sum(sampler.tracer_cpu_ms.values()) + _own_cpu_ms(),
-            pairs=sampler.pairs,
+            pairs=[self._tracer.began, *sampler.pairs],
             machine=_machine(),
         )
         recording.save(found, self._request.output)

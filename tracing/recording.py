@@ -37,6 +37,7 @@ class Recording:
     backend: str
     notes: list[str]
     """What was used, what is missing, what went wrong: one line each."""
+    containers: list[Container]
     raw_files: list[RawFile]
     num_lost_lines: int
     """Lines for which the disk had no room."""
@@ -77,13 +78,17 @@ def load(trace: Path) -> Recording:
     except (OSError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} cannot be read ({error}): the raw files are needed") from None
     raw_files = [_raw_file(**entry) for entry in found.pop("raw_files")]
+    containers = [_container(**entry) for entry in found.pop("containers")]
     pairs = [ClockPair(**pair) for pair in found.pop("pairs")]
-    return Recording(**found, raw_files=raw_files, pairs=pairs)
+    return Recording(**found, containers=containers, raw_files=raw_files, pairs=pairs)
+
+
+def _container(*, mounts, **rest) -> Container:
+    return Container(mounts=tuple(tuple(mount) for mount in mounts), **rest)
 
 
 def _raw_file(*, name, container, process_of_thread, path_of_fd) -> RawFile:
     if container:
-        container["mounts"] = tuple(tuple(mount) for mount in container["mounts"])
-        container = Container(**container)
+        container = _container(**container)
     threads = {int(tid): pid for tid, pid in process_of_thread.items()}
     return RawFile(name, container, threads, [tuple(entry) for entry in path_of_fd])

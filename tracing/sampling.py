@@ -176,7 +176,7 @@ class Sampler(threading.Thread):
             table: TableWriter(folder, table)
             for table in [*SYSTEM_TABLES, "processes", "threads", "open_files", "gpus"]
         }
-        self.pairs = [clocks.read_pair()]
+        self.pairs: list[clocks.ClockPair] = []
         self.tracer_cpu_ms: dict[int, int] = {}
         """tracer -> what it has used: it is gone when the trace ends."""
         self.errors: list[str] = []

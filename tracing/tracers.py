@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tracing import backends, bpftrace, processes, strace
+from tracing import backends, bpftrace, clocks, processes, strace
 from tracing.collector import Collector
 from tracing.containers import Container
 from tracing.processes import Target
@@ -49,6 +49,8 @@ class Tracer:
         self.chosen = chosen
         self.sessions: list[Session] = []
         self.errors: list[str] = []
+        self.began = clocks.read_pair()
+        """The moment before the target's first traced call."""
         self._folder = folder
         self._pipes = pipes
         self._target = target
@@ -71,6 +73,7 @@ class Tracer:
     def _launch_under_strace(self, command, user: User | None) -> subprocess.Popen:
         pipe, collector, file = self._new_collector()
         options = [*strace.options(pipe), *(["-u", user.name] if user else [])]
+        self.began = clocks.read_pair()
         process = _start([*options, "--", *command], None)
         collector.start()
         self.sessions.append(Session(file, None, process, collector))
@@ -89,6 +92,7 @@ class Tracer:
             process.kill()
             process.wait()
             raise
+        self.began = clocks.read_pair()
         process.send_signal(signal.SIGCONT)
         return process
 
@@ -127,7 +131,7 @@ class Tracer:
             raise ValueError(f"strace cannot attach: {_last_line(errors)}")
 
     def _attach_bpftrace(self, pids, container: Container | None, *, has_block_io: bool) -> None:
-        events = bpftrace.event_folder()
+        events = bpftrace.tracepoints()
         programs = bpftrace.chosen_programs(events)
         if not has_block_io:
             programs.pop("block I/O", None)
@@ -135,10 +139,12 @@ class Tracer:
         program = self._pipes / f"{file}.bt"
         program.write_text(bpftrace.program_text(programs.values(), pids, events))
         errors = self._pipes / f"{file}.errors"
-        with errors.open("wb") as stderr:
+        with errors.open("wb") as stderr, pipe.open("wb") as stdout:
             process = _start(
-                ["bpftrace", "-q", "-B", "line", "-o", str(pipe), str(program)],
+                # By lines: readiness must be seen when it comes.
+                bpftrace.command("bpftrace", "-q", "-B", "line", str(program)),
                 None,
+                stdout=stdout,
                 stderr=stderr,
                 process_group=0,
                 env=bpftrace.environment(),

@@ -1,0 +1,94 @@
+"""Traces of small programs, taken once."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tracing import example_training
+from tracing import backends
+
+TRACE = Path(__file__).resolve().parent.parent.parent / "tracing" / "trace.sh"
+
+
+def require(backend: str) -> None:
+    """Skips a test whose backend does not work here; strace must work in CI."""
+    reason = backends.choose(None).reasons.get(backend)
+    if reason and backend == backends.STRACE and os.environ.get("CI"):
+        pytest.fail(f"strace must work in CI: {reason}")
+    if reason:
+        pytest.skip(f"{backend} cannot run here: {reason}")
+
+
+class Traced:
+    """A finished call of trace.sh."""
+
+    def __init__(self, folder: Path, done: subprocess.CompletedProcess):
+        self.folder = folder
+        self.done = done
+
+    @property
+    def summary(self) -> dict:
+        return json.loads((self.folder / "summary.json").read_text())
+
+
+def command_line(output: Path, *words, options=()) -> list[str]:
+    """Of a trace."""
+    return [str(word) for word in [TRACE, "--output", output, *options, "--", *words]]
+
+
+def example_command(folder: Path, *flags: str) -> list[str]:
+    """Of the example training."""
+    return [sys.executable, "-m", "tests.tracing.example_training", str(folder), *flags]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Traces run with this interpreter; no sudo, unless a test says so."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("SUDO_")}
+    return {**kept, "PYTHON": sys.executable, **more}
+
+
+def trace(output: Path, *words, options=(), **more) -> Traced:
+    """Takes a trace of a command."""
+    more = {"env": environment(), **more}
+    done = subprocess.run(
+        command_line(output, *words, options=options), capture_output=True, text=True, **more
+    )
+    return Traced(output, done)
+
+
+@pytest.fixture(scope="session", params=backends.NAMES)
+def traced(request, tmp_path_factory) -> Traced:
+    """The example training, traced with each backend that works here."""
+    require(request.param)
+    folder = tmp_path_factory.mktemp("example")
+    example_training.make_data(folder)
+    found = trace(
+        folder / "trace",
+        *example_command(folder, "--wait_s=1.2"),
+        options=[f"--backend={request.param}", "--interval_s=0.25"],
+    )
+    assert found.done.returncode == 0, found.done.stderr
+    return found
+
+
+@pytest.fixture
+def with_calls(traced) -> Traced:
+    """Only the backends that record single calls."""
+    if traced.summary["backend"] == backends.PROC:
+        pytest.skip("/proc tells no single calls")
+    return traced
+
+
+@pytest.fixture
+def training_folder(tmp_path) -> Path:
+    """Data for one more example training."""
+    folder = tmp_path / "training"
+    folder.mkdir()
+    example_training.make_data(folder)
+    yield folder
+    shutil.rmtree(folder)

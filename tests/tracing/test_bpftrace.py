@@ -1,0 +1,159 @@
+"""The bpftrace programs, and their lines recorded on Linux 6.18, as rows."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tracing import bpftrace
+
+RECORDED = Path(__file__).parent / "recorded_bpftrace.txt"
+NEW_KERNEL = frozenset(tracepoint for a in bpftrace.ALTERNATIVES.values() for _, tracepoint, _ in a)
+
+
+@pytest.fixture(scope="module")
+def parsed():
+    parser = bpftrace.Parser(folder="/data/example", path_of_inode={260811: "/usr/bin/x"})
+    return parser, list(parser.parse(RECORDED.read_text().splitlines(keepends=True)))
+
+
+def rows(parsed, table, **wanted):
+    found = [row for name, row in parsed[1] if name == table]
+    return [row for row in found if all(row.get(key) == value for key, value in wanted.items())]
+
+
+def test_every_line_is_understood(parsed):
+    assert (parsed[0].num_damaged_lines, parsed[0].num_lost_events) == (0, 0)
+
+
+def test_reads_of_every_kind_with_offset_size_and_latency(parsed):
+    reads = rows(parsed, "file_ops", kind="read", path="/data/example/part-00000", tid=8550)
+    columns = ("operation", "offset_bytes", "requested_bytes", "size_bytes")
+    assert [tuple(row[column] for column in columns) for row in reads] == [
+        ("read", 0, 4, 4),
+        ("pread64", 2, 8, 8),
+        ("preadv2", 4, None, 6),
+    ]
+    assert (reads[0]["boottime_ns"], reads[0]["latency_ns"]) == (25_276_399_841_837, 11_647)
+
+
+def test_a_thread_and_a_process_are_told_apart(parsed):
+    [thread] = rows(parsed, "process_events", event="thread")
+    assert (thread["pid"], thread["tid"]) == (8442, 8550)
+    [process] = rows(parsed, "process_events", event="process")
+    assert (process["pid"], process["parent_pid"]) == (8551, 8442)
+
+
+def test_writes_copies_renames_and_folders(parsed):
+    writes = rows(parsed, "file_ops", kind="write")
+    assert [(w["path"].removeprefix("/data/example/"), w["size_bytes"]) for w in writes] == [
+        ("part-00000", 30),
+        ("out/ckpt.tmp", 7),
+        ("out/ckpt.tmp", 2),
+        ("out/copy", 30),
+        ("out/copy", 0),
+        ("out/model.ckpt-1.index", 1),
+    ]
+    [renamed] = rows(parsed, "file_ops", kind="rename")
+    assert renamed["new_path"] == "/data/example/out/model.ckpt-1.index"
+    [removed] = rows(parsed, "file_ops", kind="remove")
+    assert removed["path"] == "/data/example/out/copy"
+    [missing] = rows(parsed, "file_ops", error="ENOENT")
+    assert missing["path"] == "/data/example/nowhere"
+
+
+def test_block_io_with_device_sector_and_latency(parsed):
+    block = rows(parsed, "block_io")[0]
+    assert block == {
+        "boottime_ns": 25_276_400_264_575, "pid": 8442, "command": "python3", "device": "254:0",
+        "operation": "WS", "sector": 111_469_608, "size_bytes": 4096, "latency_ns": 222_346,
+    }  # fmt: skip
+
+
+def test_page_faults_by_inode():
+    parser = bpftrace.Parser(folder="/", path_of_inode={260811: "/usr/bin/x"})
+    [(_, known), (_, unknown)] = parser.parse(
+        ["fault\t1\t7\t8\t266338304\t260811\t1667\n", "fault\t2\t7\t8\t266338304\t5\t0\n"]
+    )
+    assert (known["path"], known["offset_bytes"]) == ("/usr/bin/x", 1667 * 4096)
+    assert unknown["path"] == "unknown:inode 5"
+
+
+def test_lines_of_several_processors_come_in_any_order():
+    parser = bpftrace.Parser(folder="/d")
+    found = list(
+        parser.parse(
+            [
+                "call\t50\t7\t8\ttracepoint:syscalls:sys_exit_read\t5\t4\t3\t4\t-1\n",
+                "name\t7\tpart-0\n",
+                "open\t10\t7\t7\ttracepoint:syscalls:sys_exit_openat\t5\t3\t0\n",
+            ]
+        )
+    )
+    assert [row["path"] for _, row in found] == ["/d/part-0", "/d/part-0"]
+
+
+def test_lost_events_and_damaged_lines_are_counted():
+    parser = bpftrace.Parser(folder="/d")
+    lines = ["Lost 12 events\n", "call\t1\t2\n", "open\tx\n", "gibberish\tof\tfields\n", "ready\n"]
+    assert list(parser.parse(lines)) == []
+    assert (parser.num_lost_events, parser.num_damaged_lines) == (12, 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"version_text": None}, "bpftrace is not installed"),
+        ({"version_text": "bpftrace v0.9.4\n"}, "bpftrace v0.9.4 is too old; 0.14 or later"),
+        ({"is_root": False}, "it needs root; call tracing/trace.sh with sudo"),
+        ({"events": frozenset()}, "this kernel has no tracepoints"),
+        ({"events": frozenset({"sched/sched_switch"})}, "none of the tracepoints in question"),
+    ],
+)
+def test_what_is_missing_is_said(given, reason):
+    here = {"is_root": True, "version_text": "bpftrace v0.17.0\n", "events": NEW_KERNEL}
+    assert bpftrace.missing(**here) is None
+    assert reason in bpftrace.missing(**{**here, **given})
+
+
+def test_older_kernels_fall_back_to_older_tracepoints():
+    chosen = bpftrace.chosen_programs(NEW_KERNEL)
+    assert chosen["page faults"] == "faults_filemap_fault.bt"
+    assert chosen["block I/O"] == "block_io.bt"
+    older = NEW_KERNEL - {"filemap/mm_filemap_fault", "block/block_io_start"}
+    chosen = bpftrace.chosen_programs(older)
+    assert chosen["page faults"] == "faults_page_cache.bt"
+    assert chosen["block I/O"] == "block_rq.bt"
+    without_calls = older - {"syscalls/sys_enter_openat"}
+    assert bpftrace.chosen_programs(without_calls) == {"block I/O": "block_rq.bt"}
+
+
+def test_probes_that_a_kernel_lacks_are_left_out():
+    events = NEW_KERNEL | {"syscalls/sys_enter_read", "syscalls/sys_exit_read"}
+    text = bpftrace.program_text(["files.bt", "block_io.bt"], [7, 8], events)
+    assert "@tree[7] = 1; @tree[8] = 1;" in text
+    assert "sys_enter_read /" in text and "sys_enter_write" not in text
+    assert text.count("END {") == 1
+
+
+@pytest.fixture
+def events():
+    """The tracepoints of this kernel, where bpftrace can use them."""
+    found = bpftrace.tracepoints()
+    reason = bpftrace.missing(
+        is_root=os.geteuid() == 0, version_text=bpftrace.installed_version(), events=found
+    )
+    if reason:
+        pytest.skip(f"bpftrace cannot run here: {reason}")
+    return found
+
+
+@pytest.mark.parametrize("program", sorted(p.name for p in bpftrace.PROGRAMS.glob("*.bt")))
+def test_programs_pass_a_dry_run(program, events, tmp_path):
+    programs = [program] if program.startswith(("files", "block")) else ["files.bt", program]
+    path = tmp_path / "program.bt"
+    path.write_text(bpftrace.program_text(programs, [os.getpid()], events))
+    command = bpftrace.command("bpftrace", "-d", str(path))
+    done = subprocess.run(command, capture_output=True, text=True, env=bpftrace.environment())
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -1,0 +1,437 @@
+"""Whole traces of a small program, with every backend that works here."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.tracing import example_training as example
+from tests.tracing.conftest import (
+    command_line,
+    environment,
+    example_command,
+    require,
+    trace,
+)
+from tracing import backends, tables
+
+FILE_BYTES = example.NUM_RECORDS * (example.RECORD_BYTES + 16)
+
+
+# --- what is recorded ---------------------------------------------------------------------------
+
+
+def test_outputs_are_there_and_nothing_else(traced):
+    names = {path.name for path in traced.folder.iterdir()}
+    assert names == {
+        *(f"{table}.parquet" for table in tables.COLUMNS),
+        "summary.json",
+        "summary.html",
+        "trace.json",
+    }
+
+
+def test_tables_have_the_documented_columns_and_both_stamps(traced):
+    begin = traced.summary["begin_monotonic_ns"]
+    for table in tables.COLUMNS:
+        found = pq.read_table(traced.folder / f"{table}.parquet")
+        assert found.schema == tables.schema(table)
+        assert all(field.metadata[b"description"] for field in found.schema)
+        stamps = found["monotonic_ns"].to_pylist()
+        realtime = found["realtime_ns"].to_pylist()
+        assert all(begin - 10**9 < stamp < begin + 60 * 10**9 for stamp in stamps), table
+        ahead = [r - m for r, m in zip(realtime, stamps)]
+        assert not ahead or max(ahead) - min(ahead) < 5_000_000
+
+
+def test_bytes_read_from_tfrecords_are_their_sizes_times_the_epochs(with_calls):
+    found = [f for f in with_calls.summary["files"] if f["file_class"] == "tfrecords"]
+    assert len(found) == example.NUM_FILES
+    for file in found:
+        assert (file["size_bytes"], file["read_bytes"]) == (FILE_BYTES, 2 * FILE_BYTES)
+        assert file["passes"] == 2.0
+    of_class = with_calls.summary["file_classes"]["tfrecords"]
+    assert of_class["read_bytes"] == 2 * FILE_BYTES * example.NUM_FILES
+    assert of_class["read_size_bytes"]["max"] == example.REQUEST_BYTES
+    assert of_class["read_latency_us"]["p50"] > 0
+
+
+def test_checkpoints_are_followed_through_their_renaming(with_calls):
+    [checkpoint] = with_calls.summary["checkpoints"]
+    assert checkpoint["path"].endswith("/model.ckpt-3")
+    assert checkpoint["step"] == 3
+    assert checkpoint["num_files"] == 2
+    assert checkpoint["written_bytes"] == example.CHECKPOINT_BYTES + 700
+    assert 0 < checkpoint["writing_seconds"] < checkpoint["span_seconds"] + 0.002
+
+
+def test_offsets_of_reads_walk_through_each_file(with_calls):
+    operations = tables.read_table(with_calls.folder, "file_ops")
+    reads = operations[(operations["kind"] == "read") & (operations["file_class"] == "tfrecords")]
+    first = reads[reads["path"].str.endswith("part-00000-of-00004")]
+    steps = range(0, FILE_BYTES, example.REQUEST_BYTES)
+    assert sorted(first["offset_bytes"]) == sorted([*steps, FILE_BYTES] * 2)  # 0 bytes at the end
+    assert set(first["operation"]) == {"pread64"}
+
+
+def test_mllog_events_become_spans_on_the_same_axis(traced):
+    spans = tables.read_table(traced.folder, "spans").set_index("name")
+    assert set(spans.index) == {"init", "run", "block", "checkpoint"}
+    assert spans["is_closed"].all()
+    assert spans.loc["block", "end_monotonic_ns"] <= spans.loc["run", "end_monotonic_ns"]
+    seconds = (spans["end_monotonic_ns"] - spans["monotonic_ns"]) / 1e9
+    assert 1.1 < seconds["block"] < 20
+    phases = {phase["name"]: phase for phase in traced.summary["phases"]}
+    if traced.summary["backend"] != backends.PROC:
+        # The log tells whole milliseconds.
+        read = phases["block"]["read_bytes"]["tfrecords"]
+        assert read == pytest.approx(2 * FILE_BYTES * example.NUM_FILES, rel=0.1)
+
+
+def test_processes_threads_and_their_ends(traced):
+    processes = tables.read_table(traced.folder, "processes")
+    assert processes["command"].str.contains("example_training").any()
+    assert not processes["command"].str.contains("strace -f|bpftrace -q").any()
+    if traced.summary["backend"] == backends.PROC:
+        return
+    events = tables.read_table(traced.folder, "process_events")
+    assert {"exec", "thread", "exit"} <= set(events["event"])
+    threads = events[events["event"] == "thread"]
+    assert len(threads) >= 2 * example.NUM_FILES  # readers
+
+
+def test_counters_are_sampled_and_agree_with_the_calls(traced):
+    summary = traced.summary
+    assert summary["usage"]["read_call_bytes"] >= 0.9 * 2 * FILE_BYTES * example.NUM_FILES
+    assert summary["usage"]["peak_resident_bytes"] > 10_000_000
+    for table in ("cpus", "memory", "networks"):
+        stamps = tables.read_table(traced.folder, table)["monotonic_ns"].drop_duplicates()
+        assert len(stamps) >= 5, table
+    memory = tables.read_table(traced.folder, "memory").iloc[0]
+    assert 0 < memory["page_cache_bytes"] < memory["total_bytes"]
+    opened = tables.read_table(traced.folder, "open_files")
+    assert opened["path"].str.contains("/bert.log", regex=False).any()
+
+
+def test_trace_json_follows_the_format_of_chrome(traced):
+    found = json.loads((traced.folder / "trace.json").read_text())
+    assert set(found) == {"displayTimeUnit", "otherData", "traceEvents"}
+    by_thread: dict[tuple, list] = {}
+    for event in found["traceEvents"]:
+        assert event["ph"] in "MXCibe"
+        assert isinstance(event["pid"], int)
+        if event["ph"] != "M":
+            assert event["ts"] >= 0
+        if event["ph"] == "X":
+            assert event["dur"] >= 0
+            by_thread.setdefault((event["pid"], event["tid"]), []).append(event)
+    for events in by_thread.values():
+        # Slices of one track lie within each other or apart; half a microsecond is rounding.
+        events.sort(key=lambda e: (e["ts"], -e["dur"]))
+        open_until = []
+        for event in events:
+            end = event["ts"] + event["dur"]
+            while open_until and open_until[-1] <= event["ts"] + 0.5:
+                open_until.pop()
+            assert not open_until or end <= open_until[-1] + 0.5
+            open_until.append(end)
+    slices = [e for e in found["traceEvents"] if e["ph"] == "X"]
+    assert {"init", "run", "block", "checkpoint"} <= {e["name"] for e in slices}
+    if traced.summary["backend"] != backends.PROC:
+        assert "pread64" in {e["name"] for e in slices}
+
+
+def test_block_io_is_recorded_where_there_are_tracepoints(traced):
+    if traced.summary["backend"] != backends.BPFTRACE:
+        assert len(tables.read_table(traced.folder, "block_io")) == 0
+        return
+    block_io = tables.read_table(traced.folder, "block_io")
+    assert (block_io["latency_ns"] > 0).all()
+    assert block_io["device"].str.fullmatch(r"\d+:\d+").all()
+
+
+def test_page_names_pictures_and_what_is_missing(traced):
+    page = (traced.folder / "summary.html").read_text()
+    assert "<script" not in page and "http://" not in page.replace("http://www.w3.org", "")
+    assert 'aria-label="Processors and memory over time"' in page
+    with_calls = [
+        "Bytes read and written over time",
+        "Request sizes and latencies",
+        "Read offsets over time per file",
+    ]
+    has_calls = traced.summary["backend"] != backends.PROC
+    assert all((f'aria-label="{name}"' in page) == has_calls for name in with_calls)
+    assert ("records no single calls" in page) != has_calls
+    for note in traced.summary["notes"]:
+        assert note.split(";")[0].split("'")[0] in page
+
+
+def test_what_was_used_and_lost_is_printed(traced):
+    lines = traced.done.stderr
+    assert re.search(rf"trace: {traced.summary['backend']}: used; ", lines)
+    assert re.search(r"drifted -?[\d.]+ µs against the monotonic one, stamps agree to ± ", lines)
+    assert re.search(r"lost: 0 events, 0 lines for want of room, 0 not understood", lines)
+    assert traced.done.stdout == ""
+
+
+def test_nothing_is_left_mounted_or_running(traced):
+    assert str(traced.folder) not in Path("/proc/mounts").read_text()
+    running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+    assert str(traced.folder.parent) not in running
+
+
+# --- ends of all kinds --------------------------------------------------------------------------
+
+
+def wait_for(path: Path, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def start(output, training_folder, *options, **more) -> subprocess.Popen:
+    command = command_line(
+        output, *example_command(training_folder, "--wait_s=60"), options=options
+    )
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=environment(), **more
+    )
+    wait_for(training_folder / "is_running", process)
+    return process
+
+
+@pytest.mark.parametrize(
+    ("backend", "number"),
+    [
+        (backends.BPFTRACE, signal.SIGINT),
+        (backends.STRACE, signal.SIGINT),
+        (backends.STRACE, signal.SIGTERM),
+        (backends.PROC, signal.SIGTERM),
+    ],
+)
+def test_a_signal_ends_training_and_tracer_in_order(tmp_path, training_folder, backend, number):
+    require(backend)
+    process = start(tmp_path / "trace", training_folder, f"--backend={backend}")
+    process.send_signal(number)
+    _, lines = process.communicate(timeout=60)
+    assert process.returncode == 75, lines
+    assert f"{number.name}: waiting for the command to end" in lines
+    summary = json.loads((tmp_path / "trace" / "summary.json").read_text())
+    assert (summary["exit_code"], summary["ended_by"]) == (75, number.name)
+    assert [p["is_closed"] for p in summary["phases"]] == [True] * 4
+    assert (training_folder / "model.ckpt-3.index").exists()
+
+
+def test_ctrl_c_on_a_terminal_reaches_the_training_once(tmp_path, training_folder):
+    """The terminal signals the whole group: a second signal by the tracer would be a hard stop."""
+    require(backends.STRACE)
+    counting = tmp_path / "counting.py"
+    counting.write_text(
+        "import pathlib, signal, sys, time\n"
+        "came = []\n"
+        "signal.signal(signal.SIGINT, lambda *a: came.append(1))\n"
+        f"pathlib.Path({str(training_folder / 'is_running')!r}).touch()\n"
+        "deadline = time.monotonic() + 20\n"
+        "while not came and time.monotonic() < deadline: time.sleep(0.01)\n"
+        "time.sleep(0.7)\n"
+        "sys.exit(10 + len(came))\n"
+    )
+    command = command_line(tmp_path / "trace", sys.executable, counting)
+    leader, follower = os.openpty()
+    process = subprocess.Popen(
+        command, stdin=follower, stderr=subprocess.PIPE, text=True, env=environment(),
+        start_new_session=True, preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),
+    )  # fmt: skip
+    wait_for(training_folder / "is_running", process)
+    os.write(leader, b"\x03")
+    _, lines = process.communicate(timeout=60)
+    os.close(leader)
+    os.close(follower)
+    assert process.returncode == 11, lines
+
+
+def test_a_failed_run_is_closed_cleanly(tmp_path, training_folder):
+    found = trace(
+        tmp_path / "trace",
+        *example_command(training_folder, "--fail"),
+        options=["--backend=strace"],
+    )
+    assert found.done.returncode == 1
+    assert "the loss is nan" in found.done.stderr
+    phases = {phase["name"]: phase for phase in found.summary["phases"]}
+    assert phases["run"]["is_closed"] and not phases["block"]["is_closed"]
+    assert "block (not ended)" in (found.folder / "summary.html").read_text()
+
+
+def test_a_killed_run_leaves_spans_open_to_the_end(tmp_path, training_folder):
+    process = start(tmp_path / "trace", training_folder, "--backend=proc")
+    [pid] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(pid), signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGKILL
+    summary = json.loads((tmp_path / "trace" / "summary.json").read_text())
+    closed = {phase["name"]: phase["is_closed"] for phase in summary["phases"]}
+    assert closed == {"init": True, "run": False, "block": False}
+
+
+def test_a_resumed_run_shows_only_its_own_events(tmp_path, training_folder):
+    trace(tmp_path / "first", *example_command(training_folder))
+    found = trace(tmp_path / "second", *example_command(training_folder))
+    events = tables.read_table(found.folder, "mllog")
+    assert (events["key"] == "run_start").sum() == 1
+    assert [p["name"] for p in found.summary["phases"]] == ["init", "run", "block", "checkpoint"]
+
+
+def test_a_command_that_ends_at_once(tmp_path):
+    found = trace(tmp_path / "trace", "false")
+    assert found.done.returncode == 1
+    assert found.summary["exit_code"] == 1
+    assert "TFRecords read" in (found.folder / "summary.html").read_text()
+
+
+def test_two_traces_at_once(tmp_path, training_folder):
+    other = start(tmp_path / "first", training_folder)
+    second = trace(tmp_path / "second", "true")
+    assert second.done.returncode == 0, second.done.stderr
+    again = trace(tmp_path / "first", "true")
+    assert again.done.returncode == 1
+    assert "first is there already: name another folder" in again.done.stderr
+    other.send_signal(signal.SIGINT)
+    other.communicate(timeout=60)
+    assert other.returncode == 75
+    assert (tmp_path / "first" / "summary.json").exists()
+
+
+def test_a_trace_within_a_trace_has_no_second_strace(tmp_path):
+    require(backends.STRACE)
+    inner = command_line(tmp_path / "inner", "true")
+    found = trace(tmp_path / "outer", *inner, options=["--backend=strace"])
+    assert found.done.returncode == 0, found.done.stderr
+    assert "a process has one tracer at most" in found.done.stderr
+    assert json.loads((tmp_path / "inner" / "summary.json").read_text())["backend"] != "strace"
+
+
+@pytest.mark.parametrize("backend", backends.NAMES)
+def test_what_runs_already_is_traced_and_goes_on(tmp_path, training_folder, backend):
+    require(backend)
+    training = subprocess.Popen(example_command(training_folder, "--wait_s=60"))
+    wait_for(training_folder / "is_running", training)
+    options = ["--output", str(tmp_path / "trace"), f"--pid={training.pid}"]
+    script = command_line(tmp_path)[0]
+    process = subprocess.Popen(
+        [script, *options, f"--backend={backend}"], stderr=subprocess.PIPE, text=True,
+        env=environment(),
+    )  # fmt: skip
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    _, lines = process.communicate(timeout=60)
+    assert process.returncode == 0, lines
+    assert "the trace ends; what it watched goes on" in lines
+    assert training.poll() is None
+    training.send_signal(signal.SIGINT)
+    assert training.wait(timeout=60) == 75
+    summary = json.loads((tmp_path / "trace" / "summary.json").read_text())
+    assert summary["exit_code"] is None
+    assert summary["usage"]["num_processes_sampled"] == 1
+
+
+# --- bad input ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words", "message"),
+    [
+        ([], [], "name one thing to trace: -- COMMAND..., --pid or --container"),
+        (["--pid=1"], ["true"], "name one thing to trace"),
+        ([], ["no-such-command"], "no-such-command: no such command"),
+        (["--pid=999999999"], [], "--pid=999999999: no such process"),
+        (["--interval_s=0"], ["true"], "--interval_s=0.0 must be above 0"),
+        (["--container=x", "--engine=no-engine"], [], "no-engine is not installed"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, options, words, message):
+    found = trace(tmp_path / "trace", *words, options=options)
+    assert found.done.returncode == 1
+    [line] = found.done.stderr.strip().splitlines()
+    assert message in line
+    assert not (tmp_path / "trace").exists()
+
+
+def test_a_backend_that_does_not_work_here_says_what_is_missing(tmp_path):
+    hidden = {"env": environment(PATH=str(tmp_path))}
+    (tmp_path / "true").symlink_to("/bin/true")
+    for tool in ("bash", "dirname", "env"):
+        (tmp_path / tool).symlink_to(f"/usr/bin/{tool}")
+    found = trace(tmp_path / "trace", "true", options=["--backend=strace"], **hidden)
+    assert found.done.returncode == 1
+    assert "--backend=strace: strace is not installed; apt-get install strace" in found.done.stderr
+    found = trace(tmp_path / "trace", "true", **hidden)
+    assert found.done.returncode == 0, found.done.stderr
+    assert "trace: bpftrace: bpftrace is not installed" in found.done.stderr
+    assert found.summary["backend"] == "proc"
+
+
+def test_without_privileges_the_rest_is_recorded(tmp_path):
+    require(backends.STRACE)
+    if os.geteuid() != 0:
+        pytest.skip("only root can become somebody else")
+    tmp_path.chmod(0o777)
+    command = command_line(tmp_path / "trace", "true")
+    found = subprocess.run(
+        command, capture_output=True, text=True, env=environment(HOME=str(tmp_path)),
+        user=65534, group=65534, extra_groups=[],
+    )  # fmt: skip
+    if "Permission denied" in found.stderr and not (tmp_path / "trace").exists():
+        pytest.skip("this checkout or interpreter is not readable for others")
+    assert found.returncode == 0, found.stderr
+    assert "trace: bpftrace: " in found.stderr
+    assert json.loads((tmp_path / "trace" / "summary.json").read_text())["backend"] == "strace"
+
+
+def test_under_sudo_the_command_and_the_files_are_the_users(tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("only root can become somebody else")
+    tmp_path.chmod(0o777)
+    as_nobody = environment(SUDO_USER="nobody", SUDO_UID="65534", SUDO_GID="65534")
+    for backend in backends.NAMES:
+        if backend in backends.choose(None).reasons:
+            continue
+        output = tmp_path / backend
+        words = ["sh", "-c", "id -u; id -G"]
+        found = trace(output, *words, options=[f"--backend={backend}"], env=as_nobody)
+        assert found.done.returncode == 0, found.done.stderr
+        assert found.done.stdout.split() == ["65534", "65534"], backend
+        assert {path.stat().st_uid for path in [output, *output.rglob("*")]} == {65534}
+
+
+def test_a_full_disk_costs_the_trace_and_not_the_training(small_disk, training_folder):
+    disk = small_disk(200)
+    found = trace(disk / "trace", *example_command(training_folder))
+    assert found.done.returncode == 1
+    assert (training_folder / "model.ckpt-3.index").exists()
+    last = found.done.stderr.strip().splitlines()[-1]
+    assert re.search(r"No space left.*lies in .*raw: make room, then .*--convert", last), last
+    assert not list((disk / "trace").glob("*.unfinished"))
+
+
+def test_a_trace_is_finished_later(tmp_path, training_folder):
+    first = trace(tmp_path / "trace", *example_command(training_folder), options=["--keep_raw"])
+    before = first.summary
+    (tmp_path / "trace" / "summary.json").unlink()
+    script = command_line(tmp_path)[0]
+    command = [script, "--convert", str(tmp_path / "trace")]
+    subprocess.run(command, check=True, env=environment(), capture_output=True)
+    assert json.loads((tmp_path / "trace" / "summary.json").read_text()) == before
+    assert not (tmp_path / "trace" / "raw").exists()
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "the raw files are needed" in done.stderr
