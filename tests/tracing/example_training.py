@@ -3,7 +3,7 @@
 It reads TFRecords, logs for MLPerf, writes a checkpoint under another name first, ends in order on
 SIGINT and SIGTERM.
 
-    python -m tests.tracing.example_training FOLDER [--epochs=2] [--wait_s=0] [--fail]
+    python -m tests.tracing.example_training FOLDER [--epochs=2] [--wait_s=0] [--log=bert.log] [--fail]
 """
 
 import argparse
@@ -55,13 +55,14 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--wait_s", type=float, default=0.0)
+    parser.add_argument("--log", default="bert.log")
     parser.add_argument("--fail", action="store_true")
     given = parser.parse_args()
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: stopped.set())
     folder = given.folder
-    log = MlperfLog(folder / "bert.log", echo=False)
+    log = MlperfLog(folder / given.log, echo=False)
     log.init_start(cache_cleared=False)
     log.submission(SUBMISSION)
     log.hyperparameters(HYPERPARAMETERS)
@@ -69,6 +70,7 @@ def main() -> None:
     paths = sorted(folder.glob("part-*"))
     samples = NUM_FILES * NUM_RECORDS * given.epochs
     with log.run() as run:
+        log.commit()
         run.block_start(0, num_samples=samples)
         for _ in range(given.epochs):
             readers = [threading.Thread(target=read_all, args=(path,)) for path in paths]
