@@ -57,7 +57,10 @@ def tracepoints() -> frozenset[str]:
     """All "category/name" of this kernel; empty if it has none, or hides them from us."""
     folder = event_folder() or TRACEFS[0] / "events"
     listing = ["find", str(folder), "-mindepth", "2", "-maxdepth", "2", "-type", "d"]
-    done = subprocess.run(command(*listing), capture_output=True, text=True)
+    try:
+        done = subprocess.run(command(*listing), capture_output=True, text=True)
+    except FileNotFoundError:
+        return frozenset()  # a system without unshare or find
     return frozenset(line.removeprefix(f"{folder}/") for line in done.stdout.splitlines())
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracing import backends, containers, processes, recording
+from tracing.clocks import ClockPair
 from tracing.containers import Container
 from tracing.processes import Target
 from tracing.recording import RAW, RawFile, Recording
@@ -19,6 +20,8 @@ from tracing.sampling import INTERVAL_S, Sampler
 from tracing.tracers import Tracer, User
 
 _WAIT_S = 0.2
+_RESERVE_BYTES = 65536  # for recording.json, when the tracer has filled the disk
+_MOST_PAIRS = 400
 _FROM_TERMINAL = 0x80  # SI_KERNEL: Ctrl-C, which the whole foreground group has received already
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _AWAITED = (*_STOPS, signal.SIGCHLD)
@@ -69,8 +72,9 @@ def record(request: Request, say: Callable[[str], None]) -> Recording:
     try:
         with tempfile.TemporaryDirectory(prefix="trace-") as pipes, _signals_blocked():
             return _Recorder(request, found, Path(pipes), say).run(container)
-    except ValueError:
-        shutil.rmtree(request.output)
+    except (ValueError, OSError):
+        if not (request.output / RAW / recording.FILE).exists():
+            shutil.rmtree(request.output)
         raise
 
 
@@ -112,6 +116,8 @@ class _Recorder:
     def run(self, container: Container | None) -> Recording:
         """From the first to the last sample."""
         sampler = Sampler(self._target, self._request.output, interval_s=self._request.interval_s)
+        reserve = self._raw / "reserve"
+        reserve.write_bytes(bytes(_RESERVE_BYTES))
         try:
             self._begin(container)
         except BaseException:
@@ -126,6 +132,7 @@ class _Recorder:
             watcher.stop()
             self._tracer.stop()
             sampler.stop()
+        reserve.unlink()
         return self._finish(sampler)
 
     def _begin(self, container: Container | None) -> None:
@@ -216,7 +223,7 @@ class _Recorder:
             ],
             num_lost_lines=sum(s.collector.num_lost_lines for s in self._tracer.sessions),
             tracer_cpu_ms=sum(sampler.tracer_cpu_ms.values()) + _own_cpu_ms(),
-            pairs=[self._tracer.began, *sampler.pairs],
+            pairs=_thinned([self._tracer.began, *sampler.pairs]),
             machine=_machine(),
         )
         recording.save(found, self._request.output)
@@ -225,6 +232,11 @@ class _Recorder:
 
 def _is_within(pid: int, root: int) -> bool:
     return pid in processes.tree(root) or processes.cgroup_of(pid) == processes.cgroup_of(root)
+
+
+def _thinned(pairs: list[ClockPair]) -> list[ClockPair]:
+    step = max(len(pairs) // _MOST_PAIRS, 1)
+    return [*pairs[:-1:step], pairs[-1]]
 
 
 def _own_cpu_ms() -> int:

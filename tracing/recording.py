@@ -9,7 +9,7 @@ from tracing.clocks import Alignment, ClockPair
 from tracing.containers import Container
 
 RAW = "raw"
-_FILE = "recording.json"
+FILE = "recording.json"
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Recording:
 def save(recording: Recording, trace: Path) -> None:
     """Writes it into the trace's folder of raw files."""
     text = json.dumps(dataclasses.asdict(recording))
-    (trace / RAW / _FILE).write_text(text, encoding="utf-8")
+    (trace / RAW / FILE).write_text(text, encoding="utf-8")
 
 
 def load(trace: Path) -> Recording:
@@ -72,7 +72,7 @@ def load(trace: Path) -> Recording:
     Raises:
       ValueError: the raw files are gone.
     """
-    path = trace / RAW / _FILE
+    path = trace / RAW / FILE
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError) as error:

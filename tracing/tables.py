@@ -182,7 +182,11 @@ class TableWriter:
         self._schema = schema(table)
         self._alignment = alignment
         self._rows: list[dict] = []
-        self._writer = pq.ParquetWriter(self._beside, self._schema, compression="zstd")
+        try:
+            self._writer = pq.ParquetWriter(self._beside, self._schema, compression="zstd")
+        except OSError:
+            self._beside.unlink(missing_ok=True)
+            raise
 
     @property
     def _beside(self) -> Path:

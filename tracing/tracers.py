@@ -15,7 +15,8 @@ from tracing.containers import Container
 from tracing.processes import Target
 
 _READY_WITHIN_S = 60.0
-_HOLD = ["/bin/sh", "-c", 'kill -STOP $$; exec "$@"', "sh"]
+# The command waits at a pipe until the tracer is ready.
+_HOLD = ["/bin/sh", "-c", 'read -r _ < "$0"; exec "$@"']
 
 
 @dataclass(frozen=True)
@@ -82,18 +83,21 @@ class Tracer:
         return process
 
     def _launch_beside_bpftrace(self, command, user: User | None) -> subprocess.Popen:
-        process = _start([*_HOLD, *command], user)
+        gate = self._pipes / "gate"
+        os.mkfifo(gate)
+        if user:
+            self._pipes.chmod(0o711)
+            os.chown(gate, user.uid, user.gid)
+        process = _start([*_HOLD, str(gate), *command], user)
         self._target.add_tree(process.pid)
         try:
-            while (processes.stat_fields(process.pid) or "Z")[0] not in "TZ":
-                time.sleep(0.001)
             self._attach_bpftrace([process.pid], None, has_block_io=True)
         except BaseException:
             process.kill()
             process.wait()
             raise
         self.began = clocks.read_pair()
-        process.send_signal(signal.SIGCONT)
+        _open_gate(gate, process)
         return process
 
     def attach(self, pids: Sequence[int], container: Container | None = None) -> None:
@@ -184,6 +188,15 @@ class Tracer:
                 session.process.kill()
                 session.process.wait()
             session.collector.finish()
+
+
+def _open_gate(gate: Path, process: subprocess.Popen) -> None:
+    while process.poll() is None:
+        try:
+            os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
+            return
+        except OSError:
+            time.sleep(0.001)  # the command does not wait there yet
 
 
 def _start(command: Sequence[str], user: User | None, **more) -> subprocess.Popen:

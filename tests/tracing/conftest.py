@@ -84,6 +84,22 @@ def with_calls(traced) -> Traced:
     return traced
 
 
+@pytest.fixture(scope="module")
+def with_calls_for_module(tmp_path_factory) -> Traced:
+    """The example training under strace."""
+    require(backends.STRACE)
+    folder = tmp_path_factory.mktemp("example")
+    example_training.make_data(folder)
+    words = example_command(folder, "--wait_s=1.2")
+    return trace(folder / "trace", *words, options=["--backend=strace"])
+
+
+@pytest.fixture(scope="session")
+def empty_trace(tmp_path_factory) -> Traced:
+    """A trace of nothing."""
+    return trace(tmp_path_factory.mktemp("empty") / "trace", "true", options=["--backend=proc"])
+
+
 @pytest.fixture
 def training_folder(tmp_path) -> Path:
     """Data for one more example training."""

@@ -1,0 +1,49 @@
+"""Which tracer is chosen, and what is said of the others."""
+
+import os
+import subprocess
+
+import pytest
+
+from tests.tracing.conftest import require
+from tracing import backends, bpftrace, processes
+
+
+def test_without_root_strace_is_taken_and_root_is_asked_for(monkeypatch):
+    require(backends.STRACE)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(bpftrace, "installed_version", lambda: "bpftrace v0.17.0")
+    found = backends.choose(None)
+    assert found.chosen == backends.STRACE
+    first, second, third = found.lines()
+    assert first == "bpftrace: it needs root; call tracing/trace.sh with sudo"
+    assert second.startswith("strace: used; ") and third.startswith("proc: used; ")
+    with pytest.raises(ValueError, match="--backend=bpftrace: it needs root"):
+        backends.choose(backends.BPFTRACE)
+
+
+def test_without_ptrace_the_counters_remain(monkeypatch):
+    monkeypatch.setattr(bpftrace, "installed_version", lambda: None)
+    answers = {
+        ("strace", "-V"): (0, "strace -- version 6.1\n", ""),
+        ("strace", "-o"): (1, "", "strace: PTRACE_TRACEME: Operation not permitted\n"),
+    }
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(
+        subprocess, "run",
+        lambda command, **_: subprocess.CompletedProcess(command, *answers[tuple(command[:2])]),
+    )  # fmt: skip
+    found = backends.choose(None)
+    assert found.chosen == backends.PROC
+    assert found.lines()[1] == (
+        "strace: ptrace is not allowed here: strace: PTRACE_TRACEME: Operation not permitted"
+    )
+    answers["strace", "-V"] = (0, "strace -- version 4.26\n", "")
+    assert "version 4.26 is too old; 5.3 or later" in backends.choose(None).lines()[1]
+
+
+def test_a_process_that_is_traced_already(monkeypatch):
+    require(backends.STRACE)
+    monkeypatch.setattr(processes, "tracer_of", lambda pid: 99 if pid == 4711 else 0)
+    with pytest.raises(ValueError, match="process 4711 is traced already, by process 99"):
+        backends.choose(backends.STRACE, attaches_to=4711)

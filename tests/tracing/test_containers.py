@@ -1,0 +1,74 @@
+"""What an engine's inspect tells, and which command lines start containers."""
+
+import json
+
+import pytest
+
+from tracing import containers, processes
+
+INSPECTED = json.dumps(
+    [
+        {
+            "Name": "/mlperf-bert-080000-7",
+            "State": {"Pid": 4711},
+            "Mounts": [
+                {"Type": "bind", "Source": "/srv/tfrecords", "Destination": "/data"},
+                {"Type": "bind", "Source": "/home/me/out", "Destination": "/data/out"},
+                {"Type": "tmpfs", "Destination": "/tmp"},
+            ],
+        }
+    ]
+)
+
+
+def test_process_and_mounts_of_a_container():
+    found = containers.from_inspect("docker", INSPECTED)
+    assert (found.engine, found.name, found.pid) == ("docker", "mlperf-bert-080000-7", 4711)
+    assert found.host_path("/data/part-0") == "/srv/tfrecords/part-0"
+    assert found.host_path("/data/out/bert.log") == "/home/me/out/bert.log"
+    assert found.host_path("/database") == "/proc/4711/root/database"
+
+
+def test_a_container_that_does_not_run_is_none():
+    stopped = json.dumps([{"Name": "/x", "State": {"Pid": 0}, "Mounts": []}])
+    assert containers.from_inspect("docker", stopped) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("docker run --rm --name mlperf-bert-1 --user 5:5 image ./train_model.sh", "mlperf-bert-1"),
+        ("/usr/bin/podman run --name=b image", "b"),
+        ("docker run image", None),
+        ("docker ps --name x", None),
+        ("vim --name run", None),
+        ("", None),
+    ],
+)
+def test_command_lines_that_start_containers(line, expected):
+    found = containers.started_by(line.split())
+    assert (found and found[1]) == expected
+
+
+def test_an_id_file_is_read_when_it_is_there(tmp_path):
+    words = ["docker", "run", "--cidfile", str(tmp_path / "id"), "image"]
+    assert containers.started_by(words) is None
+    (tmp_path / "id").write_text("0123abc\n")
+    assert containers.started_by(words) == ("docker", "0123abc")
+
+
+def test_a_container_belongs_to_the_target_by_tree_and_cgroup(monkeypatch):
+    parents = {1: 0, 50: 1, 60: 50, 70: 1, 80: 1}
+    cgroups = {1: "/", 50: "/docker/abc", 60: "/docker/abc/child", 70: "/docker/abc", 80: "/user"}
+    monkeypatch.setattr(processes, "all_pids", lambda: list(parents))
+    monkeypatch.setattr(
+        processes, "stat_fields", lambda pid, tid=None: ["S", str(parents[pid])] if pid in parents else None  # noqa: E501
+    )  # fmt: skip
+    monkeypatch.setattr(processes, "cgroup_of", cgroups.get)
+    monkeypatch.setattr(processes, "cgroup_of_self", lambda: "/user")
+    target = processes.Target()
+    target.add_container(50)
+    assert target.pids() == [50, 60, 70]  # 70: started by exec, no child of 50
+    del parents[50]
+    parents[60] = 1
+    assert target.pids() == [60, 70]

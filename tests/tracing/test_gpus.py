@@ -1,0 +1,59 @@
+"""GPU counters, with a stand-in for NVML: no GPU is at hand."""
+
+import sys
+import types
+
+import pytest
+
+from tracing import gpus
+
+
+class NvmlError(Exception):
+    pass
+
+
+@pytest.fixture
+def nvml(monkeypatch):
+    def unsupported(handle):
+        raise NvmlError("Not Supported")
+
+    module = types.SimpleNamespace(
+        NVMLError=NvmlError,
+        NVML_TEMPERATURE_GPU=0,
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetName=lambda handle: b"Example GPU",
+        nvmlDeviceGetUtilizationRates=lambda handle: types.SimpleNamespace(gpu=70, memory=30),
+        nvmlDeviceGetMemoryInfo=lambda handle: types.SimpleNamespace(used=5 * 10**9),
+        nvmlDeviceGetPowerUsage=unsupported,
+        nvmlDeviceGetTemperature=lambda handle, sensor: 55,
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    return module
+
+
+def test_counters_of_every_gpu(nvml):
+    found = gpus.Gpus()
+    first, second = found.rows()
+    assert first == {
+        "gpu": 0, "name": "Example GPU", "busy_percent": 70, "memory_busy_percent": 30,
+        "memory_used_bytes": 5 * 10**9, "power_mw": None, "temperature_c": 55,
+    }  # fmt: skip
+    assert second["gpu"] == 1
+    assert found.status == "2 recorded"
+
+
+def test_without_driver_or_package_it_is_said(nvml, monkeypatch):
+    def fail():
+        raise NvmlError("NVML Shared Library Not Found")
+
+    nvml.nvmlInit = fail
+    found = gpus.Gpus()
+    assert (list(found.rows()), found.status) == (
+        [],
+        "none recorded: NVML Shared Library Not Found",
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert gpus.Gpus().status == "none recorded: install nvidia-ml-py, the extra `tracing`"

@@ -1,0 +1,139 @@
+"""A tiny training by run_pretraining.py under strace: do the bytes add up?"""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.test_cli import TINY, example
+from tests.tracing.conftest import require, trace
+from tracing import tables
+
+NUM_EVAL_RECORDS, NUM_TRAIN_RECORDS = 3000, 500
+
+
+@pytest.fixture(scope="module")
+def traced_training(repository, tmp_path_factory):
+    import numpy as np
+
+    from mlperf_bert.data import records
+
+    require("strace")
+    folder = tmp_path_factory.mktemp("training")
+    rng = np.random.default_rng(1)
+    (folder / "bert_config.json").write_text(json.dumps(TINY))
+    framed = [records.frame(records.encode(example(rng))) for _ in range(NUM_TRAIN_RECORDS)]
+    for name in ("part-0", "part-1"):
+        (folder / name).write_bytes(b"".join(framed))
+    (folder / "eval").write_bytes(b"".join(framed) * (NUM_EVAL_RECORDS // NUM_TRAIN_RECORDS))
+    flags = {
+        "bert_config_file": folder / "bert_config.json",
+        "input_file": folder / "part-*",
+        "eval_input_file": folder / "eval",
+        "output_dir": folder / "run",
+        "max_seq_length": 16,
+        "max_predictions_per_seq": 4,
+        "num_train_steps": 500,
+        "num_warmup_steps": 0,
+        "train_batch_size": 8,
+        "eval_batch_size": 300,
+        "eval_interval_samples": 1000,
+        "save_checkpoints_steps": 250,
+    }
+    found = trace(
+        folder / "trace",
+        *[sys.executable, repository / "run_pretraining.py", "--do_train"],
+        *[f"--{name}={value}" for name, value in flags.items()],
+        options=["--backend=strace"],
+    )
+    assert found.done.returncode == 0, found.done.stderr
+    return folder, found
+
+
+def test_checkpoint_bytes_are_those_on_disk_exactly(traced_training):
+    folder, found = traced_training
+    written = {entry["step"]: entry["written_bytes"] for entry in found.summary["checkpoints"]}
+    on_disk = {}
+    for path in (folder / "run").glob("model.ckpt-*"):
+        step = int(path.name.partition("-")[2].partition(".")[0])
+        on_disk[step] = on_disk.get(step, 0) + path.stat().st_size
+    assert written == on_disk
+    assert set(written) == {250, 500}
+    assert all(entry["span_seconds"] > 0 for entry in found.summary["checkpoints"])
+
+
+def test_every_evaluation_reads_its_file_once(traced_training):
+    folder, found = traced_training
+    operations = tables.read_table(found.folder, "file_ops")
+    reads = operations[
+        (operations["kind"] == "read") & (operations["path"] == str(folder / "eval"))
+    ]
+    spans = tables.read_table(found.folder, "spans")
+    evaluations = spans[spans["name"] == "eval"]
+    assert len(evaluations) == 4
+    size = (folder / "eval").stat().st_size
+    inside = 0
+    for span in evaluations.itertuples():
+        # The log tells whole milliseconds, cut.
+        end = span.end_monotonic_ns + 10**6
+        inside += reads[reads["monotonic_ns"].between(span.monotonic_ns, end)]["size_bytes"].sum()
+    assert inside == pytest.approx(4 * size, rel=0.01)
+
+
+def test_training_reads_its_files_for_every_epoch_and_a_little_ahead(traced_training):
+    _, found = traced_training
+    parts = [f for f in found.summary["files"] if f["path"].rpartition("/")[2].startswith("part-")]
+    epochs = 500 * 8 / (2 * NUM_TRAIN_RECORDS)
+    read_bytes = sum(part["read_bytes"] for part in parts)
+    size = sum(part["size_bytes"] for part in parts)
+    # The shuffle buffer holds 1,000 examples, an epoch here; and batches are made ahead.
+    assert epochs <= read_bytes / size <= epochs + 1 + 0.5
+
+
+def test_the_calls_sum_up_to_the_kernels_own_counter(traced_training):
+    """A counter of the kernel that knows nothing of the tracer."""
+    _, found = traced_training
+    operations = tables.read_table(found.folder, "file_ops")
+    read = operations[operations["kind"] == "read"]["size_bytes"].sum()
+    counted = found.summary["usage"]["read_call_bytes"]
+    assert counted <= read * 1.001  # the last sample stands before the last reads
+    assert read == pytest.approx(counted, rel=0.02)
+
+
+READ_EPOCHS = """
+import sys
+from mlperf_bert.data import input_pipeline
+shape = input_pipeline.ExampleShape(max_seq_length=64, max_predictions_per_seq=10)
+for _ in range(3):
+    for batch in input_pipeline.evaluation_batches(sys.argv[1:], shape, batch_size=1000):
+        pass
+"""
+
+
+def test_bytes_read_are_sizes_times_epochs_at_the_demos_scale(repository, tmp_path):
+    """The demo trains on two files of 18 MB; here they are read by TensorFlow for three epochs."""
+    import numpy as np
+
+    from mlperf_bert.data import records
+
+    require("strace")
+    rng = np.random.default_rng(2)
+    some = [records.frame(records.encode(example(rng, sequence=64, predictions=10))) for _ in range(200)]  # fmt: skip  # noqa: E501
+    paths = [tmp_path / f"part-0000{number}-of-00002" for number in range(2)]
+    for path in paths:
+        path.write_bytes(b"".join(some) * 197)
+    assert all(15e6 < path.stat().st_size < 25e6 for path in paths)
+    found = trace(
+        tmp_path / "trace", sys.executable, "-c", READ_EPOCHS, *paths,
+        options=["--backend=strace"], cwd=repository,
+    )  # fmt: skip
+    assert found.done.returncode == 0, found.done.stderr
+    for path in paths:
+        [file] = [f for f in found.summary["files"] if f["path"] == str(path)]
+        assert file["file_class"] == "tfrecords"
+        assert file["read_bytes"] == pytest.approx(3 * path.stat().st_size, rel=0.01)
+    told = subprocess.run(
+        [sys.executable, "-m", "tracing.to_dlio", found.folder], capture_output=True, text=True
+    )
+    assert "holds no training" in told.stderr
