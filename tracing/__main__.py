@@ -6,6 +6,7 @@ Exit codes: the command's; 1 bad input or a trace that could not be written; 128
 import argparse
 import os
 import shutil
+import signal
 import sys
 import time
 from pathlib import Path
@@ -107,6 +108,8 @@ def main() -> None:
         sys.exit(_trace(given))
     except (ValueError, OSError) as error:
         sys.exit(f"trace: {error}")
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
 
 
 if __name__ == "__main__":

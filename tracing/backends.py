@@ -59,11 +59,11 @@ def choose(wanted: str | None, *, attaches_to: int | None = None) -> Backends:
 
 
 def _missing_bpftrace() -> str | None:
-    is_root = os.geteuid() == 0
+    is_root, version_text = os.geteuid() == 0, bpftrace.installed_version()
     return bpftrace.missing(
         is_root=is_root,
-        version_text=bpftrace.installed_version(),
-        events=bpftrace.tracepoints() if is_root else frozenset(),
+        version_text=version_text,
+        events=bpftrace.tracepoints() if is_root and version_text else frozenset(),
     )
 
 

@@ -143,6 +143,8 @@ class _Recorder:
         else:
             self._target.add_tree(self._request.pid)
             self._tracer.attach(self._target.pids())
+        if not self._command:
+            self._say("watching what runs already; Ctrl-C ends the trace")
 
     def _note_container(self, container: Container) -> None:
         self._target.add_container(container.pid)

@@ -140,6 +140,10 @@ class Measured:
         reads = self._within(_TRAINING_SPAN, self.reads)["requested_bytes"].dropna()
         return int(reads.mode().iloc[-1])
 
+    def checkpoints(self) -> list[dict]:
+        """Those that the training wrote: the log tells of them, not of an initial one."""
+        return [c for c in self.summary["checkpoints"] if c["span_seconds"] is not None]
+
     def files_are_shuffled(self) -> bool:
         """Whether the training files were opened in another order than that of their names."""
         opens = self.operations[self.operations["kind"] == "open"]
@@ -162,7 +166,7 @@ def workload(trace: Path) -> dict:
     """
     measured = Measured(trace)
     steps = measured.steps()
-    checkpoints = [entry for entry in measured.summary["checkpoints"] if entry["written_bytes"]]
+    checkpoints = measured.checkpoints()
     found = {
         "model": "bert",
         "framework": "tensorflow",
