@@ -34,12 +34,12 @@ def traced_training(repository, tmp_path_factory):
         "output_dir": folder / "run",
         "max_seq_length": 16,
         "max_predictions_per_seq": 4,
-        "num_train_steps": 500,
+        "num_train_steps": 200,
         "num_warmup_steps": 0,
         "train_batch_size": 8,
         "eval_batch_size": 300,
-        "eval_interval_samples": 1000,
-        "save_checkpoints_steps": 250,
+        "eval_interval_samples": 800,
+        "save_checkpoints_steps": 100,
     }
     found = trace(
         folder / "trace",
@@ -59,7 +59,7 @@ def test_checkpoint_bytes_are_those_on_disk_exactly(traced_training):
         step = int(path.name.partition("-")[2].partition(".")[0])
         on_disk[step] = on_disk.get(step, 0) + path.stat().st_size
     assert written == on_disk
-    assert set(written) == {250, 500}
+    assert set(written) == {100, 200}
     assert all(entry["span_seconds"] > 0 for entry in found.summary["checkpoints"])
 
 
@@ -71,20 +71,21 @@ def test_every_evaluation_reads_its_file_once(traced_training):
     ]
     spans = tables.read_table(found.folder, "spans")
     evaluations = spans[spans["name"] == "eval"]
-    assert len(evaluations) == 4
+    assert len(evaluations) == 2
     size = (folder / "eval").stat().st_size
     inside = 0
     for span in evaluations.itertuples():
         # The log tells whole milliseconds, cut.
         end = span.end_monotonic_ns + 10**6
         inside += reads[reads["monotonic_ns"].between(span.monotonic_ns, end)]["size_bytes"].sum()
-    assert inside == pytest.approx(4 * size, rel=0.01)
+    assert inside == pytest.approx(2 * size, rel=0.01)
 
 
 def test_training_reads_its_files_for_every_epoch_and_a_little_ahead(traced_training):
-    _, found = traced_training
-    parts = [f for f in found.summary["files"] if f["path"].rpartition("/")[2].startswith("part-")]
-    epochs = 500 * 8 / (2 * NUM_TRAIN_RECORDS)
+    folder, found = traced_training
+    parts = [f for f in found.summary["files"] if f["path"].startswith(str(folder / "part-"))]
+    assert len(parts) == 2
+    epochs = 200 * 8 / (2 * NUM_TRAIN_RECORDS)
     read_bytes = sum(part["read_bytes"] for part in parts)
     size = sum(part["size_bytes"] for part in parts)
     # The shuffle buffer holds 1,000 examples, an epoch here; and batches are made ahead.
