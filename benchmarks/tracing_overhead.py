@@ -1,0 +1,157 @@
+"""Measures what tracing costs: the same training untraced and under every backend that works here.
+
+    python benchmarks/tracing_overhead.py --rounds=3
+
+A tiny BERT trains on generated TFRecords (`training`: seconds from run_start to run_stop of the
+MLPerf log), and a program reads the same files as fast as it can, 4,096 bytes at a time (`reading`:
+the worst case, nothing but calls). Every round runs each variant once, untraced first; the ratio
+of each is taken within its round, and the median is told with the least and the greatest.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPOSITORY))
+
+import numpy as np
+
+from mlperf_bert.data import records
+from tracing import backends
+
+UNTRACED = "untraced"
+NUM_RECORDS, MAX_SEQ_LENGTH, MAX_PREDICTIONS = 40_000, 64, 10
+TINY = {
+    "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
+    "hidden_size": 32, "initializer_range": 0.02, "intermediate_size": 64,
+    "max_position_embeddings": MAX_SEQ_LENGTH, "num_attention_heads": 2, "num_hidden_layers": 1,
+    "type_vocab_size": 2, "vocab_size": 256,
+}  # fmt: skip
+READING = """
+import os, sys, time
+began = time.monotonic()
+for _ in range(5):
+    for path in sys.argv[1:]:
+        descriptor, offset = os.open(path, os.O_RDONLY), 0
+        while chunk := os.pread(descriptor, 4096, offset):
+            offset += len(chunk)
+        os.close(descriptor)
+print(time.monotonic() - began)
+"""
+
+
+def make_data(folder: Path) -> list[Path]:
+    """Writes a configuration and two files of records."""
+    (folder / "bert_config.json").write_text(json.dumps(TINY))
+    rng = np.random.default_rng(1)
+    framed = []
+    for _ in range(500):
+        example = {
+            "input_ids": rng.integers(0, 256, MAX_SEQ_LENGTH),
+            "input_mask": np.ones(MAX_SEQ_LENGTH, np.int64),
+            "segment_ids": np.zeros(MAX_SEQ_LENGTH, np.int64),
+            "masked_lm_positions": np.sort(rng.choice(63, MAX_PREDICTIONS, replace=False) + 1),
+            "masked_lm_ids": rng.integers(0, 256, MAX_PREDICTIONS),
+            "masked_lm_weights": np.ones(MAX_PREDICTIONS, np.float32),
+            "next_sentence_labels": rng.integers(0, 2, 1),
+        }
+        framed.append(records.frame(records.encode(example)))
+    paths = [folder / f"part-{number}" for number in range(2)]
+    for path in paths:
+        path.write_bytes(b"".join(framed) * (NUM_RECORDS // 500 // len(paths)))
+    return paths
+
+
+def training_command(folder: Path, output: Path, num_steps: int) -> list[str]:
+    """Of run_pretraining.py."""
+    flags = {
+        "bert_config_file": folder / "bert_config.json",
+        "input_file": folder / "part-*",
+        "output_dir": output,
+        "max_seq_length": MAX_SEQ_LENGTH,
+        "max_predictions_per_seq": MAX_PREDICTIONS,
+        "train_batch_size": 64,
+        "num_train_steps": num_steps,
+        "num_warmup_steps": 0,
+        "save_checkpoints_steps": num_steps // 2,
+    }
+    return [
+        *[sys.executable, str(REPOSITORY / "run_pretraining.py"), "--do_train"],
+        *[f"--{name}={value}" for name, value in flags.items()],
+    ]
+
+
+def run(variant: str, command: list[str], trace: Path) -> str:
+    """Runs a command, traced or not; returns its standard output."""
+    if variant != UNTRACED:
+        script = REPOSITORY / "tracing" / "trace.sh"
+        command = [str(script), f"--output={trace}", f"--backend={variant}", "--", *command]
+    environment = {**os.environ, "PYTHON": sys.executable, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, cwd=REPOSITORY, env=environment
+    )
+    return done.stdout
+
+
+def seconds_of_training(folder: Path, variant: str, number: int, num_steps: int) -> float:
+    """From run_start to run_stop."""
+    output = folder / f"run-{variant}-{number}"
+    command = training_command(folder, output, num_steps)
+    run(variant, command, folder / f"training-{variant}-{number}")
+    stamps = {}
+    for line in (output / "bert.log").read_text().splitlines():
+        event = json.loads(line.removeprefix(":::MLLOG "))
+        stamps[event["key"]] = event["time_ms"]
+    return (stamps["run_stop"] - stamps["run_start"]) / 1000
+
+
+def seconds_of_reading(folder: Path, variant: str, number: int, paths: list[Path]) -> float:
+    """By the program's own clock."""
+    command = [sys.executable, "-c", READING, *map(str, paths)]
+    return float(run(variant, command, folder / f"reading-{variant}-{number}").split()[-1])
+
+
+def main() -> None:
+    """Measures and tells."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--num_steps", type=int, default=600, help="of the training")
+    given = parser.parse_args()
+    missing = backends.choose(None).reasons
+    for name, reason in missing.items():
+        print(f"{name}: {reason}")
+    variants = [UNTRACED, *(name for name in backends.NAMES if name not in missing)]
+    with tempfile.TemporaryDirectory(prefix="overhead-") as name:
+        folder = Path(name)
+        paths = make_data(folder)
+        size = sum(path.stat().st_size for path in paths)
+        print(f"reading: {5 * size:,} bytes in {5 * size // 4096:,} calls; {given.rounds} rounds")
+        workloads = {
+            "training": lambda v, n: seconds_of_training(folder, v, n, given.num_steps),
+            "reading": lambda v, n: seconds_of_reading(folder, v, n, paths),
+        }
+        for title, measure in workloads.items():
+            tell(title, [{v: measure(v, n) for v in variants} for n in range(given.rounds)])
+
+
+def tell(title: str, rounds: list[dict[str, float]]) -> None:
+    """Prints seconds and ratios of a workload."""
+    print(time.strftime(f"{title}, %Y-%m-%d"))
+    for variant in rounds[0]:
+        seconds = [found[variant] for found in rounds]
+        ratios = [found[variant] / found[UNTRACED] for found in rounds]
+        print(
+            f"  {variant:9} {statistics.median(seconds):7.2f} s   "
+            f"{statistics.median(ratios):.3f} of untraced ({min(ratios):.3f} to {max(ratios):.3f})"
+        )
+
+
+if __name__ == "__main__":
+    main()
