@@ -1,6 +1,6 @@
 """Measures what tracing costs: the same training untraced and under every backend that works here.
 
-    python benchmarks/tracing_overhead.py --rounds=3
+    python -m benchmarks.tracing_overhead --rounds=3
 
 A tiny BERT trains on generated TFRecords (`training`: seconds from run_start to run_stop of the
 MLPerf log), and a program reads the same files as fast as it can, 4,096 bytes at a time (`reading`:
@@ -18,14 +18,12 @@ import tempfile
 import time
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPOSITORY))
-
 import numpy as np
 
 from mlperf_bert.data import records
 from tracing import backends
 
+REPOSITORY = Path(__file__).resolve().parent.parent
 UNTRACED = "untraced"
 NUM_RECORDS, MAX_SEQ_LENGTH, MAX_PREDICTIONS = 40_000, 64, 10
 TINY = {
