@@ -4,7 +4,7 @@ PYTHON ?= python3.11
 BIN    := .venv/bin
 SEED   ?=
 
-.PHONY: help setup demo test test-slow test-container lint format lock clean
+.PHONY: help setup demo test test-slow test-container test-distributed lint format lock clean
 
 help:
 	@echo "make demo    the whole benchmark in miniature: text -> TFRecords -> training to 0.720 -> checked log"
@@ -26,7 +26,11 @@ demo: setup
 	$(BIN)/python -m demo $(if $(SEED),--seed=$(SEED))
 
 test: setup
-	$(BIN)/python -m pytest -m "not slow and not container"
+	$(BIN)/python -m pytest -m "not slow and not container and not distributed"
+
+# Several processes on loopback: the same numbers, kills, restarts.
+test-distributed: setup
+	$(BIN)/python -m pytest -m "distributed and not slow" tests/training
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
@@ -38,7 +42,7 @@ test-container: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	git ls-files -z '*.sh' .ci/run | xargs -0 -r $(BIN)/shellcheck
+	git ls-files -z '*.sh' '*.sbatch' .ci/run | xargs -0 -r $(BIN)/shellcheck
 
 format: setup
 	$(BIN)/ruff check --fix .

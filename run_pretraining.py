@@ -72,6 +72,12 @@ flags.DEFINE_integer("steps_per_update", 1, "Steps whose gradients are aggregate
 flags.DEFINE_bool(
     "clip_by_global_norm_after_gradient_allreduce", False, "Clip once per update, not per step."
 )
+flags.DEFINE_enum(
+    "normalization",
+    "global",
+    ["global", "replica_sum", "replica_mean"],
+    "Of losses and clipping: over the global batch, or per replica as the reference: GPUs, TPUs.",
+)
 
 # Saving and reporting
 flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between checkpoints.")
@@ -135,7 +141,7 @@ def _run_config() -> RunConfig:
             *["bert_config_file", "input_file", "eval_input_file", "output_dir", "init_checkpoint"],
             *["train_batch_size", "eval_batch_size", "max_eval_steps", "num_train_steps"],
             *["learning_rate", "poly_power", "num_warmup_steps", "start_warmup_step"],
-            *["steps_per_update", "clip_by_global_norm_after_gradient_allreduce"],
+            *["steps_per_update", "clip_by_global_norm_after_gradient_allreduce", "normalization"],
             *["save_checkpoints_steps", "iterations_per_loop", "log_every_steps"],
             *[
                 "keep_checkpoint_max",
@@ -172,6 +178,11 @@ def _check() -> None:
         sys.exit(1)
 
 
+def _train() -> None:
+    if result := TrainingRun(_run_config()).train():  # only the chief has one
+        print(result.line(), flush=True)
+
+
 def main(_):
     logging.set_verbosity(logging.ERROR)
     # As Ctrl-C, wherever training does not see to it; a container's first process has no default.
@@ -180,7 +191,7 @@ def main(_):
         if FLAGS.check:
             _check()
         elif FLAGS.do_train:
-            print(TrainingRun(_run_config()).train().line(), flush=True)
+            _train()
         elif FLAGS.do_eval:
             evaluate_checkpoints(_offline_config())
             print(write_result(FLAGS.output_dir, target_accuracy=FLAGS.target_accuracy))

@@ -15,11 +15,14 @@ class Progress:
       done: units so far, `initial` included.
     """
 
-    def __init__(self, *, total: int, unit: str, description: str, initial: int = 0):
+    def __init__(
+        self, *, total: int, unit: str, description: str, initial: int = 0, silent: bool = False
+    ):
         """Starts at `initial` of `total`; the unit "B" is shown in kB, MB and so on."""
+        self._silent = silent
         self._scaled = unit == "B"
         self._bar = None
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and not silent:
             self._bar = tqdm(
                 total=total,
                 initial=initial,
@@ -47,7 +50,7 @@ class Progress:
         """A line of its own, above the bar."""
         if self._bar is not None:
             self._bar.write(text, file=sys.stderr)
-        else:
+        elif not self._silent:
             print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:

@@ -48,6 +48,7 @@ RUN_PRETRAINING_FLAGS = {
     "log_epsilon": -6,
     "clip_by_global_norm_after_gradient_allreduce": False,
     # not in the reference
+    "normalization": "global",
     "eval_input_file": None,
     "eval_interval_samples": None,
     "target_accuracy": 0.72,

@@ -55,6 +55,9 @@ def training_batches(
     batch_size: int,
     seed: int | None,
     deterministic: bool = True,
+    num_workers: int = 1,
+    worker: int = 0,
+    first_example: int = 0,
 ) -> tf.data.Dataset:
     """Batches without end.
 
@@ -62,20 +65,33 @@ def training_batches(
     examples is shuffled; the order is a function of the seed. Without one (None) the files are read
     one after the other in sorted order. With `deterministic` off, whichever file is ready is read
     next: faster on slow storage, and the order is no longer a function of the seed.
+
+    Of `num_workers` processes each reads its own examples, and every example is read by exactly one
+    of them: `worker` takes every `num_workers`-th file, or, if there are fewer files than workers,
+    every `num_workers`-th example of each file. Unshuffled, it is always every `num_workers`-th
+    example, so that the global batches are those of a single process. `first_example` of this
+    worker's stream are passed over, to go on where a run was.
     """
     if seed is None:
-        dataset = tf.data.TFRecordDataset(files)
+        dataset = tf.data.TFRecordDataset(files).repeat().shard(num_workers, worker)
     else:
-        dataset = tf.data.Dataset.from_tensor_slices(files)
-        dataset = dataset.shuffle(len(files), seed=seed)
+        by_file = len(files) >= num_workers
+        own_files = files[worker::num_workers] if by_file else files
+
+        def read(file):
+            examples = tf.data.TFRecordDataset(file)
+            return examples if by_file else examples.shard(num_workers, worker)
+
+        dataset = tf.data.Dataset.from_tensor_slices(own_files)
+        dataset = dataset.shuffle(len(own_files), seed=seed)
         dataset = dataset.interleave(
-            tf.data.TFRecordDataset,
-            cycle_length=min(NUM_PARALLEL_FILES, len(files)),
+            read,
+            cycle_length=min(NUM_PARALLEL_FILES, len(own_files)),
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=deterministic,
         )
-        dataset = dataset.shuffle(SHUFFLE_BUFFER_EXAMPLES, seed=seed)
-    dataset = dataset.repeat().batch(batch_size, drop_remainder=True)
+        dataset = dataset.shuffle(SHUFFLE_BUFFER_EXAMPLES, seed=seed).repeat()
+    dataset = dataset.skip(first_example).batch(batch_size, drop_remainder=True)
     dataset = dataset.map(lambda examples: _parse(examples, shape), tf.data.AUTOTUNE)
     return dataset.prefetch(tf.data.AUTOTUNE)
 

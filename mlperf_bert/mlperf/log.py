@@ -123,28 +123,31 @@ class MlperfLog:
     closing does too: a run refused for bad input calls `discard` and leaves nothing.
 
     Args:
-      path: the log to write, by custom result_N.txt.
+      path: the log to write, by custom result_N.txt; None writes no file, as all processes of a
+        run but one.
       echo: also print every line.
 
     Raises:
       ValueError: the file exists; logs of several runs in one file fail every checker.
     """
 
-    def __init__(self, path: str | os.PathLike, *, echo: bool = True) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | os.PathLike | None, *, echo: bool = True) -> None:
+        self._steps_done: set[str] = set()
+        self._handlers: list[logging.Handler] = [logging.StreamHandler(sys.stdout)] if echo else []
+        self.path = None
+        if path is not None:
+            self._open(Path(path))
+        self._mllog = _make_mllogger(self._handlers)
+
+    def _open(self, path: Path) -> None:
+        self.path = path
         if self.path.exists():
             raise ValueError(
                 f"{self.path} already holds the log of a run: name another file or move it away"
             )
         self._created_folders = _make_folders(self.path.parent)
         self._partial = self.path.with_name(self.path.name + ".partial")
-        self._handlers: list[logging.Handler] = [
-            logging.FileHandler(self._partial, mode="w", encoding="utf-8")
-        ]
-        if echo:
-            self._handlers.append(logging.StreamHandler(sys.stdout))
-        self._mllog = _make_mllogger(self._handlers)
-        self._steps_done: set[str] = set()
+        self._handlers.append(logging.FileHandler(self._partial, mode="w", encoding="utf-8"))
 
     @classmethod
     def continuing(cls, path: str | os.PathLike, header: Iterable[str]) -> "MlperfLog":
@@ -168,7 +171,7 @@ class MlperfLog:
 
     def commit(self) -> None:
         """Give the file its final name; writing goes on. Further calls do nothing."""
-        if self._partial.exists():
+        if self.path and self._partial.exists():
             self._partial.replace(self.path)
 
     def close(self) -> None:
@@ -179,6 +182,8 @@ class MlperfLog:
     def discard(self) -> None:
         """End the writing and remove the file, committed or not, and the folders made for it."""
         self._close_handlers()
+        if self.path is None:
+            return
         self._partial.unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)
         for folder in self._created_folders:

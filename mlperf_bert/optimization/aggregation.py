@@ -18,7 +18,7 @@ class GradientAggregationOptimizer(tf.Module):
     accumulated, or, with `clip_after_allreduce`, once per update to what was accumulated.
 
     Gradients are expected to be reduced over the replicas already, so that every replica holds the
-    same accumulators.
+    same accumulators, and needs no traffic to change them.
 
     Source: the reference's GradientAggregationOptimizer and clip_by_global_norm.
     """
@@ -43,18 +43,28 @@ class GradientAggregationOptimizer(tf.Module):
         self.optimizer._create_all_weights(variables)
         if self.steps_per_update > 1:
             self.accumulators = [
-                tf.Variable(tf.zeros_like(variable), trainable=False, name="grad_accum")
+                tf.Variable(
+                    tf.zeros_like(variable),
+                    trainable=False,
+                    name="grad_accum",
+                    synchronization=tf.VariableSynchronization.ON_READ,
+                    aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+                )
                 for variable in variables
             ]
 
+    def clip(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Clips the gradient of a micro-batch, unless clipping waits for the update."""
+        if self.clip_after_allreduce:
+            return gradients
+        return tf.clip_by_global_norm(gradients, CLIP_NORM)[0]
+
     def step(self, gradients: list[tf.Tensor], variables: list[tf.Variable]) -> None:
-        """Takes the gradients of one micro-batch, in the order of `variables`.
+        """Takes the gradients of one micro-batch, clipped and reduced, in the order of `variables`.
 
         Without aggregation this is the whole update; with it, call `update` after every
         `steps_per_update` of these. Replica context.
         """
-        if not self.clip_after_allreduce:
-            gradients, _ = tf.clip_by_global_norm(gradients, CLIP_NORM)
         if self.steps_per_update == 1:
             self._apply(gradients, variables)
             return

@@ -7,7 +7,7 @@ from mlperf_bert.mlperf import rules
 from mlperf_bert.mlperf.log import SubmissionInfo
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.optimization.optimizers import OptimizerConfig
-from mlperf_bert.training import strategy
+from mlperf_bert.training import cluster, strategy
 from mlperf_bert.training.profiling import ProfileWindow
 
 
@@ -35,6 +35,8 @@ class RunConfig:
     start_warmup_step: int
     steps_per_update: int
     clip_by_global_norm_after_gradient_allreduce: bool
+    normalization: str
+    """global, or as the reference on GPUs (replica_sum) or TPUs (replica_mean); see steps.py."""
     save_checkpoints_steps: int
     iterations_per_loop: int
     log_every_steps: int
@@ -104,7 +106,8 @@ class RunConfig:
             "log_every_steps keep_checkpoint_max drop_caches profile_steps submission"
         )
         fields = dataclasses.asdict(self)
-        return {name: value for name, value in fields.items() if name not in elsewhere.split()}
+        kept = {name: value for name, value in fields.items() if name not in elsewhere.split()}
+        return {**kept, "num_workers": cluster.num_workers()}
 
     def departures(self, bert_config: BertConfig) -> list[rules.Issue]:
         """Every way in which the run departs from the closed division's rules."""

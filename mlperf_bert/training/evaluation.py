@@ -5,6 +5,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from mlperf_bert.model import metrics, pretrainer
+from mlperf_bert.training.strategy import one_cpu
 
 
 class Evaluator(tf.Module):
@@ -29,10 +30,13 @@ class Evaluator(tf.Module):
         self, dataset: tf.data.Dataset, *, on_batch: Callable[[], None] = lambda: None
     ) -> metrics.Evaluation:
         """Runs over `input_pipeline.evaluation_batches`; `on_batch` is called after each."""
-        if self.strategy.num_replicas_in_sync > 1:
-            dataset = self.strategy.experimental_distribute_dataset(dataset)
+        shared = dataset
+        if not one_cpu(self.strategy):
+            shared = self.strategy.distribute_datasets_from_function(
+                lambda context: _share(dataset, context)
+            )
         totals = []
-        for features, example_weights in dataset:
+        for features, example_weights in shared:
             totals.append(self.evaluate_batch(features, example_weights))
             on_batch()
         return metrics.Evaluation.from_totals([total.numpy().tolist() for total in totals])
@@ -41,3 +45,10 @@ class Evaluator(tf.Module):
         """Compiles the step on a synthetic batch."""
         dataset = tf.data.Dataset.from_tensors((features, example_weights))
         self.evaluate(dataset)
+
+
+def _share(batches: tf.data.Dataset, context: tf.distribute.InputContext) -> tf.data.Dataset:
+    """The replica batches of one process: global batch by global batch, each example once."""
+    size = context.get_per_replica_batch_size(batches.element_spec[1].shape[0])
+    replica_batches = batches.rebatch(size, drop_remainder=True)
+    return replica_batches.shard(context.num_input_pipelines, context.input_pipeline_id)

@@ -120,7 +120,7 @@ class TrainingLoop:
                     self._start_block(run, step)
             if step % self.schedule.save_checkpoints_steps == 0:
                 self._save(run, step)
-            if self.stop_request.signal_name:
+            if self.trainer.any_process(self.stop_request.signal_name is not None):
                 self._stop_for_signal(run, step)
         if self.schedule.evaluation_interval_steps is None:
             run.block_stop(self._samples(step))
@@ -186,6 +186,6 @@ class TrainingLoop:
         if step % self.schedule.save_checkpoints_steps:
             self._save(run, step)
         raise Interrupted(
-            f"{self.stop_request.signal_name} after step {step}: the checkpoint is saved, and the "
-            "same command goes on from there"
+            f"{self.stop_request.signal_name or 'another process got a signal'} after step {step}: "
+            "the checkpoint is saved, and the same command goes on from there"
         )

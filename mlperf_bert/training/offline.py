@@ -20,7 +20,7 @@ from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.progress import Progress
-from mlperf_bert.training import evaluations, preflight, strategy
+from mlperf_bert.training import cluster, evaluations, preflight, strategy
 from mlperf_bert.training.evaluation import Evaluator
 from mlperf_bert.training.output import LOG_NAME, RECORD_NAME, RESULT_LOG, RESUMED_LOGS
 
@@ -65,6 +65,11 @@ def evaluate_checkpoints(config: OfflineConfig) -> dict[int, Evaluation]:
     directory = Path(config.output_dir)
     if not directory.is_dir():
         raise ValueError(f"--output_dir={directory}: no such directory; start the training first")
+    if cluster.num_workers() > 1:
+        raise ValueError(
+            "--do_eval without --do_train works in one process; unset TF_CONFIG, or start it "
+            "without srun"
+        )
     devices = strategy.create_strategy(config.device)
     strategy.replica_batch_size(
         config.eval_batch_size, devices.num_replicas_in_sync, flag="eval_batch_size"

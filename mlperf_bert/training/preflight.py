@@ -19,7 +19,7 @@ from mlperf_bert.data import input_pipeline, manifest, records
 from mlperf_bert.mlperf import caches, convergence, rules
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.training import strategy
+from mlperf_bert.training import cluster, strategy
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.evaluation import Evaluator
 from mlperf_bert.training.output import OutputDirectory
@@ -119,7 +119,12 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Ins
     Args:
       measure_initial_accuracy: evaluate the initial checkpoint, which takes as long as an
         evaluation does.
+
+    Raises:
+      ValueError: it is one of several processes, which would wait for the others.
     """
+    if cluster.num_workers() > 1:
+        raise ValueError("--check looks from one process; unset TF_CONFIG, or start without srun")
     found = inspect(config)
     if found.eval_files:
         _count_evaluation_examples(found)

@@ -35,10 +35,10 @@ class StepProfiler:
     rest of it, one that is resumed behind it nothing.
     """
 
-    def __init__(self, window: ProfileWindow | None, output_dir: str | Path):
-        """Without a window it does nothing."""
+    def __init__(self, window: ProfileWindow | None, output_dir: str | Path | None):
+        """Without a window it does nothing; without a directory it only tells the stops."""
         self._window = window
-        self._output_dir = str(output_dir)
+        self._output_dir = output_dir
         self._is_running = False
 
     def next_stop(self, step: int) -> int | None:
@@ -50,8 +50,10 @@ class StepProfiler:
     def begin_if_due(self, step: int) -> None:
         """Call it before the steps after `step`."""
         window = self._window
-        if window and not self._is_running and window.first - 1 <= step < window.last:
-            tf.profiler.experimental.start(self._output_dir)
+        if window is None or self._output_dir is None or self._is_running:
+            return
+        if window.first - 1 <= step < window.last:
+            tf.profiler.experimental.start(str(self._output_dir))
             self._is_running = True
 
     def end_if_due(self, step: int) -> None:

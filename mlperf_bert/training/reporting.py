@@ -9,8 +9,16 @@ import tensorflow as tf
 class MetricsWriter:
     """Appends one JSON object a line to metrics.jsonl and writes the same to TensorBoard."""
 
-    def __init__(self, output_dir: str, *, resumed_step: int | None = None):
-        """Opens both; lines of steps after `resumed_step` are dropped: they are trained again."""
+    def __init__(self, output_dir: str | None, *, resumed_step: int | None = None):
+        """Opens both; lines of steps after `resumed_step` are dropped: they are trained again.
+
+        Without an `output_dir` (None) nothing is written.
+        """
+        self._file = None
+        if output_dir is not None:
+            self._open(output_dir, resumed_step)
+
+    def _open(self, output_dir: str, resumed_step: int | None) -> None:
         self._path = Path(output_dir) / "metrics.jsonl"
         if resumed_step is not None and self._path.exists():
             self._drop_after(resumed_step)
@@ -19,6 +27,8 @@ class MetricsWriter:
 
     def write(self, kind: str, *, step: int, samples: int, **values: float) -> None:
         """Writes a line of `kind` train or eval; float32 values keep 9 significant digits."""
+        if self._file is None:
+            return
         rounded = {name: float(f"{value:.9g}") for name, value in values.items()}
         line = {"kind": kind, "step": step, "samples": samples, **rounded}
         self._file.write(json.dumps(line) + "\n")
@@ -29,8 +39,9 @@ class MetricsWriter:
 
     def close(self) -> None:
         """Flushes and closes both."""
-        self._file.close()
-        self._summaries.close()
+        if self._file is not None:
+            self._file.close()
+            self._summaries.close()
 
     def _drop_after(self, step: int) -> None:
         lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import secrets
 import time
 
 import tensorflow as tf
@@ -17,13 +16,14 @@ from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.optimizers import create_optimizer
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
 from mlperf_bert.progress import Progress
-from mlperf_bert.training import evaluations, loop, preflight
+from mlperf_bert.training import agreement, evaluations, loop, preflight
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.evaluation import Evaluator
 from mlperf_bert.training.output import Result, process_start_time
 from mlperf_bert.training.profiling import StepProfiler
 from mlperf_bert.training.reporting import MetricsWriter
 from mlperf_bert.training.steps import Trainer
+from mlperf_bert.training.strategy import one_cpu
 
 
 class TrainingRun:
@@ -37,55 +37,82 @@ class TrainingRun:
         """
         self.config = config
         self.start_time = process_start_time()
+        self._run: Run | None = None
+        self.team = agreement.agree(config, on_loss=self._abort)
+        with self.team.failures_told():
+            self._prepare()
+
+    def _prepare(self) -> None:
+        config = self.config
         found = preflight.inspect(config)
         found.require_no_errors()
         for finding in found.findings:
-            print(finding, flush=True)
+            self._say(finding)
         self.bert_config, self.output, self.strategy = (
             found.bert_config,
             found.output,
             found.strategy,
         )
         self.files, self.eval_files = found.files, found.eval_files
-        self.seed = secrets.randbits(31) if config.seed is None else config.seed
-        if self.output.resumes:
-            self.seed = self.output.recorded_seed
+        self.seed = self.team.seed
 
-    def train(self) -> Result:
+    def train(self) -> Result | None:
         """Builds, warms up and trains; leaves nothing behind if the data turn out to be bad.
+
+        Of several processes only the chief writes anything, and returns a result.
 
         Raises:
           ValueError: bad checkpoint or data.
           FloatingPointError: the loss is no longer finite.
           loop.Interrupted: a signal came; the checkpoint is saved.
         """
-        run_log = MlperfLog(self.output.log_path(), echo=False)
-        try:
-            self._initialise(run_log)
-            with loop.StopRequest() as stop_request, run_log.run() as run:
-                self._check_data(run)
-                # Before the log: a log without a record would be another run's.
-                self.output.record(status="running", seed=self.seed)
-                run_log.commit()
-                outcome = self._train_against_the_clock(run, stop_request)
-        except BaseException as error:
-            if not run_log.path.exists():
-                run_log.discard()
-            if isinstance(error, FloatingPointError):
-                self.output.record(status="aborted", seed=self.seed)
-            raise
-        finally:
-            run_log.close()
-        status = "success" if outcome.reached_target else "aborted"
-        self.output.record(status=status, seed=self.seed)
+        with self.team.failures_told():
+            outcome = self._train()
+            self.team.finish()
+        if not self.team.is_chief:
+            return None
         return Result(
-            status=status,
+            status=_status(outcome),
             accuracy=outcome.accuracy,
             samples=outcome.step * self.config.train_batch_size,
             seed=self.seed,
             start_time=self.start_time,
             seconds=time.time() - self.start_time,
         )
+
+    def _train(self) -> loop.Outcome:
+        run_log = MlperfLog(self.output.log_path() if self.team.is_chief else None, echo=False)
+        try:
+            self._initialise(run_log)
+            with loop.StopRequest() as stop_request, run_log.run() as run:
+                self._run = run
+                self._check_data(run)
+                self._record("running")  # before the log: alone it would be another run's
+                run_log.commit()
+                outcome = self._train_against_the_clock(run, stop_request)
+        except BaseException as error:
+            if run_log.path and not run_log.path.exists():
+                run_log.discard()
+            if isinstance(error, FloatingPointError):
+                self._record("aborted")
+            raise
+        finally:
+            run_log.close()
+        self._record(_status(outcome))
+        return outcome
+
+    def _abort(self) -> None:
+        """Another process is lost: the log of this run still gets its run_stop."""
+        if self._run:
+            self._run.stop_unless_stopped()
+
+    def _record(self, status: str) -> None:
+        if self.team.is_chief:
+            self.output.record(status=status, seed=self.seed)
+
+    def _say(self, text) -> None:
+        if self.team.is_chief:
+            print(text, flush=True)
 
     def _initialise(self, run_log: MlperfLog) -> None:
         cleared = None
@@ -94,6 +121,8 @@ class TrainingRun:
         run_log.init_start(cache_cleared=cleared)
         run_log.submission(self._submission())
         run_log.hyperparameters(self._hyperparameters())
+        run_log.event("gradient_normalization", self.config.normalization)
+        run_log.event("num_replicas", self.strategy.num_replicas_in_sync)
         self._build()
         if not self.output.resumes:
             all_names = [w.tf1_name for w in names.weights(self.bert_config.num_hidden_layers)]
@@ -106,7 +135,7 @@ class TrainingRun:
             departures.append(rules.Issue("run", "one from start to end", "one that was resumed"))
         if departures:
             lines = "".join(f"\n  - {departure}" for departure in departures)
-            print(f"This run is no submission to the closed division:{lines}", flush=True)
+            self._say(f"This run is no submission to the closed division:{lines}")
             return dataclasses.replace(self.config.submission, division="open")
         return self.config.submission
 
@@ -153,6 +182,7 @@ class TrainingRun:
             optimizer=optimizer,
             strategy=self.strategy,
             batch_size=config.train_batch_size,
+            normalization=config.normalization,
         )
         self.evaluator = Evaluator(model=self.model, strategy=self.strategy)
         self.state = RunState(
@@ -169,6 +199,7 @@ class TrainingRun:
         )
         self._warm_up()
         if self.output.resumes and self.state.latest_step is not None:
+            self.team.require_same_step(self.state.latest_step)
             self.state.restore()
         elif config.init_checkpoint:
             initial.load_initial_weights(
@@ -205,32 +236,24 @@ class TrainingRun:
 
     def _train_against_the_clock(self, run: Run, stop_request: loop.StopRequest) -> loop.Outcome:
         config = self.config
-        start_step = int(self.trainer.step)
+        start_step = int(self.trainer.step.numpy())
         resumed_step = start_step if self.output.resumes else None
         interval_steps = config.evaluation_interval_samples // config.train_batch_size
-        iterator = self.trainer.batches(
-            input_pipeline.training_batches(
-                self.files,
-                config.shape,
-                batch_size=config.train_batch_size,
-                seed=self.seed if config.shuffle else None,
-                deterministic=config.deterministic,
-            )
-        )
+        own_output_dir = config.output_dir if self.team.is_chief else None
+        iterator = self.trainer.batches(lambda context: self._own_batches(context, start_step))
         self.state.attach_input(iterator)
         with (
-            contextlib.closing(
-                MetricsWriter(config.output_dir, resumed_step=resumed_step)
-            ) as metrics,
+            contextlib.closing(MetricsWriter(own_output_dir, resumed_step=resumed_step)) as metrics,
             contextlib.closing(
                 Progress(
                     total=config.num_train_steps * config.train_batch_size,
                     initial=start_step * config.train_batch_size,
                     unit="samples",
                     description="training",
+                    silent=not self.team.is_chief,
                 )
             ) as progress,
-            contextlib.closing(StepProfiler(config.profile_steps, config.output_dir)) as profiler,
+            contextlib.closing(StepProfiler(config.profile_steps, own_output_dir)) as profiler,
             input_pipeline.damage_named([*self.files, *self.eval_files]),
         ):
             training = loop.TrainingLoop(
@@ -245,15 +268,37 @@ class TrainingRun:
                 target_accuracy=config.target_accuracy,
                 learning_rate_at=lambda step: float(self.rates.at_step(step)),
                 evaluate=self._evaluate,
-                save=self.state.save,
+                save=self._save,
                 metrics=metrics,
                 progress=progress,
                 profiler=profiler,
                 stop_request=stop_request,
             )
             if start_step == 0 and not self.eval_files:
-                self.state.save(0)  # for whoever evaluates the checkpoints
+                self._save(0)  # for whoever evaluates the checkpoints
             return training.run(iterator, run, start_step=start_step)
+
+    def _save(self, step: int) -> None:
+        if self.team.is_chief:
+            self.state.save(step)
+
+    def _own_batches(self, context: tf.distribute.InputContext, start_step: int):
+        """This process's share of the input, from where the run stands.
+
+        On one CPU the saved iterator finds its place itself.
+        """
+        config, workers = self.config, context.num_input_pipelines
+        start = 0 if one_cpu(self.strategy) else start_step * config.train_batch_size // workers
+        return input_pipeline.training_batches(
+            self.files,
+            config.shape,
+            batch_size=context.get_per_replica_batch_size(config.train_batch_size),
+            seed=self.seed if config.shuffle else None,
+            deterministic=config.deterministic,
+            num_workers=workers,
+            worker=context.input_pipeline_id,
+            first_example=start,
+        )
 
     def _evaluate(self):
         config = self.config
@@ -265,3 +310,7 @@ class TrainingRun:
                 max_batches=config.max_eval_steps,
             )
         )
+
+
+def _status(outcome: loop.Outcome) -> str:
+    return "success" if outcome.reached_target else "aborted"

@@ -3,19 +3,26 @@
 Shapes: B=batch (per replica).
 """
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from mlperf_bert.model import losses, pretrainer
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
+from mlperf_bert.training.strategy import one_cpu, replica_batch_size
 
 LOSSES = ("loss", "masked_lm_loss", "next_sentence_loss")
+NORMALIZATIONS = ("global", "replica_sum", "replica_mean")
 
 
 class Trainer(tf.Module):
     """Model, optimizer and step counter, with the compiled inner loop over them.
 
-    Losses are normalised over the global batch: the masked-LM sum of all replicas is divided by the
-    number of predictions of all replicas, so the number of replicas does not change the result.
+    With normalization "global", losses are normalised over the global batch (the masked-LM sum of
+    all replicas is divided by the number of predictions of all replicas) and the sum of the
+    gradients is clipped: the number of replicas does not change the result. The reference lets each
+    replica normalise its own loss and clip its own gradients, and then sums them on GPUs
+    ("replica_sum") or averages them on TPUs ("replica_mean").
     """
 
     def __init__(
@@ -25,6 +32,7 @@ class Trainer(tf.Module):
         optimizer: GradientAggregationOptimizer,
         strategy: tf.distribute.Strategy,
         batch_size: int,
+        normalization: str = "global",
     ):
         """Wraps the parts; `batch_size` is that of one micro-batch, over all replicas."""
         super().__init__(name="trainer")
@@ -32,6 +40,7 @@ class Trainer(tf.Module):
         self.optimizer = optimizer
         self.strategy = strategy
         self.batch_size = batch_size
+        self.normalization = normalization
         self.variables_to_train = pretrainer.trained_variables(model)
         with strategy.scope():
             self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
@@ -57,8 +66,12 @@ class Trainer(tf.Module):
 
     def _micro_step(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
         replicas = tf.distribute.get_replica_context()
+        is_global, num_replicas = self.normalization == "global", self.strategy.num_replicas_in_sync
         weights = features["masked_lm_weights"]
-        num_predictions = replicas.all_reduce("SUM", tf.reduce_sum(weights))
+        num_predictions, num_examples = tf.reduce_sum(weights), self.batch_size / num_replicas
+        if is_global:
+            num_predictions = replicas.all_reduce("SUM", num_predictions)
+            num_examples = self.batch_size
         with tf.GradientTape() as tape:
             token_logits, sentence_logits = pretrainer.forward(self.model, features, training=True)
             token_losses = losses.masked_lm_losses(token_logits, features["masked_lm_ids"])
@@ -66,12 +79,20 @@ class Trainer(tf.Module):
                 sentence_logits, features["next_sentence_labels"]
             )
             masked_lm = tf.reduce_sum(token_losses * weights) / (num_predictions + losses.EPSILON)
-            next_sentence = tf.reduce_sum(sentence_losses) / self.batch_size
+            next_sentence = tf.reduce_sum(sentence_losses) / num_examples
             loss = masked_lm + next_sentence
         gradients = tape.gradient(loss, self.variables_to_train)
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-        self.optimizer.step(replicas.all_reduce("SUM", gradients), self.variables_to_train)
-        return tf.stack([loss, masked_lm, next_sentence])
+        self.optimizer.step(self._reduce(replicas, gradients), self.variables_to_train)
+        shown = tf.stack([loss, masked_lm, next_sentence])
+        return shown if is_global else shown / num_replicas
+
+    def _reduce(self, replicas, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Joins and clips the replicas' gradients, in the order that the normalization asks for."""
+        if self.normalization == "global":
+            return self.optimizer.clip(replicas.all_reduce("SUM", gradients))
+        operation = "SUM" if self.normalization == "replica_sum" else "MEAN"
+        return replicas.all_reduce(operation, self.optimizer.clip(gradients))
 
     def _update(self) -> None:
         self.optimizer.update(self.variables_to_train)
@@ -81,15 +102,36 @@ class Trainer(tf.Module):
         generators = pretrainer.random_generators(self.model)
         kept = [*self.model.variables, *(generator.state for generator in generators)]
         values = [variable.numpy() for variable in kept]
-        iterator = self.batches(tf.data.Dataset.from_tensors(features).repeat())
+        iterator = self.batches(lambda _: self._repeated_replica_batch(features))
         self.train(iterator, tf.constant(self.optimizer.steps_per_update))
         for variable, value in zip(kept, values):
             variable.assign(value)
         self.optimizer.reset()
         self.step.assign(0)
 
-    def batches(self, dataset: tf.data.Dataset):
-        """An iterator over global batches, shared out to the replicas."""
-        if self.strategy.num_replicas_in_sync == 1:
-            return iter(dataset)  # a plain iterator, whose position can be saved
-        return iter(self.strategy.experimental_distribute_dataset(dataset))
+    def _repeated_replica_batch(self, features: dict[str, tf.Tensor]) -> tf.data.Dataset:
+        size = replica_batch_size(
+            self.batch_size, self.strategy.num_replicas_in_sync, flag="train_batch_size"
+        )
+        one = {name: value[:size] for name, value in features.items()}
+        return tf.data.Dataset.from_tensors(one).repeat()
+
+    def batches(self, make_dataset: Callable[[tf.distribute.InputContext], tf.data.Dataset]):
+        """An iterator over global batches, shared out to the replicas and fetched ahead to them.
+
+        `make_dataset` makes the replica batches of one process.
+        """
+        if one_cpu(self.strategy):
+            return iter(make_dataset(tf.distribute.InputContext()))  # its position can be saved
+        return iter(self.strategy.distribute_datasets_from_function(make_dataset))
+
+    def any_process(self, flag: bool) -> bool:
+        """Whether the flag is set on any process; all of them must call it at the same step."""
+        if one_cpu(self.strategy):
+            return flag
+        return float(self._sum_over_replicas(tf.constant(float(flag)))) > 0
+
+    @tf.function
+    def _sum_over_replicas(self, value: tf.Tensor) -> tf.Tensor:
+        per_replica = self.strategy.run(lambda: tf.identity(value))
+        return self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)

@@ -4,9 +4,10 @@ Nothing else in the project knows the device.
 """
 
 import dataclasses
-import os
 
 import tensorflow as tf
+
+from mlperf_bert.training.cluster import Cluster, read_cluster
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,10 +24,14 @@ class DeviceConfig:
 
 
 def create_strategy(config: DeviceConfig) -> tf.distribute.Strategy:
-    """Picks the strategy: TPU, several hosts (TF_CONFIG), several GPUs of one host, one device.
+    """Picks the strategy: TPU, several processes, several GPUs of one host, one device.
+
+    With several processes this waits for all of them; meet them before (peers.py), so that one
+    that is missing is named.
 
     Raises:
-      ValueError: more GPUs are asked for than there are, or GPUs and a TPU at once.
+      ValueError: more GPUs are asked for than there are, or GPUs and a TPU at once, or a bad
+        cluster environment.
     """
     if config.use_tpu and config.num_gpus:
         raise ValueError("--use_tpu and --num_gpus exclude each other; give one of them")
@@ -38,11 +43,17 @@ def create_strategy(config: DeviceConfig) -> tf.distribute.Strategy:
             f"--num_gpus={config.num_gpus}, but TensorFlow sees {len(gpus)} GPUs; lower it, or "
             "check the driver and that the container was given the GPUs"
         )
-    if "TF_CONFIG" in os.environ:
-        return tf.distribute.MultiWorkerMirroredStrategy()
+    if cluster := read_cluster():
+        return _workers_strategy(cluster, config.num_gpus)
     if config.num_gpus > 1:
         return tf.distribute.MirroredStrategy([f"GPU:{n}" for n in range(config.num_gpus)])
     return tf.distribute.OneDeviceStrategy("GPU:0" if config.num_gpus else "CPU:0")
+
+
+def one_cpu(strategy: tf.distribute.Strategy) -> bool:
+    """Whether the strategy computes on one CPU, where nothing has to be shared out or fetched."""
+    one_device = isinstance(strategy, tf.distribute.OneDeviceStrategy)
+    return one_device and "CPU" in strategy.extended.worker_devices[0]
 
 
 def replica_batch_size(batch_size: int, num_replicas: int, *, flag: str) -> int:
@@ -60,6 +71,24 @@ def replica_batch_size(batch_size: int, num_replicas: int, *, flag: str) -> int:
             f"--{flag}={batch_size} cannot be shared by {num_replicas} replicas; try {fitting}"
         )
     return batch_size // num_replicas
+
+
+def _workers_strategy(cluster: Cluster, num_gpus: int) -> tf.distribute.Strategy:
+    """One replica for each GPU of each process, or one on each process's CPU."""
+    tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:num_gpus], "GPU")
+    kinds = tf.distribute.experimental.CommunicationImplementation
+    return tf.distribute.MultiWorkerMirroredStrategy(
+        cluster_resolver=tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec({"worker": list(cluster.addresses)}),
+            task_type="worker",
+            task_id=cluster.index,
+            num_accelerators={"GPU": num_gpus},
+            rpc_layer="grpc",
+        ),
+        communication_options=tf.distribute.experimental.CommunicationOptions(
+            implementation=kinds.NCCL if num_gpus else kinds.RING
+        ),
+    )
 
 
 def _tpu_strategy(config: DeviceConfig) -> tf.distribute.TPUStrategy:

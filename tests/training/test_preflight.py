@@ -58,6 +58,7 @@ def config(tmp_path):
         start_warmup_step=0,
         steps_per_update=1,
         clip_by_global_norm_after_gradient_allreduce=False,
+        normalization="global",
         save_checkpoints_steps=5,
         iterations_per_loop=5,
         log_every_steps=5,
@@ -257,3 +258,10 @@ def test_close_look_counts_examples_and_says_what_is_active(config, tmp_path):
 def test_initial_accuracy_is_measured_when_asked(config, tmp_path):
     with pytest.raises(ValueError, match="needs --init_checkpoint and --eval_input_file"):
         preflight._measure_initial_accuracy(preflight.Inspection(), config)
+
+
+def test_a_close_look_from_one_of_several_processes_is_refused(config, monkeypatch):
+    two = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(two))
+    with pytest.raises(ValueError, match="--check looks from one process; unset TF_CONFIG"):
+        preflight.inspect_closely(config, measure_initial_accuracy=False)

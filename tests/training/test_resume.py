@@ -88,8 +88,8 @@ def wait_for_step(process, output: Path, step: int) -> None:
         time.sleep(0.002)
 
 
-def assert_same_end(found: Path, expected: Path) -> None:
-    name = f"model.ckpt-{NUM_STEPS}"
+def assert_same_end(found: Path, expected: Path, *, num_steps: int = NUM_STEPS) -> None:
+    name = f"model.ckpt-{num_steps}"
     readers = [tf.train.load_checkpoint(str(folder / name)) for folder in (found, expected)]
     tensors = readers[0].get_variable_to_dtype_map()
     # Not compared: the count of saves, and the input pipeline's own encoding of its position.

@@ -1,0 +1,209 @@
+"""How training scales: measured on this machine to two processes, expected beyond.
+
+    python -m benchmarks.scaling --gb_per_second=25 --output_file=scaling.png
+    python -m benchmarks.scaling --gb_per_second=25 --output_file=scaling.png \\
+        --bert_config_file=wiki/bert_config.json --replica_batch_size=16 --step_seconds=0.2
+
+First it trains a small BERT with one process and with two, each on a core of its own, and prints
+samples/s. Then it draws the efficiency that a ring would allow up to 1,024 replicas: a simulation,
+no promise. It takes the step time just measured, or that of your device and model (the second
+command), the bytes of the gradients, and the bandwidth that you state. What it supposes stands in
+the picture.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from mlperf_bert.data import records
+from mlperf_bert.model.config import BertConfig
+from mlperf_bert.training.preflight import num_weights
+
+ROOT = Path(__file__).resolve().parent.parent
+GRADIENT_BYTES = 4  # float32
+BACKWARD_SHARE = 2 / 3  # of a step: twice the work of the forward pass
+SEQUENCE, PREDICTIONS, BATCH_SIZE, NUM_STEPS = 128, 20, 8, 24
+FIRST_PORT = 24631
+MEASURED = BertConfig(
+    vocab_size=8192,
+    hidden_size=256,
+    num_hidden_layers=4,
+    num_attention_heads=4,
+    intermediate_size=1024,
+    hidden_act="gelu",
+    hidden_dropout_prob=0.1,
+    attention_probs_dropout_prob=0.1,
+    max_position_embeddings=SEQUENCE,
+    type_vocab_size=2,
+    initializer_range=0.02,
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What the expectation rests on."""
+
+    step_seconds: float
+    """Of one replica alone, communication left out."""
+    gradient_bytes: int
+    bytes_per_second: float
+    """That each replica can send and receive at once."""
+    latency_seconds: float
+    """Of one message between neighbours in the ring."""
+
+    def all_reduce_seconds(self, num_replicas: int) -> float:
+        """A ring's: every replica sends 2(n-1)/n of the bytes in 2(n-1) messages."""
+        hops = 2 * (num_replicas - 1)
+        sent = self.gradient_bytes * hops / num_replicas
+        return sent / self.bytes_per_second + hops * self.latency_seconds
+
+    def efficiency(self, num_replicas: int, *, hidden_share: float) -> float:
+        """Samples/s per replica, over those of one alone.
+
+        `hidden_share` of the step can pass while gradients are already on their way.
+        """
+        exposed = self.all_reduce_seconds(num_replicas) - hidden_share * self.step_seconds
+        return self.step_seconds / (self.step_seconds + max(0.0, exposed))
+
+
+def write_inputs(folder: Path) -> None:
+    """A configuration and random examples: what they say is no matter here."""
+    (folder / "bert_config.json").write_text(json.dumps(dataclasses.asdict(MEASURED)))
+    random = np.random.default_rng(1)
+    framed = []
+    for _ in range(8 * BATCH_SIZE):
+        positions = np.sort(random.choice(np.arange(1, SEQUENCE), PREDICTIONS, replace=False))
+        example = {
+            "input_ids": random.integers(0, MEASURED.vocab_size, SEQUENCE),
+            "input_mask": np.ones(SEQUENCE, np.int64),
+            "segment_ids": np.zeros(SEQUENCE, np.int64),
+            "masked_lm_positions": positions,
+            "masked_lm_ids": random.integers(0, MEASURED.vocab_size, PREDICTIONS),
+            "masked_lm_weights": np.ones(PREDICTIONS, np.float32),
+            "next_sentence_labels": random.integers(0, 2, 1),
+        }
+        framed.append(records.frame(records.encode(example)))
+    (folder / "train.tfrecord").write_bytes(b"".join(framed))
+
+
+def measure(folder: Path, num_workers: int) -> float:
+    """Samples/s of so many processes, each on one core; the median of the later steps."""
+    output = folder / f"out-{num_workers}"
+    flags = [
+        *["--do_train", "--optimizer=lamb", "--num_warmup_steps=0", "--log_every_steps=2"],
+        f"--bert_config_file={folder / 'bert_config.json'}",
+        f"--input_file={folder / 'train.tfrecord'}",
+        f"--output_dir={output}",
+        f"--max_seq_length={SEQUENCE}",
+        f"--max_predictions_per_seq={PREDICTIONS}",
+        f"--train_batch_size={BATCH_SIZE * num_workers}",
+        f"--num_train_steps={NUM_STEPS}",
+    ]
+    addresses = [f"localhost:{FIRST_PORT + index}" for index in range(num_workers)]
+    workers = []
+    for index, core in zip(range(num_workers), sorted(os.sched_getaffinity(0))):
+        task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+        workers.append(
+            subprocess.Popen(
+                ["taskset", "--cpu-list", str(core), sys.executable, "run_pretraining.py", *flags],
+                cwd=ROOT,
+                env={**os.environ, "TF_CONFIG": json.dumps(task)},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    for worker in workers:
+        _, errors = worker.communicate()
+        if worker.returncode:
+            sys.exit(f"{num_workers} workers: {errors[-2000:]}")
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    rates = [line["samples_per_second"] for line in lines if line["kind"] == "train"]
+    return statistics.median(rates[len(rates) // 2 :])
+
+
+def draw(machine: Machine, replica_batch_size: int, title: str, measured: list[float], path):
+    """The picture: two bounds of the efficiency, with everything that they suppose."""
+    replicas = 2 ** np.arange(11)
+    figure, axes = plt.subplots(figsize=(9, 6.2), layout="constrained")
+    for label, share, style in (
+        ("gradients travel during the backward pass (upper bound)", BACKWARD_SHARE, "-"),
+        ("gradients travel after the backward pass (lower bound)", 0.0, "--"),
+    ):
+        shown = [100 * machine.efficiency(int(n), hidden_share=share) for n in replicas]
+        axes.plot(replicas, shown, style, marker="o", label=label)
+    if measured:
+        ratio = 100 * measured[1] / (2 * measured[0])
+        label = f"measured here: small BERT, 2 processes on 2 cores, {ratio:.0f}%"
+        axes.plot([2], [ratio], "k*", markersize=12, linestyle="none", label=label)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(replicas, [f"{n:,}" for n in replicas])
+    axes.set_ylim(0, 109)
+    axes.set_xlabel("replicas (the batch grows with them)")
+    axes.set_ylabel("samples/s per replica, % of one alone")
+    axes.set_title(f"Expected efficiency, a simulation: {title}")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower left")
+    supposed = (
+        f"Supposed: {replica_batch_size} samples per replica in "
+        f"{1000 * machine.step_seconds:,.0f} ms;  {machine.gradient_bytes / 1e6:,.0f} MB of "
+        f"float32 gradients once a step;\na ring all-reduce at "
+        f"{machine.bytes_per_second / 1e9:g} GB/s each way per replica and "
+        f"{1e6 * machine.latency_seconds:g} µs a message; no straggler, no waiting for input, "
+        "no congestion."
+    )
+    figure.supxlabel(supposed, fontsize=9, ha="left", x=0.02)
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    """Measures, tells, draws."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output_file", required=True, help="The PNG to write.")
+    parser.add_argument("--gb_per_second", type=float, required=True, help="Each way per replica.")
+    parser.add_argument("--latency_us", type=float, default=10.0, help="Of a message in the ring.")
+    parser.add_argument("--bert_config_file", help="Another model than the small one measured.")
+    parser.add_argument("--step_seconds", type=float, help="Of one replica of your device.")
+    parser.add_argument("--replica_batch_size", type=int, default=BATCH_SIZE)
+    args = parser.parse_args()
+    if bool(args.bert_config_file) != bool(args.step_seconds):
+        parser.error("--bert_config_file and --step_seconds belong together: give both or none")
+    for name in ("gb_per_second", "step_seconds", "replica_batch_size"):
+        value = getattr(args, name)
+        if value is not None and value <= 0:
+            parser.error(f"--{name}={value}: it must be more than 0")
+    config, title = MEASURED, "the small BERT measured here"
+    if args.bert_config_file:
+        try:
+            config = BertConfig.from_json_file(args.bert_config_file)
+        except (ValueError, OSError) as error:
+            parser.error(str(error))
+        title = f"{num_weights(config) / 1e6:,.0f} million weights"
+    measured = []
+    with tempfile.TemporaryDirectory() as folder:
+        write_inputs(Path(folder))
+        for num_workers in (1, 2):
+            measured.append(measure(Path(folder), num_workers))
+            print(f"{num_workers} processes, one core each: {measured[-1]:.2f} samples/s")
+    print(f"2 processes have {measured[1] / measured[0]:.2f} times the samples/s of 1")
+    machine = Machine(
+        step_seconds=args.step_seconds or BATCH_SIZE / measured[0],
+        gradient_bytes=GRADIENT_BYTES * num_weights(config),
+        bytes_per_second=args.gb_per_second * 1e9,
+        latency_seconds=args.latency_us * 1e-6,
+    )
+    draw(machine, args.replica_batch_size, title, measured, args.output_file)
+    print(args.output_file)
+
+
+if __name__ == "__main__":
+    main()

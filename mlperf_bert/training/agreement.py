@@ -1,0 +1,115 @@
+"""What the processes of a run agree on before it starts: that all is equal, the seed, the step."""
+
+import contextlib
+import dataclasses
+import secrets
+from collections.abc import Callable, Iterator
+
+import tensorflow as tf
+
+from mlperf_bert.checkpoints import state
+from mlperf_bert.data import input_pipeline
+from mlperf_bert.training import peers
+from mlperf_bert.training.cluster import read_cluster
+from mlperf_bert.training.config import RunConfig
+from mlperf_bert.training.loop import Interrupted
+from mlperf_bert.training.output import OutputDirectory
+
+# These ends are reached by all processes at the same step.
+_AGREED_ENDS = (Interrupted, FloatingPointError)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Team:
+    """The processes of a run, seen from one of them."""
+
+    is_chief: bool
+    seed: int
+    latest_step: int | None
+    """Of the chief's newest checkpoint, when all met."""
+    others: peers.Peers | None
+
+    def require_same_step(self, latest_step: int) -> None:
+        """Checks that this process sees the chief's newest checkpoint.
+
+        Raises:
+          ValueError: it sees another.
+        """
+        if latest_step != self.latest_step:
+            raise ValueError(
+                f"--output_dir: this process finds the checkpoint of step {latest_step}, the chief "
+                f"that of {self.latest_step}; give a directory that all processes share"
+            )
+
+    @contextlib.contextmanager
+    def failures_told(self) -> Iterator[None]:
+        """Tells the others how this part of the run ended, if it failed."""
+        try:
+            yield
+        except _AGREED_ENDS:
+            self._leave(None)
+            raise
+        except BaseException as error:
+            if self.others and isinstance(error, tf.errors.OpError):
+                self.others.await_loss()
+            self._leave(str(error).splitlines()[0] if str(error) else type(error).__name__)
+            raise
+
+    def finish(self) -> None:
+        """Tells the others that this process has come to the agreed end."""
+        self._leave(None)
+
+    def _leave(self, failure: str | None) -> None:
+        if self.others:
+            self.others.leave(failure)
+
+
+def agree(config: RunConfig, *, on_loss: Callable[[], None]) -> Team:
+    """Meets the other processes, if there are any; from then on losing one ends this process.
+
+    Raises:
+      ValueError: flags or data differ; the process and the difference are named.
+      OSError: a process is missing.
+    """
+    cluster = read_cluster()
+    if cluster is None:
+        return Team(is_chief=True, others=None, **_decide(config))
+    others, decision = peers.meet(cluster, _told(config), lambda: _decide(config))
+    others.watch(on_loss=on_loss)
+    return Team(is_chief=cluster.is_chief, others=others, **decision)
+
+
+def _decide(config: RunConfig) -> dict:
+    output = OutputDirectory(config.output_dir, config.parameters())
+    seed = secrets.randbits(31) if config.seed is None else config.seed
+    if output.resumes:
+        seed = output.recorded_seed
+    latest_step = max(state.complete_checkpoints(config.output_dir), default=None)
+    return {"seed": seed, "latest_step": latest_step}
+
+
+def _told(config: RunConfig) -> dict:
+    """Everything that must be equal on all processes, by flag."""
+    return {
+        **dataclasses.asdict(config),
+        "TensorFlow": tf.__version__,
+        "data of --input_file": _sizes(config.input_file, "input_file"),
+        "data of --eval_input_file": _sizes(config.eval_input_file, "eval_input_file"),
+        "content of --bert_config_file": _content(config.bert_config_file),
+    }
+
+
+def _sizes(patterns: str | None, flag: str) -> dict[str, int] | str:
+    try:
+        files = input_pipeline.expand_input(patterns, flag=flag) if patterns else []
+    except (ValueError, OSError) as error:
+        return str(error)
+    return {name: tf.io.gfile.stat(name).length for name in files}
+
+
+def _content(path: str) -> str:
+    try:
+        with tf.io.gfile.GFile(path) as file:
+            return " ".join(file.read().split())
+    except tf.errors.OpError as error:
+        return error.message

@@ -1,0 +1,36 @@
+"""The simulation of scaling, by hand for a round machine."""
+
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.scaling import Machine
+
+ROUND = Machine(step_seconds=0.2, gradient_bytes=10**9, bytes_per_second=10e9, latency_seconds=1e-5)
+
+
+def test_a_ring_sends_almost_twice_the_gradients():
+    assert ROUND.all_reduce_seconds(1) == 0
+    assert ROUND.all_reduce_seconds(2) == pytest.approx(0.1 + 2e-5)
+    assert ROUND.all_reduce_seconds(1024) == pytest.approx(0.2 * 1023 / 1024 + 0.02046)
+
+
+def test_efficiency_between_no_and_full_overlap():
+    assert ROUND.efficiency(1, hidden_share=0) == 1
+    assert ROUND.efficiency(2, hidden_share=0) == pytest.approx(0.2 / 0.30002)
+    assert ROUND.efficiency(2, hidden_share=2 / 3) == 1  # 0.1 s pass within 0.133 s
+    assert ROUND.efficiency(1024, hidden_share=2 / 3) < 0.75
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--gb_per_second=0"], "--gb_per_second=0.0: it must be more than 0"),
+        (["--gb_per_second=1", "--step_seconds=1"], "belong together: give both or none"),
+    ],
+)
+def test_bad_options_are_told(repository, options, message):
+    command = [sys.executable, "-m", "benchmarks.scaling", "--output_file=none.png", *options]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True)
+    assert done.returncode == 2 and message in done.stderr.splitlines()[-1]

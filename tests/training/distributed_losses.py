@@ -1,0 +1,172 @@
+"""One process of a distributed training of twenty steps; test_distributed.py starts several.
+
+    python -m tests.training.distributed_losses PLAN.json OUTPUT.json --devices=2
+
+Trains every case of the plan by the project's parts, on so many logical CPU devices or, with
+TF_CONFIG, as one of several workers, and writes the losses and the evaluation.
+"""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import tensorflow as tf
+
+from mlperf_bert.checkpoints import initial
+from mlperf_bert.data import input_pipeline
+from mlperf_bert.data.input_pipeline import ExampleShape
+from mlperf_bert.model import losses, pretrainer
+from mlperf_bert.model.config import BertConfig
+from mlperf_bert.optimization.aggregation import CLIP_NORM, GradientAggregationOptimizer
+from mlperf_bert.optimization.optimizers import ADAMW, OptimizerConfig, create_optimizer
+from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
+from mlperf_bert.training import cluster, strategy
+from mlperf_bert.training.evaluation import Evaluator
+from mlperf_bert.training.steps import Trainer
+
+
+def make_strategy(num_devices: int) -> tf.distribute.Strategy:
+    """Workers if TF_CONFIG says so, else logical CPU devices."""
+    if cluster.read_cluster():
+        return strategy.create_strategy(strategy.DeviceConfig())
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    devices = [tf.config.LogicalDeviceConfiguration() for _ in range(num_devices)]
+    tf.config.set_logical_device_configuration(cpu, devices)
+    if num_devices == 1:
+        return tf.distribute.OneDeviceStrategy("CPU:0")
+    return tf.distribute.MirroredStrategy([f"CPU:{number}" for number in range(num_devices)])
+
+
+def make_trainer(task: dict, case: dict, devices: tf.distribute.Strategy) -> Trainer:
+    """A trainer as the case's flags describe it, at the task's initial checkpoint."""
+    flags, config = case["flags"], BertConfig.from_json_file(task["bert_config_file"])
+    steps_per_update = flags.get("steps_per_update", 1)
+    names = ("learning_rate", "num_train_steps", "num_warmup_steps", "start_warmup_step")
+    schedule = WarmupPolynomialDecay(
+        **{name: flags[name] for name in names},
+        poly_power=flags.get("poly_power", 1.0),
+        steps_per_update=steps_per_update,
+    )
+    lamb = OptimizerConfig(
+        weight_decay_rate=flags.get("lamb_weight_decay_rate", 0.01),
+        beta_1=flags.get("lamb_beta_1", 0.9),
+        beta_2=flags.get("lamb_beta_2", 0.999),
+    )
+    with devices.scope():
+        model = pretrainer.build_pretrainer(config, seed=0)
+        optimizer = GradientAggregationOptimizer(
+            create_optimizer(lamb if flags["optimizer"] == "lamb" else ADAMW, schedule),
+            steps_per_update=steps_per_update,
+            clip_after_allreduce=flags.get("clip_by_global_norm_after_gradient_allreduce", False),
+        )
+    trainer = Trainer(
+        model=model,
+        optimizer=optimizer,
+        strategy=devices,
+        batch_size=flags["train_batch_size"],
+        normalization=case["normalization"],
+    )
+    initial.load_initial_weights(
+        trainer.variables_to_train,
+        task["init_checkpoint"],
+        num_hidden_layers=config.num_hidden_layers,
+    )
+    return trainer
+
+
+def batches_of(task: dict, trainer: Trainer):
+    """The task's examples in file order."""
+    return trainer.batches(
+        lambda context: input_pipeline.training_batches(
+            [task["input_file"]],
+            ExampleShape(**task["shape"]),
+            batch_size=context.get_per_replica_batch_size(trainer.batch_size),
+            seed=None,
+            num_workers=context.num_input_pipelines,
+            worker=context.input_pipeline_id,
+        )
+    )
+
+
+def train(task: dict, trainer: Trainer) -> list[float]:
+    """The loss before each of the twenty steps."""
+    return trainer.train(batches_of(task, trainer), tf.constant(20)).numpy()[:, 0].tolist()
+
+
+def imitate_replicas(task: dict, case: dict, trainer: Trainer) -> list[float]:
+    """The reference's replicas one after the other on one device, written down from its formulas.
+
+    Replica r takes the r-th piece of the batch, divides its losses by its own counts, and clips its
+    own gradient; the gradients are then summed (GPUs) or averaged (TPUs).
+    """
+    replicas, optimizer = case["imitated_replicas"], trainer.optimizer
+    variables, size = trainer.variables_to_train, trainer.batch_size // replicas
+    clips_late = optimizer.clip_after_allreduce
+    scale = 1.0 if case["normalization"] == "replica_sum" else 1.0 / replicas
+
+    def gradient_of(features):
+        with tf.GradientTape() as tape:
+            tokens, sentences = pretrainer.forward(trainer.model, features, training=True)
+            weights = features["masked_lm_weights"]
+            token_losses = losses.masked_lm_losses(tokens, features["masked_lm_ids"])
+            masked = tf.reduce_sum(token_losses * weights) / (tf.reduce_sum(weights) + 1e-5)
+            next_sentence = losses.next_sentence_losses(sentences, features["next_sentence_labels"])
+            loss = masked + tf.reduce_mean(next_sentence)
+        gradients = [tf.convert_to_tensor(g) for g in tape.gradient(loss, variables)]
+        return loss, gradients if clips_late else tf.clip_by_global_norm(gradients, CLIP_NORM)[0]
+
+    @tf.function
+    def step(features):
+        pieces = [
+            gradient_of(
+                {name: value[r * size : (r + 1) * size] for name, value in features.items()}
+            )
+            for r in range(replicas)
+        ]
+        summed = [scale * tf.add_n(parts) for parts in zip(*(found for _, found in pieces))]
+        optimizer.step(summed, variables)
+        return tf.add_n([loss for loss, _ in pieces]) / replicas
+
+    update, found = tf.function(lambda: optimizer.update(variables)), []
+    batches = batches_of(task, trainer)
+    for number in range(1, 21):
+        found.append(float(step(next(batches))))
+        if optimizer.steps_per_update > 1 and number % optimizer.steps_per_update == 0:
+            update()
+    return found
+
+
+def evaluate(task: dict, trainer: Trainer) -> list[float]:
+    """Number of examples, accuracy and loss after training."""
+    batches = input_pipeline.evaluation_batches(
+        [task["eval_input_file"]],
+        ExampleShape(**task["shape"]),
+        batch_size=task["eval_batch_size"],
+    )
+    found = Evaluator(model=trainer.model, strategy=trainer.strategy).evaluate(batches)
+    return [found.num_examples, found.masked_lm_accuracy, found.loss]
+
+
+def main() -> None:
+    """Runs the cases one after the other."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--devices", type=int, default=1)
+    given = parser.parse_args()
+    task = json.loads(given.plan.read_text())
+    devices, found = make_strategy(given.devices), {}
+    for case in task["cases"]:
+        trainer = make_trainer(task, case, devices)
+        imitated = "imitated_replicas" in case
+        losses = imitate_replicas(task, case, trainer) if imitated else train(task, trainer)
+        found[case["name"]] = {"losses": losses, "evaluation": evaluate(task, trainer)}
+    given.output.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""The number of replicas does not change the mathematics: real processes on loopback, CPU.
+
+Twenty steps of the golden trajectories on 1, 2 and 4 logical devices and on 2 and 3 processes, with
+and without gradient aggregation: two cases here, every case in the slow tests. Where `shared` is
+not at hand the generated task serves, whose trajectories were recorded from the reference too.
+"""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import SHARED
+from tests.training import generated_task, workers
+
+pytestmark = pytest.mark.distributed
+
+BATCH_SIZE = 12  # shared by 1, 2, 3 and 4 replicas
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory) -> dict:
+    """Files, shape and trajectories of the recorded task, or of the generated one."""
+    if SHARED.is_dir():
+        folder, checkpoint = SHARED / "golden", "model.ckpt-28252"
+        recorded = folder / "trajectories.json"
+        shape, eval_batch_size = {"max_seq_length": 128, "max_predictions_per_seq": 20}, 156
+    else:
+        folder, checkpoint = tmp_path_factory.mktemp("generated") / "task", "model.ckpt-0"
+        generated_task.write_task(folder)
+        recorded = Path(__file__).with_name("reference_trajectories.json")
+        shape, eval_batch_size = dataclasses.asdict(generated_task.SHAPE), 12
+    return {
+        "bert_config_file": str(folder / "bert_config.json"),
+        "init_checkpoint": str(folder / "init" / checkpoint),
+        "input_file": str(folder / "train.tfrecord"),
+        "eval_input_file": str(folder / "eval.tfrecord"),
+        "eval_batch_size": eval_batch_size,  # no divisor of the number of examples
+        "shape": shape,
+        "trajectories": json.loads(recorded.read_text())["trajectories"],
+    }
+
+
+def case_of(task: dict, name: str, *, normalization="global", **changed) -> dict:
+    """A recorded case, with some flags changed."""
+    flags = task["trajectories"][name]["flags"] | changed
+    return {"name": name, "recorded": name, "flags": flags, "normalization": normalization}
+
+
+def run_cases(repository, task, folder, cases, *, devices=1, num_workers=1) -> list[dict]:
+    """What each process found: case -> losses, and the evaluation after them."""
+    folder.mkdir()
+    plan = folder / "plan.json"
+    plan.write_text(json.dumps({**task, "cases": cases}))
+    outputs = [folder / f"found-{index}.json" for index in range(num_workers)]
+    module = [sys.executable, "-m", "tests.training.distributed_losses", plan]
+    started = workers.start(
+        [[*module, output, f"--devices={devices}"] for output in outputs], repository
+    )
+    for code, _, errors in workers.finish(started, seconds=500):
+        assert code == 0, errors
+    return [json.loads(output.read_text()) for output in outputs]
+
+
+# name -> devices, processes
+LAYOUTS = {
+    "2 devices": {"devices": 2},
+    "4 devices": {"devices": 4},
+    "2 processes": {"num_workers": 2},
+    "3 processes": {"num_workers": 3},
+}
+
+
+def with_and_without_aggregation(task: dict) -> list[dict]:
+    """The cases as recorded, and each with the gradients of four steps in one update."""
+    cases = [case_of(task, name) for name in task["trajectories"]]
+    for name, recorded in task["trajectories"].items():
+        if "steps_per_update" not in recorded["flags"]:
+            aggregated = case_of(task, name, steps_per_update=4)
+            cases.append({**aggregated, "name": f"{name} aggregated"})
+    return cases
+
+
+def shared_by(case: dict, num_replicas: int) -> dict:
+    """The case with a batch that so many replicas can share, if its own is not."""
+    if case["flags"]["train_batch_size"] % num_replicas == 0:
+        return case
+    changed = {**case["flags"], "train_batch_size": BATCH_SIZE}
+    return {**case, "name": f"{case['name']}, batch {BATCH_SIZE}", "flags": changed}
+
+
+def assert_layouts_agree(repository, task, folder, cases_of: dict[str, list[dict]]) -> None:
+    """Compares every layout's losses and evaluation with one device's, which equal the oracle's."""
+    cases_of = {
+        layout: [shared_by(case, max(LAYOUTS[layout].values())) for case in cases]
+        for layout, cases in cases_of.items()
+    }
+    alone = {case["name"]: case for cases in cases_of.values() for case in cases}
+    [expected] = run_cases(repository, task, folder / "1 device", list(alone.values()))
+    for name in task["trajectories"].keys() & expected.keys():
+        recorded = task["trajectories"][name]["losses"]
+        np.testing.assert_allclose(expected[name]["losses"], recorded, rtol=0, atol=1e-5)
+    for layout, cases in cases_of.items():
+        everyone = run_cases(repository, task, folder / layout, cases, **LAYOUTS[layout])
+        assert all(found == everyone[0] for found in everyone)
+        assert everyone[0].keys() == {case["name"] for case in cases}
+        for name, found in everyone[0].items():
+            message = f"{layout}: {name}"
+            np.testing.assert_allclose(
+                found["losses"], expected[name]["losses"], rtol=0, atol=1e-5, err_msg=message
+            )
+            assert found["evaluation"] == pytest.approx(expected[name]["evaluation"], abs=1e-5)
+
+
+def test_losses_with_and_without_aggregation_are_the_same_on_all_layouts(
+    repository, task, tmp_path
+):
+    plain, aggregated = case_of(task, "g1_lamb"), case_of(task, "g3_lamb_accum4")
+    cases_of = {
+        "2 devices": [plain],
+        "4 devices": [aggregated],
+        "2 processes": [plain, aggregated],
+        "3 processes": [plain],
+    }
+    assert_layouts_agree(repository, task, tmp_path, cases_of)
+
+
+@pytest.mark.slow
+def test_losses_of_every_case_with_and_without_aggregation_are_the_same_on_all_layouts(
+    repository, task, tmp_path
+):
+    cases = with_and_without_aggregation(task)
+    assert len(cases) == 9
+    assert_layouts_agree(repository, task, tmp_path, dict.fromkeys(LAYOUTS, cases))
+
+
+def assert_replicas_in_turn_agree(repository, task, folder, cases: list[dict]) -> None:
+    imitated = [{**case, "imitated_replicas": 2} for case in cases]
+    [expected] = run_cases(repository, task, folder / "imitation", imitated)
+    found = run_cases(repository, task, folder / "processes", cases, num_workers=2)[0]
+    differences = []
+    for case in cases:
+        losses = found[case["name"]]["losses"]
+        np.testing.assert_allclose(
+            losses, expected[case["name"]]["losses"], rtol=0, atol=1e-5, err_msg=case["name"]
+        )
+        recorded = task["trajectories"][case["recorded"]]["losses"]
+        differences.append(np.abs(np.subtract(losses, recorded)).max())
+    assert min(differences) > 1e-5  # another computation than the global one
+
+
+def reference_cases(task: dict, names: list[str], normalization: str) -> list[dict]:
+    return [
+        {**case_of(task, name, normalization=normalization), "name": f"{name} {normalization}"}
+        for name in names
+    ]
+
+
+def test_the_reference_mode_is_what_its_replicas_would_do_in_turn(repository, task, tmp_path):
+    cases = reference_cases(task, ["g1_lamb"], "replica_sum")
+    cases += reference_cases(task, ["g3_lamb_accum4"], "replica_mean")
+    assert_replicas_in_turn_agree(repository, task, tmp_path, cases)
+
+
+@pytest.mark.slow
+def test_the_reference_mode_of_every_case(repository, task, tmp_path):
+    names = list(task["trajectories"])
+    cases = reference_cases(task, names, "replica_sum")
+    cases += reference_cases(task, names, "replica_mean")
+    assert_replicas_in_turn_agree(repository, task, tmp_path, cases)

@@ -1,0 +1,116 @@
+"""Two processes on loopback: one is killed, told to stop, or started differently.
+
+The twin of a disturbed run is the same command left alone; dropout and shuffling are on.
+"""
+
+import json
+import random
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.training import generated_task, workers
+from tests.training.test_resume import assert_same_end, command, last_logged_step
+
+pytestmark = pytest.mark.distributed
+
+NUM_STEPS = 90
+SECONDS_TO_END = 30  # after a loss; a second or so on an idle machine
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("faults") / "task"
+    generated_task.write_task(folder)
+    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    (folder / "bert_config.json").write_text(json.dumps({**generated_task.CONFIG, **dropout}))
+    return folder
+
+
+def both(repository, task, output) -> list:
+    """Starts the two processes of a run."""
+    flags = {"num_train_steps": NUM_STEPS, "save_checkpoints_steps": 11, "steps_per_update": 2}
+    return workers.start([command(task, output, **flags)] * 2, repository)
+
+
+def wait_for_step(chief, output: Path, step: int) -> None:
+    deadline = time.monotonic() + 200
+    while last_logged_step(output) < step and chief.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def run_stops(output: Path) -> list[list[str]]:
+    """Of every log of the run: the statuses of its run_stops."""
+    logs = [output / "bert.log", *sorted(output.glob("bert.resumed-*.log"))]
+    pattern = re.compile(r'"run_stop".*"status": "(\w+)"')
+    return [pattern.findall(log.read_text()) for log in logs]
+
+
+def test_five_kills_and_a_notice_end_bitwise_where_an_undisturbed_run_does(
+    repository, task, tmp_path
+):
+    expected, output, rng = tmp_path / "undisturbed", tmp_path / "out", random.Random(3)
+    for code, _, errors in workers.finish(both(repository, task, expected)):
+        assert code == 0, errors
+    assert run_stops(expected) == [["aborted"]]  # to the last step, below the target
+    log = (expected / "bert.log").read_text()
+    assert '"gradient_normalization", "value": "global"' in log
+    assert '"num_replicas", "value": 2' in log and log.count('"run_start"') == 1
+    assert len(list(expected.glob("events.out.tfevents.*"))) == 1  # each writer makes its own
+
+    for victim in (1, 0, 0, 1, 0):
+        started = both(repository, task, output)
+        wait_for_step(started[0], output, last_logged_step(output) + rng.randint(1, 12))
+        time.sleep(rng.random() * 0.1)
+        assert [worker.poll() for worker in started] == [None, None]
+        started[victim].kill()
+        code, _, errors = workers.finish(started, seconds=SECONDS_TO_END)[1 - victim]
+        assert code == 1, errors
+        assert f"worker {victim} (localhost:" in errors and "Traceback" not in errors
+        assert re.search(r"is gone; the same command on all processes goes on", errors)
+        if victim == 1:
+            assert run_stops(output)[-1] == ["aborted"]
+
+    started = both(repository, task, output)
+    wait_for_step(started[0], output, last_logged_step(output) + 3)
+    started[1].send_signal(signal.SIGTERM)
+    ends = workers.finish(started, seconds=SECONDS_TO_END)
+    assert [code for code, _, _ in ends] == [75, 75], ends
+    assert "another process got a signal after step" in ends[0][2]
+    [step] = set(re.findall(r"after step (\d+): the checkpoint is saved", ends[0][2] + ends[1][2]))
+    newest_log = max(output.glob("bert*.log"), key=lambda path: path.stat().st_mtime)
+    saved = re.findall(r'"checkpoint_start".*"step_num": (\d+)', newest_log.read_text())
+    assert saved.count(step) == 1 and (output / f"model.ckpt-{step}.index").exists()
+
+    for code, _, errors in workers.finish(both(repository, task, output)):
+        assert code == 0, errors
+    assert_same_end(output, expected, num_steps=NUM_STEPS)
+    assert all(len(statuses) <= 1 for statuses in run_stops(output))
+
+
+def test_other_flags_and_data_are_named_before_training(repository, task, tmp_path):
+    shorter, folders = tmp_path / "shorter.tfrecord", [tmp_path / "o", tmp_path / "other"]
+    shorter.write_bytes((task / "train.tfrecord").read_bytes()[:5000])
+    commands = [
+        command(task, folders[0]),
+        command(task, folders[1], learning_rate=0.002, input_file=shorter),
+    ]
+    for code, output, errors in workers.finish(workers.start(commands, repository)):
+        assert code == 1 and output == ""
+        [line] = [line for line in errors.splitlines() if line.startswith("run_pretraining.py")]
+        assert "worker 1 (localhost:" in line and "was started differently" in line
+        assert "learning_rate: 0.001 on the chief, 0.002 there" in line
+        assert "output_dir: " in line and f"{shorter}=5000 there" in line
+    assert not any(folder.exists() for folder in folders)
+
+
+def test_a_batch_that_two_processes_cannot_share_is_told_once_each(repository, task, tmp_path):
+    commands = [command(task, tmp_path / "o", train_batch_size=7)] * 2
+    for code, _, errors in workers.finish(workers.start(commands, repository)):
+        assert code == 1
+        assert "--train_batch_size=7 cannot be shared by 2 replicas; try 6 or 8" in errors
+    assert not (tmp_path / "o").exists()

@@ -1,0 +1,95 @@
+"""Cluster environments: TF_CONFIG of all kinds, and what srun sets, as its manual describes it."""
+
+import json
+
+import pytest
+
+from mlperf_bert.training import strategy
+from mlperf_bert.training.cluster import Cluster, expand_hosts, read_cluster
+
+
+def tf_config(cluster, kind="worker", index=0) -> dict[str, str]:
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})}
+
+
+TWO = {"worker": ["a:1", "b:1"]}
+
+
+def test_no_environment_is_a_single_process():
+    assert read_cluster({}) is None
+    assert read_cluster({"TF_CONFIG": "{}"}) is None
+    assert read_cluster(tf_config({"worker": ["a:1"]})) is None
+
+
+def test_workers_of_tf_config():
+    assert read_cluster(tf_config(TWO, index=1)) == Cluster(("a:1", "b:1"), 1)
+    assert not read_cluster(tf_config(TWO, index=1)).is_chief
+    assert read_cluster(tf_config(TWO)).is_chief
+
+
+def test_the_chief_of_a_tfjob_comes_first():
+    job = {"worker": ["w0:2222", "w1:2222"], "chief": ["c:2222"]}
+    addresses = ("c:2222", "w0:2222", "w1:2222")
+    assert read_cluster(tf_config(job, "chief")) == Cluster(addresses, 0)
+    assert read_cluster(tf_config(job, "worker", 1)) == Cluster(addresses, 2)
+
+
+BAD_CONFIGS = {
+    "no JSON": ({"TF_CONFIG": "{cluster"}, r"TF_CONFIG is not as expected \(.*should look like"),
+    "a list": ({"TF_CONFIG": "[1]"}, r"TF_CONFIG is not as expected"),
+    "an index that is no number": (tf_config(TWO, index="x"), r"is not as expected"),
+    "a host twice": (tf_config({"worker": ["a:1", "a:1"]}), r"names a:1 twice: give every process"),
+    "a host in two jobs": (tf_config({"chief": ["a:1"], "worker": ["a:1"]}), r"names a:1 twice"),
+    "no port": (tf_config({"worker": ["a", "b:1"]}), r"names 'a', which is no host:port"),
+    "a parameter server": (tf_config({**TWO, "ps": ["c:1"]}), r"has tasks of kind 'ps'"),
+    "an index too high": (tf_config(TWO, index=2), r"'worker' 2, which its cluster lacks"),
+    "no task": ({"TF_CONFIG": json.dumps({"cluster": TWO})}, r"None 0, which its cluster lacks"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CONFIGS)
+def test_bad_tf_config_is_told_in_one_line(case):
+    environment, message = BAD_CONFIGS[case]
+    with pytest.raises(ValueError, match=message) as error:
+        read_cluster(environment)
+    assert "\n" not in str(error.value)
+
+
+def slurm(**changed) -> dict[str, str]:
+    return {
+        "SLURM_STEP_NUM_TASKS": "3",
+        "SLURM_STEP_NODELIST": "gpu[07-08]",
+        "SLURM_STEP_TASKS_PER_NODE": "2,1",
+        "SLURM_JOB_ID": "10123",
+        "SLURM_PROCID": "2",
+    } | changed
+
+
+def test_tasks_of_slurm():
+    assert read_cluster(slurm()) == Cluster(("gpu07:20123", "gpu07:20124", "gpu08:20123"), 2)
+    assert read_cluster(slurm() | tf_config(TWO)) == Cluster(("a:1", "b:1"), 0)
+    assert read_cluster({"SLURM_JOB_ID": "1"}) is None  # in the batch script, not under srun
+
+
+def test_counts_of_slurm_that_do_not_fit_are_told():
+    with pytest.raises(ValueError, match="tells of 3 tasks, but of 4 in SLURM_STEP_NODELIST"):
+        read_cluster(slurm(SLURM_STEP_TASKS_PER_NODE="2(x2)"))
+
+
+@pytest.mark.parametrize(
+    "short, hosts",
+    [
+        ("one", ["one"]),
+        ("a,b", ["a", "b"]),
+        ("a[1-3,07],b", ["a1", "a2", "a3", "a07", "b"]),
+        ("r[1-2]n[09-10]", ["r1n09", "r1n10", "r2n09", "r2n10"]),
+        ("gpu[1-2].cluster", ["gpu1.cluster", "gpu2.cluster"]),
+    ],
+)
+def test_hosts_of_slurm(short, hosts):
+    assert expand_hosts(short) == hosts
+
+
+def test_gpus_and_a_tpu_exclude_each_other():
+    with pytest.raises(ValueError, match="--use_tpu and --num_gpus exclude each other"):
+        strategy.create_strategy(strategy.DeviceConfig(use_tpu=True, num_gpus=1))

@@ -1,0 +1,50 @@
+"""Starts the processes of a distributed run on loopback; for the tests of test_distributed.py."""
+
+import json
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+
+def free_addresses(count: int) -> list[str]:
+    """Loopback addresses whose ports were free just now."""
+    servers = [socket.create_server(("localhost", 0)) for _ in range(count)]
+    addresses = [f"localhost:{server.getsockname()[1]}" for server in servers]
+    for server in servers:
+        server.close()
+    return addresses
+
+
+def environment_of(addresses: list[str], index: int) -> dict[str, str]:
+    """The environment of one worker; without addresses, of a single process."""
+    if not addresses:
+        return dict(os.environ)
+    cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+    return {**os.environ, "TF_CONFIG": json.dumps(cluster)}
+
+
+def start(commands: list[list[str]], folder: Path) -> list[subprocess.Popen]:
+    """Starts one worker for each command; a single command is no cluster."""
+    addresses = free_addresses(len(commands)) if len(commands) > 1 else []
+    return [
+        subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment_of(addresses, index),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index, command in enumerate(commands)
+    ]
+
+
+def finish(workers: list[subprocess.Popen], *, seconds: float = 200) -> list[tuple[int, str, str]]:
+    """Exit code, output and errors of each, in order; none may outlive the time."""
+    try:
+        ended = [(worker.communicate(timeout=seconds), worker.returncode) for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+    return [(code, *texts) for texts, code in ended]
