@@ -58,6 +58,7 @@ class RunState:
             status.assert_existing_objects_matched()
         except (AssertionError, ValueError, *_DAMAGE) as error:
             raise self._cannot_restore(error) from error
+        print(f"Going on from {self._restored}", flush=True)
 
     def attach_input(self, iterator) -> None:
         """Adds the iterator over the input to the state, moved to where the run was.

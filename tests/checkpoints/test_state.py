@@ -47,7 +47,7 @@ def test_one_that_was_cut_short_does_not_count(tmp_path, value):
     assert state_in(str(tmp_path), value).latest_step == 10
 
 
-def test_without_the_files_of_the_newest_the_one_before_is_taken(tmp_path, value):
+def test_without_the_files_of_the_newest_the_one_before_is_taken(tmp_path, value, capsys):
     save(state_in(str(tmp_path), value), value, 10, 20)
     for path in tmp_path.glob("model.ckpt-20.*"):
         path.unlink()
@@ -55,6 +55,7 @@ def test_without_the_files_of_the_newest_the_one_before_is_taken(tmp_path, value
     assert state.latest_step == 10
     state.restore()
     assert float(value) == 10.0
+    assert capsys.readouterr().out == f"Going on from {tmp_path}/model.ckpt-10\n"
 
 
 def test_nothing_saved(tmp_path, value):

@@ -58,7 +58,7 @@ def run(task, repository):
 def evaluate(repository, task, output, *extra) -> subprocess.CompletedProcess:
     return subprocess.run(
         evaluation(task, output, *extra),
-        cwd=repository, capture_output=True, text=True, timeout=120,
+        cwd=repository, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
 
 
@@ -120,7 +120,7 @@ def test_beside_a_training_it_waits_and_no_waiting_checkpoint_is_pruned(reposito
     flags = ("--num_train_steps=3000", "--save_checkpoints_steps=500", "--keep_checkpoint_max=1")
     trainer = subprocess.Popen(training(task, output, *flags), cwd=repository,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not (output / "model.ckpt-1000.index").exists():
         assert time.monotonic() < deadline and trainer.poll() is None
         time.sleep(0.05)

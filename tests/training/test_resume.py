@@ -82,7 +82,7 @@ def last_logged_step(output: Path) -> int:
 
 
 def wait_for_step(process, output: Path, step: int) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while last_logged_step(output) < step and process.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.002)
@@ -122,6 +122,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(repository, task, undisturbe
     assert (logged["global_batch_size"], logged["gradient_accumulation_steps"]) == ("32", "4")
     done = subprocess.run(command(task, relative), cwd=repository, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    assert re.search(rf"Going on from {re.escape(relative)}/model\.ckpt-\d+\n", done.stdout)
     assert "Initial weights" not in done.stdout
     assert "one from start to end, this run has one that was resumed" in done.stdout
     resumed_log = (output / "bert.resumed-1.log").read_text()
