@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from mlperf_bert.mlperf.log import Run
+from mlperf_bert.mlperf.timed_run import Run
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.progress import Progress
 from mlperf_bert.training.profiling import StepProfiler

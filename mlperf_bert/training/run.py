@@ -10,7 +10,8 @@ from mlperf_bert.checkpoints import initial, names
 from mlperf_bert.checkpoints.state import RunState
 from mlperf_bert.data import input_pipeline, records
 from mlperf_bert.mlperf import caches, rules
-from mlperf_bert.mlperf.log import Hyperparameters, MlperfLog, Run, SubmissionInfo
+from mlperf_bert.mlperf.log import Hyperparameters, MlperfLog, SubmissionInfo
+from mlperf_bert.mlperf.timed_run import Run
 from mlperf_bert.model import pretrainer
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.optimizers import create_optimizer

@@ -70,7 +70,9 @@ def test_successful_run(path):
         "samples_count": 300_160,
         "step_num": 670,
     }
-    assert {record["metadata"]["file"] for record in records} == {"mlperf_bert/mlperf/log.py"}
+    assert {record["metadata"]["file"] for record in records} == {
+        "mlperf_bert/mlperf/mllog_writer.py"
+    }
     assert [record["key"] for record in records[-2:]] == ["train_samples", "run_stop"]
     assert [r["event_type"] for r in records if r["key"] == "run_start"] == ["INTERVAL_START"]
 

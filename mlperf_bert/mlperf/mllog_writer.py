@@ -1,0 +1,88 @@
+"""Lines of an MLLOG: mllog's own, with values that JSON can hold, on handlers of one's own."""
+
+import logging
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from mlperf_logging.mllog import constants
+from mlperf_logging.mllog.mllog import MLLogger
+
+_PROJECT_ROOT = Path(__file__).resolve().parents[2]
+
+
+class MllogWriter:
+    """Writes lines to logging handlers, of which a file and stdout are two."""
+
+    def __init__(self, handlers: list[logging.Handler]) -> None:
+        self._mllog = _make_mllogger(handlers)
+
+    def event(
+        self,
+        key: str,
+        value: object = None,
+        metadata: Mapping[str, object] | None = None,
+        *,
+        time_ms: int | None = None,
+    ) -> None:
+        """Log a point in time. NumPy values and non-finite numbers become plain JSON.
+
+        Raises:
+          TypeError: a value that JSON cannot hold.
+        """
+        self._mllog.event(key, json_safe(value), json_safe(metadata or {}), time_ms=time_ms)
+
+    def start(
+        self,
+        key: str,
+        metadata: Mapping[str, object] | None = None,
+        *,
+        time_ms: int | None = None,
+    ) -> None:
+        """Log the start of an interval."""
+        self._mllog.start(key, None, json_safe(metadata or {}), time_ms=time_ms)
+
+    def end(
+        self,
+        key: str,
+        metadata: Mapping[str, object] | None = None,
+        *,
+        time_ms: int | None = None,
+    ) -> None:
+        """Log the end of an interval."""
+        self._mllog.end(key, None, json_safe(metadata or {}), time_ms=time_ms)
+
+    def copy_line(self, line: str) -> None:
+        """Write a line of another log as it stands there."""
+        self._mllog.logger.info(line)
+
+
+def _make_mllogger(handlers: list[logging.Handler]) -> MLLogger:
+    """Return an MLLogger over a logger of its own.
+
+    mllog's default logger is global and gains a handler each time it is asked for: two runs in
+    one process would write into each other's files, and every line twice.
+    """
+    logger = logging.Logger(constants.DEFAULT_LOGGER_NAME, level=logging.INFO)
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        logger.addHandler(handler)
+    # root_dir serves as a regular expression there.
+    return MLLogger(logger, root_dir=re.escape(str(_PROJECT_ROOT)))
+
+
+def json_safe(value: object) -> object:
+    """Return `value` as plain JSON: NumPy unwrapped, NaN and the infinities as words."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): json_safe(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_safe(entry) for entry in value]
+    raise TypeError(f"{value!r} ({type(value).__name__}) cannot stand in a JSON log line")

@@ -1,0 +1,156 @@
+"""The timed part of a run in its log, from run_start to exactly one run_stop."""
+
+import json
+from collections.abc import Mapping
+
+from mlperf_logging.mllog import constants
+
+from mlperf_bert.mlperf.mllog_writer import MllogWriter, json_safe
+
+# The official RCP checker looks for these words anywhere in a line, not for keys.
+_WORDS_OF_THE_CHECKERS = ("train_samples", "eval_accuracy", "global_batch_size", "submission_")
+
+
+class Run:
+    """The timed part of a run, between run_start and run_stop; made by `MlperfLog.run`.
+
+    Attributes:
+      samples: how many samples have been trained so far. `block_stop` and `eval_accuracy` set it;
+        the training loop may set it more often, so that an aborted run logs the right number.
+      is_stopped: run_stop has been logged.
+    """
+
+    def __init__(self, log: MllogWriter) -> None:
+        self.samples = 0
+        self.is_stopped = False
+        self._log = log
+        self._block_start_samples = 0
+
+    def block_start(self, samples: int, *, num_samples: int, time_ms: int | None = None) -> None:
+        """Log the start of a stretch of training.
+
+        Args:
+          samples: trained before it.
+          num_samples: to be trained in it, 1 or more.
+          time_ms: when, if not now.
+        """
+        self._require_running()
+        if num_samples < 1:
+            raise ValueError(f"num_samples={num_samples}: a block trains 1 sample or more")
+        self._block_start_samples = samples
+        metadata = {
+            "first_epoch_num": samples,
+            "epoch_count": num_samples,
+            "samples_count": samples,
+        }
+        self._log.start(constants.BLOCK_START, metadata, time_ms=time_ms)
+
+    def block_stop(self, samples: int, *, time_ms: int | None = None) -> None:
+        """Log the end of a stretch of training, with `samples` trained so far."""
+        self._require_running()
+        self.samples = samples
+        metadata = {"first_epoch_num": self._block_start_samples, "samples_count": samples}
+        self._log.end(constants.BLOCK_STOP, metadata, time_ms=time_ms)
+
+    def eval_samples(self, num_samples: int, *, time_ms: int | None = None) -> None:
+        """Log how many samples every evaluation has, when this was not known before the run."""
+        self._require_running()
+        self._log.event(constants.EVAL_SAMPLES, num_samples, time_ms=time_ms)
+
+    def eval_start(self, samples: int, *, time_ms: int | None = None) -> None:
+        """Log the start of the evaluation after `samples` trained."""
+        self._require_running()
+        self._log.start(constants.EVAL_START, _position(samples), time_ms=time_ms)
+
+    def eval_stop(self, samples: int, *, time_ms: int | None = None) -> None:
+        """Log the end of the evaluation after `samples` trained."""
+        self._require_running()
+        self._log.end(constants.EVAL_STOP, _position(samples), time_ms=time_ms)
+
+    def eval_accuracy(
+        self, value: float, samples: int, step: int, *, time_ms: int | None = None
+    ) -> None:
+        """Log the masked-LM accuracy after `samples` trained in `step` steps.
+
+        Raises:
+          ValueError: an accuracy outside 0 to 1, NaN among them: the checkers would take it, or
+            crash on it.
+        """
+        self._require_running()
+        if not 0.0 <= value <= 1.0:
+            raise ValueError(
+                f"masked-LM accuracy {value} after {samples} samples: an accuracy lies in 0 to 1; "
+                "look for NaN weights or an evaluation without masked tokens"
+            )
+        self.samples = samples
+        metadata = {**_position(samples), "step_num": step}
+        self._log.event(constants.EVAL_ACCURACY, value, metadata, time_ms=time_ms)
+
+    def checkpoint_start(self, step: int, *, time_ms: int | None = None) -> None:
+        """Log that the checkpoint of `step` is being written. Allowed after run_stop."""
+        self._log.start("checkpoint_start", {"step_num": step}, time_ms=time_ms)
+
+    def checkpoint_stop(self, step: int, *, time_ms: int | None = None) -> None:
+        """Log that the checkpoint of `step` has been written. Allowed after run_stop."""
+        self._log.end("checkpoint_stop", {"step_num": step}, time_ms=time_ms)
+
+    def event(
+        self,
+        key: str,
+        value: object = None,
+        metadata: Mapping[str, object] | None = None,
+        *,
+        time_ms: int | None = None,
+    ) -> None:
+        """Log an event of one's own, such as the throughput of a block.
+
+        Raises:
+          ValueError: the line would hold a word that the official checkers search lines for.
+        """
+        text = json.dumps(json_safe([key, value, metadata or {}]))
+        for word in _WORDS_OF_THE_CHECKERS:
+            if word in text:
+                raise ValueError(f"event {key!r} holds {word!r}, which the checkers would misread")
+        self._log.event(key, value, metadata, time_ms=time_ms)
+
+    def succeed(self, *, samples: int | None = None, time_ms: int | None = None) -> None:
+        """Stop the clock: the target is reached. Logs train_samples and run_stop at once.
+
+        Args:
+          samples: trained up to the evaluation that reached the target; default `self.samples`.
+          time_ms: when; for an evaluation after training, the time of the checkpoint that passed.
+
+        Raises:
+          RuntimeError: the run has stopped already.
+        """
+        if samples is not None:
+            self.samples = samples
+        self._stop(constants.SUCCESS, time_ms)
+
+    def abort(self, *, time_ms: int | None = None) -> None:
+        """Stop the clock without success. Logs train_samples and run_stop at once.
+
+        Raises:
+          RuntimeError: the run has stopped already.
+        """
+        self._stop(constants.ABORTED, time_ms)
+
+    def stop_unless_stopped(self) -> None:
+        """Log train_samples and run_stop with status "aborted" if the run has not succeeded."""
+        if not self.is_stopped:
+            self._stop(constants.ABORTED, None)
+
+    def _stop(self, status: str, time_ms: int | None) -> None:
+        self._require_running()
+        self.is_stopped = True
+        # The checkers read train_samples only before run_stop.
+        self._log.event(constants.TRAIN_SAMPLES, self.samples, time_ms=time_ms)
+        self._log.end(constants.RUN_STOP, {"status": status}, time_ms=time_ms)
+
+    def _require_running(self) -> None:
+        if self.is_stopped:
+            raise RuntimeError("run_stop has been logged: the run is over")
+
+
+def _position(samples: int) -> dict[str, int]:
+    return {"epoch_num": samples, "samples_count": samples}
