@@ -30,6 +30,7 @@ from mlperf_bert.mlperf.results import RunResult, read_records, read_run
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+RUN_COMMAND = (sys.executable, str(REPOSITORY / "run_pretraining.py"))
 EXIT_INTERRUPTED = 75
 LOG_NAME = "bert.log"
 OFFLINE_LOG_NAME = "bert.offline.log"
@@ -62,7 +63,7 @@ class Campaign:
     num_runs: int
     flags: tuple[str, ...]
     offline_eval_input_file: str | None = None
-    command: tuple[str, ...] = (sys.executable, str(REPOSITORY / "run_pretraining.py"))
+    command: tuple[str, ...] = RUN_COMMAND
 
     def __post_init__(self) -> None:
         for name in ("org", "system"):
@@ -355,6 +356,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--offline_eval_input_file", help="evaluate after each training, on these TFRecords"
     )
+    parser.add_argument(
+        "--run_command",
+        type=shlex.split,
+        help="starts one run, before its flags, such as 'srun python run_pretraining.py'",
+    )
     parser.add_argument("--custom_rcps", type=Path, help="reference points of one's own, JSON")
     parser.add_argument("flags", nargs="*", metavar="FLAG", help="of run_pretraining.py, after --")
     given = parser.parse_args(arguments)
@@ -367,6 +373,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             num_runs=given.runs,
             flags=tuple(given.flags),
             offline_eval_input_file=given.offline_eval_input_file,
+            command=tuple(given.run_command or RUN_COMMAND),
         )
         verdict = run_campaign(
             campaign,

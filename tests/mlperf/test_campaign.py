@@ -296,6 +296,16 @@ def test_the_command_tells_mistakes_in_one_line(tmp_path, capsys):
     assert "no system description" in capsys.readouterr().err
 
 
+def test_another_command_may_start_the_runs(make, tmp_path, capfd):
+    stand_in = make().command[1]
+    flags = ["--org=o", "--system=s", "--runs=1", f"--output_dir={tmp_path / 'c'}"]
+    flags += [f"--run_command=env LAUNCHED=yes {sys.executable} {stand_in}", "--", "--do_train"]
+    assert campaign.main(flags) == 1  # one run is no result
+    printed = capfd.readouterr().out
+    assert f"$ env LAUNCHED=yes {sys.executable} {stand_in} --do_train --drop_caches" in printed
+    assert "compliance checker: 1 of 1 logs accepted" in printed
+
+
 def test_system_description_has_every_field_and_no_other(tmp_path):
     given = {"org": "o", "system": "s", "division": "open", "status": "research"}
     found = system.describe(**given, ruleset="3.0.0", folder=tmp_path)
