@@ -14,6 +14,7 @@
 # Environment:
 #   DATA_DIR=./data WIKI_DIR=./wiki    mounted read-only: TFRecords and eval_10k; bert_config.json and checkpoint
 #   OUTPUT_DIR=./output                mounted for writing; made if missing
+#   TF_CONFIG, or what srun sets       several hosts make one run: passed on, and the container uses the host's network
 #   NUM_GPUS=(all)  SEED=  EVAL_FILE=  INIT_CHECKPOINT=    as train_model.sh explains; paths as in the container
 #   ENGINE=(docker, else podman)
 #   IMAGE=(mlperf-bert:cpu or :gpu)    BUILD_OPTIONS=(more words for the build)
@@ -23,7 +24,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 fail() { echo "start_training.sh: $*" >&2; exit 1; }
 
-program=./train_model.sh demo='' detach='' dry_run='' flags=()
+program=./train_model.sh demo='' detach='' dry_run='' hosts='' flags=()
 for argument in "$@"; do
   case $argument in
     --demo) demo=yes ;;
@@ -96,9 +97,14 @@ else
   mount "$wiki" /wiki ,readonly
   mount "$output" /output
   run+=(--env "NUM_GPUS=$num_gpus")
-  for name in SEED EVAL_FILE INIT_CHECKPOINT TF_XLA_FLAGS TF_NUM_INTRAOP_THREADS TF_NUM_INTEROP_THREADS TF_CONFIG; do
+  for name in SEED EVAL_FILE INIT_CHECKPOINT TF_XLA_FLAGS TF_NUM_INTRAOP_THREADS TF_NUM_INTEROP_THREADS; do
     if [ -n "${!name+set}" ]; then run+=(--env "$name=${!name}"); fi
   done
+  # The processes of several hosts meet at the hosts' addresses.
+  for name in TF_CONFIG SLURM_JOB_ID SLURM_PROCID SLURM_STEP_{NUM_TASKS,NODELIST,TASKS_PER_NODE}; do
+    if [ -n "${!name+set}" ]; then run+=(--env "$name=${!name}"); hosts=--network=host; fi
+  done
+  if [ "$hosts" ]; then run+=("$hosts"); fi
   command=("$program")
 fi
 if [ "$detach" ]; then run+=(--detach); elif [ -t 0 ] && [ -t 1 ]; then run+=(--tty --interactive); fi

@@ -104,6 +104,15 @@ def test_podman_gets_limits_within_the_hosts_and_cdi_devices(host):
     assert ("--userns=keep-id" in words) == (os.getuid() != 0)
 
 
+def test_one_of_several_hosts_is_told_so_and_has_the_hosts_network(host):
+    config = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}'
+    words = shlex.split(host("--dry-run", TF_CONFIG=config).stdout)
+    assert f"TF_CONFIG={config}" in words and "--network=host" in words
+    words = shlex.split(host("--dry-run", SLURM_STEP_NUM_TASKS="2", SLURM_PROCID="1").stdout)
+    assert {"SLURM_STEP_NUM_TASKS=2", "SLURM_PROCID=1", "--network=host"} <= set(words)
+    assert "--network=host" not in shlex.split(host("--dry-run").stdout)
+
+
 def test_the_image_is_built_when_it_is_missing(host, repository):
     assert host(NO_IMAGE="1", BUILD_OPTIONS="--network=host --pull").returncode == 0
     info, look, build, run = host.calls()
