@@ -51,9 +51,11 @@ class Locator:
 
     def find(self, path: str) -> Path:
         """This machine's path of a path in the tables."""
-        if path not in self.of_path and self.containers and not Path(path).exists():
-            self.of_path[path] = self.containers[0].host_path(path)
-        return Path(self.of_path.get(path, path))
+        if path not in self.of_path:
+            # Samples do not tell whose path it is: the containers' mounts are asked first.
+            inside = (container.host_path(path) for container in self.containers)
+            self.of_path[path] = next((found for found in inside if Path(found).exists()), path)
+        return Path(self.of_path[path])
 
 
 def write_tables(trace: Path, recording: Recording) -> tuple[Losses, Locator]:

@@ -155,10 +155,11 @@ class Tracer:
             )
         collector.start()
         self._target.leave_out(process.pid)
-        open_before = [(pid, fd, path) for pid in pids for fd, path in processes.open_paths(pid)]
-        self.sessions.append(Session(file, container, process, collector, path_of_fd=open_before))
+        session = Session(file, container, process, collector)
+        self.sessions.append(session)
         if "calls" in programs:
             self._await_readiness(process, self._folder / file, errors)
+        session.path_of_fd = [(p, fd, path) for p in pids for fd, path in processes.open_paths(p)]
 
     def _await_readiness(self, process: subprocess.Popen, file: Path, errors: Path) -> None:
         deadline = time.monotonic() + _READY_WITHIN_S
