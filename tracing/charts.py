@@ -119,8 +119,13 @@ def transfers_over_time(trace: Loaded) -> str | None:
             place.set_ylabel(f"{verb}, MB/s")
             place.set_ylim(bottom=0)
             _finish_time_axis(place, trace, has_label=row == 1)
-            place.legend(handles=handles + (shades if row == 0 else []), ncols=8,
-                         loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)  # fmt: skip
+            place.legend(
+                handles=handles if row == 0 else shades,
+                ncols=8,
+                loc="lower right",
+                bbox_to_anchor=(1, 1),
+                borderaxespad=0,
+            )
 
     return _drawn(draw, "Bytes read and written over time", height_inches=4.6, rows=2)
 
@@ -335,11 +340,16 @@ def block_io(trace: Loaded) -> str | None:
     def draw(axes) -> None:
         rates, latencies = axes[0]
         _shade_phases(rates, trace)
+        used = 10.0 ** np.arange(
+            np.floor(np.log10(found["latency_ns"].clip(lower=1000).min())),
+            np.ceil(np.log10(found["latency_ns"].max())) + 0.2,
+            0.2,
+        )
         for letter, name, color in (("R", "read", "#1f5fa8"), ("W", "written", "#d9822b")):
             group = found[found["operation"].str.contains(letter)]
             moved, _ = np.histogram(group["seconds"], bins, weights=group["size_bytes"])
             rates.stairs(moved / np.diff(bins) / 1e6, bins, color=color, label=name)
-            latencies.hist(group["latency_ns"], 10 ** np.arange(3.0, 10.1, 0.25), color=color,
+            latencies.hist(group["latency_ns"], used, color=color,
                            alpha=0.7, label=name)  # fmt: skip
         rates.set_ylabel("block devices, MB/s")
         rates.set_ylim(bottom=0)
@@ -371,17 +381,17 @@ def processes_over_time(trace: Loaded) -> str | None:
         _shade_phases(place, trace)
         for row, process in enumerate(found.itertuples()):
             width = max(process.last - process.first, trace.seconds / 300)
-            place.barh(row, width, left=process.first, height=0.6, color="#1f5fa8")
+            place.barh(row, width, left=process.first, height=0.34, color="#1f5fa8")
             text = f"{_short(names.get(process.Index, '?'))}   {process.cpu_s:.1f} s CPU"
             is_late = process.first > trace.seconds / 2
-            place.text(process.first + (width if is_late else 0), row + 0.36, text, fontsize=7,
+            place.text(process.first + (width if is_late else 0), row + 0.19, text, fontsize=7,
                        va="bottom", ha="right" if is_late else "left")  # fmt: skip
         place.set_yticks([])
         place.set_ylim(-0.6, len(found))
         _finish_time_axis(place, trace)
 
     alt = "Processes over time"
-    return _drawn(draw, alt, height_inches=0.9 + 0.27 * len(found))
+    return _drawn(draw, alt, height_inches=0.9 + 0.31 * len(found))
 
 
 def _short(command: str) -> str:

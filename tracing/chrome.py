@@ -15,7 +15,8 @@ from tracing.loaded import Loaded
 
 # Above every pid that Linux gives (4,194,304), so that no process of the trace has them.
 MLPERF, MACHINE, BLOCK = 5_000_000, 5_000_001, 5_000_002
-MOST_CALLS = 200_000  # viewers hold everything in memory
+# Viewers hold everything in memory.
+MOST_CALLS, MOST_BLOCK_IO = 100_000, 20_000
 _SPAN_ROWS = {"init": 1, "run": 2, "block": 3, "eval": 4, "checkpoint": 5}
 _IN_FULL = (files.TFRECORDS, files.CHECKPOINTS, files.LOGS)
 
@@ -34,7 +35,7 @@ def write(trace: Loaded, path: Path) -> int:
             json.dump(_facts(trace, num_left_out), file)
             file.write(', "traceEvents": [\n')
             for number, event in enumerate(_events(trace, calls)):
-                file.write((",\n" if number else "") + json.dumps(event))
+                file.write((",\n" if number else "") + json.dumps(event, separators=(",", ":")))
             file.write("\n]}\n")
         unfinished.replace(path)
     finally:
@@ -168,7 +169,8 @@ def cpu_percentages(trace: Loaded) -> Iterator[tuple[float, float, float, float]
 
 
 def _block_io(trace: Loaded) -> Iterator[dict]:
-    for number, row in enumerate(trace.table("block_io").itertuples()):
+    slowest = trace.table("block_io").nlargest(MOST_BLOCK_IO, "latency_ns")
+    for number, row in enumerate(slowest.sort_values("seconds").itertuples()):
         same = {"cat": "block", "id": number, "pid": BLOCK, "tid": 0}
         same |= {"name": f"{row.operation} {row.device}"}
         arguments = {"sector": row.sector, "bytes": row.size_bytes, "command": row.command}

@@ -105,7 +105,7 @@ def _cards(summary: dict) -> str:
         ("Peak memory", _bytes(usage["peak_resident_bytes"]), "resident, all processes"),
         ("Read and write calls", f"{calls:,}", f"{missing:,} events lost"),
         ("Clocks", f"± {summary['clocks']['error_bound_ns'] / 1000:.1f} µs",
-         f"drift {summary['clocks']['drift_ns'] / 1000:.1f} µs over the trace"),
+         f"drift {summary['clocks']['drift_ns'] / 1000 + 0:.1f} µs over the trace"),
     ]  # fmt: skip
     boxes = (
         f'<div class="box"><span class="label">{_e(label)}</span><b>{_e(value)}</b>'
@@ -170,7 +170,7 @@ def _file_rows(summary: dict) -> list[list[str]]:
 
 
 def _tail(path: str) -> str:
-    return path if len(path) <= 60 else f"…{path[-59:]}"
+    return path if len(path) <= 48 else f"…{path[-47:]}"
 
 
 def _checkpoint_rows(summary: dict) -> list[list[str]]:

@@ -40,7 +40,7 @@ def task(tmp_path_factory):
 def start(docker, image, repository, task, tmp_path):
     """Runs start_training.sh on the tiny task."""
 
-    def start(*arguments, output="out put", popen=False, **environment):
+    def start(*arguments, output="out put", popen=False, before=(), **environment):
         everything = {
             **docker,
             "IMAGE": image,
@@ -50,7 +50,7 @@ def start(docker, image, repository, task, tmp_path):
             "INIT_CHECKPOINT": "/wiki/init/model.ckpt-0",
             **environment,
         }
-        words = [str(repository / "start_training.sh"), *arguments]
+        words = [*before, str(repository / "start_training.sh"), *arguments]
         if popen:
             return subprocess.Popen(
                 words, env=everything, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -179,6 +179,22 @@ def test_two_at_once_and_a_failing_one(start):
     bad = start(*short, "--max_seq_length=31", output="bad")
     assert bad.returncode == 1
     assert "max_seq_length" in bad.stderr and "Traceback" not in bad.stderr
+
+
+def test_a_trace_sees_what_the_container_does(start, task, tmp_path, repository):
+    trace = tmp_path / "trace"
+    before = [str(repository / "tracing" / "trace.sh"), f"--output={trace}", "--backend=strace"]
+    done = start(*TRAIN, "--num_train_steps=40", before=[*before, "--"])
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert re.search(r"trace: container mlperf-bert-\S+: its process \d+ is traced", done.stderr)
+    summary = json.loads((trace / "summary.json").read_text())
+    assert {"init", "run", "block", "eval", "checkpoint"} == {p["name"] for p in summary["phases"]}
+    assert all(phase["is_closed"] for phase in summary["phases"])
+    on_disk = sum(path.stat().st_size for path in start.output.glob("model.ckpt-*"))
+    assert sum(c["written_bytes"] for c in summary["checkpoints"]) == on_disk
+    read = {file["path"]: file for file in summary["files"] if file["file_class"] == "tfrecords"}
+    assert set(read) == {"/data/part-00000-of-00001", "/data/eval_10k"}
+    assert read["/data/eval_10k"]["size_bytes"] == (task / "data" / "eval_10k").stat().st_size
 
 
 def test_evaluation_in_a_second_container(start):
