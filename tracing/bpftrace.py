@@ -133,10 +133,11 @@ def environment() -> dict[str, str]:
 
 _LOST = re.compile(r"Lost (\d+) events")
 _ERRNO_BITS = 4096
+_AT_FDCWD = -100  # of the calls that end in "at": relative to the process's folder
 _MOST_EVENTS_OUT_OF_ORDER = 20_000
 
 # word -> number of fields, which of them are text, and which is the latency.
-_NUM_FIELDS = {"fork": 4, "exec": 4, "exit": 3, "call": 9, "open": 7, "path": 6, "rename": 6,
+_NUM_FIELDS = {"fork": 4, "exec": 4, "exit": 3, "call": 9, "open": 8, "path": 7, "rename": 6,
                "copy": 8, "fault": 6, "block": 8}  # fmt: skip
 _TEXTS = {"fork": (), "exec": (3,), "exit": (), "call": (3,), "open": (3,), "path": (3,),
           "rename": (3,), "copy": (3,), "fault": (), "block": (6, 7)}  # fmt: skip
@@ -280,11 +281,15 @@ class Parser:
         file_class = files.classify(path, seen_as=self._host_path(path))
         return "file_ops", {**row, "path": path, "file_class": file_class}
 
-    def _absolute(self, pid: int, path: str | None) -> str:
+    def _absolute(self, pid: int, path: str | None, folder_fd: int = _AT_FDCWD) -> str:
         if path is None:
             return "unknown:"  # the line with the name was lost
+        if path.startswith("/"):
+            return path
         folder = self._folders.get(pid, self._folder)
-        return path if path.startswith("/") else f"{folder.rstrip('/')}/{path}"
+        if folder_fd & 0xFFFFFFFF != _AT_FDCWD & 0xFFFFFFFF:  # kernels extend the sign or not
+            folder = self._paths.get((pid, folder_fd), "unknown:")
+        return f"{folder.rstrip('/')}/{path}"
 
     def _call(self, began, pid, tid, probe, latency, result, fd, wanted, offset):
         row = self._row(began, pid, tid, probe, latency, result)
@@ -309,9 +314,9 @@ class Parser:
         for kind, fd in (("read", source), ("write", target)):
             yield self._named({**row, "kind": kind}, self._paths.get((pid, fd), "unknown:"))
 
-    def _open(self, began, pid, tid, probe, latency, result, flags, name):
+    def _open(self, began, pid, tid, probe, latency, result, folder, flags, name):
         row = self._row(began, pid, tid, probe, latency, result)
-        path = self._absolute(pid, name)
+        path = self._absolute(pid, name, folder)
         if flags & os.O_CREAT:
             row["kind"] = "create"
         if not row["error"]:
@@ -329,9 +334,9 @@ class Parser:
         except OSError:
             return  # removed since: its faults stay without a path
 
-    def _path(self, began, pid, tid, probe, latency, result, name):
+    def _path(self, began, pid, tid, probe, latency, result, folder, name):
         row = self._row(began, pid, tid, probe, latency, result)
-        path = self._absolute(pid, name)
+        path = self._absolute(pid, name, folder)
         if row["operation"] == "chdir":
             if not row["error"]:
                 self._folders[pid] = path

@@ -147,8 +147,8 @@ def _stacked(axes: Axes, transfers: pd.DataFrame, bins: np.ndarray) -> list[Patc
 def counters_over_time(trace: Loaded) -> str | None:
     """Reads and writes by the processes' own counters: what /proc alone can tell."""
     processes = trace.table("processes").dropna(subset=["read_call_bytes"])
-    if processes["seconds"].nunique() < 2:
-        return None
+    if processes["seconds"].nunique() < 3:
+        return None  # no line without two intervals
     columns = ["read_call_bytes", "storage_read_bytes", "write_call_bytes", "storage_written_bytes"]
     # A process that has ended keeps what it had: its last counters are carried on.
     wide = {c: processes.pivot_table(index="seconds", columns="pid", values=c) for c in columns}

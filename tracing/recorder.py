@@ -130,8 +130,8 @@ class _Recorder:
             self._wait(watcher)
         finally:
             watcher.stop()
-            self._tracer.stop()
             sampler.stop()
+            self._tracer.stop()
         reserve.unlink()
         return self._finish(sampler)
 

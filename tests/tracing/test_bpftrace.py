@@ -28,21 +28,21 @@ def test_every_line_is_understood(parsed):
 
 
 def test_reads_of_every_kind_with_offset_size_and_latency(parsed):
-    reads = rows(parsed, "file_ops", kind="read", path="/data/example/part-00000", tid=8550)
+    reads = rows(parsed, "file_ops", kind="read", path="/data/example/part-00000", tid=23154)
     columns = ("operation", "offset_bytes", "requested_bytes", "size_bytes")
     assert [tuple(row[column] for column in columns) for row in reads] == [
         ("read", 0, 4, 4),
         ("pread64", 2, 8, 8),
         ("preadv2", 4, None, 6),
     ]
-    assert (reads[0]["boottime_ns"], reads[0]["latency_ns"]) == (25_276_399_841_837, 11_647)
+    assert (reads[0]["boottime_ns"], reads[0]["latency_ns"]) == (29_008_501_819_647, 11_737)
 
 
 def test_a_thread_and_a_process_are_told_apart(parsed):
     [thread] = rows(parsed, "process_events", event="thread")
-    assert (thread["pid"], thread["tid"]) == (8442, 8550)
+    assert (thread["pid"], thread["tid"]) == (23056, 23154)
     [process] = rows(parsed, "process_events", event="process")
-    assert (process["pid"], process["parent_pid"]) == (8551, 8442)
+    assert (process["pid"], process["parent_pid"]) == (23155, 23056)
 
 
 def test_writes_copies_renames_and_folders(parsed):
@@ -63,11 +63,16 @@ def test_writes_copies_renames_and_folders(parsed):
     assert missing["path"] == "/data/example/nowhere"
 
 
+def test_a_name_in_an_opened_folder(parsed):
+    opened = rows(parsed, "file_ops", kind="open", path="/data/example/out/model.ckpt-1.index")
+    assert [row["boottime_ns"] for row in opened] == [29_008_505_709_368]
+
+
 def test_block_io_with_device_sector_and_latency(parsed):
     block = rows(parsed, "block_io")[0]
     assert block == {
-        "boottime_ns": 25_276_400_264_575, "pid": 8442, "command": "python3", "device": "254:0",
-        "operation": "WS", "sector": 111_469_608, "size_bytes": 4096, "latency_ns": 222_346,
+        "boottime_ns": 29_008_502_078_096, "pid": 23056, "command": "python3", "device": "254:0",
+        "operation": "WS", "sector": 99_689_376, "size_bytes": 4096, "latency_ns": 99_143,
     }  # fmt: skip
 
 
@@ -87,7 +92,7 @@ def test_lines_of_several_processors_come_in_any_order():
             [
                 "call\t50\t7\t8\ttracepoint:syscalls:sys_exit_read\t5\t4\t3\t4\t-1\n",
                 "name\t7\tpart-0\n",
-                "open\t10\t7\t7\ttracepoint:syscalls:sys_exit_openat\t5\t3\t0\n",
+                "open\t10\t7\t7\ttracepoint:syscalls:sys_exit_openat\t5\t3\t-100\t0\n",
             ]
         )
     )
