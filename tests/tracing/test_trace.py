@@ -24,6 +24,8 @@ from tracing import backends, tables
 
 FILE_BYTES = example.NUM_RECORDS * (example.RECORD_BYTES + 16)
 
+STRACE = ["--backend=strace"]  # where the backend does not matter: it begins the soonest
+
 
 # --- what is recorded ---------------------------------------------------------------------------
 
@@ -244,7 +246,7 @@ def test_ctrl_c_on_a_terminal_reaches_the_training_once(tmp_path, training_folde
         "time.sleep(0.7)\n"
         "sys.exit(10 + len(came))\n"
     )
-    command = command_line(tmp_path / "trace", sys.executable, counting)
+    command = command_line(tmp_path / "trace", sys.executable, counting, options=STRACE)
     leader, follower = os.openpty()
     process = subprocess.Popen(
         command, stdin=follower, stderr=subprocess.PIPE, text=True, env=environment(),
@@ -262,7 +264,7 @@ def test_a_failed_run_is_closed_cleanly(tmp_path, training_folder):
     found = trace(
         tmp_path / "trace",
         *example_command(training_folder, "--fail"),
-        options=["--backend=strace"],
+        options=STRACE,
     )
     assert found.done.returncode == 1
     assert "the loss is nan" in found.done.stderr
@@ -285,24 +287,24 @@ def test_a_killed_run_leaves_spans_open_to_the_end(tmp_path, training_folder):
 def test_a_resumed_run_shows_only_its_own_events(tmp_path, training_folder):
     subprocess.run(example_command(training_folder), check=True)
     words = example_command(training_folder, "--log=bert.1.log")
-    found = trace(tmp_path / "second", *words, options=["--backend=strace"])
+    found = trace(tmp_path / "second", *words, options=STRACE)
     events = tables.read_table(found.folder, "mllog")
     assert (events["key"] == "run_start").sum() == 1
     assert [p["name"] for p in found.summary["phases"]] == ["init", "run", "block", "checkpoint"]
 
 
 def test_a_command_that_ends_at_once(tmp_path):
-    found = trace(tmp_path / "trace", "false")
+    found = trace(tmp_path / "trace", "false", options=STRACE)
     assert found.done.returncode == 1
     assert found.summary["exit_code"] == 1
     assert "TFRecords read" in (found.folder / "summary.html").read_text()
 
 
 def test_two_traces_at_once(tmp_path, training_folder):
-    other = start(tmp_path / "first", training_folder)
-    second = trace(tmp_path / "second", "true")
+    other = start(tmp_path / "first", training_folder, *STRACE)
+    second = trace(tmp_path / "second", "true", options=STRACE)
     assert second.done.returncode == 0, second.done.stderr
-    again = trace(tmp_path / "first", "true")
+    again = trace(tmp_path / "first", "true", options=STRACE)
     assert again.done.returncode == 1
     assert "first is there already: name another folder" in again.done.stderr
     other.send_signal(signal.SIGINT)
@@ -313,8 +315,8 @@ def test_two_traces_at_once(tmp_path, training_folder):
 
 def test_a_trace_within_a_trace_has_no_second_strace(tmp_path):
     require(backends.STRACE)
-    inner = command_line(tmp_path / "inner", "true", options=["--backend=strace"])
-    found = trace(tmp_path / "outer", *inner, options=["--backend=strace"])
+    inner = command_line(tmp_path / "inner", "true", options=STRACE)
+    found = trace(tmp_path / "outer", *inner, options=STRACE)
     assert found.done.returncode == 1
     assert "--backend=strace: this trace is itself being traced" in found.done.stderr
     assert not (tmp_path / "inner").exists()
@@ -374,7 +376,7 @@ def test_a_backend_that_does_not_work_here_says_what_is_missing(tmp_path):
     (tmp_path / "true").symlink_to("/bin/true")
     for tool in ("bash", "dirname", "env"):
         (tmp_path / tool).symlink_to(f"/usr/bin/{tool}")
-    found = trace(tmp_path / "trace", "true", options=["--backend=strace"], **hidden)
+    found = trace(tmp_path / "trace", "true", options=STRACE, **hidden)
     assert found.done.returncode == 1
     assert "--backend=strace: strace is not installed; apt-get install strace" in found.done.stderr
     found = trace(tmp_path / "trace", "true", **hidden)
@@ -418,7 +420,7 @@ def test_under_sudo_the_command_and_the_files_are_the_users(tmp_path):
 
 def test_a_full_disk_costs_the_trace_and_not_the_training(small_disk, training_folder):
     disk = small_disk(200)
-    found = trace(disk / "trace", *example_command(training_folder))
+    found = trace(disk / "trace", *example_command(training_folder), options=STRACE)
     assert found.done.returncode == 1
     assert (training_folder / "model.ckpt-3.index").exists()
     last = found.done.stderr.strip().splitlines()[-1]
@@ -427,7 +429,9 @@ def test_a_full_disk_costs_the_trace_and_not_the_training(small_disk, training_f
 
 
 def test_a_trace_is_finished_later(tmp_path, training_folder):
-    first = trace(tmp_path / "trace", *example_command(training_folder), options=["--keep_raw"])
+    first = trace(
+        tmp_path / "trace", *example_command(training_folder), options=["--keep_raw", *STRACE]
+    )
     before = first.summary
     (tmp_path / "trace" / "summary.json").unlink()
     script = command_line(tmp_path)[0]
