@@ -79,6 +79,15 @@ flags.DEFINE_enum(
     "Of losses and clipping: over the global batch, or per replica as the reference: GPUs, TPUs.",
 )
 
+# Speed
+flags.DEFINE_enum(
+    "precision", "float32", ["float32", "bfloat16", "tf32"], "Of matrix products; weights: float32."
+)
+flags.DEFINE_enum(
+    "jit_compile", "false", ["auto", "true", "false"], "Compile with XLA; auto: what is faster."
+)
+flags.DEFINE_bool("pack_sequences", False, "Let short examples share a row.")
+
 # Saving and reporting
 flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between checkpoints.")
 flags.DEFINE_integer("keep_checkpoint_max", 5, "Checkpoints to keep; 0 = all.")
@@ -142,6 +151,7 @@ def _run_config() -> RunConfig:
             *["train_batch_size", "eval_batch_size", "max_eval_steps", "num_train_steps"],
             *["learning_rate", "poly_power", "num_warmup_steps", "start_warmup_step"],
             *["steps_per_update", "clip_by_global_norm_after_gradient_allreduce", "normalization"],
+            *["precision", "jit_compile", "pack_sequences"],
             *["save_checkpoints_steps", "iterations_per_loop", "log_every_steps"],
             *[
                 "keep_checkpoint_max",

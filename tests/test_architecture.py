@@ -10,7 +10,8 @@ PACKAGE = "mlperf_bert"
 
 # A room may import the rooms of the levels before its own, and itself; never a sibling.
 LEVELS = [{"mlperf", "data", "model", "optimization"}, {"checkpoints"}, {"training"}]
-USES_TENSORFLOW = {"data/input_pipeline.py"}  # of the rooms mlperf and data, only this
+# Of the rooms mlperf and data, only these.
+USES_TENSORFLOW = {"data/input_pipeline.py", "data/packing.py"}
 READS_ENVIRONMENT = {"training/cluster.py"}  # TF_CONFIG, Slurm
 LONGEST_MAIN_LINES = 20
 

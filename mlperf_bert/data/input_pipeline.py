@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
-from mlperf_bert.data import records
+from mlperf_bert.data import packing, records
 
 # Files read at once and examples held for shuffling while training. Source: the reference.
 NUM_PARALLEL_FILES = 8
@@ -58,6 +58,7 @@ def training_batches(
     num_workers: int = 1,
     worker: int = 0,
     first_example: int = 0,
+    pack_sequences: bool = False,
 ) -> tf.data.Dataset:
     """Batches without end.
 
@@ -70,7 +71,8 @@ def training_batches(
     of them: `worker` takes every `num_workers`-th file, or, if there are fewer files than workers,
     every `num_workers`-th example of each file. Unshuffled, it is always every `num_workers`-th
     example, so that the global batches are those of a single process. `first_example` of this
-    worker's stream are passed over, to go on where a run was.
+    worker's stream are passed over, to go on where a run was. With `pack_sequences` short examples
+    share rows (packing.py), and a batch is what `packing.pack` describes.
     """
     if seed is None:
         dataset = tf.data.TFRecordDataset(files).repeat().shard(num_workers, worker)
@@ -91,8 +93,17 @@ def training_batches(
             deterministic=deterministic,
         )
         dataset = dataset.shuffle(SHUFFLE_BUFFER_EXAMPLES, seed=seed).repeat()
-    dataset = dataset.skip(first_example).batch(batch_size, drop_remainder=True)
-    dataset = dataset.map(lambda examples: _parse(examples, shape), tf.data.AUTOTUNE)
+    if pack_sequences:
+        dataset = packing.pack(
+            dataset,
+            lambda examples: _parse(examples, shape),
+            batch_size=batch_size,
+            **dataclasses.asdict(shape),
+        )
+        dataset = dataset.skip(first_example // batch_size)
+    else:
+        dataset = dataset.skip(first_example).batch(batch_size, drop_remainder=True)
+        dataset = dataset.map(lambda examples: _parse(examples, shape), tf.data.AUTOTUNE)
     return dataset.prefetch(tf.data.AUTOTUNE)
 
 
@@ -122,6 +133,17 @@ def synthetic_batch(shape: ExampleShape, *, batch_size: int) -> dict[str, tf.Ten
         "input_mask": tf.ones_like(batch["input_mask"]),
         "masked_lm_weights": tf.ones_like(batch["masked_lm_weights"]),
     }
+
+
+def synthetic_batches(
+    shape: ExampleShape, *, batch_size: int, pack_sequences: bool
+) -> tf.data.Dataset:
+    """A training batch of every shape that `training_batches` makes, without touching any data."""
+    if not pack_sequences:
+        return tf.data.Dataset.from_tensors(synthetic_batch(shape, batch_size=batch_size))
+    row_counts = tf.data.Dataset.from_tensor_slices(packing.row_counts(batch_size))
+    sizes = dataclasses.asdict(shape)
+    return row_counts.map(lambda num_rows: packing.synthetic_rows(num_rows, **sizes))
 
 
 @contextlib.contextmanager

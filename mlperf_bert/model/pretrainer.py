@@ -7,40 +7,52 @@ import tensorflow as tf
 import tf_keras
 from official.nlp.modeling import layers, models, networks
 
+from mlperf_bert.model import fusion
 from mlperf_bert.model.config import BertConfig
+from mlperf_bert.model.encoder import Encoder
 
-
-def tanh_gelu(x: tf.Tensor) -> tf.Tensor:
-    """The reference's gelu: the tanh approximation of Hendrycks & Gimpel, arXiv 1606.08415."""
-    return tf_keras.activations.gelu(x, approximate=True)
-
-
-_ACTIVATIONS = {
-    "gelu": tanh_gelu,
-    "relu": tf_keras.activations.relu,
-    "tanh": tf_keras.activations.tanh,
-    "linear": tf_keras.activations.linear,
-}
+PRECISIONS = ("float32", "bfloat16", "tf32")
 
 # The encoder's own pooler: next-sentence prediction pools in its head, so this one is never used
 # and gets no gradient. Checkpoints keep `bert/pooler` in the head.
 _UNUSED_POOLER = "pooler_transform"
 
 
-def build_pretrainer(config: BertConfig, *, seed: int) -> models.BertPretrainerV2:
+def build_pretrainer(
+    config: BertConfig,
+    *,
+    seed: int,
+    precision: str = "float32",
+    compile_passes: bool = False,
+    pack_sequences: bool = False,
+) -> models.BertPretrainerV2:
     """Builds the model with random weights; call it inside the strategy's scope.
+
+    The layers hold the weights, always float32. By default `forward` calls these layers; with any
+    of the options for speed it computes with their weights in a way of its own (encoder.py), equal
+    to 1e-5 in float32. `precision` is float32, bfloat16 (matrix products and what passes between
+    layers; softmax, LayerNorm and losses stay float32), or tf32 (float32 that NVIDIA's tensor cores
+    may round). With `compile_passes` XLA compiles the passes between the matrix products. With
+    `pack_sequences` examples may share rows (mlperf_bert/data/packing.py).
 
     Inputs of the model: `input_word_ids`, `input_mask`, `input_type_ids` [B, S] and
     `masked_lm_positions` [B, P], int32. Outputs: `mlm_logits` [B, P, V], `next_sentence` [B, 2],
     `sequence_output` [B, S, H], `pooled_output` (unused).
 
-    The dropout of every layer draws from a `tf.random.Generator` of its own (see
-    `random_generators`), so that its state can be saved and a run resumed exactly.
+    Dropout draws from `tf.random.Generator`s (see `random_generators`), so that their state can be
+    saved and a run resumed exactly: one for every layer, or with the options for speed a single
+    one.
+
+    Raises:
+      ValueError: the precision is unknown.
     """
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision must be one of {PRECISIONS}, got {precision!r}")
+    tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
     tf_keras.backend.experimental.enable_tf_random_generator()
     tf_keras.utils.set_random_seed(seed % 2**32)
     initializer = tf_keras.initializers.TruncatedNormal(stddev=config.initializer_range)
-    activation = _ACTIVATIONS[config.hidden_act]
+    activation = fusion.ACTIVATIONS[config.hidden_act]
     encoder = networks.BertEncoderV2(
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
@@ -69,14 +81,30 @@ def build_pretrainer(config: BertConfig, *, seed: int) -> models.BertPretrainerV
         classification_heads=[next_sentence],
     )
     model(model.inputs)
+    model.fused = None
+    if precision == "bfloat16" or compile_passes or pack_sequences:
+        dtype = tf.bfloat16 if precision == "bfloat16" else tf.float32
+        model.fused = Encoder(model, config, compute_dtype=dtype, compile_passes=compile_passes)
+        model.dropout_generator = tf.random.Generator.from_seed(seed)
     return model
 
 
-def forward(model: models.BertPretrainerV2, features: dict[str, tf.Tensor], *, training: bool):
-    """Runs the model on a batch of features as they stand in the TFRecords.
+def forward(
+    model: models.BertPretrainerV2,
+    features: dict[str, tf.Tensor],
+    *,
+    training: bool,
+    seed: tf.Tensor | None = None,
+):
+    """Runs the model on a batch of features as they stand in the TFRecords, or packed.
 
-    Returns: masked-LM logits [B, P, V] and next-sentence logits [B, 2], float32.
+    While training, `seed` is what `dropout_seed` has drawn.
+
+    Returns: masked-LM logits [R, P, V] and next-sentence logits [R * E, 2], float32; see
+    encoder.py for the shapes.
     """
+    if model.fused:
+        return model.fused(features, dropout_seed=seed if training else None)
     outputs = model(
         {
             "input_word_ids": features["input_ids"],
@@ -89,13 +117,20 @@ def forward(model: models.BertPretrainerV2, features: dict[str, tf.Tensor], *, t
     return outputs["mlm_logits"], outputs["next_sentence"]
 
 
+def dropout_seed(model: models.BertPretrainerV2) -> tf.Tensor | None:
+    """Draws the seed of one step's dropout, int32 [2]; None where the layers draw themselves."""
+    return model.dropout_generator.uniform_full_int([2], tf.int32) if model.fused else None
+
+
 def trained_variables(model: models.BertPretrainerV2) -> list[tf.Variable]:
     """The variables that training changes, in the model's order."""
     return [v for v in model.trainable_variables if _UNUSED_POOLER not in v.name]
 
 
 def random_generators(model: models.BertPretrainerV2) -> list[tf.random.Generator]:
-    """The generators behind every dropout layer, in the model's order."""
+    """The generators behind dropout: of every layer, in the model's order, or the single one."""
+    if model.fused:
+        return [model.dropout_generator]
     holders = (getattr(layer, "_random_generator", None) for layer in model.submodules)
     generators = (getattr(holder, "_generator", None) for holder in holders if holder)
     return [generator for generator in generators if generator is not None]

@@ -37,6 +37,12 @@ class RunConfig:
     clip_by_global_norm_after_gradient_allreduce: bool
     normalization: str
     """global, or as the reference on GPUs (replica_sum) or TPUs (replica_mean); see steps.py."""
+    precision: str
+    """float32, bfloat16 or tf32; see model/pretrainer.py."""
+    jit_compile: str
+    """auto, true or false; see compilation.py."""
+    pack_sequences: bool
+    """Short examples share rows; a batch holds as many examples as ever."""
     save_checkpoints_steps: int
     iterations_per_loop: int
     log_every_steps: int

@@ -16,7 +16,7 @@ from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.progress import Progress
 from mlperf_bert.training.profiling import StepProfiler
 from mlperf_bert.training.reporting import MetricsWriter
-from mlperf_bert.training.steps import LOSSES, Trainer
+from mlperf_bert.training.steps import FIGURES, LOSSES, Trainer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,6 +97,10 @@ class TrainingLoop:
     progress: Progress
     profiler: StepProfiler
     stop_request: StopRequest
+    num_real_tokens: int = 0
+    """Trained on so far, padding not counted."""
+    num_rows: int = 0
+    """In which they came."""
 
     def run(self, iterator, run: Run, *, start_step: int) -> Outcome:
         """Trains from `start_step` until the target, the last step, or a signal.
@@ -145,6 +149,8 @@ class TrainingLoop:
         history = self.trainer.train(iterator, tf.constant(stop - step)).numpy()
         seconds = time.monotonic() - began
         self.profiler.end_if_due(stop)
+        self.num_real_tokens += round(history[:, FIGURES.index("num_real_tokens")].sum(dtype=float))
+        self.num_rows += round(history[:, FIGURES.index("num_rows")].sum(dtype=float))
         for offset, losses in enumerate(history.tolist()):
             if not math.isfinite(losses[0]):
                 raise FloatingPointError(

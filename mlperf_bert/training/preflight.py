@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import tensorflow as tf
-import tf_keras
 
 from mlperf_bert.checkpoints import initial, names
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
@@ -19,7 +18,7 @@ from mlperf_bert.data import input_pipeline, manifest, records
 from mlperf_bert.mlperf import caches, convergence, rules
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.training import cluster, strategy
+from mlperf_bert.training import cluster, compilation, strategy
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.evaluation import Evaluator
 from mlperf_bert.training.output import OutputDirectory
@@ -98,6 +97,7 @@ def inspect(config: RunConfig) -> Inspection:
     _check_batches(found, config)
     _check_data(found, config)
     _check_evaluation_size(found)
+    _check_speed_options(found, config)
     if found.bert_config:
         found.attempt(
             require_fitting_model,
@@ -136,7 +136,7 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Ins
     if not config.drop_caches:
         way = caches.obstacle() or "they can: add --drop_caches"
         found.add(NOTE, f"the log will not claim that the file caches were emptied; {way}")
-    found.add(NOTE, _active_devices(found.strategy))
+    found.add(NOTE, _active_devices(found.strategy, config))
     if measure_initial_accuracy and not found.errors:
         found.attempt(_measure_initial_accuracy, found, config)
     return found
@@ -386,17 +386,31 @@ def _is_bert_large(bert_config: BertConfig) -> bool:
     return all(model.get(name) == value for name, value in rules.BERT_LARGE.items())
 
 
-def _active_devices(devices: tf.distribute.Strategy | None) -> str:
-    """What TensorFlow will really do, asked from it, not from the flags."""
-    policy = tf_keras.mixed_precision.global_policy()
-    xla = tf.config.optimizer.get_jit() or "off"
-    tensor_float = tf.config.experimental.tensor_float_32_execution_enabled()
+def _check_speed_options(found: Inspection, config: RunConfig) -> None:
+    gpus = tf.config.list_physical_devices("GPU")
+    if config.precision == "tf32" and not (config.device.num_gpus and gpus):
+        found.add(
+            WARNING, "--precision=tf32 makes a difference on NVIDIA GPUs only: see --num_gpus"
+        )
+    if config.pack_sequences and config.device.use_tpu:
+        found.add(
+            ERROR,
+            "--pack_sequences makes batches of several shapes, a TPU takes one; leave it away",
+        )
+
+
+def _active_devices(devices: tf.distribute.Strategy | None, config: RunConfig) -> str:
+    """What TensorFlow will really do."""
     kinds = sorted({device.device_type for device in tf.config.list_logical_devices()})
     replicas = devices.num_replicas_in_sync if devices else 0
+    compiled = "XLA as asked for"
+    if devices:
+        compiled = compilation.choose(
+            config.jit_compile, strategy=devices, packs_sequences=config.pack_sequences
+        )
     return (
         f"active: replicas: {replicas}, on {', '.join(kinds)}; "
-        f"computing in {policy.compute_dtype}, weights in {policy.variable_dtype}; "
-        f"automatic XLA clustering {xla}; TensorFloat-32 {'allowed' if tensor_float else 'off'}"
+        f"computing in {config.precision}, weights in float32; {compiled}"
     )
 
 

@@ -17,14 +17,14 @@ from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.optimizers import create_optimizer
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
 from mlperf_bert.progress import Progress
-from mlperf_bert.training import agreement, evaluations, loop, preflight
+from mlperf_bert.training import agreement, compilation, evaluations, loop, preflight
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.evaluation import Evaluator
 from mlperf_bert.training.output import Result, process_start_time
 from mlperf_bert.training.profiling import StepProfiler
 from mlperf_bert.training.reporting import MetricsWriter
 from mlperf_bert.training.steps import Trainer
-from mlperf_bert.training.strategy import one_cpu
+from mlperf_bert.training.strategy import one_cpu, replica_batch_size
 
 
 class TrainingRun:
@@ -171,8 +171,20 @@ class TrainingRun:
             poly_power=config.poly_power,
             steps_per_update=config.steps_per_update,
         )
+        compiled = compilation.choose(
+            config.jit_compile,
+            strategy=self.strategy,
+            packs_sequences=config.pack_sequences,
+        )
+        self._say(f"computing in {config.precision}; {compiled}")
         with self.strategy.scope():
-            self.model = pretrainer.build_pretrainer(self.bert_config, seed=self.seed)
+            self.model = pretrainer.build_pretrainer(
+                self.bert_config,
+                seed=self.seed,
+                precision=config.precision,
+                compile_passes=compiled.passes,
+                pack_sequences=config.pack_sequences,
+            )
             optimizer = GradientAggregationOptimizer(
                 create_optimizer(config.optimizer, self.rates),
                 steps_per_update=config.steps_per_update,
@@ -184,6 +196,7 @@ class TrainingRun:
             strategy=self.strategy,
             batch_size=config.train_batch_size,
             normalization=config.normalization,
+            compiled=compiled,
         )
         self.evaluator = Evaluator(model=self.model, strategy=self.strategy)
         self.state = RunState(
@@ -217,8 +230,13 @@ class TrainingRun:
 
     def _warm_up(self) -> None:
         shape, config = self.config.shape, self.config
-        batch = input_pipeline.synthetic_batch(shape, batch_size=config.train_batch_size)
-        self.trainer.warm_up(batch)
+        size = replica_batch_size(
+            config.train_batch_size, self.strategy.num_replicas_in_sync, flag="train_batch_size"
+        )
+        batches = input_pipeline.synthetic_batches(
+            shape, batch_size=size, pack_sequences=config.pack_sequences
+        )
+        self.trainer.warm_up(batches)
         if self.eval_files:
             size = config.eval_batch_size
             batch = input_pipeline.synthetic_batch(shape, batch_size=size)
@@ -277,7 +295,13 @@ class TrainingRun:
             )
             if start_step == 0 and not self.eval_files:
                 self._save(0)  # for whoever evaluates the checkpoints
-            return training.run(iterator, run, start_step=start_step)
+            outcome = training.run(iterator, run, start_step=start_step)
+            if config.pack_sequences:
+                share = training.num_real_tokens / (training.num_rows * config.shape.max_seq_length)
+                self._say(
+                    f"packing: {share:.1%} of the tokens of {training.num_rows} rows were real"
+                )
+            return outcome
 
     def _save(self, step: int) -> None:
         if self.team.is_chief:
@@ -299,6 +323,7 @@ class TrainingRun:
             num_workers=workers,
             worker=context.input_pipeline_id,
             first_example=start,
+            pack_sequences=config.pack_sequences,
         )
 
     def _evaluate(self):

@@ -9,9 +9,12 @@ import tensorflow as tf
 
 from mlperf_bert.model import losses, pretrainer
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
-from mlperf_bert.training.strategy import one_cpu, replica_batch_size
+from mlperf_bert.training import compilation
+from mlperf_bert.training.compilation import Compilation
+from mlperf_bert.training.strategy import one_cpu
 
 LOSSES = ("loss", "masked_lm_loss", "next_sentence_loss")
+FIGURES = (*LOSSES, "num_real_tokens", "num_rows")
 NORMALIZATIONS = ("global", "replica_sum", "replica_mean")
 
 
@@ -33,6 +36,7 @@ class Trainer(tf.Module):
         strategy: tf.distribute.Strategy,
         batch_size: int,
         normalization: str = "global",
+        compiled: Compilation = compilation.NOTHING,
     ):
         """Wraps the parts; `batch_size` is that of one micro-batch, over all replicas."""
         super().__init__(name="trainer")
@@ -42,6 +46,12 @@ class Trainer(tf.Module):
         self.batch_size = batch_size
         self.normalization = normalization
         self.variables_to_train = pretrainer.trained_variables(model)
+        self._compute = self._losses_and_gradients
+        self._change_weights = self._reduce_and_step
+        if compiled.step:
+            self._compute = tf.function(self._compute, jit_compile=True)
+        if compiled.passes and strategy.num_replicas_in_sync == 1:  # all-reduce stays outside XLA
+            self._change_weights = tf.function(self._change_weights, jit_compile=True)
         with strategy.scope():
             self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
             optimizer.build(self.variables_to_train)
@@ -50,9 +60,10 @@ class Trainer(tf.Module):
     def train(self, iterator, num_steps: tf.Tensor) -> tf.Tensor:
         """Takes `num_steps` (int32 scalar) micro-batches; one trace serves any number.
 
-        Returns: float32 [num_steps, 3], the losses before each step, in the order of `LOSSES`.
+        Returns: float32 [num_steps, 5], the losses before each step and what its batch held, in the
+        order of `FIGURES`.
         """
-        history = tf.TensorArray(tf.float32, size=num_steps, element_shape=[len(LOSSES)])
+        history = tf.TensorArray(tf.float32, size=num_steps, element_shape=[len(FIGURES)])
         for index in tf.range(num_steps):
             per_replica = self.strategy.run(self._micro_step, args=(next(iterator),))
             history = history.write(
@@ -72,20 +83,38 @@ class Trainer(tf.Module):
         if is_global:
             num_predictions = replicas.all_reduce("SUM", num_predictions)
             num_examples = self.batch_size
+        seed = pretrainer.dropout_seed(self.model)
+        shown, gradients = self._compute(features, seed, num_predictions, num_examples)
+        self._change_weights(gradients)
+        mask = features["input_mask"]
+        held = tf.cast(tf.stack([tf.reduce_sum(mask), tf.shape(mask)[0]]), tf.float32)
+        return tf.concat([shown if is_global else shown / num_replicas, held], 0)
+
+    def _losses_and_gradients(
+        self, features: dict[str, tf.Tensor], seed, num_predictions, num_examples
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Losses [3] of one replica, divided by the numbers given, and their gradients."""
         with tf.GradientTape() as tape:
-            token_logits, sentence_logits = pretrainer.forward(self.model, features, training=True)
+            token_logits, sentence_logits = pretrainer.forward(
+                self.model, features, training=True, seed=seed
+            )
             token_losses = losses.masked_lm_losses(token_logits, features["masked_lm_ids"])
             sentence_losses = losses.next_sentence_losses(
                 sentence_logits, features["next_sentence_labels"]
             )
-            masked_lm = tf.reduce_sum(token_losses * weights) / (num_predictions + losses.EPSILON)
+            if "next_sentence_weights" in features:
+                sentence_losses *= tf.reshape(features["next_sentence_weights"], [-1])
+            weighted = token_losses * features["masked_lm_weights"]
+            masked_lm = tf.reduce_sum(weighted) / (num_predictions + losses.EPSILON)
             next_sentence = tf.reduce_sum(sentence_losses) / num_examples
             loss = masked_lm + next_sentence
         gradients = tape.gradient(loss, self.variables_to_train)
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        return tf.stack([loss, masked_lm, next_sentence]), gradients
+
+    def _reduce_and_step(self, gradients: list[tf.Tensor]) -> None:
+        replicas = tf.distribute.get_replica_context()
         self.optimizer.step(self._reduce(replicas, gradients), self.variables_to_train)
-        shown = tf.stack([loss, masked_lm, next_sentence])
-        return shown if is_global else shown / num_replicas
 
     def _reduce(self, replicas, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
         """Joins and clips the replicas' gradients, in the order that the normalization asks for."""
@@ -97,24 +126,24 @@ class Trainer(tf.Module):
     def _update(self) -> None:
         self.optimizer.update(self.variables_to_train)
 
-    def warm_up(self, features: dict[str, tf.Tensor]) -> None:
-        """Compiles the inner loop on a synthetic batch, then puts everything back as it was."""
+    def warm_up(self, batches: tf.data.Dataset) -> None:
+        """Compiles the inner loop on synthetic batches, then puts everything back as it was.
+
+        Takes replica batches, one of every shape that will come.
+        """
         generators = pretrainer.random_generators(self.model)
         kept = [*self.model.variables, *(generator.state for generator in generators)]
         values = [variable.numpy() for variable in kept]
-        iterator = self.batches(lambda _: self._repeated_replica_batch(features))
-        self.train(iterator, tf.constant(self.optimizer.steps_per_update))
+        num_replicas = self.strategy.num_replicas_in_sync
+        steps_per_update = self.optimizer.steps_per_update
+        # Every shape on every replica, in whole updates.
+        num_steps = -(-int(batches.cardinality()) // steps_per_update) * steps_per_update
+        each = batches.flat_map(lambda b: tf.data.Dataset.from_tensors(b).repeat(num_replicas))
+        self.train(self.batches(lambda _: each.repeat()), tf.constant(num_steps))
         for variable, value in zip(kept, values):
             variable.assign(value)
         self.optimizer.reset()
         self.step.assign(0)
-
-    def _repeated_replica_batch(self, features: dict[str, tf.Tensor]) -> tf.data.Dataset:
-        size = replica_batch_size(
-            self.batch_size, self.strategy.num_replicas_in_sync, flag="train_batch_size"
-        )
-        one = {name: value[:size] for name, value in features.items()}
-        return tf.data.Dataset.from_tensors(one).repeat()
 
     def batches(self, make_dataset: Callable[[tf.distribute.InputContext], tf.data.Dataset]):
         """An iterator over global batches, shared out to the replicas and fetched ahead to them.

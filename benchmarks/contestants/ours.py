@@ -1,0 +1,65 @@
+"""This project's training step on its own input pipeline; see training_throughput.py."""
+
+import json
+import os
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import tensorflow as tf
+
+from mlperf_bert.data import input_pipeline
+from mlperf_bert.data.input_pipeline import ExampleShape
+from mlperf_bert.model.config import BertConfig
+from mlperf_bert.model.pretrainer import build_pretrainer
+from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
+from mlperf_bert.optimization.optimizers import OptimizerConfig, create_optimizer
+from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
+from mlperf_bert.training import compilation
+from mlperf_bert.training.steps import Trainer
+from mlperf_bert.training.strategy import DeviceConfig, create_strategy
+
+
+def main() -> None:
+    """Says so after every step."""
+    task = json.loads(sys.argv[1])
+    packs = task["pack_sequences"]
+    shape = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
+    devices = create_strategy(DeviceConfig())
+    compiled = compilation.choose(task["jit_compile"], strategy=devices, packs_sequences=packs)
+    with devices.scope():
+        model = build_pretrainer(
+            BertConfig.from_json_file(task["bert_config_file"]),
+            seed=1,
+            precision=task["precision"],
+            compile_passes=compiled.passes,
+            pack_sequences=packs,
+        )
+        rate = WarmupPolynomialDecay(learning_rate=1e-4, num_train_steps=10**6, num_warmup_steps=0)
+        optimizer = GradientAggregationOptimizer(create_optimizer(OptimizerConfig(), rate))
+    trainer = Trainer(
+        model=model,
+        optimizer=optimizer,
+        strategy=devices,
+        batch_size=task["batch_size"],
+        compiled=compiled,
+    )
+    trainer.warm_up(
+        input_pipeline.synthetic_batches(shape, batch_size=task["batch_size"], pack_sequences=packs)
+    )
+    batches = trainer.batches(
+        lambda _: input_pipeline.training_batches(
+            [task["record_file"]],
+            shape,
+            batch_size=task["batch_size"],
+            seed=1,
+            pack_sequences=packs,
+        )
+    )
+    while True:
+        trainer.train(batches, tf.constant(1)).numpy()
+        print("STEP", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,303 @@
+"""How fast a training step is, beside tf-models', Hugging Face's and the reference's in one run.
+
+    python -m benchmarks.training_throughput --input_file=part-00000.tfrecord \\
+        --hugging_face_python=venv_hf/bin/python \\
+        --reference=training/retired_benchmarks/bert --reference_python=venv37/bin/python \\
+        --output=benchmarks/training_throughput
+
+BERT-base, 512 tokens, dropout 0.1, the same examples and batch for all; LAMB, but for Hugging
+Face's, which takes PyTorch's AdamW (less work). Contestants take turns, `--rounds` times; each is a
+process of its own that is alone on the machine, warms up, and then is timed for `--steps` steps.
+Every step is appended to OUTPUT.jsonl, so that a measurement can be made in several sittings
+(`--only`, then `--rounds=0` to draw); OUTPUT.md and OUTPUT.png show all steps in it. Without
+--input_file the examples are random words with the lengths of the published data (the source is
+named in `published_lengths`).
+
+Model FLOP count multiplications and additions of the matrix products of real tokens, forward and
+backward (three times forward), not those of padding. The peak is what a product of 2048x3072x3072
+reaches here in TensorFlow, in that precision.
+"""
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import matplotlib
+import numpy as np
+import tensorflow as tf
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot
+
+from mlperf_bert.data import input_pipeline, records
+from mlperf_bert.data.input_pipeline import ExampleShape
+
+ROOT = Path(__file__).resolve().parent.parent
+SHAPE = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
+NUM_EXAMPLES = 1500
+BERT_BASE = {
+    "attention_probs_dropout_prob": 0.1,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "hidden_size": 768,
+    "initializer_range": 0.02,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 512,
+    "num_attention_heads": 12,
+    "num_hidden_layers": 12,
+    "type_vocab_size": 2,
+    "vocab_size": 30522,
+}
+# Name -> script, interpreter, precision of its matrix products, what it is told.
+CONTESTANTS = {
+    "reference, TensorFlow 2.4": ("reference", "reference", "float32", {}),
+    "tf-models, float32": ("tf_models", "own", "float32", {"dtype": "float32"}),
+    "tf-models, mixed_bfloat16": ("tf_models", "own", "bfloat16", {"dtype": "bfloat16"}),
+    **{
+        f"Hugging Face, {dtype}{', torch.compile' if compiled else ''}": (
+            "hugging_face",
+            "hugging_face",
+            dtype,
+            {"dtype": dtype, "compile": compiled},
+        )
+        for dtype in ("float32", "bfloat16")
+        for compiled in (False, True)
+    },
+    **{
+        f"ours, {precision}{', packed' if packs else ''}": (
+            "ours",
+            "own",
+            precision,
+            {"precision": precision, "jit_compile": "auto", "pack_sequences": packs},
+        )
+        for precision, packs in (("float32", False), ("bfloat16", False), ("bfloat16", True))
+    },
+}
+
+
+def published_lengths(random: np.random.Generator, count: int) -> np.ndarray:
+    """A quarter of the examples full, the others about 165 tokens long, 247 on average.
+
+    Source: Krell et al., arXiv 2107.02027; the histogram is synthesised.
+    """
+    others = 5 + random.gamma(1.25, 140, 3 * count)
+    others = others[others < 512][:count].astype(int)
+    return np.where(random.random(count) < 0.235, 512, others)
+
+
+def random_examples(random: np.random.Generator) -> list[dict[str, np.ndarray]]:
+    """Examples of random words."""
+    examples = []
+    sizes = records.feature_lengths(SHAPE.max_seq_length, SHAPE.max_predictions_per_seq)
+    for length in published_lengths(random, NUM_EXAMPLES):
+        example = {name: np.zeros(size, np.int64) for name, size in sizes.items()}
+        count = min(SHAPE.max_predictions_per_seq, max(1, round(length * 0.15)))
+        example["input_ids"][:length] = random.integers(1000, 30000, length)
+        example["input_mask"][:length] = 1
+        example["segment_ids"][length // 2 : length] = 1
+        example["masked_lm_positions"][:count] = np.sort(
+            random.choice(np.arange(1, length), count, replace=False)
+        )
+        example["masked_lm_ids"][:count] = random.integers(1000, 30000, count)
+        example["masked_lm_weights"] = (np.arange(sizes["masked_lm_ids"]) < count).astype("f")
+        example["next_sentence_labels"][0] = random.integers(0, 2)
+        examples.append(example)
+    return examples
+
+
+def write_task(folder: Path, input_file: Path | None) -> dict[str, np.ndarray]:
+    """Writes configuration and examples, as TFRecord and as arrays; returns the arrays."""
+    (folder / "bert_config.json").write_text(json.dumps(BERT_BASE))
+    record_file = folder / "train.tfrecord"
+    if input_file:
+        dataset = tf.data.TFRecordDataset([str(input_file)]).take(NUM_EXAMPLES)
+        framed = [records.frame(record.numpy()) for record in dataset]
+    else:
+        examples = random_examples(np.random.default_rng(1))
+        framed = [records.frame(records.encode(example)) for example in examples]
+    record_file.write_bytes(b"".join(framed))
+    batches = input_pipeline.evaluation_batches([str(record_file)], SHAPE, batch_size=len(framed))
+    features, _ = next(iter(batches))
+    arrays = {name: values.numpy().astype(np.int64) for name, values in features.items()}
+    np.savez(folder / "examples.npz", **arrays)
+    return arrays
+
+
+def model_flop_per_sample(lengths: np.ndarray, num_predictions: np.ndarray) -> float:
+    """Mean over examples; source of the count: Kaplan et al., arXiv 2001.08361, section 2.1."""
+    hidden, inner = BERT_BASE["hidden_size"], BERT_BASE["intermediate_size"]
+    per_token = 2 * (4 * hidden * hidden + 2 * hidden * inner)
+    attention = 4 * hidden * lengths.astype(float) ** 2
+    layers = BERT_BASE["num_hidden_layers"] * (per_token * lengths + attention)
+    head = 2 * num_predictions * hidden * (hidden + BERT_BASE["vocab_size"])
+    return float(np.mean(3 * (layers + head)))
+
+
+def peak_flop_per_second(dtype: str) -> float:
+    """The best of some matrix products."""
+    left = tf.cast(tf.random.normal([2048, 3072]), dtype)
+    right = tf.cast(tf.random.normal([3072, 3072]), dtype)
+    multiply, seconds = tf.function(tf.matmul), []
+    for _ in range(12):
+        began = time.perf_counter()
+        multiply(left, right)
+        seconds.append(time.perf_counter() - began)
+    return 2 * 2048 * 3072 * 3072 / min(seconds)
+
+
+def measure(command: list[str], folder: Path, *, num_warm_up: int, num_steps: int) -> list[float]:
+    """Seconds of each step; a contestant that fails ends the benchmark."""
+    errors = (folder / "errors.txt").open("w+")
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    stamps = []
+    for line in process.stdout:
+        if line.startswith("STEP"):
+            stamps.append(time.perf_counter())
+        if len(stamps) == num_warm_up + num_steps:
+            break
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    if len(stamps) < num_warm_up + num_steps:
+        errors.seek(0)
+        sys.exit(f"{' '.join(command)}: {errors.read()[-2000:]}")
+    return [
+        after - before for before, after in zip(stamps[num_warm_up - 1 :], stamps[num_warm_up:])
+    ]
+
+
+def run_rounds(args: argparse.Namespace, folder: Path, results: Path) -> None:
+    """Lets the contestants take turns and appends every step to `results`."""
+    task = {
+        "bert_config_file": str(folder / "bert_config.json"),
+        "record_file": str(folder / "train.tfrecord"),
+        "array_file": str(folder / "examples.npz"),
+        "batch_size": args.batch_size,
+        "reference": str(args.reference),
+    }
+    interpreters = {
+        "own": sys.executable,
+        "hugging_face": args.hugging_face_python,
+        "reference": args.reference_python,
+    }
+    for number in range(args.rounds):
+        for name, (script, interpreter, _, told) in CONTESTANTS.items():
+            if not interpreters[interpreter] or (args.only and args.only not in name):
+                continue
+            path = ROOT / "benchmarks" / "contestants" / f"{script}.py"
+            with tempfile.TemporaryDirectory(dir=folder) as work:
+                seconds = measure(
+                    [str(interpreters[interpreter]), str(path), json.dumps(task | told)],
+                    Path(work),
+                    num_warm_up=args.warm_up_steps,
+                    num_steps=args.steps,
+                )
+            rates = [args.batch_size / each for each in seconds]
+            print(f"round {number + 1}: {name}: {statistics.mean(rates):.2f} samples/s", flush=True)
+            with results.open("a") as file:
+                file.write(json.dumps({"name": name, "samples_per_second": rates}) + "\n")
+
+
+def report(results: Path, output: Path, flop_per_sample: float) -> None:
+    """Writes the table and the picture of all measured steps."""
+    measured: dict[str, list[float]] = {}
+    for line in results.read_text().splitlines():
+        entry = json.loads(line)
+        measured.setdefault(entry["name"], []).extend(entry["samples_per_second"])
+    rows = {name: measured[name] for name in CONTESTANTS if name in measured}
+    first = statistics.mean(next(iter(rows.values())))
+    peaks = {dtype: peak_flop_per_second(dtype) for dtype in ("float32", "bfloat16")}
+    lines = [
+        "| | samples/s | slowest to fastest step | times the first | model GFLOP/s | of the peak |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, rates in rows.items():
+        mean, flops = statistics.mean(rates), statistics.mean(rates) * flop_per_sample
+        lines.append(
+            f"| {name} | {mean:.2f} | {min(rates):.2f} to {max(rates):.2f} | {mean / first:.2f} "
+            f"| {flops / 1e9:.0f} | {flops / peaks[CONTESTANTS[name][2]]:.0%} |"
+        )
+    told = ", ".join(f"{dtype} {peak / 1e9:.0f} GFLOP/s" for dtype, peak in peaks.items())
+    lines += ["", f"Peak of a matrix product: {told}; {flop_per_sample / 1e9:.0f} GFLOP a sample."]
+    output.with_suffix(".md").write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+    draw(rows, output.with_suffix(".png"))
+
+
+def draw(rows: dict[str, list[float]], path: Path) -> None:
+    """Bars with the spread of the steps, 1,200 pixels wide."""
+    figure, axes = pyplot.subplots(
+        figsize=(8, 0.45 * len(rows) + 1.2), dpi=150, layout="constrained"
+    )
+    means = [statistics.mean(rates) for rates in rows.values()]
+    spread = [
+        [mean - min(rates) for mean, rates in zip(means, rows.values())],
+        [max(rates) - mean for mean, rates in zip(means, rows.values())],
+    ]
+    colours = ["#1f5fa8" if name.startswith("ours") else "#b0b7c0" for name in rows]
+    bars = axes.barh(list(rows), means, xerr=spread, color=colours, ecolor="#444444", capsize=3)
+    for bar, mean, above in zip(bars, means, spread[1]):
+        axes.text(
+            mean + above + 0.02 * max(means), bar.get_y() + bar.get_height() / 2, f"{mean:.2f}",
+            va="center",
+        )  # fmt: skip
+    axes.invert_yaxis()
+    axes.set_xlim(right=1.15 * max(max(rates) for rates in rows.values()))
+    axes.set_xlabel("samples per second (BERT-base, 512 tokens; bars: slowest to fastest step)")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def absolute_path(name: str) -> Path:
+    """The contestants run in folders of their own. Links stay: venvs know themselves by them."""
+    return Path.cwd() / name
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--input_file", type=absolute_path, help="TFRecords of 512 tokens")
+    parser.add_argument("--output", type=absolute_path, required=True, help="without suffix")
+    parser.add_argument("--batch_size", type=int, default=4, help="examples a step")
+    parser.add_argument("--rounds", type=int, default=2, help="turns of each contestant")
+    parser.add_argument("--steps", type=int, default=3, help="timed steps of a turn")
+    parser.add_argument("--warm_up_steps", type=int, default=2, help="steps before those")
+    parser.add_argument("--only", help="contestants whose name has this in it")
+    parser.add_argument("--hugging_face_python", type=absolute_path, help="has transformers, torch")
+    parser.add_argument("--reference", type=absolute_path, help="its bert folder")
+    parser.add_argument("--reference_python", type=absolute_path, help="its interpreter")
+    args = parser.parse_args()
+    if bool(args.reference) != bool(args.reference_python):
+        parser.error("--reference and --reference_python go together")
+    results = args.output.with_suffix(".jsonl")
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as work:
+        arrays = write_task(Path(work), args.input_file)
+        lengths = arrays["input_mask"].sum(axis=1)
+        print(f"{len(lengths)} examples, {lengths.mean():.0f} tokens on average", flush=True)
+        run_rounds(args, Path(work), results)
+        if not results.exists():
+            sys.exit(f"{results}: nothing was measured; give --rounds")
+        num_predictions = arrays["masked_lm_weights"].sum(axis=1)
+        report(results, args.output, model_flop_per_sample(lengths, num_predictions))
+
+
+if __name__ == "__main__":
+    main()

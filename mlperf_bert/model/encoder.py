@@ -1,0 +1,160 @@
+"""The forward pass of BERT over the weights of a tf-models model, in one of three precisions.
+
+The arithmetic is that of tf-models' layers; what differs is the work around the matrix products:
+element-wise passes are fused, dropout's bits come from a hash (fusion.py), and several examples may
+share a row (mlperf_bert/data/packing.py).
+Shapes: R=rows (= batch where rows are not shared), S=sequence, H=hidden, N=heads, D=head size,
+P=predictions of a row, E=examples of a row, V=vocabulary.
+"""
+
+import tensorflow as tf
+from official.nlp.modeling import layers, models
+
+from mlperf_bert.model import fusion
+from mlperf_bert.model.config import BertConfig
+
+
+class Encoder:
+    """Embeddings, blocks and heads as functions of the batch; holds references to the weights."""
+
+    def __init__(
+        self,
+        model: models.BertPretrainerV2,
+        config: BertConfig,
+        *,
+        compute_dtype: tf.DType,
+        compile_passes: bool,
+    ):
+        """Takes the weights of `model`; matrix products run in `compute_dtype`.
+
+        With `compile_passes` XLA fuses the passes between the products (fusion.py).
+        """
+        self._model = model
+        self._config = config
+        self._passes = fusion.Passes(config.hidden_act, compiled=compile_passes)
+        self._dtype = compute_dtype
+
+    def __call__(
+        self, features: dict[str, tf.Tensor], *, dropout_seed: tf.Tensor | None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Runs the model.
+
+        Args:
+          features: a batch of `input_pipeline` or of `packing`, which adds `position_ids` [R, S],
+            `block_ids` [R, S] and `cls_positions` [R, E].
+          dropout_seed: int32 [2], or None for no dropout.
+
+        Returns: masked-LM logits [R, P, V] and next-sentence logits [R * E, 2], float32.
+        """
+        dropout = Dropout(self._passes, dropout_seed)
+        network = self._model.encoder_network
+        hidden = self._embed(features, dropout)
+        queries, keys = _mask_ids(features)
+        for block in network.transformer_layers:
+            hidden = self._block(block, hidden, queries, keys, dropout)
+        token_logits = self._masked_lm(hidden, features["masked_lm_positions"])
+        return token_logits, self._next_sentence(hidden, features.get("cls_positions"))
+
+    def _embed(self, features: dict[str, tf.Tensor], dropout: "Dropout") -> tf.Tensor:
+        network = self._model.encoder_network
+        words = tf.gather(network.get_embedding_table(), features["input_ids"])
+        position_table = network._position_embedding_layer._position_embeddings
+        if "position_ids" in features:
+            positions = tf.gather(position_table, features["position_ids"])
+        else:
+            positions = position_table[tf.newaxis, : features["input_ids"].shape[1]]
+        type_table = network._type_embedding_layer.embeddings
+        one_hot = tf.one_hot(features["segment_ids"], self._config.type_vocab_size)
+        types = tf.einsum("rst,th->rsh", one_hot, type_table)
+        embedded = self._normalise(words + positions, types, network._embedding_norm_layer)
+        return dropout(tf.cast(embedded, self._dtype), self._config.hidden_dropout_prob)
+
+    def _block(self, block, hidden, queries, keys, dropout) -> tf.Tensor:
+        config, attention = self._config, block._attention_layer
+        heads = [
+            self._split_heads(hidden, dense)
+            for dense in (attention._query_dense, attention._key_dense, attention._value_dense)
+        ]
+        context = self._attend(*heads, queries, keys, dropout)
+        attended = self._project(context, attention._output_dense)
+        attended = dropout(attended, config.hidden_dropout_prob)
+        hidden = self._normalise(hidden, attended, block._attention_layer_norm)
+        inner = self._passes.activation(self._project(hidden, block._intermediate_dense))
+        output = self._project(inner, block._output_dense)
+        output = dropout(output, config.hidden_dropout_prob)
+        return self._normalise(hidden, output, block._output_layer_norm)
+
+    def _attend(self, query, key, value, queries, keys, dropout) -> tf.Tensor:
+        """[R, N, S, D] three times -> [R, S, H]."""
+        scores = tf.matmul(query * self._config.head_size**-0.5, key, transpose_b=True)
+        probabilities = self._passes.masked_softmax(scores, queries, keys)
+        probabilities = dropout(probabilities, self._config.attention_probs_dropout_prob)
+        context = tf.transpose(tf.matmul(probabilities, value), [0, 2, 1, 3])
+        return tf.reshape(context, [-1, key.shape[2], self._config.hidden_size])
+
+    def _split_heads(self, hidden: tf.Tensor, dense) -> tf.Tensor:
+        heads, size = self._config.num_attention_heads, self._config.head_size
+        projected = self._project(hidden, dense)
+        return tf.transpose(
+            tf.reshape(projected, [-1, projected.shape[1], heads, size]), [0, 2, 1, 3]
+        )
+
+    def _project(self, inputs: tf.Tensor, dense) -> tf.Tensor:
+        """A dense layer over the last axis; attention's kernels hold heads and sizes apart."""
+        size = inputs.shape[-1]
+        kernel = tf.cast(tf.reshape(dense.kernel, [size, -1]), self._dtype)
+        bias = tf.cast(tf.reshape(dense.bias, [-1]), self._dtype)
+        flat = tf.nn.bias_add(tf.matmul(tf.reshape(inputs, [-1, size]), kernel), bias)
+        return tf.reshape(flat, [-1, *inputs.shape[1:-1], kernel.shape[1]])
+
+    def _normalise(self, hidden: tf.Tensor, update: tf.Tensor, norm) -> tf.Tensor:
+        """LayerNorm of the sum, in the type of `hidden`."""
+        gamma, beta = tf.convert_to_tensor(norm.gamma), tf.convert_to_tensor(norm.beta)
+        return self._passes.add_and_normalise(hidden, update, gamma, beta)
+
+    def _masked_lm(self, hidden: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+        head: layers.MaskedLM = self._model.masked_lm
+        gathered = tf.gather(hidden, positions, batch_dims=1)
+        transformed = self._passes.activation(self._project(gathered, head.dense))
+        zeros = tf.zeros_like(transformed)
+        normalised = self._normalise(transformed, zeros, head.layer_norm)
+        table = tf.cast(self._model.encoder_network.get_embedding_table(), self._dtype)
+        flat = tf.reshape(normalised, [-1, self._config.hidden_size])
+        logits = tf.cast(tf.matmul(flat, table, transpose_b=True), tf.float32) + head.bias
+        return tf.reshape(logits, [-1, positions.shape[1], self._config.vocab_size])
+
+    def _next_sentence(self, hidden: tf.Tensor, cls_positions: tf.Tensor | None) -> tf.Tensor:
+        head = self._model.classification_heads[0]
+        if cls_positions is None:
+            first = hidden[:, 0]
+        else:
+            first = tf.gather(hidden, cls_positions, batch_dims=1)
+            first = tf.reshape(first, [-1, self._config.hidden_size])
+        pooled = tf.tanh(self._project(first, head.dense))
+        return tf.cast(self._project(pooled, head.out_proj), tf.float32)
+
+
+def _mask_ids(features: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+    """Ids [R, 1 or S] of queries and [R, S] of keys: a query sees the keys of its own id."""
+    if "block_ids" in features:
+        return features["block_ids"], features["block_ids"]
+    mask = features["input_mask"]
+    return tf.ones_like(mask[:, :1]), mask
+
+
+class Dropout:
+    """Dropout whose every use draws other bits, a function of the step's seed and of the order."""
+
+    def __init__(self, passes: fusion.Passes, seed: tf.Tensor | None):
+        """Takes int32 [2], or None for no dropout at all."""
+        self._passes = passes
+        self._seed = seed
+        self._num_uses = 0
+
+    def __call__(self, inputs: tf.Tensor, rate: float) -> tf.Tensor:
+        """Drops elements at `rate` and scales up the others."""
+        if self._seed is None or not rate:
+            return inputs
+        self._num_uses += 1
+        seed = self._seed + tf.constant([self._num_uses, 0])
+        return self._passes.dropout(inputs, seed, tf.constant(rate, tf.float32))

@@ -1,0 +1,139 @@
+"""The element-wise passes between the matrix products, each compiled into one loop by XLA.
+
+On a CPU matrix products are fastest outside XLA (oneDNN, AMX) and element-wise chains inside it.
+A gradient is computed from the inputs again, so that nothing between them is kept in memory.
+Statistics and exponentials are float32, whatever the type of the inputs; results have that type.
+"""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+import tf_keras
+
+# Source: Devlin et al.'s code, which tf-models keeps: masked scores and LayerNorm's epsilon.
+_MASKED = -1e9
+_EPSILON = 1e-12
+
+
+def tanh_gelu(x: tf.Tensor) -> tf.Tensor:
+    """The reference's gelu: the tanh approximation of Hendrycks & Gimpel, arXiv 1606.08415."""
+    return tf_keras.activations.gelu(x, approximate=True)
+
+
+ACTIVATIONS = {
+    "gelu": tanh_gelu,
+    "relu": tf_keras.activations.relu,
+    "tanh": tf_keras.activations.tanh,
+    "linear": tf_keras.activations.linear,
+}
+
+
+class Passes:
+    """The passes of one model, compiled or not."""
+
+    def __init__(self, activation: str, *, compiled: bool):
+        """Takes a key of `ACTIVATIONS`."""
+        self._is_compiled = compiled
+        self.activation = self._fused(_in_float32(ACTIVATIONS[activation]))
+        self.add_and_normalise = self._fused(_add_and_normalise)
+        self._masked = self._compiled(_keep)
+        self._softmax_gradient = self._compiled(_softmax_gradient)
+
+    def masked_softmax(
+        self, scores: tf.Tensor, query_ids: tf.Tensor, key_ids: tf.Tensor
+    ) -> tf.Tensor:
+        """Softmax over the last axis of [R, N, S, S]; a query sees the keys of its own id.
+
+        Forward, TensorFlow's kernel beats XLA's on a CPU; backward it is the other way round.
+        """
+        allowed = tf.equal(
+            query_ids[:, tf.newaxis, :, tf.newaxis], key_ids[:, tf.newaxis, tf.newaxis]
+        )
+
+        @tf.custom_gradient
+        def softmax(values):
+            biased = tf.cast(values, tf.float32) + tf.where(allowed, 0.0, _MASKED)
+            probabilities = tf.cast(tf.nn.softmax(biased), values.dtype)
+            return probabilities, lambda up: self._softmax_gradient(probabilities, up)
+
+        return softmax(scores)
+
+    def dropout(self, inputs: tf.Tensor, seed: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
+        """Drops elements at `rate` (float32 scalar); the bits are a hash of seed and place."""
+
+        @tf.custom_gradient
+        def drop(values):
+            return self._masked(values, seed, rate), lambda up: self._masked(up, seed, rate)
+
+        return drop(inputs)
+
+    def _compiled(self, function: Callable) -> Callable:
+        return tf.function(function, jit_compile=True) if self._is_compiled else function
+
+    def _fused(self, function: Callable) -> Callable:
+        forward = self._compiled(function)
+
+        @self._compiled
+        def backward(inputs, upstream):
+            with tf.GradientTape() as tape:
+                tape.watch(inputs)
+                outputs = function(*inputs)
+            return tape.gradient(outputs, inputs, upstream)
+
+        @tf.custom_gradient
+        def call(*inputs):
+            return forward(*inputs), lambda upstream: backward(inputs, upstream)
+
+        return call
+
+
+def _in_float32(function: Callable) -> Callable:
+    return lambda x: tf.cast(function(tf.cast(x, tf.float32)), x.dtype)
+
+
+def _add_and_normalise(hidden, update, gamma, beta) -> tf.Tensor:
+    total = tf.cast(hidden, tf.float32) + tf.cast(update, tf.float32)
+    mean, variance = tf.nn.moments(total, [-1], keepdims=True)
+    normalised = tf.nn.batch_normalization(total, mean, variance, beta, gamma, _EPSILON)
+    return tf.cast(normalised, hidden.dtype)
+
+
+def _softmax_gradient(probabilities: tf.Tensor, upstream: tf.Tensor) -> tf.Tensor:
+    p, up = tf.cast(probabilities, tf.float32), tf.cast(upstream, tf.float32)
+    gradient = (up - tf.reduce_sum(up * p, axis=-1, keepdims=True)) * p
+    return tf.cast(gradient, probabilities.dtype)
+
+
+def _keep(values: tf.Tensor, seed: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
+    """Zeroes elements where 31 bits of the hash are below the rate, scales up the others."""
+    width = values.shape[-1]
+    bits = tf.bitwise.right_shift(_hash(tf.size(values) // width, width, seed), _uint32(1))
+    threshold = tf.cast(rate * 2.0**31, tf.int32)
+    kept = tf.reshape(tf.cast(bits, tf.int32) >= threshold, tf.shape(values))
+    scaled = tf.cast(values, tf.float32) / (1.0 - rate)
+    return tf.cast(tf.where(kept, scaled, 0.0), values.dtype)
+
+
+def _hash(num_rows: tf.Tensor, num_columns: int, seed: tf.Tensor) -> tf.Tensor:
+    """uint32 [rows, columns], a function of int32 [2]; hashes whole rows once, then each element.
+
+    Much cheaper than a generator's bits, and recomputed in the backward pass instead of stored.
+    Source of the mixing constants: Wellons, "Prospecting for hash functions" (triple32).
+    """
+    first, second = tf.unstack(tf.bitcast(seed, tf.uint32))
+    rows = tf.cast(tf.range(num_rows), tf.uint32) ^ _mix(
+        _mix(first, 17, 0xED5AD4BB), 11, 0xAC4C1B51
+    )
+    rows = _mix(_mix(rows, 16, 0x7FEB352D), 15, 0x846CA68B)
+    columns = tf.cast(tf.range(num_columns), tf.uint32) * _uint32(0x9E3779B9) + second
+    bits = rows[:, tf.newaxis] ^ columns
+    bits = _mix(_mix(bits, 17, 0xED5AD4BB), 11, 0x31848BAB)
+    return bits ^ tf.bitwise.right_shift(bits, _uint32(14))
+
+
+def _mix(bits: tf.Tensor, shift: int, factor: int) -> tf.Tensor:
+    return (bits ^ tf.bitwise.right_shift(bits, _uint32(shift))) * _uint32(factor)
+
+
+def _uint32(value: int) -> tf.Tensor:
+    return tf.constant(value, tf.uint32)

@@ -1,0 +1,46 @@
+"""What XLA compiles: nothing, the passes between the matrix products, or the whole step."""
+
+import dataclasses
+
+import tensorflow as tf
+
+JIT_COMPILE = ("auto", "true", "false")
+
+
+@dataclasses.dataclass(frozen=True)
+class Compilation:
+    """A choice and the reason for it."""
+
+    passes: bool
+    """The element-wise passes of the model (model/fusion.py) and the optimizer's."""
+    step: bool
+    """All of forward, backward and optimizer."""
+    reason: str
+
+    def __str__(self) -> str:
+        compiled = "the whole step" if self.step else "the passes between the matrix products"
+        what = compiled if self.step or self.passes else "nothing"
+        return f"XLA compiles {what}: {self.reason}"
+
+
+NOTHING = Compilation(passes=False, step=False, reason="--jit_compile=false")
+
+
+def choose(
+    jit_compile: str, *, strategy: tf.distribute.Strategy, packs_sequences: bool
+) -> Compilation:
+    """Turns --jit_compile into a choice; `auto` takes what is faster on the device.
+
+    Source of what is faster: benchmarks/NOTES.md.
+    """
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        return Compilation(False, False, "everything for a TPU is compiled anyway")
+    if jit_compile == "false":
+        return NOTHING
+    if jit_compile == "true":
+        return Compilation(True, True, "--jit_compile=true")
+    if not any("GPU" in device for device in strategy.extended.worker_devices):
+        return Compilation(True, False, "a CPU multiplies matrices faster outside of it")
+    if packs_sequences:
+        return Compilation(True, False, "packed batches have too many shapes")
+    return Compilation(True, True, "a GPU starts fewer kernels")

@@ -1,0 +1,197 @@
+"""Precision, compilation and packing change how a step is computed, not what. CPU, a minute."""
+
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mlperf_bert.data import input_pipeline, packing
+from mlperf_bert.model.config import BertConfig
+from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
+from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
+from mlperf_bert.optimization.optimizers import OptimizerConfig, create_optimizer
+from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
+from mlperf_bert.training import compilation
+from mlperf_bert.training.compilation import Compilation
+from mlperf_bert.training.steps import Trainer
+from tests.training import generated_task
+
+CPU = tf.distribute.OneDeviceStrategy("CPU:0")
+PASSES = compilation.choose("auto", strategy=CPU, packs_sequences=False)
+STEP = compilation.choose("true", strategy=CPU, packs_sequences=False)
+BATCH_SIZE = 8
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("speed") / "task"
+    generated_task.write_task(folder)
+    return folder
+
+
+def make_trainer(
+    task, *, compiled: Compilation = compilation.NOTHING, dropout: float = 0.0, **options
+) -> Trainer:
+    # Weights so large that attention matters: with usual ones every token sees much the same.
+    changed = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    changed["initializer_range"] = 0.3
+    with CPU.scope():
+        model = build_pretrainer(
+            BertConfig(**generated_task.CONFIG | changed),
+            seed=1,
+            compile_passes=compiled.passes,
+            **options,
+        )
+    rate = WarmupPolynomialDecay(learning_rate=0.01, num_train_steps=100, num_warmup_steps=0)
+    return Trainer(
+        model=model,
+        optimizer=GradientAggregationOptimizer(create_optimizer(OptimizerConfig(), rate)),
+        strategy=CPU,
+        batch_size=BATCH_SIZE,
+        compiled=compiled,
+    )
+
+
+def batches_of(task, *, pack_sequences: bool = False) -> tf.data.Dataset:
+    return input_pipeline.training_batches(
+        [str(task / "train.tfrecord")],
+        generated_task.SHAPE,
+        batch_size=BATCH_SIZE,
+        seed=None,
+        pack_sequences=pack_sequences,
+    )
+
+
+def losses_and_gradients(trainer: Trainer, features: dict, seed=None):
+    num_predictions = tf.reduce_sum(features["masked_lm_weights"])
+    losses, gradients = trainer._compute(features, seed, num_predictions, float(BATCH_SIZE))
+    return losses.numpy(), [gradient.numpy() for gradient in gradients]
+
+
+def assert_same(found, expected, *, tolerance: float) -> None:
+    np.testing.assert_allclose(found[0], expected[0], rtol=0, atol=tolerance)
+    scale = np.sqrt(sum(np.sum(np.square(gradient)) for gradient in expected[1]))
+    for one, other in zip(found[1], expected[1]):
+        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * scale)
+
+
+def test_a_packed_batch_has_the_losses_and_gradients_of_its_examples(task):
+    unpacked = next(iter(batches_of(task)))
+    lengths = tf.reduce_sum(unpacked["input_mask"], axis=1)
+    predictions = tf.math.count_nonzero(unpacked["masked_lm_weights"], axis=1, dtype=tf.int32)
+    order, rows = packing.choose(
+        lengths,
+        predictions,
+        batch_size=BATCH_SIZE,
+        max_seq_length=generated_task.SHAPE.max_seq_length,
+        max_predictions=packing.predictions_per_row(generated_task.SHAPE.max_predictions_per_seq),
+    )
+    packed = packing.assemble({n: tf.gather(v, order) for n, v in unpacked.items()}, rows)
+    assert len(packed["input_ids"]) < BATCH_SIZE
+    expected = losses_and_gradients(make_trainer(task), unpacked)
+    trainer = make_trainer(task, pack_sequences=True)
+    assert_same(losses_and_gradients(trainer, unpacked), expected, tolerance=1e-5)
+    assert_same(losses_and_gradients(trainer, packed), expected, tolerance=1e-5)
+    # Nothing crosses from one example of a row to another: this is what would change it.
+    mixed = {**packed, "block_ids": packed["input_mask"]}
+    assert abs(losses_and_gradients(trainer, mixed)[0][0] - expected[0][0]) > 1e-4
+
+
+@pytest.mark.parametrize("compiled", [PASSES, STEP], ids=["passes", "step"])
+def test_compiled_steps_compute_the_same(task, compiled):
+    batches = batches_of(task).take(3)
+    plain, fast = make_trainer(task), make_trainer(task, compiled=compiled)
+    features = next(iter(batches))
+    expected = losses_and_gradients(plain, features)
+    assert_same(losses_and_gradients(fast, features), expected, tolerance=1e-5)
+    for variable, value in zip(fast.variables_to_train, plain.variables_to_train):
+        variable.assign(value)
+    losses = [t.train(iter(batches), tf.constant(3)).numpy()[:, 0] for t in (plain, fast)]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("compiled", [PASSES, STEP], ids=["passes", "step"])
+def test_compiled_steps_compute_the_same_with_dropout(task, compiled):
+    features, seed = next(iter(batches_of(task))), tf.constant([3, 4])
+    plain = make_trainer(task, dropout=0.1, pack_sequences=True)
+    expected = losses_and_gradients(plain, features, seed)
+    other_seed = losses_and_gradients(plain, features, seed + 1)
+    assert abs(other_seed[0][0] - expected[0][0]) > 1e-4
+    found = losses_and_gradients(make_trainer(task, dropout=0.1, compiled=compiled), features, seed)
+    assert_same(found, expected, tolerance=1e-5)
+
+
+def test_bfloat16_is_near_float32_and_keeps_float32_weights(task):
+    features = next(iter(batches_of(task)))
+    expected = losses_and_gradients(make_trainer(task), features)
+    trainer = make_trainer(task, precision="bfloat16")
+    found = losses_and_gradients(trainer, features)
+    assert_same(found, expected, tolerance=0.02)
+    assert abs(found[0][0] - expected[0][0]) > 1e-6
+    kept = [*trainer.model.variables, *trainer.optimizer.optimizer.variables()]
+    assert {v.dtype for v in kept if v.dtype.is_floating} == {tf.float32}
+
+
+def test_tf32_is_allowed_only_when_asked_for(task):
+    make_trainer(task, precision="tf32")
+    assert tf.config.experimental.tensor_float_32_execution_enabled()
+    make_trainer(task)
+    assert not tf.config.experimental.tensor_float_32_execution_enabled()
+    with pytest.raises(ValueError, match=r"precision must be one of .* got 'int8'"):
+        make_trainer(task, precision="int8")
+
+
+@pytest.mark.parametrize("pack_sequences", [False, True])
+def test_one_trace_made_before_the_run_serves_all_of_it(task, pack_sequences):
+    trainer = make_trainer(task, compiled=PASSES, dropout=0.1, pack_sequences=pack_sequences)
+    before = [variable.numpy() for variable in trained_variables(trainer.model)]
+    synthetic = input_pipeline.synthetic_batches(
+        generated_task.SHAPE, batch_size=BATCH_SIZE, pack_sequences=pack_sequences
+    )
+    trainer.warm_up(synthetic)
+    for variable, value in zip(trained_variables(trainer.model), before):
+        assert np.array_equal(variable.numpy(), value)
+    iterator = trainer.batches(lambda _: batches_of(task, pack_sequences=pack_sequences))
+    for num_steps in (1, 7, 3):
+        assert np.isfinite(trainer.train(iterator, tf.constant(num_steps)).numpy()).all()
+    assert trainer.train.experimental_get_tracing_count() == 1
+
+
+def test_what_is_compiled_where():
+    assert PASSES.passes and not PASSES.step and "outside" in str(PASSES)
+    assert STEP.step and str(STEP).startswith("XLA compiles the whole step: --jit_compile=true")
+    off = compilation.choose("false", strategy=CPU, packs_sequences=True)
+    assert str(off) == "XLA compiles nothing: --jit_compile=false"
+
+
+def test_a_packed_bfloat16_run_counts_examples(task, repository, tmp_path):
+    flags = {
+        "bert_config_file": task / "bert_config.json",
+        "init_checkpoint": task / "init" / "model.ckpt-0",
+        "input_file": task / "train.tfrecord",
+        "eval_input_file": task / "eval.tfrecord",
+        "output_dir": tmp_path / "out",
+        "max_seq_length": 32,
+        "max_predictions_per_seq": 6,
+        "optimizer": "lamb",
+        "num_warmup_steps": 0,
+        "num_train_steps": 40,
+        "train_batch_size": 4,
+        "eval_batch_size": 9,
+        "eval_interval_samples": 80,
+        "precision": "bfloat16",
+        "jit_compile": "auto",
+    }
+    given = [f"--{name}={value}" for name, value in flags.items()]
+    command = [sys.executable, "run_pretraining.py", "--do_train", "--pack_sequences", *given]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "computing in bfloat16; XLA compiles the passes between" in done.stdout
+    assert re.search(r"packing: \d\d\.\d% of the tokens of \d+ rows were real", done.stdout)
+    lines = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
+    samples = [json.loads(line)["samples"] for line in lines if '"train"' in line]
+    assert samples == [40, 80, 120, 160]
