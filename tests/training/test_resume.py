@@ -143,6 +143,20 @@ def test_sigterm_before_the_clock_leaves_nothing(repository, task, tmp_path):
     assert "Traceback" not in text and not output.exists()
 
 
+def test_a_packed_bfloat16_run_goes_on_bitwise_too(repository, task, tmp_path):
+    options = {"precision": "bfloat16", "pack_sequences": True, "num_train_steps": 120}
+    alone = command(task, tmp_path / "alone", **options)
+    subprocess.run(alone, check=True, cwd=repository, capture_output=True)
+    output = tmp_path / "out"
+    process = start(repository, task, output, **options)
+    wait_for_step(process, output, 60)
+    process.kill()
+    process.communicate()
+    disturbed = command(task, output, **options)
+    subprocess.run(disturbed, check=True, cwd=repository, capture_output=True)
+    assert_same_end(output, tmp_path / "alone", num_steps=120)
+
+
 def test_another_command_is_refused_until_the_run_is_done(repository, task, tmp_path):
     output = tmp_path / "out"
     process = start(repository, task, output)
