@@ -1,7 +1,7 @@
 """How fast a training step is, beside tf-models', Hugging Face's and the reference's in one run.
 
     python -m benchmarks.training_throughput --input_file=part-00000.tfrecord \\
-        --hugging_face_python=venv_hf/bin/python \\
+        --tf_models_python=venv_tfm/bin/python --hugging_face_python=venv_hf/bin/python \\
         --reference=training/retired_benchmarks/bert --reference_python=venv37/bin/python \\
         --output=benchmarks/training_throughput
 
@@ -11,7 +11,8 @@ process of its own that is alone on the machine, warms up, and then is timed for
 Every step is appended to OUTPUT.jsonl, so that a measurement can be made in several sittings
 (`--only`, then `--rounds=0` to draw); OUTPUT.md and OUTPUT.png show all steps in it. Without
 --input_file the examples are random words with the lengths of the published data (the source is
-named in `published_lengths`).
+named in `published_lengths`). A contestant whose interpreter is not given is left out: tf-models'
+trainer, too, imports packages that this project does without.
 
 Model FLOP count multiplications and additions of the matrix products of real tokens, forward and
 backward (three times forward), not those of padding. The peak is what a product of 2048x3072x3072
@@ -61,8 +62,8 @@ BERT_BASE = {
 # Name -> script, interpreter, precision of its matrix products, what it is told.
 CONTESTANTS = {
     "reference, TensorFlow 2.4": ("reference", "reference", "float32", {}),
-    "tf-models, float32": ("tf_models", "own", "float32", {"dtype": "float32"}),
-    "tf-models, mixed_bfloat16": ("tf_models", "own", "bfloat16", {"dtype": "bfloat16"}),
+    "tf-models, float32": ("tf_models", "tf_models", "float32", {"dtype": "float32"}),
+    "tf-models, mixed_bfloat16": ("tf_models", "tf_models", "bfloat16", {"dtype": "bfloat16"}),
     **{
         f"Hugging Face, {dtype}{', torch.compile' if compiled else ''}": (
             "hugging_face",
@@ -193,6 +194,7 @@ def run_rounds(args: argparse.Namespace, folder: Path, results: Path) -> None:
     }
     interpreters = {
         "own": sys.executable,
+        "tf_models": args.tf_models_python,
         "hugging_face": args.hugging_face_python,
         "reference": args.reference_python,
     }
@@ -281,6 +283,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3, help="timed steps of a turn")
     parser.add_argument("--warm_up_steps", type=int, default=2, help="steps before those")
     parser.add_argument("--only", help="contestants whose name has this in it")
+    parser.add_argument("--tf_models_python", type=absolute_path, help="has all that it requires")
     parser.add_argument("--hugging_face_python", type=absolute_path, help="has transformers, torch")
     parser.add_argument("--reference", type=absolute_path, help="its bert folder")
     parser.add_argument("--reference_python", type=absolute_path, help="its interpreter")

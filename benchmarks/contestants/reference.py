@@ -13,18 +13,16 @@ from absl import app  # noqa: E402
 
 import run_pretraining  # noqa: E402 - found in the folder given
 
-Hook = run_pretraining.CheckpointHook
+after_step = run_pretraining.CheckpointHook.after_run
 
 
-class TellingHook(Hook):
+def after_run(self, run_context, run_values):
     """Says so after every step."""
-
-    def after_run(self, run_context, run_values):
-        super().after_run(run_context, run_values)
-        print("STEP", flush=True)
+    after_step(self, run_context, run_values)
+    print("STEP", flush=True)
 
 
-run_pretraining.CheckpointHook = TellingHook
+run_pretraining.CheckpointHook.after_run = after_run
 sys.argv[1:] = [
     "--do_train",
     "--optimizer=lamb",
