@@ -248,6 +248,17 @@ def test_caches_that_cannot_be_dropped_are_told(config, monkeypatch, tmp_path):
     assert any("not possible; not root" in text for text in texts(changed, "warning"))
 
 
+def test_options_for_speed_that_do_not_fit_are_told(config):
+    found = preflight.Inspection()
+    tpu = DeviceConfig(use_tpu=True)
+    preflight._check_speed_options(
+        found, dataclasses.replace(config, precision="tf32", pack_sequences=True, device=tpu)
+    )
+    assert [finding.level for finding in found.findings] == ["warning", "error"]
+    assert "on NVIDIA GPUs only" in found.findings[0].text
+    assert "--pack_sequences makes batches of several shapes" in found.findings[1].text
+
+
 def test_close_look_counts_examples_and_says_what_is_active(config, tmp_path):
     found = preflight.inspect_closely(config, measure_initial_accuracy=True)
     lines = [str(finding) for finding in found.findings]
