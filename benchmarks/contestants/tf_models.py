@@ -28,7 +28,10 @@ def main() -> None:
     config.task.model.cls_heads[0].inner_dim = bert["hidden_size"]
     config.task.train_data.input_path = given["record_file"]
     config.task.train_data.global_batch_size = given["batch_size"]
-    config.trainer.optimizer_config.optimizer.type = "lamb"
+    optimizer = config.trainer.optimizer_config
+    optimizer.optimizer.type = "lamb"
+    optimizer.learning_rate.polynomial.decay_steps = 10**6
+    optimizer.warmup.polynomial.warmup_steps = 1
     task = task_factory.get_task(config.task)
     trainer = train_utils.create_trainer(config, task, train=True, evaluate=False)
     while True:
