@@ -296,7 +296,7 @@ class TrainingRun:
             if start_step == 0 and not self.eval_files:
                 self._save(0)  # for whoever evaluates the checkpoints
             outcome = training.run(iterator, run, start_step=start_step)
-            if config.pack_sequences:
+            if config.pack_sequences and training.num_rows:
                 share = training.num_real_tokens / (training.num_rows * config.shape.max_seq_length)
                 self._say(
                     f"packing: {share:.1%} of the tokens of {training.num_rows} rows were real"
