@@ -21,6 +21,11 @@ class Backends:
     reasons: dict[str, str]
     """tracer -> what is missing here."""
 
+    def without_the_chosen(self, reason: str) -> "Backends":
+        """The next best, when the chosen one turned out not to work."""
+        reasons = {**self.reasons, self.chosen: reason}
+        return Backends(_best(reasons), reasons)
+
     def lines(self) -> list[str]:
         """One line for each tracer."""
         told = {
@@ -54,8 +59,11 @@ def choose(wanted: str | None, *, attaches_to: int | None = None) -> Backends:
         raise ValueError(
             f"--backend={wanted}: {reasons[wanted]}; without --backend the best that works is taken"
         )
-    best = next(name for name in NAMES if name not in reasons)
-    return Backends(wanted or best, reasons)
+    return Backends(wanted or _best(reasons), reasons)
+
+
+def _best(reasons: dict[str, str]) -> str:
+    return next(name for name in NAMES if name not in reasons)
 
 
 def _missing_bpftrace() -> str | None:

@@ -107,7 +107,9 @@ class _Recorder:
         self._say = say
         self._target = Target()
         self._raw = request.output / RAW
-        self._notes = found.lines()
+        self._found = found
+        self._notes: list[str] = []
+        self._pipes = pipes
         self._tracer = Tracer(found.chosen, self._raw, pipes, self._target)
         self._command = None
         self._containers: list[Container] = []
@@ -119,7 +121,7 @@ class _Recorder:
         reserve = self._raw / "reserve"
         reserve.write_bytes(bytes(_RESERVE_BYTES))
         try:
-            self._begin(container)
+            self._begin_with_what_works(container)
         except BaseException:
             sampler.discard()
             raise
@@ -135,6 +137,19 @@ class _Recorder:
         reserve.unlink()
         return self._finish(sampler)
 
+    def _begin_with_what_works(self, container: Container | None) -> None:
+        """A kernel may refuse a tracer for which everything is there."""
+        try:
+            self._begin(container)
+        except ValueError as error:
+            if self._request.backend:
+                raise
+            self._found = self._found.without_the_chosen(str(error))
+            for line in self._found.lines():
+                self._say(line)
+            self._tracer = Tracer(self._found.chosen, self._raw, self._pipes, self._target)
+            self._begin_with_what_works(container)
+
     def _begin(self, container: Container | None) -> None:
         if self._request.command:
             self._command = self._tracer.launch(self._request.command, self._request.user)
@@ -148,7 +163,8 @@ class _Recorder:
 
     def _note_container(self, container: Container) -> None:
         self._target.add_container(container.pid)
-        self._containers.append(container)
+        if container not in self._containers:
+            self._containers.append(container)
         inside = [pid for pid in self._target.pids() if _is_within(pid, container.pid)]
         try:
             self._tracer.attach(inside, container)
@@ -209,8 +225,8 @@ class _Recorder:
 
     def _finish(self, sampler: Sampler) -> Recording:
         code = self._command.wait() if self._command else None
-        self._notes.append(f"GPUs: {sampler.gpu_status}")
-        self._notes += sampler.errors + self._tracer.errors
+        self._notes = [*self._found.lines(), *self._notes, f"GPUs: {sampler.gpu_status}"]
+        self._notes += sampler.errors
         found = Recording(
             command=list(self._request.command),
             folder=str(Path.cwd()),

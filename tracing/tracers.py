@@ -49,7 +49,6 @@ class Tracer:
         """Takes the backend, the folder for raw lines, one for pipes, and whom to watch."""
         self.chosen = chosen
         self.sessions: list[Session] = []
-        self.errors: list[str] = []
         self.began = clocks.read_pair()
         """The moment before the target's first traced call."""
         self._folder = folder

@@ -385,6 +385,30 @@ def test_a_backend_that_does_not_work_here_says_what_is_missing(tmp_path):
     assert found.summary["backend"] == "proc"
 
 
+def test_a_tracer_that_the_kernel_refuses_is_replaced_by_the_next(tmp_path):
+    require(backends.BPFTRACE)
+    refused = tmp_path / "bpftrace"
+    refused.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && echo "bpftrace v0.20.1" && exit\n'
+        'echo "ERROR: Could not load program: Operation not permitted" >&2; exit 1\n'
+    )
+    refused.chmod(0o755)
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    found = trace(tmp_path / "trace", "echo", "once", env=environment(**path))
+    assert found.done.returncode == 0, found.done.stderr
+    assert found.done.stdout == "once\n"
+    assert found.summary["backend"] == "strace"
+    assert (
+        "trace: bpftrace: bpftrace does not start: ERROR: Could not load program: Operation not "
+        "permitted" in found.done.stderr
+    )
+    asked = trace(
+        tmp_path / "other", "echo", options=["--backend=bpftrace"], env=environment(**path)
+    )
+    assert asked.done.returncode == 1
+    assert not (tmp_path / "other").exists()
+
+
 def test_without_privileges_the_rest_is_recorded(tmp_path):
     require(backends.STRACE)
     if os.geteuid() != 0:
