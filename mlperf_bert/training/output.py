@@ -1,11 +1,14 @@
 """The output directory of a run: one directory, one run."""
 
+import contextlib
 import dataclasses
+import fcntl
 import getpass
 import json
 import os
 import time
 from pathlib import Path
+from typing import TextIO
 
 LOG_NAME = "bert.log"
 RESUMED_LOGS = "bert.resumed-*.log"
@@ -47,6 +50,16 @@ def _user() -> str:
         return str(os.getuid())
 
 
+def _lock(file: TextIO) -> bool:
+    """False if another process has it; where the file system knows no locks, nobody does."""
+    with contextlib.suppress(OSError):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
 class OutputDirectory:
     """Claims a directory for a run, fresh or resumed, and records whose it is in run.json."""
 
@@ -63,6 +76,7 @@ class OutputDirectory:
         self.path = Path(path)
         self._record = self.path / RECORD_NAME
         self._parameters = json.loads(json.dumps(parameters))
+        self._held: TextIO | None = None
         self.resumes = self._record.exists()
         if self.resumes:
             self._require_same_unfinished_run()
@@ -85,11 +99,24 @@ class OutputDirectory:
         return path
 
     def record(self, *, status: str, seed: int) -> None:
-        """Writes run.json, complete or not at all."""
+        """Writes run.json, complete or not at all, and holds it until this process ends.
+
+        Raises:
+          ValueError: another process holds it: it trains into the directory.
+        """
+        if self._held is None and self._record.exists():
+            with self._record.open("r+") as file:
+                if not _lock(file):
+                    raise ValueError(
+                        f"--output_dir={self.path}: another process trains into it; wait for it, "
+                        "or stop it"
+                    )
         content = {"status": status, "seed": seed, "parameters": self._parameters}
         partial = self._record.with_suffix(".partial")
         partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         partial.replace(self._record)
+        self._held = self._record.open("r+")
+        _lock(self._held)
 
     def _read(self) -> dict:
         return json.loads(self._record.read_text(encoding="utf-8"))
