@@ -59,7 +59,7 @@ def test_a_prepared_task_is_not_made_again(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_ten_runs_pass_everything_that_can_pass(tmp_path):
-    """Takes ten minutes on two idle cores."""
+    """Takes half an hour on two busy cores."""
     done = subprocess.run(
         [sys.executable, "-m", "demo.campaign", f"--output_dir={tmp_path}"],
         cwd=Path(campaign.REPOSITORY),
