@@ -121,6 +121,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--num_steps", type=int, default=600, help="of the training")
+    parser.add_argument("--workload", choices=["training", "reading"], help="default: both")
     given = parser.parse_args()
     missing = backends.choose(None).reasons
     for name, reason in missing.items():
@@ -136,7 +137,17 @@ def main() -> None:
             "reading": lambda v, n: seconds_of_reading(folder, v, n, paths),
         }
         for title, measure in workloads.items():
-            tell(title, [{v: measure(v, n) for v in variants} for n in range(given.rounds)])
+            if given.workload in (None, title):
+                tell(title, [one_round(measure, variants, n) for n in range(given.rounds)])
+
+
+def one_round(measure, variants: list[str], number: int) -> dict[str, float]:
+    """Seconds of every variant, each printed when it is known."""
+    found = {}
+    for variant in variants:
+        found[variant] = measure(variant, number)
+        print(f"  round {number + 1}: {variant:9} {found[variant]:7.2f} s", flush=True)
+    return found
 
 
 def tell(title: str, rounds: list[dict[str, float]]) -> None:
