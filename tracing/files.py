@@ -10,7 +10,7 @@ PSEUDO, PIPES, OTHER = "pseudo", "pipes", "other"
 CLASSES = (TFRECORDS, CHECKPOINTS, LOGS, LIBRARIES, PSEUDO, PIPES, OTHER)
 
 _BY_NAME = [
-    (PIPES, r"^(pipe|socket|anon_inode|TCP|UDP|UNIX|NETLINK|unknown).*:|^/memfd:|^$"),
+    (PIPES, r"^(pipe|socket|anon_inode|TCP|UDP|UNIX|NETLINK).*:|^unknown:$|^/memfd:|^$"),
     (PSEUDO, r"^/(proc|sys|dev)(/|$)"),
     (LOGS, r"(/events\.out\.tfevents[^/]*|\.log|/metrics\.jsonl|/run\.json|/result_\d+\.txt)$"),
     (CHECKPOINTS, r"ckpt-\d|\.data-\d{5}-of-\d{5}|\.index(\.tempstate\d+)?$"),

@@ -25,6 +25,8 @@ from tracing import files
         ("/dev/null", files.PSEUDO),
         ("pipe:[1234]", files.PIPES),
         ("socket:[1234]", files.PIPES),
+        ("unknown:", files.PIPES),
+        ("unknown:inode 5", files.OTHER),
         ("/home/me/vocab.txt", files.OTHER),
     ],
 )
