@@ -168,13 +168,15 @@ def measure(command: list[str], folder: Path, *, num_warm_up: int, num_steps: in
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     stamps = []
-    for line in process.stdout:
-        if line.startswith("STEP"):
-            stamps.append(time.perf_counter())
-        if len(stamps) == num_warm_up + num_steps:
-            break
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    try:
+        for line in process.stdout:
+            if line.startswith("STEP"):
+                stamps.append(time.perf_counter())
+            if len(stamps) == num_warm_up + num_steps:
+                break
+    finally:
+        process.kill()  # alone: the next contestant must not share the machine with it
+        process.wait()
     if len(stamps) < num_warm_up + num_steps:
         errors.seek(0)
         sys.exit(f"{' '.join(command)}: {errors.read()[-2000:]}")
@@ -288,6 +290,7 @@ def main() -> None:
     parser.add_argument("--reference", type=absolute_path, help="its bert folder")
     parser.add_argument("--reference_python", type=absolute_path, help="its interpreter")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no contestant stays behind
     if bool(args.reference) != bool(args.reference_python):
         parser.error("--reference and --reference_python go together")
     results = args.output.with_suffix(".jsonl")
