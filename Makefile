@@ -9,6 +9,7 @@ SEED   ?=
 help:
 	@echo "make demo    the whole benchmark in miniature: text -> TFRecords -> training to 0.720 -> checked log"
 	@echo "make test    the tests"
+	@echo "make test-distributed   several processes on loopback: the same numbers, kills, restarts"
 	@echo "make lint    ruff and shellcheck"
 	@echo "make setup   only the environment, in .venv"
 	@echo "make lock    solve the pinned requirements anew"

@@ -132,12 +132,12 @@ def measure(folder: Path, num_workers: int) -> float:
 
 
 def draw(machine: Machine, replica_batch_size: int, title: str, measured: list[float], path):
-    """The picture: two bounds of the efficiency, with everything that they suppose."""
+    """The picture: the efficiency with and without overlap, and what it supposes."""
     replicas = 2 ** np.arange(11)
     figure, axes = plt.subplots(figsize=(9, 6.2), layout="constrained")
     for label, share, style in (
-        ("gradients travel during the backward pass (upper bound)", BACKWARD_SHARE, "-"),
-        ("gradients travel after the backward pass (lower bound)", 0.0, "--"),
+        ("gradients travel during the backward pass", BACKWARD_SHARE, "-"),
+        ("gradients travel after the backward pass", 0.0, "--"),
     ):
         shown = [100 * machine.efficiency(int(n), hidden_share=share) for n in replicas]
         axes.plot(replicas, shown, style, marker="o", label=label)

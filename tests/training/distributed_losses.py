@@ -100,11 +100,11 @@ def train(task: dict, trainer: Trainer) -> list[float]:
 def imitate_replicas(task: dict, case: dict, trainer: Trainer) -> list[float]:
     """The reference's replicas one after the other on one device, written down from its formulas.
 
-    Replica r takes the r-th piece of the batch, divides its losses by its own counts, and clips its
-    own gradient; the gradients are then summed (GPUs) or averaged (TPUs).
+    Replica r takes what process r reads, every n-th example; it divides its losses by its own
+    counts and clips its own gradient. Gradients are then summed (GPUs) or averaged (TPUs).
     """
     replicas, optimizer = case["imitated_replicas"], trainer.optimizer
-    variables, size = trainer.variables_to_train, trainer.batch_size // replicas
+    variables = trainer.variables_to_train
     clips_late = optimizer.clip_after_allreduce
     scale = 1.0 if case["normalization"] == "replica_sum" else 1.0 / replicas
 
@@ -122,9 +122,7 @@ def imitate_replicas(task: dict, case: dict, trainer: Trainer) -> list[float]:
     @tf.function
     def step(features):
         pieces = [
-            gradient_of(
-                {name: value[r * size : (r + 1) * size] for name, value in features.items()}
-            )
+            gradient_of({name: value[r::replicas] for name, value in features.items()})
             for r in range(replicas)
         ]
         summed = [scale * tf.add_n(parts) for parts in zip(*(found for _, found in pieces))]
