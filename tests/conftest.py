@@ -1,7 +1,9 @@
 """Fixtures that every test may use."""
 
 import os
+import stat
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,6 +11,14 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED = REPOSITORY.parent / "shared"
+
+
+def open_to_all(folder: Path) -> None:
+    """Lets other users reach a temporary folder, which pytest makes for its own user only."""
+    for parent in (folder, *folder.parents):
+        mode = stat.S_IMODE(parent.stat().st_mode)
+        if parent.is_relative_to(tempfile.gettempdir()) and mode & 0o055 != 0o055:
+            parent.chmod(mode | 0o055)
 
 
 @pytest.fixture(scope="session")

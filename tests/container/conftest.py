@@ -67,7 +67,8 @@ def docker(workplace):
     finally:
         daemon.terminate()
         daemon.wait(timeout=60)
-        run("umount", *workplace.glob("data/overlay2/*/merged"), check=False)
+        mounts = [*workplace.glob("data/overlay2/*/merged"), *workplace.glob("exec/netns/*")]
+        run("umount", *mounts, check=False)
         shutil.rmtree(workplace / "data", ignore_errors=True)
 
 

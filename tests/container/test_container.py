@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import open_to_all
 from tests.container.conftest import install, run
 from tests.training import generated_task
 
@@ -31,8 +32,7 @@ def task(tmp_path_factory):
     (folder / "data").mkdir()
     (folder / "wiki" / "train.tfrecord").rename(folder / "data" / "part-00000-of-00001")
     (folder / "wiki" / "eval.tfrecord").rename(folder / "data" / "eval_10k")
-    for parent in (folder, *list(folder.parents)[:3]):
-        parent.chmod(0o755)
+    open_to_all(folder)
     return folder
 
 
@@ -126,8 +126,7 @@ def test_python_is_process_1_under_a_read_only_root_as_any_user(docker, image, t
     output = tmp_path / "out"
     output.mkdir()
     os.chown(output, USER, USER)
-    for parent in list(output.parents)[:4]:
-        parent.chmod(0o755)
+    open_to_all(tmp_path)
     words = ["docker", "run", "--rm", "--detach", "--name=bert-user", f"--user={USER}:{USER}"]
     words += ["--read-only", "--tmpfs=/tmp", "--cap-drop=ALL", "--env=NUM_GPUS=0"]
     words += ["--env=INIT_CHECKPOINT=/wiki/init/model.ckpt-0"]

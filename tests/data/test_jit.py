@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.conftest import open_to_all
+
 PROGRAM = """
 import numba
 from mlperf_bert.data import jit, loops
@@ -46,8 +48,7 @@ def run(source, temporary) -> list[str]:
 def test_beside_a_read_only_source_the_cache_goes_to_the_temporary_folder(
     read_only_source, tmp_path
 ):
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    open_to_all(tmp_path)
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     temporary.chmod(0o777)
@@ -60,8 +61,7 @@ def test_beside_a_read_only_source_the_cache_goes_to_the_temporary_folder(
 def test_a_cache_of_another_user_is_not_trusted(read_only_source, tmp_path):
     if os.geteuid():
         pytest.skip("needs root, to own the folder as another user")
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    open_to_all(tmp_path)
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     temporary.chmod(0o777)

@@ -207,6 +207,7 @@ def start(output, training_folder, *options, **more) -> subprocess.Popen:
         command, stderr=subprocess.PIPE, text=True, env=environment(), **more
     )
     wait_for(training_folder / "is_running", process)
+    time.sleep(1)  # for the sampler to see which files are open, on a busy machine too
     return process
 
 
