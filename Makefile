@@ -27,7 +27,7 @@ demo: setup
 	$(BIN)/python -m demo $(if $(SEED),--seed=$(SEED))
 
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not container and not distributed"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not container and not distributed"
 
 # Several processes on loopback: the same numbers, kills, restarts.
 test-distributed: setup

@@ -143,6 +143,7 @@ def test_sigterm_before_the_clock_leaves_nothing(repository, task, tmp_path):
     assert "Traceback" not in text and not output.exists()
 
 
+@pytest.mark.slow
 def test_a_packed_bfloat16_run_goes_on_bitwise_too(repository, task, tmp_path):
     options = {"precision": "bfloat16", "pack_sequences": True, "num_train_steps": 120}
     alone = command(task, tmp_path / "alone", **options)
