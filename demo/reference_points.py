@@ -19,6 +19,7 @@ from pathlib import Path
 from demo import miniature
 from demo.__main__ import REPOSITORY
 from mlperf_bert.mlperf.results import read_run
+from mlperf_bert.writing import write_whole
 
 NUM_RUNS = 20
 
@@ -87,9 +88,7 @@ def main() -> None:
         sys.exit(f"demo.reference_points: a command failed with exit code {error.returncode}")
     except ValueError as error:
         sys.exit(f"demo.reference_points: {error}")
-    partial = given.output_file.with_suffix(".partial")
-    partial.write_text(json.dumps(points(samples, when=given.when), indent=1) + "\n")
-    partial.replace(given.output_file)
+    write_whole(given.output_file, json.dumps(points(samples, when=given.when), indent=1) + "\n")
     print(f"{given.output_file}: {samples}")
 
 

@@ -100,6 +100,11 @@ def _finish_time_axis(axes: Axes, trace: Loaded, *, has_label: bool = True) -> N
         axes.set_xlabel("seconds since the trace began")
 
 
+def _legend_above(axes: Axes, **handles: list) -> None:
+    """In one row over the right end, where it hides nothing."""
+    axes.legend(**handles, ncols=8, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
+
+
 def _bins(trace: Loaded) -> np.ndarray:
     width = max(trace.seconds / _MOST_BINS, _SHORTEST_BIN_S)
     return np.arange(0, trace.seconds + width, width)
@@ -119,13 +124,7 @@ def transfers_over_time(trace: Loaded) -> str | None:
             place.set_ylabel(f"{verb}, MB/s")
             place.set_ylim(bottom=0)
             _finish_time_axis(place, trace, has_label=row == 1)
-            place.legend(
-                handles=handles if row == 0 else shades,
-                ncols=8,
-                loc="lower right",
-                bbox_to_anchor=(1, 1),
-                borderaxespad=0,
-            )
+            _legend_above(place, handles=handles if row == 0 else shades)
 
     return _drawn(draw, "Bytes read and written over time", height_inches=4.6, rows=2)
 
@@ -168,8 +167,7 @@ def counters_over_time(trace: Loaded) -> str | None:
             place.set_ylim(bottom=0)
             _finish_time_axis(place, trace, has_label=row == 1)
             handles = [*place.get_lines(), *(shades if row == 0 else [])]
-            place.legend(handles=handles, ncols=8, loc="lower right", bbox_to_anchor=(1, 1),
-                         borderaxespad=0)  # fmt: skip
+            _legend_above(place, handles=handles)
 
     return _drawn(draw, "Bytes by the counters of the processes", height_inches=4.6, rows=2)
 
@@ -290,8 +288,7 @@ def processors_and_memory(trace: Loaded) -> str | None:
         )  # fmt: skip
         above.set_ylim(0, 100)
         above.set_ylabel("all CPUs, %")
-        above.legend(handles=[*areas, *shades], ncols=8, loc="lower right",
-                     bbox_to_anchor=(1, 1), borderaxespad=0)  # fmt: skip
+        _legend_above(above, handles=[*areas, *shades])
         below.plot(resident.index, resident, color="#1f5fa8", label="resident, all of the target")
         below.plot(memory["seconds"], memory["page_cache_bytes"] / 1e9, color="#1b7f4b",
                    label="page cache, machine")  # fmt: skip
@@ -299,7 +296,7 @@ def processors_and_memory(trace: Loaded) -> str | None:
         below.plot(memory["seconds"], dirty, color=_RED, label="not yet written back")
         below.set_ylabel("GB")
         below.set_ylim(bottom=0)
-        below.legend(ncols=3, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
+        _legend_above(below)
         _finish_time_axis(above, trace, has_label=False)
         _finish_time_axis(below, trace)
 
@@ -323,7 +320,7 @@ def gpus(trace: Loaded) -> str | None:
         above.set_ylabel("busy, %")
         below.set_ylim(bottom=0)
         below.set_ylabel("memory used, GB")
-        above.legend(ncols=8, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
+        _legend_above(above)
         _finish_time_axis(above, trace, has_label=False)
         _finish_time_axis(below, trace)
 

@@ -12,6 +12,7 @@ import pandas as pd
 
 from tracing import files
 from tracing.loaded import Loaded
+from tracing.tables import written_beside
 
 # Above every pid that Linux gives (4,194,304), so that no process of the trace has them.
 MLPERF, MACHINE, BLOCK = 5_000_000, 5_000_001, 5_000_002
@@ -28,18 +29,13 @@ def write(trace: Loaded, path: Path) -> int:
       OSError: there is no room; nothing is left.
     """
     calls, num_left_out = _calls_to_show(trace)
-    unfinished = path.with_name(path.name + ".unfinished")
-    try:
-        with unfinished.open("w", encoding="utf-8") as file:
-            file.write('{"displayTimeUnit": "ms", "otherData": ')
-            json.dump(_facts(trace, num_left_out), file)
-            file.write(', "traceEvents": [\n')
-            for number, event in enumerate(_events(trace, calls)):
-                file.write((",\n" if number else "") + json.dumps(event, separators=(",", ":")))
-            file.write("\n]}\n")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with written_beside(path) as file:
+        file.write('{"displayTimeUnit": "ms", "otherData": ')
+        json.dump(_facts(trace, num_left_out), file)
+        file.write(', "traceEvents": [\n')
+        for number, event in enumerate(_events(trace, calls)):
+            file.write((",\n" if number else "") + json.dumps(event, separators=(",", ":")))
+        file.write("\n]}\n")
     return num_left_out
 
 

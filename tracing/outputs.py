@@ -7,7 +7,7 @@ from pathlib import Path
 from tracing import chrome, conversion, figures, page
 from tracing.loaded import Loaded
 from tracing.recording import Recording
-from tracing.tables import write_table
+from tracing.tables import write_table, written_beside
 
 
 def write_all(folder: Path, recording: Recording) -> Iterator[str]:
@@ -21,18 +21,11 @@ def write_all(folder: Path, recording: Recording) -> Iterator[str]:
     write_table(folder, "files", figures.file_rows(trace), recording.alignment())
     num_left_out = chrome.write(trace, folder / "trace.json")
     summary = figures.summary(trace) | {"calls_left_out_of_trace_json": num_left_out}
-    _write(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
-    _write(folder / "summary.html", page.page(trace, summary))
+    with written_beside(folder / "summary.json") as file:
+        file.write(json.dumps(summary, indent=1) + "\n")
+    with written_beside(folder / "summary.html") as file:
+        file.write(page.page(trace, summary))
     yield from _told(folder, summary)
-
-
-def _write(path: Path, text: str) -> None:
-    unfinished = path.with_name(path.name + ".unfinished")
-    try:
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _told(folder: Path, summary: dict) -> Iterator[str]:

@@ -8,24 +8,12 @@ from pathlib import Path
 
 from tracing import clocks, files, gpus, processes
 from tracing.processes import PROC
-from tracing.tables import TableWriter
+from tracing.tables import MEMINFO_KEYS, TableWriter
 
 INTERVAL_S = 1.0
 SECTOR_BYTES = 512  # of /proc/diskstats, whatever the device
 _MS_PER_TICK = 1000 // os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
-
-_MEMINFO = {
-    "total_bytes": "MemTotal",
-    "free_bytes": "MemFree",
-    "available_bytes": "MemAvailable",
-    "buffers_bytes": "Buffers",
-    "page_cache_bytes": "Cached",
-    "dirty_bytes": "Dirty",
-    "writeback_bytes": "Writeback",
-    "mapped_bytes": "Mapped",
-    "swap_free_bytes": "SwapFree",
-}
 
 
 def cpu_rows() -> Iterator[dict]:
@@ -51,7 +39,7 @@ def memory_rows() -> Iterator[dict]:
     """One row."""
     lines = (line.split() for line in (PROC / "meminfo").read_text().splitlines())
     kib = {fields[0].rstrip(":"): int(fields[1]) for fields in lines}
-    yield {column: kib.get(key, 0) * 1024 for column, key in _MEMINFO.items()}
+    yield {column: kib.get(key, 0) * 1024 for column, key in MEMINFO_KEYS.items()}
 
 
 def disk_rows() -> Iterator[dict]:

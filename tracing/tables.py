@@ -1,8 +1,9 @@
 """The tables of a trace: names, columns, units, and how they are written and read."""
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TextIO
 
 import pandas as pd
 import pyarrow as pa
@@ -18,6 +19,19 @@ _STAMPS = {
 }
 _WORD = pa.dictionary(pa.int32(), pa.string())
 _PROCESS = {"pid": (pa.int64(), "process"), "tid": (pa.int64(), "thread")}
+
+MEMINFO_KEYS: Mapping[str, str] = {
+    "total_bytes": "MemTotal",
+    "free_bytes": "MemFree",
+    "available_bytes": "MemAvailable",
+    "buffers_bytes": "Buffers",
+    "page_cache_bytes": "Cached",
+    "dirty_bytes": "Dirty",
+    "writeback_bytes": "Writeback",
+    "mapped_bytes": "Mapped",
+    "swap_free_bytes": "SwapFree",
+}
+"""Column of the table memory -> key of /proc/meminfo."""
 
 # table -> column -> (type, what it is and its unit). Every table begins with the two stamps.
 COLUMNS: Mapping[str, dict] = {
@@ -86,18 +100,7 @@ COLUMNS: Mapping[str, dict] = {
         "steal_ms": (pa.int64(), "ms since boot taken by the host of a virtual machine"),
     },
     "memory": {
-        name: (pa.int64(), f"bytes; {key} of /proc/meminfo")
-        for name, key in {
-            "total_bytes": "MemTotal",
-            "free_bytes": "MemFree",
-            "available_bytes": "MemAvailable",
-            "buffers_bytes": "Buffers",
-            "page_cache_bytes": "Cached",
-            "dirty_bytes": "Dirty",
-            "writeback_bytes": "Writeback",
-            "mapped_bytes": "Mapped",
-            "swap_free_bytes": "SwapFree",
-        }.items()
+        name: (pa.int64(), f"bytes; {key} of /proc/meminfo") for name, key in MEMINFO_KEYS.items()
     },
     "disks": {
         "device": (_WORD, "name"),
@@ -168,6 +171,18 @@ def schema(table: str) -> pa.Schema:
             for name, (kind, text) in columns.items()
         ]
     )
+
+
+@contextlib.contextmanager
+def written_beside(path: Path) -> Iterator[TextIO]:
+    """Opens a text beside `path`, renamed to it once all is written; a failure leaves nothing."""
+    unfinished = path.with_name(path.name + ".unfinished")
+    try:
+        with unfinished.open("w", encoding="utf-8") as file:
+            yield file
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 class TableWriter:

@@ -18,7 +18,7 @@ import pandas as pd
 import yaml
 
 from tracing import files
-from tracing.tables import read_table
+from tracing.tables import read_table, written_beside
 
 _FRAME_BYTES = 16  # a record's length and the two CRCs around it
 _TRAINING_SPAN, _EVAL_SPAN, _CHECKPOINT_SPAN = "block", "eval", "checkpoint"
@@ -248,9 +248,8 @@ def main() -> None:
     output = given.output or given.trace / "dlio.yaml"
     try:
         text = yaml.safe_dump(workload(given.trace), sort_keys=False)
-        unfinished = output.with_name(output.name + ".unfinished")
-        unfinished.write_text(f"# From the trace {given.trace.name}.\n{text}", encoding="utf-8")
-        unfinished.replace(output)
+        with written_beside(output) as file:
+            file.write(f"# From the trace {given.trace.name}.\n{text}")
     except (ValueError, OSError) as error:
         sys.exit(f"to_dlio: {error}")
     print(output)

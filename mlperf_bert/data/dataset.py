@@ -27,8 +27,8 @@ from mlperf_bert.data.examples import expand_input
 from mlperf_bert.data.instances import InstanceConfig, batches, make_instances
 from mlperf_bert.data.manifest import Manifest, Part, digest
 from mlperf_bert.data.tokenization import Tokenizer, read_documents
-from mlperf_bert.data.writing import written_beside
 from mlperf_bert.progress import Progress
+from mlperf_bert.writing import written_beside
 
 # Measured: 0.43 GB for a part of 26 MB with dupe_factor 10.
 _WORKER_BASE_BYTES = 250 << 20

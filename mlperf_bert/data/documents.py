@@ -10,7 +10,7 @@ from pathlib import Path
 import zstandard
 
 from mlperf_bert.data.segmentation import SentenceSplitter, load_splitter
-from mlperf_bert.data.writing import written_beside
+from mlperf_bert.writing import written_beside
 
 SUFFIXES = (".jsonl", ".jsonl.zst")
 _CHUNK_BYTES = 1 << 20

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from mlperf_bert.data.manifest import PUBLISHED_PARTS, PUBLISHED_TEXT
-from mlperf_bert.data.writing import written_beside
 from mlperf_bert.progress import Progress
+from mlperf_bert.writing import written_beside
 
 TIMEOUT_SECONDS = 60
 TRIES_WITHOUT_PROGRESS = 5

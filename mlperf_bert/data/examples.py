@@ -7,8 +7,8 @@ from pathlib import Path
 from mlperf_bert.data import records
 from mlperf_bert.data.instances import InstanceConfig, Statistics, batches, make_instances
 from mlperf_bert.data.tokenization import Tokenizer, read_documents
-from mlperf_bert.data.writing import written_beside
 from mlperf_bert.progress import Progress
+from mlperf_bert.writing import written_beside
 
 
 def expand_input(input_file: str) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mlperf_bert.data import records
-from mlperf_bert.data.writing import written_beside
+from mlperf_bert.writing import written_beside
 
 NAME = "manifest.json"
 

@@ -23,7 +23,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from mlperf_bert.data.jit import kernel
-from mlperf_bert.data.writing import written_beside
+from mlperf_bert.writing import written_beside
 
 FEATURE_DTYPES: Mapping[str, np.dtype] = MappingProxyType(
     {

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from mlperf_bert.data.stages import lines_of, read_text
-from mlperf_bert.data.writing import written_beside
+from mlperf_bert.writing import written_beside
 
 # nltk's package punkt_tab, folder english: the same tables as the reference's english.pickle.
 PUBLISHED_SHA256 = {

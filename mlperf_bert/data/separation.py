@@ -9,7 +9,7 @@ import hashlib
 import random
 from pathlib import Path
 
-from mlperf_bert.data.writing import written_beside
+from mlperf_bert.writing import written_beside
 
 SEED_STEP = 13
 

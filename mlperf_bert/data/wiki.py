@@ -7,7 +7,7 @@ text rules. The order of the rules matters, and so do their oddities.
 import re
 
 from mlperf_bert.data.stages import lines_of, read_text
-from mlperf_bert.data.writing import written_beside
+from mlperf_bert.writing import written_beside
 
 
 def drop_tags_and_titles(text: str) -> str:

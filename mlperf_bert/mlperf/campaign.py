@@ -28,6 +28,7 @@ from mlperf_bert.mlperf.log import STATUSES
 from mlperf_bert.mlperf.official import require_ruleset
 from mlperf_bert.mlperf.results import RunResult, read_records, read_run
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
+from mlperf_bert.writing import write_whole
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUN_COMMAND = (sys.executable, str(REPOSITORY / "run_pretraining.py"))
@@ -148,9 +149,7 @@ def claim(campaign: Campaign) -> None:
     if campaign.folder.exists() and any(campaign.folder.iterdir()):
         raise ValueError(f"{campaign.folder} is not empty; choose another --output_dir")
     campaign.runs_dir.mkdir(parents=True)
-    partial = record.with_suffix(".partial")
-    partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    partial.replace(record)
+    write_whole(record, json.dumps(content, indent=1) + "\n")
 
 
 def train_all(campaign: Campaign) -> list[RunResult]:

@@ -22,6 +22,7 @@ from mlperf_bert.mlperf.rcp import RcpVerdict, check_rcp
 from mlperf_bert.mlperf.rules import RULESETS
 from mlperf_bert.mlperf.submission import result_files
 from mlperf_bert.mlperf.system import read_overrides
+from mlperf_bert.writing import write_whole
 
 
 @dataclass(frozen=True)
@@ -155,9 +156,7 @@ def write(reports: Sequence[SystemReport], output: Path, *, title: str, subtitle
     }
     output.parent.mkdir(parents=True, exist_ok=True)
     for path, content in contents.items():
-        partial = path.with_name(f"{path.name}.partial")
-        partial.write_text(content, encoding="utf-8")
-        partial.replace(path)
+        write_whole(path, content)
 
 
 _HEADINGS = (

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 from mlperf_bert.model.metrics import Evaluation
+from mlperf_bert.writing import write_whole
 
 RESULTS_TEXT = "eval_results.txt"
 RESULTS_LINES = "eval_results.jsonl"
@@ -14,10 +15,10 @@ def record(directory: Path, step: int, found: Evaluation) -> None:
     """Adds a line to eval_results.jsonl and rewrites eval_results.txt, the reference's format."""
     values = dataclasses.asdict(found)
     line = json.dumps({"step": step, **values}) + "\n"
-    _replace(directory / RESULTS_LINES, "".join([*_whole_lines(directory), line]))
+    write_whole(directory / RESULTS_LINES, "".join([*_whole_lines(directory), line]))
     listed = {"global_step": step, **values}
     text = "".join(f"{name} = {listed[name]}\n" for name in sorted(listed))
-    _replace(directory / RESULTS_TEXT, text)
+    write_whole(directory / RESULTS_TEXT, text)
 
 
 def read(directory: Path) -> dict[int, Evaluation]:
@@ -36,9 +37,3 @@ def _whole_lines(directory: Path) -> list[str]:
     path = directory / RESULTS_LINES
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
     return [line for line in lines if line.endswith("\n")]
-
-
-def _replace(path: Path, text: str) -> None:
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)

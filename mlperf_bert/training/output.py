@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import TextIO
 
+from mlperf_bert.writing import write_whole
+
 LOG_NAME = "bert.log"
 RESUMED_LOGS = "bert.resumed-*.log"
 RESULT_LOG = "bert.offline.log"
@@ -112,9 +114,7 @@ class OutputDirectory:
                         "or stop it"
                     )
         content = {"status": status, "seed": seed, "parameters": self._parameters}
-        partial = self._record.with_suffix(".partial")
-        partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        partial.replace(self._record)
+        write_whole(self._record, json.dumps(content, indent=1) + "\n")
         self._held = self._record.open("r+")
         _lock(self._held)
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from mlperf_bert.writing import write_whole
+
 
 class MetricsWriter:
     """Appends one JSON object a line to metrics.jsonl and writes the same to TensorBoard."""
@@ -46,6 +48,4 @@ class MetricsWriter:
     def _drop_after(self, step: int) -> None:
         lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
         kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
-        partial = self._path.with_suffix(".partial")
-        partial.write_text("".join(kept), encoding="utf-8")
-        partial.replace(self._path)
+        write_whole(self._path, "".join(kept))

@@ -28,11 +28,18 @@ CONFIG = {
 SHAPE = ExampleShape(max_seq_length=32, max_predictions_per_seq=6)
 
 
-def write_task(folder: Path, *, num_examples: int = 200, num_eval_examples: int = 45) -> None:
+def write_task(
+    folder: Path,
+    *,
+    num_examples: int = 200,
+    num_eval_examples: int = 45,
+    dropout: float = 0.0,
+) -> None:
     """Writes bert_config.json, init/model.ckpt-0, train.tfrecord and eval.tfrecord."""
     random = np.random.RandomState(20200101)
     (folder / "init").mkdir(parents=True)
-    (folder / "bert_config.json").write_text(json.dumps(CONFIG))
+    config = CONFIG | {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    (folder / "bert_config.json").write_text(json.dumps(config))
     initial.write_name_based(str(folder / "init" / "model.ckpt-0"), _weights(random))
     for name, count in (("train", num_examples), ("eval", num_eval_examples)):
         framed = [records.frame(records.encode(_example(random))) for _ in range(count)]

@@ -3,7 +3,6 @@
 The twin of a disturbed run is the same command left alone; dropout and shuffling are on.
 """
 
-import json
 import random
 import re
 import signal
@@ -24,9 +23,7 @@ SECONDS_TO_END = 30  # after a loss; a second or so on an idle machine
 @pytest.fixture(scope="module")
 def task(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("faults") / "task"
-    generated_task.write_task(folder)
-    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
-    (folder / "bert_config.json").write_text(json.dumps({**generated_task.CONFIG, **dropout}))
+    generated_task.write_task(folder, dropout=0.1)
     return folder
 
 

@@ -26,9 +26,7 @@ NUM_STEPS = 400
 @pytest.fixture(scope="module")
 def task(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("resume") / "task"
-    generated_task.write_task(folder)
-    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
-    (folder / "bert_config.json").write_text(json.dumps({**generated_task.CONFIG, **dropout}))
+    generated_task.write_task(folder, dropout=0.1)
     return folder
 
 
@@ -86,6 +84,13 @@ def wait_for_step(process, output: Path, step: int) -> None:
     while last_logged_step(output) < step and process.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.002)
+
+
+def kill_at_step(step: int, repository, task, output, **changed) -> None:
+    process = start(repository, task, output, **changed)
+    wait_for_step(process, output, step)
+    process.kill()
+    process.communicate()
 
 
 def assert_same_end(found: Path, expected: Path, *, num_steps: int = NUM_STEPS) -> None:
@@ -149,10 +154,7 @@ def test_a_packed_bfloat16_run_goes_on_bitwise_too(repository, task, tmp_path):
     alone = command(task, tmp_path / "alone", **options)
     subprocess.run(alone, check=True, cwd=repository, capture_output=True)
     output = tmp_path / "out"
-    process = start(repository, task, output, **options)
-    wait_for_step(process, output, 60)
-    process.kill()
-    process.communicate()
+    kill_at_step(60, repository, task, output, **options)
     disturbed = command(task, output, **options)
     subprocess.run(disturbed, check=True, cwd=repository, capture_output=True)
     assert_same_end(output, tmp_path / "alone", num_steps=120)
@@ -160,10 +162,7 @@ def test_a_packed_bfloat16_run_goes_on_bitwise_too(repository, task, tmp_path):
 
 def test_another_command_is_refused_until_the_run_is_done(repository, task, tmp_path):
     output = tmp_path / "out"
-    process = start(repository, task, output)
-    wait_for_step(process, output, 60)
-    process.kill()
-    process.communicate()
+    kill_at_step(60, repository, task, output)
     before = {path.name: path.stat().st_mtime_ns for path in output.iterdir()}
     other = command(task, output, learning_rate=0.002)
     done = subprocess.run(other, cwd=repository, capture_output=True, text=True)
@@ -174,10 +173,7 @@ def test_another_command_is_refused_until_the_run_is_done(repository, task, tmp_
 
 def test_a_damaged_newest_checkpoint_is_named(repository, task, tmp_path):
     output = tmp_path / "out"
-    process = start(repository, task, output)
-    wait_for_step(process, output, 60)
-    process.kill()
-    process.communicate()
+    kill_at_step(60, repository, task, output)
     newest = max(output.glob("model.ckpt-*.index"), key=lambda path: path.stat().st_mtime)
     data = newest.with_suffix(".data-00000-of-00001")
     whole = data.read_bytes()

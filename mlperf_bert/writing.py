@@ -25,3 +25,9 @@ def written_beside(path: str | os.PathLike) -> Iterator[BinaryIO]:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+
+
+def write_whole(path: str | os.PathLike, text: str) -> None:
+    """Writes a text in place of what `path` held, by `written_beside`."""
+    with written_beside(path) as file:
+        file.write(text.encode())
