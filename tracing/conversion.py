@@ -93,9 +93,12 @@ def _convert(trace, recording: Recording, raw_file: RawFile, writers, losses, lo
     else:
         paths = {(pid, fd): name for pid, fd, name in raw_file.path_of_fd}
         parser = bpftrace.Parser(path_of_fd=paths, **where)
+    begin = recording.pairs[0].boottime_ns
     with _lines(path) as lines:
         for table, row in parser.parse(lines):
-            writers[table].write([row])
+            # The machine's disks were seen before the command was let go.
+            if table != "block_io" or row["boottime_ns"] >= begin:
+                writers[table].write([row])
     losses.damaged_lines += parser.num_damaged_lines
     losses.calls_cut_short += getattr(parser, "num_calls_cut_short", 0)
     losses.lost_events += getattr(parser, "num_lost_events", 0)

@@ -130,20 +130,20 @@ def test_trace_json_follows_the_format_of_chrome(traced):
         assert event["ph"] in "MXCibe"
         assert isinstance(event["pid"], int)
         if event["ph"] != "M":
-            assert event["ts"] >= 0
+            assert event["ts"] >= 0, event
         if event["ph"] == "X":
-            assert event["dur"] >= 0
+            assert event["dur"] >= 0, event
             by_thread.setdefault((event["pid"], event["tid"]), []).append(event)
     for events in by_thread.values():
         # Slices of one track lie within each other or apart; half a microsecond is rounding.
         events.sort(key=lambda e: (e["ts"], -e["dur"]))
-        open_until = []
+        open_now = []
         for event in events:
-            end = event["ts"] + event["dur"]
-            while open_until and open_until[-1] <= event["ts"] + 0.5:
-                open_until.pop()
-            assert not open_until or end <= open_until[-1] + 0.5
-            open_until.append(end)
+            event["end"] = event["ts"] + event["dur"]
+            while open_now and open_now[-1]["end"] <= event["ts"] + 0.5:
+                open_now.pop()
+            assert not open_now or event["end"] <= open_now[-1]["end"] + 0.5, (open_now, event)
+            open_now.append(event)
     slices = [e for e in found["traceEvents"] if e["ph"] == "X"]
     assert {"init", "run", "block", "checkpoint"} <= {e["name"] for e in slices}
     if traced.summary["backend"] != backends.PROC:
@@ -155,6 +155,8 @@ def test_block_io_is_recorded_where_there_are_tracepoints(traced):
         assert len(tables.read_table(traced.folder, "block_io")) == 0
         return
     block_io = tables.read_table(traced.folder, "block_io")
+    begin = tables.read_table(traced.folder, "clock_pairs")["monotonic_ns"].min()
+    assert (block_io["monotonic_ns"] >= begin).all()
     assert (block_io["latency_ns"] > 0).all()
     assert block_io["device"].str.fullmatch(r"\d+:\d+").all()
 
