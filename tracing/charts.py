@@ -120,17 +120,23 @@ def transfers_over_time(trace: Loaded) -> str | None:
         for row, (kind, verb) in enumerate([("read", "read"), ("write", "written")]):
             place = axes[row, 0]
             shades = _shade_phases(place, trace)
-            handles = _stacked(place, trace.transfers[trace.transfers["kind"] == kind], bins)
+            _stacked(place, trace.transfers[trace.transfers["kind"] == kind], bins)
             place.set_ylabel(f"{verb}, MB/s")
             place.set_ylim(bottom=0)
             _finish_time_axis(place, trace, has_label=row == 1)
-            _legend_above(place, handles=handles if row == 0 else shades)
+            _legend_above(place, handles=_classes(trace) if row == 0 else shades)
 
     return _drawn(draw, "Bytes read and written over time", height_inches=4.6, rows=2)
 
 
-def _stacked(axes: Axes, transfers: pd.DataFrame, bins: np.ndarray) -> list[Patch]:
-    base, handles = np.zeros(len(bins) - 1), []
+def _classes(trace: Loaded) -> list[Patch]:
+    """A legend's entries: the classes of files from or to which bytes moved."""
+    present = set(trace.transfers["file_class"])
+    return [Patch(color=color, label=n) for n, color in CLASS_COLORS.items() if n in present]
+
+
+def _stacked(axes: Axes, transfers: pd.DataFrame, bins: np.ndarray) -> None:
+    base = np.zeros(len(bins) - 1)
     for name, color in CLASS_COLORS.items():
         group = transfers[transfers["file_class"] == name]
         if group.empty:
@@ -139,8 +145,6 @@ def _stacked(axes: Axes, transfers: pd.DataFrame, bins: np.ndarray) -> list[Patc
         rate = moved / np.diff(bins) / 1e6
         axes.stairs(base + rate, bins, baseline=base, fill=True, color=color, linewidth=0)
         base = base + rate
-        handles.append(Patch(color=color, label=name))
-    return handles
 
 
 def counters_over_time(trace: Loaded) -> str | None:
@@ -188,12 +192,7 @@ def histograms(trace: Loaded) -> str | None:
             latencies.xaxis.set_major_formatter(FuncFormatter(_time_text))
         axes[0, 0].set_title("request size", color=INK, fontsize=9)
         axes[0, 1].set_title("latency, as the program saw it", color=INK, fontsize=9)
-        handles = [
-            Patch(color=color, label=name)
-            for name, color in CLASS_COLORS.items()
-            if (trace.transfers["file_class"] == name).any()
-        ]
-        axes[0, 1].figure.legend(handles=handles, ncols=5, loc="outside upper right")
+        axes[0, 1].figure.legend(handles=_classes(trace), ncols=5, loc="outside upper right")
 
     return _drawn(draw, "Request sizes and latencies", height_inches=5, rows=2, columns=2)
 

@@ -19,12 +19,12 @@ from mlperf_bert.training import compilation
 from mlperf_bert.training.steps import Trainer
 from mlperf_bert.training.strategy import DeviceConfig, create_strategy
 
+SHAPE = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
 
-def main() -> None:
-    """Says so after every step."""
-    task = json.loads(sys.argv[1])
+
+def build_trainer(task: dict) -> Trainer:
+    """Model, optimizer and compiled step, as a run of one process has them."""
     packs = task["pack_sequences"]
-    shape = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
     devices = create_strategy(DeviceConfig())
     compiled = compilation.choose(task["jit_compile"], strategy=devices, packs_sequences=packs)
     with devices.scope():
@@ -45,17 +45,27 @@ def main() -> None:
         compiled=compiled,
     )
     trainer.warm_up(
-        input_pipeline.synthetic_batches(shape, batch_size=task["batch_size"], pack_sequences=packs)
+        input_pipeline.synthetic_batches(SHAPE, batch_size=task["batch_size"], pack_sequences=packs)
     )
-    batches = trainer.batches(
-        lambda _: input_pipeline.training_batches(
-            [task["record_file"]],
-            shape,
-            batch_size=task["batch_size"],
-            seed=1,
-            pack_sequences=packs,
-        )
+    return trainer
+
+
+def training_batches(task: dict) -> tf.data.Dataset:
+    """The input pipeline of a run."""
+    return input_pipeline.training_batches(
+        [task["record_file"]],
+        SHAPE,
+        batch_size=task["batch_size"],
+        seed=1,
+        pack_sequences=task["pack_sequences"],
     )
+
+
+def main() -> None:
+    """Says so after every step."""
+    task = json.loads(sys.argv[1])
+    trainer = build_trainer(task)
+    batches = trainer.batches(lambda _: training_batches(task))
     while True:
         trainer.train(batches, tf.constant(1)).numpy()
         print("STEP", flush=True)

@@ -45,6 +45,25 @@ def process_start_time() -> float:
     return time.time() - age
 
 
+class StartUp:
+    """Where the time goes from the process's start to the first training step."""
+
+    def __init__(self, start_time: float):
+        """Counts from `start_time`, in seconds since 1970."""
+        self._began = self._last = start_time
+        self._seconds: dict[str, float] = {}
+
+    def done(self, part: str) -> None:
+        """All since the last call, or the start, was for `part`."""
+        now = time.time()
+        self._seconds[part] = now - self._last
+        self._last = now
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{part} {seconds:.1f}" for part, seconds in self._seconds.items())
+        return f"started in {self._last - self._began:.1f} s: {parts}"
+
+
 def _user() -> str:
     try:
         return getpass.getuser()

@@ -20,7 +20,7 @@ from mlperf_bert.progress import Progress
 from mlperf_bert.training import agreement, compilation, evaluations, loop, preflight
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.evaluation import Evaluator
-from mlperf_bert.training.output import Result, process_start_time
+from mlperf_bert.training.output import Result, StartUp, process_start_time
 from mlperf_bert.training.profiling import StepProfiler
 from mlperf_bert.training.reporting import MetricsWriter
 from mlperf_bert.training.steps import Trainer
@@ -38,6 +38,8 @@ class TrainingRun:
         """
         self.config = config
         self.start_time = process_start_time()
+        self.start_up = StartUp(self.start_time)
+        self.start_up.done("imports")
         self._run: Run | None = None
         self.team = agreement.agree(config, on_loss=self._abort)
         with self.team.failures_told():
@@ -56,6 +58,7 @@ class TrainingRun:
         )
         self.files, self.eval_files = found.files, found.eval_files
         self.seed = self.team.seed
+        self.start_up.done("checks")
 
     def train(self) -> Result | None:
         """Builds, warms up and trains; leaves nothing behind if the data turn out to be bad.
@@ -211,7 +214,9 @@ class TrainingRun:
             keep_checkpoint_max=config.keep_checkpoint_max,
             is_disposable=self._is_disposable,
         )
+        self.start_up.done("model")
         self._warm_up()
+        self.start_up.done("compilation")
         if self.output.resumes and self.state.latest_step is not None:
             self.team.require_same_step(self.state.latest_step)
             self.state.restore()
@@ -221,6 +226,7 @@ class TrainingRun:
                 config.init_checkpoint,
                 num_hidden_layers=self.bert_config.num_hidden_layers,
             )
+        self.start_up.done("weights")
 
     def _is_disposable(self, step: int) -> bool:
         """A checkpoint that waits for its evaluation is kept."""
@@ -295,6 +301,8 @@ class TrainingRun:
             )
             if start_step == 0 and not self.eval_files:
                 self._save(0)  # for whoever evaluates the checkpoints
+            self.start_up.done("data")
+            self._say(self.start_up)
             outcome = training.run(iterator, run, start_step=start_step)
             if config.pack_sequences and training.num_rows:
                 share = training.num_real_tokens / (training.num_rows * config.shape.max_seq_length)

@@ -130,6 +130,12 @@ def test_sigterm_saves_and_the_same_command_goes_on(repository, task, undisturbe
     assert re.search(rf"Going on from {re.escape(relative)}/model\.ckpt-\d+\n", done.stdout)
     assert "Initial weights" not in done.stdout
     assert "one from start to end, this run has one that was resumed" in done.stdout
+    parts = "imports, checks, model, compilation, weights, data".replace(",", r" ([\d.]+),")
+    told = re.search(rf"^started in ([\d.]+) s: {parts} ([\d.]+)$", done.stdout, re.MULTILINE)
+    whole, *seconds = map(float, told.groups())
+    assert sum(seconds) == pytest.approx(whole, abs=0.4)  # every figure is rounded
+    assert min(seconds[0], seconds[2], seconds[3]) > 0
+    assert whole < float(re.search(r"^RESULT,bert,\d+,(\d+),", done.stdout, re.M)[1]) + 1
     resumed_log = (output / "bert.resumed-1.log").read_text()
     assert resumed_log.count('"run_start"') == resumed_log.count('"run_stop"') == 1
     assert '"submission_division", "value": "open"' in resumed_log

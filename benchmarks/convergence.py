@@ -1,0 +1,121 @@
+"""Do the speed options need more samples? The demo's training to 0.720, with and without them.
+
+    python -m benchmarks.convergence --seeds=3 --output=build/convergence
+
+Makes the demo's data and checkpoint of each seed, then trains from there: in float32, in bfloat16,
+and in bfloat16 compiled and packed. Prints the samples and the seconds that each training needed
+and writes OUTPUT.md and OUTPUT.png. The work stays in the folder OUTPUT; what is trained already is
+not trained again.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot
+
+import demo.__main__ as the_demo
+from mlperf_bert.mlperf import rules
+from mlperf_bert.writing import write_whole
+
+VARIANTS = {
+    "float32": "",
+    "bfloat16": "--precision=bfloat16",
+    "bfloat16, compiled, packed": "--precision=bfloat16 --jit_compile=auto --pack_sequences",
+}
+COLOURS = ("#b0b7c0", "#e08e36", "#1f5fa8")
+
+
+def train(folder: Path, seed: int, variant: str) -> dict:
+    """What one training needed: seconds from its process's start, and its evaluations."""
+    [step] = the_demo.training_steps(folder, seed)
+    run = folder / "run" / variant.replace(", ", "_")
+    found = run / "needed.json"
+    if not found.exists():
+        began = time.monotonic()
+        command = f"{step.command} {VARIANTS[variant]} --output_dir={run}"
+        the_demo.run_steps([the_demo.Step(f"seed {seed}: {variant}", command)], began)
+        lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        evaluations = [
+            (line["samples"], line["masked_lm_accuracy"])
+            for line in map(json.loads, lines)
+            if line["kind"] == "eval"
+        ]
+        seconds = time.monotonic() - began
+        write_whole(found, json.dumps({"seconds": seconds, "evaluations": evaluations}))
+    return json.loads(found.read_text(encoding="utf-8"))
+
+
+def samples_to_target(evaluations: list[tuple[int, float]]) -> float:
+    """Where the line between the last evaluations crosses the target: finer than the interval."""
+    (before, low), (after, high) = evaluations[-2:]
+    if high < rules.TARGET_MASKED_LM_ACCURACY:
+        raise ValueError(f"accuracy {high} after {after} samples: the target was not reached")
+    share = (rules.TARGET_MASKED_LM_ACCURACY - low) / (high - low)
+    return before + share * (after - before)
+
+
+def table(needed: dict[str, list[dict]]) -> str:
+    """Markdown, a row for each variant."""
+    lines = ["| | samples to 0.720, each seed | mean | seconds, each seed | mean |"]
+    lines.append("|---|---|---|---|---|")
+    for variant, runs in needed.items():
+        samples = [samples_to_target(run["evaluations"]) for run in runs]
+        seconds = [run["seconds"] for run in runs]
+        lines.append(
+            f"| {variant} | {', '.join(f'{each:,.0f}' for each in samples)} "
+            f"| {statistics.mean(samples):,.0f} "
+            f"| {', '.join(f'{each:.0f}' for each in seconds)} | {statistics.mean(seconds):.0f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def draw(needed: dict[str, list[dict]], path: Path) -> None:
+    """Accuracy over samples, a line for each training, 1,200 pixels wide."""
+    figure, axes = pyplot.subplots(figsize=(8, 4.5), dpi=150, layout="constrained")
+    for (variant, runs), colour in zip(needed.items(), COLOURS):
+        for number, run in enumerate(runs):
+            samples, accuracy = zip(*run["evaluations"])
+            label = variant if number == 0 else None
+            axes.plot(samples, accuracy, color=colour, marker=".", linewidth=1.2, label=label)
+    axes.axhline(rules.TARGET_MASKED_LM_ACCURACY, color="#444444", linewidth=0.8, linestyle="--")
+    axes.annotate("target 0.720", (0, 0.725), color="#444444")
+    axes.set_xlabel("samples")
+    axes.set_ylabel("masked-LM accuracy")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, loc="lower right", title=f"the demo, {len(runs)} seeds each")
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def main() -> None:
+    """Prepares, trains in turn, tells."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=3, help="how many")
+    parser.add_argument("--output", type=Path, default=Path("build/convergence"))
+    args = parser.parse_args()
+    output, start = args.output.resolve(), time.monotonic()
+    needed: dict[str, list[dict]] = {variant: [] for variant in VARIANTS}
+    for seed in range(1, args.seeds + 1):
+        folder = output / f"seed_{seed}"
+        if not (folder / "eval.tfrecord").exists():
+            the_demo.make_folder_anew(folder)
+            the_demo.run_steps(the_demo.preparation_steps(folder, seed), start)
+            the_demo.run_steps(the_demo.record_steps(folder), start)
+        for variant, runs in needed.items():
+            runs.append(train(folder, seed, variant))
+    write_whole(output.with_suffix(".md"), table(needed))
+    draw(needed, output.with_suffix(".png"))
+    print(table(needed))
+
+
+if __name__ == "__main__":
+    main()

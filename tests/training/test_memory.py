@@ -1,0 +1,57 @@
+"""BERT-large trains within 12 GiB at batch 2. CPU, some minutes."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from benchmarks.training_throughput import BERT_BASE, random_examples
+from mlperf_bert.data import records
+
+BERT_LARGE = BERT_BASE | {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 24,
+}
+MOST_BYTES = 12 * 2**30
+NUM_STEPS = 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--precision=bfloat16", "--jit_compile=auto"],
+        ["--precision=bfloat16", "--jit_compile=auto", "--pack_sequences"],
+    ],
+    ids=["float32", "bfloat16", "packed"],
+)
+def test_bert_large_at_batch_2_stays_within_12_gib(repository, tmp_path, options):
+    (tmp_path / "bert_config.json").write_text(json.dumps(BERT_LARGE))
+    examples = random_examples(np.random.default_rng(1))
+    framed = [records.frame(records.encode(example)) for example in examples]
+    (tmp_path / "train.tfrecord").write_bytes(b"".join(framed))
+    command = [
+        *[sys.executable, "run_pretraining.py", "--do_train", "--optimizer=lamb"],
+        f"--bert_config_file={tmp_path}/bert_config.json",
+        f"--input_file={tmp_path}/train.tfrecord",
+        f"--output_dir={tmp_path}/out",
+        *["--max_seq_length=512", "--max_predictions_per_seq=76", "--train_batch_size=2"],
+        *[f"--num_train_steps={NUM_STEPS}", "--num_warmup_steps=0", "--log_every_steps=1"],
+        *["--save_checkpoints_steps=2", *options],
+    ]
+    output = tmp_path / "output.txt"
+    with output.open("w") as file:
+        process = subprocess.Popen(command, cwd=repository, stdout=file, stderr=file)
+        _, status, used = os.wait4(process.pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0, output.read_text()
+    lines = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
+    assert len(lines) == NUM_STEPS
+    peak_bytes = used.ru_maxrss * 1024
+    print(f"{peak_bytes / 2**30:.2f} GiB")
+    assert peak_bytes < MOST_BYTES
