@@ -7,6 +7,7 @@ TF_CONFIG, as one of several workers, and writes the losses and the evaluation.
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -138,6 +139,28 @@ def imitate_replicas(task: dict, case: dict, trainer: Trainer) -> list[float]:
     return found
 
 
+def drop_on_replicas(task: dict, precision: str, devices: tf.distribute.Strategy) -> list[float]:
+    """A figure that dropout changes, of every replica on the same examples, in two steps."""
+    config = BertConfig.from_json_file(task["bert_config_file"])
+    config = dataclasses.replace(config, hidden_dropout_prob=0.5, attention_probs_dropout_prob=0.5)
+    with devices.scope():
+        model = pretrainer.build_pretrainer(config, seed=0, precision=precision)
+    batches = input_pipeline.training_batches(
+        [task["input_file"]], ExampleShape(**task["shape"]), batch_size=4, seed=None
+    )
+    features = next(iter(batches))
+
+    def of_replica():
+        seed = pretrainer.dropout_seed(model)
+        logits, _ = pretrainer.forward(model, features, training=True, seed=seed)
+        replicas = tf.distribute.get_replica_context()
+        return replicas.all_gather(tf.reshape(tf.math.reduce_variance(logits), [1]), axis=0)
+
+    step = tf.function(lambda: devices.run(of_replica))
+    found = [devices.experimental_local_results(step())[0].numpy() for _ in range(2)]
+    return [float(figure) for figures in found for figure in figures]
+
+
 def evaluate(task: dict, trainer: Trainer) -> list[float]:
     """Number of examples, accuracy and loss after training."""
     batches = input_pipeline.evaluation_batches(
@@ -158,6 +181,8 @@ def main() -> None:
     given = parser.parse_args()
     task = json.loads(given.plan.read_text())
     devices, found = make_strategy(given.devices), {}
+    for precision in task.get("dropout_in", []):
+        found[precision] = drop_on_replicas(task, precision, devices)
     for case in task["cases"]:
         trainer = make_trainer(task, case, devices)
         imitated = "imitated_replicas" in case

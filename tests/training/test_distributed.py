@@ -165,6 +165,19 @@ def test_the_reference_mode_is_what_its_replicas_would_do_in_turn(repository, ta
     assert_replicas_in_turn_agree(repository, task, tmp_path, cases)
 
 
+@pytest.mark.parametrize("layout", ["2 devices", "2 processes"])
+def test_every_replica_drops_others(repository, task, tmp_path, layout):
+    """By the layers of the default, and by the passes of the options for speed."""
+    precisions = ["float32", "bfloat16"]
+    changed = {**task, "dropout_in": precisions}
+    everyone = run_cases(repository, changed, tmp_path / "found", [], **LAYOUTS[layout])
+    assert all(found == everyone[0] for found in everyone)
+    for precision in precisions:
+        figures = everyone[0][precision]
+        assert len(figures) == 4  # two replicas, two steps
+        assert len(set(figures)) == 4
+
+
 @pytest.mark.slow
 def test_the_reference_mode_of_every_case(repository, task, tmp_path):
     names = list(task["trajectories"])
