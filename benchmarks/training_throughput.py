@@ -7,12 +7,13 @@
 
 BERT-base, 512 tokens, dropout 0.1, the same examples and batch for all; LAMB, but for Hugging
 Face's, which takes PyTorch's AdamW (less work). Contestants take turns, `--rounds` times; each is a
-process of its own that is alone on the machine, warms up, and then is timed for `--steps` steps.
-Every step is appended to OUTPUT.jsonl, so that a measurement can be made in several sittings
-(`--only`, then `--rounds=0` to draw); OUTPUT.md and OUTPUT.png show all steps in it. Without
---input_file the examples are random words with the lengths of the published data (the source is
-named in `published_lengths`). A contestant whose interpreter is not given is left out: tf-models'
-trainer, too, imports packages that this project does without.
+process of its own that is alone on the machine, warms up, and then is timed for `--steps` steps,
+ten times as many where sequences are packed: a step has more rows there, or fewer. Every turn is
+appended to OUTPUT.jsonl, so that a measurement can be made in several sittings (`--only`, then
+`--rounds=0` to draw); OUTPUT.md and OUTPUT.png show all turns in it. Without --input_file the
+examples are random words with the lengths of the published data (the source is named in
+`published_lengths`). A contestant whose interpreter is not given is left out: tf-models' trainer,
+too, imports packages that this project does without.
 
 Model FLOP count multiplications and additions of the matrix products of real tokens, forward and
 backward (three times forward), not those of padding. The peak is what a product of 2048x3072x3072
@@ -22,6 +23,7 @@ reaches here in TensorFlow, in that precision.
 import argparse
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -59,7 +61,8 @@ BERT_BASE = {
     "type_vocab_size": 2,
     "vocab_size": 30522,
 }
-# Name -> script, interpreter, precision of its matrix products, what it is told.
+# Name -> script, interpreter, precision of its matrix products, what it is told. Ours compile what
+# --jit_compile=auto chooses, unless the name says something else.
 CONTESTANTS = {
     "reference, TensorFlow 2.4": ("reference", "reference", "float32", {}),
     "tf-models, float32": ("tf_models", "tf_models", "float32", {"dtype": "float32"}),
@@ -75,13 +78,20 @@ CONTESTANTS = {
         for compiled in (False, True)
     },
     **{
-        f"ours, {precision}{', packed' if packs else ''}": (
+        f"ours, {precision}{how}": (
             "ours",
             "own",
             precision,
-            {"precision": precision, "jit_compile": "auto", "pack_sequences": packs},
+            {"precision": precision, "jit_compile": jit_compile, "pack_sequences": packs},
         )
-        for precision, packs in (("float32", False), ("bfloat16", False), ("bfloat16", True))
+        for precision, how, jit_compile, packs in (
+            ("float32", ", as by default", "false", False),
+            ("float32", "", "auto", False),
+            ("float32", ", the whole step in XLA", "true", False),
+            ("bfloat16", ", the whole step in XLA", "true", False),
+            ("bfloat16", "", "auto", False),
+            ("bfloat16", ", packed", "auto", True),
+        )
     },
 }
 
@@ -210,25 +220,39 @@ def run_rounds(args: argparse.Namespace, folder: Path, results: Path) -> None:
                     [str(interpreters[interpreter]), str(path), json.dumps(task | told)],
                     Path(work),
                     num_warm_up=args.warm_up_steps,
-                    num_steps=args.steps,
+                    num_steps=args.steps * (10 if told.get("pack_sequences") else 1),
                 )
-            rates = [args.batch_size / each for each in seconds]
-            print(f"round {number + 1}: {name}: {statistics.mean(rates):.2f} samples/s", flush=True)
+            rate = args.batch_size / statistics.mean(seconds)
+            print(f"round {number + 1}: {name}: {rate:.2f} samples/s", flush=True)
+            entry = {"name": name, "batch_size": args.batch_size, "seconds": seconds}
             with results.open("a") as file:
-                file.write(json.dumps({"name": name, "samples_per_second": rates}) + "\n")
+                file.write(json.dumps(entry) + "\n")
+
+
+def processor() -> str:
+    """Its name, and what it has for products in bfloat16."""
+    facts = Path("/proc/cpuinfo").read_text()
+    name = re.search(r"^model name\s*: (.*)", facts, re.MULTILINE)
+    units = [unit for unit in ("amx_bf16", "avx512_bf16") if re.search(rf"\b{unit}\b", facts)]
+    cores = len(os.sched_getaffinity(0))
+    return f"{cores} x {name[1] if name else os.uname().machine} ({units[0] if units else 'no'})"
 
 
 def report(results: Path, output: Path, flop_per_sample: float) -> None:
     """Writes the table and the picture of all measured steps."""
-    measured: dict[str, list[float]] = {}
+    turns: dict[str, list[dict]] = {}
     for line in results.read_text().splitlines():
         entry = json.loads(line)
-        measured.setdefault(entry["name"], []).extend(entry["samples_per_second"])
-    rows = {name: measured[name] for name in CONTESTANTS if name in measured}
+        turns.setdefault(entry["name"], []).append(entry)
+    rows = {
+        name: [entry["batch_size"] / statistics.mean(entry["seconds"]) for entry in turns[name]]
+        for name in CONTESTANTS
+        if name in turns
+    }
     first = statistics.mean(next(iter(rows.values())))
     peaks = {dtype: peak_flop_per_second(dtype) for dtype in ("float32", "bfloat16")}
     lines = [
-        "| | samples/s | slowest to fastest step | times the first | model GFLOP/s | of the peak |",
+        "| | samples/s | slowest to fastest turn | times the first | model GFLOP/s | of the peak |",
         "|---|---|---|---|---|---|",
     ]
     for name, rates in rows.items():
@@ -238,14 +262,18 @@ def report(results: Path, output: Path, flop_per_sample: float) -> None:
             f"| {flops / 1e9:.0f} | {flops / peaks[CONTESTANTS[name][2]]:.0%} |"
         )
     told = ", ".join(f"{dtype} {peak / 1e9:.0f} GFLOP/s" for dtype, peak in peaks.items())
-    lines += ["", f"Peak of a matrix product: {told}; {flop_per_sample / 1e9:.0f} GFLOP a sample."]
+    lines += [
+        "",
+        f"{processor()}; peak of a matrix product: {told}; "
+        f"{flop_per_sample / 1e9:.0f} GFLOP a sample.",
+    ]
     output.with_suffix(".md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
     draw(rows, output.with_suffix(".png"))
 
 
 def draw(rows: dict[str, list[float]], path: Path) -> None:
-    """Bars with the spread of the steps, 1,200 pixels wide."""
+    """Bars with the spread of the turns, 1,200 pixels wide."""
     figure, axes = pyplot.subplots(
         figsize=(8, 0.45 * len(rows) + 1.2), dpi=150, layout="constrained"
     )
@@ -263,7 +291,7 @@ def draw(rows: dict[str, list[float]], path: Path) -> None:
         )  # fmt: skip
     axes.invert_yaxis()
     axes.set_xlim(right=1.15 * max(max(rates) for rates in rows.values()))
-    axes.set_xlabel("samples per second (BERT-base, 512 tokens; bars: slowest to fastest step)")
+    axes.set_xlabel("samples per second (BERT-base, 512 tokens; lines: slowest to fastest turn)")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)

@@ -4,7 +4,7 @@ The arithmetic is that of tf-models' layers; what differs is the work around the
 element-wise passes are fused, dropout's bits come from a hash (fusion.py), and several examples may
 share a row (mlperf_bert/data/packing.py).
 Shapes: R=rows (= batch where rows are not shared), S=sequence, H=hidden, N=heads, D=head size,
-P=predictions of a row, E=examples of a row, V=vocabulary.
+P=predictions of a row, E=examples of a row, Q=places that ask for attention, V=vocabulary.
 """
 
 import tensorflow as tf
@@ -50,10 +50,18 @@ class Encoder:
         network = self._model.encoder_network
         hidden = self._embed(features, dropout)
         queries, keys = _mask_ids(features)
-        for block in network.transformer_layers:
-            hidden = self._block(block, hidden, queries, keys, dropout)
-        token_logits = self._masked_lm(hidden, features["masked_lm_positions"])
-        return token_logits, self._next_sentence(hidden, features.get("cls_positions"))
+        *blocks, last = network.transformer_layers
+        for block in blocks:
+            hidden = self._block(block, hidden, hidden, queries, keys, dropout)
+        # The heads look at few places; what the last block makes of the others is not computed.
+        predictions = features["masked_lm_positions"]
+        places = tf.concat([predictions, _first_tokens(features)], axis=1)
+        asking = tf.gather(hidden, places, batch_dims=1)
+        if queries.shape[1] != 1:
+            queries = tf.gather(queries, places, batch_dims=1)
+        hidden = self._block(last, asking, hidden, queries, keys, dropout)
+        token_logits = self._masked_lm(hidden[:, : predictions.shape[1]])
+        return token_logits, self._next_sentence(hidden[:, predictions.shape[1] :])
 
     def _embed(self, features: dict[str, tf.Tensor], dropout: "Dropout") -> tf.Tensor:
         network = self._model.encoder_network
@@ -69,28 +77,28 @@ class Encoder:
         embedded = self._normalise(words + positions, types, network._embedding_norm_layer)
         return dropout(tf.cast(embedded, self._dtype), self._config.hidden_dropout_prob)
 
-    def _block(self, block, hidden, queries, keys, dropout) -> tf.Tensor:
+    def _block(self, block, asking, hidden, queries, keys, dropout) -> tf.Tensor:
+        """[R, Q, H] that ask and [R, S, H] that are asked -> [R, Q, H]."""
         config, attention = self._config, block._attention_layer
-        heads = [
-            self._split_heads(hidden, dense)
-            for dense in (attention._query_dense, attention._key_dense, attention._value_dense)
-        ]
-        context = self._attend(*heads, queries, keys, dropout)
+        query = self._split_heads(asking, attention._query_dense)
+        key = self._split_heads(hidden, attention._key_dense)
+        value = self._split_heads(hidden, attention._value_dense)
+        context = self._attend(query, key, value, queries, keys, dropout)
         attended = self._project(context, attention._output_dense)
         attended = dropout(attended, config.hidden_dropout_prob)
-        hidden = self._normalise(hidden, attended, block._attention_layer_norm)
+        hidden = self._normalise(asking, attended, block._attention_layer_norm)
         inner = self._passes.activation(self._project(hidden, block._intermediate_dense))
         output = self._project(inner, block._output_dense)
         output = dropout(output, config.hidden_dropout_prob)
         return self._normalise(hidden, output, block._output_layer_norm)
 
     def _attend(self, query, key, value, queries, keys, dropout) -> tf.Tensor:
-        """[R, N, S, D] three times -> [R, S, H]."""
+        """[R, N, Q, D], and [R, N, S, D] twice -> [R, Q, H]."""
         scores = tf.matmul(query * self._config.head_size**-0.5, key, transpose_b=True)
         probabilities = self._passes.masked_softmax(scores, queries, keys)
         probabilities = dropout(probabilities, self._config.attention_probs_dropout_prob)
         context = tf.transpose(tf.matmul(probabilities, value), [0, 2, 1, 3])
-        return tf.reshape(context, [-1, key.shape[2], self._config.hidden_size])
+        return tf.reshape(context, [-1, query.shape[2], self._config.hidden_size])
 
     def _split_heads(self, hidden: tf.Tensor, dense) -> tf.Tensor:
         heads, size = self._config.num_attention_heads, self._config.head_size
@@ -112,26 +120,30 @@ class Encoder:
         gamma, beta = tf.convert_to_tensor(norm.gamma), tf.convert_to_tensor(norm.beta)
         return self._passes.add_and_normalise(hidden, update, gamma, beta)
 
-    def _masked_lm(self, hidden: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    def _masked_lm(self, hidden: tf.Tensor) -> tf.Tensor:
+        """[R, P, H] -> [R, P, V]."""
         head: layers.MaskedLM = self._model.masked_lm
-        gathered = tf.gather(hidden, positions, batch_dims=1)
-        transformed = self._passes.activation(self._project(gathered, head.dense))
+        transformed = self._passes.activation(self._project(hidden, head.dense))
         zeros = tf.zeros_like(transformed)
         normalised = self._normalise(transformed, zeros, head.layer_norm)
         table = tf.cast(self._model.encoder_network.get_embedding_table(), self._dtype)
         flat = tf.reshape(normalised, [-1, self._config.hidden_size])
         logits = tf.cast(tf.matmul(flat, table, transpose_b=True), tf.float32) + head.bias
-        return tf.reshape(logits, [-1, positions.shape[1], self._config.vocab_size])
+        return tf.reshape(logits, [-1, hidden.shape[1], self._config.vocab_size])
 
-    def _next_sentence(self, hidden: tf.Tensor, cls_positions: tf.Tensor | None) -> tf.Tensor:
+    def _next_sentence(self, hidden: tf.Tensor) -> tf.Tensor:
+        """[R, E, H] -> [R * E, 2]."""
         head = self._model.classification_heads[0]
-        if cls_positions is None:
-            first = hidden[:, 0]
-        else:
-            first = tf.gather(hidden, cls_positions, batch_dims=1)
-            first = tf.reshape(first, [-1, self._config.hidden_size])
+        first = tf.reshape(hidden, [-1, self._config.hidden_size])
         pooled = tf.tanh(self._project(first, head.dense))
         return tf.cast(self._project(pooled, head.out_proj), tf.float32)
+
+
+def _first_tokens(features: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Where each example of a row begins, [R, E]."""
+    if "cls_positions" in features:
+        return features["cls_positions"]
+    return tf.zeros_like(features["masked_lm_positions"][:, :1])
 
 
 def _mask_ids(features: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:

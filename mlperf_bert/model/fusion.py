@@ -42,7 +42,7 @@ class Passes:
     def masked_softmax(
         self, scores: tf.Tensor, query_ids: tf.Tensor, key_ids: tf.Tensor
     ) -> tf.Tensor:
-        """Softmax over the last axis of [R, N, S, S]; a query sees the keys of its own id.
+        """Softmax over the last axis of [R, N, Q, S]; a query sees the keys of its own id.
 
         Forward, TensorFlow's kernel beats XLA's on a CPU; backward it is the other way round.
         """
