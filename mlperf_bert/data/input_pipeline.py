@@ -15,6 +15,7 @@ from mlperf_bert.data import packing, records
 # Files read at once and examples held for shuffling while training. Source: the reference.
 NUM_PARALLEL_FILES = 8
 SHUFFLE_BUFFER_EXAMPLES = 1000
+BATCHES_AHEAD = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,7 +105,7 @@ def training_batches(
     else:
         dataset = dataset.skip(first_example).batch(batch_size, drop_remainder=True)
         dataset = dataset.map(lambda examples: _parse(examples, shape), tf.data.AUTOTUNE)
-    return dataset.prefetch(tf.data.AUTOTUNE)
+    return _made_ahead(dataset)
 
 
 def evaluation_batches(
@@ -120,7 +121,18 @@ def evaluation_batches(
     dataset = dataset.map(
         lambda examples: _fill_up(_parse(examples, shape), batch_size), tf.data.AUTOTUNE
     )
-    return dataset.prefetch(tf.data.AUTOTUNE)
+    return _made_ahead(dataset)
+
+
+def _made_ahead(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Prepares batches while others are computed, with as many threads as there are processors.
+
+    Nothing is tuned while it runs: TensorFlow 2.20's tuner can miss that an iterator ends, and then
+    holds up the end of an evaluation or of the process until its next turn, up to a minute later.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.prefetch(BATCHES_AHEAD).with_options(options)
 
 
 def synthetic_batch(shape: ExampleShape, *, batch_size: int) -> dict[str, tf.Tensor]:
