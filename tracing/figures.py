@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from tracing import files
+from tracing import backends, files
 from tracing.loaded import TRANSFERS, Loaded
 
 FORMAT_VERSION = 1
@@ -22,6 +22,7 @@ def summary(trace: Loaded) -> dict:
     """Everything that summary.json holds; README.md explains it."""
     recording = trace.recording
     alignment = recording.alignment()
+    has_calls = recording.backend != backends.PROC
     return {
         "format_version": FORMAT_VERSION,
         "command": recording.command,
@@ -42,11 +43,12 @@ def summary(trace: Loaded) -> dict:
         "tracer_cpu_seconds": recording.tracer_cpu_ms / 1000,
         "machine": recording.machine,
         "usage": _usage(trace),
-        "file_classes": {name: _of_class(trace, name) for name in files.CLASSES},
+        # Without single calls these are unknown, not nothing.
+        "file_classes": {n: _of_class(trace, n) for n in files.CLASSES} if has_calls else None,
         "records": _records(trace),
         "files": list(_files_in_short(trace)),
         "checkpoints": checkpoints(trace),
-        "phases": _phases(trace),
+        "phases": _phases(trace, has_calls),
     }
 
 
@@ -186,7 +188,7 @@ def _times_of_checkpoint(trace: Loaded, prefix: str) -> dict:
     }
 
 
-def _phases(trace: Loaded) -> list[dict]:
+def _phases(trace: Loaded, has_calls: bool) -> list[dict]:
     found = []
     for span in trace.spans.itertuples():
         inside = trace.transfers
@@ -197,8 +199,8 @@ def _phases(trace: Loaded) -> list[dict]:
                 "begin_seconds": round(span.seconds, 3),
                 "seconds": round(span.end_seconds - span.seconds, 3),
                 "is_closed": bool(span.is_closed),
-                "read_bytes": _bytes_by_class(inside, "read"),
-                "written_bytes": _bytes_by_class(inside, "write"),
+                "read_bytes": _bytes_by_class(inside, "read") if has_calls else None,
+                "written_bytes": _bytes_by_class(inside, "write") if has_calls else None,
             }
         )
     return found

@@ -38,7 +38,7 @@ def _told(folder: Path, summary: dict) -> Iterator[str]:
         f"lost: {losses['lost_events']:,} events, {losses['lost_lines']:,} lines for want of room, "
         f"{losses['damaged_lines']:,} not understood; {losses['calls_cut_short']:,} calls cut short"
     )
-    for name, found in summary["file_classes"].items():
+    for name, found in (summary["file_classes"] or {}).items():
         if found["read_bytes"] + found["written_bytes"]:
             yield (
                 f"{name}: {found['read_bytes']:,} bytes read in {found['num_reads']:,} calls, "

@@ -91,19 +91,23 @@ def _chart(title: str, svg: str | None, instead: str = "") -> str:
 
 
 def _cards(summary: dict) -> str:
-    classes, usage = summary["file_classes"], summary["usage"]
-    records, saved = classes[files.TFRECORDS], classes[files.CHECKPOINTS]
-    calls = sum(entry["num_reads"] + entry["num_writes"] for entry in classes.values())
-    losses = summary["losses"]
+    usage, losses = summary["usage"], summary["losses"]
     missing = losses["lost_events"] + losses["lost_lines"] + losses["damaged_lines"]
     cores = usage["cpu_seconds"] / summary["seconds"] if summary["seconds"] else 0
+    of_calls = [("Reads and writes", "-", "single calls were not recorded")]
+    if classes := summary["file_classes"]:
+        records, saved = classes[files.TFRECORDS], classes[files.CHECKPOINTS]
+        calls = sum(entry["num_reads"] + entry["num_writes"] for entry in classes.values())
+        of_calls = [
+            ("TFRecords read", _bytes(records["read_bytes"]), f"{records['num_reads']:,} calls"),
+            ("Checkpoints written", _bytes(saved["written_bytes"]),
+             f"{len(summary['checkpoints'])} of them"),
+            ("Read and write calls", f"{calls:,}", f"{missing:,} events lost"),
+        ]  # fmt: skip
     cards = [
-        ("TFRecords read", _bytes(records["read_bytes"]), f"{records['num_reads']:,} calls"),
-        ("Checkpoints written", _bytes(saved["written_bytes"]),
-         f"{len(summary['checkpoints'])} of them"),
+        *of_calls,
         ("Processor time", f"{usage['cpu_seconds']:,.1f} s", f"{cores:.2f} processors busy"),
         ("Peak memory", _bytes(usage["peak_resident_bytes"]), "resident, all processes"),
-        ("Read and write calls", f"{calls:,}", f"{missing:,} events lost"),
         ("Clocks", f"± {summary['clocks']['error_bound_ns'] / 1000:.1f} µs",
          f"drift {summary['clocks']['drift_ns'] / 1000 + 0:.1f} µs over the trace"),
     ]  # fmt: skip
@@ -139,7 +143,7 @@ def _table(title: str, rows: list[list[str]]) -> str:
 def _class_rows(summary: dict) -> list[list[str]]:
     rows = [["class", "opens", "reads", "read", "median size", "median", "p99",
              "writes", "written", "median", "p99", "mapped"]]  # fmt: skip
-    for name, found in summary["file_classes"].items():
+    for name, found in (summary["file_classes"] or {}).items():
         read, write = found["read_latency_us"] or {}, found["write_latency_us"] or {}
         if not found["num_opens"] + found["num_reads"] + found["num_writes"]:
             continue
@@ -191,10 +195,14 @@ def _phase_rows(summary: dict) -> list[list[str]]:
         name = found["name"] + ("" if found["is_closed"] else " (not ended)")
         rows.append(
             [name, f"{found['begin_seconds']:.3f} s", f"{found['seconds']:.3f} s",
-             _bytes(found["read_bytes"].get(files.TFRECORDS, 0)),
-             _bytes(found["written_bytes"].get(files.CHECKPOINTS, 0))]
+             _bytes_of(found["read_bytes"], files.TFRECORDS),
+             _bytes_of(found["written_bytes"], files.CHECKPOINTS)]
         )  # fmt: skip
     return rows
+
+
+def _bytes_of(bytes_by_class: dict[str, int] | None, name: str) -> str:
+    return _bytes(None if bytes_by_class is None else bytes_by_class.get(name, 0))
 
 
 def _notes(summary: dict) -> str:

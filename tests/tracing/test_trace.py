@@ -163,6 +163,11 @@ def test_block_io_is_recorded_where_there_are_tracepoints(traced):
 
 def test_page_names_pictures_and_what_is_missing(traced):
     page = (traced.folder / "summary.html").read_text()
+    is_without_calls = traced.summary["backend"] == backends.PROC
+    assert (traced.summary["file_classes"] is None) == is_without_calls
+    assert ("single calls were not recorded" in page) == is_without_calls
+    assert ("TFRecords read</span>" in page) != is_without_calls
+    assert all((p["read_bytes"] is None) == is_without_calls for p in traced.summary["phases"])
     assert "<script" not in page and "http://" not in page.replace("http://www.w3.org", "")
     assert 'aria-label="Processors and memory over time"' in page
     with_calls = [
