@@ -24,7 +24,7 @@ KIND_OF = {call: kind for kind, calls in KINDS.items() for call in calls.split()
 PROCESS_CALLS = ("clone", "clone3", "fork", "vfork", "execve", "chdir")
 # Every thread begins with them. strace 6.1 stops a thread at all of its calls, traced or not, until
 # the filter has caught one: a training, whose threads only wait for each other, took twice as long.
-_FIRST_CALLS_OF_A_THREAD = ("?set_robust_list", "?rseq")
+FIRST_CALLS_OF_A_THREAD = ("?set_robust_list", "?rseq")
 
 
 def options(output: Path, *, can_filter: bool = True) -> list[str]:
@@ -33,7 +33,7 @@ def options(output: Path, *, can_filter: bool = True) -> list[str]:
     Strings are cut to nothing: the data themselves stay private and cost nothing. With a seccomp
     filter only the traced calls stop the program; it needs a command that strace starts itself.
     """
-    calls = ",".join([*KIND_OF, *PROCESS_CALLS, *_FIRST_CALLS_OF_A_THREAD])
+    calls = ",".join([*KIND_OF, *PROCESS_CALLS, *FIRST_CALLS_OF_A_THREAD])
     return [
         "strace",
         *["-f", *(["--seccomp-bpf"] if can_filter else []), "-y", "-s", "0"],

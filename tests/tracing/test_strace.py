@@ -1,10 +1,13 @@
 """strace's lines, recorded from a small program, as rows."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tracing import strace
+from tests.tracing.conftest import require
+from tracing import backends, strace
 
 RECORDED = Path(__file__).parent / "recorded_strace.txt"
 
@@ -118,3 +121,29 @@ def test_a_path_with_quotes_and_umlauts():
     line = '11 1.000000001 unlink("/d/a \\"b\\" \\303\\244") = 0 <0.000000007>\n'
     [(_, row)] = strace.Parser(process_of_thread={}, folder="/d").parse([line])
     assert row["path"] == '/d/a "b" ä'
+
+
+THREAD = """
+import os, pathlib, threading
+def work():
+    for _ in range(10_000):
+        os.getppid()
+    status = pathlib.Path(f"/proc/self/task/{threading.get_native_id()}/status").read_text()
+    print(status.partition("\\nvoluntary_ctxt_switches:")[2].split()[0])
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+
+
+def test_calls_that_are_not_traced_do_not_stop_a_thread(tmp_path):
+    """A stopped thread gives up its processor, which the kernel counts."""
+    require(backends.STRACE)
+    options = strace.options(tmp_path / "calls")
+    [traced] = [option for option in options if option.startswith("trace=")]
+    first_calls = ",".join(strace.FIRST_CALLS_OF_A_THREAD)
+    assert traced.endswith(first_calls)
+    options[options.index(traced)] = f"trace={first_calls}"  # this interpreter makes others, too
+    command = [*options, "--", sys.executable, "-c", THREAD]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 1000
