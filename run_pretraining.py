@@ -9,7 +9,9 @@ import os
 import signal
 import sys
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
+# Before TensorFlow is imported: with tf_keras, which the model takes, it leaves Keras 3 out.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 from absl import app, flags, logging
 

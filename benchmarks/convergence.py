@@ -85,7 +85,13 @@ def draw(needed: dict[str, list[dict]], path: Path) -> None:
             label = variant if number == 0 else None
             axes.plot(samples, accuracy, color=colour, marker=".", linewidth=1.2, label=label)
     axes.axhline(rules.TARGET_MASKED_LM_ACCURACY, color="#444444", linewidth=0.8, linestyle="--")
-    axes.annotate("target 0.720", (0, 0.725), color="#444444")
+    axes.annotate(
+        "target 0.720",
+        (0.01, rules.TARGET_MASKED_LM_ACCURACY),
+        xycoords=("axes fraction", "data"),
+        va="bottom",
+        color="#444444",
+    )
     axes.set_xlabel("samples")
     axes.set_ylabel("masked-LM accuracy")
     axes.xaxis.set_major_formatter("{x:,.0f}")
