@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from mlperf_bert.checkpoints import names
-from mlperf_bert.checkpoints.reading import DamagedCheckpointError, StoredCheckpoint
+from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.checkpoints.writing import write_name_based
 
 __all__ = [
@@ -40,21 +40,20 @@ def load_initial_weights(
 def load_weights(
     model_variables: list[tf.Variable], stored: StoredCheckpoint, *, num_hidden_layers: int
 ) -> list[str]:
-    """Sets every given variable from a checkpoint, all or none; returns the TF1 names.
+    """Sets every given variable from a checkpoint; returns the TF1 names.
+
+    One weight after the other, so that memory never holds all of them twice.
 
     Raises:
-      ValueError: a weight is missing or has another shape; the message lists every one. Or the
-        data file is damaged.
+      ValueError: a weight is missing or has another shape; the message lists every one, and none is
+        set. Or the data file is damaged, which shows only as it is read.
     """
     by_name = {names.our_name(variable.name): variable for variable in model_variables}
     table = [w for w in names.weights(num_hidden_layers) if w.our_name in by_name]
-    problems, assignments = [], []
+    problems = []
     for weight in table:
-        variable = by_name[weight.our_name]
         try:
-            assignments.append((variable, stored.read(weight, tuple(variable.shape))))
-        except DamagedCheckpointError:
-            raise
+            stored.locate(weight, tuple(by_name[weight.our_name].shape))
         except ValueError as error:
             problems.append(str(error))
     num_misfits = len(problems)
@@ -66,8 +65,9 @@ def load_weights(
             f"{len(table)} weights do not fit: {'; '.join(problems)}; "
             "give the --bert_config_file that belongs to it"
         )
-    for variable, value in assignments:
-        variable.assign(value)
+    for weight in table:
+        variable = by_name[weight.our_name]
+        variable.assign(stored.read(weight, tuple(variable.shape)))
     return [weight.tf1_name for weight in table]
 
 

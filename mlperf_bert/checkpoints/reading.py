@@ -67,11 +67,11 @@ class StoredCheckpoint:
         candidates = weight.tf2_names if self.is_object_based else [weight.tf1_name]
         return next((name for name in candidates if name in self._keys), None)
 
-    def read(self, weight: Weight, our_shape: tuple[int, ...]) -> np.ndarray:
-        """The weight in the shape of our variable.
+    def locate(self, weight: Weight, our_shape: tuple[int, ...]) -> str:
+        """The key, in `shapes`, of the weight that belongs to our variable of this shape.
 
         Raises:
-          ValueError: it is missing, or of another shape or type, or the data file is damaged.
+          ValueError: it is missing, or of another shape or type.
         """
         if (name := self.name_of(weight)) is None:
             missing = weight.our_name if self.is_object_based else weight.tf1_name
@@ -82,14 +82,22 @@ class StoredCheckpoint:
             raise ValueError(f"{name} has shape {found}, expected {expected}")
         if (dtype := self._reader.get_variable_to_dtype_map()[key]) != tf.float32:
             raise ValueError(f"{name} is {dtype.name}, expected float32")
-        value = self.tensor(key)
+        return key
+
+    def read(self, weight: Weight, our_shape: tuple[int, ...]) -> np.ndarray:
+        """The weight in the shape of our variable.
+
+        Raises:
+          ValueError: as `locate`, or the data file is damaged.
+        """
+        value = self.tensor(self.locate(weight, our_shape))
         return value if self.is_object_based else weight.from_tf1(value, our_shape)
 
     def tensor(self, key: str) -> np.ndarray:
         """Any tensor, by the key of `shapes`.
 
         Raises:
-          DamagedCheckpointError: the data file is truncated, altered or missing.
+          ValueError: the data file is truncated, altered or missing.
         """
         with self._damage_named():
             return self._reader.get_tensor(key)
@@ -122,10 +130,6 @@ class StoredCheckpoint:
             yield
         except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as error:
             reason = str(error).splitlines()[0]
-            raise DamagedCheckpointError(
+            raise ValueError(
                 f"{self.prefix}: cannot be read ({reason}); copy it here again"
             ) from error
-
-
-class DamagedCheckpointError(ValueError):
-    """The files of a checkpoint are not whole."""

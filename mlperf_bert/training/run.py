@@ -215,9 +215,10 @@ class TrainingRun:
             is_disposable=self._is_disposable,
         )
         self.start_up.done("model")
-        self._warm_up()
+        goes_on = self.output.resumes and self.state.latest_step is not None
+        self._warm_up(keeps_weights=not goes_on and not config.init_checkpoint)
         self.start_up.done("compilation")
-        if self.output.resumes and self.state.latest_step is not None:
+        if goes_on:
             self.team.require_same_step(self.state.latest_step)
             self.state.restore()
         elif config.init_checkpoint:
@@ -234,7 +235,7 @@ class TrainingRun:
             return True
         return step in evaluations.evaluated_steps(self.output.path)
 
-    def _warm_up(self) -> None:
+    def _warm_up(self, *, keeps_weights: bool) -> None:
         shape, config = self.config.shape, self.config
         size = replica_batch_size(
             config.train_batch_size, self.strategy.num_replicas_in_sync, flag="train_batch_size"
@@ -242,7 +243,7 @@ class TrainingRun:
         batches = input_pipeline.synthetic_batches(
             shape, batch_size=size, pack_sequences=config.pack_sequences
         )
-        self.trainer.warm_up(batches)
+        self.trainer.warm_up(batches, keeps_weights=keeps_weights)
         if self.eval_files:
             size = config.eval_batch_size
             batch = input_pipeline.synthetic_batch(shape, batch_size=size)

@@ -85,7 +85,9 @@ class Trainer(tf.Module):
             num_examples = self.batch_size
         seed = pretrainer.dropout_seed(self.model)
         shown, gradients = self._compute(features, seed, num_predictions, num_examples)
-        self._change_weights(gradients)
+        # Else what LAMB makes of weights and slots alone would fill memory from the step's start.
+        with tf.control_dependencies(gradients):
+            self._change_weights(gradients)
         mask = features["input_mask"]
         held = tf.cast(tf.stack([tf.reduce_sum(mask), tf.shape(mask)[0]]), tf.float32)
         return tf.concat([shown if is_global else shown / num_replicas, held], 0)
@@ -126,13 +128,15 @@ class Trainer(tf.Module):
     def _update(self) -> None:
         self.optimizer.update(self.variables_to_train)
 
-    def warm_up(self, batches: tf.data.Dataset) -> None:
+    def warm_up(self, batches: tf.data.Dataset, *, keeps_weights: bool = True) -> None:
         """Compiles the inner loop on synthetic batches, then puts everything back as it was.
 
-        Takes replica batches, one of every shape that will come.
+        Takes replica batches, one of every shape that will come. Weights that are loaded afterwards
+        need not be kept, which takes as much memory once more.
         """
-        generators = pretrainer.random_generators(self.model)
-        kept = [*self.model.variables, *(generator.state for generator in generators)]
+        kept = [generator.state for generator in pretrainer.random_generators(self.model)]
+        if keeps_weights:
+            kept += self.model.variables
         values = [variable.numpy() for variable in kept]
         num_replicas = self.strategy.num_replicas_in_sync
         steps_per_update = self.optimizer.steps_per_update

@@ -40,28 +40,29 @@ def write_task(
     (folder / "init").mkdir(parents=True)
     config = CONFIG | {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     (folder / "bert_config.json").write_text(json.dumps(config))
-    initial.write_name_based(str(folder / "init" / "model.ckpt-0"), _weights(random))
+    write_initial_checkpoint(folder / "init" / "model.ckpt-0", config, random)
     for name, count in (("train", num_examples), ("eval", num_eval_examples)):
         framed = [records.frame(records.encode(_example(random))) for _ in range(count)]
         (folder / f"{name}.tfrecord").write_bytes(b"".join(framed))
 
 
-def _weights(random: np.random.RandomState) -> dict[str, np.ndarray]:
+def write_initial_checkpoint(prefix: Path, config: dict, random: np.random.RandomState) -> None:
+    """Writes weights in TF1's layout for a bert_config.json of any size."""
     values = {}
-    for weight in names.weights(CONFIG["num_hidden_layers"]):
-        noise = 0.02 * random.standard_normal(_tf1_shape(weight.tf1_name))
+    for weight in names.weights(config["num_hidden_layers"]):
+        noise = 0.02 * random.standard_normal(_tf1_shape(weight.tf1_name, config))
         values[weight.tf1_name] = (noise + weight.tf1_name.endswith("gamma")).astype(np.float32)
-    return values
+    initial.write_name_based(str(prefix), values)
 
 
-def _tf1_shape(name: str) -> tuple[int, ...]:
+def _tf1_shape(name: str, config: dict) -> tuple[int, ...]:
     hidden, inner, vocabulary = (
-        CONFIG[k] for k in ("hidden_size", "intermediate_size", "vocab_size")
+        config[k] for k in ("hidden_size", "intermediate_size", "vocab_size")
     )
     tables = {
         "word_embeddings": (vocabulary, hidden),
-        "token_type_embeddings": (CONFIG["type_vocab_size"], hidden),
-        "position_embeddings": (CONFIG["max_position_embeddings"], hidden),
+        "token_type_embeddings": (config["type_vocab_size"], hidden),
+        "position_embeddings": (config["max_position_embeddings"], hidden),
         "cls/predictions/output_bias": (vocabulary,),
         "cls/seq_relationship/output_weights": (2, hidden),
         "cls/seq_relationship/output_bias": (2,),
