@@ -138,6 +138,8 @@ with MlperfLog({str(path)!r}) as log:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
+        # A shell that started these tests in the background lets them ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         echoed = 0
         for line in process.stdout:
