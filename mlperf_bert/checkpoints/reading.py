@@ -36,6 +36,7 @@ class StoredCheckpoint:
         with self._damage_named():
             self._reader = tf.train.load_checkpoint(prefix)
             self.shapes = self._reader.get_variable_to_shape_map()
+            self._dtypes = self._reader.get_variable_to_dtype_map()
             self._graph = self._object_graph()
         self._keys = self._keys_by_name()
 
@@ -80,7 +81,7 @@ class StoredCheckpoint:
         key = self._keys[name]
         if (found := tuple(self.shapes[key])) != expected:
             raise ValueError(f"{name} has shape {found}, expected {expected}")
-        if (dtype := self._reader.get_variable_to_dtype_map()[key]) != tf.float32:
+        if (dtype := self._dtypes[key]) != tf.float32:
             raise ValueError(f"{name} is {dtype.name}, expected float32")
         return key
 
