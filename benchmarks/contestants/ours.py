@@ -36,7 +36,9 @@ def build_trainer(task: dict) -> Trainer:
             pack_sequences=packs,
         )
         rate = WarmupPolynomialDecay(learning_rate=1e-4, num_train_steps=10**6, num_warmup_steps=0)
-        optimizer = GradientAggregationOptimizer(create_optimizer(OptimizerConfig(), rate))
+        optimizer = GradientAggregationOptimizer(
+            create_optimizer(OptimizerConfig(), rate, compiled=compiled.passes)
+        )
     trainer = Trainer(
         model=model,
         optimizer=optimizer,

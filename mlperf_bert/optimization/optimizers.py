@@ -28,6 +28,56 @@ class OptimizerConfig:
 ADAMW = OptimizerConfig(name="adamw")
 
 
+class OneByOneLAMB(lamb.LAMB):
+    """tf-models' LAMB, on each device one variable after the other.
+
+    All at once, the intermediate results of all variables would be in memory together. With
+    `compiled`, XLA makes one program for all variables of a shape, in place of one for each.
+    """
+
+    def __init__(self, *, compiled: bool, **kwargs):
+        super().__init__(**kwargs)
+        self._change = tf.function(_change, jit_compile=True) if compiled else _change
+        self._last_changes = {}
+
+    def _prepare(self, var_list):
+        self._last_changes = {}
+        return super()._prepare(var_list)
+
+    def _resource_apply_dense(self, grad, var, apply_state=None):
+        slots = {name: self.get_slot(var, name) for name in ("m", "v")}
+        decays = self._do_use_weight_decay(var.name)
+        coefficients = apply_state[var.device, var.dtype.base_dtype]
+        with tf.control_dependencies(self._last_changes.get(var.device, [])):
+            change = self._change(grad, var, slots, coefficients, decays)
+        self._last_changes[var.device] = [change]
+        return change
+
+
+def _change(grad, var, slots, coefficients, decays):
+    return _DetachedLAMB(slots, decays)._resource_apply_dense(
+        grad, var, {(var.device, var.dtype.base_dtype): coefficients}
+    )
+
+
+class _DetachedLAMB(lamb.LAMB):
+    """tf-models' LAMB for a single variable that it neither knows by name nor keeps slots of."""
+
+    def __init__(self, slots: dict[str, tf.Variable], decays: bool):
+        super().__init__()
+        self._slots_of_variable = slots
+        self._decays = decays
+
+    def get_slot(self, var, slot_name):
+        return self._slots_of_variable[slot_name]
+
+    def _do_use_weight_decay(self, param_name):
+        return self._decays
+
+    def _do_layer_adaptation(self, param_name):
+        return self._decays
+
+
 class ReferenceAdamW(AdamWeightDecay):
     """AdamW without bias correction, as BERT was first trained.
 
@@ -53,9 +103,14 @@ class ReferenceAdamW(AdamWeightDecay):
 
 
 def create_optimizer(
-    config: OptimizerConfig, schedule: tf_keras.optimizers.schedules.LearningRateSchedule
+    config: OptimizerConfig,
+    schedule: tf_keras.optimizers.schedules.LearningRateSchedule,
+    *,
+    compiled: bool = False,
 ) -> tf_keras.optimizers.legacy.Optimizer:
     """Builds the optimizer; clipping is the aggregation's task (aggregation.py).
+
+    With `compiled` XLA compiles LAMB.
 
     Raises:
       ValueError: the name is neither lamb nor adamw.
@@ -69,7 +124,7 @@ def create_optimizer(
         "exclude_from_weight_decay": list(NOT_DECAYED),
     }
     if config.name == "lamb":
-        return lamb.LAMB(**constants)
+        return OneByOneLAMB(**constants, compiled=compiled)
     if config.name == "adamw":
         return ReferenceAdamW(**constants, gradient_clip_norm=0.0)
     raise ValueError(f"optimizer must be lamb or adamw, got {config.name!r}")

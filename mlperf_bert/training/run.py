@@ -189,7 +189,7 @@ class TrainingRun:
                 pack_sequences=config.pack_sequences,
             )
             optimizer = GradientAggregationOptimizer(
-                create_optimizer(config.optimizer, self.rates),
+                create_optimizer(config.optimizer, self.rates, compiled=compiled.passes),
                 steps_per_update=config.steps_per_update,
                 clip_after_allreduce=config.clip_by_global_norm_after_gradient_allreduce,
             )

@@ -50,7 +50,9 @@ def make_trainer(
     rate = WarmupPolynomialDecay(learning_rate=0.01, num_train_steps=100, num_warmup_steps=0)
     return Trainer(
         model=model,
-        optimizer=GradientAggregationOptimizer(create_optimizer(OptimizerConfig(), rate)),
+        optimizer=GradientAggregationOptimizer(
+            create_optimizer(OptimizerConfig(), rate, compiled=compiled.passes)
+        ),
         strategy=CPU,
         batch_size=BATCH_SIZE,
         compiled=compiled,
