@@ -32,12 +32,14 @@ class OneByOneLAMB(lamb.LAMB):
     """tf-models' LAMB, on each device one variable after the other.
 
     All at once, the intermediate results of all variables would be in memory together. With
-    `compiled`, XLA makes one program for all variables of a shape, in place of one for each.
+    `compiled`, XLA makes one program for all variables of a shape, in place of one for each; not so
+    on several replicas, all of which would hand over the slots of the first.
     """
 
     def __init__(self, *, compiled: bool, **kwargs):
         super().__init__(**kwargs)
-        self._change = tf.function(_change, jit_compile=True) if compiled else _change
+        alone = tf.distribute.get_strategy().num_replicas_in_sync == 1
+        self._change = tf.function(_change, jit_compile=True) if compiled and alone else _change
         self._last_changes = {}
 
     def _prepare(self, var_list):
@@ -110,7 +112,7 @@ def create_optimizer(
 ) -> tf_keras.optimizers.legacy.Optimizer:
     """Builds the optimizer; clipping is the aggregation's task (aggregation.py).
 
-    With `compiled` XLA compiles LAMB.
+    Call it inside the strategy's scope. With `compiled` XLA compiles LAMB.
 
     Raises:
       ValueError: the name is neither lamb nor adamw.

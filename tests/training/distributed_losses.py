@@ -58,9 +58,10 @@ def make_trainer(task: dict, case: dict, devices: tf.distribute.Strategy) -> Tra
         beta_2=flags.get("lamb_beta_2", 0.999),
     )
     with devices.scope():
-        model = pretrainer.build_pretrainer(config, seed=0)
+        model = pretrainer.build_pretrainer(config, seed=0, compile_passes=case["compiled"])
+        constants = lamb if flags["optimizer"] == "lamb" else ADAMW
         optimizer = GradientAggregationOptimizer(
-            create_optimizer(lamb if flags["optimizer"] == "lamb" else ADAMW, schedule),
+            create_optimizer(constants, schedule, compiled=case["compiled"]),
             steps_per_update=steps_per_update,
             clip_after_allreduce=flags.get("clip_by_global_norm_after_gradient_allreduce", False),
         )
