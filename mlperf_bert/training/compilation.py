@@ -12,9 +12,9 @@ class Compilation:
     """A choice and the reason for it."""
 
     passes: bool
-    """The element-wise passes of the model (model/fusion.py) and the optimizer's."""
+    """The element-wise passes of the model (model/fusion.py) and LAMB."""
     step: bool
-    """All of forward, backward and optimizer."""
+    """All of forward and backward."""
     reason: str
 
     def __str__(self) -> str:
