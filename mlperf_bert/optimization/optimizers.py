@@ -49,7 +49,8 @@ class OneByOneLAMB(lamb.LAMB):
     def _resource_apply_dense(self, grad, var, apply_state=None):
         slots = {name: self.get_slot(var, name) for name in ("m", "v")}
         decays = self._do_use_weight_decay(var.name)
-        coefficients = apply_state[var.device, var.dtype.base_dtype]
+        place = var.device, var.dtype.base_dtype
+        coefficients = (apply_state or {}).get(place) or self._fallback_apply_state(*place)
         with tf.control_dependencies(self._last_changes.get(var.device, [])):
             change = self._change(grad, var, slots, coefficients, decays)
         self._last_changes[var.device] = [change]

@@ -12,9 +12,9 @@ class Compilation:
     """A choice and the reason for it."""
 
     passes: bool
-    """The element-wise passes of the model (model/fusion.py) and LAMB."""
+    """The element-wise passes of the model (model/fusion.py), and LAMB for each shape."""
     step: bool
-    """All of forward and backward."""
+    """Forward and backward pass as one program, clipping and LAMB as another."""
     reason: str
 
     def __str__(self) -> str:

@@ -47,8 +47,11 @@ class Trainer(tf.Module):
         self.normalization = normalization
         self.variables_to_train = pretrainer.trained_variables(model)
         self._compute = self._losses_and_gradients
+        self._change_weights = self._reduce_and_step
         if compiled.step:
             self._compute = tf.function(self._compute, jit_compile=True)
+            if strategy.num_replicas_in_sync == 1:  # all-reduce stays outside XLA
+                self._change_weights = tf.function(self._change_weights, jit_compile=True)
         with strategy.scope():
             self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
             optimizer.build(self.variables_to_train)
@@ -84,7 +87,7 @@ class Trainer(tf.Module):
         shown, gradients = self._compute(features, seed, num_predictions, num_examples)
         # Else what LAMB makes of weights and slots alone would fill memory from the step's start.
         with tf.control_dependencies([tf.group(*gradients)]):
-            self.optimizer.step(self._reduce(replicas, gradients), self.variables_to_train)
+            self._change_weights(gradients)
         mask = features["input_mask"]
         held = tf.cast(tf.stack([tf.reduce_sum(mask), tf.shape(mask)[0]]), tf.float32)
         return tf.concat([shown if is_global else shown / num_replicas, held], 0)
@@ -110,6 +113,10 @@ class Trainer(tf.Module):
         gradients = tape.gradient(loss, self.variables_to_train)
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         return tf.stack([loss, masked_lm, next_sentence]), gradients
+
+    def _reduce_and_step(self, gradients: list[tf.Tensor]) -> None:
+        replicas = tf.distribute.get_replica_context()
+        self.optimizer.step(self._reduce(replicas, gradients), self.variables_to_train)
 
     def _reduce(self, replicas, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
         """Joins and clips the replicas' gradients, in the order that the normalization asks for."""
