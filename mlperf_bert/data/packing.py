@@ -8,15 +8,17 @@ token, its own predictions, and attends to nothing but itself.
 Shapes: B=examples of a batch, R=rows of a batch, S=sequence, P=predictions of an example,
 E=examples of a row, C=examples to choose from.
 Source: Krell et al., arXiv 2107.02027. Their algorithms plan from a histogram of all lengths; this
-one chooses among what is at hand: the oldest example begins a row, the longest that fit fill it.
+one chooses among what is at hand. Every number of rows is a shape to compile, so a batch may have
+only few of them, and its examples are chosen to fill the one aimed at.
 """
 
 import tensorflow as tf
 
 MAX_EXAMPLES_PER_ROW = 4
 MIN_BUFFER_EXAMPLES = 1024
-# Batches come with at most about so many different numbers of rows: each may be compiled anew.
-_MAX_ROW_COUNTS = 32
+_MAX_ROW_COUNTS = 8
+# Rows are never quite full: an aim that left no room would often take one row more.
+_AIMED_SHARE_OF_REAL_TOKENS = 0.97
 
 
 def predictions_per_row(max_predictions_per_seq: int) -> int:
@@ -112,10 +114,12 @@ def choose(
     max_seq_length: int,
     max_predictions: int,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Chooses a batch, oldest examples first, so that its rows are full.
+    """Chooses a batch that fills its rows, as many as suit the examples at hand.
 
-    An example on its own at the end of the batch is the longest instead of the oldest. A row begins
-    with the oldest otherwise, so every example leaves after a bounded time.
+    A row begins with the oldest example, so each leaves after a bounded time, and the longest that
+    fit fill it. Where only some numbers of rows are allowed, each row gets its share of the
+    examples still to choose, every one the longest that leaves room for the others of its row; an
+    example that is to have a row for itself is the longest of all, unless it begins the batch.
 
     Args:
       lengths: int32 [C], tokens of the examples at hand, the oldest first.
@@ -123,34 +127,53 @@ def choose(
 
     Returns: int32 [B] twice: which were chosen, those of a row side by side, and their row.
     """
+    if _row_unit(batch_size) > 1:
+        num_rows, most = _aim(lengths, batch_size, max_seq_length), MAX_EXAMPLES_PER_ROW
+    else:  # any number will do, so only the next example is ever thought of
+        num_rows, most = 0, 2
     indices = tf.range(tf.size(lengths))
     chosen = tf.TensorArray(tf.int32, size=batch_size, element_shape=[])
     rows = tf.TensorArray(tf.int32, size=batch_size, element_shape=[])
 
-    def add(number, free, row, count, tokens, masks, chosen, rows):
+    def add(number, free, row, count, share, tokens, masks, chosen, rows):
         fits = free & (lengths <= tokens) & (predictions <= masks)
-        begins = (count == MAX_EXAMPLES_PER_ROW) | ~tf.reduce_any(fits)
+        left = batch_size - number
+        is_complete = (row > 0) & (left < num_rows - row)  # the others want a row each
+        begins = (count == MAX_EXAMPLES_PER_ROW) | is_complete | ~tf.reduce_any(fits)
+        row += tf.cast(begins, tf.int32)
+        here = left // tf.maximum(num_rows - row, 1)
+        share = tf.where(begins, tf.minimum(here, most), share)
+        leaves_room = fits & (lengths <= tokens // tf.maximum(share - count, 1))
+        fits = tf.where(tf.reduce_any(leaves_room), leaves_room, fits)
         may_be = tf.where(begins, free, fits)
         longest = tf.argmax(tf.where(may_be, lengths, -1), output_type=tf.int32)
-        oldest = tf.reduce_min(tf.where(may_be, indices, tf.size(lengths)))
-        found = tf.where(begins & (number < batch_size - 1), oldest, longest)
-        row += tf.cast(begins, tf.int32)
+        oldest = tf.reduce_min(tf.where(free, indices, tf.size(lengths)))
+        found = tf.where(begins & ((number == 0) | (share > 1)), oldest, longest)
         return (
             number + 1,
             free & (indices != found),
             row,
             tf.where(begins, 1, count + 1),
+            share,
             tf.where(begins, max_seq_length, tokens) - lengths[found],
             tf.where(begins, max_predictions, masks) - predictions[found],
             chosen.write(number, found),
             rows.write(number, row),
         )
 
-    start = (0, tf.ones_like(lengths, tf.bool), -1, 0, 0, 0, chosen, rows)
+    start = (0, tf.ones_like(lengths, tf.bool), -1, 0, 0, 0, 0, chosen, rows)
     *_, chosen, rows = tf.while_loop(lambda number, *_: number < batch_size, add, start)
     return tf.ensure_shape(chosen.stack(), [batch_size]), tf.ensure_shape(
         rows.stack(), [batch_size]
     )
+
+
+def _aim(lengths: tf.Tensor, batch_size: int, max_seq_length: int) -> tf.Tensor:
+    """The allowed number of rows nearest to what the examples at hand would fill on average."""
+    tokens = tf.reduce_mean(tf.cast(lengths, tf.float32)) * batch_size
+    wanted = tokens / (max_seq_length * _AIMED_SHARE_OF_REAL_TOKENS)
+    allowed = tf.constant(row_counts(batch_size))
+    return allowed[tf.argmin(tf.abs(tf.cast(allowed, tf.float32) - wanted))]
 
 
 def assemble(features: dict[str, tf.Tensor], rows: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -237,7 +260,7 @@ def _sum_before(values: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
 
 
 def _row_unit(batch_size: int) -> int:
-    return max(1, batch_size // _MAX_ROW_COUNTS)
+    return -(-batch_size // _MAX_ROW_COUNTS)
 
 
 def _round_up(value, unit: int):

@@ -147,6 +147,7 @@ def test_nineteen_of_twenty_tokens_are_real(make_lengths, batch_size):
     buffer_size = -(-packing.MIN_BUFFER_EXAMPLES // batch_size) * batch_size
     at_hand = np.arange(buffer_size)
     num_tokens = num_rows = 0
+    assert len(packing.row_counts(batch_size)) <= 8
     num_batches = min(200, (len(lengths) - buffer_size) // batch_size)
     for index in range(num_batches):
         first = buffer_size + index * batch_size
@@ -156,6 +157,7 @@ def test_nineteen_of_twenty_tokens_are_real(make_lengths, batch_size):
         )
         chosen, rows = chosen.numpy(), rows.numpy()
         per_row = np.bincount(rows, lengths[at_hand[chosen]])
+        assert 0 in chosen  # the oldest, so none waits for ever
         assert per_row.max() <= 512
         assert np.bincount(rows, predictions[at_hand[chosen]]).max() <= room
         assert np.bincount(rows).max() <= packing.MAX_EXAMPLES_PER_ROW
