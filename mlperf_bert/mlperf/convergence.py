@@ -4,6 +4,9 @@ The numbers are mlperf-logging's own, read from the JSON files of its RCP checke
 and the fewest credible samples are computed by that checker. What is added here is the question
 that it answers only for logs: by which bound is a batch size judged?
 
+SciPy, which the checker is built on, is imported at the first question: every training imports this
+module, few ask.
+
 Source: mlperf-logging, rcp_checker, rulesets 1.0.0 to 5.0.0.
 """
 
@@ -12,9 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-
-from mlperf_logging.rcp_checker.rcp_checker import RCP_Checker
-from scipy import stats
 
 from mlperf_bert.mlperf.official import require_ruleset
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
@@ -137,12 +137,16 @@ def min_mean_samples(mean: float, std: float, *, num_counted_reference_runs: int
     The test supposes one deviation for both sides: mean - t * std * sqrt(1/n + 1/m), with t the 95%
     quantile of n + m - 2 degrees of freedom.
     """
+    from scipy import stats
+
     n, m = num_counted_reference_runs, _NUM_COUNTED_RUNS
     quantile = float(stats.t.ppf(1 - _SIGNIFICANCE, n + m - 2))
     return mean - quantile * std * (1 / n + 1 / m) ** 0.5
 
 
-def _checker(ruleset: str, custom_rcps: Path | None) -> RCP_Checker:
+def _checker(ruleset: str, custom_rcps: Path | None):
+    from mlperf_logging.rcp_checker.rcp_checker import RCP_Checker
+
     if custom_rcps is None:
         return RCP_Checker("training", ruleset, "bert", verbose=False)
     try:

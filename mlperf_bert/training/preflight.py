@@ -354,8 +354,10 @@ def _check_reference_points(found: Inspection, config: RunConfig) -> None:
 
 def _compare_with_reference_point(found: Inspection, config: RunConfig) -> None:
     """Other free hyper-parameters than the reference's are allowed, and worth knowing."""
+    if not _is_bert_large(found.bert_config):
+        return
     point = convergence.reference_points().get(config.global_batch_size)
-    if point is None or not _is_bert_large(found.bert_config):
+    if point is None:
         return
     steps_per_update, optimizer = config.steps_per_update, config.optimizer
     ours = {
