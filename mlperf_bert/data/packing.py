@@ -119,7 +119,8 @@ def choose(
     A row begins with the oldest example, so each leaves after a bounded time, and the longest that
     fit fill it. Where only some numbers of rows are allowed, each row gets its share of the
     examples still to choose, every one the longest that leaves room for the others of its row; an
-    example that is to have a row for itself is the longest of all, unless it begins the batch.
+    example that is to have a row for itself is the longest of all, unless it begins the batch. If
+    all are to have rows for themselves, they come in their order.
 
     Args:
       lengths: int32 [C], tokens of the examples at hand, the oldest first.
@@ -148,7 +149,8 @@ def choose(
         may_be = tf.where(begins, free, fits)
         longest = tf.argmax(tf.where(may_be, lengths, -1), output_type=tf.int32)
         oldest = tf.reduce_min(tf.where(free, indices, tf.size(lengths)))
-        found = tf.where(begins & ((number == 0) | (share > 1)), oldest, longest)
+        goes_by_age = (number == 0) | (share > 1) | (num_rows >= batch_size)
+        found = tf.where(begins & goes_by_age, oldest, longest)
         return (
             number + 1,
             free & (indices != found),
@@ -169,9 +171,14 @@ def choose(
 
 
 def _aim(lengths: tf.Tensor, batch_size: int, max_seq_length: int) -> tf.Tensor:
-    """The allowed number of rows nearest to what the examples at hand would fill on average."""
-    tokens = tf.reduce_mean(tf.cast(lengths, tf.float32)) * batch_size
-    wanted = tokens / (max_seq_length * _AIMED_SHARE_OF_REAL_TOKENS)
+    """The allowed number of rows nearest to what the examples at hand would fill on average.
+
+    No row holds two examples that are longer than half of it.
+    """
+    tokens = tf.reduce_mean(tf.cast(lengths, tf.float32))
+    filled = tokens / (max_seq_length * _AIMED_SHARE_OF_REAL_TOKENS)
+    alone = tf.reduce_mean(tf.cast(lengths > max_seq_length // 2, tf.float32))
+    wanted = tf.maximum(filled, alone) * batch_size
     allowed = tf.constant(row_counts(batch_size))
     return allowed[tf.argmin(tf.abs(tf.cast(allowed, tf.float32) - wanted))]
 
