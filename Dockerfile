@@ -15,8 +15,9 @@ RUN case "$ACCELERATOR" in \
       *) echo "ACCELERATOR=$ACCELERATOR: give cpu, gpu or tpu" >&2; exit 1 ;; \
     esac \
  && python3.11 -m venv /opt/venv \
- && /opt/venv/bin/python -m pip install --no-cache-dir --no-deps --require-hashes -r "/locks/$lock" \
- && /opt/venv/bin/python -m pip uninstall --yes --quiet pip
+ && /opt/venv/bin/python -m pip install --no-cache-dir --no-compile --no-deps --require-hashes -r "/locks/$lock" \
+ && /opt/venv/bin/python -m pip uninstall --yes --quiet pip \
+ && { /opt/venv/bin/python -m compileall -qq -j 0 /opt/venv/lib || true; }
 
 FROM ${BASE_IMAGE}
 ARG ACCELERATOR=cpu

@@ -18,7 +18,9 @@ help:
 .venv/.installed: requirements-dev.lock
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: install Python 3.11 or name it with PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes \
+		-r requirements-dev.lock
+	@$(BIN)/python -m compileall -qq -j 0 .venv/lib || true  # on all cores; some packages hold files of no Python
 	@touch $@
 
 setup: .venv/.installed

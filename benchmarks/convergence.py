@@ -1,17 +1,21 @@
 """Do the speed options need more samples? The demo's training to 0.720, with and without them.
 
     python -m benchmarks.convergence --seeds=3 --output=build/convergence
+    python -m benchmarks.convergence --short_examples --seeds=3 --output=build/convergence_short
 
 Makes the demo's data and checkpoint of each seed, then trains from there: in float32, in bfloat16,
-and in bfloat16 compiled and packed. Prints the samples and the seconds that each training needed
-and writes OUTPUT.md and OUTPUT.png. The work stays in the folder OUTPUT; what is trained already is
-not trained again.
+and in bfloat16 compiled and packed. The demo's examples nearly fill their rows. With
+`--short_examples` rows are 128 tokens and half of that is padding, so that packed examples do share
+them, and the trainings differ in nothing else. Prints the samples and the seconds that each
+training needed and writes OUTPUT.md and OUTPUT.png. The work stays in the folder OUTPUT; what is
+trained already is not trained again.
 """
 
 import argparse
 import json
 import statistics
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib
@@ -21,25 +25,45 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 import demo.__main__ as the_demo
+from demo.__main__ import LENGTHS, Lengths
 from mlperf_bert.mlperf import rules
 from mlperf_bert.writing import write_whole
 
-VARIANTS = {
-    "float32": "",
-    "bfloat16": "--precision=bfloat16",
-    "bfloat16, compiled, packed": "--precision=bfloat16 --jit_compile=auto --pack_sequences",
-}
+
+@dataclass(frozen=True)
+class Task:
+    """What is trained, and the variants to compare: their names and flags."""
+
+    title: str
+    lengths: Lengths
+    variants: dict[str, str]
+
+
+DEMO = Task(
+    "the demo",
+    LENGTHS,
+    {
+        "float32": "",
+        "bfloat16": "--precision=bfloat16",
+        "bfloat16, compiled, packed": "--precision=bfloat16 --jit_compile=auto --pack_sequences",
+    },
+)
+SHORT_EXAMPLES = Task(
+    "the demo's text, half of it padding",
+    Lengths(max_seq_length=128, max_predictions_per_seq=20, short_seq_prob=0.8),
+    {"unpacked": "", "packed": "--pack_sequences"},
+)
 COLOURS = ("#b0b7c0", "#e08e36", "#1f5fa8")
 
 
-def train(folder: Path, seed: int, variant: str) -> dict:
+def train(folder: Path, seed: int, task: Task, variant: str) -> dict:
     """What one training needed: seconds from its process's start, and its evaluations."""
-    [step] = the_demo.training_steps(folder, seed)
+    [step] = the_demo.training_steps(folder, seed, task.lengths)
     run = folder / "run" / variant.replace(", ", "_")
     found = run / "needed.json"
     if not found.exists():
         began = time.monotonic()
-        command = f"{step.command} {VARIANTS[variant]} --output_dir={run}"
+        command = f"{step.command} {task.variants[variant]} --output_dir={run}"
         the_demo.run_steps([the_demo.Step(f"seed {seed}: {variant}", command)], began)
         lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         evaluations = [
@@ -76,7 +100,7 @@ def table(needed: dict[str, list[dict]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def draw(needed: dict[str, list[dict]], path: Path) -> None:
+def draw(needed: dict[str, list[dict]], title: str, path: Path) -> None:
     """Accuracy over samples, a line for each training, 1,200 pixels wide."""
     figure, axes = pyplot.subplots(figsize=(8, 4.5), dpi=150, layout="constrained")
     for (variant, runs), colour in zip(needed.items(), COLOURS):
@@ -97,7 +121,7 @@ def draw(needed: dict[str, list[dict]], path: Path) -> None:
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False, loc="lower right", title=f"the demo, {len(runs)} seeds each")
+    axes.legend(frameon=False, loc="lower right", title=f"{title}, {len(runs)} seeds each")
     figure.savefig(path)
     pyplot.close(figure)
 
@@ -107,19 +131,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3, help="how many")
     parser.add_argument("--output", type=Path, default=Path("build/convergence"))
+    parser.add_argument("--short_examples", action="store_true", help="rows of 128, half padding")
     args = parser.parse_args()
+    task = SHORT_EXAMPLES if args.short_examples else DEMO
     output, start = args.output.resolve(), time.monotonic()
-    needed: dict[str, list[dict]] = {variant: [] for variant in VARIANTS}
+    needed: dict[str, list[dict]] = {variant: [] for variant in task.variants}
     for seed in range(1, args.seeds + 1):
         folder = output / f"seed_{seed}"
         if not (folder / "eval.tfrecord").exists():
             the_demo.make_folder_anew(folder)
-            the_demo.run_steps(the_demo.preparation_steps(folder, seed), start)
-            the_demo.run_steps(the_demo.record_steps(folder), start)
+            the_demo.run_steps(the_demo.preparation_steps(folder, seed, task.lengths), start)
+            the_demo.run_steps(the_demo.record_steps(folder, task.lengths), start)
         for variant, runs in needed.items():
-            runs.append(train(folder, seed, variant))
+            runs.append(train(folder, seed, task, variant))
     write_whole(output.with_suffix(".md"), table(needed))
-    draw(needed, output.with_suffix(".png"))
+    draw(needed, task.title, output.with_suffix(".png"))
     print(table(needed))
 
 

@@ -25,10 +25,28 @@ MARK_FILE = "made_by_the_demo"
 NUM_ARTICLES = 6000
 NUM_EVAL_ARTICLES = 600
 NUM_EVAL_SAMPLES = 1000
-MAX_SEQ_LENGTH = 64
-MAX_PREDICTIONS_PER_SEQ = 10
 DUPE_FACTOR = 4
 NUM_TRAIN_STEPS = 1500
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How long the examples are, and how many are short: flags of `create_pretraining_data.py`."""
+
+    max_seq_length: int = 64
+    max_predictions_per_seq: int = 10
+    short_seq_prob: float = 0.1
+
+    @property
+    def flags(self) -> str:
+        """The flags that give the features their sizes."""
+        return (
+            f"--max_seq_length={self.max_seq_length} "
+            f"--max_predictions_per_seq={self.max_predictions_per_seq}"
+        )
+
+
+LENGTHS = Lengths()
 
 
 @dataclass(frozen=True)
@@ -60,7 +78,7 @@ class Step:
         subprocess.run(self.command, shell=True, cwd=REPOSITORY, env=environment, check=True)
 
 
-def preparation_steps(folder: Path, seed: int) -> list[Step]:
+def preparation_steps(folder: Path, seed: int, lengths: Lengths = LENGTHS) -> list[Step]:
     """Return the steps from nothing to cleaned text, vocabulary and initial checkpoint."""
     to = shlex.quote(str(folder))
     return [
@@ -87,18 +105,17 @@ def preparation_steps(folder: Path, seed: int) -> list[Step]:
         Step(
             "write a tiny BERT's configuration and initial checkpoint",
             f"python -m demo.checkpoint --seed={seed} --vocab_file={to}/vocab.txt "
-            f"--max_seq_length={MAX_SEQ_LENGTH} --output_dir={to}/checkpoint",
+            f"--max_seq_length={lengths.max_seq_length} --output_dir={to}/checkpoint",
         ),
     ]
 
 
-def record_steps(folder: Path) -> list[Step]:
+def record_steps(folder: Path, lengths: Lengths = LENGTHS) -> list[Step]:
     """Return the steps from cleaned text to TFRecords; call it when the text is there."""
     to = shlex.quote(str(folder))
-    sizes = f"--max_seq_length={MAX_SEQ_LENGTH} --max_predictions_per_seq={MAX_PREDICTIONS_PER_SEQ}"
     options = (
-        f"--vocab_file={to}/vocab.txt --do_lower_case=True {sizes} --masked_lm_prob=0.15 "
-        "--random_seed=12345"
+        f"--vocab_file={to}/vocab.txt --do_lower_case=True {lengths.flags} --masked_lm_prob=0.15 "
+        f"--short_seq_prob={lengths.short_seq_prob} --random_seed=12345"
     )
     parts = sorted(path.name for path in (folder / "cleaned").glob("part-*"))
     training = [
@@ -120,12 +137,12 @@ def record_steps(folder: Path) -> list[Step]:
             f"pick {NUM_EVAL_SAMPLES} evaluation examples",
             f"python pick_eval_samples.py --input_tfrecord={to}/eval_all.tfrecord "
             f"--output_tfrecord={to}/eval.tfrecord --num_examples_to_pick={NUM_EVAL_SAMPLES} "
-            f"{sizes}",
+            f"{lengths.flags}",
         ),
     ]
 
 
-def training_steps(folder: Path, seed: int) -> list[Step]:
+def training_steps(folder: Path, seed: int, lengths: Lengths = LENGTHS) -> list[Step]:
     """Return the training to the target."""
     to = shlex.quote(str(folder))
     return [
@@ -135,8 +152,7 @@ def training_steps(folder: Path, seed: int) -> list[Step]:
             f"--bert_config_file={to}/checkpoint/bert_config.json "
             f"--init_checkpoint={to}/checkpoint/model.ckpt-0 "
             f"--input_file={to}/train/'*.tfrecord' --eval_input_file={to}/eval.tfrecord "
-            f"--output_dir={to}/run --max_seq_length={MAX_SEQ_LENGTH} "
-            f"--max_predictions_per_seq={MAX_PREDICTIONS_PER_SEQ} --train_batch_size=64 "
+            f"--output_dir={to}/run {lengths.flags} --train_batch_size=64 "
             "--eval_batch_size=100 --optimizer=lamb --learning_rate=0.01 --num_warmup_steps=100 "
             f"--num_train_steps={NUM_TRAIN_STEPS} --eval_interval_samples=6400 "
             f"--iterations_per_loop=100 --save_checkpoints_steps={NUM_TRAIN_STEPS} "

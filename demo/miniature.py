@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 
 from demo.__main__ import (
-    MAX_PREDICTIONS_PER_SEQ,
-    MAX_SEQ_LENGTH,
+    LENGTHS,
     Step,
     make_folder_anew,
     preparation_steps,
@@ -70,8 +69,7 @@ def _model_flags(folder: Path) -> list[str]:
         f"--bert_config_file={folder / 'checkpoint' / 'bert_config.json'}",
         f"--input_file={folder / 'train'}/*.tfrecord",
         f"--eval_input_file={folder / 'eval.tfrecord'}",
-        f"--max_seq_length={MAX_SEQ_LENGTH}",
-        f"--max_predictions_per_seq={MAX_PREDICTIONS_PER_SEQ}",
+        *LENGTHS.flags.split(),
         f"--train_batch_size={GLOBAL_BATCH_SIZE}",
         "--eval_batch_size=100",
         "--optimizer=lamb",

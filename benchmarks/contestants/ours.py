@@ -67,8 +67,7 @@ def main() -> None:
     """Says so after every step."""
     task = json.loads(sys.argv[1])
     trainer = build_trainer(task)
-    # Packing's buffer gives its best fits away first: the batches of a long run come after that.
-    batches = trainer.batches(lambda _: training_batches(task).skip(1000))
+    batches = trainer.batches(lambda _: training_batches(task))
     while True:
         trainer.train(batches, tf.constant(1)).numpy()
         print("STEP", flush=True)

@@ -1,24 +1,28 @@
-"""Several short examples in one row of tokens, chosen on-line from a bounded buffer.
+"""Several short examples in one row of tokens, planned on-line, window by window.
 
 More than half of the published examples' tokens are padding. A packed batch holds exactly as many
-examples as any other, in fewer rows; every example comes exactly once, a bounded time later than
-it would unpacked. The model sees each as if it were alone: it has its own positions, its own first
-token, its own predictions, and attends to nothing but itself.
+examples as any other, in fewer rows; every example comes exactly once, a bounded time earlier or
+later than it would unpacked. The model sees each as if it were alone: it has its own positions, its
+own first token, its own predictions, and attends to nothing but itself.
+
+The rows of a window are dealt to its batches like cards: a batch whose examples had been chosen for
+their lengths would teach less than one of mixed lengths (benchmarks/NOTES.md).
 
 Shapes: B=examples of a batch, R=rows of a batch, S=sequence, P=predictions of an example,
-E=examples of a row, C=examples to choose from.
+E=examples of a row, W=examples of a window, M=batches of a window.
 Source: Krell et al., arXiv 2107.02027. Their algorithms plan from a histogram of all lengths; this
-one chooses among what is at hand. Every number of rows is a shape to compile, so a batch may have
-only few of them, and its examples are chosen to fill the one aimed at.
+one packs what is at hand. Every number of rows is a shape to compile, so a batch may have only few
+of them.
 """
 
 import tensorflow as tf
 
 MAX_EXAMPLES_PER_ROW = 4
-MIN_BUFFER_EXAMPLES = 1024
+MIN_WINDOW_EXAMPLES = 1024
+_MIN_WINDOW_BATCHES = 8
 _MAX_ROW_COUNTS = 8
 # Rows are never quite full: an aim that left no room would often take one row more.
-_AIMED_SHARE_OF_REAL_TOKENS = 0.97
+_AIMED_SHARE_OF_REAL_TOKENS = 0.985
 
 
 def predictions_per_row(max_predictions_per_seq: int) -> int:
@@ -32,6 +36,11 @@ def row_counts(batch_size: int) -> list[int]:
     return list(
         range(_round_up(-(-batch_size // MAX_EXAMPLES_PER_ROW), unit), batch_size + unit, unit)
     )
+
+
+def window_size(batch_size: int) -> int:
+    """How many examples are packed at a time: whole batches, and enough that lengths fit."""
+    return _round_up(max(MIN_WINDOW_EXAMPLES, _MIN_WINDOW_BATCHES * batch_size), batch_size)
 
 
 def pack(
@@ -54,59 +63,31 @@ def pack(
       [R, P + E]; `cls_positions`, `next_sentence_labels`, `next_sentence_weights` (float32,
       0 = no example) [R, E].
     """
-    buffer_size = _round_up(MIN_BUFFER_EXAMPLES, batch_size)
     room = predictions_per_row(max_predictions_per_seq)
 
     def measure(serialized):
         features = parse(serialized)
-        return {
-            "example": serialized,
-            "length": tf.reduce_sum(features["input_mask"], axis=1),
-            "predictions": tf.math.count_nonzero(
-                features["masked_lm_weights"], axis=1, dtype=tf.int32
-            ),
-        }
+        lengths = tf.reduce_sum(features["input_mask"], axis=1)
+        predictions = tf.math.count_nonzero(features["masked_lm_weights"], axis=1, dtype=tf.int32)
+        return serialized, lengths, predictions
 
-    def exchange(buffer, arrivals):
-        at_hand = {name: tf.concat([buffer[name], arrivals[name]], 0) for name in buffer}
-        is_full = at_hand["length"][0] > 0  # at first empty places leave instead of examples
-        chosen, rows = tf.cond(
-            is_full,
-            lambda: choose(
-                at_hand["length"],
-                at_hand["predictions"],
-                batch_size=batch_size,
-                max_seq_length=max_seq_length,
-                max_predictions=room,
-            ),
-            lambda: (tf.range(batch_size), tf.zeros([batch_size], tf.int32)),
+    def plan_window(serialized, lengths, predictions):
+        order, rows = plan(
+            tf.reshape(lengths, [-1]),
+            tf.reshape(predictions, [-1]),
+            batch_size=batch_size,
+            max_seq_length=max_seq_length,
+            max_predictions=room,
         )
-        stays = tf.tensor_scatter_nd_update(
-            tf.ones_like(at_hand["length"], tf.bool),
-            chosen[:, tf.newaxis],
-            tf.zeros([batch_size], tf.bool),
-        )
-        kept = tf.ensure_shape(tf.where(stays)[:, 0], [buffer_size])
-        batch = {
-            "is_full": is_full,
-            "examples": tf.gather(at_hand["example"], chosen),
-            "rows": rows,
-        }
-        return {name: tf.gather(values, kept) for name, values in at_hand.items()}, batch
+        return tf.gather(tf.reshape(serialized, [-1]), order), rows
 
-    empty = {
-        "example": tf.fill([buffer_size], ""),
-        "length": tf.zeros([buffer_size], tf.int32),
-        "predictions": tf.zeros([buffer_size], tf.int32),
-    }
     measured = examples.batch(batch_size, drop_remainder=True).map(measure, tf.data.AUTOTUNE)
-    batches = measured.scan(empty, exchange).filter(lambda batch: batch["is_full"])
-    return batches.map(
-        lambda batch: assemble(parse(batch["examples"]), batch["rows"]), tf.data.AUTOTUNE
-    )
+    windows = measured.batch(window_size(batch_size) // batch_size, drop_remainder=True)
+    planned = windows.map(plan_window).prefetch(1).unbatch()
+    return planned.map(lambda serialized, rows: assemble(parse(serialized), rows), tf.data.AUTOTUNE)
 
 
-def choose(
+def plan(
     lengths: tf.Tensor,
     predictions: tf.Tensor,
     *,
@@ -114,73 +95,125 @@ def choose(
     max_seq_length: int,
     max_predictions: int,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Chooses a batch that fills its rows, as many as suit the examples at hand.
-
-    A row begins with the oldest example, so each leaves after a bounded time, and the longest that
-    fit fill it. Where only some numbers of rows are allowed, each row gets its share of the
-    examples still to choose, every one the longest that leaves room for the others of its row; an
-    example that is to have a row for itself is the longest of all, unless it begins the batch. If
-    all are to have rows for themselves, they come in their order.
+    """Packs a window of examples and deals its rows to batches.
 
     Args:
-      lengths: int32 [C], tokens of the examples at hand, the oldest first.
-      predictions: int32 [C].
+      lengths: int32 [W], tokens of the examples, W a multiple of B.
+      predictions: int32 [W].
+      max_predictions: room for the predictions of a row.
 
-    Returns: int32 [B] twice: which were chosen, those of a row side by side, and their row.
+    Returns: int32 [M, B] twice: the examples of each batch, those of a row side by side, and the
+      row of each, ascending from 0 without gaps.
     """
-    if _row_unit(batch_size) > 1:
-        num_rows, most = _aim(lengths, batch_size, max_seq_length), MAX_EXAMPLES_PER_ROW
-    else:  # any number will do, so only the next example is ever thought of
-        num_rows, most = 0, 2
-    indices = tf.range(tf.size(lengths))
-    chosen = tf.TensorArray(tf.int32, size=batch_size, element_shape=[])
-    rows = tf.TensorArray(tf.int32, size=batch_size, element_shape=[])
+    num_examples = lengths.shape[0]
+    # Every example looks at all others: of large windows one part after the other is filled.
+    part = batch_size if batch_size >= MIN_WINDOW_EXAMPLES else num_examples
+    rows = tf.map_fn(
+        lambda examples: _fill_rows(*examples, max_seq_length, max_predictions),
+        (tf.reshape(lengths, [-1, part]), tf.reshape(predictions, [-1, part])),
+        fn_output_signature=tf.int32,
+    )
+    rows += part * tf.range(num_examples // part)[:, tf.newaxis]
+    batches, rows = _deal(tf.reshape(rows, [num_examples]), batch_size)
+    order = tf.argsort(batches * 2 * num_examples + rows, stable=True)
+    rows = tf.reshape(tf.gather(rows, order), [-1, batch_size])
+    begins = tf.cast(rows[:, 1:] != rows[:, :-1], tf.int32)
+    return tf.reshape(order, [-1, batch_size]), tf.pad(tf.cumsum(begins, axis=1), [[0, 0], [1, 0]])
 
-    def add(number, free, row, count, share, tokens, masks, chosen, rows):
-        fits = free & (lengths <= tokens) & (predictions <= masks)
-        left = batch_size - number
-        is_complete = (row > 0) & (left < num_rows - row)  # the others want a row each
-        begins = (count == MAX_EXAMPLES_PER_ROW) | is_complete | ~tf.reduce_any(fits)
+
+def _fill_rows(
+    lengths: tf.Tensor, predictions: tf.Tensor, max_seq_length: int, max_predictions: int
+) -> tf.Tensor:
+    """The row of each example, of as many as are given: int32, from 0 in the order of filling.
+
+    A row begins with the longest example left. It gets its share of the examples left, of the rows
+    that all tokens would fill, each the longest that leaves room for the others of its share; then
+    whatever still fits, the longest first.
+    """
+    num_examples = lengths.shape[0]
+    longest_first = tf.argsort(lengths, direction="DESCENDING", stable=True)
+    lengths, predictions = tf.gather(lengths, longest_first), tf.gather(predictions, longest_first)
+    filled = tf.cast(tf.reduce_sum(lengths), tf.float32) / (
+        max_seq_length * _AIMED_SHARE_OF_REAL_TOKENS
+    )
+    alone = tf.math.count_nonzero(lengths > max_seq_length // 2, dtype=tf.int32)
+    aim = tf.maximum(tf.cast(tf.math.ceil(filled), tf.int32), alone)
+
+    def add(number, rows, row, count, share, tokens, masks):
+        free = rows < 0
+        fits = free & (lengths <= tokens) & (predictions <= masks) & (count < MAX_EXAMPLES_PER_ROW)
+        begins = ~tf.reduce_any(fits)
         row += tf.cast(begins, tf.int32)
-        here = left // tf.maximum(num_rows - row, 1)
-        share = tf.where(begins, tf.minimum(here, most), share)
+        share = tf.where(begins, (num_examples - number) // tf.maximum(aim - row, 1), share)
+        share = tf.minimum(share, MAX_EXAMPLES_PER_ROW)
         leaves_room = fits & (lengths <= tokens // tf.maximum(share - count, 1))
         fits = tf.where(tf.reduce_any(leaves_room), leaves_room, fits)
-        may_be = tf.where(begins, free, fits)
-        longest = tf.argmax(tf.where(may_be, lengths, -1), output_type=tf.int32)
-        oldest = tf.reduce_min(tf.where(free, indices, tf.size(lengths)))
-        goes_by_age = (number == 0) | (share > 1) | (num_rows >= batch_size)
-        found = tf.where(begins & goes_by_age, oldest, longest)
+        found = tf.argmax(tf.where(begins, free, fits), output_type=tf.int32)
         return (
             number + 1,
-            free & (indices != found),
+            tf.tensor_scatter_nd_update(rows, [[found]], [row]),
             row,
             tf.where(begins, 1, count + 1),
             share,
             tf.where(begins, max_seq_length, tokens) - lengths[found],
             tf.where(begins, max_predictions, masks) - predictions[found],
-            chosen.write(number, found),
-            rows.write(number, row),
         )
 
-    start = (0, tf.ones_like(lengths, tf.bool), -1, 0, 0, 0, 0, chosen, rows)
-    *_, chosen, rows = tf.while_loop(lambda number, *_: number < batch_size, add, start)
-    return tf.ensure_shape(chosen.stack(), [batch_size]), tf.ensure_shape(
-        rows.stack(), [batch_size]
-    )
+    start = (0, tf.fill([num_examples], -1), -1, 0, 0, 0, 0)
+    _, rows, *_ = tf.while_loop(lambda number, *_: number < num_examples, add, start)
+    return tf.scatter_nd(longest_first[:, tf.newaxis], rows, [num_examples])
 
 
-def _aim(lengths: tf.Tensor, batch_size: int, max_seq_length: int) -> tf.Tensor:
-    """The allowed number of rows nearest to what the examples at hand would fill on average.
+def _deal(rows: tf.Tensor, batch_size: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Deals the rows of a window to its batches, so that each has an allowed number of rows.
 
-    No row holds two examples that are longer than half of it.
+    A row of k examples saves k - 1 rows, and a batch needs as many saved as its examples exceed its
+    quota of rows. The rows go to the batch with the greatest need, drawn by lot among equals, those
+    of most examples first; one that saves an odd number prefers an odd need, for of rows that save
+    one there may be few. A row that no batch needs is broken up. Examples alone in their rows fill
+    the batches in order.
+
+    Args:
+      rows: int32 [W], the row of each example, below W.
+
+    Returns: int32 [W] twice: the batch of each example, and its row, below 2W.
     """
-    tokens = tf.reduce_mean(tf.cast(lengths, tf.float32))
-    filled = tokens / (max_seq_length * _AIMED_SHARE_OF_REAL_TOKENS)
-    alone = tf.reduce_mean(tf.cast(lengths > max_seq_length // 2, tf.float32))
-    wanted = tf.maximum(filled, alone) * batch_size
-    allowed = tf.constant(row_counts(batch_size))
-    return allowed[tf.argmin(tf.abs(tf.cast(allowed, tf.float32) - wanted))]
+    num_examples = rows.shape[0]
+    num_batches = num_examples // batch_size
+    indices = tf.range(num_examples)
+    counts = tf.math.unsorted_segment_sum(tf.ones_like(rows), rows, num_examples)
+    oldest = tf.math.unsorted_segment_min(indices, rows, num_examples)
+    turns = tf.argsort(tf.where(counts > 0, oldest, num_examples) - counts * num_examples)
+
+    unit, allowed = _row_unit(batch_size), row_counts(batch_size)
+    num_units = -(-tf.math.count_nonzero(counts, dtype=tf.int32) // unit)
+    borders = num_units * tf.range(num_batches + 1) // num_batches
+    quotas = tf.clip_by_value(unit * (borders[1:] - borders[:-1]), allowed[0], allowed[-1])
+
+    draw = tf.random.experimental.stateless_shuffle(tf.range(num_batches), seed=[0, 0])
+
+    def deal(turn, needs, places, batch_of_row):
+        row = turns[turn]
+        count, saved = counts[row], counts[row] - 1
+        is_odd = (saved % 2 == 1) & (needs % 2 == 1)
+        may_take = (needs > 0) & (places >= count)
+        wishes = tf.where(may_take, needs + tf.where(is_odd, batch_size, 0), 0)
+        batch = tf.argmax(wishes * num_batches + draw, output_type=tf.int32)
+        batch = tf.where(may_take[batch], batch, -1)
+        taken = tf.one_hot(batch, num_batches, dtype=tf.int32)
+        batch_of_row = tf.tensor_scatter_nd_update(batch_of_row, [[row]], [batch])
+        return turn + 1, needs - taken * saved, places - taken * count, batch_of_row
+
+    start = (0, batch_size - quotas, tf.fill([num_batches], batch_size))
+    num_shared = tf.math.count_nonzero(counts > 1, dtype=tf.int32)
+    _, _, places, batch_of_row = tf.while_loop(
+        lambda turn, *_: turn < num_shared, deal, (*start, tf.fill([num_examples], -1))
+    )
+    batches = tf.gather(batch_of_row, rows)
+    is_alone = batches < 0
+    fill = tf.repeat(tf.range(num_batches), places)
+    batches = tf.tensor_scatter_nd_update(batches, tf.where(is_alone), fill)
+    return batches, tf.where(is_alone, num_examples + indices, rows)
 
 
 def assemble(features: dict[str, tf.Tensor], rows: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -1,6 +1,6 @@
 """Packed batches hold every example exactly once, whole, in full rows. CPU, twenty seconds."""
 
-import itertools
+import collections
 
 import numpy as np
 import pytest
@@ -88,16 +88,16 @@ def test_every_example_comes_once_and_whole(stored, batch_size):
             order.append(number)
             for name, values in example.items():
                 assert np.array_equal(values, examples[number][name]), (number, name)
-    # The file is read in order again and again: what came, less what still waits in the buffer.
-    waiting_at_most = 3 * packing.MIN_BUFFER_EXAMPLES
-    counts = np.bincount(order, minlength=len(examples))
-    assert counts.sum() == num_batches * batch_size
-    surely_out = num_batches * batch_size - waiting_at_most
-    passes, rest = divmod(surely_out, len(examples))
-    assert (counts[:rest] >= passes + 1).all() and (counts >= passes).all()
-    first_pass_only = [n for n, copies in itertools.groupby(sorted(order[: len(examples) // 2]))
-                       if len(list(copies)) > 1]  # fmt: skip
-    assert not first_pass_only
+    # The file is read in order again and again, and whole windows of it leave one after the other.
+    window = packing.window_size(batch_size)
+    windows, rest = divmod(len(order), window)
+    read = np.arange((windows + bool(rest)) * window) % len(examples)
+    for number in range(windows):
+        place = slice(number * window, (number + 1) * window)
+        assert sorted(order[place]) == sorted(read[place])
+    assert not collections.Counter(order[len(order) - rest :]) - collections.Counter(
+        read[windows * window :].tolist()
+    )
 
 
 def test_a_saved_position_goes_on_bitwise(stored, tmp_path):
@@ -132,36 +132,61 @@ def sample_lengths(rng, count: int) -> np.ndarray:
     return np.where(rng.random(count) < 0.55, 512, others)
 
 
-@pytest.mark.parametrize("batch_size", [4, 56, 448])
-@pytest.mark.parametrize("make_lengths", [published_lengths, sample_lengths])
-def test_nineteen_of_twenty_tokens_are_real(make_lengths, batch_size):
-    lengths = make_lengths(np.random.default_rng(3), 12_000)
+def plan(lengths: np.ndarray, batch_size: int):
+    """The batches of a window of such examples of at most 512 tokens: (examples, rows) of each."""
     predictions = np.clip(np.round(lengths * 0.15), 1, 76).astype(int)
     room = packing.predictions_per_row(76)
-    choose = tf.function(
-        lambda at_hand, masks: packing.choose(
-            at_hand, masks, batch_size=batch_size, max_seq_length=512, max_predictions=room
-        )
+    order, rows = tf.function(packing.plan)(
+        tf.constant(lengths, tf.int32),
+        tf.constant(predictions, tf.int32),
+        batch_size=batch_size,
+        max_seq_length=512,
+        max_predictions=room,
     )
-    unit = packing.row_counts(batch_size)[1] - packing.row_counts(batch_size)[0]
-    buffer_size = -(-packing.MIN_BUFFER_EXAMPLES // batch_size) * batch_size
-    at_hand = np.arange(buffer_size)
+    assert sorted(order.numpy().flat) == list(range(len(lengths)))
+    assert order.shape == rows.shape == (len(lengths) // batch_size, batch_size)
+    batches = list(zip(order.numpy(), rows.numpy()))
+    for chosen, its_rows in batches:
+        assert its_rows[0] == 0 and set(np.diff(its_rows)) <= {0, 1}
+        assert np.bincount(its_rows, lengths[chosen]).max() <= 512
+        assert np.bincount(its_rows, predictions[chosen]).max() <= room
+        assert np.bincount(its_rows).max() <= packing.MAX_EXAMPLES_PER_ROW
+    return batches
+
+
+@pytest.mark.parametrize("batch_size", [4, 8, 16, 24, 56, 448])
+@pytest.mark.parametrize("make_lengths", [published_lengths, sample_lengths])
+def test_nineteen_of_twenty_tokens_are_real(make_lengths, batch_size):
+    allowed = packing.row_counts(batch_size)
+    assert len(allowed) <= 8
+    unit = allowed[1] - allowed[0]
     num_tokens = num_rows = 0
-    assert len(packing.row_counts(batch_size)) <= 8
-    num_batches = min(200, (len(lengths) - buffer_size) // batch_size)
-    for index in range(num_batches):
-        first = buffer_size + index * batch_size
-        at_hand = np.concatenate([at_hand, np.arange(first, first + batch_size)])
-        chosen, rows = choose(
-            tf.constant(lengths[at_hand], tf.int32), tf.constant(predictions[at_hand], tf.int32)
-        )
-        chosen, rows = chosen.numpy(), rows.numpy()
-        per_row = np.bincount(rows, lengths[at_hand[chosen]])
-        assert 0 in chosen  # the oldest, so none waits for ever
-        assert per_row.max() <= 512
-        assert np.bincount(rows, predictions[at_hand[chosen]]).max() <= room
-        assert np.bincount(rows).max() <= packing.MAX_EXAMPLES_PER_ROW
-        num_tokens += per_row.sum()
-        num_rows += -(-len(per_row) // unit) * unit
-        at_hand = np.delete(at_hand, chosen)
+    for seed in range(2):
+        lengths = make_lengths(np.random.default_rng(seed), packing.window_size(batch_size))
+        num_tokens += lengths.sum()
+        batches = plan(lengths, batch_size)
+        num_rows += sum(-(-(rows[-1] + 1) // unit) * unit for _, rows in batches)
     assert num_tokens / (num_rows * 512) >= 0.95
+
+
+def test_the_batches_of_a_window_are_of_mixed_lengths():
+    lengths = published_lengths(np.random.default_rng(4), packing.window_size(64))
+    means = [lengths[chosen].mean() for chosen, _ in plan(lengths, 64)]
+    at_random = lengths.std() / np.sqrt(64)
+    assert np.std(means) < 1.5 * at_random
+    sorted_by_length = np.sort(lengths).reshape(-1, 64).mean(axis=1)
+    assert np.std(sorted_by_length) > 5 * at_random  # what the bound would find
+
+
+@pytest.mark.parametrize("length", [1, 60, 300, 512])
+def test_examples_of_one_length_are_packed_as_far_as_they_go(length):
+    lengths = np.full(packing.window_size(64), length)
+    per_row = min(packing.MAX_EXAMPLES_PER_ROW, 512 // length)
+    for _, rows in plan(lengths, 64):
+        assert rows[-1] + 1 == 64 // per_row
+
+
+def test_where_nothing_fits_together_the_order_stays_as_given():
+    lengths = np.random.default_rng(5).integers(257, 513, packing.window_size(64))
+    batches = plan(lengths, 64)
+    assert [*np.concatenate([chosen for chosen, _ in batches])] == list(range(len(lengths)))

@@ -86,7 +86,7 @@ def test_a_packed_batch_has_the_losses_and_gradients_of_its_examples(task):
     unpacked = next(iter(batches_of(task)))
     lengths = tf.reduce_sum(unpacked["input_mask"], axis=1)
     predictions = tf.math.count_nonzero(unpacked["masked_lm_weights"], axis=1, dtype=tf.int32)
-    order, rows = packing.choose(
+    [order], [rows] = packing.plan(
         lengths,
         predictions,
         batch_size=BATCH_SIZE,
