@@ -20,7 +20,7 @@ help:
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes \
 		-r requirements-dev.lock
-	@$(BIN)/python -m compileall -qq -j 0 .venv/lib || true  # on all cores; some packages hold files of no Python
+	@$(BIN)/python -m compileall -qq -j 0 .venv/lib || true  # on all cores; not every file need compile
 	@touch $@
 
 setup: .venv/.installed
