@@ -5,8 +5,8 @@ examples as any other, in fewer rows; every example comes exactly once, a bounde
 later than it would unpacked. The model sees each as if it were alone: it has its own positions, its
 own first token, its own predictions, and attends to nothing but itself.
 
-The rows of a window are dealt to its batches like cards, so that every batch is a mixture of lengths
-and learning needs no more samples than unpacked (measured: benchmarks/NOTES.md).
+The rows of a window are dealt to its batches like cards, so that every batch mixes lengths, and
+learning needs no more samples than unpacked (measured: benchmarks/NOTES.md).
 
 Shapes: B=examples of a batch, R=rows of a batch, S=sequence, P=predictions of an example,
 E=examples of a row, W=examples of a window, M=batches of a window.
