@@ -1,7 +1,7 @@
 """Do the speed options need more samples? The demo's training to 0.720, with and without them.
 
-    python -m benchmarks.convergence --seeds=3 --output=build/convergence
-    python -m benchmarks.convergence --short_examples --seeds=3 --output=build/convergence_short
+    python -m benchmarks.convergence --seeds=3
+    python -m benchmarks.convergence --seeds=3 --short_examples
 
 Makes the demo's data and checkpoint of each seed, then trains from there: in float32, in bfloat16,
 and in bfloat16 compiled and packed. The demo's examples nearly fill their rows. With
@@ -130,11 +130,12 @@ def main() -> None:
     """Prepares, trains in turn, tells."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3, help="how many")
-    parser.add_argument("--output", type=Path, default=Path("build/convergence"))
+    parser.add_argument("--output", type=Path, help="default: build/convergence or ..._short")
     parser.add_argument("--short_examples", action="store_true", help="rows of 128, half padding")
     args = parser.parse_args()
     task = SHORT_EXAMPLES if args.short_examples else DEMO
-    output, start = args.output.resolve(), time.monotonic()
+    default = "build/convergence_short" if args.short_examples else "build/convergence"
+    output, start = Path(args.output or default).resolve(), time.monotonic()
     needed: dict[str, list[dict]] = {variant: [] for variant in task.variants}
     for seed in range(1, args.seeds + 1):
         folder = output / f"seed_{seed}"

@@ -247,7 +247,7 @@ BAD_INPUTS = {
 
 
 FORKING = """
-import json, os, sys
+import json, os, signal, sys
 from absl import app
 import run_pretraining
 
@@ -256,6 +256,7 @@ for line in sys.stdin:
     if not os.fork():
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT), 2)
+        signal.alarm(300)
         app.run(run_pretraining.main, ["run_pretraining.py", *argv])
     print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
@@ -271,7 +272,7 @@ def forked(repository):
 
         def run(flags, errors) -> int:
             print(json.dumps([str(errors), *flags]), file=parent.stdin, flush=True)
-            return int(parent.stdout.readline())
+            return int(parent.stdout.readline() or "-1")
 
         yield run
 
@@ -285,6 +286,13 @@ def test_bad_input_is_one_line_and_leaves_nothing(forked, work, case):
     [line] = (work / "errors").read_text().strip().splitlines()
     assert re.search(message, line), line
     assert not (work / "out").exists()
+
+
+def test_bad_input_to_the_script_itself_is_one_line_too(repository, work):
+    done = train(repository, work, input_file=work / "nothing*")
+    assert done.returncode == 1
+    [line] = done.stderr.strip().splitlines()
+    assert line.startswith("run_pretraining.py: --input_file: no file matches ")
 
 
 def test_a_run_its_files_and_a_second_run_into_the_same_directory(repository, work):

@@ -5,8 +5,8 @@ examples as any other, in fewer rows; every example comes exactly once, a bounde
 later than it would unpacked. The model sees each as if it were alone: it has its own positions, its
 own first token, its own predictions, and attends to nothing but itself.
 
-The rows of a window are dealt to its batches like cards, so that every batch mixes lengths, and
-learning needs no more samples than unpacked (measured: benchmarks/NOTES.md).
+The rows of a window are dealt to its batches like cards. Packers that chose every batch from a
+buffer made learning slower, this one does not as far as measured (benchmarks/NOTES.md).
 
 Shapes: B=examples of a batch, R=rows of a batch, S=sequence, P=predictions of an example,
 E=examples of a row, W=examples of a window, M=batches of a window.
@@ -32,14 +32,15 @@ def predictions_per_row(max_predictions_per_seq: int) -> int:
 
 def row_counts(batch_size: int) -> list[int]:
     """How many rows a batch of so many examples may have, in ascending order."""
-    unit = _row_unit(batch_size)
-    return list(
-        range(_round_up(-(-batch_size // MAX_EXAMPLES_PER_ROW), unit), batch_size + unit, unit)
-    )
+    fewest = -(-batch_size // MAX_EXAMPLES_PER_ROW)
+    return list(range(batch_size, fewest - 1, -_row_unit(batch_size)))[::-1]
 
 
 def window_size(batch_size: int) -> int:
-    """How many examples are packed at a time: whole batches, and enough that lengths fit."""
+    """How many examples are packed at a time: whole batches, and enough that lengths fit.
+
+    Up to three windows of serialized examples are in memory at once.
+    """
     return _round_up(max(MIN_WINDOW_EXAMPLES, _MIN_WINDOW_BATCHES * batch_size), batch_size)
 
 
@@ -109,7 +110,9 @@ def plan(
     # Every example looks at all others: of large windows one part after the other is filled.
     part = batch_size if batch_size >= MIN_WINDOW_EXAMPLES else num_examples
     rows = tf.map_fn(
-        lambda examples: _fill_rows(*examples, max_seq_length, max_predictions),
+        lambda examples: _fill_rows(
+            *examples, min(MAX_EXAMPLES_PER_ROW, batch_size), max_seq_length, max_predictions
+        ),
         (tf.reshape(lengths, [-1, part]), tf.reshape(predictions, [-1, part])),
         fn_output_signature=tf.int32,
     )
@@ -122,7 +125,11 @@ def plan(
 
 
 def _fill_rows(
-    lengths: tf.Tensor, predictions: tf.Tensor, max_seq_length: int, max_predictions: int
+    lengths: tf.Tensor,
+    predictions: tf.Tensor,
+    most: int,
+    max_seq_length: int,
+    max_predictions: int,
 ) -> tf.Tensor:
     """The row of each example, of as many as are given: int32, from 0 in the order of filling.
 
@@ -141,11 +148,11 @@ def _fill_rows(
 
     def add(number, rows, row, count, share, tokens, masks):
         free = rows < 0
-        fits = free & (lengths <= tokens) & (predictions <= masks) & (count < MAX_EXAMPLES_PER_ROW)
+        fits = free & (lengths <= tokens) & (predictions <= masks) & (count < most)
         begins = ~tf.reduce_any(fits)
         row += tf.cast(begins, tf.int32)
         share = tf.where(begins, (num_examples - number) // tf.maximum(aim - row, 1), share)
-        share = tf.minimum(share, MAX_EXAMPLES_PER_ROW)
+        share = tf.minimum(share, most)
         leaves_room = fits & (lengths <= tokens // tf.maximum(share - count, 1))
         fits = tf.where(tf.reduce_any(leaves_room), leaves_room, fits)
         found = tf.argmax(tf.where(begins, free, fits), output_type=tf.int32)
@@ -167,11 +174,11 @@ def _fill_rows(
 def _deal(rows: tf.Tensor, batch_size: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Deals the rows of a window to its batches, so that each has an allowed number of rows.
 
-    A row of k examples saves k - 1 rows, and a batch needs as many saved as its examples exceed its
-    quota of rows. The rows go to the batch with the greatest need, drawn by lot among equals, those
-    of most examples first; one that saves an odd number prefers an odd need, for of rows that save
-    one there may be few. A row that no batch needs is broken up. Examples alone in their rows fill
-    the batches in order.
+    A row of k examples saves k - 1 rows, and every batch needs its part of what all save. The rows
+    go to the batch with the greatest need, by a fixed lot among equals, those of most examples
+    first; one that saves an odd number prefers an odd need, for of rows that save one there may be
+    few. A row that no batch needs and has places for is broken up. Examples alone in their rows
+    fill the batches in order.
 
     Args:
       rows: int32 [W], the row of each example, below W.
@@ -185,10 +192,10 @@ def _deal(rows: tf.Tensor, batch_size: int) -> tuple[tf.Tensor, tf.Tensor]:
     oldest = tf.math.unsorted_segment_min(indices, rows, num_examples)
     turns = tf.argsort(tf.where(counts > 0, oldest, num_examples) - counts * num_examples)
 
-    unit, allowed = _row_unit(batch_size), row_counts(batch_size)
-    num_units = -(-tf.math.count_nonzero(counts, dtype=tf.int32) // unit)
-    borders = num_units * tf.range(num_batches + 1) // num_batches
-    quotas = tf.clip_by_value(unit * (borders[1:] - borders[:-1]), allowed[0], allowed[-1])
+    unit, fewest = _row_unit(batch_size), row_counts(batch_size)[0]
+    units_saved = (num_examples - tf.math.count_nonzero(counts, dtype=tf.int32)) // unit
+    borders = -(-units_saved * tf.range(num_batches + 1) // num_batches)
+    needs = tf.minimum(unit * (borders[1:] - borders[:-1]), batch_size - fewest)
 
     draw = tf.random.experimental.stateless_shuffle(tf.range(num_batches), seed=[0, 0])
 
@@ -204,7 +211,7 @@ def _deal(rows: tf.Tensor, batch_size: int) -> tuple[tf.Tensor, tf.Tensor]:
         batch_of_row = tf.tensor_scatter_nd_update(batch_of_row, [[row]], [batch])
         return turn + 1, needs - taken * saved, places - taken * count, batch_of_row
 
-    start = (0, batch_size - quotas, tf.fill([num_batches], batch_size))
+    start = (0, needs, tf.fill([num_batches], batch_size))
     num_shared = tf.math.count_nonzero(counts > 1, dtype=tf.int32)
     _, _, places, batch_of_row = tf.while_loop(
         lambda turn, *_: turn < num_shared, deal, (*start, tf.fill([num_examples], -1))
@@ -226,7 +233,7 @@ def assemble(features: dict[str, tf.Tensor], rows: tf.Tensor) -> dict[str, tf.Te
     """
     batch_size, max_seq_length = features["input_ids"].shape
     room = predictions_per_row(features["masked_lm_ids"].shape[1])
-    num_rows = _round_up(tf.reduce_max(rows) + 1, _row_unit(batch_size))
+    num_rows = _allowed_rows(tf.reduce_max(rows) + 1, batch_size)
     ones = tf.ones_like(rows)
     lengths = tf.reduce_sum(features["input_mask"], axis=1)
     first_token, place = _sum_before(lengths, rows), _sum_before(ones, rows)
@@ -301,6 +308,12 @@ def _sum_before(values: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
 
 def _row_unit(batch_size: int) -> int:
     return -(-batch_size // _MAX_ROW_COUNTS)
+
+
+def _allowed_rows(num_rows: tf.Tensor, batch_size: int) -> tf.Tensor:
+    """The fewest rows that are allowed and suffice."""
+    unit = _row_unit(batch_size)
+    return batch_size - (batch_size - num_rows) // unit * unit
 
 
 def _round_up(value, unit: int):

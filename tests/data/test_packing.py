@@ -74,7 +74,7 @@ def batches_of(path: str, batch_size: int) -> tf.data.Dataset:
     )
 
 
-@pytest.mark.parametrize("batch_size", [4, 96])
+@pytest.mark.parametrize("batch_size", [3, 4, 96])
 def test_every_example_comes_once_and_whole(stored, batch_size):
     path, examples = stored
     num_batches, order = 2 * len(examples) // batch_size, []
@@ -100,10 +100,11 @@ def test_every_example_comes_once_and_whole(stored, batch_size):
     )
 
 
-def test_a_saved_position_goes_on_bitwise(stored, tmp_path):
+@pytest.mark.parametrize("num_batches", [128, 150])  # the end of a window, and within one
+def test_a_saved_position_goes_on_bitwise(stored, tmp_path, num_batches):
     path, _ = stored
     iterator = iter(batches_of(path, 8))
-    for _ in range(150):
+    for _ in range(num_batches):
         next(iterator)
     saved = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "position"))
     expected = [next(iterator) for _ in range(20)]
@@ -132,9 +133,10 @@ def sample_lengths(rng, count: int) -> np.ndarray:
     return np.where(rng.random(count) < 0.55, 512, others)
 
 
-def plan(lengths: np.ndarray, batch_size: int):
+def plan(lengths: np.ndarray, batch_size: int, predictions: np.ndarray | None = None):
     """The batches of a window of such examples of at most 512 tokens: (examples, rows) of each."""
-    predictions = np.clip(np.round(lengths * 0.15), 1, 76).astype(int)
+    if predictions is None:
+        predictions = np.clip(np.round(lengths * 0.15), 1, 76).astype(int)
     room = packing.predictions_per_row(76)
     order, rows = tf.function(packing.plan)(
         tf.constant(lengths, tf.int32),
@@ -154,19 +156,34 @@ def plan(lengths: np.ndarray, batch_size: int):
     return batches
 
 
-@pytest.mark.parametrize("batch_size", [4, 8, 16, 24, 56, 448])
-@pytest.mark.parametrize("make_lengths", [published_lengths, sample_lengths])
-def test_nineteen_of_twenty_tokens_are_real(make_lengths, batch_size):
+def share_of_real_tokens(make_lengths, batch_size: int) -> float:
     allowed = packing.row_counts(batch_size)
-    assert len(allowed) <= 8
-    unit = allowed[1] - allowed[0]
+    assert len(allowed) <= 8 and allowed[-1] == batch_size
     num_tokens = num_rows = 0
     for seed in range(2):
         lengths = make_lengths(np.random.default_rng(seed), packing.window_size(batch_size))
         num_tokens += lengths.sum()
-        batches = plan(lengths, batch_size)
-        num_rows += sum(-(-(rows[-1] + 1) // unit) * unit for _, rows in batches)
-    assert num_tokens / (num_rows * 512) >= 0.95
+        for _, rows in plan(lengths, batch_size):
+            num_rows += min(count for count in allowed if count > rows[-1])
+    return num_tokens / (num_rows * 512)
+
+
+@pytest.mark.parametrize("batch_size", [3, 4, 8, 9, 11, 16, 24, 56, 448, 1024])
+@pytest.mark.parametrize("make_lengths", [published_lengths, sample_lengths])
+def test_nineteen_of_twenty_tokens_are_real(make_lengths, batch_size):
+    assert share_of_real_tokens(make_lengths, batch_size) >= 0.95
+
+
+@pytest.mark.parametrize(("batch_size", "least"), [(1, 0.45), (2, 0.74), (5, 0.82), (17, 0.92)])
+def test_batches_that_published_lengths_fill_less_well(batch_size, least):
+    assert share_of_real_tokens(published_lengths, batch_size) >= least
+
+
+def test_predictions_that_fill_a_row_before_its_tokens():
+    rng = np.random.default_rng(6)
+    lengths, predictions = rng.integers(20, 200, 1024), rng.integers(0, 77, 1024)
+    num_rows = sum(rows[-1] + 1 for _, rows in plan(lengths, 8, predictions))
+    assert predictions.sum() / packing.predictions_per_row(76) <= num_rows < 1024
 
 
 def test_the_batches_of_a_window_are_of_mixed_lengths():
@@ -178,12 +195,13 @@ def test_the_batches_of_a_window_are_of_mixed_lengths():
     assert np.std(sorted_by_length) > 5 * at_random  # what the bound would find
 
 
+@pytest.mark.parametrize("batch_size", [1, 2, 4, 64])
 @pytest.mark.parametrize("length", [1, 60, 300, 512])
-def test_examples_of_one_length_are_packed_as_far_as_they_go(length):
-    lengths = np.full(packing.window_size(64), length)
-    per_row = min(packing.MAX_EXAMPLES_PER_ROW, 512 // length)
-    for _, rows in plan(lengths, 64):
-        assert rows[-1] + 1 == 64 // per_row
+def test_examples_of_one_length_are_packed_as_far_as_they_go(length, batch_size):
+    lengths = np.full(packing.window_size(batch_size), length)
+    per_row = min(packing.MAX_EXAMPLES_PER_ROW, 512 // length, batch_size)
+    for _, rows in plan(lengths, batch_size):
+        assert rows[-1] + 1 == batch_size // per_row
 
 
 def test_where_nothing_fits_together_the_order_stays_as_given():
