@@ -25,23 +25,24 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 import demo.__main__ as the_demo
-from demo.__main__ import LENGTHS, Lengths
 from mlperf_bert.mlperf import rules
 from mlperf_bert.writing import write_whole
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained, and the variants to compare: their names and flags."""
+    """What is trained, where by default, and the variants to compare: their names and flags."""
 
     title: str
-    lengths: Lengths
+    output: Path
+    lengths: the_demo.Lengths
     variants: dict[str, str]
 
 
 DEMO = Task(
     "the demo",
-    LENGTHS,
+    Path("build/convergence"),
+    the_demo.LENGTHS,
     {
         "float32": "",
         "bfloat16": "--precision=bfloat16",
@@ -50,7 +51,8 @@ DEMO = Task(
 )
 SHORT_EXAMPLES = Task(
     "the demo's text, half of it padding",
-    Lengths(max_seq_length=128, max_predictions_per_seq=20, short_seq_prob=0.8),
+    Path("build/convergence_short"),
+    the_demo.Lengths(max_seq_length=128, max_predictions_per_seq=20, short_seq_prob=0.8),
     {"unpacked": "", "packed": "--pack_sequences"},
 )
 COLOURS = ("#b0b7c0", "#e08e36", "#1f5fa8")
@@ -130,12 +132,11 @@ def main() -> None:
     """Prepares, trains in turn, tells."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3, help="how many")
-    parser.add_argument("--output", type=Path, help="default: build/convergence or ..._short")
+    parser.add_argument("--output", type=Path, help="default: one of each kind in build/")
     parser.add_argument("--short_examples", action="store_true", help="rows of 128, half padding")
     args = parser.parse_args()
     task = SHORT_EXAMPLES if args.short_examples else DEMO
-    default = "build/convergence_short" if args.short_examples else "build/convergence"
-    output, start = Path(args.output or default).resolve(), time.monotonic()
+    output, start = (args.output or task.output).resolve(), time.monotonic()
     needed: dict[str, list[dict]] = {variant: [] for variant in task.variants}
     for seed in range(1, args.seeds + 1):
         folder = output / f"seed_{seed}"

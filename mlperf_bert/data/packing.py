@@ -18,7 +18,7 @@ of them.
 import tensorflow as tf
 
 MAX_EXAMPLES_PER_ROW = 4
-MIN_WINDOW_EXAMPLES = 1024
+_MIN_WINDOW_EXAMPLES = 1024
 _MIN_WINDOW_BATCHES = 8
 _MAX_ROW_COUNTS = 8
 # Rows are never quite full: an aim that left no room would often take one row more.
@@ -41,7 +41,7 @@ def window_size(batch_size: int) -> int:
 
     Up to three windows of serialized examples are in memory at once.
     """
-    return _round_up(max(MIN_WINDOW_EXAMPLES, _MIN_WINDOW_BATCHES * batch_size), batch_size)
+    return batch_size * max(_MIN_WINDOW_BATCHES, -(-_MIN_WINDOW_EXAMPLES // batch_size))
 
 
 def pack(
@@ -108,7 +108,7 @@ def plan(
     """
     num_examples = lengths.shape[0]
     # Every example looks at all others: of large windows one part after the other is filled.
-    part = batch_size if batch_size >= MIN_WINDOW_EXAMPLES else num_examples
+    part = batch_size if batch_size >= _MIN_WINDOW_EXAMPLES else num_examples
     rows = tf.map_fn(
         lambda examples: _fill_rows(
             *examples, min(MAX_EXAMPLES_PER_ROW, batch_size), max_seq_length, max_predictions
@@ -314,7 +314,3 @@ def _allowed_rows(num_rows: tf.Tensor, batch_size: int) -> tf.Tensor:
     """The fewest rows that are allowed and suffice."""
     unit = _row_unit(batch_size)
     return batch_size - (batch_size - num_rows) // unit * unit
-
-
-def _round_up(value, unit: int):
-    return -(-value // unit) * unit

@@ -1,4 +1,4 @@
-"""Packed batches hold every example exactly once, whole, in full rows. CPU, twenty seconds."""
+"""Packed batches hold every example exactly once, whole, in full rows. CPU, half a minute."""
 
 import collections
 
@@ -133,12 +133,15 @@ def sample_lengths(rng, count: int) -> np.ndarray:
     return np.where(rng.random(count) < 0.55, 512, others)
 
 
+PLAN = tf.function(packing.plan)  # traced once for each size
+
+
 def plan(lengths: np.ndarray, batch_size: int, predictions: np.ndarray | None = None):
     """The batches of a window of such examples of at most 512 tokens: (examples, rows) of each."""
     if predictions is None:
         predictions = np.clip(np.round(lengths * 0.15), 1, 76).astype(int)
     room = packing.predictions_per_row(76)
-    order, rows = tf.function(packing.plan)(
+    order, rows = PLAN(
         tf.constant(lengths, tf.int32),
         tf.constant(predictions, tf.int32),
         batch_size=batch_size,
