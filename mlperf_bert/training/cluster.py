@@ -31,6 +31,11 @@ class Cluster:
         """Whether this process writes logs, checkpoints and results."""
         return self.index == 0
 
+    def host_and_port(self, index: int) -> tuple[str, int]:
+        """Where a process is; an IPv6 address has no brackets here."""
+        host, _, port = self.addresses[index].rpartition(":")
+        return host.removeprefix("[").removesuffix("]"), int(port)
+
 
 def read_cluster(environment: Mapping[str, str] = os.environ) -> Cluster | None:
     """The cluster that the environment describes; None for a single process.

@@ -1,0 +1,56 @@
+"""JSON that somebody else wrote: parsed, or refused with a ValueError, whatever it holds."""
+
+import json
+import os
+from pathlib import Path
+
+
+def parse(text: str | bytes) -> object:
+    """The value that a JSON text stands for.
+
+    Raises:
+      ValueError: it is no JSON, or nested too deeply, or has a key twice, or a string that is no
+        Unicode text.
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=_without_repeated_keys)
+        json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    except UnicodeEncodeError as error:
+        raise ValueError("a string holds half a character (a lone surrogate)") from error
+    return value
+
+
+def parse_object(text: str | bytes) -> dict:
+    """The dictionary that a JSON object stands for.
+
+    Raises:
+      ValueError: as `parse`, or the text is another JSON value.
+    """
+    value = parse(text)
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a JSON object, got {type(value).__name__}")
+    return value
+
+
+def read_object(path: str | os.PathLike) -> dict:
+    """The dictionary that a file holds.
+
+    Raises:
+      ValueError: it holds no JSON object; the message names the file.
+      OSError: it cannot be read.
+    """
+    try:
+        return parse_object(Path(path).read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON as expected ({error})") from error
+
+
+def _without_repeated_keys(pairs: list[tuple[str, object]]) -> dict:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {repeated[:80]!r} stands there twice")
+    return found
