@@ -2,7 +2,10 @@
 
 import json
 import os
+import re
 from pathlib import Path
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
 
 def parse(text: str | bytes) -> object:
@@ -13,12 +16,16 @@ def parse(text: str | bytes) -> object:
         Unicode text.
     """
     try:
+        text = text.decode() if isinstance(text, bytes) else text
         value = json.loads(text, object_pairs_hook=_without_repeated_keys)
-        json.dumps(value, ensure_ascii=False).encode()
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
     except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+        raise ValueError("not JSON (nested too deeply)") from error
     except UnicodeEncodeError as error:
-        raise ValueError("a string holds half a character (a lone surrogate)") from error
+        raise ValueError("not JSON (a string holds half a character)") from error
+    except ValueError as error:
+        raise ValueError(f"not JSON ({error})") from error
     return value
 
 
@@ -39,12 +46,14 @@ def read_object(path: str | os.PathLike) -> dict:
 
     Raises:
       ValueError: it holds no JSON object; the message names the file.
-      OSError: it cannot be read.
+      OSError: there is no such file, or it cannot be read.
     """
+    if not Path(path).is_file():  # a FIFO would be waited for
+        raise FileNotFoundError(f"{path}: no such file")
     try:
         return parse_object(Path(path).read_bytes())
     except ValueError as error:
-        raise ValueError(f"{path}: not JSON as expected ({error})") from error
+        raise ValueError(f"{path}: {error}") from error
 
 
 def _without_repeated_keys(pairs: list[tuple[str, object]]) -> dict:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlperf_bert.mlperf import official
+from mlperf_bert.mlperf import official, system
 from mlperf_bert.mlperf.compliance import Verdict, check_log
 from mlperf_bert.mlperf.official import ToolVerdict
 from mlperf_bert.mlperf.rcp import RcpVerdict, check_rcp
@@ -166,7 +166,7 @@ def judge(
 
 def _system_name(description: Path) -> str:
     """What the summarizer calls a system: the name that its description has, not the file's."""
-    return json.loads(description.read_text(encoding="utf-8"))["system_name"]
+    return str(system.read_overrides(description).get("system_name"))
 
 
 def result_files(folder: Path) -> list[Path]:

@@ -4,7 +4,6 @@ Source: submission rules, "System Description JSON"; mlperf_logging.system_desc_
 """
 
 import importlib.metadata
-import json
 import os
 import platform
 import re
@@ -12,6 +11,8 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+
+from mlperf_bert import json_text
 
 FIELDS = tuple(
     """
@@ -98,12 +99,9 @@ def read_overrides(path: Path | None) -> dict[str, object]:
     if path is None:
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        return json_text.read_object(path)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: no system description ({error}); give a JSON object") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: no system description; give a JSON object of fields")
-    return content
+        raise ValueError(f"{error}: no system description; give a JSON object of fields") from error
 
 
 def _processors(cpuinfo: Path) -> dict[str, str]:

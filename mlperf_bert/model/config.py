@@ -1,9 +1,11 @@
 """The architecture, as `bert_config.json` states it."""
 
 import dataclasses
-import json
 from pathlib import Path
 
+from mlperf_bert import json_text
+
+_LARGEST_SIZE = 2**31 - 1  # of an axis, in TensorFlow
 ACTIVATIONS = ("gelu", "relu", "tanh", "linear")
 
 
@@ -29,8 +31,10 @@ class BertConfig:
     def __post_init__(self):
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.type is int and (type(value) is not int or value < 1):
-                raise ValueError(f"{field.name} must be a positive integer, got {value!r}")
+            if field.type is int and (type(value) is not int or not 1 <= value <= _LARGEST_SIZE):
+                raise ValueError(
+                    f"{field.name} must be a positive integer below 2^31, got {value!r}"
+                )
             if field.type is float and (type(value) not in (int, float) or not 0 <= value < 1):
                 raise ValueError(f"{field.name} must be a number from 0 to 1, got {value!r}")
         if self.hidden_act not in ACTIVATIONS:
@@ -55,12 +59,7 @@ class BertConfig:
         """
         if not Path(path).is_file():
             raise ValueError(f"{path}: no such file; --bert_config_file takes a bert_config.json")
-        try:
-            values = json.loads(Path(path).read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{path}: not JSON ({error})") from error
-        if not isinstance(values, dict):
-            raise ValueError(f"{path}: expected a JSON object, got {type(values).__name__}")
+        values = json_text.read_object(path)
         known = {field.name for field in dataclasses.fields(cls)}
         if unknown := sorted(values.keys() - known):
             raise ValueError(f"{path}: unknown keys {unknown}; remove them or mend their spelling")

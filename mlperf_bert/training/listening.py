@@ -1,9 +1,9 @@
 """Where the chief listens: on its own address in the cluster, not on every interface.
 
 The chief's host may stand for several addresses (IPv4 and IPv6, several networks): it listens on
-all that this machine has. Where it has none of them, as behind a Kubernetes service or NAT, and
-where it has only loopback addresses while other hosts take part, as on Debian, which knows itself as
-127.0.1.1, no address can be told for sure: then it listens on all interfaces, and says so.
+all of them that this machine has. Sometimes none is known that the others could reach: behind a
+Kubernetes service or NAT the address is not this machine's, and Debian knows itself as 127.0.1.1.
+Then it listens on all interfaces, and says so.
 """
 
 import contextlib
@@ -40,8 +40,8 @@ def listeners(cluster: Cluster) -> list[socket.socket]:
         return [_listen_everywhere(port)]
     except OSError as error:
         raise OSError(
-            f"cannot listen on port {port} ({os.strerror(error.errno)}); end the program that uses it, or "
-            "give the chief another port"
+            f"cannot listen on port {port} ({os.strerror(error.errno)}); end the program that uses "
+            "it, or give the chief another port"
         ) from error
 
 

@@ -1,6 +1,24 @@
 """The other processes of a run: met before TensorFlow starts, watched until the end.
 
-DOCSTRING
+TensorFlow watches its processes too. What it says, measured on loopback with TensorFlow 2.20 by
+`python -m benchmarks.lost_processes`, seconds until the process that is left has ended:
+
+    the other one                 coordination service    check_health    this module
+    is killed                     1.2                     1.3             0.2
+    falls silent                  9                       58              12, by TensorFlow
+    never comes                   not in 150              not in 150      300, with its name
+    has another learning rate     both train to the end   the same        PEERS_FLAGS
+    has another batch size        an error of shapes at the first step    PEERS_FLAGS
+
+So silence is left to TensorFlow's coordination service, which is on by default: `loss` only turns
+its error into a line. The meeting stays: without it a process that is missing is waited for,
+and other flags are trained with, unnoticed. And the connections stay open until
+the end, for what TensorFlow does not say: who is gone, why it gave up ("disk is full"), and that
+somebody is gone before all of TensorFlow's servers have met. A process that dies closes them, and
+the others end at once with one line; a host that vanishes is noticed by the kernel after a minute.
+
+Connections are heard side by side, and believed once they prove that they are of this run
+(run_key.py says how, what that keeps out, and what it does not). All else is ignored with one line.
 """
 
 import contextlib
@@ -70,7 +88,7 @@ class Peers:
         # others only find that it does not answer.
         task = _TASK.search(tensorflow_error)
         index = int(task[1]) if task else 0
-        return f"{_name(self._cluster, index)} does not answer ({reason[1]}); {_GO_ON}"
+        return f"{_name(self._cluster, index)} does not answer ({reason[1].rstrip(':')}); {_GO_ON}"
 
     def _tell_all(self, failure: str | None) -> None:
         for channel in self._channels.values():

@@ -48,9 +48,9 @@ def meet_all(
     def join(index):
         cluster = Cluster(addresses, index)
         try:
-            found[index] = peers.meet(
-                cluster, told[index], decide, folder=shared, seconds=seconds
-            )[1]
+            found[index] = peers.meet(cluster, told[index], decide, folder=shared, seconds=seconds)[
+                1
+            ]
         except (ValueError, OSError) as error:
             found[index] = str(error)
 
@@ -119,7 +119,7 @@ def test_a_port_in_use_is_named():
 
 def test_a_folder_that_cannot_be_written_is_named():
     Path("a").write_text("a file")
-    with pytest.raises(OSError, match="--output_dir=.*/a/run: cannot be written .*share"):
+    with pytest.raises(OSError, match=r"--output_dir=.*/a/run: cannot be written .*share"):
         peers.meet(Cluster(free_addresses(2), 0), {}, dict, folder=Path("a/run"), seconds=1)
 
 
@@ -145,9 +145,9 @@ STRANGERS = {
     b"[]\n": "expected a JSON object, got list",
     b"null\n": "expected a JSON object, got NoneType",
     b"{}\n": "does not know the key of this run",
-    b"GET / HTTP/1.1\r\n\r\n": "Expecting value: line 1 column 1 (char 0)",
+    b"GET / HTTP/1.1\r\n\r\n": "not JSON (Expecting value: line 1 column 1 (char 0))",
     b"\xff\xfe\xff\n": "codec can't decode",
-    b"[" * 4000 + b"\n": "nested too deeply",
+    b"[" * 4000 + b"\n": "not JSON (nested too deeply)",
     b"x" * 100_000: "sent more than 4096 bytes in one message",
     b'{"index": 1, "told": {}}\n': "does not know the key of this run",
     introduction(): "does not know the key of this run",
