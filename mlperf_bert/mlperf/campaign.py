@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mlperf_bert import json_text
 from mlperf_bert.mlperf import convergence, submission, system
 from mlperf_bert.mlperf.log import STATUSES
 from mlperf_bert.mlperf.official import require_ruleset
@@ -139,7 +140,7 @@ def claim(campaign: Campaign) -> None:
         "offline_eval_input_file": campaign.offline_eval_input_file,
     }
     if record.exists():
-        found = json.loads(record.read_text(encoding="utf-8"))
+        found = json_text.read_object(record)
         if differing := [name for name in content if found.get(name) != content[name]]:
             raise ValueError(
                 f"{campaign.folder} holds another campaign (differing: {', '.join(differing)}); "
@@ -188,7 +189,7 @@ def finished_run(output_dir: Path, log_name: str = LOG_NAME) -> RunResult | None
 
 def _went_to_its_end(output_dir: Path) -> bool:
     record = output_dir / "run.json"
-    return record.exists() and json.loads(record.read_text())["status"] != "running"
+    return record.exists() and json_text.read_object(record).get("status") != "running"
 
 
 def set_aside(output_dir: Path) -> Path | None:

@@ -16,11 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlperf_bert.mlperf import official, system
+from mlperf_bert.mlperf import official
 from mlperf_bert.mlperf.compliance import Verdict, check_log
 from mlperf_bert.mlperf.official import ToolVerdict
 from mlperf_bert.mlperf.rcp import RcpVerdict, check_rcp
 from mlperf_bert.mlperf.results import RunResult, olympic_mean, problems_of_result, read_run
+from mlperf_bert.mlperf.system import read_overrides
 
 IMPLEMENTATION = "mlperf_bert"
 
@@ -166,7 +167,7 @@ def judge(
 
 def _system_name(description: Path) -> str:
     """What the summarizer calls a system: the name that its description has, not the file's."""
-    return str(system.read_overrides(description).get("system_name"))
+    return str(read_overrides(description).get("system_name"))
 
 
 def result_files(folder: Path) -> list[Path]:
