@@ -248,7 +248,6 @@ BAD_INPUTS = {
 
 FORKING = """
 import json, os, signal, sys
-from absl import app
 import run_pretraining
 
 for line in sys.stdin:
@@ -257,7 +256,7 @@ for line in sys.stdin:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT), 2)
         signal.alarm(300)
-        app.run(run_pretraining.main, ["run_pretraining.py", *argv])
+        run_pretraining.command_line.run(run_pretraining.main, ["run_pretraining.py", *argv])
     print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
 

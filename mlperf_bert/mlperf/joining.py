@@ -7,6 +7,7 @@ it is evaluated. Source: MLPerf training rules, section on run time; the benchma
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from mlperf_bert.mlperf import rules
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.mlperf.results import Record, read_records
 
@@ -51,9 +52,10 @@ def join(
         raise ValueError(f"the checkpoint of step {missing[0]} has not been evaluated")
     batch_size = _micro_batch_size(records)
     beside = output.with_name(f".{output.name}.new")
-    for leftover in (beside, beside.with_name(beside.name + ".partial")):
-        leftover.unlink(missing_ok=True)
+    beside.unlink(missing_ok=True)
     with MlperfLog.continuing(beside, _header(logs)) as log, log.run(time_ms=start.time_ms) as run:
+        if rules.departure_of_evaluation(num_eval_samples):
+            log.declare_open()
         run.eval_samples(num_eval_samples, time_ms=start.time_ms)
         before_samples, before_ms = 0, start.time_ms
         for step in counted:
