@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mlperf_bert.data import records
+from mlperf_bert.reading import require_regular_file
 from mlperf_bert.writing import written_beside
 
 NAME = "manifest.json"
@@ -84,7 +85,7 @@ def load(folder: Path) -> Manifest | None:
       ValueError: the file is no manifest.
     """
     path = folder / NAME
-    return parse(path.read_bytes(), str(path)) if path.exists() else None
+    return parse(require_regular_file(path).read_bytes(), str(path)) if path.exists() else None
 
 
 def parse(text: bytes, path: str) -> Manifest:
@@ -185,5 +186,5 @@ def _check_published_text(path: Path) -> list[str]:
 
 def digest(path: Path, algorithm: str) -> str:
     """The digest of a file, in hexadecimal."""
-    with path.open("rb") as file:
+    with require_regular_file(path).open("rb") as file:
         return hashlib.file_digest(file, algorithm).hexdigest()

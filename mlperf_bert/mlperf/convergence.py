@@ -18,6 +18,7 @@ from types import MappingProxyType
 
 from mlperf_bert.mlperf.official import require_ruleset
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
+from mlperf_bert.reading import require_regular_file
 
 _SIGNIFICANCE = 0.05
 _NUM_COUNTED_RUNS = NUM_RUNS_PER_RESULT - 2  # without the fastest and the slowest
@@ -150,7 +151,7 @@ def _checker(ruleset: str, custom_rcps: Path | None):
     if custom_rcps is None:
         return RCP_Checker("training", ruleset, "bert", verbose=False)
     try:
-        with custom_rcps.open(encoding="utf-8") as file:
+        with require_regular_file(custom_rcps).open(encoding="utf-8") as file:
             return RCP_Checker("training", ruleset, "bert", verbose=False, rcp_file=file)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(

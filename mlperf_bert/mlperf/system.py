@@ -13,6 +13,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from mlperf_bert.reading import require_regular_file
+
 FIELDS = tuple(
     """
     submitter division status system_name number_of_nodes host_processors_per_node
@@ -98,7 +100,7 @@ def read_overrides(path: Path | None) -> dict[str, object]:
     if path is None:
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(require_regular_file(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: no system description ({error}); give a JSON object") from error
     if not isinstance(content, dict):

@@ -2,7 +2,8 @@
 
 import dataclasses
 import json
-from pathlib import Path
+
+from mlperf_bert.reading import require_regular_file
 
 ACTIVATIONS = ("gelu", "relu", "tanh", "linear")
 
@@ -53,10 +54,14 @@ class BertConfig:
         Raises:
           ValueError: the file is no JSON object, or lacks a key, or has an unknown one.
         """
-        if not Path(path).is_file():
-            raise ValueError(f"{path}: no such file; --bert_config_file takes a bert_config.json")
         try:
-            values = json.loads(Path(path).read_text(encoding="utf-8"))
+            text = require_regular_file(path).read_bytes()
+        except FileNotFoundError as error:
+            raise ValueError(
+                f"{path}: no such file; --bert_config_file takes a bert_config.json"
+            ) from error
+        try:
+            values = json.loads(text)
         except ValueError as error:
             raise ValueError(f"{path}: not JSON ({error})") from error
         if not isinstance(values, dict):
