@@ -4,6 +4,7 @@
 #
 # DATA_DIR=/data  WIKI_DIR=/wiki  OUTPUT_DIR=/output  NUM_GPUS=0  EVAL_FILE=$DATA_DIR/eval_10k
 set -euo pipefail
+unset CDPATH
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
 export TF_XLA_FLAGS=${TF_XLA_FLAGS---tf_xla_auto_jit=2}

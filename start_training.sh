@@ -20,9 +20,10 @@
 #   IMAGE=(mlperf-bert:cpu or :gpu)    BUILD_OPTIONS=(more words for the build)
 #   NAME=(a new one)  SHM_SIZE=1g      STOP_TIMEOUT=300: seconds that a stop waits for the checkpoint
 set -euo pipefail
+unset CDPATH
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
-fail() { echo "start_training.sh: $*" >&2; exit 1; }
+fail() { echo "start_training.sh: ${*//[[:cntrl:]]/?}" >&2; exit 1; }
 
 program=./train_model.sh demo='' detach='' dry_run='' hosts='' flags=()
 for argument in "$@"; do
@@ -36,18 +37,25 @@ for argument in "$@"; do
   esac
 done
 
+answers() { command -v "$1" >/dev/null && { [ "$dry_run" ] || "$1" info >/dev/null 2>&1; }; }
+
 find_engine() {
   local engine
   for engine in docker podman; do
-    if command -v "$engine" >/dev/null && { [ "$dry_run" ] || "$engine" info >/dev/null 2>&1; }; then
-      echo "$engine"; return
-    fi
+    if answers "$engine"; then echo "$engine"; return; fi
   done
   fail "no container engine answers: install docker or podman, or start its daemon; ENGINE=... names another"
 }
-engine=${ENGINE:-$(find_engine)}
+if [ -z "${ENGINE:-}" ]; then
+  engine=$(find_engine)
+elif answers "$ENGINE"; then
+  engine=$ENGINE
+else
+  fail "ENGINE=$ENGINE does not answer: install it, start its daemon, or leave ENGINE out"
+fi
 
 num_gpus=${NUM_GPUS:-$(nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU' || true)}
+[[ $num_gpus =~ ^[0-9]{1,4}$ ]] || fail "NUM_GPUS=$num_gpus: give a number, 0 for the CPU, or leave it out for all"
 accelerator=cpu
 if [ "$num_gpus" -gt 0 ]; then accelerator=gpu; fi
 image=${IMAGE:-mlperf-bert:$accelerator}
@@ -57,17 +65,20 @@ data=${DATA_DIR:-./data} wiki=${WIKI_DIR:-./wiki} output=${OUTPUT_DIR:-./output}
 offer="or see it work without any: ./start_training.sh --demo"
 if [ ! "$demo" ]; then
   [ -d "$data" ] || fail "DATA_DIR=$data: no such folder; name the one with part-* and eval_10k, $offer"
-  compgen -G "$data/*" >/dev/null || fail "DATA_DIR=$data is empty; name the one with part-* and eval_10k, $offer"
+  [ "$(ls -- "$data" 2>/dev/null)" ] || fail "DATA_DIR=$data is empty; name the one with part-* and eval_10k, $offer"
   [ -f "$wiki/bert_config.json" ] || fail "WIKI_DIR=$wiki: no bert_config.json; name the folder with it and tf1_ckpt, $offer"
 fi
+# Absolute without `cd`, which drops a line break at the end.
+for name in data wiki output; do
+  case ${!name} in /*) ;; *) printf -v "$name" %s "$PWD/${!name#./}" ;; esac
+  case ${!name} in
+    *[,\"$'\r\n']*) fail "${!name}: a mount cannot have a comma, quote or line break in its path; use a link without" ;;
+  esac
+done
 mkdir -p "$output" 2>/dev/null || fail "OUTPUT_DIR=$output cannot be made; name a folder that you may write"
 [ -w "$output" ] || fail "OUTPUT_DIR=$output is not writable for you; mend its rights or name another"
 
-mount() { # source target [,readonly]
-  local path; path=$(cd "$1" && pwd)
-  case $path in *[,\"]*) fail "$path: a mount cannot have a comma or quote in its path; use a link without" ;; esac
-  run+=(--mount "type=bind,source=$path,target=$2${3-}")
-}
+mount() { run+=(--mount "type=bind,source=$1,target=$2${3-}"); } # source target [,readonly]
 
 # --- the command ----------------------------------------------------------------------------------------------
 run=("$engine" run --rm --name "${NAME:-mlperf-bert-$(date +%H%M%S)-$$}")

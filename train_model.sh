@@ -13,6 +13,7 @@
 #
 # The other values are those of eight V100 GPUs with 16 GB: batch 24. They have no reference convergence points.
 set -euo pipefail
+unset CDPATH
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
 count_gpus() { if command -v nvidia-smi >/dev/null; then nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU' || true; else echo 0; fi; }

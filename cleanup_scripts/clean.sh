@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Clean-up stage .2 of one file: clean.sh INPUT OUTPUT
 set -euo pipefail
+unset CDPATH
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 exec "$("$here/interpreter.sh")" "$here/clean.py" "$1" "$2"

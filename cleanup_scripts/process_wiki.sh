@@ -7,6 +7,7 @@
 # values: NUM_TEST_ARTICLES=10000 BLOCK_SIZE=26.92 (MB) RESULTS=./results NWORKER=(cores)
 # PUNKT=(nltk's punkt_tab/english) PYTHON=(the checkout's .venv, else python3)
 set -euo pipefail
+unset CDPATH
 
 if [ $# -ne 1 ]; then
   echo "usage: process_wiki.sh 'GLOB'    one argument: quote the glob, as in 'text/??/wiki_??'" >&2

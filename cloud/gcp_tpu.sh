@@ -11,6 +11,7 @@
 #   TPU_NAME, EVAL_TPU_NAME           by default bert-train, bert-eval
 #   TPU_VERSION, EVAL_TPU_VERSION     software of the TPU VMs
 set -euo pipefail
+unset CDPATH
 
 readonly MOUNT=/mnt/bert
 readonly TENSORFLOW=2.20.0 # as requirements-tpu.lock has it
@@ -49,10 +50,11 @@ tpu() { # VERB NAME ARGUMENT...
   run gcloud compute tpus tpu-vm "$verb" "$name" --project="$GCP_PROJECT" --zone="$GCP_ZONE" "$@"
 }
 
-# Whatever ends this script, TPUs that cost money are named.
-tell_what_runs() {
+# Whatever ends this script, its archive goes, and TPUs that cost money are named.
+leave() {
   local code=$? name state
   trap - EXIT
+  if ! "$dry_run" && [[ $scratch ]]; then rm -rf -- "$scratch"; fi
   if "$dry_run" || [[ $action == status ]]; then exit "$code"; fi
   for name in "$TPU_NAME" "$EVAL_TPU_NAME"; do
     if state=$(gcloud compute tpus tpu-vm describe "$name" --project="$GCP_PROJECT" \
@@ -71,7 +73,10 @@ create() {
 }
 
 setup() {
-  local name archive=${TMPDIR:-/tmp}/bert-checkout.tar.gz
+  local name archive
+  scratch=${TMPDIR:-/tmp}/bert-checkout.XXXXXX # what mktemp makes of it nobody can guess
+  "$dry_run" || scratch=$(mktemp -d "$scratch")
+  archive=$scratch/bert-checkout.tar.gz
   run git -C "$root" archive --format=tar.gz --output="$archive" HEAD
   for name in "$TPU_NAME" "$EVAL_TPU_NAME"; do
     run gcloud compute tpus tpu-vm scp "$archive" "$name:bert-checkout.tar.gz" \
@@ -86,7 +91,7 @@ set -e
 sudo apt-get -qq update
 sudo apt-get -qq install --yes nfs-common python3.11-venv
 sudo mkdir -p $MOUNT
-mountpoint -q $MOUNT || sudo mount -t nfs $SHARE $MOUNT
+mountpoint -q $MOUNT || sudo mount -t nfs $(printf %q "$SHARE") $MOUNT
 mkdir -p bert && tar -xzf bert-checkout.tar.gz -C bert && cd bert
 python3.11 -m venv .venv
 .venv/bin/python -m pip install --quiet --no-deps --require-hashes -r requirements-tpu.lock
@@ -124,7 +129,7 @@ delete() { # both are tried, even if one fails
   return "$failed"
 }
 
-action=${1:-} dry_run=false
+action=${1:-} dry_run=false scratch=
 [[ $# -le 2 ]] || usage
 case ${2:-} in
   --dry-run) dry_run=true ;;
@@ -138,11 +143,15 @@ case $action in
   *) usage ;;
 esac
 require "${settings[@]}"
+if [[ $action == setup && $SHARE != [!-]*:/* ]]; then
+  echo "gcp_tpu.sh: SHARE=${SHARE//[[:cntrl:]]/?}: give host:/folder of an NFS share" >&2
+  exit 2
+fi
 "$dry_run" || command -v gcloud >/dev/null || {
   echo "gcp_tpu.sh: no gcloud here; install the Google Cloud CLI, or look with --dry-run" >&2
   exit 2
 }
-trap tell_what_runs EXIT
+trap leave EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 case $action in

@@ -3,7 +3,8 @@
 import json
 import os
 import re
-from pathlib import Path
+
+from mlperf_bert.reading import require_regular_file
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
@@ -45,13 +46,12 @@ def read_object(path: str | os.PathLike) -> dict:
     """The dictionary that a file holds.
 
     Raises:
-      ValueError: it holds no JSON object; the message names the file.
+      ValueError: it is no file, or holds no JSON object; the message names it.
       OSError: there is no such file, or it cannot be read.
     """
-    if not Path(path).is_file():  # a FIFO would be waited for
-        raise FileNotFoundError(f"{path}: no such file")
+    text = require_regular_file(path).read_bytes()
     try:
-        return parse_object(Path(path).read_bytes())
+        return parse_object(text)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 

@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -21,6 +22,25 @@ def open_to_all(folder: Path) -> None:
             parent.chmod(mode | 0o055)
 
 
+def lacking(reason: str) -> NoReturn:
+    """Skips a test for want of a tool or a right; CI has them all, so there it fails."""
+    if os.environ.get("CI"):
+        pytest.fail(f"{reason}; in CI this must not be")
+    pytest.skip(reason)
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    """The two ends of a pseudo-terminal: ours, and the program's."""
+    try:
+        ends = os.openpty()
+    except OSError as error:
+        lacking(f"no pseudo-terminal can be had here: {error}")
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The root of the checkout."""
@@ -34,9 +54,7 @@ def shared() -> Path:
     Elsewhere the test is skipped: each oracle has a twin that needs nothing from outside.
     """
     if not SHARED.is_dir():
-        if os.environ.get("CI"):
-            pytest.fail(f"{SHARED} is missing: in CI the oracles must run")
-        pytest.skip(f"{SHARED} is absent: the recorded reference results are not at hand")
+        lacking(f"{SHARED} is absent: the recorded reference results are not at hand")
     return SHARED
 
 

@@ -115,6 +115,43 @@ def test_a_missing_setting_is_named_and_nothing_runs(recorded, missing):
     assert done.stderr.startswith(f"gcp_tpu.sh: set {missing};")
 
 
+@pytest.mark.parametrize(
+    "share",
+    [
+        "/only/a/folder",
+        "-oexec:/x",
+        "10.0.0.2:folder",
+        "host",
+    ],
+)
+def test_a_share_that_is_none_is_refused(recorded, share):
+    done, told = recorded("cloud/gcp_tpu.sh", "setup", **{**SETTINGS, "SHARE": share})
+    assert done.returncode == 2 and told == []
+    assert done.stderr == f"gcp_tpu.sh: SHARE={share}: give host:/folder of an NFS share\n"
+
+
+@pytest.mark.parametrize("share", ["h:/a b", "h:/a;touch x", "h:/$(touch x)", "h:/a\nb", "h:/*"])
+def test_the_share_is_one_word_on_the_host(recorded, tmp_path, share):
+    _, told = recorded("cloud/gcp_tpu.sh", "setup", **{**SETTINGS, "SHARE": share})
+    [command] = {w.removeprefix("--command=") for words in told for w in words if "nfs" in w}
+    mounting = command[command.index("mountpoint") : command.index("mkdir -p bert")]
+    words = "sudo() { printf '<%s>' \"$@\"; }; mountpoint() { false; }; " + mounting
+    found = subprocess.run(["bash", "-c", words], cwd=tmp_path, capture_output=True, text=True)
+    assert found.stdout == f"<mount><-t><nfs><{share}></mnt/bert>"
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_archive_has_a_new_name_each_time_and_goes(recorded, tmp_path):
+    names = set()
+    for fails in ("nothing", "scp"):
+        given = {**SETTINGS, "TMPDIR": str(tmp_path), "FAIL": fails}
+        done, told = recorded("cloud/gcp_tpu.sh", "setup", **given)
+        assert (done.returncode != 0) == (fails == "scp")
+        names |= {words[words.index("scp") + 1] for words in told if "scp" in words}
+    assert len(names) == 2
+    assert not list(tmp_path.glob("bert-checkout*"))
+
+
 @pytest.mark.parametrize("arguments", [[], ["start"], ["create", "--dry"], ["create", "a", "b"]])
 def test_usage(recorded, arguments):
     done, told = recorded("cloud/gcp_tpu.sh", *arguments, **SETTINGS)

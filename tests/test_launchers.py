@@ -35,8 +35,9 @@ def host(tmp_path, repository):
         engine.write_text(ENGINE)
         engine.chmod(engine.stat().st_mode | stat.S_IXUSR)
 
+    record = folder / "record"
+
     def start(*arguments, **environment) -> subprocess.CompletedProcess:
-        record = folder / "record"
         record.unlink(missing_ok=True)
         environment = {
             "PATH": f"{folder}/bin:{os.environ['PATH']}",
@@ -50,7 +51,7 @@ def host(tmp_path, repository):
         )  # fmt: skip
 
     start.folder = folder
-    start.calls = lambda: (folder / "record").read_text().splitlines()
+    start.calls = lambda: record.read_text().splitlines() if record.exists() else []
     return start
 
 
@@ -129,18 +130,15 @@ def test_the_exit_code_of_the_container_is_passed_on(host):
     assert host(RUN_STATUS="0").returncode == 0
 
 
-def test_no_tty_is_asked_for_without_one_and_one_is_with_one(host, repository):
+def test_no_tty_is_asked_for_without_one_and_one_is_with_one(host, repository, terminal):
     assert "--tty" not in host("--dry-run").stdout
-    script = shutil.which("script")
-    if script is None:
-        pytest.fail("util-linux's `script` is missing: it makes the terminal for this test")
-    command = f"{shlex.quote(str(repository / 'start_training.sh'))} --dry-run"
+    leader, follower = terminal
     environment = {"PATH": f"{host.folder}/bin:{os.environ['PATH']}"}
-    done = subprocess.run(
-        [script, "-qec", command, "/dev/null"],
-        cwd=host.folder, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+    subprocess.run(
+        [repository / "start_training.sh", "--dry-run"],
+        cwd=host.folder, env=environment, stdin=follower, stdout=follower, check=True,
     )  # fmt: skip
-    assert "--tty --interactive" in done.stdout
+    assert b"--tty --interactive" in os.read(leader, 10_000)
 
 
 def test_detach_prints_the_name_and_the_pid_for_tracers(host):
@@ -166,24 +164,93 @@ def test_the_demo_needs_no_data(host):
     assert len([word for word in words if word == "--mount"]) == 1
 
 
-def test_what_is_missing_is_one_line_with_an_offer(host):
-    def refusal(**environment) -> str:
-        done = host(**environment)
-        assert done.returncode == 1
-        [line] = done.stderr.splitlines()
-        return line
+def refusal(host, *arguments, **environment) -> str:
+    """The one line with which start_training.sh refuses."""
+    done = host(*arguments, **environment)
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert "<run>" not in "".join(host.calls())
+    return line
 
-    assert "DATA_DIR=/nowhere: no such folder" in refusal(DATA_DIR="/nowhere")
-    assert "./start_training.sh --demo" in refusal(DATA_DIR="/nowhere")
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"DATA_DIR": "/nowhere"}, "DATA_DIR=/nowhere: no such folder"),
+        ({"DATA_DIR": "/nowhere"}, "./start_training.sh --demo"),
+        ({"DATA_DIR": "empty"}, "DATA_DIR=empty is empty"),
+        ({"WIKI_DIR": "data"}, "WIKI_DIR=data: no bert_config.json"),
+        ({"OUTPUT_DIR": "/proc/none"}, "cannot be made"),
+        ({"OUTPUT_DIR": "a,b"}, "cannot have a comma"),
+        ({"OUTPUT_DIR": "a\n"}, "a?: a mount cannot have a comma, quote or line break"),
+        ({"OUTPUT_DIR": "a\nb"}, "a?b: a mount cannot have a comma, quote or line break"),
+        ({"OUTPUT_DIR": 'a"'}, "cannot have a comma, quote"),
+        ({"NUM_GPUS": "abc"}, "NUM_GPUS=abc: give a number, 0 for the CPU, or leave it out"),
+        ({"NUM_GPUS": "-1"}, "NUM_GPUS=-1: give a number"),
+        ({"NUM_GPUS": "1.5"}, "NUM_GPUS=1.5: give a number"),
+        ({"NUM_GPUS": "9" * 30}, "NUM_GPUS=999"),
+        ({"NUM_GPUS": "a[$(touch x)]"}, "NUM_GPUS=a[$(touch x)]: give a number"),
+        ({"NUM_GPUS": "1\n\x1b[2J"}, "NUM_GPUS=1??[2J: give a number"),
+        ({"ENGINE": "no-engine"}, "ENGINE=no-engine does not answer: install it"),
+        ({"ENGINE": "/no/docker"}, "ENGINE=/no/docker does not answer"),
+        ({"ENGINE": "silent"}, "ENGINE=silent does not answer"),
+    ],
+)
+def test_a_mistake_is_one_line(host, environment, message):
     (host.folder / "empty").mkdir()
-    assert "DATA_DIR=empty is empty" in refusal(DATA_DIR="empty")
-    assert "WIKI_DIR=data: no bert_config.json" in refusal(WIKI_DIR="data")
-    assert "cannot be made" in refusal(OUTPUT_DIR="/proc/none")
-    (host.folder / "a,b").mkdir()
-    assert "cannot have a comma" in refusal(OUTPUT_DIR="a,b")
+    silent = host.folder / "bin" / "silent"
+    silent.write_text("#!/bin/sh\nexit 1\n")
+    silent.chmod(0o755)
+    assert message in refusal(host, **environment)
+    assert not list(host.folder.glob("[ax]*"))
+
+
+def test_no_engine_is_one_line(host):
     for name in ("docker", "podman"):
         (host.folder / "bin" / name).write_text("#!/bin/sh\nexit 1\n")
-    assert "no container engine answers" in refusal()
+    done = host()
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert "no container engine answers" in line
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "[abc]", "*", "back\\slash", "-dash", "-", "$(touch x)", "\x1b[1m", "é"]
+)
+def test_folders_may_have_any_name_that_an_engine_takes(host, name):
+    for kind in ("data", "wiki"):
+        (host.folder / f"{kind}-{name}").mkdir()
+        shutil.copytree(host.folder / kind, host.folder / name / kind)
+    given = {"DATA_DIR": f"{name}/data", "WIKI_DIR": f"{name}/wiki", "OUTPUT_DIR": name}
+    done = host(**given)
+    assert done.returncode == 0, done.stderr
+    mounts = re.findall(r"source=(.*?),target=(/\w+)", host.calls()[-1])
+    expected = {"/data": f"/{name}/data", "/wiki": f"/{name}/wiki", "/output": f"/{name}"}
+    assert {t: s.removeprefix(str(host.folder)) for s, t in mounts} == expected
+    assert not (host.folder / "x").exists()
+
+
+def test_cdpath_leads_nowhere_else(host, repository, tmp_path):
+    """Exported, it makes `cd data` go to, and print, a folder of that name somewhere else."""
+    other = tmp_path / "other"
+    for name in ("data", "wiki", "output", repository.name, "cleanup_scripts", "tracing"):
+        (other / name).mkdir(parents=True)
+    given = {"DATA_DIR": "data", "WIKI_DIR": "wiki", "OUTPUT_DIR": "output"}
+    words = shlex.split(host("--dry-run", **given, CDPATH=str(other)).stdout)
+    assert words[: words.index("--env")] == expected_run(host)[: words.index("--env")]
+
+
+@pytest.mark.parametrize(
+    "script", ["cleanup_scripts/download_and_uncompress.sh", "tracing/trace.sh"]
+)
+def test_scripts_find_their_own_folder_whatever_cdpath_says(repository, tmp_path, script):
+    (tmp_path / "cleanup_scripts").mkdir()
+    (tmp_path / "tracing").mkdir()
+    done = subprocess.run(
+        ["bash", script, "--help"],
+        cwd=repository, env={**os.environ, "CDPATH": str(tmp_path)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0 and "usage" in done.stdout, done.stderr
 
 
 def train(repository, script, tmp_path, *flags, **environment) -> list[str]:

@@ -7,6 +7,7 @@
 #
 # tracing/README.md tells what is recorded and how to read it.
 set -euo pipefail
+unset CDPATH
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 python=${PYTHON:-$here/.venv/bin/python}
 [ -x "$python" ] || python=python3

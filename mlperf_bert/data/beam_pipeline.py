@@ -21,6 +21,7 @@ from mlperf_bert.data import manifest
 from mlperf_bert.data.dataset import DatasetConfig, make_part, open_manifest
 from mlperf_bert.data.manifest import Manifest, Part
 from mlperf_bert.data.tokenization import Tokenizer
+from mlperf_bert.reading import require_regular_file
 
 _OUTCOME = ".outcome.json"
 
@@ -71,7 +72,7 @@ class _MakePart(beam.DoFn):
 
     def __init__(self, folder: str, config: DatasetConfig):
         self._folder, self._config = folder, config
-        self._vocabulary = Path(config.vocab_file).read_bytes()
+        self._vocabulary = require_regular_file(config.vocab_file).read_bytes()
 
     def setup(self):
         self._scratch = Path(tempfile.mkdtemp())

@@ -10,6 +10,7 @@ import zstandard
 
 from mlperf_bert import json_text
 from mlperf_bert.data.segmentation import SentenceSplitter, load_splitter
+from mlperf_bert.reading import require_regular_file
 from mlperf_bert.writing import written_beside
 
 SUFFIXES = (".jsonl", ".jsonl.zst")
@@ -25,21 +26,20 @@ def read_texts(path: str) -> Iterator[str]:
     """The text of every document; blank lines of the file are skipped.
 
     Raises:
-      ValueError: no such file, damaged compression, or a line, told by number, that is no document.
+      ValueError: no such file, no regular one, damaged compression, or a line, told by number,
+        that is no document.
     """
     number = 0
     try:
-        for number, line in enumerate(_lines(path), 1):  # noqa: B007 - used in messages
+        for number, line in enumerate(_lines(path), 1):
             if line.strip():
-                yield _text_of(line)
+                yield _text_of(line, f"{path}: line {number}")
     except FileNotFoundError as error:
         raise ValueError(f"{path}: no such file") from error
     except (zstandard.ZstdError, EOFError) as error:
         raise ValueError(
             f"{path}: damaged behind line {number} ({error}); fetch the file anew"
         ) from error
-    except ValueError as error:
-        raise ValueError(f"{path}: line {number}: {error}") from error
 
 
 def write_sentences(input_path: str, output_path: str, punkt: Path) -> None:
@@ -62,7 +62,7 @@ def write_sentences(input_path: str, output_path: str, punkt: Path) -> None:
 def _lines(path: str) -> Iterator[bytes]:
     """The lines without their ends."""
     tail = b""
-    with Path(path).open("rb") as file:
+    with require_regular_file(path).open("rb") as file:
         chunks = iter(lambda: file.read(_CHUNK_BYTES), b"")
         for chunk in _decompressed(chunks) if path.endswith(".zst") else chunks:
             *lines, tail = (tail + chunk).split(b"\n")
@@ -84,14 +84,14 @@ def _decompressed(chunks: Iterable[bytes]) -> Iterator[bytes]:
         raise EOFError("it is cut off")
 
 
-def _text_of(line: bytes) -> str:
+def _text_of(line: bytes, where: str) -> str:
     try:
         document = json_text.parse(line)
     except ValueError as error:
-        raise ValueError(f"{error}; mend or remove the line") from error
+        raise ValueError(f"{where}: {error}; mend or remove the line") from error
     text = document.get("text") if isinstance(document, dict) else None
     if not isinstance(text, str):
-        raise ValueError('expected an object {"text": "..."}; mend or remove the line')
+        raise ValueError(f'{where}: expected an object {{"text": "..."}}; mend or remove the line')
     return text
 
 

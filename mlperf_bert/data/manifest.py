@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mlperf_bert import json_text
 from mlperf_bert.data import records
+from mlperf_bert.reading import require_regular_file
 from mlperf_bert.writing import written_beside
 
 NAME = "manifest.json"
@@ -86,11 +87,7 @@ def load(folder: Path) -> Manifest | None:
       ValueError: the file is no manifest.
     """
     path = folder / NAME
-    if not path.exists():
-        return None
-    if not path.is_file():
-        raise ValueError(f"{path}: no manifest, for it is no file; remove it")
-    return parse(path.read_bytes(), str(path))
+    return parse(require_regular_file(path).read_bytes(), str(path)) if path.exists() else None
 
 
 def parse(text: bytes, path: str) -> Manifest:
@@ -217,5 +214,5 @@ def _check_published_text(path: Path) -> list[str]:
 
 def digest(path: Path, algorithm: str) -> str:
     """The digest of a file, in hexadecimal."""
-    with path.open("rb") as file:
+    with require_regular_file(path).open("rb") as file:
         return hashlib.file_digest(file, algorithm).hexdigest()

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from mlperf_bert.data.stages import lines_of, read_text
+from mlperf_bert.reading import require_regular_file
 from mlperf_bert.writing import written_beside
 
 # nltk's package punkt_tab, folder english: the same tables as the reference's english.pickle.
@@ -263,7 +264,7 @@ def warn_if_not_published(folder: Path) -> None:
     other = [
         name
         for name, expected in PUBLISHED_SHA256.items()
-        if hashlib.sha256((folder / name).read_bytes()).hexdigest() != expected
+        if hashlib.sha256(require_regular_file(folder / name).read_bytes()).hexdigest() != expected
     ]
     if other:
         print(
@@ -308,7 +309,7 @@ def write_tables(tables: PunktTables, folder: Path) -> None:
 
 
 def _rows(path: Path) -> list[list[str]]:
-    lines = path.read_bytes().decode().split("\n")
+    lines = require_regular_file(path).read_bytes().decode().split("\n")
     return [line.split("\t") for line in lines if line]
 
 

@@ -9,6 +9,7 @@ import hashlib
 import random
 from pathlib import Path
 
+from mlperf_bert.reading import require_regular_file
 from mlperf_bert.writing import written_beside
 
 SEED_STEP = 13
@@ -47,20 +48,25 @@ def write_stage_4(
     """Stage .4 of one file; returns its test articles.
 
     Raises:
-      ValueError: no such file, bytes that are not UTF-8, or too few articles.
+      ValueError: no such file, no regular one, bytes that are not UTF-8, or too few articles.
     """
+    text = _read(input_path)
     try:
-        text = Path(input_path).read_bytes().decode()
         train, test = separate(text, num_test_articles, seed)
-    except FileNotFoundError as error:
-        raise ValueError(f"{input_path}: no such file; run the stage before this one") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{input_path}: byte {error.start} is not UTF-8") from error
     except ValueError as error:
         raise ValueError(f"{input_path}: {error}") from error
     with written_beside(output_path) as output:
         output.write("".join(f"{article}\n\n" for article in train).encode())
     return test
+
+
+def _read(path: str) -> str:
+    try:
+        return require_regular_file(path).read_bytes().decode()
+    except FileNotFoundError as error:
+        raise ValueError(f"{path}: no such file; run the stage before this one") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: byte {error.start} is not UTF-8") from error
 
 
 def write_test_set(articles: list[str], prefix: str) -> None:

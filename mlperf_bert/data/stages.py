@@ -4,9 +4,9 @@ import concurrent.futures
 import glob
 import os
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from mlperf_bert.progress import Progress
+from mlperf_bert.reading import require_regular_file
 
 
 def input_files(pattern: str) -> list[str]:
@@ -25,10 +25,10 @@ def read_text(path: str, *, encoding: str = "utf-8") -> str:
     """A file's text with every line end, \\r and \\r\\n too, as \\n.
 
     Raises:
-      ValueError: no such file, or bytes that are not UTF-8.
+      ValueError: no such file, no regular one, or bytes that are not UTF-8.
     """
     try:
-        text = Path(path).read_bytes().decode(encoding)
+        text = require_regular_file(path).read_bytes().decode(encoding)
     except FileNotFoundError as error:
         raise ValueError(f"{path}: no such file; run the stage before this one first") from error
     except UnicodeDecodeError as error:
@@ -45,17 +45,25 @@ def lines_of(text: str) -> list[str]:
     return [line + "\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
 
 
+def _workers(number: int) -> concurrent.futures.Executor:
+    """So many processes, or one thread where /dev/shm, which processes need, is not writable."""
+    try:
+        return concurrent.futures.ProcessPoolExecutor(number)
+    except OSError:
+        return concurrent.futures.ThreadPoolExecutor(1)
+
+
 def run(
     function: Callable, jobs: Iterable[tuple], *, num_workers: int, description: str
 ) -> list[object]:
-    """Calls `function(*job)` for every job, in processes; returns the results in order.
+    """Calls `function(*job)` for every job, in workers; returns the results in order.
 
     Raises:
       whatever the first failing call raises; calls not yet begun are dropped.
     """
     jobs = list(jobs)
     with (
-        concurrent.futures.ProcessPoolExecutor(min(num_workers, len(jobs))) as pool,
+        _workers(min(num_workers, len(jobs))) as pool,
         Progress(total=len(jobs), unit="files", description=description) as progress,
     ):
         futures = [pool.submit(function, *job) for job in jobs]

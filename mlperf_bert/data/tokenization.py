@@ -7,11 +7,11 @@ of more than 200 characters is unknown. Characters are what Python 3.7 takes the
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
 from mlperf_bert.data import unicode11
+from mlperf_bert.reading import require_regular_file
 
 MAX_CHARS_PER_WORD = 200
 SPECIAL_TOKENS = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -37,11 +37,12 @@ def read_vocabulary(path: str) -> dict[str, int]:
     """Token -> id, in the order of the file; a token that stands twice keeps its first id.
 
     Raises:
-      ValueError: no such file, not UTF-8, or a special token is missing.
+      ValueError: no such file, no regular one, not UTF-8, or a special token is missing.
     """
-    if not Path(path).is_file():
-        raise ValueError(f"{path}: no such file; --vocab_file takes a vocab.txt")
-    text = _read(path)
+    try:
+        text = _read(path)
+    except FileNotFoundError as error:
+        raise ValueError(f"{path}: no such file; --vocab_file takes a vocab.txt") from error
     vocabulary: dict[str, int] = {}
     for line in text.split("\n")[: -1 if text.endswith("\n") else None]:
         vocabulary.setdefault(line.strip(), len(vocabulary))
@@ -144,7 +145,7 @@ def _split_at_punctuation(word: str) -> list[str]:
 def _read(path: str) -> str:
     """A file's text. Quirk: TensorFlow's line reader, which the reference uses, drops every \\r."""
     try:
-        return Path(path).read_bytes().decode().replace("\r", "")
+        return require_regular_file(path).read_bytes().decode().replace("\r", "")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: byte {error.start} is not UTF-8; make the file anew") from error
 

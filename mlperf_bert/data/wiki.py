@@ -7,6 +7,7 @@ text rules. The order of the rules matters, and so do their oddities.
 import re
 
 from mlperf_bert.data.stages import lines_of, read_text
+from mlperf_bert.reading import require_regular_file
 from mlperf_bert.writing import written_beside
 
 
@@ -58,8 +59,8 @@ def write_stage_1(input_path: str, output_path: str) -> None:
 
 def write_stage_2(input_path: str, output_path: str) -> None:
     """Stage .2 from file to file."""
-    with open(input_path, "rb") as file:  # noqa: PTH123 - sed keeps \r: no newline translation
-        text = file.read().decode("utf-8", "surrogateescape")
+    # Bytes: sed keeps \r.
+    text = require_regular_file(input_path).read_bytes().decode("utf-8", "surrogateescape")
     try:
         cleaned = apply_rules(text)
     except ValueError as error:

@@ -14,6 +14,7 @@ Exit codes: 0 everything passed, 1 something did not (said in one line), 75 inte
 
 import argparse
 import json
+import reprlib
 import shlex
 import signal
 import subprocess
@@ -38,6 +39,7 @@ LOG_NAME = "bert.log"
 OFFLINE_LOG_NAME = "bert.offline.log"
 RECORD_NAME = "campaign.json"
 MAX_FAILED_RUNS = 1
+MAX_NAME_BYTES = 100  # longer names are made of these; a file system takes 255
 
 # What the campaign gives to every run itself.
 _OWN_FLAGS = ("output_dir", "seed", "submission_org", "submission_platform", "submission_status")
@@ -69,11 +71,7 @@ class Campaign:
 
     def __post_init__(self) -> None:
         for name in ("org", "system"):
-            value = getattr(self, name)
-            if not value or value.startswith(".") or set(value) & set("/ "):
-                raise ValueError(
-                    f"--{name}={value!r} names folders: no space or slash, no dot in front"
-                )
+            _require_name(name, getattr(self, name))
         if self.offline_eval_input_file and _names_of(self.flags) & {"eval_input_file"}:
             raise ValueError(
                 "--offline_eval_input_file evaluates after training: leave --eval_input_file out"
@@ -118,6 +116,20 @@ class Campaign:
         evaluation = [*self.command, *self.flags, f"--output_dir={output_dir}"]
         evaluation += ["--nodo_train", "--do_eval", f"--input_file={self.offline_eval_input_file}"]
         return [training, evaluation]
+
+
+def _require_name(flag: str, value: str) -> None:
+    """Folders, files and options are made of the names of a campaign.
+
+    Raises:
+      ValueError: the name does not fit.
+    """
+    fits = value.isprintable() and not set(value) & set("/ ")
+    if not fits or value[:1] in ("", ".", "-") or len(value.encode()) > MAX_NAME_BYTES:
+        raise ValueError(
+            f"--{flag}={reprlib.repr(value)} names folders: give 1 to {MAX_NAME_BYTES} bytes "
+            "without space, slash or control character, no dot or dash in front"
+        )
 
 
 def _names_of(flags: Sequence[str]) -> set[str]:
@@ -255,18 +267,22 @@ def _missing_commands(campaign: Campaign, output_dir: Path) -> list[list[str]]:
 
 
 def _call(command: Sequence[str]) -> int:
-    """Run a command; the first SIGTERM or SIGINT is handed on to it, and it is waited for."""
-    with subprocess.Popen(command, start_new_session=True) as child:
+    """Run a command; SIGTERM and SIGINT are handed on to it, and it is waited for."""
+    child, early = None, []
 
-        def hand_on(signal_number: int, frame: object) -> None:
-            child.send_signal(signal_number)
+    def hand_on(signal_number: int, frame: object) -> None:
+        child.send_signal(signal_number) if child else early.append(signal_number)
 
-        previous = {s: signal.signal(s, hand_on) for s in (signal.SIGTERM, signal.SIGINT)}
-        try:
+    # Before the command starts: a signal must not come between.
+    previous = {s: signal.signal(s, hand_on) for s in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with subprocess.Popen(command, start_new_session=True) as child:
+            for signal_number in early:
+                child.send_signal(signal_number)
             return child.wait()
-        finally:
-            for signal_number, handler in previous.items():
-                signal.signal(signal_number, handler)
+    finally:
+        for signal_number, handler in previous.items():
+            signal.signal(signal_number, handler)
 
 
 def division_of(runs: Sequence[RunResult]) -> str:

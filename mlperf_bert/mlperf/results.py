@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mlperf_bert import json_text
 from mlperf_bert.mlperf.rules import NUM_EVAL_SAMPLES, NUM_RUNS_PER_RESULT
+from mlperf_bert.reading import require_regular_file
 
 _TOKEN = ":::MLLOG "
 _PHASES = {
@@ -120,9 +121,10 @@ def read_records(path: Path) -> list[Record]:
     Raises:
       ValueError: no line of the file is of a log, or a line is cut or damaged.
     """
+    text = require_regular_file(path).read_text(encoding="latin-1")
     records = []
     # Not splitlines: read as Latin-1, letters of UTF-8 look like further ends of lines to it.
-    for number, line in enumerate(path.read_text(encoding="latin-1").split("\n"), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         _, token, text = line.partition(_TOKEN)
         if not token:
             continue

@@ -1,7 +1,6 @@
 """The architecture, as `bert_config.json` states it."""
 
 import dataclasses
-from pathlib import Path
 
 from mlperf_bert import json_text
 
@@ -57,9 +56,12 @@ class BertConfig:
         Raises:
           ValueError: the file is no JSON object, or lacks a key, or has an unknown one.
         """
-        if not Path(path).is_file():
-            raise ValueError(f"{path}: no such file; --bert_config_file takes a bert_config.json")
-        values = json_text.read_object(path)
+        try:
+            values = json_text.read_object(path)
+        except FileNotFoundError as error:
+            raise ValueError(
+                f"{path}: no such file; --bert_config_file takes a bert_config.json"
+            ) from error
         known = {field.name for field in dataclasses.fields(cls)}
         if unknown := sorted(values.keys() - known):
             raise ValueError(f"{path}: unknown keys {unknown}; remove them or mend their spelling")

@@ -8,11 +8,13 @@ generated text, which needs nothing from outside.
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from nltk.tokenize.punkt import PunktParameters
 
 from mlperf_bert.data import gathering, segmentation, separation, stages, wiki
@@ -161,6 +163,51 @@ def test_bad_input_is_one_line_and_leaves_no_output(repository, tmp_path):
     assert "wiki_00.4: no such file" in line
     made = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert made == {"wiki_00", "wiki_00.1", "wiki_00.2", "wiki_00.3"}
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: Path(path).symlink_to("/dev/zero")])
+@pytest.mark.parametrize(
+    ("name", "script_name", "options"),
+    [
+        ("wiki_00", "cleanup_file.py", []),
+        ("wiki_00.1", "clean.py", []),
+        ("wiki_00.2", "do_sentence_segmentation.py", ["--punkt={folder}/punkt"]),
+        ("wiki_00.3", "seperate_test_set.py", ["--test_output={folder}/eval"]),
+        ("wiki_00.4", "do_gather.py", ["--input_suffix=.4", "--out_dir={folder}/out"]),
+        ("wiki_00.jsonl", "do_sentence_segmentation.py", ["--punkt={folder}/punkt"]),
+        ("wiki_00", "train_punkt.py", ["--out_dir={folder}/tables"]),
+    ],
+)
+def test_a_fifo_or_device_is_refused_and_not_waited_for(
+    repository, tmp_path, make, name, script_name, options
+):
+    (tmp_path / "punkt").mkdir()
+    for table in segmentation.PUBLISHED_SHA256:
+        (tmp_path / "punkt" / table).touch()
+    for suffix in ("", ".1", ".2", ".3", ".4"):
+        (tmp_path / f"wiki_00{suffix}").touch()
+    (tmp_path / name).unlink(missing_ok=True)
+    make(tmp_path / name)
+    pattern = "wiki_00.jsonl" if name.endswith("jsonl") else "wiki_0[0]"
+    given = [option.format(folder=tmp_path) for option in options]
+    command = [sys.executable, repository / "cleanup_scripts" / script_name]
+    command += [f"--data={tmp_path}/{pattern}", *given]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    line = done.stderr.splitlines()[-1]  # a note about the tables may stand before it
+    assert re.match(rf"{script_name}: .*/{name}: a (FIFO|device); give a regular file", line)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_without_worker_processes_a_stage_still_runs(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError("semaphores cannot be had")
+
+    monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", refuse)
+    (tmp_path / "wiki_00").write_text("<doc>\ntitle\nText\n</doc>\n")
+    jobs = [(str(tmp_path / "wiki_00"), str(tmp_path / f"{n}.1")) for n in range(3)]
+    stages.run(wiki.write_stage_1, jobs, num_workers=2, description="drop tags")
+    assert [(tmp_path / f"{n}.1").read_text() for n in range(3)] == ["\nText\n"] * 3
 
 
 def test_a_full_disk_leaves_nothing_half_written(repository, tmp_path, small_disk):

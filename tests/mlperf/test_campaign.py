@@ -6,6 +6,7 @@ The official tools are the real ones; demo/campaign.py is the same with real tra
 import json
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 import threading
@@ -142,6 +143,16 @@ time.sleep(60)
     assert signal.getsignal(number) is before
 
 
+def test_a_signal_that_comes_before_the_run_is_not_lost(monkeypatch):
+    class Slow(subprocess.Popen):
+        def __init__(self, *arguments, **options):
+            signal.raise_signal(signal.SIGTERM)
+            super().__init__(*arguments, **options)
+
+    monkeypatch.setattr(campaign.subprocess, "Popen", Slow)
+    assert campaign._call(["sleep", "60"]) == -signal.SIGTERM
+
+
 def test_one_failed_run_counts_as_the_slowest(make):
     verdict = run(make({"2": "fails"}))
     assert [result.succeeded for result in verdict.runs].count(False) == 1
@@ -262,7 +273,16 @@ def test_another_campaign_in_the_folder_is_refused(make, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"org": "a b"}, "--org='a b' names folders"),
+        ({"org": "a b"}, "--org='a b' names folders: give 1 to 100 bytes without space, slash"),
+        ({"org": ""}, "--org='' names folders"),
+        ({"org": "a/b"}, "--org='a/b' names folders"),
+        ({"org": ".."}, "--org='..' names folders"),
+        ({"system": "a\nb"}, r"--system='a\\nb' names folders"),
+        ({"system": "a\x1b[1mb"}, r"--system='a\\x1b\[1mb' names folders"),
+        ({"system": "a\udcffb"}, r"--system='a\\udcffb' names folders"),
+        ({"org": "--runs"}, "--org='--runs' names folders"),
+        ({"system": "x" * 300}, r"--system='x+\.\.\.x+' names folders"),
+        ({"system": "é" * 51}, r"--system='é+\.\.\.é+' names folders"),
         ({"num_runs": 0}, "--runs=0: at least 1"),
         ({"flags": ()}, "give the flags of run_pretraining.py after --"),
         ({"flags": ("--seed=1",)}, "--seed is given by the campaign to every run"),

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tracing import bpftrace
+from tests.tracing.conftest import require
+from tracing import backends, bpftrace
 
 RECORDED = Path(__file__).parent / "recorded_bpftrace.txt"
 NEW_KERNEL = frozenset(tracepoint for a in bpftrace.ALTERNATIVES.values() for _, tracepoint, _ in a)
@@ -145,13 +146,8 @@ def test_probes_that_a_kernel_lacks_are_left_out():
 @pytest.fixture
 def events():
     """The tracepoints of this kernel, where bpftrace can use them."""
-    found = bpftrace.tracepoints()
-    reason = bpftrace.missing(
-        is_root=os.geteuid() == 0, version_text=bpftrace.installed_version(), events=found
-    )
-    if reason:
-        pytest.skip(f"bpftrace cannot run here: {reason}")
-    return found
+    require(backends.BPFTRACE)
+    return bpftrace.tracepoints()
 
 
 @pytest.mark.parametrize("program", sorted(p.name for p in bpftrace.PROGRAMS.glob("*.bt")))

@@ -20,11 +20,11 @@ from tests.tracing.conftest import (
     require,
     trace,
 )
-from tracing import backends, tables
+from tracing import backends, processes, tables
 
 FILE_BYTES = example.NUM_RECORDS * (example.RECORD_BYTES + 16)
 
-STRACE = ["--backend=strace"]  # where the backend does not matter: it begins the soonest
+STRACE = ["--backend=strace"]
 
 
 # --- what is recorded ---------------------------------------------------------------------------
@@ -192,8 +192,17 @@ def test_what_was_used_and_lost_is_printed(traced):
 
 def test_nothing_is_left_mounted_or_running(traced):
     assert str(traced.folder) not in Path("/proc/mounts").read_text()
-    running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
-    assert str(traced.folder.parent) not in running
+    running = [command for pid in processes.all_pids() if (command := command_of(pid))]
+    assert any(sys.executable in command for command in running)
+    assert not [command for command in running if str(traced.folder.parent) in command]
+
+
+def command_of(pid: int) -> str:
+    """The command line of a process; nothing of one that ended meanwhile."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 # --- ends of all kinds --------------------------------------------------------------------------
@@ -240,7 +249,7 @@ def test_a_signal_ends_training_and_tracer_in_order(tmp_path, training_folder, b
     assert (training_folder / "model.ckpt-3.index").exists()
 
 
-def test_ctrl_c_on_a_terminal_reaches_the_training_once(tmp_path, training_folder):
+def test_ctrl_c_on_a_terminal_reaches_the_training_once(tmp_path, training_folder, terminal):
     """The terminal signals the whole group: a second signal by the tracer would be a hard stop."""
     require(backends.STRACE)
     counting = tmp_path / "counting.py"
@@ -255,7 +264,7 @@ def test_ctrl_c_on_a_terminal_reaches_the_training_once(tmp_path, training_folde
         "sys.exit(10 + len(came))\n"
     )
     command = command_line(tmp_path / "trace", sys.executable, counting, options=STRACE)
-    leader, follower = os.openpty()
+    leader, follower = terminal
     process = subprocess.Popen(
         command, stdin=follower, stderr=subprocess.PIPE, text=True, env=environment(),
         start_new_session=True, preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),
@@ -263,16 +272,14 @@ def test_ctrl_c_on_a_terminal_reaches_the_training_once(tmp_path, training_folde
     wait_for(training_folder / "is_running", process)
     os.write(leader, b"\x03")
     _, lines = process.communicate(timeout=60)
-    os.close(leader)
-    os.close(follower)
     assert process.returncode == 11, lines
 
 
-def test_a_failed_run_is_closed_cleanly(tmp_path, training_folder):
+def test_a_failed_run_is_closed_cleanly(tmp_path, training_folder, soonest):
     found = trace(
         tmp_path / "trace",
         *example_command(training_folder, "--fail"),
-        options=STRACE,
+        options=soonest,
     )
     assert found.done.returncode == 1
     assert "the loss is nan" in found.done.stderr
@@ -292,27 +299,35 @@ def test_a_killed_run_leaves_spans_open_to_the_end(tmp_path, training_folder):
     assert closed == {"init": True, "run": False, "block": False}
 
 
-def test_a_resumed_run_shows_only_its_own_events(tmp_path, training_folder):
+def test_a_resumed_run_shows_only_its_own_events(tmp_path, training_folder, soonest):
     subprocess.run(example_command(training_folder), check=True)
     words = example_command(training_folder, "--log=bert.1.log")
-    found = trace(tmp_path / "second", *words, options=STRACE)
+    found = trace(tmp_path / "second", *words, options=soonest)
     events = tables.read_table(found.folder, "mllog")
     assert (events["key"] == "run_start").sum() == 1
     assert [p["name"] for p in found.summary["phases"]] == ["init", "run", "block", "checkpoint"]
 
 
-def test_a_command_that_ends_at_once(tmp_path):
-    found = trace(tmp_path / "trace", "false", options=STRACE)
+@pytest.mark.parametrize(
+    ("backend", "told"),
+    [
+        (backends.STRACE, "TFRecords read"),
+        (backends.PROC, "single calls were not recorded"),
+    ],
+)
+def test_a_command_that_ends_at_once(tmp_path, backend, told):
+    require(backend)
+    found = trace(tmp_path / "trace", "false", options=[f"--backend={backend}"])
     assert found.done.returncode == 1
     assert found.summary["exit_code"] == 1
-    assert "TFRecords read" in (found.folder / "summary.html").read_text()
+    assert told in (found.folder / "summary.html").read_text()
 
 
-def test_two_traces_at_once(tmp_path, training_folder):
-    other = start(tmp_path / "first", training_folder, *STRACE)
-    second = trace(tmp_path / "second", "true", options=STRACE)
+def test_two_traces_at_once(tmp_path, training_folder, soonest):
+    other = start(tmp_path / "first", training_folder, *soonest)
+    second = trace(tmp_path / "second", "true", options=soonest)
     assert second.done.returncode == 0, second.done.stderr
-    again = trace(tmp_path / "first", "true", options=STRACE)
+    again = trace(tmp_path / "first", "true", options=soonest)
     assert again.done.returncode == 1
     assert "first is there already: name another folder" in again.done.stderr
     other.send_signal(signal.SIGINT)
@@ -450,9 +465,9 @@ def test_under_sudo_the_command_and_the_files_are_the_users(tmp_path):
         assert {path.stat().st_uid for path in [output, *output.rglob("*")]} == {65534}
 
 
-def test_a_full_disk_costs_the_trace_and_not_the_training(small_disk, training_folder):
+def test_a_full_disk_costs_the_trace_and_not_the_training(small_disk, training_folder, soonest):
     disk = small_disk(200)
-    found = trace(disk / "trace", *example_command(training_folder), options=STRACE)
+    found = trace(disk / "trace", *example_command(training_folder), options=soonest)
     assert found.done.returncode == 1
     assert (training_folder / "model.ckpt-3.index").exists()
     last = found.done.stderr.strip().splitlines()[-1]
@@ -460,9 +475,9 @@ def test_a_full_disk_costs_the_trace_and_not_the_training(small_disk, training_f
     assert not list((disk / "trace").glob("*.unfinished"))
 
 
-def test_a_trace_is_finished_later(tmp_path, training_folder):
+def test_a_trace_is_finished_later(tmp_path, training_folder, soonest):
     first = trace(
-        tmp_path / "trace", *example_command(training_folder), options=["--keep_raw", *STRACE]
+        tmp_path / "trace", *example_command(training_folder), options=["--keep_raw", *soonest]
     )
     before = first.summary
     (tmp_path / "trace" / "summary.json").unlink()

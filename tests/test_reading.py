@@ -1,0 +1,67 @@
+"""What is no regular file is refused wherever an input is opened."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from mlperf_bert.data import manifest, segmentation, tokenization
+from mlperf_bert.data.documents import read_texts
+from mlperf_bert.mlperf import convergence, results, system
+from mlperf_bert.model.config import BertConfig
+from mlperf_bert.reading import require_regular_file
+
+
+def bind(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (os.mkfifo, "a FIFO"),
+        (Path.mkdir, "a folder"),
+        (bind, "a socket"),
+        (lambda path: path.symlink_to("/dev/zero"), "a device"),
+    ],
+)
+def test_what_is_no_regular_file_is_named(tmp_path, monkeypatch, make, kind):
+    monkeypatch.chdir(tmp_path)  # the path of a socket must be short
+    make(Path("input"))
+    Path("link").symlink_to("input")
+    for path in ("input", Path("link")):
+        with pytest.raises(ValueError, match=rf"^{path}: {kind}; give a regular file"):
+            require_regular_file(path)
+
+
+def test_a_file_may_be_behind_a_link(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("file")
+    assert require_regular_file(str(tmp_path / "link")) == tmp_path / "link"
+    with pytest.raises(FileNotFoundError):
+        require_regular_file(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        tokenization.read_vocabulary,
+        lambda path: tokenization.read_documents([path], None),
+        lambda path: list(read_texts(path)),
+        BertConfig.from_json_file,
+        lambda path: manifest.load(Path(path).parent),
+        lambda path: segmentation.warn_if_not_published(Path(path).parent),
+        lambda path: segmentation.load_splitter(Path(path).parent),
+        lambda path: results.read_records(Path(path)),
+        lambda path: system.read_overrides(Path(path)),
+        lambda path: convergence.reference_points(custom_rcps=Path(path)),
+    ],
+)
+def test_every_reader_asks(tmp_path, read):
+    """A device that ends at once: a reader that does not ask fails here and does not hang."""
+    for name in ("input", manifest.NAME, *segmentation.PUBLISHED_SHA256):
+        (tmp_path / name).symlink_to("/dev/null")
+    with pytest.raises(ValueError, match="a device; give a regular file"):
+        read(str(tmp_path / "input"))
