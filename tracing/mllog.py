@@ -46,6 +46,8 @@ def event_rows(path: str | Path, *, begin_ns: int, end_ns: int) -> Iterator[dict
 
 def _event(text: str) -> dict:
     event = json.loads(text)
+    if not isinstance(event, dict):
+        raise TypeError("an event is an object")
     names = {name: event.get(name) for name in ("key", "event_type")}
     if not all(isinstance(name, str | None) for name in names.values()):
         raise TypeError("a name is no text")

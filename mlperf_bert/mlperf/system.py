@@ -85,7 +85,7 @@ def require_fields(overrides: Mapping[str, object]) -> None:
     """
     if unknown := sorted(set(overrides) - set(FIELDS)):
         raise ValueError(
-            f"system description: no such field {', '.join(unknown)}; "
+            f"system description: no such field {', '.join(map(repr, unknown))}; "
             f"fields are {', '.join(FIELDS)}"
         )
 

@@ -91,7 +91,7 @@ def test_tasks_of_slurm():
 def test_variables_of_slurm_that_do_not_fit_are_told(changed, message):
     with pytest.raises(ValueError, match=message):
         read_cluster(slurm(**changed))
-    with pytest.raises(ValueError, match="not as expected .*SLURM_JOB_ID"):
+    with pytest.raises(ValueError, match=r"not as expected .*SLURM_JOB_ID"):
         read_cluster({k: v for k, v in slurm().items() if k != "SLURM_JOB_ID"})
 
 
