@@ -5,7 +5,8 @@
 
 starts two processes on loopback that add up a tensor again and again, as the gradients of a
 training, lets one of them be killed, fall silent, not come at all, or be started with other flags,
-and prints when and how the other one ended. Who notices is TensorFlow's coordination service (as
+and prints when and how the other one ended, in seconds since then (where nobody is lost, since the
+start of both). Who notices is TensorFlow's coordination service (as
 it is set up by default), its older check_health, or training/peers.py beside TensorFlow. The whole
 table takes about an hour on an idle machine, nearly all of it waiting.
 """

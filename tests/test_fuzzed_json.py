@@ -6,7 +6,6 @@ Hypothesis makes them from a fixed seed: some thousand a target in the slow test
 import dataclasses
 import json
 import os
-import re
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,8 @@ from tests.mlperf.example_log import write_log
 from tracing import mllog, recording, tables, to_dlio
 from tracing.clocks import Alignment, ClockPair
 
-CASES, SLOW_CASES = 60, 3000
+CASES = int(os.environ.get("N", 60))
+SLOW_CASES = 3000
 LONGEST_LINE = 5000
 MARK = b":::MLLOG "
 
@@ -145,7 +145,7 @@ def read_recording(path: Path) -> None:
 
 def add_evaluation(folder: Path) -> None:
     found = evaluations.read(folder)
-    evaluations.record(folder, 40, Evaluation(*[1.0] * 5, num_examples=1))
+    evaluations.record(folder, 40, Evaluation(**dict.fromkeys(Evaluation.__annotations__, 1)))
     assert evaluations.read(folder).keys() == found.keys() | {40}
 
 
@@ -199,9 +199,7 @@ def require_good_end(read, path: Path) -> None:
     except (ValueError, OSError) as error:
         [line] = str(error).splitlines()
         assert line.isprintable() and len(line) < LONGEST_LINE
-        assert {path.name, str(path.parent), path.stem} & set(re.split(r"[ :/]+", line)) or (
-            str(path.parent) in line
-        ), line
+        assert any(name in line for name in (str(path.parent), path.name, path.stem)), line
     left = {entry.name for entry in path.parent.iterdir()} - before
     assert not [name for name in left if "partial" in name or name.endswith(".new")]
 

@@ -7,8 +7,8 @@ TensorFlow watches its processes too. What it says, measured on loopback with Te
     is killed                     1.2                     1.3             0.2
     falls silent                  9                       58              12, by TensorFlow
     never comes                   not in 150              not in 150      300, with its name
-    has another learning rate     both train to the end   the same        PEERS_FLAGS
-    has another batch size        an error of shapes at the first step    PEERS_FLAGS
+    has another learning rate     both train to the end   the same        at the start
+    has another batch size        an error of shapes at the first step    at the start
 
 So silence is left to TensorFlow's coordination service, which is on by default: `loss` only turns
 its error into a line. The meeting stays: without it a process that is missing is waited for,
