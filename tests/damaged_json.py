@@ -23,7 +23,6 @@ odd_values = st.sampled_from(ODD_VALUES) | st.recursive(
 @st.composite
 def changed_values(draw, content):
     """The JSON text of a value that was changed at some places."""
-    content = copy.deepcopy(content)
     for _ in range(draw(st.integers(1, 3))):
         content = draw(_changed_once(content))
     return json.dumps(content).encode()
@@ -31,9 +30,10 @@ def changed_values(draw, content):
 
 @st.composite
 def _changed_once(draw, content):
-    """One node replaced, removed, or given another name."""
+    """One node replaced, removed, or doubled; the content given stays."""
     if not content or not isinstance(content, dict | list) or draw(st.integers(0, 4)) == 0:
         return draw(odd_values)
+    content = copy.deepcopy(content)
     places = list(content) if isinstance(content, dict) else list(range(len(content)))
     place = draw(st.sampled_from(places))
     kind = draw(st.sampled_from(["deeper", "deeper", "deeper", "remove", "add"]))

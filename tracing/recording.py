@@ -76,7 +76,9 @@ def load(trace: Path) -> Recording:
     try:
         return _recording(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read ({error}): the raw files are needed") from None
+        raise ValueError(
+            f"{path} cannot be read ({error!r:.300}): the raw files are needed"
+        ) from None
 
 
 def _recording(*, raw_files, containers, pairs, **rest) -> Recording:

@@ -104,16 +104,18 @@ def parse(text: bytes, path: str) -> Manifest:
             raise TypeError("examples_per_part is no number")
         return found
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: no manifest ({error!r}); remove it and its parts") from error
+        raise ValueError(
+            f"{path}: no manifest ({error!r:.300}); remove it and its parts"
+        ) from error
 
 
 def _part(name: str, content: Mapping[str, object]) -> Part:
     part = Part(**content)
     if Path(name).name != name or "\0" in name:
-        raise ValueError(f"{name!r} is no name of a file in its folder")
+        raise ValueError(f"{name!r:.80} is no name of a file in its folder")
     for field in dataclasses.fields(Part):
         if not _FITS[field.type](value := getattr(part, field.name)):
-            raise TypeError(f"{name}: {field.name} is {value!r}")
+            raise TypeError(f"{name}: {field.name} is {value!r:.80}")
     return part
 
 

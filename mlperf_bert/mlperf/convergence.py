@@ -157,7 +157,7 @@ def _checker(ruleset: str, custom_rcps: Path | None):
             return RCP_Checker("training", ruleset, "bert", verbose=False, rcp_file=file)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{custom_rcps}: no file of reference points ({error!r}); it wants records with "
+            f"{custom_rcps}: no file of reference points ({error!r:.300}); it wants records with "
             "Benchmark, BS, Hyperparams and Epochs to converge, as mlperf-logging's rcps_bert.json"
         ) from error
 

@@ -5,7 +5,6 @@ use: eval_accuracy's epoch_num is the number of samples, or it is always 1 and t
 holds the number.
 """
 
-import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -286,7 +285,7 @@ def _counts(records: list[Record], key: str, path: Path) -> list[int | float]:
 
 def _require_count(value: object, key: str, path: Path) -> None:
     if type(value) not in (int, float) or not 0 <= value < 2**63:
-        raise ValueError(f"{path}: {key} is {reprlib.repr(value)}, which is no number of samples")
+        raise ValueError(f"{path}: {key} is {value!r:.80}, which is no number of samples")
 
 
 def _seeds(records: list[Record], path: Path) -> tuple[int, ...]:
@@ -318,7 +317,7 @@ def _accuracy(value: object, path: Path) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{path}: eval_accuracy {reprlib.repr(value)} is no number") from None
+        raise ValueError(f"{path}: eval_accuracy {value!r:.80} is no number") from None
 
 
 def _init_minutes(records: list[Record]) -> float | None:

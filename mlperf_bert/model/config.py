@@ -32,12 +32,14 @@ class BertConfig:
             value = getattr(self, field.name)
             if field.type is int and (type(value) is not int or not 1 <= value <= _LARGEST_SIZE):
                 raise ValueError(
-                    f"{field.name} must be a positive integer below 2^31, got {value!r}"
+                    f"{field.name} must be a positive integer below 2^31, got {value!r:.80}"
                 )
             if field.type is float and (type(value) not in (int, float) or not 0 <= value < 1):
-                raise ValueError(f"{field.name} must be a number from 0 to 1, got {value!r}")
+                raise ValueError(f"{field.name} must be a number from 0 to 1, got {value!r:.80}")
         if self.hidden_act not in ACTIVATIONS:
-            raise ValueError(f"hidden_act must be one of {ACTIVATIONS}, got {self.hidden_act!r}")
+            raise ValueError(
+                f"hidden_act must be one of {ACTIVATIONS}, got {self.hidden_act!r:.80}"
+            )
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size={self.hidden_size} must be a multiple of "
@@ -64,7 +66,9 @@ class BertConfig:
             ) from error
         known = {field.name for field in dataclasses.fields(cls)}
         if unknown := sorted(values.keys() - known):
-            raise ValueError(f"{path}: unknown keys {unknown}; remove them or mend their spelling")
+            raise ValueError(
+                f"{path}: unknown keys {unknown!r:.300}; remove them or mend their spelling"
+            )
         if missing := sorted(known - values.keys()):
             raise ValueError(f"{path}: missing keys {missing}; add them")
         try:

@@ -76,16 +76,18 @@ def _from_tf_config(text: str) -> Cluster:
     if not jobs:
         return Cluster((), 0)
     if foreign := sorted(listed.keys() - {"chief", "master", "worker"}):
-        raise refuse(f"has tasks of kind {foreign[0]!r}: every process here is a chief or a worker")
+        raise refuse(
+            f"has tasks of kind {foreign[0]!r:.80}: every process here is a chief or a worker"
+        )
     order = [job for job in ("chief", "master", "worker") if job in listed]
     if kind not in order or not 0 <= index < len(listed[kind]):
-        raise refuse(f"says that this process is {kind!r} {index}, which its cluster lacks")
+        raise refuse(f"says that this process is {kind!r:.80} {index}, which its cluster lacks")
     addresses = tuple(address for job in order for address in listed[job])
     for address in addresses:
         if not _is_address(address):
-            raise refuse(f"names {address!r}, which is no host:port")
+            raise refuse(f"names {address!r:.80}, which is no host:port")
         if addresses.count(address) > 1:
-            raise refuse(f"names {address} twice: give every process a port of its own")
+            raise refuse(f"names {address:.80} twice: give every process a port of its own")
     before = sum(len(listed[job]) for job in order[: order.index(kind)])
     return Cluster(addresses, before + index)
 

@@ -35,8 +35,8 @@ def read(directory: Path) -> dict[int, Evaluation]:
             step, evaluation = _entry(line)
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
-                f"{directory / RESULTS_LINES} line {number}: damaged ({error}); remove the line, "
-                "and its checkpoint is evaluated again"
+                f"{directory / RESULTS_LINES} line {number}: damaged ({error!r:.300}); remove the "
+                "line, and its checkpoint is evaluated again"
             ) from error
         found[step] = evaluation
     return dict(sorted(found.items()))

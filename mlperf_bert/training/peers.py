@@ -11,11 +11,12 @@ TensorFlow watches its processes too. What it says, measured on loopback with Te
     has another batch size        an error of shapes at the first step    at the start
 
 So silence is left to TensorFlow's coordination service, which is on by default: `loss` only turns
-its error into a line. The meeting stays: without it a process that is missing is waited for,
-and other flags are trained with, unnoticed. And the connections stay open until
-the end, for what TensorFlow does not say: who is gone, why it gave up ("disk is full"), and that
-somebody is gone before all of TensorFlow's servers have met. A process that dies closes them, and
-the others end at once with one line; a host that vanishes is noticed by the kernel after a minute.
+its error into a line. The meeting stays: without it a process that is missing is waited for, and
+training with other flags goes unnoticed. And the connections stay open until the end, for what
+TensorFlow does not say: who is gone, why it gave up ("disk is full"), and that it went before all
+of TensorFlow's servers had met. A process that dies closes them, and the others end at once with
+one line; a host that vanishes is noticed by the kernel after a minute. Not noticed is a process
+that is stopped (SIGSTOP) between the meeting and the start of TensorFlow's servers.
 
 Connections are heard side by side, and believed once they prove that they are of this run
 (run_key.py says how, what that keeps out, and what it does not). All else is ignored with one line.
@@ -248,11 +249,12 @@ class _Reception:
         return index, _Member(channel, told)
 
     def _ignore(self, connection: socket.socket, host: str, reason: str) -> None:
-        """One line for every host and reason: whoever comes again and again fills no disk."""
+        """One line for every host and reason, and not endlessly many: they shall fill no disk."""
         with self._lock:
             self._strangers.discard(connection)
             connection.close()
-            if not self._closed and (host, reason) not in self._ignored:
+            is_new = (host, reason) not in self._ignored and len(self._ignored) < _MAX_STRANGERS
+            if is_new and not self._closed:
                 self._ignored.add((host, reason))
                 _say(f"ignored a connection from {host}: {reason}")
 

@@ -53,7 +53,7 @@ class MetricsWriter:
                 is_kept = json_text.parse_object(line)["step"] <= step
             except (ValueError, KeyError, TypeError) as error:
                 raise ValueError(
-                    f"{self._path} line {number}: damaged ({error!r}); remove the line"
+                    f"{self._path} line {number}: damaged ({error!r:.300}); remove the line"
                 ) from error
             if is_kept:
                 kept.append(line.decode() + "\n")

@@ -38,7 +38,7 @@ def test_a_damaged_line_is_named(line, tmp_path):
 def test_other_figures_are_refused(tmp_path):
     entry = json.dumps({"step": 5, **FIGURES, "more": 1})
     (tmp_path / evaluations.RESULTS_LINES).write_text(f"{entry}\n")
-    with pytest.raises(ValueError, match="line 1: damaged .*'more'"):
+    with pytest.raises(ValueError, match=r"line 1: damaged .*'more'"):
         evaluations.read(tmp_path)
 
 
