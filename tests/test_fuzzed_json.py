@@ -24,8 +24,7 @@ from tests.mlperf.example_log import write_log
 from tracing import mllog, recording, tables, to_dlio
 from tracing.clocks import Alignment, ClockPair
 
-CASES = int(os.environ.get("N", 60))
-SLOW_CASES = 3000
+CASES, SLOW_CASES = 60, 1000
 LONGEST_LINE = 5000
 MARK = b":::MLLOG "
 

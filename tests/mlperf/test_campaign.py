@@ -261,6 +261,19 @@ def test_a_damaged_log_ends_the_campaign_with_its_name(make, tmp_path, spoil, me
     assert (tmp_path / "calls").read_text().split() == ["0", "1"]
 
 
+@pytest.mark.parametrize("text", ["", "[]", "[" * 100_000, '{"org": "a", "org": "b"}'])
+def test_damaged_records_are_named(make, tmp_path, text):
+    record, of_run = tmp_path / "campaign" / "campaign.json", tmp_path / "run.json"
+    record.parent.mkdir()
+    for path in (record, of_run):
+        path.write_text(text)
+    with pytest.raises(ValueError, match=r"campaign/campaign.json: (not JSON|expected)"):
+        campaign.claim(make())
+    (tmp_path / campaign.LOG_NAME).write_text("")
+    with pytest.raises(ValueError, match=r"/run.json: (not JSON|expected)"):
+        campaign.finished_run(tmp_path)
+
+
 def test_another_campaign_in_the_folder_is_refused(make, tmp_path):
     campaign.claim(make())
     with pytest.raises(ValueError, match=r"holds another campaign \(differing: flags\)"):
