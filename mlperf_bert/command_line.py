@@ -1,6 +1,5 @@
 """What the root scripts share: the ranges of their flags, and one line for every mistake."""
 
-import math
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -10,7 +9,7 @@ from absl import app, flags
 
 MAX_SEED = 2**32 - 1
 """TensorFlow's and Python's generators here take 32 bits; a larger seed would be cut silently."""
-_MAX_INTEGER = 2**63 - 1
+_LARGEST = {int: 2**63 - 1, float: 3.4028234e38}  # of int64 and float32
 
 
 def in_range(
@@ -29,9 +28,13 @@ def in_range(
     given = [f"{words} {bound}" for words, bound in bounds.items() if bound is not None]
 
     def holds(value: float | None) -> bool:
-        return value is None or (
-            math.isfinite(value)
-            and abs(value) <= _MAX_INTEGER
+        if value is None:
+            return True
+        largest = _LARGEST[type(value)]
+        if value > largest:
+            raise flags.ValidationError(f"must be a number at most {largest:.6g}")
+        return (
+            abs(value) <= largest
             and (at_least is None or value >= at_least)
             and (above is None or value > above)
             and (at_most is None or value <= at_most)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forks import Forks, forking
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED = REPOSITORY.parent / "shared"
 
@@ -38,6 +40,13 @@ def shared() -> Path:
             pytest.fail(f"{SHARED} is missing: in CI the oracles must run")
         pytest.skip(f"{SHARED} is absent: the recorded reference results are not at hand")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def forks(repository) -> Iterator[Forks]:
+    """Starts of run_pretraining.py without its imports."""
+    with forking(repository) as started:
+        yield started
 
 
 @pytest.fixture
