@@ -1,6 +1,6 @@
 """What the root scripts share: the ranges of their flags, and one line for every mistake."""
 
-import math
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -8,9 +8,12 @@ from pathlib import Path
 
 from absl import app, flags
 
+from mlperf_bert.problems import Problems, as_lines
+
 MAX_SEED = 2**32 - 1
 """TensorFlow's and Python's generators here take 32 bits; a larger seed would be cut silently."""
-_MAX_INTEGER = 2**63 - 1
+_SEVERAL = re.compile(r"\n(?=flag --)")  # how absl separates them
+_LARGEST = {int: 2**63 - 1, float: 3.4028234e38}  # of int64 and float32
 
 
 def in_range(
@@ -29,9 +32,13 @@ def in_range(
     given = [f"{words} {bound}" for words, bound in bounds.items() if bound is not None]
 
     def holds(value: float | None) -> bool:
-        return value is None or (
-            math.isfinite(value)
-            and abs(value) <= _MAX_INTEGER
+        if value is None:
+            return True
+        largest = _LARGEST[type(value)]
+        if value > largest:
+            raise flags.ValidationError(f"must be a number at most {largest:.6g}")
+        return (
+            abs(value) <= largest
             and (at_least is None or value >= at_least)
             and (above is None or value > above)
             and (at_most is None or value <= at_most)
@@ -59,21 +66,19 @@ def run(main: Callable[[], None], argv: Sequence[str] | None = None) -> None:
         try:
             main()
         except (ValueError, OSError) as error:
-            sys.exit(f"{script}: {error}")
+            sys.exit(f"{script}: {as_lines(error)}")
         except KeyboardInterrupt:
             print(f"{script}: interrupted", file=sys.stderr)
             sys.exit(128 + signal.SIGINT)
 
-    app.run(guarded, argv, flags_parser=lambda given: _parse(script, given))
+    app.run(guarded, argv, flags_parser=lambda given: parse(script, given))
 
 
-def _parse(script: str, argv: Sequence[str]) -> list[str]:
+def parse(script: str, argv: Sequence[str]) -> list[str]:
+    """Parses the flags; all problems end the process with exit code 1, a line each."""
     try:
         return flags.FLAGS(argv)
     except UnicodeDecodeError as error:
         sys.exit(f"{script}: --flagfile names a file that is no text ({error.reason})")
     except (flags.Error, OSError) as error:
-        problems = str(error).splitlines()
-        if len(problems) > 1:
-            problems = [f"{len(problems)} problems:", *(f"  - {line}" for line in problems)]
-        sys.exit("\n".join([f"{script}: {problems[0]}", *problems[1:]]))
+        sys.exit(f"{script}: {Problems(_SEVERAL.split(str(error)))}")

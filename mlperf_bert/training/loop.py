@@ -153,7 +153,7 @@ class TrainingLoop:
         self.num_real_tokens += round(history[:, FIGURES.index("num_real_tokens")].sum(dtype=float))
         self.num_rows += round(history[:, FIGURES.index("num_rows")].sum(dtype=float))
         for offset, losses in enumerate(history.tolist()):
-            _require_finite(losses[0], step + offset + 1)
+            require_finite(losses[0], step + offset + 1)
             if (step + offset + 1) % self.schedule.log_every_steps == 0:
                 self.metrics.write(
                     "train",
@@ -194,8 +194,13 @@ class TrainingLoop:
         )
 
 
-def _require_finite(loss: float, step: int) -> None:
-    """Tells weights that cannot be trained from training that diverged."""
+def require_finite(loss: float, step: int) -> None:
+    """Checks a loss, and separates weights that cannot be trained from training that diverged.
+
+    Raises:
+      ValueError: that of the first step is not finite.
+      FloatingPointError: that of a later step is not.
+    """
     if math.isfinite(loss):
         return
     if step == 1:

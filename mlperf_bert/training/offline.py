@@ -14,6 +14,7 @@ from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.checkpoints.state import complete_checkpoints, saved_checkpoints
 from mlperf_bert.data import input_pipeline, records
 from mlperf_bert.data.input_pipeline import ExampleShape
+from mlperf_bert.locking import DirectoryLock
 from mlperf_bert.mlperf import joining, rules
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
@@ -52,18 +53,31 @@ def evaluate_checkpoints(config: OfflineConfig) -> dict[int, Evaluation]:
     Returns: step -> evaluation, of this call.
 
     Raises:
-      ValueError: bad configuration or input, a directory without a run, or a checkpoint that is
-        damaged or of another architecture.
+      ValueError: bad configuration or input, a directory without a run, another process that
+        evaluates it, or a checkpoint that is damaged or of another architecture.
       OSError: damaged input.
     """
+    directory = Path(config.output_dir)
+    if not directory.is_dir():
+        raise ValueError(f"--output_dir={directory}: no such directory; start the training first")
+    lock = DirectoryLock(directory, file_name=".eval.lock")
+    if not lock.acquire():
+        raise ValueError(
+            f"--output_dir={directory}: another process evaluates its checkpoints; wait for it, or "
+            "stop it"
+        )
+    try:
+        return _evaluate_checkpoints(config, directory)
+    finally:
+        lock.release()
+
+
+def _evaluate_checkpoints(config: OfflineConfig, directory: Path) -> dict[int, Evaluation]:
     bert_config = BertConfig.from_json_file(config.bert_config_file)
     preflight.require_fitting_model(
         bert_config, config.shape, bert_config_file=config.bert_config_file
     )
     files = input_pipeline.expand_input(config.input_file, flag="input_file")
-    directory = Path(config.output_dir)
-    if not directory.is_dir():
-        raise ValueError(f"--output_dir={directory}: no such directory; start the training first")
     if cluster.num_workers() > 1:
         raise ValueError(
             "--do_eval without --do_train works in one process; unset TF_CONFIG, or start it "
