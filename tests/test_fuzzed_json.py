@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from mlperf_bert.data import manifest, overview
 from mlperf_bert.mlperf import compliance, convergence, joining, report, results, system
@@ -27,6 +28,7 @@ from tracing.clocks import Alignment, ClockPair
 CASES, SLOW_CASES = 60, 1000
 LONGEST_LINE = 5000
 MARK = b":::MLLOG "
+LOG = object()  # the log of a run
 
 PART = {"input_bytes": 9, "input_md5": "0" * 32, "examples": 2, "bytes": 5, "sha256": "0" * 64}
 PART |= {"length_histogram": [1] * 16, "predictions_histogram": [0] * 16}
@@ -82,9 +84,12 @@ SUMMARY = {"backend": "strace", "checkpoints": [], "records": {"mean_bytes": 9}}
 
 
 def log_lines(folder: Path) -> list[dict]:
-    """The log of a short run, line by line, at the same times on each call."""
+    """The log of a short run with two checkpoints, line by line, at the same times on each call."""
     log = write_log(folder / "whole.log", [0.5, 0.73])
     found = [json.loads(line.removeprefix(MARK.decode())) for line in log.read_text().splitlines()]
+    saved = [{"key": "checkpoint_stop", "metadata": {"step_num": step}} for step in (3, 350)]
+    stop = next(number for number, line in enumerate(found) if line["key"] == "run_stop")
+    found[stop:stop] = [found[stop] | line for line in saved]
     return [line | {"time_ms": 10**12 + 1000 * number} for number, line in enumerate(found)]
 
 
@@ -154,41 +159,46 @@ def drop_metrics(path: Path) -> None:
     assert path.read_bytes().endswith(b"\n") or not path.read_bytes()
 
 
-# target -> name of the file, strategy of its content, who reads it
+# target -> name of the file, what it holds when whole, who reads it
 TARGETS = {
-    "manifest": ("manifest.json", lambda _: damaged(MANIFEST), read_manifest),
+    "manifest": ("manifest.json", MANIFEST, read_manifest),
     "bert_config": (
         "bert_config.json",
-        lambda _: damaged(dataclasses.asdict(CONFIG)),
+        dataclasses.asdict(CONFIG),
         lambda path: BertConfig.from_json_file(str(path)),
     ),
-    "eval_results": (
-        evaluations.RESULTS_LINES,
-        lambda _: damaged_lines(RESULTS),
-        lambda path: add_evaluation(path.parent),
-    ),
-    "metrics": ("metrics.jsonl", lambda _: damaged_lines(METRICS), drop_metrics),
-    "log": ("result_0.txt", lambda lines: damaged_lines(lines, mark=MARK), read_log),
-    "joined log": ("bert.log", lambda lines: damaged_lines(lines, mark=MARK), join_log),
-    "traced log": ("bert.log", lambda lines: damaged_lines(lines, mark=MARK), trace_log),
-    "points": (
-        "rcps.json",
-        lambda _: damaged(POINTS),
-        lambda path: str(convergence.bound_of(100, "5.0.0", path)),
-    ),
+    "eval_results": (evaluations.RESULTS_LINES, RESULTS, lambda path: add_evaluation(path.parent)),
+    "metrics": ("metrics.jsonl", METRICS, drop_metrics),
+    "log": ("result_0.txt", LOG, read_log),
+    "joined log": ("bert.log", LOG, join_log),
+    "traced log": ("bert.log", LOG, trace_log),
+    "points": ("rcps.json", POINTS, lambda path: str(convergence.bound_of(100, "5.0.0", path))),
     "system": (
         "system.json",
-        lambda _: damaged({"cooling": "air", "hw_notes": ""}),
+        {"cooling": "air", "hw_notes": ""},
         lambda path: system.require_fields(system.read_overrides(path)),  # "system description"
     ),
-    "recording": ("raw/recording.json", lambda _: damaged(RECORDING), read_recording),
-    "summary": ("summary.json", lambda _: damaged(SUMMARY), lambda p: to_dlio.Measured(p.parent)),
+    "recording": ("raw/recording.json", RECORDING, read_recording),
+    "summary": ("summary.json", SUMMARY, lambda path: to_dlio.summary_of(path.parent)),
     "TF_CONFIG": (
         "TF_CONFIG",
-        lambda _: damaged(TF_CONFIG),
+        TF_CONFIG,
         lambda path: cluster.read_cluster({"TF_CONFIG": os.fsdecode(path.read_bytes())}),
     ),
 }
+
+
+def given_file(target: str, folder: Path) -> tuple[Path, bytes, st.SearchStrategy[bytes]]:
+    """Where a reader looks for its file, the whole content, and damaged ones."""
+    name, content, _ = TARGETS[target]
+    path = folder / "given" / name
+    path.parent.mkdir(parents=True)
+    content = log_lines(folder) if content is LOG else content
+    if not isinstance(content, list):
+        return path, json.dumps(content).encode(), damaged(content)
+    mark = MARK if TARGETS[target][1] is LOG else b""
+    whole = b"".join(mark + json.dumps(line).encode() + b"\n" for line in content)
+    return path, whole, damaged_lines(content, mark=mark)
 
 
 def require_good_end(read, path: Path) -> None:
@@ -206,9 +216,7 @@ def require_good_end(read, path: Path) -> None:
 
 def fuzz(target: str, folder: Path, num_cases: int) -> None:
     """Runs so many cases."""
-    name, contents, read = TARGETS[target]
-    path = folder / "given" / name
-    path.parent.mkdir(parents=True)
+    path, _, contents = given_file(target, folder)
 
     @settings(
         max_examples=num_cases,
@@ -217,13 +225,21 @@ def fuzz(target: str, folder: Path, num_cases: int) -> None:
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
-    @given(contents(log_lines(folder)))
+    @given(contents)
     def attempt(content: bytes):
         convergence.reference_points.cache_clear()
         path.write_bytes(content)
-        require_good_end(read, path)
+        require_good_end(TARGETS[target][2], path)
 
     attempt()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_whole_files_are_read(target, tmp_path):
+    """Else the damage would hide behind a reader that refuses everything."""
+    path, whole, _ = given_file(target, tmp_path)
+    path.write_bytes(whole)
+    TARGETS[target][2](path)
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -34,7 +34,12 @@ class Steps:
     stdev_seconds: float
 
 
-def _summary(trace: Path) -> dict:
+def summary_of(trace: Path) -> dict:
+    """What a trace says of itself.
+
+    Raises:
+      ValueError: it is no trace, or is not finished.
+    """
     try:
         found = json.loads((trace / "summary.json").read_text(encoding="utf-8"))
         if missing := {"backend", "checkpoints", "records"} - found.keys():
@@ -53,7 +58,7 @@ class Measured:
         Raises:
           ValueError: it is no trace, or not one of a training with its single calls.
         """
-        self.summary = _summary(trace)
+        self.summary = summary_of(trace)
         self.events = read_table(trace, "mllog")
         self.files = read_table(trace, "files")
         self.spans = read_table(trace, "spans").sort_values("monotonic_ns")

@@ -84,7 +84,7 @@ def require_fields(overrides: Mapping[str, object]) -> None:
       ValueError: names it.
     """
     if unknown := sorted(set(overrides) - set(FIELDS)):
-        unknown = [name if name.isprintable() else repr(name) for name in unknown]
+        unknown = [name[:80] if name.isprintable() else f"{name!r:.80}" for name in unknown]
         raise ValueError(
             f"system description: no such field {', '.join(unknown)}; "
             f"fields are {', '.join(FIELDS)}"
