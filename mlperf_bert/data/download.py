@@ -5,25 +5,36 @@ browser, so a base URL is the user's: any server or bucket that holds them under
 """
 
 import bz2
+import contextlib
 import dataclasses
+import gzip
 import hashlib
 import http.client
+import json
 import shutil
+import sys
 import tarfile
 import time
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import IO
 
-from mlperf_bert.data.manifest import PUBLISHED_PARTS, PUBLISHED_TEXT
+from mlperf_bert.data.manifest import PUBLISHED_PARTS, PUBLISHED_TEXT, digest
 from mlperf_bert.progress import Progress
-from mlperf_bert.writing import written_beside
+from mlperf_bert.reading import require_regular_file
+from mlperf_bert.writing import write_whole, written_beside
 
 TIMEOUT_SECONDS = 60
 TRIES_WITHOUT_PROGRESS = 5
 _CHUNK_BYTES = 1 << 20
+UNPUBLISHED_AT_MOST_BYTES = 16 << 30  # the 500 parts are 13 GB before they are packed
+TEXT_AT_MOST_BYTES = 100 << 20  # three times the largest that is published
+RECORD_NAME = "unpacked.json"
 _WORTH_A_RETRY = {408, 425, 429, 500, 502, 503, 504}
+_MESSAGE_AT_MOST_CHARACTERS = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +45,11 @@ class PublishedFile:
     size_bytes: int | None = None
     md5: str | None = None
     """None, as the size: not published."""
+
+    @property
+    def at_most_bytes(self) -> int:
+        """More than this is not taken from a server."""
+        return UNPUBLISHED_AT_MOST_BYTES if self.size_bytes is None else self.size_bytes
 
 
 DUMP = "enwiki-20200101-pages-articles-multistream.xml"
@@ -105,9 +121,9 @@ def check(path: Path, published: PublishedFile) -> None:
     """Compares a file with what is published of it.
 
     Raises:
-      ValueError: it differs.
+      ValueError: it differs, or is no regular file.
     """
-    size_bytes = path.stat().st_size
+    size_bytes = require_regular_file(path).stat().st_size
     if published.size_bytes not in (None, size_bytes):
         raise ValueError(
             f"{path}: {size_bytes:,} bytes, published are {published.size_bytes:,}; remove it and "
@@ -129,59 +145,87 @@ def fetch(
     """Fetches a file; what a broken connection left is gone on with, also in a later call.
 
     Raises:
-      ValueError: the server does not have it, gives up, or sends other bytes than the published.
-      OSError: it cannot be written.
+      ValueError: the server does not have it, gives up, or sends other bytes than the published;
+        or it cannot be written. The message names file and URL, in printable characters.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    size_bytes = published.size_bytes or 0
-    _require_room(path, size_bytes - (partial.stat().st_size if partial.exists() else 0))
-    with Progress(total=size_bytes, unit="B", description=path.name) as progress:
-        _fetch_with_retries(url, partial, progress, wait)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.partial")
+        size_bytes = published.size_bytes or 0
+        _require_room(path, size_bytes - _size_of(partial))
+        with Progress(total=size_bytes, unit="B", description=path.name) as progress:
+            _fetch_with_retries(url, partial, published, progress, wait)
+        _require_published(partial, published)
+        partial.replace(path)
+    except (ValueError, OSError, http.client.InvalidURL) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(_printable(f"{path}: {url}: {reason}")) from error
+
+
+def _printable(text: str) -> str:
+    """A message in which a server's words can do nothing to a terminal."""
+    text = text[:_MESSAGE_AT_MOST_CHARACTERS]
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def _size_of(partial: Path) -> int:
+    return require_regular_file(partial).stat().st_size if partial.exists() else 0
+
+
+def _require_published(partial: Path, published: PublishedFile) -> None:
     try:
         check(partial, published)
     except ValueError as error:
         partial.unlink()
         raise ValueError(
-            f"{url}: not the published file ({str(error).split('; ')[0].split(': ', 1)[1]}); "
+            f"not the published file ({str(error).split('; ')[0].split(': ', 1)[1]}); "
             "fetch again, or from another server"
         ) from error
-    partial.replace(path)
 
 
-def _fetch_with_retries(url: str, partial: Path, progress: Progress, wait) -> None:
+def _fetch_with_retries(
+    url: str, partial: Path, published: PublishedFile, progress: Progress, wait
+) -> None:
     tries_left, pause_seconds = TRIES_WITHOUT_PROGRESS, 1
     while True:
-        before_bytes = partial.stat().st_size if partial.exists() else 0
+        before_bytes = _size_of(partial)
         try:
-            _receive(url, partial, progress)
+            _receive(url, partial, published.at_most_bytes, progress)
             return
         except urllib.error.HTTPError as error:
             if error.code not in _WORTH_A_RETRY:
                 raise ValueError(
-                    f"{url}: {error.code} {error.reason}; check the base URL and what lies there"
+                    f"{error.code} {error.reason}; check the base URL and what lies there"
                 ) from error
             reason = f"{error.code} {error.reason}"
+        except http.client.InvalidURL:
+            raise
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError) as error:
             reason = str(getattr(error, "reason", error)) or type(error).__name__
+            if reason is getattr(error, "reason", None):  # a word on the URL, not on the network
+                raise ValueError(f"{reason}; check the base URL") from error
         except TimeoutError:
             reason = f"nothing came for {TIMEOUT_SECONDS} s"
-        if partial.exists() and partial.stat().st_size > before_bytes:
+        if _size_of(partial) > before_bytes:
             tries_left, pause_seconds = TRIES_WITHOUT_PROGRESS, 1
         tries_left -= 1
         if not tries_left:
             raise ValueError(
-                f"{url}: gave up after {TRIES_WITHOUT_PROGRESS} tries ({reason}); run again to go "
-                "on where it stopped"
+                f"gave up after {TRIES_WITHOUT_PROGRESS} tries ({reason}); run again to go on "
+                "where it stopped"
             )
-        progress.line(f"{url}: {reason}; trying again in {pause_seconds} s")
+        progress.line(_printable(f"{url}: {reason}; trying again in {pause_seconds} s"))
         wait(pause_seconds)
         pause_seconds *= 2
 
 
-def _receive(url: str, partial: Path, progress: Progress) -> None:
-    """Appends what is missing to `partial`, or begins anew where the server cannot resume."""
-    have_bytes = partial.stat().st_size if partial.exists() else 0
+def _receive(url: str, partial: Path, at_most_bytes: int, progress: Progress) -> None:
+    """Appends what is missing to `partial`, or begins anew where the server cannot resume.
+
+    Raises:
+      ValueError: the server sends more than `at_most_bytes`; nothing is kept then.
+    """
+    have_bytes = _size_of(partial)
     request = urllib.request.Request(url)
     if have_bytes:
         request.add_header("Range", f"bytes={have_bytes}-")
@@ -191,7 +235,7 @@ def _receive(url: str, partial: Path, progress: Progress) -> None:
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             if error.headers.get("Content-Range") == f"bytes */{have_bytes}":
                 return  # it was complete
-            partial.unlink()
+            partial.unlink(missing_ok=True)
             raise ConnectionError("the part fetched before does not fit this file") from error
         raise
     with response:
@@ -200,13 +244,21 @@ def _receive(url: str, partial: Path, progress: Progress) -> None:
             progress.advance(max(0, have_bytes - progress.done))
         else:
             progress.advance(-progress.done)
-        expected_bytes = response.headers.get("Content-Length")
+        expected_bytes = response.headers.get("Content-Length", "")
         received_bytes = 0
+        room_bytes = at_most_bytes - (have_bytes if resumes else 0)
         with partial.open("ab" if resumes else "wb") as file:
             while chunk := response.read(_CHUNK_BYTES):
-                received_bytes += file.write(chunk)
+                received_bytes += len(chunk)
+                if received_bytes > room_bytes:
+                    partial.unlink()
+                    raise ValueError(
+                        f"not the published file (more than {at_most_bytes:,} bytes); "
+                        "fetch again, or from another server"
+                    )
+                file.write(chunk)
                 progress.advance(len(chunk))
-        if expected_bytes is not None and received_bytes < int(expected_bytes):
+        if expected_bytes.isdecimal() and received_bytes < int(expected_bytes):
             raise ConnectionError(f"cut off after {received_bytes:,} of {expected_bytes} bytes")
 
 
@@ -222,8 +274,8 @@ def uncompress_dump(folder: Path) -> None:
         check(target, UNCOMPRESSED_DUMP)
         return
     _require_room(target, UNCOMPRESSED_DUMP.size_bytes)
-    digest = hashlib.md5()
-    total_bytes = source.stat().st_size
+    md5 = hashlib.md5()
+    total_bytes = require_regular_file(source).stat().st_size
     with (
         Progress(total=total_bytes, unit="B", description=f"uncompress {source.name}") as progress,
         source.open("rb") as raw,
@@ -231,17 +283,16 @@ def uncompress_dump(folder: Path) -> None:
         written_beside(target) as output,
     ):
         position = 0
-        try:
-            while chunk := compressed.read(_CHUNK_BYTES):
-                digest.update(chunk)
-                output.write(chunk)
-                progress.advance(raw.tell() - position)
-                position = raw.tell()
-        except EOFError as error:
-            raise ValueError(f"{source}: cut off; remove it and fetch it anew") from error
-        if digest.hexdigest() != UNCOMPRESSED_DUMP.md5:
+        for chunk in _chunks_of_archive(source, compressed):
+            md5.update(chunk)
+            output.write(chunk)
+            progress.advance(raw.tell() - position)
+            position = raw.tell()
+            if output.tell() > UNCOMPRESSED_DUMP.size_bytes:
+                break
+        if md5.hexdigest() != UNCOMPRESSED_DUMP.md5:
             raise ValueError(
-                f"{source}: uncompressed its MD5 is {digest.hexdigest()}, published is "
+                f"{source}: uncompressed its MD5 is {md5.hexdigest()}, published is "
                 f"{UNCOMPRESSED_DUMP.md5}; fetch the dump anew"
             )
 
@@ -249,30 +300,124 @@ def uncompress_dump(folder: Path) -> None:
 def unpack_text(archive: Path, folder: Path) -> None:
     """Unpacks eval.txt, eval.md5 and the 500 parts, wherever they lie in the archive; checks them.
 
+    The archive is read to its end, the checksum there included, before any file takes its place.
+    `unpacked.json` beside the files records bytes and MD5 of them and of the archive. A later call
+    reads all files, and unpacks again unless they and the archive are those of the record.
+
     Raises:
       ValueError: damaged, a file is missing, or one is not as published.
+      OSError: it cannot be written.
     """
-    wanted = PUBLISHED_PARTS | {"eval.txt", "eval.md5"}
     folder.mkdir(parents=True, exist_ok=True)
+    record = folder / RECORD_NAME
+    source = {"bytes": require_regular_file(archive).stat().st_size, "md5": _md5(archive)}
+    if not _is_unpacked(record, source):
+        with contextlib.ExitStack() as outputs:
+            found = _unpack(archive, folder, outputs)
+            _require_published_text(archive, found)
+        content = {"archive": {"name": archive.name, **source}, "files": found}
+        write_whole(record, json.dumps(content, indent=1) + "\n")
+    print(f"{folder}: {len(_wanted()):,} files, as {RECORD_NAME} records", flush=True)
+
+
+def _wanted() -> set[str]:
+    return PUBLISHED_PARTS | {"eval.txt", "eval.md5"}
+
+
+def _is_unpacked(record: Path, source: dict[str, object]) -> bool:
+    """Whether a folder holds what its record says, from this archive; a line says what differs."""
+    if not record.exists():
+        return False
     try:
-        with (
-            tarfile.open(archive) as members,
-            Progress(total=len(wanted), unit="files", description=archive.name) as progress,
-        ):
+        content = json.loads(require_regular_file(record).read_bytes())
+        of_archive = {key: content["archive"][key] for key in source}
+        found = {name: (file["bytes"], file["md5"]) for name, file in content["files"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        differing = f"{record} is damaged"
+    else:
+        differing = _difference(record.parent, found)
+        if of_archive != source or found.keys() != _wanted():
+            differing = f"{record} is of another archive"
+    if differing:
+        print(f"{differing}; unpacking again", file=sys.stderr, flush=True)
+    return not differing
+
+
+def _difference(folder: Path, recorded: dict[str, tuple[int, str]]) -> str | None:
+    """The first file that is not as recorded, in words."""
+    with Progress(total=len(recorded), unit="files", description=f"check {folder}") as progress:
+        for name, (size_bytes, md5) in recorded.items():
+            path = folder / name
+            if not path.is_file():
+                return f"{path} is missing"
+            if path.stat().st_size != size_bytes or digest(path, "md5") != md5:
+                return f"{path} is not as recorded"
+            progress.advance(1)
+    return None
+
+
+def _unpack(
+    archive: Path, folder: Path, outputs: contextlib.ExitStack
+) -> dict[str, dict[str, object]]:
+    """Writes the texts beside their places, which they take when `outputs` closes; their facts."""
+    found = {}
+    with Progress(total=len(_wanted()), unit="files", description=archive.name) as progress:
+        for name, content in _texts(archive):
+            if name in found:
+                raise ValueError(f"{archive}: holds {name} twice; fetch it anew")
+            output = outputs.enter_context(written_beside(folder / name))
+            md5, size_bytes = hashlib.md5(), 0
+            for chunk in _chunks_of_archive(archive, content):
+                md5.update(chunk)
+                size_bytes += output.write(chunk)
+            found[name] = {"bytes": size_bytes, "md5": md5.hexdigest()}
+            progress.advance(1)
+    return found
+
+
+def _texts(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    """Name and content of each text; then the rest up to the checksum that ends the archive."""
+    with gzip.open(archive) as stream:
+        with _damage_told(archive), tarfile.open(fileobj=stream, mode="r|") as members:
             for member in members:
-                name = Path(member.name).name
-                if member.isfile() and name in wanted:
-                    with written_beside(folder / name) as output:
-                        shutil.copyfileobj(members.extractfile(member), output)
-                    progress.advance(1)
-    except (tarfile.TarError, EOFError, OSError) as error:
+                name = PurePosixPath(member.name).name
+                if member.isfile() and name in _wanted():
+                    if member.size > TEXT_AT_MOST_BYTES:
+                        raise ValueError(f"{name} has {member.size:,} bytes")
+                    yield name, members.extractfile(member)
+        for _ in _chunks_of_archive(archive, stream):
+            pass
+
+
+def _chunks_of_archive(archive: Path, content: IO[bytes]) -> Iterator[bytes]:
+    with _damage_told(archive):
+        yield from _chunks(content)
+
+
+@contextlib.contextmanager
+def _damage_told(archive: Path) -> Iterator[None]:
+    """Names the archive when what comes out of it makes no sense."""
+    try:
+        yield
+    except EOFError as error:
+        raise ValueError(f"{archive}: damaged or cut off; remove it and fetch it anew") from error
+    except (ValueError, tarfile.TarError, zlib.error, RecursionError, OSError) as error:
         if isinstance(error, OSError) and error.errno:
             raise
-        raise ValueError(f"{archive}: damaged ({error}); remove it and fetch it anew") from error
-    if missing := sorted(name for name in wanted if not (folder / name).is_file()):
+        raise ValueError(
+            _printable(f"{archive}: damaged ({error}); remove it and fetch it anew")
+        ) from error
+
+
+def _require_published_text(archive: Path, found: dict[str, dict[str, object]]) -> None:
+    if missing := sorted(_wanted() - found.keys()):
         raise ValueError(f"{archive}: lacks {len(missing)} files, {missing[0]} is the first")
     for name, (size_bytes, md5) in PUBLISHED_TEXT.items():
-        check(folder / name, PublishedFile(name, size_bytes, md5))
+        if found[name] != {"bytes": size_bytes, "md5": md5}:
+            raise ValueError(
+                f"{archive}: {name}: MD5 {found[name]['md5']} of {found[name]['bytes']:,} bytes, "
+                f"published is {md5} of {size_bytes:,}; fetch it anew"
+            )
 
 
 def _require_room(path: Path, needed_bytes: int) -> None:

@@ -1,10 +1,15 @@
 """Fetching the published files from a loopback server that misbehaves in every way."""
 
 import bz2
+import contextlib
 import dataclasses
+import gzip
 import hashlib
 import http.server
 import io
+import json
+import os
+import random
 import re
 import subprocess
 import sys
@@ -32,13 +37,27 @@ class Handler(http.server.BaseHTTPRequestHandler):
         behaviour = server.plan.pop(0) if server.plan else "serve"
         content = server.files.get(self.path)
         if behaviour.startswith("status "):
-            self.send_error(int(behaviour.split()[1]))
+            code, _, words = behaviour.removeprefix("status ").partition(" ")
+            self.send_error(int(code), words or None)
+        elif behaviour.startswith("raw "):
+            self.wfile.write(behaviour.removeprefix("raw ").encode())
+            self.close_connection = True
+        elif behaviour == "endless":
+            self._send_without_end()
         elif content is None:
             self.send_error(404)
         elif behaviour == "drop":
             self.connection.close()
         else:
             self._serve(content, behaviour)
+
+    def _send_without_end(self):
+        self.send_response(200)
+        self.end_headers()
+        with contextlib.suppress(OSError):  # the client goes
+            for _ in range(1000):
+                self.wfile.write(bytes(1 << 16))
+                self.server.sent_bytes += 1 << 16
 
     def _serve(self, content, behaviour):
         start = 0
@@ -70,6 +89,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def server():
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.files, server.plan, server.ranges = {"/vocab.txt": CONTENT}, [], []
+    server.sent_bytes = 0
     server.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
@@ -134,6 +154,82 @@ def test_wrong_bytes_are_refused_and_not_kept(server, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("size_bytes", [314, None])
+def test_a_server_without_end_is_stopped_at_the_published_size(
+    server, tmp_path, monkeypatch, size_bytes
+):
+    monkeypatch.setattr(download, "UNPUBLISHED_AT_MOST_BYTES", 1 << 20)
+    server.plan = ["endless"]
+    published = PublishedFile("vocab.txt", size_bytes, MD5 if size_bytes else None)
+    at_most = "314" if size_bytes else "1,048,576"
+    with pytest.raises(ValueError, match=rf"not the published file \(more than {at_most} bytes\)"):
+        fetch(server, tmp_path / "vocab.txt", published)
+    assert not list(tmp_path.iterdir())
+    assert server.sent_bytes < 16 << 20  # buffers; it would have sent 64 MiB
+
+
+ESCAPES = "gone \x1b[2J\x1b]0;title\x07\x9b1m"
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        [f"status 404 {ESCAPES}"],
+        [f"status 503 {ESCAPES}"] * 5,
+        [f"raw {ESCAPES}\r\n\r\n"] * 5,
+        [f"raw HTTP/1.1 {ESCAPES} OK\r\n\r\n"] * 5,
+        [f"raw HTTP/1.1 302 Found\r\nLocation: htp://{ESCAPES}/\r\n\r\n"],
+        [f"raw HTTP/1.1 302 Found\r\nLocation: http://{ESCAPES}:x/\r\n\r\n"],
+        [f"raw HTTP/1.1 200 OK\r\nContent-Length: {ESCAPES}\r\n\r\nx"],
+        [f"raw HTTP/1.1 416 No\r\nContent-Range: {ESCAPES}\r\n\r\n"],
+        ["raw HTTP/1.1 200 " + "x" * 70_000 + "\r\n\r\n"] * 5,
+    ],
+    ids=range(9),
+)
+def test_a_servers_words_do_nothing_to_the_terminal(server, tmp_path, capsys, plan):
+    server.plan = plan
+    with pytest.raises(ValueError) as raised:
+        fetch(server, tmp_path / "vocab.txt")
+    printed = capsys.readouterr()
+    message = str(raised.value)
+    assert message.startswith(f"{tmp_path}/vocab.txt: {server.url}/vocab.txt: ")
+    assert message.isprintable() and len(message) <= 1000
+    assert (printed.out + printed.err).replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("my-bucket/vocab.txt", "unknown url type"),
+        ("htp://my-bucket/vocab.txt", "unknown url type: htp; check the base URL"),
+        ("http:///vocab.txt", "no host given; check the base URL"),
+        ("http://127.0.0.1:port/vocab.txt", "nonnumeric port"),
+        ("http://127.0.0.1/a b", "URL can't contain control characters"),
+        ("http://127.0.0.1/\u00e9", "ascii"),
+    ],
+)
+def test_a_url_that_is_none_is_said_at_once(tmp_path, url, message):
+    with pytest.raises(ValueError, match=message) as raised:
+        download.fetch(url, tmp_path / "vocab.txt", PUBLISHED, wait=pytest.fail)
+    assert str(raised.value).startswith(f"{tmp_path}/vocab.txt: {url}: ")
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", ".vocab.txt.partial"])
+def test_a_fifo_in_the_place_of_a_file_is_refused(server, tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    [problem] = download.fetch_group([PUBLISHED], server.url, tmp_path)
+    assert f"{tmp_path}/{name}: a FIFO; give a regular file" in problem
+    [problem] = download.fetch_group([PublishedFile(name)], None, tmp_path)
+    assert f"{tmp_path}/{name}: a FIFO; give a regular file" in problem
+
+
+def test_a_full_disk_names_file_and_url(server, small_disk):
+    disk = small_disk(64)
+    with pytest.raises(ValueError, match="No space left on device") as raised:
+        fetch(server, disk / "vocab.txt", PublishedFile("vocab.txt"))
+    assert str(raised.value).startswith(f"{disk}/vocab.txt: {server.url}/vocab.txt: ")
+
+
 def test_what_the_server_lacks_is_said_at_once(server, tmp_path):
     with pytest.raises(ValueError, match="404 Not Found; check the base URL"):
         download.fetch(f"{server.url}/absent", tmp_path / "absent", PUBLISHED, wait=pytest.fail)
@@ -181,7 +277,8 @@ def test_the_dump_is_uncompressed_and_checked(tmp_path, monkeypatch):
     for content, message in [
         (whole[:-20], "cut off; remove it"),
         (bz2.compress(CONTENT[:-1]), "uncompressed its MD5 is"),
-        (b"no bz2", "Invalid data stream"),
+        (b"no bz2", r"damaged \(Invalid data stream\); remove it and fetch it anew"),
+        (bz2.compress(CONTENT * 9), "uncompressed its MD5 is"),
     ]:
         archive.write_bytes(content)
         with pytest.raises((ValueError, OSError), match=message):
@@ -196,33 +293,141 @@ def test_the_dump_is_uncompressed_and_checked(tmp_path, monkeypatch):
         download.uncompress_dump(tmp_path)
 
 
-def test_the_text_is_unpacked_wherever_it_lies_and_checked(tmp_path, monkeypatch):
-    texts = {"eval.txt": b"a\n", "eval.md5": b"0\n", "part-00000-of-00500": b"text\n"}
+# A header that announces a long name for the one after it, and a name.
+LONG_NAME = tarfile.TarInfo("x" * 101).tobuf(tarfile.GNU_FORMAT)[:1024]
+TEXTS = {"eval.txt": b"a\n", "eval.md5": b"0\n", "part-00000-of-00500": b"text\n" * 1000}
+
+
+@pytest.fixture
+def published_text(monkeypatch):
+    """Publishes TEXTS, of one part."""
     monkeypatch.setattr(download, "PUBLISHED_PARTS", {"part-00000-of-00500"})
-    digests = {n: (len(c), hashlib.md5(c).hexdigest()) for n, c in texts.items()}
-    monkeypatch.setattr(download, "PUBLISHED_TEXT", digests)
-    archive = tmp_path / "results_text.tar.gz"
+    published = {n: (len(c), hashlib.md5(c).hexdigest()) for n, c in TEXTS.items() if "e" in n[:1]}
+    monkeypatch.setattr(download, "PUBLISHED_TEXT", published)
+    monkeypatch.setattr(download, "TEXT_AT_MOST_BYTES", 10_000)
 
-    def pack(entries):
-        with tarfile.open(archive, "w:gz") as file:
-            for name, content in entries.items():
-                member = tarfile.TarInfo(name)
-                member.size = len(content)
-                file.addfile(member, io.BytesIO(content))
 
-    pack({"../outside.txt": b"!"} | {f"results4/{name}": c for name, c in texts.items()})
-    download.unpack_text(archive, tmp_path / "results")
-    found = {path.name: path.read_bytes() for path in (tmp_path / "results").iterdir()}
-    assert found == texts
-    pack({"results4/eval.txt": b"other"})
-    with pytest.raises(ValueError, match=r"lacks 2 files, eval\.md5 is the first"):
-        download.unpack_text(archive, tmp_path / "lacking")
-    pack(texts | {"eval.txt": b"b\n"})
-    with pytest.raises(ValueError, match=r"eval\.txt: MD5"):
-        download.unpack_text(archive, tmp_path / "other")
-    archive.write_bytes(archive.read_bytes()[:40])
-    with pytest.raises(ValueError, match=r"damaged .*remove it and fetch it anew"):
-        download.unpack_text(archive, tmp_path / "damaged")
+def packed(*entries: tuple[str, bytes]) -> bytes:
+    """A .tar.gz of files; text that does not compress well, so that flipped bytes fall on it."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz", compresslevel=0) as file:
+        for name, text in entries:
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            file.addfile(member, io.BytesIO(text))
+    return content.getvalue()
+
+
+def unpack(folder, content: bytes) -> dict[str, bytes]:
+    """What lies in the results after an archive was unpacked."""
+    (folder / "results_text.tar.gz").write_bytes(content)
+    download.unpack_text(folder / "results_text.tar.gz", folder / "results")
+    return {path.name: path.read_bytes() for path in (folder / "results").iterdir()}
+
+
+def test_the_text_is_unpacked_wherever_it_lies_and_recorded(published_text, tmp_path):
+    content = packed(("../outside.txt", b"!"), *((f"results4/{n}", c) for n, c in TEXTS.items()))
+    found = unpack(tmp_path, content)
+    record = json.loads(found.pop(download.RECORD_NAME))
+    assert found == TEXTS
+    assert not (tmp_path / "outside.txt").exists()
+    assert record == {
+        "archive": {"name": "results_text.tar.gz", **facts(content)},
+        "files": {name: facts(text) for name, text in TEXTS.items()},
+    }
+
+
+def facts(content: bytes) -> dict[str, object]:
+    return {"bytes": len(content), "md5": hashlib.md5(content).hexdigest()}
+
+
+def flipped(content: bytes, place: int) -> bytes:
+    return content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :]
+
+
+WHOLE = packed(*TEXTS.items())
+
+
+BAD_ARCHIVES = {
+    "lacks files": (packed(("a/eval.txt", b"other")), r"lacks 2 files, eval\.md5 is the first"),
+    "not as published": (
+        packed(*(TEXTS | {"eval.txt": b"b\n"}).items()),
+        r"eval\.txt: MD5 \w+ of 2 bytes, published is \w+ of 2; fetch it anew",
+    ),
+    "twice": (packed(*TEXTS.items(), ("old/eval.txt", b"a\n")), r"holds eval\.txt twice"),
+    "too large": (packed(("eval.txt", bytes(10_001))), r"damaged \(eval\.txt has 10,001 bytes\)"),
+    "cut at once": (WHOLE[:40], r"damaged .*remove it and fetch it anew"),
+    "cut before the checksum": (WHOLE[:-8], r"damaged or cut off; remove it and fetch it anew"),
+    "cut in the last byte": (WHOLE[:-1], r"damaged or cut off; remove it and fetch it anew"),
+    "text": (flipped(WHOLE, WHOLE.index(b"text\n" * 9)), r"damaged \(CRC check failed"),
+    "checksum": (flipped(WHOLE, len(WHOLE) - 6), r"damaged \(CRC check failed"),
+    "length": (flipped(WHOLE, len(WHOLE) - 1), r"damaged \(Incorrect length of data"),
+    "a block's head": (flipped(WHOLE, 12), r"damaged \("),
+    "something behind": (WHOLE + b"\x1b[2J", r"damaged \(Not a gzipped file"),
+    "empty": (gzip.compress(b""), r"damaged \(empty file"),
+    "no archive": (gzip.compress(b"no tar" * 999), r"damaged \("),
+    "not compressed": (gzip.decompress(WHOLE), r"damaged \(Not a gzipped file"),
+    "half a header": (gzip.compress(tarfile.TarInfo("x").tobuf()[:300]), r"damaged \("),
+    "headers without end": (gzip.compress(LONG_NAME * 3000), r"damaged \("),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), BAD_ARCHIVES.values(), ids=BAD_ARCHIVES)
+def test_a_bad_archive_is_named_and_leaves_nothing(published_text, tmp_path, content, message):
+    with pytest.raises(ValueError, match=message) as raised:
+        unpack(tmp_path, content)
+    assert str(raised.value).startswith(f"{tmp_path}/results_text.tar.gz: ")
+    assert str(raised.value).isprintable()
+    assert not list((tmp_path / "results").iterdir())
+
+
+def test_no_flipped_byte_of_an_archive_goes_unnoticed(published_text, tmp_path):
+    """But for the header's time stamp, operating system and flags without meaning."""
+    draw = random.Random(18)
+    content = packed(*TEXTS.items())
+    for place in [draw.randrange(10, len(content)) for _ in range(100)]:
+        with pytest.raises(ValueError, match=r"damaged|lacks"):
+            unpack(tmp_path, flipped(content, place))
+        assert not list((tmp_path / "results").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("eval.txt", TEXTS["eval.txt"], None),
+        ("part-00000-of-00500", b"TEXT\n" * 1000, "part-00000-of-00500 is not as recorded"),
+        ("part-00000-of-00500", b"", "part-00000-of-00500 is not as recorded"),
+        ("eval.md5", None, "eval.md5 is missing"),
+        ("unpacked.json", None, None),
+        ("unpacked.json", b"{", "unpacked.json is damaged"),
+        ("unpacked.json", b"[]", "unpacked.json is damaged"),
+        ("unpacked.json", b'{"archive": 1, "files": {}}', "unpacked.json is damaged"),
+        ("unpacked.json", b"[" * 99_999, "unpacked.json is damaged"),
+    ],
+)
+def test_a_second_run_trusts_only_the_record(published_text, tmp_path, capsys, name, content, told):
+    unpack(tmp_path, WHOLE)
+    (tmp_path / "results" / name).unlink()
+    if content is not None:
+        (tmp_path / "results" / name).write_bytes(content)
+    capsys.readouterr()
+    found = unpack(tmp_path, WHOLE)
+    assert {name: found[name] for name in TEXTS} == TEXTS
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ([f"{tmp_path}/results/{told}; unpacking again"] if told else [])
+
+
+def test_what_is_recorded_is_not_written_again_and_another_archive_is(
+    published_text, tmp_path, capsys
+):
+    path = tmp_path / "results" / "eval.txt"
+    unpack(tmp_path, WHOLE)
+    first = path.stat().st_mtime_ns
+    unpack(tmp_path, WHOLE)
+    assert path.stat().st_mtime_ns == first
+    unpack(tmp_path, packed(*reversed(TEXTS.items())))
+    assert path.stat().st_mtime_ns != first
+    assert "unpacked.json is of another archive; unpacking again" in capsys.readouterr().err
 
 
 def test_punkt_is_fetched_from_an_index_when_missing(server, tmp_path, monkeypatch):
