@@ -181,7 +181,7 @@ ESCAPES = "gone \x1b[2J\x1b]0;title\x07\x9b1m"
         [f"raw HTTP/1.1 302 Found\r\nLocation: htp://{ESCAPES}/\r\n\r\n"],
         [f"raw HTTP/1.1 302 Found\r\nLocation: http://{ESCAPES}:x/\r\n\r\n"],
         [f"raw HTTP/1.1 200 OK\r\nContent-Length: {ESCAPES}\r\n\r\nx"],
-        [f"raw HTTP/1.1 416 No\r\nContent-Range: {ESCAPES}\r\n\r\n"],
+        [f"raw HTTP/1.1 416 No\r\nContent-Range: {ESCAPES}\r\n\r\n"] * 5,
         ["raw HTTP/1.1 200 " + "x" * 70_000 + "\r\n\r\n"] * 5,
     ],
     ids=range(9),
