@@ -60,6 +60,8 @@ def _bring(what: list[str], base_url: str | None, folder: Path) -> list[str]:
                 download.unpack_text(folder / download.TEXT_ARCHIVE, folder / "results")
         except ValueError as error:
             problems.append(str(error))
+        except OSError as error:
+            problems.append(f"{folder}: {error}; make room or mend its rights")
     return problems
 
 

@@ -270,6 +270,16 @@ def test_another_campaign_in_the_folder_is_refused(make, tmp_path):
         campaign.claim(make())
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"null", b"[" * 99_999])
+@pytest.mark.parametrize("name", ["campaign.json", "runs/0/run.json"])
+def test_a_damaged_record_is_named(make, tmp_path, name, content):
+    made = make(num_runs=1)
+    train(made)
+    (tmp_path / "campaign" / name).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{name}: damaged \(.*choose another --output_dir"):
+        train(made)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
