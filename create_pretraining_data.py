@@ -5,12 +5,13 @@ every input file becomes a TFRecord of the same name, in parallel, resumable, wi
 """
 
 import shlex
-import sys
 import time
 from pathlib import Path
 
-from absl import app, flags
+from absl import flags
 
+from mlperf_bert import command_line
+from mlperf_bert.command_line import MAX_SEED, in_range, not_empty
 from mlperf_bert.data import manifest, overview
 from mlperf_bert.data.dataset import DatasetConfig, write_dataset
 from mlperf_bert.data.examples import expand_input, write_examples
@@ -30,6 +31,11 @@ flags.DEFINE_integer("random_seed", 12345, "Seed; the benchmark's data have 1234
 flags.DEFINE_integer("dupe_factor", 10, "Copies of the text, each masked differently.")
 flags.DEFINE_float("masked_lm_prob", 0.15, "Share of masked tokens.")
 flags.DEFINE_float("short_seq_prob", 0.1, "Share of documents cut to shorter examples.")
+in_range("max_seq_length", at_least=5)
+in_range("max_predictions_per_seq", "dupe_factor", at_least=1)
+in_range("random_seed", at_least=0, at_most=MAX_SEED)
+in_range("masked_lm_prob", above=0, at_most=1)
+in_range("short_seq_prob", at_least=0, at_most=1)
 # not in the reference
 flags.DEFINE_string("output_dir", None, "Folder for one TFRecord per input file, and a manifest.")
 flags.DEFINE_integer("nworker", 0, "Parts of --output_dir made at once; 0: one per core.")
@@ -39,25 +45,24 @@ flags.DEFINE_string(
     "beam_options", None, "Make --output_dir with Apache Beam: its options, as '--runner=...'."
 )
 flags.DEFINE_bool("verify", False, "Only check --output_dir against its manifest, make nothing.")
+not_empty("input_file", "output_file", "vocab_file", "output_dir")
+in_range("nworker", "memory_budget_gib", "examples_per_part", at_least=0)
 
 _REQUIRED = ("input_file", "vocab_file")
 
 
-def main(_):
-    try:
-        if bool(FLAGS.output_file) == bool(FLAGS.output_dir):
-            raise ValueError("give either --output_file or --output_dir")
-        if FLAGS.verify:
-            _verify()
-            return
-        if missing := [f"--{name}" for name in _REQUIRED if not FLAGS[name].value]:
-            raise ValueError(f"{' and '.join(missing)} must be given")
-        if FLAGS.output_dir:
-            _make_dataset()
-        else:
-            _make_file()
-    except (ValueError, OSError) as error:
-        sys.exit(f"create_pretraining_data.py: {error}")
+def main():
+    if bool(FLAGS.output_file) == bool(FLAGS.output_dir):
+        raise ValueError("give either --output_file or --output_dir")
+    if FLAGS.verify:
+        _verify()
+        return
+    if missing := [f"--{name}" for name in _REQUIRED if not FLAGS[name].value]:
+        raise ValueError(f"{' and '.join(missing)} must be given")
+    if FLAGS.output_dir:
+        _make_dataset()
+    else:
+        _make_file()
 
 
 def _config() -> DatasetConfig:
@@ -145,4 +150,4 @@ def _verify() -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command_line.run(main)

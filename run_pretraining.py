@@ -5,16 +5,22 @@ Exit codes: 0 the run went to its end (the RESULT line says whether the target w
 command goes on.
 """
 
+import contextlib
 import os
+import re
 import signal
 import sys
+from collections.abc import Iterator
 
 # Before TensorFlow is imported: with tf_keras, which the model takes, it leaves Keras 3 out.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
-from absl import app, flags, logging
+import tensorflow as tf
+from absl import flags, logging
 
+from mlperf_bert import command_line
+from mlperf_bert.command_line import MAX_SEED, in_range, not_empty
 from mlperf_bert.data.input_pipeline import ExampleShape
 from mlperf_bert.mlperf import rules
 from mlperf_bert.mlperf.log import SubmissionInfo
@@ -42,6 +48,8 @@ flags.DEFINE_integer("max_seq_length", 128, "Tokens per example, as in the TFRec
 flags.DEFINE_integer("max_predictions_per_seq", 20, "Predictions per example, likewise.")
 flags.DEFINE_bool("shuffle", True, "--noshuffle reads the sorted files in order.")
 flags.DEFINE_bool("deterministic", True, "--nodeterministic reads faster, in no fixed order.")
+not_empty("bert_config_file", "input_file", "output_dir")
+in_range("max_seq_length", "max_predictions_per_seq", at_least=1)
 
 # What to do
 flags.DEFINE_bool("do_train", False, "Train.")
@@ -55,6 +63,10 @@ flags.DEFINE_integer(
     "eval_interval_samples", None, "Samples between evaluations; by the rules if not given."
 )
 flags.DEFINE_integer("seed", None, "Of weights, dropout and order; random if not given.")
+in_range("train_batch_size", "eval_batch_size", "num_train_steps", "max_eval_steps", at_least=1)
+in_range("eval_interval_samples", at_least=1)
+in_range("target_accuracy", above=0, at_most=1)
+in_range("seed", at_least=0, at_most=MAX_SEED)
 
 flags.DEFINE_bool("check", False, "Only tell what is wrong with the input, all at once.")
 flags.DEFINE_bool("check_initial_accuracy", False, "With --check: evaluate the checkpoint.")
@@ -80,6 +92,11 @@ flags.DEFINE_enum(
     ["global", "replica_sum", "replica_mean"],
     "Of losses and clipping: over the global batch, or per replica as the reference: GPUs, TPUs.",
 )
+in_range("learning_rate", above=0)
+in_range("poly_power", "num_warmup_steps", "lamb_weight_decay_rate", at_least=0)
+in_range("lamb_beta_1", "lamb_beta_2", at_least=0, below=1)
+in_range("log_epsilon", at_least=-37, at_most=0)  # of float32
+in_range("steps_per_update", at_least=1)
 
 # Speed
 flags.DEFINE_enum(
@@ -101,6 +118,8 @@ flags.DEFINE_string(
 flags.DEFINE_string("submission_org", "unnamed", "Organisation in the MLPerf log.")
 flags.DEFINE_string("submission_platform", "unnamed", "System in the MLPerf log.")
 flags.DEFINE_string("submission_status", "onprem", "onprem, cloud, preview or research.")
+in_range("save_checkpoints_steps", "iterations_per_loop", "log_every_steps", at_least=1)
+in_range("keep_checkpoint_max", at_least=0)
 
 # Devices
 flags.DEFINE_integer("num_gpus", 0, "GPUs of this host; 0 = CPU.")
@@ -110,6 +129,8 @@ flags.DEFINE_string("tpu_zone", None, "Zone of the TPU.")
 flags.DEFINE_string("gcp_project", None, "Project of the TPU.")
 flags.DEFINE_string("master", None, "Accepted for the reference's command lines; without effect.")
 flags.DEFINE_integer("num_tpu_cores", 8, "Cores of the TPU.")
+in_range("num_gpus", at_least=0)
+in_range("num_tpu_cores", at_least=1)
 
 
 def _given(*names: str) -> dict:
@@ -195,11 +216,11 @@ def _train() -> None:
         print(result.line(), flush=True)
 
 
-def main(_):
+def main():
     logging.set_verbosity(logging.ERROR)
     # As Ctrl-C, wherever training does not see to it; a container's first process has no default.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
+    with _failures_explained():
         if FLAGS.check:
             _check()
         elif FLAGS.do_train:
@@ -209,13 +230,32 @@ def main(_):
             print(write_result(FLAGS.output_dir, target_accuracy=FLAGS.target_accuracy))
         else:
             raise ValueError("nothing to do: give --do_train, --do_eval or both")
+
+
+@contextlib.contextmanager
+def _failures_explained() -> Iterator[None]:
+    """Ends an interrupted run with its own exit code; TensorFlow's failures become ValueErrors."""
+    try:
+        yield
     except (Interrupted, KeyboardInterrupt) as interruption:
         reason = str(interruption) or "interrupted; the same command goes on"
         print(f"run_pretraining.py: {reason}", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
-    except (ValueError, OSError, FloatingPointError) as error:
-        sys.exit(f"run_pretraining.py: {error}")
+    except FloatingPointError as error:
+        raise ValueError(str(error)) from error
+    except tf.errors.ResourceExhaustedError as error:
+        raise ValueError(
+            f"out of memory ({_first_line(error)}); lower --train_batch_size, with as many more "
+            "--steps_per_update for the same updates, or --eval_batch_size"
+        ) from error
+    except tf.errors.OpError as error:
+        raise ValueError(f"TensorFlow failed: {_first_line(error)}") from error
+
+
+def _first_line(error: tf.errors.OpError) -> str:
+    """The reason without the names of TensorFlow's own operations."""
+    return re.sub(r"\{\{.*?\}\}\s*", "", error.message.splitlines()[0]).split(" [Op:")[0]
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command_line.run(main)

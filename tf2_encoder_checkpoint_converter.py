@@ -1,13 +1,14 @@
 """Converts a TF1 checkpoint to TF2, or a TF2 checkpoint to TF1, as its content tells."""
 
 import os
-import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 
-from absl import app, flags, logging
+from absl import flags, logging
 
+from mlperf_bert import command_line
 from mlperf_bert.checkpoints import convert
+from mlperf_bert.command_line import not_empty
 from mlperf_bert.model.config import BertConfig
 
 FLAGS = flags.FLAGS
@@ -25,21 +26,19 @@ flags.DEFINE_enum(
     convert.CONVERTED_MODELS,
     "TF2 result: the encoder with both heads, or the encoder alone.",
 )
+not_empty("bert_config_file", "checkpoint_to_convert", "converted_checkpoint_path")
 
 
-def main(_):
+def main():
     logging.set_verbosity(logging.ERROR)
-    try:
-        report = convert.convert(
-            FLAGS.checkpoint_to_convert,
-            FLAGS.converted_checkpoint_path,
-            config=BertConfig.from_json_file(FLAGS.bert_config_file),
-            converted_model=FLAGS.converted_model,
-        )
-    except (ValueError, OSError) as error:
-        sys.exit(f"tf2_encoder_checkpoint_converter.py: {error}")
+    report = convert.convert(
+        FLAGS.checkpoint_to_convert,
+        FLAGS.converted_checkpoint_path,
+        config=BertConfig.from_json_file(FLAGS.bert_config_file),
+        converted_model=FLAGS.converted_model,
+    )
     print(report)
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command_line.run(main)

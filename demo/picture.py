@@ -15,6 +15,7 @@ from matplotlib import pyplot
 from matplotlib.ticker import StrMethodFormatter
 
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
+from mlperf_bert.writing import written_beside
 
 _BLUE, _ORANGE, _RED = "#1f5fa8", "#d9822b", "#b3261e"
 
@@ -46,10 +47,9 @@ def draw(metrics_file: Path, output_file: Path) -> None:
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_xlim(left=0)
-    partial = output_file.with_suffix(".partial.png")
-    figure.savefig(partial)
+    with written_beside(output_file) as file:
+        figure.savefig(file, format="png")
     pyplot.close(figure)
-    partial.replace(output_file)
 
 
 def _draw_accuracy(axes, evaluations: list[dict]) -> None:

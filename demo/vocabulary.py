@@ -11,6 +11,8 @@ from pathlib import Path
 import tensorflow as tf
 from tensorflow_text.tools.wordpiece_vocab.bert_vocab_from_dataset import bert_vocab_from_dataset
 
+from mlperf_bert.writing import write_whole
+
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
@@ -31,13 +33,6 @@ def learn_vocabulary(files: list[str], vocab_size: int) -> list[str]:
     )
 
 
-def write_vocabulary(path: Path, tokens: list[str]) -> None:
-    """Write one token per line, under a temporary name first."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text("".join(f"{token}\n" for token in tokens), encoding="utf-8")
-    partial.replace(path)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m demo.vocabulary", description=__doc__)
     parser.add_argument("--input_file", required=True, help="glob of the text")
@@ -45,7 +40,7 @@ def main() -> None:
     parser.add_argument("--vocab_size", type=int, default=2000, help="about so many tokens")
     given = parser.parse_args()
     tokens = learn_vocabulary(sorted(tf.io.gfile.glob(given.input_file)), given.vocab_size)
-    write_vocabulary(given.output_file, tokens)
+    write_whole(given.output_file, "".join(f"{token}\n" for token in tokens))
     print(f"{len(tokens)} tokens in {given.output_file}")
 
 

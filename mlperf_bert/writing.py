@@ -7,15 +7,32 @@ from pathlib import Path
 from typing import BinaryIO
 
 
+def replaceable(path: str | os.PathLike) -> Path:
+    """Returns the file that a path stands for, links followed: absent, or a regular file.
+
+    Raises:
+      ValueError: it is a folder, a device, a pipe or a socket, which a file must not replace.
+    """
+    found = Path(os.path.realpath(path))
+    if found.exists() and not found.is_file():
+        raise ValueError(
+            f"{os.fspath(path)}: exists and is no regular file; give the name of a file"
+        )
+    return found
+
+
 @contextlib.contextmanager
 def written_beside(path: str | os.PathLike) -> Iterator[BinaryIO]:
     """Opens a hidden file beside `path`, which takes its place once all is written.
 
     When anything fails, the hidden file is removed and `path` stays as it was. What a killed
     process leaves is overwritten by the next one.
+
+    Raises:
+      ValueError: `path` exists and is no regular file.
     """
-    path = Path(path)
-    beside = path.with_name(f".{path.name}.partial")
+    path = replaceable(path)
+    beside = replaceable(path.with_name(f".{path.name}.partial"))
     try:
         with beside.open("wb") as file:
             yield file

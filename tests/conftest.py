@@ -10,6 +10,8 @@ from typing import NoReturn
 
 import pytest
 
+from tests.forks import Forks, forking
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED = REPOSITORY.parent / "shared"
 
@@ -56,6 +58,13 @@ def shared() -> Path:
     if not SHARED.is_dir():
         lacking(f"{SHARED} is absent: the recorded reference results are not at hand")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def forks(repository) -> Iterator[Forks]:
+    """Starts of run_pretraining.py without its imports."""
+    with forking(repository) as started:
+        yield started
 
 
 @pytest.fixture

@@ -242,50 +242,80 @@ BAD_INPUTS = {
         lambda work: {"profile_steps": "3-5"},
         r"--profile_steps ends at 5, behind --num_train_steps=4",
     ),
+    "a batch that no memory holds": (
+        lambda work: {"train_batch_size": 10**9, "num_train_steps": 1},
+        r"out of memory .*; lower --train_batch_size",
+    ),
+    "no TPU": (lambda work: {"use_tpu": True}, r"--use_tpu: no TPU answers on this host"),
     "more GPUs than there are": (lambda work: {"num_gpus": 64}, r"--num_gpus=64, but TensorFlow"),
 }
 
 
-FORKING = """
-import json, os, signal, sys
-from absl import app
-import run_pretraining
-
-for line in sys.stdin:
-    errors, *argv = json.loads(line)
-    if not os.fork():
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT), 2)
-        signal.alarm(300)
-        app.run(run_pretraining.main, ["run_pretraining.py", *argv])
-    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
-"""
-
-
-@pytest.fixture(scope="module")
-def forked(repository):
-    """Runs run_pretraining.py in a fork of a process that has imported it: seconds less a case."""
-    with subprocess.Popen(
-        [sys.executable, "-c", FORKING],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=repository,
-    ) as parent:  # fmt: skip
-
-        def run(flags, errors) -> int:
-            print(json.dumps([str(errors), *flags]), file=parent.stdin, flush=True)
-            return int(parent.stdout.readline() or "-1")
-
-        yield run
-
-
 @pytest.mark.parametrize("case", BAD_INPUTS)
-def test_bad_input_is_one_line_and_leaves_nothing(forked, work, case):
+def test_bad_input_is_one_line_and_leaves_nothing(forks, work, case):
     spoiling, message = BAD_INPUTS[case]
     changed = spoiling(work)
     flags = training_flags(work, **(changed if isinstance(changed, dict) else {}))
-    assert forked(flags, work / "errors") == 1
+    assert forks.run(flags, work / "errors") == 1
     [line] = (work / "errors").read_text().strip().splitlines()
     assert re.search(message, line), line
     assert not (work / "out").exists()
+
+
+AT_LEAST_1 = """
+    max_seq_length max_predictions_per_seq train_batch_size eval_batch_size num_train_steps
+    max_eval_steps eval_interval_samples steps_per_update save_checkpoints_steps iterations_per_loop
+    log_every_steps num_tpu_cores
+""".split()
+AT_LEAST_0 = "poly_power num_warmup_steps lamb_weight_decay_rate keep_checkpoint_max num_gpus seed"
+OUT_OF_RANGE = [
+    *((name, value, "at least 1") for name in AT_LEAST_1 for value in (0, -1)),
+    *((name, -1, "at least 0") for name in AT_LEAST_0.split()),
+    *(("learning_rate", value, "a number above 0") for value in (-1, 0, "nan", "-inf")),
+    *(("target_accuracy", value, "above 0 and at most 1") for value in ("nan", 2, -1, 0)),
+    *((f"lamb_beta_{n}", v, "at least 0 and below 1") for n in (1, 2) for v in (1, 2, -1, "nan")),
+    *(("log_epsilon", value, "at least -37 and at most 0") for value in (400, -400, 1, "nan")),
+    *(("poly_power", value, "must be a number") for value in ("nan", "inf", "-inf", 1e39)),
+    ("seed", 2**32, "at most 4294967295"),
+    ("train_batch_size", 2**70, "at most 9.22337e+18"),
+    *((name, "", "is empty") for name in ("output_dir", "input_file", "bert_config_file")),
+    ("num_gpus", "abc", "invalid literal"),
+    ("train_batch_size", "4.5", "invalid literal"),
+    ("learning_rate", "fast", "could not convert"),
+    ("optimizer", "sgd", "adamw|lamb"),
+    ("flagfile", "/dev/null/none", "Unable to open flagfile"),
+    ("learning_rat", 1, "Unknown command line flag"),
+]
+
+
+@pytest.mark.parametrize("name, value, message", OUT_OF_RANGE)
+def test_a_flag_out_of_its_range_is_one_line_that_says_the_range(
+    forks, inputs, tmp_path, name, value, message
+):
+    flags = [*training_flags(inputs), f"--{name}={value}"]
+    assert forks.run(flags, tmp_path / "errors") == 1
+    [line] = (tmp_path / "errors").read_text().strip().splitlines()
+    assert line.startswith("run_pretraining.py: ") and name in line and message in line
+    assert not (inputs / "out").exists()
+
+
+@pytest.mark.parametrize("mode", ["--check", "--nocheck"])
+def test_all_flags_out_of_range_are_found_at_once(forks, inputs, tmp_path, mode):
+    wrong = {"learning_rate": "nan", "target_accuracy": 2, "num_gpus": -1, "output_dir": ""}
+    flags = [*training_flags(inputs, **wrong), mode]
+    assert forks.run(flags, tmp_path / "errors") == 1
+    first, *rest = (tmp_path / "errors").read_text().splitlines()
+    assert first == "run_pretraining.py: 4 problems:"
+    assert all(any(f"--{name}=" in line for line in rest) for name in wrong)
+
+
+def test_a_flagfile_that_is_no_text_is_one_line(forks, tmp_path):
+    (tmp_path / "flags").write_bytes(b"\xff\xfe\x00")
+    assert forks.run([f"--flagfile={tmp_path / 'flags'}"], tmp_path / "errors") == 1
+    [line] = (tmp_path / "errors").read_text().splitlines()
+    assert (
+        line == "run_pretraining.py: --flagfile names a file that is no text (invalid start byte)"
+    )
 
 
 def test_bad_input_to_the_script_itself_is_one_line_too(repository, work):
@@ -312,6 +342,9 @@ def test_a_run_its_files_and_a_second_run_into_the_same_directory(repository, wo
     assert re.search(r"^RESULT,bert,\d+,\d+,\w+,.*,aborted,0\.\d+,16$", done.stdout, re.MULTILINE)
     told = int(re.search(r"^RESULT,bert,\d+,(\d+),", done.stdout, re.MULTILINE)[1])
     assert seconds - 2 < told <= seconds + 1  # imports included; the end of the process is not
+    log = (out / "bert.log").read_text()
+    assert "evaluation examples: the rules want 10,000, this run has 50" in done.stdout
+    assert re.findall(r'"submission_division", "value": "(\w+)"', log) == ["open"]
     assert list(out.glob("events.out.tfevents.*")) and (out / "model.ckpt-4.index").exists()
 
     before = {path: path.read_bytes() for path in out.iterdir()}

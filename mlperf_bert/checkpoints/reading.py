@@ -89,9 +89,14 @@ class StoredCheckpoint:
         """The weight in the shape of our variable.
 
         Raises:
-          ValueError: as `locate`, or the data file is damaged.
+          ValueError: as `locate`, the data file is damaged, or a value is not finite.
         """
         value = self.tensor(self.locate(weight, our_shape))
+        if not np.isfinite(value).all():
+            raise ValueError(
+                f"{self.prefix}: {self.name_of(weight)} holds NaN or infinity; its training has "
+                "diverged or the file is damaged: give another checkpoint"
+            )
         return value if self.is_object_based else weight.from_tf1(value, our_shape)
 
     def tensor(self, key: str) -> np.ndarray:

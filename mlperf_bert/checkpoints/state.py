@@ -5,6 +5,7 @@ generators of dropout, and the position in the input (with its shuffle buffer).
 """
 
 import contextlib
+import math
 import re
 from collections.abc import Callable
 
@@ -44,7 +45,7 @@ class RunState:
     @property
     def latest_step(self) -> int | None:
         """Step of the newest complete checkpoint, or None."""
-        return max(complete_checkpoints(self._directory), default=None)
+        return latest_step(self._directory)
 
     def restore(self) -> None:
         """Restores everything but the input position from the newest checkpoint.
@@ -56,9 +57,17 @@ class RunState:
         try:
             status = self._checkpoint.restore(self._restored)
             status.assert_existing_objects_matched()
+            self._require_finite()
         except (AssertionError, ValueError, *_DAMAGE) as error:
             raise self._cannot_restore(error) from error
         print(f"Going on from {self._restored}", flush=True)
+
+    def _require_finite(self) -> None:
+        for part in tf.train.TrackableView(self._checkpoint).descendants():
+            if not isinstance(part, tf.Variable) or not part.dtype.is_floating:
+                continue
+            if not tf.reduce_all(tf.math.is_finite(part.read_value())):
+                raise ValueError(f"{part.name} holds NaN or infinity")
 
     def attach_input(self, iterator) -> None:
         """Adds the iterator over the input to the state, moved to where the run was.
@@ -124,17 +133,34 @@ class RunState:
 
 def step_of(path: str) -> int:
     """The step in a checkpoint's name: ".../model.ckpt-600" -> 600."""
-    return int(re.fullmatch(r".*-(\d+)", path).group(1))
+    return int(path.rpartition("-")[2])
 
 
 def complete_checkpoints(directory: str) -> dict[int, str]:
     """As `saved_checkpoints`, without one whose saving was cut short or is under way.
 
-    The file `checkpoint` lists a checkpoint once all of it is there.
+    The file `checkpoint` lists a checkpoint once all of it is there. Where that file is lost, or
+    lists none of those that are there, every checkpoint that can be opened counts.
     """
-    state = tf.train.get_checkpoint_state(directory)
-    listed = {step_of(path) for path in state.all_model_checkpoint_paths} if state else set()
-    return {s: path for s, path in saved_checkpoints(directory).items() if s in listed}
+    saved = saved_checkpoints(directory)
+    if listed := _listed_steps(directory) & saved.keys():
+        return {step: path for step, path in saved.items() if step in listed}
+    return {step: path for step, path in saved.items() if _is_whole(path)}
+
+
+def latest_step(directory: str) -> int | None:
+    """Step of the newest complete checkpoint; None where nothing was saved yet.
+
+    Raises:
+      ValueError: there are several checkpoints, and none of them can be read.
+    """
+    complete, saved = complete_checkpoints(directory), saved_checkpoints(directory)
+    if len(saved) > 1 and not complete:
+        raise ValueError(
+            f"{directory}: none of its {len(saved)} checkpoints can be read, such as "
+            f"{max(saved.items())[1]}; copy them here again, or remove them to begin at step 0"
+        )
+    return max(complete, default=None)
 
 
 def saved_checkpoints(directory: str) -> dict[int, str]:
@@ -146,6 +172,30 @@ def saved_checkpoints(directory: str) -> dict[int, str]:
     paths = [path.removesuffix(".index") for path in tf.io.gfile.glob(pattern)]
     steps = {step_of(path): path for path in paths if re.search(r"-\d+$", path)}
     return dict(sorted(steps.items()))
+
+
+def _listed_steps(directory: str) -> set[int]:
+    """Steps in the file `checkpoint`; none where it is lost or damaged."""
+    try:
+        state = tf.train.get_checkpoint_state(directory)
+    except (ValueError, tf.errors.OpError):
+        return set()
+    paths = state.all_model_checkpoint_paths if state else ()
+    return {step_of(path) for path in paths if re.search(r"-\d+$", path)}
+
+
+def _is_whole(path: str) -> bool:
+    """Whether the index can be read and the data file holds all that it lists."""
+    try:
+        reader = tf.train.load_checkpoint(path)
+        num_bytes = sum(
+            math.prod(shape) * reader.get_variable_to_dtype_map()[name].size
+            for name, shape in reader.get_variable_to_shape_map().items()
+        )
+    except (tf.errors.OpError, RuntimeError, ValueError):
+        return False
+    stored = sum(tf.io.gfile.stat(data).length for data in tf.io.gfile.glob(f"{path}.data-*"))
+    return stored >= num_bytes
 
 
 def _remove(path: str) -> None:

@@ -7,8 +7,10 @@ it is evaluated. Source: MLPerf training rules, section on run time; the benchma
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from mlperf_bert.mlperf import rules
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.mlperf.results import Record, read_records
+from mlperf_bert.mlperf.timed_run import Run
 
 
 def join(
@@ -51,23 +53,35 @@ def join(
         raise ValueError(f"the checkpoint of step {missing[0]} has not been evaluated")
     batch_size = _micro_batch_size(records)
     beside = output.with_name(f".{output.name}.new")
-    for leftover in (beside, beside.with_name(beside.name + ".partial")):
-        leftover.unlink(missing_ok=True)
-    with MlperfLog.continuing(beside, _header(logs)) as log, log.run(time_ms=start.time_ms) as run:
-        run.eval_samples(num_eval_samples, time_ms=start.time_ms)
-        before_samples, before_ms = 0, start.time_ms
-        for step in counted:
-            samples, now_ms = step * batch_size, saved_ms[step]
-            run.block_start(before_samples, num_samples=samples - before_samples, time_ms=before_ms)
-            run.block_stop(samples, time_ms=now_ms)
-            run.eval_start(samples, time_ms=now_ms)
-            run.eval_stop(samples, time_ms=now_ms)
-            run.eval_accuracy(accuracies[step], samples, step, time_ms=now_ms)
-            before_samples, before_ms = samples, now_ms
-        stop = run.succeed if passing else run.abort
-        stop(time_ms=before_ms)
-    beside.replace(output)
+    beside.unlink(missing_ok=True)
+    log = MlperfLog.continuing(beside, _header(logs))
+    if rules.departure_of_evaluation(num_eval_samples):
+        log.declare_open()
+    try:
+        with log, log.run(time_ms=start.time_ms) as run:
+            run.eval_samples(num_eval_samples, time_ms=start.time_ms)
+            before_samples, before_ms = 0, start.time_ms
+            for step in counted:
+                samples, now_ms = step * batch_size, saved_ms[step]
+                _log_checkpoint(run, before_samples, samples, before_ms, now_ms)
+                run.eval_accuracy(accuracies[step], samples, step, time_ms=now_ms)
+                before_samples, before_ms = samples, now_ms
+            stop = run.succeed if passing else run.abort
+            stop(time_ms=before_ms)
+        beside.replace(output)
+    finally:
+        beside.unlink(missing_ok=True)
     return "success" if passing else "aborted", before_samples
+
+
+def _log_checkpoint(
+    run: Run, before_samples: int, samples: int, before_ms: int, now_ms: int
+) -> None:
+    """The block of training up to a checkpoint, and an evaluation that took no time."""
+    run.block_start(before_samples, num_samples=samples - before_samples, time_ms=before_ms)
+    run.block_stop(samples, time_ms=now_ms)
+    run.eval_start(samples, time_ms=now_ms)
+    run.eval_stop(samples, time_ms=now_ms)
 
 
 def _header(logs: Sequence[Path]) -> list[str]:

@@ -23,7 +23,9 @@ Source: the rule files of mlperf_logging.compliance_checker, rulesets 1.0.0 to 5
 
 import contextlib
 import logging
+import logging.handlers
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -34,6 +36,7 @@ from mlperf_logging.mllog import constants
 
 from mlperf_bert.mlperf.mllog_writer import MllogWriter
 from mlperf_bert.mlperf.timed_run import Run
+from mlperf_bert.writing import write_whole
 
 BENCHMARK = constants.BERT
 DIVISIONS = (constants.CLOSED, constants.OPEN)
@@ -112,8 +115,8 @@ class Hyperparameters:
 class MlperfLog(MllogWriter):
     """The log of one run: lines go to a file and, with `echo`, to stdout.
 
-    The file lies beside its final place under the name PATH.partial until `commit`, which
-    closing does too: a run refused for bad input calls `discard` and leaves nothing.
+    Until `commit` lines are held in memory: a run refused for bad input leaves nothing, and what
+    is found before the file appears can still change its division. Closing commits.
 
     Args:
       path: the log to write, by custom result_N.txt; None writes no file, as all processes of a
@@ -126,21 +129,17 @@ class MlperfLog(MllogWriter):
 
     def __init__(self, path: str | os.PathLike | None, *, echo: bool = True) -> None:
         self._steps_done: set[str] = set()
-        self._handlers: list[logging.Handler] = [logging.StreamHandler(sys.stdout)] if echo else []
-        self.path = None
-        if path is not None:
-            self._open(Path(path))
-        super().__init__(self._handlers)
+        self.path = None if path is None else Path(path)
+        self._require_absent()
+        self._early = logging.handlers.MemoryHandler(capacity=sys.maxsize, flushOnClose=False)
+        echoing = [logging.StreamHandler(sys.stdout)] if echo else []
+        super().__init__([self._early, *echoing])
 
-    def _open(self, path: Path) -> None:
-        self.path = path
-        if self.path.exists():
+    def _require_absent(self) -> None:
+        if self.path and self.path.exists():
             raise ValueError(
                 f"{self.path} already holds the log of a run: name another file or move it away"
             )
-        self._created_folders = _make_folders(self.path.parent)
-        self._partial = self.path.with_name(self.path.name + ".partial")
-        self._handlers.append(logging.FileHandler(self._partial, mode="w", encoding="utf-8"))
 
     @classmethod
     def continuing(cls, path: str | os.PathLike, header: Iterable[str]) -> "MlperfLog":
@@ -162,26 +161,35 @@ class MlperfLog(MllogWriter):
     ) -> None:
         self.close()
 
+    def declare_open(self) -> None:
+        """Log division open after all, for what was found after `submission`; before `commit`."""
+        for record in self._early.buffer:
+            record.msg = with_open_division(record.msg)
+
     def commit(self) -> None:
-        """Give the file its final name; writing goes on. Further calls do nothing."""
-        if self.path and self._partial.exists():
-            self._partial.replace(self.path)
+        """Write the file, whole so far; from now on lines go straight to it. Once is enough.
+
+        Raises:
+          OSError: it cannot be written; nothing is left of it.
+        """
+        if self.path is None or self._early not in self._mllog.logger.handlers:
+            return
+        self._require_absent()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [f"{record.getMessage()}\n" for record in self._early.buffer]
+        write_whole(self.path, "".join(lines))
+        self._remove_handler(self._early)
+        self._add_handler(_LogFile(self.path, mode="a", encoding="utf-8"))
 
     def close(self) -> None:
         """Commit the file and end the writing. Further calls do nothing."""
         self.commit()
-        self._close_handlers()
+        self.discard()
 
     def discard(self) -> None:
-        """End the writing and remove the file, committed or not, and the folders made for it."""
-        self._close_handlers()
-        if self.path is None:
-            return
-        self._partial.unlink(missing_ok=True)
-        self.path.unlink(missing_ok=True)
-        for folder in self._created_folders:
-            with contextlib.suppress(OSError):  # another hand has put something into it
-                folder.rmdir()
+        """End the writing, without the file if it is not committed."""
+        for handler in self._mllog.logger.handlers[:]:
+            self._remove_handler(handler)
 
     def init_start(self, cache_cleared: bool | None, *, time_ms: int | None = None) -> None:
         """Log the start of the untimed initialisation.
@@ -243,13 +251,27 @@ class MlperfLog(MllogWriter):
         run = Run(self)
         try:
             yield run
-        finally:
-            run.stop_unless_stopped()
+        except BaseException:
+            with contextlib.suppress(OSError):  # on a full disk the first failure is the one to see
+                run.stop_unless_stopped()
+            raise
+        run.stop_unless_stopped()
 
-    def _close_handlers(self) -> None:
-        for handler in self._handlers:
-            self._mllog.logger.removeHandler(handler)
-            handler.close()
+
+class _LogFile(logging.FileHandler):
+    """A file whose failure ends the run: logging's own handlers print a traceback and go on."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        raise
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # of a line whose failure has been raised
+            super().close()
+
+
+def with_open_division(line: str) -> str:
+    """Return a line of a log, with "open" in place of the division if it states one."""
+    return re.sub(r'("key": "submission_division", "value": )"\w+"', r'\1"open"', line)
 
 
 def _hyperparameter_events(given: Hyperparameters) -> dict[str, object]:
@@ -285,10 +307,3 @@ def _hyperparameter_events(given: Hyperparameters) -> dict[str, object]:
         constants.OPT_LAMB_WEIGHT_DECAY: given.weight_decay_rate,
         constants.OPT_LAMB_LR_DECAY_POLY_POWER: given.poly_power,
     }
-
-
-def _make_folders(folder: Path) -> list[Path]:
-    """Create a folder with its parents; return those that were missing, deepest first."""
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    return missing

@@ -17,7 +17,9 @@ class MllogWriter:
     """Writes lines to logging handlers, of which a file and stdout are two."""
 
     def __init__(self, handlers: list[logging.Handler]) -> None:
-        self._mllog = _make_mllogger(handlers)
+        self._mllog = _make_mllogger()
+        for handler in handlers:
+            self._add_handler(handler)
 
     def event(
         self,
@@ -58,17 +60,22 @@ class MllogWriter:
         """Write a line of another log as it stands there."""
         self._mllog.logger.info(line)
 
+    def _add_handler(self, handler: logging.Handler) -> None:
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        self._mllog.logger.addHandler(handler)
 
-def _make_mllogger(handlers: list[logging.Handler]) -> MLLogger:
+    def _remove_handler(self, handler: logging.Handler) -> None:
+        self._mllog.logger.removeHandler(handler)
+        handler.close()
+
+
+def _make_mllogger() -> MLLogger:
     """Return an MLLogger over a logger of its own.
 
     mllog's default logger is global and gains a handler each time it is asked for: two runs in
     one process would write into each other's files, and every line twice.
     """
     logger = logging.Logger(constants.DEFAULT_LOGGER_NAME, level=logging.INFO)
-    for handler in handlers:
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        logger.addHandler(handler)
     # root_dir serves as a regular expression there.
     return MLLogger(logger, root_dir=re.escape(str(_PROJECT_ROOT)))
 

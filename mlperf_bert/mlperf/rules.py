@@ -169,6 +169,13 @@ def departures_from_closed_rules(
     return issues
 
 
+def departure_of_evaluation(num_eval_samples: int) -> Issue | None:
+    """Return the departure of an evaluation over another number of examples than the rules'."""
+    if num_eval_samples == NUM_EVAL_SAMPLES:
+        return None
+    return Issue("evaluation examples", f"{NUM_EVAL_SAMPLES:,}", f"{num_eval_samples:,}")
+
+
 def _require_positive_batch(global_batch_size: int) -> None:
     if global_batch_size < 1:
         raise ValueError(f"global_batch_size={global_batch_size}: must be 1 or more samples")

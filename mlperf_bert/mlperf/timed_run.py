@@ -127,25 +127,29 @@ class Run:
             self.samples = samples
         self._stop(constants.SUCCESS, time_ms)
 
-    def abort(self, *, time_ms: int | None = None) -> None:
+    def abort(self, *, time_ms: int | None = None, **metadata: object) -> None:
         """Stop the clock without success. Logs train_samples and run_stop at once.
+
+        Args:
+          time_ms: when, if not now.
+          **metadata: more to say in run_stop.
 
         Raises:
           RuntimeError: the run has stopped already.
         """
-        self._stop(constants.ABORTED, time_ms)
+        self._stop(constants.ABORTED, time_ms, **metadata)
 
     def stop_unless_stopped(self) -> None:
         """Log train_samples and run_stop with status "aborted" if the run has not succeeded."""
         if not self.is_stopped:
             self._stop(constants.ABORTED, None)
 
-    def _stop(self, status: str, time_ms: int | None) -> None:
+    def _stop(self, status: str, time_ms: int | None, **metadata: object) -> None:
         self._require_running()
         self.is_stopped = True
         # The checkers read train_samples only before run_stop.
         self._log.event(constants.TRAIN_SAMPLES, self.samples, time_ms=time_ms)
-        self._log.end(constants.RUN_STOP, {"status": status}, time_ms=time_ms)
+        self._log.end(constants.RUN_STOP, {"status": status, **metadata}, time_ms=time_ms)
 
     def _require_running(self) -> None:
         if self.is_stopped:

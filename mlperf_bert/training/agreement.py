@@ -24,7 +24,11 @@ class Team:
     """The processes of a run, seen from one of them."""
 
     is_chief: bool
+    output: OutputDirectory
+    """Held by the chief until the end."""
     seed: int
+    resumes: bool
+    """Whether a run that began earlier goes on."""
     latest_step: int | None
     """Of the chief's newest checkpoint, when all met."""
     others: peers.Peers | None
@@ -60,6 +64,7 @@ class Team:
         self._leave(None)
 
     def _leave(self, failure: str | None) -> None:
+        self.output.release()
         if self.others:
             self.others.leave(failure)
 
@@ -67,25 +72,34 @@ class Team:
 def agree(config: RunConfig, *, on_loss: Callable[[], None]) -> Team:
     """Meets the other processes, if there are any; from then on losing one ends this process.
 
+    Before anything is decided the chief claims the output directory.
+
     Raises:
-      ValueError: flags or data differ; the process and the difference are named.
+      ValueError: flags or data differ; the process and the difference are named. Or the output
+        directory cannot be used.
       OSError: a process is missing.
     """
     cluster = read_cluster()
-    if cluster is None:
-        return Team(is_chief=True, others=None, **_decide(config))
-    others, decision = peers.meet(cluster, _told(config), lambda: _decide(config))
-    others.watch(on_loss=on_loss)
-    return Team(is_chief=cluster.is_chief, others=others, **decision)
-
-
-def _decide(config: RunConfig) -> dict:
     output = OutputDirectory(config.output_dir, config.parameters())
+    try:
+        if cluster is None:
+            return Team(is_chief=True, output=output, others=None, **_decide(config, output))
+        others, decision = peers.meet(cluster, _told(config), lambda: _decide(config, output))
+        others.watch(on_loss=on_loss)
+        return Team(is_chief=cluster.is_chief, output=output, others=others, **decision)
+    except BaseException:
+        output.release()
+        raise
+
+
+def _decide(config: RunConfig, output: OutputDirectory) -> dict:
+    output.claim()
     seed = secrets.randbits(31) if config.seed is None else config.seed
-    if output.resumes:
-        seed = output.recorded_seed
-    latest_step = max(state.complete_checkpoints(config.output_dir), default=None)
-    return {"seed": seed, "latest_step": latest_step}
+    return {
+        "seed": output.recorded_seed if output.resumes else seed,
+        "resumes": output.resumes,
+        "latest_step": state.latest_step(config.output_dir),
+    }
 
 
 def _told(config: RunConfig) -> dict:

@@ -107,6 +107,7 @@ class TrainingLoop:
 
         Raises:
           FloatingPointError: a loss is NaN or infinite.
+          ValueError: that of the first step is, before any weight has changed.
           Interrupted: a signal came; the checkpoint is saved.
         """
         step, accuracy = start_step, None
@@ -152,11 +153,7 @@ class TrainingLoop:
         self.num_real_tokens += round(history[:, FIGURES.index("num_real_tokens")].sum(dtype=float))
         self.num_rows += round(history[:, FIGURES.index("num_rows")].sum(dtype=float))
         for offset, losses in enumerate(history.tolist()):
-            if not math.isfinite(losses[0]):
-                raise FloatingPointError(
-                    f"the loss of step {step + offset + 1} is {losses[0]}: training has diverged; "
-                    "lower --learning_rate or lengthen --num_warmup_steps"
-                )
+            require_finite(losses[0], step + offset + 1)
             if (step + offset + 1) % self.schedule.log_every_steps == 0:
                 self.metrics.write(
                     "train",
@@ -195,3 +192,23 @@ class TrainingLoop:
             f"{self.stop_request.signal_name or 'another process got a signal'} after step {step}: "
             "the checkpoint is saved, and the same command goes on from there"
         )
+
+
+def require_finite(loss: float, step: int) -> None:
+    """Checks a loss, and separates weights that cannot be trained from training that diverged.
+
+    Raises:
+      ValueError: that of the first step is not finite.
+      FloatingPointError: that of a later step is not.
+    """
+    if math.isfinite(loss):
+        return
+    if step == 1:
+        raise ValueError(
+            f"the loss of the first step is {loss}, before any weight has changed: the initial "
+            "weights are too large for this model; check --init_checkpoint and --bert_config_file"
+        )
+    raise FloatingPointError(
+        f"the loss of step {step} is {loss}: training has diverged; lower --learning_rate or "
+        "lengthen --num_warmup_steps"
+    )

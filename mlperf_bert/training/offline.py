@@ -4,7 +4,6 @@ It may run beside the training, in another process: then it waits for the next c
 """
 
 import dataclasses
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -15,14 +14,15 @@ from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.checkpoints.state import complete_checkpoints, saved_checkpoints
 from mlperf_bert.data import input_pipeline, records
 from mlperf_bert.data.input_pipeline import ExampleShape
-from mlperf_bert.mlperf import joining
+from mlperf_bert.locking import DirectoryLock
+from mlperf_bert.mlperf import joining, rules
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.progress import Progress
 from mlperf_bert.training import cluster, evaluations, preflight, strategy
 from mlperf_bert.training.evaluation import Evaluator
-from mlperf_bert.training.output import LOG_NAME, RECORD_NAME, RESULT_LOG, RESUMED_LOGS
+from mlperf_bert.training.output import LOG_NAME, RECORD_NAME, RESULT_LOG, read_record, run_logs
 
 SECONDS_BETWEEN_LOOKS = 2.0
 
@@ -53,18 +53,31 @@ def evaluate_checkpoints(config: OfflineConfig) -> dict[int, Evaluation]:
     Returns: step -> evaluation, of this call.
 
     Raises:
-      ValueError: bad configuration or input, a directory without a run, or a checkpoint that is
-        damaged or of another architecture.
+      ValueError: bad configuration or input, a directory without a run, another process that
+        evaluates it, or a checkpoint that is damaged or of another architecture.
       OSError: damaged input.
     """
+    directory = Path(config.output_dir)
+    if not directory.is_dir():
+        raise ValueError(f"--output_dir={directory}: no such directory; start the training first")
+    lock = DirectoryLock(directory, file_name=".eval.lock")
+    if not lock.acquire():
+        raise ValueError(
+            f"--output_dir={directory}: another process evaluates its checkpoints; wait for it, or "
+            "stop it"
+        )
+    try:
+        return _evaluate_checkpoints(config, directory)
+    finally:
+        lock.release()
+
+
+def _evaluate_checkpoints(config: OfflineConfig, directory: Path) -> dict[int, Evaluation]:
     bert_config = BertConfig.from_json_file(config.bert_config_file)
     preflight.require_fitting_model(
         bert_config, config.shape, bert_config_file=config.bert_config_file
     )
     files = input_pipeline.expand_input(config.input_file, flag="input_file")
-    directory = Path(config.output_dir)
-    if not directory.is_dir():
-        raise ValueError(f"--output_dir={directory}: no such directory; start the training first")
     if cluster.num_workers() > 1:
         raise ValueError(
             "--do_eval without --do_train works in one process; unset TF_CONFIG, or start it "
@@ -118,25 +131,28 @@ def write_result(output_dir: str, *, target_accuracy: float) -> str:
     directory = Path(output_dir)
     found = evaluations.read(directory)
     accuracies = {step: entry.masked_lm_accuracy for step, entry in found.items()}
-    logs = [directory / LOG_NAME, *sorted(directory.glob(RESUMED_LOGS), key=_resumption)]
-    if not logs[0].exists():
-        return f"no result log: {logs[0]}, the training's, is missing"
+    logs = run_logs(directory)
+    if not logs or logs[0].name != LOG_NAME:
+        return f"no result log: {directory / LOG_NAME}, the training's, is missing"
     if _is_running(directory) and not _has_reached(directory, target_accuracy):
         return "no result log yet: the training goes on"
     if not found:
         return "no result log: no checkpoint has been evaluated"
     output = directory / RESULT_LOG
+    num_eval_samples = max(entry.num_examples for entry in found.values())
     try:
         status, samples = joining.join(
             logs,
             accuracies,
-            num_eval_samples=max(entry.num_examples for entry in found.values()),
+            num_eval_samples=num_eval_samples,
             target_accuracy=target_accuracy,
             output=output,
         )
     except ValueError as error:
         return f"no result log: {error}"
-    return f"{output}: {status} after {samples:,} samples"
+    issue = rules.departure_of_evaluation(num_eval_samples)
+    because = f"; division open ({issue})" if issue else ""
+    return f"{output}: {status} after {samples:,} samples{because}"
 
 
 def _has_reached(directory: Path, target_accuracy: float) -> bool:
@@ -179,12 +195,7 @@ def _pending(
             time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
-def _resumption(log: Path) -> int:
-    return int(log.stem.rpartition("-")[2])
-
-
 def _is_running(directory: Path) -> bool:
-    record = directory / RECORD_NAME
-    if not record.exists():
+    if not (directory / RECORD_NAME).exists():
         return not saved_checkpoints(str(directory))  # not begun yet
-    return json.loads(record.read_text(encoding="utf-8"))["status"] == "running"
+    return read_record(directory).status == "running"

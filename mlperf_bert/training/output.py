@@ -1,15 +1,13 @@
 """The output directory of a run: one directory, one run."""
 
-import contextlib
 import dataclasses
-import fcntl
 import getpass
 import json
 import os
 import time
 from pathlib import Path
-from typing import TextIO
 
+from mlperf_bert.locking import DirectoryLock
 from mlperf_bert.writing import write_whole
 
 LOG_NAME = "bert.log"
@@ -71,45 +69,77 @@ def _user() -> str:
         return str(os.getuid())
 
 
-def _lock(file: TextIO) -> bool:
-    """False if another process has it; where the file system knows no locks, nobody does."""
-    with contextlib.suppress(OSError):
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True
-
-
 class OutputDirectory:
-    """Claims a directory for a run, fresh or resumed, and records whose it is in run.json."""
+    """A directory for one run, fresh or resumed; run.json in it says which run."""
 
     def __init__(self, path: str, parameters: dict):
-        """Looks at the directory; writes nothing.
+        """Names the directory; looks at nothing.
 
         Args:
           path: the directory, which need not exist.
           parameters: what determines the computation; a run goes on only with the same.
-
-        Raises:
-          ValueError: the directory holds another run, a finished one, or foreign checkpoints.
         """
         self.path = Path(path)
         self._record = self.path / RECORD_NAME
         self._parameters = json.loads(json.dumps(parameters))
-        self._held: TextIO | None = None
-        self.resumes = self._record.exists()
+        self._lock = DirectoryLock(self.path)
+
+    def claim(self) -> None:
+        """Takes the directory for this process, and makes sure that it may be trained into.
+
+        Raises:
+          ValueError: another process trains into it, or as `require_usable`.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"--output_dir={self.path} is no directory; choose another")
+        try:
+            free = self._lock.acquire()
+        except OSError as error:
+            raise ValueError(
+                f"--output_dir={self.path}: cannot be written to ({error.strerror}); choose "
+                "another, or change its permissions"
+            ) from error
+        if not free:
+            raise self._taken()
+        try:
+            self.require_usable()
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Gives the directory back; nothing is left of it if nothing was written."""
+        self._lock.release()
+
+    def require_available(self) -> None:
+        """As `claim`, for --check: takes and writes nothing."""
+        if self._lock.is_held_elsewhere():
+            raise self._taken()
+        self.require_usable()
+
+    def require_usable(self) -> None:
+        """Looks whether a run may begin or go on here.
+
+        Raises:
+          ValueError: the directory holds another run, a finished one, or foreign checkpoints.
+        """
         if self.resumes:
             self._require_same_unfinished_run()
         elif self._has_foreign_files():
             raise ValueError(
-                f"--output_dir={path} holds files of another run; choose a new or empty directory"
+                f"--output_dir={self.path} holds files of another run; choose a new or empty "
+                "directory"
             )
+
+    @property
+    def resumes(self) -> bool:
+        """Whether a run has begun here."""
+        return self._record.exists()
 
     @property
     def recorded_seed(self) -> int:
         """The seed of the run that is resumed."""
-        return self._read()["seed"]
+        return read_record(self.path).seed
 
     def log_path(self) -> Path:
         """Where this process writes its MLPerf log; a resumed run leaves the older ones alone."""
@@ -120,38 +150,27 @@ class OutputDirectory:
         return path
 
     def record(self, *, status: str, seed: int) -> None:
-        """Writes run.json, complete or not at all, and holds it until this process ends.
-
-        Raises:
-          ValueError: another process holds it: it trains into the directory.
-        """
-        if self._held is None and self._record.exists():
-            with self._record.open("r+") as file:
-                if not _lock(file):
-                    raise ValueError(
-                        f"--output_dir={self.path}: another process trains into it; wait for it, "
-                        "or stop it"
-                    )
+        """Writes run.json, complete or not at all."""
         content = {"status": status, "seed": seed, "parameters": self._parameters}
         write_whole(self._record, json.dumps(content, indent=1) + "\n")
-        self._held = self._record.open("r+")
-        _lock(self._held)
 
-    def _read(self) -> dict:
-        return json.loads(self._record.read_text(encoding="utf-8"))
+    def _taken(self) -> ValueError:
+        return ValueError(
+            f"--output_dir={self.path}: another process trains into it; wait for it, or stop it"
+        )
 
     def _has_foreign_files(self) -> bool:
         patterns = ("model.ckpt*", "checkpoint", "metrics.jsonl", LOG_NAME)
         return any(next(self.path.glob(pattern), None) for pattern in patterns)
 
     def _require_same_unfinished_run(self) -> None:
-        found = self._read()
-        if found["status"] != "running":
+        found = read_record(self.path)
+        if found.status != "running":
             raise ValueError(
-                f"--output_dir={self.path} holds a finished run (status {found['status']}); "
+                f"--output_dir={self.path} holds a finished run (status {found.status}); "
                 "choose a new directory, or remove this one to train again"
             )
-        recorded = found["parameters"]
+        recorded = found.parameters
         names = sorted(recorded.keys() | self._parameters.keys())
         differing = [n for n in names if recorded.get(n) != self._parameters.get(n)]
         if differing:
@@ -162,3 +181,41 @@ class OutputDirectory:
                 f"--output_dir={self.path} holds another run ({details}); choose a new directory, "
                 "or give the same flags to go on with that run"
             )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """The content of run.json."""
+
+    status: str
+    """running, success or aborted."""
+    seed: int
+    parameters: dict
+
+
+def read_record(directory: Path) -> RunRecord:
+    """Reads run.json.
+
+    Raises:
+      ValueError: it is damaged.
+    """
+    path = directory / RECORD_NAME
+    try:
+        record = RunRecord(**json.loads(path.read_text(encoding="utf-8")))
+        if record.status not in ("running", "success", "aborted"):
+            raise ValueError(f"status {record.status!r}")
+        if type(record.seed) is not int or not isinstance(record.parameters, dict):
+            raise TypeError("seed is a number, parameters an object")
+    except (ValueError, TypeError, OSError, RecursionError) as error:
+        raise ValueError(
+            f"{path}: damaged ({str(error).splitlines()[0]}); copy it here again, or choose "
+            "another --output_dir"
+        ) from error
+    return record
+
+
+def run_logs(directory: Path) -> list[Path]:
+    """The MLPerf logs of the run in a directory, the first one first."""
+    numbers = {log.stem.rpartition("-")[2]: log for log in directory.glob(RESUMED_LOGS)}
+    resumed = [numbers[number] for number in sorted(filter(str.isdecimal, numbers), key=int)]
+    return [log for log in (directory / LOG_NAME, *resumed) if log.exists()]

@@ -54,7 +54,6 @@ class Inspection:
     bert_config: BertConfig | None = None
     files: list[str] | None = None
     eval_files: list[str] | None = None
-    output: OutputDirectory | None = None
     strategy: tf.distribute.Strategy | None = None
 
     def add(self, level: str, text: str) -> None:
@@ -82,8 +81,13 @@ class Inspection:
             raise ValueError(f"{len(self.errors)} problems:{listed}")
 
 
-def inspect(config: RunConfig) -> Inspection:
-    """Checks what every run is checked for before its clock starts, in a second or so."""
+def inspect(config: RunConfig, *, resumes: bool = False) -> Inspection:
+    """Checks what every run is checked for before its clock starts, in a second or so.
+
+    Args:
+      config: of the run, whose output directory has been checked.
+      resumes: a run that began earlier goes on.
+    """
     found = Inspection()
     found.bert_config = found.attempt(BertConfig.from_json_file, config.bert_config_file)
     found.files = found.attempt(input_pipeline.expand_input, config.input_file, flag="input_file")
@@ -92,7 +96,6 @@ def inspect(config: RunConfig) -> Inspection:
         found.eval_files = found.attempt(
             input_pipeline.expand_input, config.eval_input_file, flag="eval_input_file"
         )
-    found.output = found.attempt(OutputDirectory, config.output_dir, config.parameters())
     found.strategy = found.attempt(strategy.create_strategy, config.device)
     _check_batches(found, config)
     _check_data(found, config)
@@ -105,7 +108,8 @@ def inspect(config: RunConfig) -> Inspection:
             config.shape,
             bert_config_file=config.bert_config_file,
         )
-        _check_checkpoint(found, config)
+        if config.init_checkpoint and not resumes:
+            _check_checkpoint(found, config)
         _check_disk(found, config)
         _check_reference_points(found, config)
     if config.drop_caches and (obstacle := caches.obstacle()):
@@ -125,7 +129,9 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Ins
     """
     if cluster.num_workers() > 1:
         raise ValueError("--check looks from one process; unset TF_CONFIG, or start without srun")
-    found = inspect(config)
+    output = OutputDirectory(config.output_dir, config.parameters())
+    found = inspect(config, resumes=output.resumes)
+    found.attempt(output.require_available)
     if found.eval_files:
         _count_evaluation_examples(found)
     if found.bert_config:
@@ -276,18 +282,16 @@ def _check_evaluation_size(found: Inspection) -> None:
 
 def _count_evaluation_examples(found: Inspection) -> None:
     counts = [found.attempt(records.count_records, path) for path in found.eval_files]
-    if None not in counts and sum(counts) != rules.NUM_EVAL_SAMPLES:
+    if None not in counts and (issue := rules.departure_of_evaluation(sum(counts))):
         found.add(
             WARNING,
-            f"--eval_input_file holds {sum(counts):,} examples, the rules want "
-            f"{rules.NUM_EVAL_SAMPLES:,}; make it with pick_eval_samples.py",
+            f"no submission to the closed division: {issue}; make --eval_input_file with "
+            "pick_eval_samples.py",
         )
 
 
 def _check_checkpoint(found: Inspection, config: RunConfig) -> None:
     """Every weight is listed, with the model's width, and the data files are long enough."""
-    if config.init_checkpoint is None or (found.output and found.output.resumes):
-        return
     stored = found.attempt(StoredCheckpoint, config.init_checkpoint)
     if stored is None:
         return

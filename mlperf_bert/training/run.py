@@ -9,7 +9,7 @@ import tensorflow as tf
 from mlperf_bert.checkpoints import initial, names
 from mlperf_bert.checkpoints.state import RunState
 from mlperf_bert.data import input_pipeline, records
-from mlperf_bert.mlperf import caches, rules
+from mlperf_bert.mlperf import caches, killed, rules
 from mlperf_bert.mlperf.log import Hyperparameters, MlperfLog, SubmissionInfo
 from mlperf_bert.mlperf.timed_run import Run
 from mlperf_bert.model import pretrainer
@@ -20,7 +20,7 @@ from mlperf_bert.progress import Progress
 from mlperf_bert.training import agreement, compilation, evaluations, loop, preflight
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.evaluation import Evaluator
-from mlperf_bert.training.output import Result, StartUp, process_start_time
+from mlperf_bert.training.output import Result, StartUp, process_start_time, run_logs
 from mlperf_bert.training.profiling import StepProfiler
 from mlperf_bert.training.reporting import MetricsWriter
 from mlperf_bert.training.steps import Trainer
@@ -47,15 +47,11 @@ class TrainingRun:
 
     def _prepare(self) -> None:
         config = self.config
-        found = preflight.inspect(config)
+        found = preflight.inspect(config, resumes=self.team.resumes)
         found.require_no_errors()
         for finding in found.findings:
             self._say(finding)
-        self.bert_config, self.output, self.strategy = (
-            found.bert_config,
-            found.output,
-            found.strategy,
-        )
+        self.bert_config, self.strategy = found.bert_config, found.strategy
         self.files, self.eval_files = found.files, found.eval_files
         self.seed = self.team.seed
         self.start_up.done("checks")
@@ -85,23 +81,23 @@ class TrainingRun:
         )
 
     def _train(self) -> loop.Outcome:
-        run_log = MlperfLog(self.output.log_path() if self.team.is_chief else None, echo=False)
+        output = self.team.output
+        run_log = MlperfLog(output.log_path() if self.team.is_chief else None, echo=False)
         try:
             self._initialise(run_log)
             with loop.StopRequest() as stop_request, run_log.run() as run:
                 self._run = run
-                self._check_data(run)
+                self._check_data(run, run_log)
                 self._record("running")  # before the log: alone it would be another run's
+                if self.team.is_chief:
+                    killed.close_logs(run_logs(output.path))
                 run_log.commit()
                 outcome = self._train_against_the_clock(run, stop_request)
-        except BaseException as error:
-            if run_log.path and not run_log.path.exists():
-                run_log.discard()
-            if isinstance(error, FloatingPointError):
-                self._record("aborted")
+        except FloatingPointError:
+            self._record("aborted")
             raise
         finally:
-            run_log.close()
+            run_log.discard()
         self._record(_status(outcome))
         return outcome
 
@@ -112,7 +108,7 @@ class TrainingRun:
 
     def _record(self, status: str) -> None:
         if self.team.is_chief:
-            self.output.record(status=status, seed=self.seed)
+            self.team.output.record(status=status, seed=self.seed)
 
     def _say(self, text) -> None:
         if self.team.is_chief:
@@ -128,14 +124,14 @@ class TrainingRun:
         run_log.event("gradient_normalization", self.config.normalization)
         run_log.event("num_replicas", self.strategy.num_replicas_in_sync)
         self._build()
-        if not self.output.resumes:
+        if not self.team.resumes:
             all_names = [w.tf1_name for w in names.weights(self.bert_config.num_hidden_layers)]
             run_log.weights_initialization(all_names)
         run_log.init_stop()
 
     def _submission(self) -> SubmissionInfo:
         departures = preflight.departures(self.config, self.bert_config, self.files)
-        if self.output.resumes:
+        if self.team.resumes:
             departures.append(rules.Issue("run", "one from start to end", "one that was resumed"))
         if departures:
             lines = "".join(f"\n  - {departure}" for departure in departures)
@@ -215,7 +211,7 @@ class TrainingRun:
             is_disposable=self._is_disposable,
         )
         self.start_up.done("model")
-        goes_on = self.output.resumes and self.state.latest_step is not None
+        goes_on = self.team.resumes and self.state.latest_step is not None
         self._warm_up(keeps_weights=not goes_on and not config.init_checkpoint)
         self.start_up.done("compilation")
         if goes_on:
@@ -233,7 +229,7 @@ class TrainingRun:
         """A checkpoint that waits for its evaluation is kept."""
         if self.eval_files:
             return True
-        return step in evaluations.evaluated_steps(self.output.path)
+        return step in evaluations.evaluated_steps(self.team.output.path)
 
     def _warm_up(self, *, keeps_weights: bool) -> None:
         shape, config = self.config.shape, self.config
@@ -249,8 +245,8 @@ class TrainingRun:
             batch = input_pipeline.synthetic_batch(shape, batch_size=size)
             self.evaluator.warm_up(batch, tf.ones([size]))
 
-    def _check_data(self, run: Run) -> None:
-        """The first touch of the data: the clock runs."""
+    def _check_data(self, run: Run, run_log: MlperfLog) -> None:
+        """The first touch of the data: the clock runs, and the log is not on disk yet."""
         for path in [self.files[0], *self.eval_files[:1]]:
             records.check_lengths(
                 path, self.config.shape.max_seq_length, self.config.shape.max_predictions_per_seq
@@ -259,11 +255,14 @@ class TrainingRun:
             found = sum(records.count_records(path) for path in self.eval_files)
             limit = (self.config.max_eval_steps or found) * self.config.eval_batch_size
             run.eval_samples(min(found, limit))
+            if issue := rules.departure_of_evaluation(found):
+                self._say(f"This run is no submission to the closed division:\n  - {issue}")
+                run_log.declare_open()
 
     def _train_against_the_clock(self, run: Run, stop_request: loop.StopRequest) -> loop.Outcome:
         config = self.config
         start_step = int(self.trainer.step.numpy())
-        resumed_step = start_step if self.output.resumes else None
+        resumed_step = start_step if self.team.resumes else None
         interval_steps = config.evaluation_interval_samples // config.train_batch_size
         own_output_dir = config.output_dir if self.team.is_chief else None
         iterator = self.trainer.batches(lambda context: self._own_batches(context, start_step))

@@ -30,8 +30,8 @@ def create_strategy(config: DeviceConfig) -> tf.distribute.Strategy:
     that is missing is named.
 
     Raises:
-      ValueError: more GPUs are asked for than there are, or GPUs and a TPU at once, or a bad
-        cluster environment.
+      ValueError: more GPUs are asked for than there are, a TPU does not answer, GPUs and a TPU at
+        once, or a bad cluster environment.
     """
     if config.use_tpu and config.num_gpus:
         raise ValueError("--use_tpu and --num_gpus exclude each other; give one of them")
@@ -92,11 +92,18 @@ def _workers_strategy(cluster: Cluster, num_gpus: int) -> tf.distribute.Strategy
 
 
 def _tpu_strategy(config: DeviceConfig) -> tf.distribute.TPUStrategy:
-    resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
-        config.tpu_name or "local", zone=config.tpu_zone, project=config.gcp_project
-    )
-    tf.config.experimental_connect_to_cluster(resolver)
-    tf.tpu.experimental.initialize_tpu_system(resolver)
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
+            config.tpu_name or "local", zone=config.tpu_zone, project=config.gcp_project
+        )
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+    except tf.errors.OpError as error:
+        where = f"--tpu_name={config.tpu_name}" if config.tpu_name else "this host"
+        raise ValueError(
+            f"--use_tpu: no TPU answers on {where} ({error.message.splitlines()[0][:80]}); check "
+            "its name, or leave --use_tpu out"
+        ) from error
     strategy = tf.distribute.TPUStrategy(resolver)
     if strategy.num_replicas_in_sync != config.num_tpu_cores:
         raise ValueError(

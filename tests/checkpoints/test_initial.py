@@ -71,6 +71,20 @@ def test_tf1_with_and_without_slots_and_accumulators(generated, tmp_path, capsys
         assert f"Initial weights: 46 from {prefix} (TF1, by name)\n" == capsys.readouterr().out
 
 
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_a_weight_that_is_not_finite_is_named(generated, tmp_path, number):
+    name = "bert/encoder/layer_1/output/dense/kernel"
+    spoilt = generated.weights[name].copy()
+    spoilt[3, 2] = number
+    prefix = str(tmp_path / "model.ckpt-1")
+    initial.write_name_based(prefix, {**generated.weights, name: spoilt})
+    variables = trained_variables(build_pretrainer(generated.config, seed=1))
+    layers = generated.config.num_hidden_layers
+    with pytest.raises(ValueError) as error:
+        initial.load_initial_weights(variables, prefix, num_hidden_layers=layers)
+    assert str(error.value).startswith(f"{prefix}: {name} holds NaN or infinity; ")
+
+
 def test_tf2_as_we_convert_it(generated, tf2, capsys):
     assert_equal_bits(load(tf2, generated.config), generated.weights)
     assert f"Initial weights: 46 from {tf2} (TF2, by object)\n" == capsys.readouterr().out

@@ -5,7 +5,12 @@ import shutil
 import pytest
 import tensorflow as tf
 
-from mlperf_bert.checkpoints.state import RunState, complete_checkpoints, saved_checkpoints
+from mlperf_bert.checkpoints.state import (
+    RunState,
+    complete_checkpoints,
+    latest_step,
+    saved_checkpoints,
+)
 
 
 @pytest.fixture
@@ -56,6 +61,44 @@ def test_without_the_files_of_the_newest_the_one_before_is_taken(tmp_path, value
     state.restore()
     assert float(value) == 10.0
     assert capsys.readouterr().out == f"Going on from {tmp_path}/model.ckpt-10\n"
+
+
+LISTS = {
+    "lost": None,
+    "empty": b"",
+    "no text": b"\xff\xfe\x00",
+    "no list": b"all of them {{{",
+    "of another directory": b'model_checkpoint_path: "other"\nall_model_checkpoint_paths: "a-7"\n',
+}
+
+
+@pytest.mark.parametrize("case", LISTS)
+def test_without_a_list_the_files_that_are_whole_count(tmp_path, value, case):
+    save(state_in(str(tmp_path), value), value, 10, 20)
+    if LISTS[case] is None:
+        (tmp_path / "checkpoint").unlink()
+    else:
+        (tmp_path / "checkpoint").write_bytes(LISTS[case])
+    assert latest_step(str(tmp_path)) == 20
+    data = tmp_path / "model.ckpt-20.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:3])
+    assert latest_step(str(tmp_path)) == 10
+    (tmp_path / "model.ckpt-10.index").write_bytes(b"no index")
+    with pytest.raises(ValueError, match=r"none of its 2 checkpoints can be read, such as .*-20;"):
+        latest_step(str(tmp_path))
+    for path in tmp_path.glob("model.ckpt-20*"):  # a first checkpoint that was cut short
+        path.unlink()
+    assert latest_step(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_state_that_is_not_finite_is_refused(tmp_path, value, number):
+    state = state_in(str(tmp_path), value)
+    save(state, value, 10, 20)
+    value.assign(number)
+    state.save(30)
+    with pytest.raises(ValueError, match=r"-30: cannot be restored \(.* holds NaN or infinity\);"):
+        state_in(str(tmp_path), tf.Variable(0.0)).restore()
 
 
 def test_nothing_saved(tmp_path, value):

@@ -33,11 +33,11 @@ def training_log(path, *, steps=STEPS, start_ms=1_000_000, division="closed"):
     return path
 
 
-def join(folder, accuracies, logs=None):
+def join(folder, accuracies, logs=None, num_eval_samples=10_000):
     return joining.join(
         logs or [folder / "bert.log"],
         dict(zip(STEPS, accuracies)),
-        num_eval_samples=10_000,
+        num_eval_samples=num_eval_samples,
         target_accuracy=0.72,
         output=folder / "result.txt",
     )
@@ -49,6 +49,13 @@ def test_the_result_passes_the_official_checker(tmp_path, ruleset):
     assert join(tmp_path, [0.5, 0.6, 0.7201, 0.7195, 0.73]) == ("success", 3 * 150_080)
     verdict = compliance.check_log(tmp_path / "result.txt", ruleset)
     assert verdict.passed, verdict.messages
+
+
+@pytest.mark.parametrize("num_examples, division", [(10_000, "closed"), (9_999, "open")])
+def test_another_number_of_evaluation_examples_is_division_open(tmp_path, num_examples, division):
+    training_log(tmp_path / "bert.log")
+    join(tmp_path, [0.5, 0.6, 0.7201], num_eval_samples=num_examples)
+    assert results.read_run(tmp_path / "result.txt").division == division
 
 
 def test_the_clock_stops_at_the_first_checkpoint_that_passes(tmp_path):

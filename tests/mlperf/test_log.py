@@ -255,19 +255,8 @@ def test_file_gets_its_name_at_commit_and_writing_goes_on(path):
     assert list(path.parent.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("committed", [False, True])
-def test_discard_leaves_nothing(tmp_path, committed):
+def test_discard_leaves_nothing(tmp_path):
     path = tmp_path / "new" / "folders" / "result_0.txt"
-    with MlperfLog(path, echo=False) as log:
-        log.init_start(cache_cleared=False)
-        if committed:
-            log.commit()
-        log.discard()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_discard_within_a_run_leaves_nothing(tmp_path):
-    path = tmp_path / "result_0.txt"
     with pytest.raises(ValueError, match="bad data"), MlperfLog(path, echo=False) as log:
         initialise(log)
         with log.run():
@@ -276,12 +265,31 @@ def test_discard_within_a_run_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_discard_keeps_what_others_put_beside(tmp_path):
-    path = tmp_path / "new" / "result_0.txt"
+def test_a_committed_log_survives_discard(log, path):
+    log.commit()
+    before = path.read_bytes()
+    log.discard()
+    assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]
+
+
+def test_a_log_that_cannot_be_written_ends_the_run(small_disk):
+    path = small_disk(64) / "bert.log"
     with MlperfLog(path, echo=False) as log:
-        (tmp_path / "new" / "checkpoint").write_text("mine")
-        log.discard()
-    assert (tmp_path / "new" / "checkpoint").read_text() == "mine"
+        initialise(log)
+        with pytest.raises(OSError, match="No space left"), log.run() as run:
+            log.commit()
+            for number in range(1000):
+                run.event("filler", "x" * 100, {"number": number})
+    assert run.is_stopped and path.stat().st_size <= 64 * 1024
+
+
+def test_what_is_found_before_the_file_appears_opens_the_division(log, path):
+    with log.run():
+        log.declare_open()
+        log.commit()
+    records = read_log(_closed(log, path))
+    assert values(records, "submission_division") == ["open"]
+    assert [record["key"] for record in records].count("submission_division") == 1
 
 
 def test_existing_log_is_never_touched(path):

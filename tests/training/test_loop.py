@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from mlperf_bert.training.loop import Schedule, StopRequest
+from mlperf_bert.training.loop import Schedule, StopRequest, require_finite
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -40,3 +40,16 @@ def test_the_next_stop_is_the_first_thing_due():
     assert stops == [6, 7, 13, 14, 15, 20, 21, 27, 28, 30, 35, 40, 42, 45, 49, 50]
     assert [step for step in stops if schedule.evaluation_is_due(step)] == [20, 40, 50]
     assert [schedule.next_evaluation(step) for step in (0, 20, 40)] == [20, 40, 50]
+
+
+@pytest.mark.parametrize(
+    "loss, step, error, message",
+    [
+        (float("nan"), 1, ValueError, "before any weight has changed: the initial weights"),
+        (float("inf"), 2, FloatingPointError, "step 2 is inf: training has diverged; lower"),
+    ],
+)
+def test_weights_that_cannot_be_trained_have_not_diverged(loss, step, error, message):
+    require_finite(1.0, step)
+    with pytest.raises(error, match=message):
+        require_finite(loss, step)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mlperf_bert.data.input_pipeline import ExampleShape
+from mlperf_bert.locking import DirectoryLock
 from mlperf_bert.mlperf import results
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.training import evaluations, offline
@@ -95,7 +96,7 @@ def test_every_checkpoint_once_and_all_examples(repository, task, run):
     assert lines_of(run) == found
     assert (run / "checkpoint").read_bytes() == state
     # The result is that of a run that evaluated at each checkpoint's time.
-    assert "bert.offline.log: aborted after 240 samples" in again.stdout
+    assert "bert.offline.log: aborted after 240 samples; division open (eval" in again.stdout
     result = results.read_run(run / "bert.offline.log")
     assert result.status == "aborted"
     assert [found.samples for found in result.evaluations] == [80, 160, 240]
@@ -225,6 +226,15 @@ def test_bad_input_is_named_and_nothing_recorded(task, one_checkpoint, tmp_path)
     with pytest.raises(ValueError, match=r"model\.ckpt-30: cannot be read"):
         offline.evaluate_checkpoints(configuration(task, one_checkpoint))
     assert not evaluations.read(one_checkpoint)
+
+
+def test_two_evaluations_into_one_directory(task, one_checkpoint):
+    lock = DirectoryLock(one_checkpoint, file_name=".eval.lock")
+    assert lock.acquire()
+    with pytest.raises(ValueError, match="another process evaluates its checkpoints; wait for it"):
+        offline.evaluate_checkpoints(configuration(task, one_checkpoint))
+    lock.release()
+    assert not evaluations.read(one_checkpoint) and not list(one_checkpoint.glob(".*"))
 
 
 def test_a_line_that_was_cut_is_written_anew(tmp_path):

@@ -1,24 +1,130 @@
 """One directory, one run, one process."""
 
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
 import pytest
 
-from mlperf_bert.training.output import OutputDirectory
+from mlperf_bert.training.output import OutputDirectory, read_record, run_logs
 
 PARAMETERS = {"learning_rate": 0.1}
+RECORD = {"status": "running", "seed": 1, "parameters": PARAMETERS}
 
 
-def test_two_processes_cannot_train_into_one_directory(tmp_path):
-    first, second = (OutputDirectory(str(tmp_path), PARAMETERS) for _ in range(2))
+def directory(path, parameters=PARAMETERS) -> OutputDirectory:
+    return OutputDirectory(str(path), parameters)
+
+
+def test_a_directory_is_held_until_it_is_released(tmp_path):
+    first, second = directory(tmp_path / "run"), directory(tmp_path / "run")
+    first.claim()
     first.record(status="running", seed=1)
-    resuming = OutputDirectory(str(tmp_path), PARAMETERS)
-    assert resuming.resumes and resuming.recorded_seed == 1
-    for other in (second, resuming):
+    for look in (second.claim, second.require_available):
         with pytest.raises(ValueError, match="another process trains into it; wait for it, or"):
-            other.record(status="running", seed=2)
-    assert resuming.recorded_seed == 1
-    first.record(status="running", seed=1)  # its own again
-    del first  # as the end of its process does
-    resuming.record(status="running", seed=1)
-    resuming.record(status="success", seed=1)
+            look()
+    first.release()
+    second.claim()
+    assert second.resumes and second.recorded_seed == 1
+    second.record(status="success", seed=1)
+    second.release()
     with pytest.raises(ValueError, match="holds a finished run"):
-        OutputDirectory(str(tmp_path), PARAMETERS)
+        first.claim()
+    first.require_usable = lambda: None
+    first.claim()  # the refusal did not keep the lock
+    first.release()
+
+
+def test_a_killed_process_leaves_no_lock(repository, tmp_path):
+    program = f"""
+        import os, signal
+        from mlperf_bert.training.output import OutputDirectory
+        output = OutputDirectory({str(tmp_path / "run")!r}, {PARAMETERS!r})
+        output.claim()
+        output.record(status="running", seed=1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], cwd=repository)
+    output = directory(tmp_path / "run")
+    output.require_available()
+    output.claim()
+    assert output.resumes
+    output.release()
+
+
+def test_what_was_not_used_leaves_nothing(tmp_path):
+    output = directory(tmp_path / "deep" / "run")
+    output.require_available()
+    assert list(tmp_path.iterdir()) == []
+    output.claim()
+    assert (tmp_path / "deep" / "run").is_dir()
+    output.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def damaged(text):
+    return lambda path: (path / "run.json").write_text(text)
+
+
+UNUSABLE = {
+    "foreign checkpoints": (
+        lambda path: (path / "model.ckpt-7.index").touch(),
+        "holds files of another run; choose a new or empty directory",
+    ),
+    "other parameters": (
+        damaged(json.dumps(RECORD | {"parameters": {"learning_rate": 0.2}})),
+        r"holds another run \(learning_rate: 0.2 there, 0.1 here\)",
+    ),
+    "cut": (damaged('{"status": "runn'), "run.json: damaged"),
+    "empty": (damaged(""), "run.json: damaged"),
+    "no object": (damaged("[1, 2]"), "run.json: damaged"),
+    "a key is missing": (damaged('{"status": "running"}'), "run.json: damaged"),
+    "a key too many": (damaged(json.dumps(RECORD | {"x": 1})), "run.json: damaged"),
+    "a status that is none": (damaged(json.dumps(RECORD | {"status": 5})), "run.json: damaged"),
+    "a seed that is none": (damaged(json.dumps(RECORD | {"seed": "1"})), "run.json: damaged"),
+    "no parameters": (damaged(json.dumps(RECORD | {"parameters": None})), "run.json: damaged"),
+    "nested too deep": (damaged("[" * 100_000), "run.json: damaged"),
+    "not UTF-8": (lambda path: (path / "run.json").write_bytes(b"\xff\xfe{"), "run.json: damaged"),
+    "a folder": (lambda path: (path / "run.json").mkdir(), "run.json: damaged"),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_an_unusable_directory_is_refused_in_one_line_and_kept(tmp_path, case):
+    spoil, message = UNUSABLE[case]
+    spoil(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    for refuse in (directory(tmp_path).claim, directory(tmp_path).require_available):
+        with pytest.raises(ValueError, match=message) as error:
+            refuse()
+        assert len(str(error.value).splitlines()) == 1
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_file_in_its_place_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="file is no directory; choose another"):
+        directory(tmp_path / "file").claim()
+
+
+def test_a_directory_that_cannot_be_made_is_refused():
+    with pytest.raises(ValueError, match=r"=/proc/run: cannot be written to .* choose another"):
+        directory("/proc/run").claim()
+
+
+def test_logs_are_numbered_in_order(tmp_path):
+    output, names = directory(tmp_path), []
+    for _ in range(12):
+        names.append(output.log_path().name)
+        output.log_path().touch()
+    (tmp_path / "bert.resumed-x.log").touch()
+    assert names[:3] == ["bert.log", "bert.resumed-1.log", "bert.resumed-2.log"]
+    assert [log.name for log in run_logs(tmp_path)] == names
+
+
+def test_the_record_of_a_run(tmp_path):
+    directory(tmp_path).record(status="aborted", seed=3)
+    found = read_record(Path(tmp_path))
+    assert (found.status, found.seed, found.parameters) == ("aborted", 3, PARAMETERS)

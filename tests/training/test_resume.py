@@ -177,7 +177,7 @@ def test_another_command_is_refused_until_the_run_is_done(repository, task, tmp_
     assert before == {path.name: path.stat().st_mtime_ns for path in output.iterdir()}
 
 
-def test_a_damaged_newest_checkpoint_is_named(repository, task, tmp_path):
+def test_a_damaged_newest_checkpoint_is_named(repository, task, undisturbed, tmp_path):
     output = tmp_path / "out"
     kill_at_step(60, repository, task, output)
     newest = max(output.glob("model.ckpt-*.index"), key=lambda path: path.stat().st_mtime)
@@ -190,8 +190,15 @@ def test_a_damaged_newest_checkpoint_is_named(repository, task, tmp_path):
     line = done.stderr.strip().splitlines()[-1]
     assert f"{newest.stem}: cannot be restored" in line and "one before" in line, done.stderr
     data.write_bytes(whole)
+    (output / "checkpoint").unlink()  # the list of checkpoints is lost: their files are looked for
     done = subprocess.run(command(task, output), cwd=repository, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    assert f"Going on from {newest.with_suffix('')}\n" in done.stdout
+    assert_same_end(output, undisturbed)
+    for log in ("bert.log", "bert.resumed-1.log"):
+        stops = re.findall(r'"run_stop".*"metadata": ({.*})}', (output / log).read_text())
+        assert [json.loads(stop)["status"] for stop in stops] == ["aborted"]
+        assert ("written_ms" in stops[0]) == (log == "bert.log")  # the killed run's
 
 
 def test_a_full_disk_leaves_the_checkpoint_before_and_ends_as_aborted(

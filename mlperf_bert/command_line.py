@@ -1,0 +1,82 @@
+"""What the root scripts share: the ranges of their flags, and one line for every mistake."""
+
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from absl import app, flags
+
+MAX_SEED = 2**32 - 1
+"""TensorFlow's and Python's generators here take 32 bits; a larger seed would be cut silently."""
+_LARGEST = {int: 2**63 - 1, float: 3.4028234e38}  # of int64 and float32
+
+
+def in_range(
+    *names: str,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+) -> None:
+    """Refuses other values of numeric flags, NaN and the infinities among them; None passes.
+
+    Absl asks all validators and reports every flag that is out of its range; its own bounds let NaN
+    pass and stop at the first.
+    """
+    bounds = {"at least": at_least, "above": above, "at most": at_most, "below": below}
+    given = [f"{words} {bound}" for words, bound in bounds.items() if bound is not None]
+
+    def holds(value: float | None) -> bool:
+        if value is None:
+            return True
+        largest = _LARGEST[type(value)]
+        if value > largest:
+            raise flags.ValidationError(f"must be a number at most {largest:.6g}")
+        return (
+            abs(value) <= largest
+            and (at_least is None or value >= at_least)
+            and (above is None or value > above)
+            and (at_most is None or value <= at_most)
+            and (below is None or value < below)
+        )
+
+    for name in names:
+        flags.register_validator(name, holds, f"must be a number {' and '.join(given)}")
+
+
+def not_empty(*names: str) -> None:
+    """Refuses an empty string, as an unset variable of a shell leaves it; None passes."""
+    for name in names:
+        flags.register_validator(name, lambda value: value != "", "is empty: give a value")
+
+
+def run(main: Callable[[], None], argv: Sequence[str] | None = None) -> None:
+    """Parses the flags and runs a script's `main`; ends the process.
+
+    Bad flags, ValueError and OSError become one line on standard error and exit code 1.
+    """
+    script = Path((argv or sys.argv)[0]).name
+
+    def guarded(_: Sequence[str]) -> None:
+        try:
+            main()
+        except (ValueError, OSError) as error:
+            sys.exit(f"{script}: {error}")
+        except KeyboardInterrupt:
+            print(f"{script}: interrupted", file=sys.stderr)
+            sys.exit(128 + signal.SIGINT)
+
+    app.run(guarded, argv, flags_parser=lambda given: _parse(script, given))
+
+
+def _parse(script: str, argv: Sequence[str]) -> list[str]:
+    try:
+        return flags.FLAGS(argv)
+    except UnicodeDecodeError as error:
+        sys.exit(f"{script}: --flagfile names a file that is no text ({error.reason})")
+    except (flags.Error, OSError) as error:
+        problems = str(error).splitlines()
+        if len(problems) > 1:
+            problems = [f"{len(problems)} problems:", *(f"  - {line}" for line in problems)]
+        sys.exit("\n".join([f"{script}: {problems[0]}", *problems[1:]]))

@@ -1,0 +1,61 @@
+"""Two processes started into one directory at random distances: one of them trains."""
+
+import json
+import random
+import re
+import time
+
+import pytest
+
+from tests.training import generated_task
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("double") / "task"
+    generated_task.write_task(folder, dropout=0.1)
+    return folder
+
+
+def flags(task, output) -> list[str]:
+    given = {
+        "bert_config_file": task / "bert_config.json",
+        "input_file": task / "train.tfrecord",
+        "eval_input_file": task / "eval.tfrecord",
+        "output_dir": output,
+        "max_seq_length": 32,
+        "max_predictions_per_seq": 6,
+        "optimizer": "lamb",
+        "num_warmup_steps": 0,
+        "num_train_steps": 30,
+        "train_batch_size": 4,
+        "eval_batch_size": 15,
+        "eval_interval_samples": 60,
+        "save_checkpoints_steps": 10,
+        "log_every_steps": 1,
+    }
+    return ["--do_train", *(f"--{name}={value}" for name, value in given.items())]
+
+
+@pytest.mark.parametrize(
+    "num_starts", [4, pytest.param(20, marks=pytest.mark.slow, id="20 starts")]
+)
+def test_one_of_two_trains_and_the_other_leaves_no_trace(forks, task, tmp_path, num_starts):
+    rng = random.Random(num_starts)
+    for number in range(num_starts):
+        output = tmp_path / str(number)
+        errors = [tmp_path / f"{number}.{which}" for which in range(2)]
+        first = forks.start(flags(task, output), errors[0])
+        time.sleep(rng.choice([0, rng.uniform(0, 0.1), rng.uniform(0, 10)]))
+        second = forks.start(flags(task, output), errors[1])
+        codes = [forks.wait(first), forks.wait(second)]
+        texts = [path.read_text() for path in errors]
+        assert sorted(codes) == [0, 1], texts
+        [refusal] = texts[codes.index(1)].splitlines()
+        assert re.search(r"another process trains into it|holds a finished run", refusal)
+        lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+        assert [line["step"] for line in lines if line["kind"] == "train"] == list(range(1, 31))
+        assert [line["step"] for line in lines if line["kind"] == "eval"] == [15, 30]
+        [log] = output.glob("bert*.log*")
+        assert log.read_text().count('"run_start"') == log.read_text().count('"run_stop"') == 1
+        assert not list(output.glob(".*"))
