@@ -87,7 +87,7 @@ def _decompressed(chunks: Iterable[bytes]) -> Iterator[bytes]:
 def _text_of(line: bytes, where: str) -> str:
     try:
         document = json.loads(line.decode())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{where}: not JSON ({error}); mend or remove the line") from error
     text = document.get("text") if isinstance(document, dict) else None
     if not isinstance(text, str):

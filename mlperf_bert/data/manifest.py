@@ -98,7 +98,7 @@ def parse(text: bytes, path: str) -> Manifest:
         content = json.loads(text)
         parts = {name: Part(**part) for name, part in content["parts"].items()}
         return Manifest(content["parameters"], content["versions"], parts)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path}: no manifest ({error!r}); remove it and its parts") from error
 
 

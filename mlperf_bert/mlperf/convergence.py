@@ -153,7 +153,7 @@ def _checker(ruleset: str, custom_rcps: Path | None):
     try:
         with require_regular_file(custom_rcps).open(encoding="utf-8") as file:
             return RCP_Checker("training", ruleset, "bert", verbose=False, rcp_file=file)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(
             f"{custom_rcps}: no file of reference points ({error!r}); it wants records with "
             "Benchmark, BS, Hyperparams and Epochs to converge, as mlperf-logging's rcps_bert.json"

@@ -129,7 +129,7 @@ def read_records(path: Path) -> list[Record]:
             continue
         try:
             records.append(_record(json.loads(text)))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"{path} line {number}: cut or damaged; copy the log anew") from error
     if not records:
         raise ValueError(f"{path}: no line starts with {_TOKEN.strip()}, so this is no MLPerf log")

@@ -101,7 +101,7 @@ def read_overrides(path: Path | None) -> dict[str, object]:
         return {}
     try:
         content = json.loads(require_regular_file(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: no system description ({error}); give a JSON object") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path}: no system description; give a JSON object of fields")

@@ -62,7 +62,7 @@ class BertConfig:
             ) from error
         try:
             values = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}: not JSON ({error})") from error
         if not isinstance(values, dict):
             raise ValueError(f"{path}: expected a JSON object, got {type(values).__name__}")
