@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mlperf_bert.data import download, segmentation
+from mlperf_bert.data import download, segmentation, unpacking
 
 PUNKT = "punkt"
 DEFAULT = ("config", "tf1", "tf2", "dump")
@@ -56,9 +56,9 @@ def _bring(what: list[str], base_url: str | None, folder: Path) -> list[str]:
         problems += wrong
         try:
             if name == "dump" and not wrong:
-                download.uncompress_dump(folder)
+                unpacking.uncompress_dump(folder)
             if name == "text" and not wrong:
-                download.unpack_text(folder / download.TEXT_ARCHIVE, folder / "results")
+                unpacking.unpack_text(folder / download.TEXT_ARCHIVE, folder / "results")
         except ValueError as error:
             problems.append(str(error))
         except OSError as error:

@@ -4,37 +4,25 @@ Source of sizes and MD5s: the benchmark's dataset.md. The files lie on a drive t
 browser, so a base URL is the user's: any server or bucket that holds them under these paths.
 """
 
-import bz2
-import contextlib
 import dataclasses
-import gzip
 import hashlib
 import http.client
-import json
 import shutil
-import sys
-import tarfile
 import time
 import urllib.error
 import urllib.request
-import zlib
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO
 
-from mlperf_bert.data.manifest import PUBLISHED_PARTS, PUBLISHED_TEXT, digest
-from mlperf_bert.progress import Progress
+from mlperf_bert.progress import Progress, printable
 from mlperf_bert.reading import require_regular_file
-from mlperf_bert.writing import write_whole, written_beside
 
 TIMEOUT_SECONDS = 60
 TRIES_WITHOUT_PROGRESS = 5
 _CHUNK_BYTES = 1 << 20
 UNPUBLISHED_AT_MOST_BYTES = 16 << 30  # the 500 parts are 13 GB before they are packed
-TEXT_AT_MOST_BYTES = 100 << 20  # three times the largest that is published
-RECORD_NAME = "unpacked.json"
 _WORTH_A_RETRY = {408, 425, 429, 500, 502, 503, 504}
-_MESSAGE_AT_MOST_CHARACTERS = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +117,7 @@ def check(path: Path, published: PublishedFile) -> None:
             f"{path}: {size_bytes:,} bytes, published are {published.size_bytes:,}; remove it and "
             "fetch it anew"
         )
-    if published.md5 and (found := _md5(path)) != published.md5:
+    if published.md5 and (found := md5_of(path)) != published.md5:
         raise ValueError(
             f"{path}: MD5 {found}, published is {published.md5}; remove it and fetch it anew"
         )
@@ -152,20 +140,14 @@ def fetch(
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.partial")
         size_bytes = published.size_bytes or 0
-        _require_room(path, size_bytes - _size_of(partial))
+        require_room(path, size_bytes - _size_of(partial))
         with Progress(total=size_bytes, unit="B", description=path.name) as progress:
             _fetch_with_retries(url, partial, published, progress, wait)
         _require_published(partial, published)
         partial.replace(path)
     except (ValueError, OSError, http.client.InvalidURL) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ValueError(_printable(f"{path}: {url}: {reason}")) from error
-
-
-def _printable(text: str) -> str:
-    """A message in which a server's words can do nothing to a terminal."""
-    text = text[:_MESSAGE_AT_MOST_CHARACTERS]
-    return "".join(char if char.isprintable() else "?" for char in text)
+        raise ValueError(printable(f"{path}: {url}: {reason}")) from error
 
 
 def _size_of(partial: Path) -> int:
@@ -214,7 +196,7 @@ def _fetch_with_retries(
                 f"gave up after {TRIES_WITHOUT_PROGRESS} tries ({reason}); run again to go on "
                 "where it stopped"
             )
-        progress.line(_printable(f"{url}: {reason}; trying again in {pause_seconds} s"))
+        progress.line(printable(f"{url}: {reason}; trying again in {pause_seconds} s"))
         wait(pause_seconds)
         pause_seconds *= 2
 
@@ -262,165 +244,12 @@ def _receive(url: str, partial: Path, at_most_bytes: int, progress: Progress) ->
             raise ConnectionError(f"cut off after {received_bytes:,} of {expected_bytes} bytes")
 
 
-def uncompress_dump(folder: Path) -> None:
-    """Writes the dump's XML beside the .bz2 and checks it.
+def require_room(path: Path, needed_bytes: int) -> None:
+    """Refuses what does not fit on the disk.
 
     Raises:
-      ValueError: damaged, or not the published XML.
-      OSError: it cannot be written.
+      ValueError: the disk has less room.
     """
-    source, target = folder / f"{DUMP}.bz2", folder / DUMP
-    if target.exists():
-        check(target, UNCOMPRESSED_DUMP)
-        return
-    _require_room(target, UNCOMPRESSED_DUMP.size_bytes)
-    md5 = hashlib.md5()
-    total_bytes = require_regular_file(source).stat().st_size
-    with (
-        Progress(total=total_bytes, unit="B", description=f"uncompress {source.name}") as progress,
-        source.open("rb") as raw,
-        bz2.open(raw) as compressed,
-        written_beside(target) as output,
-    ):
-        position = 0
-        for chunk in _chunks_of_archive(source, compressed):
-            md5.update(chunk)
-            output.write(chunk)
-            progress.advance(raw.tell() - position)
-            position = raw.tell()
-            if output.tell() > UNCOMPRESSED_DUMP.size_bytes:
-                break
-        if md5.hexdigest() != UNCOMPRESSED_DUMP.md5:
-            raise ValueError(
-                f"{source}: uncompressed its MD5 is {md5.hexdigest()}, published is "
-                f"{UNCOMPRESSED_DUMP.md5}; fetch the dump anew"
-            )
-
-
-def unpack_text(archive: Path, folder: Path) -> None:
-    """Unpacks eval.txt, eval.md5 and the 500 parts, wherever they lie in the archive; checks them.
-
-    The archive is read to its end, the checksum there included, before any file takes its place.
-    `unpacked.json` beside the files records bytes and MD5 of them and of the archive. A later call
-    reads all files, and unpacks again unless they and the archive are those of the record.
-
-    Raises:
-      ValueError: damaged, a file is missing, or one is not as published.
-      OSError: it cannot be written.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    record = folder / RECORD_NAME
-    source = {"bytes": require_regular_file(archive).stat().st_size, "md5": _md5(archive)}
-    if not _is_unpacked(record, source):
-        with contextlib.ExitStack() as outputs:
-            found = _unpack(archive, folder, outputs)
-            _require_published_text(archive, found)
-        content = {"archive": {"name": archive.name, **source}, "files": found}
-        write_whole(record, json.dumps(content, indent=1) + "\n")
-    print(f"{folder}: {len(_wanted()):,} files, as {RECORD_NAME} records", flush=True)
-
-
-def _wanted() -> set[str]:
-    return PUBLISHED_PARTS | {"eval.txt", "eval.md5"}
-
-
-def _is_unpacked(record: Path, source: dict[str, object]) -> bool:
-    """Whether a folder holds what its record says, from this archive; a line says what differs."""
-    if not record.exists():
-        return False
-    try:
-        content = json.loads(require_regular_file(record).read_bytes())
-        of_archive = {key: content["archive"][key] for key in source}
-        found = {name: (file["bytes"], file["md5"]) for name, file in content["files"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        differing = f"{record} is damaged"
-    else:
-        differing = _difference(record.parent, found)
-        if of_archive != source or found.keys() != _wanted():
-            differing = f"{record} is of another archive"
-    if differing:
-        print(f"{differing}; unpacking again", file=sys.stderr, flush=True)
-    return not differing
-
-
-def _difference(folder: Path, recorded: dict[str, tuple[int, str]]) -> str | None:
-    """The first file that is not as recorded, in words."""
-    with Progress(total=len(recorded), unit="files", description=f"check {folder}") as progress:
-        for name, (size_bytes, md5) in recorded.items():
-            path = folder / name
-            if not path.is_file():
-                return f"{path} is missing"
-            if path.stat().st_size != size_bytes or digest(path, "md5") != md5:
-                return f"{path} is not as recorded"
-            progress.advance(1)
-    return None
-
-
-def _unpack(
-    archive: Path, folder: Path, outputs: contextlib.ExitStack
-) -> dict[str, dict[str, object]]:
-    """Writes the texts beside their places, which they take when `outputs` closes; their facts."""
-    found = {}
-    with Progress(total=len(_wanted()), unit="files", description=archive.name) as progress:
-        for name, content in _texts(archive):
-            if name in found:
-                raise ValueError(f"{archive}: holds {name} twice; fetch it anew")
-            output = outputs.enter_context(written_beside(folder / name))
-            md5, size_bytes = hashlib.md5(), 0
-            for chunk in _chunks_of_archive(archive, content):
-                md5.update(chunk)
-                size_bytes += output.write(chunk)
-            found[name] = {"bytes": size_bytes, "md5": md5.hexdigest()}
-            progress.advance(1)
-    return found
-
-
-def _texts(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """Name and content of each text; then the rest up to the checksum that ends the archive."""
-    with gzip.open(archive) as stream:
-        with _damage_told(archive), tarfile.open(fileobj=stream, mode="r|") as members:
-            for member in members:
-                name = PurePosixPath(member.name).name
-                if member.isfile() and name in _wanted():
-                    if member.size > TEXT_AT_MOST_BYTES:
-                        raise ValueError(f"{name} has {member.size:,} bytes")
-                    yield name, members.extractfile(member)
-        for _ in _chunks_of_archive(archive, stream):
-            pass
-
-
-def _chunks_of_archive(archive: Path, content: IO[bytes]) -> Iterator[bytes]:
-    with _damage_told(archive):
-        yield from _chunks(content)
-
-
-@contextlib.contextmanager
-def _damage_told(archive: Path) -> Iterator[None]:
-    """Names the archive when what comes out of it makes no sense."""
-    try:
-        yield
-    except EOFError as error:
-        raise ValueError(f"{archive}: damaged or cut off; remove it and fetch it anew") from error
-    except (ValueError, tarfile.TarError, zlib.error, RecursionError, OSError) as error:
-        if isinstance(error, OSError) and error.errno:
-            raise
-        raise ValueError(
-            _printable(f"{archive}: damaged ({error}); remove it and fetch it anew")
-        ) from error
-
-
-def _require_published_text(archive: Path, found: dict[str, dict[str, object]]) -> None:
-    if missing := sorted(_wanted() - found.keys()):
-        raise ValueError(f"{archive}: lacks {len(missing)} files, {missing[0]} is the first")
-    for name, (size_bytes, md5) in PUBLISHED_TEXT.items():
-        if found[name] != {"bytes": size_bytes, "md5": md5}:
-            raise ValueError(
-                f"{archive}: {name}: MD5 {found[name]['md5']} of {found[name]['bytes']:,} bytes, "
-                f"published is {md5} of {size_bytes:,}; fetch it anew"
-            )
-
-
-def _require_room(path: Path, needed_bytes: int) -> None:
     free_bytes = shutil.disk_usage(path.parent).free
     if needed_bytes > free_bytes:
         raise ValueError(
@@ -428,16 +257,18 @@ def _require_room(path: Path, needed_bytes: int) -> None:
         )
 
 
-def _md5(path: Path) -> str:
+def md5_of(path: Path) -> str:
+    """The MD5 of a large file, with progress."""
     with path.open("rb") as file:
         digest = hashlib.md5()
         size_bytes = path.stat().st_size
         with Progress(total=size_bytes, unit="B", description=f"check {path.name}") as progress:
-            for chunk in _chunks(file):
+            for chunk in chunks(file):
                 digest.update(chunk)
                 progress.advance(len(chunk))
     return digest.hexdigest()
 
 
-def _chunks(file) -> Iterator[bytes]:
+def chunks(file: IO[bytes]) -> Iterator[bytes]:
+    """What is left of a file, piece by piece."""
     return iter(lambda: file.read(_CHUNK_BYTES), b"")
