@@ -267,10 +267,11 @@ def test_damaged_records_are_named(make, tmp_path, text):
     record.parent.mkdir()
     for path in (record, of_run):
         path.write_text(text)
-    with pytest.raises(ValueError, match=r"campaign/campaign.json: (not JSON|expected)"):
+    message = "json: (not JSON|expected).*; choose another --output_dir"
+    with pytest.raises(ValueError, match=f"campaign/campaign.{message}"):
         campaign.claim(make())
     (tmp_path / campaign.LOG_NAME).write_text("")
-    with pytest.raises(ValueError, match=r"/run.json: (not JSON|expected)"):
+    with pytest.raises(ValueError, match=f"/run.{message}"):
         campaign.finished_run(tmp_path)
 
 
@@ -281,6 +282,72 @@ def test_another_campaign_in_the_folder_is_refused(make, tmp_path):
     (tmp_path / "campaign" / "campaign.json").unlink()
     with pytest.raises(ValueError, match="is not empty; choose another --output_dir"):
         campaign.claim(make())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ruleset": "5.1.0"}, r"ruleset '5.1.0' has no BERT"),
+        ({"custom_rcps": Path("none.json")}, r"none.json: no file of reference points"),
+        ({"overrides": {"color": "red"}}, "no such field color"),
+    ],
+)
+def test_what_would_spoil_the_verdict_is_refused_before_any_run(make, tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        run(make(), **changes)
+    assert not (tmp_path / "calls").exists()
+    assert not (tmp_path / "campaign").exists()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda text: text[:-30], r"runs/1/bert.log line \d+: cut or damaged"),
+        (lambda text: text + text.splitlines(keepends=True)[-1], "2 lines run_stop"),
+        (lambda text: "hello", "no line starts with :::MLLOG"),
+    ],
+)
+def test_a_damaged_log_ends_the_campaign_with_its_name(make, tmp_path, spoil, message):
+    made = make(num_runs=2)
+    train(made)
+    log = tmp_path / "campaign" / "runs" / "1" / "bert.log"
+    log.write_text(spoil(log.read_text()))
+    with pytest.raises(ValueError, match=message):
+        train(made)
+    assert (tmp_path / "calls").read_text().split() == ["0", "1"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "[" * 100_000, '{"org": "a", "org": "b"}'])
+def test_damaged_records_are_named(make, tmp_path, text):
+    record, of_run = tmp_path / "campaign" / "campaign.json", tmp_path / "run.json"
+    record.parent.mkdir()
+    for path in (record, of_run):
+        path.write_text(text)
+    message = "json: (not JSON|expected).*; choose another --output_dir"
+    with pytest.raises(ValueError, match=f"campaign/campaign.{message}"):
+        campaign.claim(make())
+    (tmp_path / campaign.LOG_NAME).write_text("")
+    with pytest.raises(ValueError, match=f"/run.{message}"):
+        campaign.finished_run(tmp_path)
+
+
+def test_another_campaign_in_the_folder_is_refused(make, tmp_path):
+    campaign.claim(make())
+    with pytest.raises(ValueError, match=r"holds another campaign \(differing: flags\)"):
+        campaign.claim(make(flags=("--x=2",)))
+    (tmp_path / "campaign" / "campaign.json").unlink()
+    with pytest.raises(ValueError, match="is not empty; choose another --output_dir"):
+        campaign.claim(make())
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"null", b"[" * 99_999])
+@pytest.mark.parametrize("name", ["campaign.json", "runs/0/run.json"])
+def test_a_damaged_record_is_named(make, tmp_path, name, content):
+    made = make(num_runs=1)
+    train(made)
+    (tmp_path / "campaign" / name).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{name}: damaged \(.*choose another --output_dir"):
+        train(made)
 
 
 @pytest.mark.parametrize(
