@@ -17,6 +17,8 @@ of them.
 
 import tensorflow as tf
 
+from mlperf_bert.data.validity import ExampleShape
+
 MAX_EXAMPLES_PER_ROW = 4
 _MIN_WINDOW_EXAMPLES = 1024
 _MIN_WINDOW_BATCHES = 8
@@ -47,16 +49,16 @@ def window_size(batch_size: int) -> int:
 def pack(
     examples: tf.data.Dataset,
     parse,
+    shape: ExampleShape,
     *,
     batch_size: int,
-    max_seq_length: int,
-    max_predictions_per_seq: int,
 ) -> tf.data.Dataset:
     """Packed batches of `batch_size` examples each.
 
     Args:
       examples: serialized examples, without end.
-      parse: makes of strings [B] the batch of features that `input_pipeline` describes.
+      parse: makes of strings [B] the batch of features that `input_pipeline` describes, checked.
+      shape: how long the features are.
 
     Returns: a dataset of dicts, int32 unless said otherwise: `input_ids`, `input_mask`,
       `segment_ids`, `position_ids` and `block_ids` (1..E, 0 = padding) [R, S];
@@ -64,10 +66,10 @@ def pack(
       [R, P + E]; `cls_positions`, `next_sentence_labels`, `next_sentence_weights` (float32,
       0 = no example) [R, E].
     """
-    room = predictions_per_row(max_predictions_per_seq)
 
     def measure(serialized):
         features = parse(serialized)
+        require_packable(features)
         lengths = tf.reduce_sum(features["input_mask"], axis=1)
         predictions = tf.math.count_nonzero(features["masked_lm_weights"], axis=1, dtype=tf.int32)
         return serialized, lengths, predictions
@@ -77,8 +79,8 @@ def pack(
             tf.reshape(lengths, [-1]),
             tf.reshape(predictions, [-1]),
             batch_size=batch_size,
-            max_seq_length=max_seq_length,
-            max_predictions=room,
+            max_seq_length=shape.max_seq_length,
+            max_predictions=predictions_per_row(shape.max_predictions_per_seq),
         )
         return tf.gather(tf.reshape(serialized, [-1]), order), rows
 
@@ -86,6 +88,22 @@ def pack(
     windows = measured.batch(window_size(batch_size) // batch_size, drop_remainder=True)
     planned = windows.map(plan_window).prefetch(1).unbatch()
     return planned.map(lambda serialized, rows: assemble(parse(serialized), rows), tf.data.AUTOTUNE)
+
+
+def require_packable(features: dict[str, tf.Tensor]) -> None:
+    """Checks that all examples of a batch have what `validity.require_packable` asks of one.
+
+    Raises:
+      InvalidArgumentError: some have not, when the graph runs.
+    """
+    mask, is_prediction = features["input_mask"], features["masked_lm_weights"] > 0
+    lengths = tf.reduce_sum(mask, axis=1)
+    num_predictions = tf.math.count_nonzero(is_prediction, axis=1)
+    tokens_first = tf.equal(mask > 0, tf.sequence_mask(lengths, mask.shape[1]))
+    first = tf.equal(is_prediction, tf.sequence_mask(num_predictions, is_prediction.shape[1]))
+    of_tokens = features["masked_lm_positions"] < lengths[:, tf.newaxis]
+    for holds in (tokens_first, first, of_tokens | ~is_prediction, lengths > 0):
+        tf.debugging.Assert(tf.reduce_all(holds), ["an example that cannot be packed"])
 
 
 def plan(
