@@ -6,6 +6,7 @@ int32 [B, P], float32 [B, P] for `masked_lm_weights`, int32 [B, 1] for `next_sen
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -27,6 +28,8 @@ EXAMPLES_PARSED_AT_ONCE = 256
 # accident makes. Lengths are looked at beforehand where that takes less than a second.
 _BYTES_LOOKED_THROUGH = 256 * 2**20
 
+# TensorFlow quotes the bytes that it cannot parse, and then cannot decode its own message.
+_PARSE_ERRORS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
 _GRAPH_WORDS = ("Graph execution error:", "Detected at node", "\t [[", "Original stack trace")
 _NODE_NAMES = re.compile(r"\{\{.*?\}\}|\[Op:.*?\]( name:.*)?|\[\[.*?\]\]")
 
@@ -83,11 +86,8 @@ def training_batches(
     worker's stream are passed over, to go on where a run was. With `pack_sequences` short examples
     share rows (packing.py), and a batch is what `packing.pack` describes.
 
-    Raises:
-      ValueError: a file is damaged, as far as that is seen here; all else that is wrong is an error
-        of TensorFlow when a batch is made, which `bad_input_named` explains.
+    Every value is checked as it is parsed; `bad_input_named` explains TensorFlow's errors.
     """
-    _look_through(files)
     if seed is None:
         dataset = tf.data.TFRecordDataset(files).repeat().shard(num_workers, worker)
     else:
@@ -126,9 +126,8 @@ def evaluation_batches(
     """Every example once, in file order, with its weight: (features, example_weights [B]).
 
     A short last batch is filled up with rows of weight 0, so that all batches have one shape.
-    Raises as `training_batches`.
+    Every value is checked as it is parsed; `bad_input_named` explains TensorFlow's errors.
     """
-    _look_through(files)
     dataset = tf.data.TFRecordDataset(files).batch(batch_size)
     if max_batches is not None:
         dataset = dataset.take(max_batches)
@@ -176,17 +175,18 @@ def synthetic_batches(
 def bad_input_named(
     files: Sequence[str], limits: ExampleLimits, *, packed: Collection[str] = ()
 ) -> Iterator[None]:
-    """Names the bad record behind an error of the pipeline, which does not say where it is.
+    """Wherever batches are drawn: names the bad record behind an error of TensorFlow's.
 
-    The files are read once more, up to that record. Those in `packed` were read to be packed.
+    To find it the files are read once more, up to that record. Those in `packed` are packed.
 
     Raises:
       ValueError: in place of TensorFlow's own error: a record is bad.
       OSError: in place of TensorFlow's own error: no record is.
     """
+    _look_through(files)
     try:
         yield
-    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
+    except (tf.errors.DataLossError, *_PARSE_ERRORS) as error:
         _require_valid_files([path for path in files if _is_local(path)], limits, packed)
         raise OSError(
             "the input could not be read, but no bad record is found in local files; TensorFlow "
@@ -202,13 +202,21 @@ def _require_valid_files(files: Sequence[str], limits: ExampleLimits, packed: Co
             progress.advance(1)
 
 
-def _require_valid_file(path: str, limits: ExampleLimits, *, packs: bool) -> None:
+@functools.cache
+def _taker(limits: ExampleLimits, packs: bool):
+    """Strings [B] -> None, or the error that the pipeline would raise."""
+
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def take(examples):
         features = _parse(examples, limits)
         if packs:
             packing.require_packable(features)
 
+    return take
+
+
+def _require_valid_file(path: str, limits: ExampleLimits, *, packs: bool) -> None:
+    take = _taker(limits, packs)
     frames = records.read_frames(path)
     while some := list(itertools.islice(frames, EXAMPLES_PARSED_AT_ONCE)):
         if _error_of(take, some):
@@ -219,17 +227,17 @@ def _require_valid_file(path: str, limits: ExampleLimits, *, packs: bool) -> Non
                     raise frame.bad(f"cannot be parsed: {_told(error)}") from error
 
 
-def _error_of(take, frames: list[records.Frame]) -> tf.errors.OpError | None:
+def _error_of(take, frames: list[records.Frame]) -> Exception | None:
     try:
         take(tf.constant([frame.record for frame in frames]))
-    except tf.errors.InvalidArgumentError as error:
+    except _PARSE_ERRORS as error:
         return error
     return None
 
 
-def _told(error: tf.errors.OpError) -> str:
+def _told(error: Exception) -> str:
     """What TensorFlow said, in one line without the names of nodes."""
-    lines = [line for line in error.message.splitlines() if not line.startswith(_GRAPH_WORDS)]
+    lines = [line for line in str(error).splitlines() if not line.startswith(_GRAPH_WORDS)]
     return _NODE_NAMES.sub("", " ".join(lines)).strip()[:300]
 
 

@@ -172,6 +172,6 @@ def _require_values(name: str, values: np.ndarray, greatest: np.generic) -> None
     if wrong.size:
         remedy = _OTHER_MODEL if name in _MODEL_FEATURES else _MAKE_AGAIN
         raise ValueError(
-            f"holds {values[wrong[0]]} in {name}, at {wrong[0]}; allowed is 0 to {greatest}: "
+            f"holds {values[wrong[0]]!s} in {name}, at {wrong[0]}; allowed is 0 to {greatest}: "
             f"{remedy}"
         )

@@ -8,24 +8,22 @@ import pytest
 import tensorflow as tf
 
 from mlperf_bert.data import input_pipeline, records
-from mlperf_bert.data.input_pipeline import ExampleShape
+from mlperf_bert.data.input_pipeline import ExampleLimits
 
-SHAPE = ExampleShape(max_seq_length=8, max_predictions_per_seq=2)
+LIMITS = ExampleLimits(
+    max_seq_length=8, max_predictions_per_seq=2, vocab_size=60, type_vocab_size=2
+)
 EXAMPLES_PER_FILE = 20
 
 
 def write_examples(path: Path, numbers: range) -> str:
     """Examples that are known by the number in all their tokens."""
-    lengths = records.feature_lengths(SHAPE.max_seq_length, SHAPE.max_predictions_per_seq)
+    ones = {
+        name: np.ones(length, records.FEATURE_DTYPES[name])
+        for name, length in LIMITS.lengths().items()
+    }
     framed = [
-        records.frame(
-            records.encode(
-                {
-                    name: np.full(length, number, records.FEATURE_DTYPES[name])
-                    for name, length in lengths.items()
-                }
-            )
-        )
+        records.frame(records.encode(ones | {"input_ids": np.full(8, number)}))
         for number in numbers
     ]
     path.write_bytes(b"".join(framed))
@@ -44,7 +42,7 @@ def files(tmp_path_factory) -> list[str]:
 def order(files, *, seed, batches=6, batch_size=10, **options) -> list[int]:
     """The numbers of the first examples."""
     dataset = input_pipeline.training_batches(
-        files, SHAPE, batch_size=batch_size, seed=seed, **options
+        files, LIMITS, batch_size=batch_size, seed=seed, **options
     )
     found = [batch["input_ids"][:, 0].numpy() for batch in itertools.islice(dataset, batches)]
     return np.concatenate(found).tolist()
@@ -67,7 +65,7 @@ def test_the_faster_order_reads_every_example_once_too(files):
 
 
 def test_an_evaluation_reads_every_example_once_and_fills_up_with_weight_0(files):
-    batches = list(input_pipeline.evaluation_batches(files, SHAPE, batch_size=25))
+    batches = list(input_pipeline.evaluation_batches(files, LIMITS, batch_size=25))
     assert [tuple(features["input_ids"].shape) for features, _ in batches] == [(25, 8)] * 3
     weights = tf.concat([weights for _, weights in batches], 0).numpy()
     numbers = tf.concat([features["input_ids"][:, 0] for features, _ in batches], 0).numpy()
@@ -79,9 +77,9 @@ def test_an_evaluation_reads_every_example_once_and_fills_up_with_weight_0(files
 def test_no_tuner_holds_up_the_end_of_an_iterator(files, options):
     """Its turns lie ever further apart; one that is missed was seen to cost 20 s."""
     if options is None:
-        batches = input_pipeline.evaluation_batches(files, SHAPE, batch_size=4)
+        batches = input_pipeline.evaluation_batches(files, LIMITS, batch_size=4)
     else:
-        batches = input_pipeline.training_batches(files, SHAPE, batch_size=4, seed=1, **options)
+        batches = input_pipeline.training_batches(files, LIMITS, batch_size=4, seed=1, **options)
     assert batches.options().autotune.enabled is False
 
 
