@@ -40,7 +40,7 @@ def pick(
     )
     num_examples = records.count_records(input_path)
     if not num_examples:
-        raise ValueError(f"{os.fspath(input_path)}: holds no examples to pick from")
+        raise ValueError(f"{os.fspath(input_path)}: holds no examples to pick from; make it again")
     _require_room(input_path, output_path, num_examples_to_pick, num_examples)
     ratio = num_examples / num_examples_to_pick
     with written_beside(output_path) as file:

@@ -110,8 +110,9 @@ def training_batches(
     if pack_sequences:
         dataset = packing.pack(
             dataset,
-            lambda examples: _parse(examples, limits),
             limits,
+            check_and_parse=lambda examples: _parse(examples, limits),
+            parse=lambda examples: _cast(_decode(examples, limits)),
             batch_size=batch_size,
         )
         dataset = dataset.skip(first_example // batch_size)
@@ -273,15 +274,24 @@ def _model_dtype(name: str) -> tf.DType:
 
 
 def _parse(examples: tf.Tensor, limits: ExampleLimits) -> dict[str, tf.Tensor]:
-    """Strings [B] to checked features; whatever is wrong is an InvalidArgumentError."""
-    features = tf.io.parse_example(
+    """Strings [B] to checked features; whatever is wrong is an error when the graph runs."""
+    features = _decode(examples, limits)
+    _require_values(features, limits)
+    return _cast(features)
+
+
+def _decode(examples: tf.Tensor, shape: ExampleShape) -> dict[str, tf.Tensor]:
+    """Strings [B] to features as they stand in the record."""
+    return tf.io.parse_example(
         examples,
         {
             name: tf.io.FixedLenFeature([length], tf.as_dtype(records.FEATURE_DTYPES[name]))
-            for name, length in limits.lengths().items()
+            for name, length in shape.lengths().items()
         },
     )
-    _require_values(features, limits)
+
+
+def _cast(features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     return {name: tf.cast(value, _model_dtype(name)) for name, value in features.items()}
 
 

@@ -6,11 +6,12 @@ A record is here: feature name -> serialized Feature, so that each layer can be 
 import itertools
 import traceback
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
 
-from mlperf_bert.data import evaluation_shard, input_pipeline, records, validity
+from mlperf_bert.data import evaluation_shard, input_pipeline, packing, records, validity
 from mlperf_bert.data.validity import ExampleLimits
 
 LIMITS = ExampleLimits(
@@ -96,6 +97,21 @@ def assert_in_range(features: dict[str, tf.Tensor]) -> None:
         assert (values >= 0).all() and (values <= greatest).all(), name
 
 
+def assert_read_alike(record: bytes) -> None:
+    """TensorFlow reads the values that were checked."""
+    lengths = LIMITS.lengths().items()
+    found = tf.io.parse_single_example(
+        record,
+        {
+            name: tf.io.FixedLenFeature([length], tf.as_dtype(records.FEATURE_DTYPES[name]))
+            for name, length in lengths
+        },
+    )
+    ours = records.decode(record)
+    for name, value in found.items():
+        np.testing.assert_array_equal(value, ours[name])
+
+
 def forget_frames(error: BaseException | None) -> None:
     """Lets go of what a traceback holds: an iterator would read the file on while it changes."""
     while error:
@@ -106,12 +122,17 @@ def forget_frames(error: BaseException | None) -> None:
 class Readers:
     """All that reads TFRecords, on one path: what a dataset is made of is traced only once."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, *, on_batch=assert_in_range):
+        """`on_batch` gets every unpacked batch of features."""
+        self._on_batch = on_batch
         self.path, self.picked = folder / "part", folder / "picked"
         read = {"batch_size": BATCH_SIZE, "seed": 1}
         files = [str(self.path)]
         self._unpacked = input_pipeline.training_batches(files, LIMITS, **read)
-        self._packed = input_pipeline.training_batches(files, LIMITS, **read, pack_sequences=True)
+        with mock.patch.object(packing, "_MIN_WINDOW_EXAMPLES", 32):  # else a second each
+            self._packed = input_pipeline.training_batches(
+                files, LIMITS, **read, pack_sequences=True
+            )
         self._evaluation = input_pipeline.evaluation_batches(files, LIMITS, batch_size=5)
 
     def refusal(self, reader: str) -> str | None:
@@ -136,6 +157,8 @@ class Readers:
         given = [frame.framed for frame in records.read_frames(self.path)]
         copies = [frame.framed for frame in records.read_frames(self.picked)]
         assert copies == [given[int(i * (len(given) / count))] for i in range(count)]
+        for record in records.read_records(self.picked):
+            assert_read_alike(record)
 
     def train(self) -> None:
         """An epoch and more."""
@@ -157,19 +180,7 @@ class Readers:
                 if isinstance(features, tuple):
                     features, _ = features
                 if "block_ids" not in features:
-                    assert_in_range(features)
+                    self._on_batch(features)
 
 
 READERS = ("pick", "train", "train_packed", "evaluate")
-
-
-def parsed_by_tensorflow(record: bytes) -> dict[str, np.ndarray]:
-    """The values of a valid example as TensorFlow reads them."""
-    found = tf.io.parse_single_example(
-        record,
-        {
-            name: tf.io.FixedLenFeature([length], tf.as_dtype(records.FEATURE_DTYPES[name]))
-            for name, length in LIMITS.lengths().items()
-        },
-    )
-    return {name: value.numpy() for name, value in found.items()}
