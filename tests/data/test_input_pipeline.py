@@ -1,6 +1,7 @@
 """The order of the examples, and that none is lost or read twice. CPU, seconds."""
 
 import itertools
+import os
 from pathlib import Path
 
 import numpy as np
@@ -83,8 +84,31 @@ def test_no_tuner_holds_up_the_end_of_an_iterator(files, options):
     assert batches.options().autotune.enabled is False
 
 
-def test_files_are_sorted_and_each_counts_once(files):
+def test_files_are_sorted_and_each_counts_once(files, tmp_path):
     found = input_pipeline.expand_input(f"{files[2]}, {files[0][:-1]}*", flag="input_file")
     assert found == files
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match=r"--input_file: .*pipe is not a regular file; give "):
+        input_pipeline.expand_input(str(tmp_path / "pipe"), flag="input_file")
     with pytest.raises(ValueError, match="--input_file names no file"):
         input_pipeline.expand_input(" , ", flag="input_file")
+
+
+SAID = [
+    (
+        "Graph execution error:\n\nDetected at node A defined at (most recent call last):\n"
+        "Feature: x is required but could not be found.\n\t [[{{node A}}]] [Op:Next]",
+        "Feature: x is required but could not be found.",
+    ),
+    ("{{function_node __wrapped__X}} Key: a. [Op:IteratorGetNext] name: ", "Key: a."),
+]
+
+
+@pytest.mark.parametrize(("message", "told"), SAID)
+def test_an_error_that_is_in_no_record_is_told_without_nodes(files, message, told):
+    with pytest.raises(OSError) as caught, input_pipeline.bad_input_named(files, LIMITS):
+        raise tf.errors.InvalidArgumentError(None, None, message)
+    assert str(caught.value) == (
+        "the input could not be read, but no bad record is found in local files; TensorFlow says: "
+        f"{told}"
+    )
