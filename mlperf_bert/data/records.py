@@ -341,9 +341,10 @@ def _unpack_varints(data: bytes) -> np.ndarray:
 
 
 def _decode_feature(feature: bytes) -> np.ndarray:
-    ((kind, values),) = _fields(feature)
-    if kind not in (2, 3):
-        raise ValueError("a list of byte strings")
+    lists = list(_fields(feature))
+    if len(lists) != 1 or lists[0][0] not in (2, 3):
+        raise ValueError("a feature that is not one list of integers or floats")
+    [(kind, values)] = lists
     chunks = list(_fields(values))
     packed = _require_numbers(chunks, 1)[0] if chunks else b""
     return np.frombuffer(packed, "<f4") if kind == 2 else _unpack_varints(packed)
@@ -401,19 +402,6 @@ class Frame(NamedTuple):
         return BadRecord(self.path, self.index, self.offset_bytes, problem)
 
 
-class _Place(NamedTuple):
-    """Where a record begins, and how many bytes its data have."""
-
-    path: str | os.PathLike
-    index: int
-    offset_bytes: int
-    length_bytes: int
-
-    @property
-    def end_bytes(self) -> int:
-        return self.offset_bytes + _HEADER_BYTES + self.length_bytes + _FOOTER_BYTES
-
-
 def _damaged(path: str | os.PathLike, index: int, offset: int, reason: str) -> BadRecord:
     problem = f"is damaged ({reason}); copy or make the file again"
     return BadRecord(path, index, offset, problem)
@@ -427,8 +415,8 @@ def _opened(path: str | os.PathLike) -> Iterator[BinaryIO]:
         yield file
 
 
-def _places(file: BinaryIO, path: str | os.PathLike) -> Iterator[_Place]:
-    """Yields the records of an open file, which stands behind the header of each.
+def _places(file: BinaryIO, path: str | os.PathLike) -> Iterator[tuple[int, int, int]]:
+    """Yields (index, begin, end) of the records of an open file, in bytes, headers included.
 
     A length is believed only if its checksum is right and the file is long enough.
     """
@@ -440,12 +428,12 @@ def _places(file: BinaryIO, path: str | os.PathLike) -> Iterator[_Place]:
         length, crc = struct.unpack("<QI", header)
         if crc != masked_crc32c(header[:8]):
             raise _damaged(path, index, offset, "the checksum of the length is wrong")
-        place = _Place(path, index, offset, length)
-        if place.end_bytes > size_bytes:
+        end = offset + _HEADER_BYTES + length + _FOOTER_BYTES
+        if end > size_bytes:
             raise _damaged(path, index, offset, "the file ends within the data")
-        yield place
-        file.seek(place.end_bytes)
-        index, offset = index + 1, place.end_bytes
+        yield index, offset, end
+        file.seek(end)
+        index, offset = index + 1, end
 
 
 def read_frames(path: str | os.PathLike) -> Iterator[Frame]:
@@ -456,13 +444,13 @@ def read_frames(path: str | os.PathLike) -> Iterator[Frame]:
       ValueError: not a regular file.
     """
     with _opened(path) as file:
-        for place in _places(file, path):
-            file.seek(place.offset_bytes)
-            framed = file.read(place.end_bytes - place.offset_bytes)
-            data, crc = framed[_HEADER_BYTES:-_FOOTER_BYTES], framed[-_FOOTER_BYTES:]
-            if struct.unpack("<I", crc)[0] != masked_crc32c(data):
-                raise _damaged(*place[:3], "the checksum of the data is wrong")
-            yield Frame(*place[:3], framed)
+        for index, begin, end in _places(file, path):
+            file.seek(begin)
+            frame = Frame(path, index, begin, file.read(end - begin))
+            (crc,) = struct.unpack("<I", frame.framed[-_FOOTER_BYTES:])
+            if crc != masked_crc32c(frame.record):
+                raise _damaged(path, index, begin, "the checksum of the data is wrong")
+            yield frame
 
 
 def read_records(path: str | os.PathLike) -> Iterator[bytes]:

@@ -125,7 +125,7 @@ BAD_RECORDS = {
     ),
     "bytes for integers": (
         changed(input_ids=field(1, field(1, b"12345678"))),
-        r"is not a tf.Example of integers and floats: a list of byte strings; ",
+        r": a feature that is not one list of integers or floats; ",
     ),
     "garbage": (bytes(range(200, 256)), r"is not a tf.Example of integers and floats: "),
     "a number of eleven bytes": (packed(b"\xff" * 10 + b"\1" + bytes(7)), "more than 64 bits; "),
