@@ -4,7 +4,7 @@ import sys
 
 from absl import app, flags
 
-from mlperf_bert.data import records
+from mlperf_bert.data import evaluation_shard
 
 FLAGS = flags.FLAGS
 
@@ -17,7 +17,7 @@ flags.DEFINE_integer("max_predictions_per_seq", 76, "Masked tokens per example a
 
 def main(_):
     try:
-        num_examples = records.pick(
+        num_examples = evaluation_shard.pick(
             FLAGS.input_tfrecord,
             FLAGS.output_tfrecord,
             num_examples_to_pick=FLAGS.num_examples_to_pick,

@@ -393,7 +393,9 @@ def test_damage_behind_the_first_record_names_the_file(repository, work):
     spoil(work, "train", lambda data: data[:-5])
     done = train(repository, work, num_train_steps=40, eval_interval_samples=160)
     assert done.returncode == 1
-    assert re.search(r"train: damaged at byte \d+", done.stderr)
+    assert re.search(
+        r"train: record 49 at byte \d+ is damaged \(the file ends within the data\)", done.stderr
+    )
 
 
 def test_batch_that_replicas_cannot_share():
