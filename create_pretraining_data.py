@@ -17,6 +17,7 @@ from mlperf_bert.data.dataset import DatasetConfig, write_dataset
 from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.data.instances import InstanceConfig
 from mlperf_bert.mlperf.convergence import reference_points
+from mlperf_bert.problems import Problems
 
 FLAGS = flags.FLAGS
 
@@ -145,7 +146,7 @@ def _verify() -> None:
     texts = map(Path, expand_input(FLAGS.input_file)) if FLAGS.input_file else ()
     issues = manifest.verify(Path(FLAGS.output_dir), texts)
     if issues:
-        raise ValueError("\n".join([f"{len(issues)} disagreements", *issues]))
+        raise Problems(issues)
     print(f"{FLAGS.output_dir}: all parts agree with the manifest")
 
 

@@ -1,5 +1,6 @@
 """What the root scripts share: the ranges of their flags, and one line for every mistake."""
 
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -7,8 +8,11 @@ from pathlib import Path
 
 from absl import app, flags
 
+from mlperf_bert.problems import Problems, as_lines
+
 MAX_SEED = 2**32 - 1
 """TensorFlow's and Python's generators here take 32 bits; a larger seed would be cut silently."""
+_SEVERAL = re.compile(r"\n(?=flag --)")  # how absl separates them
 _LARGEST = {int: 2**63 - 1, float: 3.4028234e38}  # of int64 and float32
 
 
@@ -62,21 +66,19 @@ def run(main: Callable[[], None], argv: Sequence[str] | None = None) -> None:
         try:
             main()
         except (ValueError, OSError) as error:
-            sys.exit(f"{script}: {error}")
+            sys.exit(f"{script}: {as_lines(error)}")
         except KeyboardInterrupt:
             print(f"{script}: interrupted", file=sys.stderr)
             sys.exit(128 + signal.SIGINT)
 
-    app.run(guarded, argv, flags_parser=lambda given: _parse(script, given))
+    app.run(guarded, argv, flags_parser=lambda given: parse(script, given))
 
 
-def _parse(script: str, argv: Sequence[str]) -> list[str]:
+def parse(script: str, argv: Sequence[str]) -> list[str]:
+    """Parses the flags; all problems end the process with exit code 1, a line each."""
     try:
         return flags.FLAGS(argv)
     except UnicodeDecodeError as error:
         sys.exit(f"{script}: --flagfile names a file that is no text ({error.reason})")
     except (flags.Error, OSError) as error:
-        problems = str(error).splitlines()
-        if len(problems) > 1:
-            problems = [f"{len(problems)} problems:", *(f"  - {line}" for line in problems)]
-        sys.exit("\n".join([f"{script}: {problems[0]}", *problems[1:]]))
+        sys.exit(f"{script}: {Problems(_SEVERAL.split(str(error)))}")

@@ -10,6 +10,8 @@ SPANS = ("init", "run", "block", "eval", "checkpoint")
 
 def is_log(path: str | Path) -> bool:
     """Whether a file begins like an MLPerf log."""
+    if not Path(path).is_file():  # a FIFO would be waited for
+        return False
     try:
         with Path(path).open("rb") as file:
             return file.read(len(MARK)) == MARK.encode()
@@ -25,21 +27,33 @@ def event_rows(path: str | Path, *, begin_ns: int, end_ns: int) -> Iterator[dict
             if not mark:
                 continue
             try:
-                event = json.loads(text)
-                stamp_ns = int(event["time_ms"]) * 10**6
-            except (ValueError, KeyError, TypeError):
-                continue  # the last line of a run that was killed
+                event = _event(text)
+            except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+                continue  # the last line of a run that was killed, or none of a log
+            stamp_ns = event["time_ms"] * 10**6
             # The log tells whole milliseconds.
             if not begin_ns - 10**6 <= stamp_ns <= end_ns + 10**6:
                 continue
             yield {
                 "realtime_ns": stamp_ns,
-                "key": event.get("key"),
-                "event_type": event.get("event_type"),
+                "key": event["key"],
+                "event_type": event["event_type"],
                 "value": json.dumps(event.get("value")),
                 "metadata": json.dumps(event.get("metadata")),
                 "file": str(path),
             }
+
+
+def _event(text: str) -> dict:
+    event = json.loads(text)
+    if not isinstance(event, dict):
+        raise TypeError("an event is an object")
+    names = {name: event.get(name) for name in ("key", "event_type")}
+    if not all(isinstance(name, str | None) for name in names.values()):
+        raise TypeError("a name is no text")
+    for name in filter(None, names.values()):
+        name.encode()  # the tables hold no lone surrogates
+    return event | names | {"time_ms": int(event["time_ms"])}
 
 
 def span_rows(events: Iterable[dict], *, end_ns: int) -> list[dict]:

@@ -74,13 +74,23 @@ def load(trace: Path) -> Recording:
     """
     path = trace / RAW / FILE
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} cannot be read ({error}): the raw files are needed") from None
-    raw_files = [_raw_file(**entry) for entry in found.pop("raw_files")]
-    containers = [_container(**entry) for entry in found.pop("containers")]
-    pairs = [ClockPair(**pair) for pair in found.pop("pairs")]
-    return Recording(**found, containers=containers, raw_files=raw_files, pairs=pairs)
+        return _recording(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(
+            f"{path} cannot be read ({error!r:.300}): the raw files are needed"
+        ) from None
+
+
+def _recording(*, raw_files, containers, pairs, **rest) -> Recording:
+    pairs = [ClockPair(**pair) for pair in pairs]
+    if not pairs or not all(type(ns) is int for pair in pairs for ns in vars(pair).values()):
+        raise ValueError("the readings of the clocks are no whole numbers")
+    return Recording(
+        raw_files=[_raw_file(**entry) for entry in raw_files],
+        containers=[_container(**entry) for entry in containers],
+        pairs=pairs,
+        **rest,
+    )
 
 
 def _container(*, mounts, **rest) -> Container:

@@ -175,7 +175,13 @@ def schema(table: str) -> pa.Schema:
 
 @contextlib.contextmanager
 def written_beside(path: Path) -> Iterator[TextIO]:
-    """Opens a text beside `path`, renamed to it once all is written; a failure leaves nothing."""
+    """Opens a text beside `path`, renamed to it once all is written; a failure leaves nothing.
+
+    Raises:
+      ValueError: `path` is a folder, a device or a pipe.
+    """
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path}: exists and is no regular file; give the name of a file")
     unfinished = path.with_name(path.name + ".unfinished")
     try:
         with unfinished.open("w", encoding="utf-8") as file:

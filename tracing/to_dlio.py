@@ -34,6 +34,21 @@ class Steps:
     stdev_seconds: float
 
 
+def summary_of(trace: Path) -> dict:
+    """What a trace says of itself.
+
+    Raises:
+      ValueError: it is no trace, or is not finished.
+    """
+    try:
+        found = json.loads((trace / "summary.json").read_text(encoding="utf-8"))
+        if missing := {"backend", "checkpoints", "records"} - found.keys():
+            raise ValueError(f"summary.json lacks {', '.join(sorted(missing))}")
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{trace} is no finished trace: {error}") from None
+    return found
+
+
 class Measured:
     """The tables of a trace, asked for what DLIO wants to know."""
 
@@ -43,10 +58,7 @@ class Measured:
         Raises:
           ValueError: it is no trace, or not one of a training with its single calls.
         """
-        try:
-            self.summary = json.loads((trace / "summary.json").read_text(encoding="utf-8"))
-        except (OSError, json.JSONDecodeError) as error:
-            raise ValueError(f"{trace} is no finished trace: {error}") from None
+        self.summary = summary_of(trace)
         self.events = read_table(trace, "mllog")
         self.files = read_table(trace, "files")
         self.spans = read_table(trace, "spans").sort_values("monotonic_ns")

@@ -3,12 +3,12 @@
 One line is one document. Source: the format of the Pile, in which public corpora are handed on.
 """
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import zstandard
 
+from mlperf_bert import json_text
 from mlperf_bert.data.segmentation import SentenceSplitter, load_splitter
 from mlperf_bert.reading import require_regular_file
 from mlperf_bert.writing import written_beside
@@ -86,9 +86,9 @@ def _decompressed(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _text_of(line: bytes, where: str) -> str:
     try:
-        document = json.loads(line.decode())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where}: not JSON ({error}); mend or remove the line") from error
+        document = json_text.parse(line)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}; mend or remove the line") from error
     text = document.get("text") if isinstance(document, dict) else None
     if not isinstance(text, str):
         raise ValueError(f'{where}: expected an object {{"text": "..."}}; mend or remove the line')

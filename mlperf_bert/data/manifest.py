@@ -9,11 +9,13 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from mlperf_bert import json_text
 from mlperf_bert.data import records
 from mlperf_bert.reading import require_regular_file
 from mlperf_bert.writing import written_beside
 
 NAME = "manifest.json"
+_NUM_RANGES = 16
 
 PUBLISHED_TEXT = {
     "eval.md5": (330_000, "71a58382a68947e93e88aa0d42431b6c"),
@@ -95,11 +97,39 @@ def parse(text: bytes, path: str) -> Manifest:
       ValueError: it is none; the message names `path`.
     """
     try:
-        content = json.loads(text)
-        parts = {name: Part(**part) for name, part in content["parts"].items()}
-        return Manifest(content["parameters"], content["versions"], parts)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path}: no manifest ({error!r}); remove it and its parts") from error
+        content = json_text.parse_object(text)
+        parts = {name: _part(name, part) for name, part in content["parts"].items()}
+        found = Manifest(content["parameters"], content["versions"], parts)
+        if not _is_count(found.parameters["examples_per_part"]):
+            raise TypeError("examples_per_part is no number")
+        return found
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{path}: no manifest ({error!r:.300}); remove it and its parts"
+        ) from error
+
+
+def _part(name: str, content: Mapping[str, object]) -> Part:
+    part = Part(**content)
+    if Path(name).name != name or "\0" in name:
+        raise ValueError(f"{name!r:.80} is no name of a file in its folder")
+    for field in dataclasses.fields(Part):
+        if not _FITS[field.type](value := getattr(part, field.name)):
+            raise TypeError(f"{name}: {field.name} is {value!r:.80}")
+    return part
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+_FITS = {
+    str: lambda value: isinstance(value, str),
+    int: _is_count,
+    list[int]: lambda value: (
+        isinstance(value, list) and len(value) == _NUM_RANGES and all(map(_is_count, value))
+    ),
+}
 
 
 def raise_failures(reasons: Mapping[str, str], num_parts: int) -> None:

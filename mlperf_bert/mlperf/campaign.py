@@ -24,12 +24,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mlperf_bert import json_text
 from mlperf_bert.mlperf import convergence, submission, system
 from mlperf_bert.mlperf.log import STATUSES
 from mlperf_bert.mlperf.official import require_ruleset
 from mlperf_bert.mlperf.results import RunResult, read_records, read_run
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
-from mlperf_bert.reading import require_regular_file
 from mlperf_bert.writing import write_whole
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -152,7 +152,7 @@ def claim(campaign: Campaign) -> None:
         "offline_eval_input_file": campaign.offline_eval_input_file,
     }
     if record.exists():
-        found = _read_record(record)
+        found = json_text.read_object(record)
         if differing := [name for name in content if found.get(name) != content[name]]:
             raise ValueError(
                 f"{campaign.folder} holds another campaign (differing: {', '.join(differing)}); "
@@ -201,22 +201,7 @@ def finished_run(output_dir: Path, log_name: str = LOG_NAME) -> RunResult | None
 
 def _went_to_its_end(output_dir: Path) -> bool:
     record = output_dir / "run.json"
-    return record.exists() and _read_record(record).get("status") != "running"
-
-
-def _read_record(path: Path) -> dict[str, object]:
-    """The JSON object in a file.
-
-    Raises:
-      ValueError: it holds something else.
-    """
-    try:
-        content = json.loads(require_regular_file(path).read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: damaged ({error}); choose another --output_dir") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: damaged (no JSON object); choose another --output_dir")
-    return content
+    return record.exists() and json_text.read_object(record).get("status") != "running"
 
 
 def set_aside(output_dir: Path) -> Path | None:

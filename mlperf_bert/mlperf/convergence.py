@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from mlperf_bert import json_text
 from mlperf_bert.mlperf.official import require_ruleset
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
-from mlperf_bert.reading import require_regular_file
 
 _SIGNIFICANCE = 0.05
-_NUM_COUNTED_RUNS = NUM_RUNS_PER_RESULT - 2  # without the fastest and the slowest
+_NUM_UNCOUNTED_RUNS = 2  # the fastest and the slowest
+_NUM_COUNTED_RUNS = NUM_RUNS_PER_RESULT - _NUM_UNCOUNTED_RUNS
 _NUM_RUNS_OF_INTERPOLATION = 2 * NUM_RUNS_PER_RESULT
 
 
@@ -151,10 +152,24 @@ def _checker(ruleset: str, custom_rcps: Path | None):
     if custom_rcps is None:
         return RCP_Checker("training", ruleset, "bert", verbose=False)
     try:
-        with require_regular_file(custom_rcps).open(encoding="utf-8") as file:
+        _require_points(json_text.read_object(custom_rcps))
+        with custom_rcps.open(encoding="utf-8") as file:
             return RCP_Checker("training", ruleset, "bert", verbose=False, rcp_file=file)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{custom_rcps}: no file of reference points ({error!r}); it wants records with "
+            f"{custom_rcps}: no file of reference points ({error!r:.300}); it wants records with "
             "Benchmark, BS, Hyperparams and Epochs to converge, as mlperf-logging's rcps_bert.json"
         ) from error
+
+
+def _require_points(content: Mapping[str, Mapping]) -> None:
+    """Refuses what the checker would compute nonsense of, or fail at."""
+    for name, record in content.items():
+        samples = record["Epochs to converge"]
+        numbers = [record["BS"], *samples]
+        if not all(type(number) in (int, float) and 0 < number < 2**63 for number in numbers):
+            raise ValueError(f"{name}: BS and Epochs to converge are positive numbers")
+        if len(samples) <= _NUM_UNCOUNTED_RUNS or not isinstance(record["Hyperparams"], dict):
+            raise ValueError(f"{name}: too few runs, or Hyperparams are no object")
+        if record["Benchmark"] != "bert":
+            raise ValueError(f"{name}: the benchmark is not bert")

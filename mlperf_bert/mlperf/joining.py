@@ -39,19 +39,14 @@ def join(
     start = next((record for record in records if record.key == "run_start"), None)
     if start is None:
         raise ValueError(f"{logs[0]}: no run_start, so no run to join evaluations with")
-    # A step that was trained again after an interruption counts when it was last saved.
-    saved_ms = {
-        record.metadata["step_num"]: record.time_ms
-        for record in records
-        if record.key == "checkpoint_stop" and record.metadata["step_num"] > 0
-    }
+    saved_ms = _saved_ms(records, logs[0])
     if not saved_ms:
         raise ValueError(f"{logs[0]}: the training saved no checkpoint")
     passing = [step for step in saved_ms if accuracies.get(step, 0.0) >= target_accuracy]
     counted = [step for step in sorted(saved_ms) if step <= min(passing, default=max(saved_ms))]
     if missing := [step for step in counted if step not in accuracies]:
         raise ValueError(f"the checkpoint of step {missing[0]} has not been evaluated")
-    batch_size = _micro_batch_size(records)
+    batch_size = _micro_batch_size(records, logs[0])
     beside = output.with_name(f".{output.name}.new")
     beside.unlink(missing_ok=True)
     log = MlperfLog.continuing(beside, _header(logs))
@@ -84,13 +79,28 @@ def _log_checkpoint(
     run.eval_stop(samples, time_ms=now_ms)
 
 
+def _saved_ms(records: Sequence[Record], log: Path) -> dict[int, int]:
+    """Step -> when its checkpoint was saved; one that was trained again counts the last time."""
+    found = {}
+    for record in records:
+        if record.key == "checkpoint_stop":
+            step = record.metadata.get("step_num")
+            if type(step) is not int:
+                raise ValueError(f"{log}: checkpoint_stop without step_num; copy the log anew")
+            if step > 0:
+                found[step] = record.time_ms
+    return found
+
+
 def _header(logs: Sequence[Path]) -> list[str]:
     """The lines before run_start; the division is what the last log says.
 
     A resumed training is no submission, which only its later logs know.
     """
     first, last = (_lines_before_run(log) for log in (logs[0], logs[-1]))
-    division = next(line for line in last if _DIVISION in line)
+    division = next((line for line in last if _DIVISION in line), None)
+    if division is None:
+        raise ValueError(f"{logs[-1]}: no submission_division before run_start; copy the log anew")
     return [division if _DIVISION in line else line for line in first]
 
 
@@ -98,11 +108,23 @@ _DIVISION = '"key": "submission_division"'
 
 
 def _lines_before_run(log: Path) -> list[str]:
-    lines = log.read_text(encoding="utf-8").splitlines()
-    run_start = next(n for n, line in enumerate(lines) if '"key": "run_start"' in line)
+    try:
+        lines = log.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{log}: no UTF-8 ({error.reason}); copy the log anew") from error
+    run_start = next((n for n, line in enumerate(lines) if '"key": "run_start"' in line), None)
+    if run_start is None:
+        raise ValueError(f"{log}: no run_start; copy the log anew")
     return lines[:run_start]
 
 
-def _micro_batch_size(records: Sequence[Record]) -> int:
+def _micro_batch_size(records: Sequence[Record], log: Path) -> int:
     values = {record.key: record.value for record in records}
-    return values["global_batch_size"] // values["gradient_accumulation_steps"]
+    batch_size = values.get("global_batch_size")
+    accumulated = values.get("gradient_accumulation_steps")
+    if not all(type(value) is int and 0 < value < 2**31 for value in (batch_size, accumulated)):
+        raise ValueError(
+            f"{log}: global_batch_size or gradient_accumulation_steps is no number of samples; "
+            "copy the log anew"
+        )
+    return batch_size // accumulated

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlperf_bert.mlperf.rules import RULESETS
+from mlperf_bert.mlperf.system import read_overrides
 
 _PACKAGE_PASSED = "PACKAGE CHECKER FOUND NO ERRORS, SUCCESS !"
 _REPOSITORY_PASSED = "ALL CHECKS PASSED."
@@ -165,7 +166,7 @@ def summarize(org_dir: Path, ruleset: str) -> dict[str, float | None]:
 
 def _divisions(org_dir: Path) -> set[str]:
     systems = (org_dir / "systems").glob("*.json")
-    return {json.loads(path.read_text(encoding="utf-8")).get("division") for path in systems}
+    return {str(read_overrides(path).get("division")) for path in systems}
 
 
 def _errors(report: str) -> list[str]:

@@ -5,11 +5,11 @@ use: eval_accuracy's epoch_num is the number of samples, or it is always 1 and t
 holds the number.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mlperf_bert import json_text
 from mlperf_bert.mlperf.rules import NUM_EVAL_SAMPLES, NUM_RUNS_PER_RESULT
 from mlperf_bert.reading import require_regular_file
 
@@ -29,6 +29,7 @@ _HYPERPARAMETERS = (
     "opt_",
 )
 _CLOCK_TOLERANCE_MS = 1000  # between hosts
+_END_OF_TIME_MS = 2**63
 
 
 @dataclass(frozen=True)
@@ -128,8 +129,8 @@ def read_records(path: Path) -> list[Record]:
         if not token:
             continue
         try:
-            records.append(_record(json.loads(text)))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            records.append(_record(json_text.parse_object(text)))
+        except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path} line {number}: cut or damaged; copy the log anew") from error
     if not records:
         raise ValueError(f"{path}: no line starts with {_TOKEN.strip()}, so this is no MLPerf log")
@@ -137,10 +138,12 @@ def read_records(path: Path) -> list[Record]:
 
 
 def _record(fields: Mapping) -> Record:
-    metadata = fields["metadata"] or {}
-    if not isinstance(fields["time_ms"], int | float) or not isinstance(metadata, dict):
-        raise TypeError("time_ms is a number, metadata an object")
-    return Record(fields["time_ms"], fields["key"], fields["value"], metadata)
+    metadata, time_ms, key = fields["metadata"] or {}, fields["time_ms"], fields["key"]
+    if not isinstance(metadata, dict) or not isinstance(key, str):
+        raise TypeError("metadata is an object, key a text")
+    if not isinstance(time_ms, int | float) or not abs(time_ms) < _END_OF_TIME_MS:
+        raise TypeError("time_ms is a number")
+    return Record(time_ms, key, fields["value"], metadata)
 
 
 def read_run(path: Path) -> RunResult:
@@ -157,9 +160,9 @@ def read_run(path: Path) -> RunResult:
     evaluations = _evaluations(records[: records.index(stop)], start.time_ms, path)
     status = str(stop.metadata.get("status"))
     last_samples = evaluations[-1].samples if evaluations else None
-    train_samples = _values(records, "train_samples")
+    train_samples = _counts(records, "train_samples", path)
     samples = last_samples if last_samples is not None else next(iter(train_samples[-1:]), None)
-    batch_sizes = _values(records, "global_batch_size")
+    batch_sizes = _counts(records, "global_batch_size", path)
     return RunResult(
         path=path,
         status=status,
@@ -168,7 +171,7 @@ def read_run(path: Path) -> RunResult:
         samples_to_converge=samples if status == "success" else None,
         counts_by_train_samples=last_samples is None,
         global_batch_size=batch_sizes[-1] if batch_sizes else None,
-        num_eval_samples=next(iter(_values(records, "eval_samples")), None),
+        num_eval_samples=next(iter(_counts(records, "eval_samples", path)), None),
         seeds=_seeds(records, path),
         evaluations=evaluations,
         phases=_phases(records, start.time_ms),
@@ -272,16 +275,32 @@ def _values(records: list[Record], key: str) -> list:
     return [record.value for record in records if record.key == key]
 
 
+def _counts(records: list[Record], key: str, path: Path) -> list[int | float]:
+    """Numbers of samples, of which a log may also say that it does not know them."""
+    values = [value for value in _values(records, key) if value is not None]
+    for value in values:
+        _require_count(value, key, path)
+    return values
+
+
+def _require_count(value: object, key: str, path: Path) -> None:
+    if type(value) not in (int, float) or not 0 <= value < 2**63:
+        raise ValueError(f"{path}: {key} is {value!r:.80}, which is no number of samples")
+
+
 def _seeds(records: list[Record], path: Path) -> tuple[int, ...]:
     try:
         return tuple(int(seed) for seed in _values(records, "seed"))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{path}: a seed is no whole number ({error})") from error
 
 
 def _evaluations(records: list[Record], start_ms: int, path: Path) -> tuple[Evaluation, ...]:
     found = [record for record in records if record.key == "eval_accuracy"]
     samples = [record.metadata.get("epoch_num") for record in found]
+    for number in samples:
+        if number is not None:
+            _require_count(number, "epoch_num of eval_accuracy", path)
     # A stack that counts epochs says 1 in every line; a sample count of 1 is no run's.
     counts_samples = all(number is not None for number in samples) and max(samples, default=0) > 1
     return tuple(
@@ -297,8 +316,8 @@ def _evaluations(records: list[Record], start_ms: int, path: Path) -> tuple[Eval
 def _accuracy(value: object, path: Path) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"{path}: eval_accuracy {value!r} is no number") from None
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{path}: eval_accuracy {value!r:.80} is no number") from None
 
 
 def _init_minutes(records: list[Record]) -> float | None:

@@ -21,6 +21,7 @@ from mlperf_bert.mlperf.compliance import Verdict, check_log
 from mlperf_bert.mlperf.official import ToolVerdict
 from mlperf_bert.mlperf.rcp import RcpVerdict, check_rcp
 from mlperf_bert.mlperf.results import RunResult, olympic_mean, problems_of_result, read_run
+from mlperf_bert.mlperf.system import read_overrides
 
 IMPLEMENTATION = "mlperf_bert"
 
@@ -166,7 +167,7 @@ def judge(
 
 def _system_name(description: Path) -> str:
     """What the summarizer calls a system: the name that its description has, not the file's."""
-    return json.loads(description.read_text(encoding="utf-8"))["system_name"]
+    return str(read_overrides(description).get("system_name"))
 
 
 def result_files(folder: Path) -> list[Path]:

@@ -4,7 +4,6 @@ Source: submission rules, "System Description JSON"; mlperf_logging.system_desc_
 """
 
 import importlib.metadata
-import json
 import os
 import platform
 import re
@@ -13,7 +12,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from mlperf_bert.reading import require_regular_file
+from mlperf_bert import json_text
 
 FIELDS = tuple(
     """
@@ -85,6 +84,7 @@ def require_fields(overrides: Mapping[str, object]) -> None:
       ValueError: names it.
     """
     if unknown := sorted(set(overrides) - set(FIELDS)):
+        unknown = [name[:80] if name.isprintable() else f"{name!r:.80}" for name in unknown]
         raise ValueError(
             f"system description: no such field {', '.join(unknown)}; "
             f"fields are {', '.join(FIELDS)}"
@@ -100,12 +100,9 @@ def read_overrides(path: Path | None) -> dict[str, object]:
     if path is None:
         return {}
     try:
-        content = json.loads(require_regular_file(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: no system description ({error}); give a JSON object") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: no system description; give a JSON object of fields")
-    return content
+        return json_text.read_object(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{error}: no system description; give a JSON object of fields") from error
 
 
 def _processors(cpuinfo: Path) -> dict[str, str]:

@@ -1,10 +1,10 @@
 """The architecture, as `bert_config.json` states it."""
 
 import dataclasses
-import json
 
-from mlperf_bert.reading import require_regular_file
+from mlperf_bert import json_text
 
+_LARGEST_SIZE = 2**31 - 1  # of an axis, in TensorFlow
 ACTIVATIONS = ("gelu", "relu", "tanh", "linear")
 
 
@@ -30,12 +30,16 @@ class BertConfig:
     def __post_init__(self):
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.type is int and (type(value) is not int or value < 1):
-                raise ValueError(f"{field.name} must be a positive integer, got {value!r}")
+            if field.type is int and (type(value) is not int or not 1 <= value <= _LARGEST_SIZE):
+                raise ValueError(
+                    f"{field.name} must be a positive integer below 2^31, got {value!r:.80}"
+                )
             if field.type is float and (type(value) not in (int, float) or not 0 <= value < 1):
-                raise ValueError(f"{field.name} must be a number from 0 to 1, got {value!r}")
+                raise ValueError(f"{field.name} must be a number from 0 to 1, got {value!r:.80}")
         if self.hidden_act not in ACTIVATIONS:
-            raise ValueError(f"hidden_act must be one of {ACTIVATIONS}, got {self.hidden_act!r}")
+            raise ValueError(
+                f"hidden_act must be one of {ACTIVATIONS}, got {self.hidden_act!r:.80}"
+            )
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size={self.hidden_size} must be a multiple of "
@@ -55,20 +59,16 @@ class BertConfig:
           ValueError: the file is no JSON object, or lacks a key, or has an unknown one.
         """
         try:
-            text = require_regular_file(path).read_bytes()
+            values = json_text.read_object(path)
         except FileNotFoundError as error:
             raise ValueError(
                 f"{path}: no such file; --bert_config_file takes a bert_config.json"
             ) from error
-        try:
-            values = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path}: not JSON ({error})") from error
-        if not isinstance(values, dict):
-            raise ValueError(f"{path}: expected a JSON object, got {type(values).__name__}")
         known = {field.name for field in dataclasses.fields(cls)}
         if unknown := sorted(values.keys() - known):
-            raise ValueError(f"{path}: unknown keys {unknown}; remove them or mend their spelling")
+            raise ValueError(
+                f"{path}: unknown keys {unknown!r:.300}; remove them or mend their spelling"
+            )
         if missing := sorted(known - values.keys()):
             raise ValueError(f"{path}: missing keys {missing}; add them")
         try:

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import secrets
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import tensorflow as tf
 
@@ -53,11 +54,21 @@ class Team:
         except _AGREED_ENDS:
             self._leave(None)
             raise
-        except BaseException as error:
-            if self.others and isinstance(error, tf.errors.OpError):
-                self.others.await_loss()
-            self._leave(str(error).splitlines()[0] if str(error) else type(error).__name__)
+        except tf.errors.OpError as error:
+            loss = self._loss(str(error))
+            self._leave(loss or _first_line(error))
+            if loss:
+                raise OSError(loss) from error
             raise
+        except BaseException as error:
+            self._leave(_first_line(error))
+            raise
+
+    def _loss(self, tensorflow_error: str) -> str | None:
+        if not self.others:
+            return None
+        self.others.await_end()
+        return self.others.loss(tensorflow_error)
 
     def finish(self) -> None:
         """Tells the others that this process has come to the agreed end."""
@@ -67,6 +78,10 @@ class Team:
         self.output.release()
         if self.others:
             self.others.leave(failure)
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def agree(config: RunConfig, *, on_loss: Callable[[], None]) -> Team:
@@ -84,7 +99,9 @@ def agree(config: RunConfig, *, on_loss: Callable[[], None]) -> Team:
     try:
         if cluster is None:
             return Team(is_chief=True, output=output, others=None, **_decide(config, output))
-        others, decision = peers.meet(cluster, _told(config), lambda: _decide(config, output))
+        others, decision = peers.meet(
+            cluster, _told(config), lambda: _decide(config, output), folder=output.path
+        )
         others.watch(on_loss=on_loss)
         return Team(is_chief=cluster.is_chief, output=output, others=others, **decision)
     except BaseException:
@@ -116,14 +133,15 @@ def _told(config: RunConfig) -> dict:
 def _sizes(patterns: str | None, flag: str) -> dict[str, int] | str:
     try:
         files = input_pipeline.expand_input(patterns, flag=flag) if patterns else []
-    except (ValueError, OSError) as error:
+        return {name: tf.io.gfile.stat(name).length for name in files}
+    except (ValueError, OSError, tf.errors.OpError) as error:
         return str(error)
-    return {name: tf.io.gfile.stat(name).length for name in files}
 
 
 def _content(path: str) -> str:
+    if not Path(path).is_file():
+        return "no such file"
     try:
-        with tf.io.gfile.GFile(path) as file:
-            return " ".join(file.read().split())
-    except tf.errors.OpError as error:
-        return error.message
+        return " ".join(Path(path).read_text(encoding="utf-8", errors="replace").split())
+    except OSError as error:
+        return str(error)

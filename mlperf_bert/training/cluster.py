@@ -5,15 +5,19 @@ here needs TensorFlow.
 """
 
 import dataclasses
-import json
 import os
 import re
 from collections.abc import Mapping
 
+from mlperf_bert import json_text
+
 _EXAMPLE = (
     '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
 )
+# An IPv6 address stands in brackets.
+_ADDRESS = re.compile(r"([^\s:\[\]]+|\[[0-9a-fA-F:.]+(%\w+)?\]):(?P<port>[0-9]{1,5})")
 # Slurm gives no ports; tasks of different jobs on one node must not meet.
+_MAX_PROCESSES = 100_000
 _SLURM_FIRST_PORT, _SLURM_NUM_PORTS = 20000, 10000
 
 
@@ -30,6 +34,11 @@ class Cluster:
     def is_chief(self) -> bool:
         """Whether this process writes logs, checkpoints and results."""
         return self.index == 0
+
+    def host_and_port(self, index: int) -> tuple[str, int]:
+        """Where a process is; an IPv6 address has no brackets here."""
+        host, _, port = self.addresses[index].rpartition(":")
+        return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def read_cluster(environment: Mapping[str, str] = os.environ) -> Cluster | None:
@@ -58,44 +67,59 @@ def _from_tf_config(text: str) -> Cluster:
         return ValueError(f"TF_CONFIG {reason}; it should look like {_EXAMPLE}")
 
     try:
-        given = json.loads(text)
+        given = json_text.parse_object(text)
         jobs, task = given.get("cluster") or {}, given.get("task") or {}
-        index = int(task.get("index", 0))
+        kind, index = task.get("type"), int(task.get("index", 0))
         listed = {job: list(addresses) for job, addresses in jobs.items()}
-    except (ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, OverflowError) as error:
         raise refuse(f"is not as expected ({error})") from error
     if not jobs:
         return Cluster((), 0)
     if foreign := sorted(listed.keys() - {"chief", "master", "worker"}):
-        raise refuse(f"has tasks of kind {foreign[0]!r}: every process here is a chief or a worker")
-    kind, order = task.get("type"), [job for job in ("chief", "master", "worker") if job in listed]
-    if kind not in listed or not 0 <= index < len(listed[kind]):
-        raise refuse(f"says that this process is {kind!r} {index}, which its cluster lacks")
+        raise refuse(
+            f"has tasks of kind {foreign[0]!r:.80}: every process here is a chief or a worker"
+        )
+    order = [job for job in ("chief", "master", "worker") if job in listed]
+    if kind not in order or not 0 <= index < len(listed[kind]):
+        raise refuse(f"says that this process is {kind!r:.80} {index}, which its cluster lacks")
     addresses = tuple(address for job in order for address in listed[job])
     for address in addresses:
-        if not re.fullmatch(r"\S+:\d+", str(address)):
-            raise refuse(f"names {address!r}, which is no host:port")
+        if not _is_address(address):
+            raise refuse(f"names {address!r:.80}, which is no host:port")
         if addresses.count(address) > 1:
-            raise refuse(f"names {address} twice: give every process a port of its own")
+            raise refuse(f"names {address:.80} twice: give every process a port of its own")
     before = sum(len(listed[job]) for job in order[: order.index(kind)])
     return Cluster(addresses, before + index)
 
 
+def _is_address(given: object) -> bool:
+    found = _ADDRESS.fullmatch(given) if isinstance(given, str) else None
+    return found is not None and 0 < int(found["port"]) < 2**16
+
+
 def _from_slurm(environment: Mapping[str, str]) -> Cluster:
     """One worker a task; source: srun's manual, section OUTPUT ENVIRONMENT VARIABLES."""
-    hosts = expand_hosts(environment["SLURM_STEP_NODELIST"])
-    counts = _expand_counts(environment["SLURM_STEP_TASKS_PER_NODE"])
-    first_port = _SLURM_FIRST_PORT + int(environment["SLURM_JOB_ID"]) % _SLURM_NUM_PORTS
+    try:
+        hosts = expand_hosts(environment["SLURM_STEP_NODELIST"])
+        counts = _expand_counts(environment["SLURM_STEP_TASKS_PER_NODE"])
+        job, task = int(environment["SLURM_JOB_ID"]), int(environment["SLURM_PROCID"])
+        num_tasks = int(environment["SLURM_STEP_NUM_TASKS"])
+    except (KeyError, ValueError) as error:
+        raise ValueError(
+            f"Slurm's variables are not as expected ({error!r}); start the processes with srun, or "
+            "set TF_CONFIG"
+        ) from error
+    first_port = _SLURM_FIRST_PORT + job % _SLURM_NUM_PORTS
     addresses = tuple(
         f"{host}:{first_port + task}" for host, count in zip(hosts, counts) for task in range(count)
     )
-    if len(addresses) != int(environment["SLURM_STEP_NUM_TASKS"]):
+    if len(addresses) != num_tasks or not 0 <= task < num_tasks:
         raise ValueError(
-            f"Slurm tells of {environment['SLURM_STEP_NUM_TASKS']} tasks, but of "
-            f"{len(addresses)} in SLURM_STEP_NODELIST and SLURM_STEP_TASKS_PER_NODE; use srun's "
-            "block distribution, or set TF_CONFIG"
+            f"Slurm tells of {num_tasks} tasks, but of {len(addresses)} in SLURM_STEP_NODELIST and "
+            f"SLURM_STEP_TASKS_PER_NODE, and that this is task {task}; use srun's block "
+            "distribution, or set TF_CONFIG"
         )
-    return Cluster(addresses, int(environment["SLURM_PROCID"]))
+    return Cluster(addresses, task)
 
 
 def expand_hosts(text: str) -> list[str]:
@@ -109,13 +133,16 @@ def expand_hosts(text: str) -> list[str]:
             continue
         for item in inside.split(","):
             first, _, last = item.partition("-")
-            numbers = range(int(first), int(last or first) + 1)
-            names = [f"{prefix}{number:0{len(first)}d}{suffix}" for number in numbers]
-            hosts += [host for name in names for host in expand_hosts(name)]
+            for number in range(int(first), int(last or first) + 1):
+                hosts += expand_hosts(f"{prefix}{number:0{len(first)}d}{suffix}")
+                if len(hosts) > _MAX_PROCESSES:
+                    raise ValueError(f"{text!r} names more than {_MAX_PROCESSES} hosts")
     return hosts
 
 
 def _expand_counts(text: str) -> list[int]:
     """Slurm's short form of counts: "2(x3),1" -> 2, 2, 2, 1."""
     found = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+    if sum(int(count) * int(times or 1) for count, times in found) > _MAX_PROCESSES:
+        raise ValueError(f"{text!r} counts more than {_MAX_PROCESSES} processes")
     return [int(count) for count, times in found for _ in range(int(times or 1))]

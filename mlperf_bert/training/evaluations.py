@@ -4,8 +4,9 @@ import dataclasses
 import json
 from pathlib import Path
 
+from mlperf_bert import json_text
 from mlperf_bert.model.metrics import Evaluation
-from mlperf_bert.writing import write_whole
+from mlperf_bert.writing import write_whole, written_beside
 
 RESULTS_TEXT = "eval_results.txt"
 RESULTS_LINES = "eval_results.jsonl"
@@ -14,18 +15,39 @@ RESULTS_LINES = "eval_results.jsonl"
 def record(directory: Path, step: int, found: Evaluation) -> None:
     """Adds a line to eval_results.jsonl and rewrites eval_results.txt, the reference's format."""
     values = dataclasses.asdict(found)
-    line = json.dumps({"step": step, **values}) + "\n"
-    write_whole(directory / RESULTS_LINES, "".join([*_whole_lines(directory), line]))
+    line = json.dumps({"step": step, **values}).encode() + b"\n"
+    with written_beside(directory / RESULTS_LINES) as file:
+        file.writelines([*_whole_lines(directory), line])
     listed = {"global_step": step, **values}
     text = "".join(f"{name} = {listed[name]}\n" for name in sorted(listed))
     write_whole(directory / RESULTS_TEXT, text)
 
 
 def read(directory: Path) -> dict[int, Evaluation]:
-    """Step -> evaluation, oldest step first; a line that was cut is left out."""
-    entries = [json.loads(line) for line in _whole_lines(directory)]
-    found = {entry.pop("step"): Evaluation(**entry) for entry in entries}
+    """Step -> evaluation, oldest step first; a line that was cut is left out.
+
+    Raises:
+      ValueError: a line is none that `record` has written.
+    """
+    found = {}
+    for number, line in enumerate(_whole_lines(directory), start=1):
+        try:
+            step, evaluation = _entry(line)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{directory / RESULTS_LINES} line {number}: damaged ({error!r:.300}); remove the "
+                "line, and its checkpoint is evaluated again"
+            ) from error
+        found[step] = evaluation
     return dict(sorted(found.items()))
+
+
+def _entry(line: bytes) -> tuple[int, Evaluation]:
+    values = json_text.parse_object(line)
+    step = values.pop("step")
+    if type(step) is not int or not all(type(value) in (int, float) for value in values.values()):
+        raise TypeError("a value is no number")
+    return step, Evaluation(**values)
 
 
 def evaluated_steps(directory: Path) -> set[int]:
@@ -33,7 +55,8 @@ def evaluated_steps(directory: Path) -> set[int]:
     return set(read(directory))
 
 
-def _whole_lines(directory: Path) -> list[str]:
+def _whole_lines(directory: Path) -> list[bytes]:
     path = directory / RESULTS_LINES
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    return [line for line in lines if line.endswith("\n")]
+    if not path.is_file():
+        return []
+    return [line + b"\n" for line in path.read_bytes().split(b"\n")[:-1]]

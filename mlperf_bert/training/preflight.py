@@ -18,6 +18,7 @@ from mlperf_bert.data import input_pipeline, manifest, records
 from mlperf_bert.mlperf import caches, convergence, rules
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
+from mlperf_bert.problems import Problems, printable
 from mlperf_bert.training import cluster, compilation, strategy
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.evaluation import Evaluator
@@ -43,7 +44,7 @@ class Finding:
     text: str
 
     def __str__(self) -> str:
-        return f"{self.level}: {self.text}"
+        return printable(f"{self.level}: {self.text}")
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -74,11 +75,8 @@ class Inspection:
 
     def require_no_errors(self) -> None:
         """Raises ValueError with all errors, if there are any."""
-        if len(self.errors) == 1:
-            raise ValueError(self.errors[0])
         if self.errors:
-            listed = "".join(f"\n  - {text}" for text in self.errors)
-            raise ValueError(f"{len(self.errors)} problems:{listed}")
+            raise Problems(self.errors)
 
 
 def inspect(config: RunConfig, *, resumes: bool = False) -> Inspection:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from mlperf_bert import json_text
 from mlperf_bert.writing import write_whole
 
 
@@ -46,6 +47,14 @@ class MetricsWriter:
             self._summaries.close()
 
     def _drop_after(self, step: int) -> None:
-        lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
-        kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
+        kept = []
+        for number, line in enumerate(self._path.read_bytes().split(b"\n")[:-1], start=1):
+            try:
+                is_kept = json_text.parse_object(line)["step"] <= step
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(
+                    f"{self._path} line {number}: damaged ({error!r:.300}); remove the line"
+                ) from error
+            if is_kept:
+                kept.append(line.decode() + "\n")
         write_whole(self._path, "".join(kept))

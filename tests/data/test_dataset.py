@@ -147,7 +147,7 @@ def test_verify_tells_every_disagreement(repository, work):
     done = run(repository, work, verify=True)
     assert done.returncode == 1
     for message in (
-        "3 disagreements", "part-0: missing", "part-1: 5 bytes instead of",
+        "3 problems", "part-0: missing", "part-1: 5 bytes instead of",
         "part-2: the SHA-256 differs",
     ):  # fmt: skip
         assert message in done.stderr

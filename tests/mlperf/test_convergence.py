@@ -89,6 +89,31 @@ def test_custom_points(tmp_path):
         convergence.reference_points("5.0.0", file.with_name("none.json"))
 
 
+POINT = {"Benchmark": "bert", "BS": 64, "Hyperparams": {}, "Epochs to converge": [1, 2, 3]}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("[]", "expected a JSON object, got list"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"a": null}', "NoneType"),
+        ({"BS": "64"}, "a: BS and Epochs to converge are positive numbers"),
+        ({"BS": float("nan")}, "a: BS and Epochs to converge are positive numbers"),
+        ({"Epochs to converge": [1, 2, -3]}, "a: BS and Epochs to converge are positive numbers"),
+        ({"Epochs to converge": [1, 2]}, "a: too few runs"),
+        ({"Epochs to converge": 5}, "TypeError"),
+        ({"Hyperparams": []}, "a: too few runs, or Hyperparams are no object"),
+        ({"Benchmark": "resnet"}, "a: the benchmark is not bert"),
+    ],
+)
+def test_bad_custom_points(tmp_path, content, reason):
+    file = tmp_path / "rcps.json"
+    file.write_text(content if isinstance(content, str) else json.dumps({"a": POINT | content}))
+    with pytest.raises(ValueError, match=f"rcps.json: no file of reference points .*{reason}"):
+        convergence.reference_points("5.0.0", file)
+
+
 def test_rulesets_without_bert_are_refused():
     assert "5.1.0" not in RULESETS
     with pytest.raises(ValueError, match=r"ruleset '5.1.0' has no BERT; use one of 1.0.0"):

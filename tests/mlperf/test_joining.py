@@ -119,3 +119,41 @@ def test_logs_without_a_run_or_checkpoints_are_refused(tmp_path):
     (tmp_path / "bert.log").write_text("".join(lines[:20]))
     with pytest.raises(ValueError, match="no run_start"):
         join(tmp_path, [0.73])
+
+
+# What is damaged in a log -> what is said about it.
+DAMAGED = {
+    "a checkpoint without step": (
+        lambda text: text.replace('"step_num": 670', '"step_num": "670"'),
+        "checkpoint_stop without step_num",
+    ),
+    "no division": (
+        lambda text: text.replace("submission_division", "submission_divsion"),
+        "no submission_division before run_start",
+    ),
+    "other spacing": (
+        lambda text: text.replace('"key": "run_start"', '"key":"run_start"'),
+        "no run_start",
+    ),
+    "bytes that are no text": (lambda text: "\udcff\n" + text, "no UTF-8"),
+    "no batch size": (
+        lambda text: text.replace('"global_batch_size", "value": 448', '"seed", "value": 1'),
+        "global_batch_size or gradient_accumulation_steps is no number",
+    ),
+    "no accumulation": (
+        lambda text: text.replace('_accumulation_steps", "value": 2', '_steps", "value": 0'),
+        "global_batch_size or gradient_accumulation_steps is no number",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_a_damaged_log_is_named(case, tmp_path):
+    change, reason = DAMAGED[case]
+    log = training_log(tmp_path / "bert.log")
+    changed = change(log.read_text())
+    assert changed != log.read_text()
+    log.write_bytes(changed.encode(errors="surrogateescape"))
+    with pytest.raises(ValueError, match=f"bert.log: {reason}.*; copy the log anew"):
+        join(tmp_path, [0.5, 0.6, 0.73])
+    assert [path.name for path in tmp_path.iterdir()] == ["bert.log"]

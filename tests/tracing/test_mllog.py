@@ -1,6 +1,9 @@
 """MLPerf logs as events and spans."""
 
 import json
+import os
+
+import pytest
 
 from tracing import mllog
 
@@ -36,7 +39,29 @@ def test_spans_of_a_run_that_was_cut(tmp_path):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "null",
+        "[1]",
+        "[" * 100_000,
+        '{"time_ms": 1e999, "key": "run_start"}',
+        '{"time_ms": 1000, "key": ["run_start"]}',
+        '{"time_ms": 1000, "key": "run_start", "event_type": 1}',
+        '{"time_ms": 1000, "key": "\\ud800"}',
+    ],
+    ids=lambda text: text[:40],
+)
+def test_a_line_that_is_no_event_is_passed_over(tmp_path, text):
+    path = tmp_path / "bert.log"
+    path.write_text(f":::MLLOG {text}\n" + line("run_start", 1000, "INTERVAL_START"))
+    [event] = mllog.event_rows(path, begin_ns=0, end_ns=2**62)
+    assert event["key"] == "run_start" and len(mllog.span_rows([event], end_ns=2**62)) == 1
+
+
 def test_other_files_are_no_logs(tmp_path):
+    os.mkfifo(tmp_path / "fifo.log")
+    assert not mllog.is_log(tmp_path / "fifo.log")
     (tmp_path / "x.log").write_text("hello")
     assert not mllog.is_log(tmp_path / "x.log")
     assert not mllog.is_log(tmp_path / "absent.log")

@@ -1,4 +1,4 @@
-"""Two processes on loopback: one is killed, told to stop, or started differently.
+"""Two processes on loopback: one is killed, stopped, told to end, or started differently.
 
 The twin of a disturbed run is the same command left alone; dropout and shuffling are on.
 """
@@ -87,6 +87,26 @@ def test_five_kills_and_a_notice_end_bitwise_where_an_undisturbed_run_does(
         assert code == 0, errors
     assert_same_end(output, expected, num_steps=NUM_STEPS)
     assert set(map(tuple, run_stops(output))) == {("aborted",)}  # one each, kills included
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_silent_process_ends_the_other_with_one_line(repository, task, tmp_path, victim):
+    """It is stopped, so it closes no connection: TensorFlow notices that its heartbeats stop."""
+    output = tmp_path / "out"
+    started = both(repository, task, output)
+    wait_for_step(started[0], output, 2)
+    started[victim].send_signal(signal.SIGSTOP)
+    try:
+        [(code, _, errors)] = workers.finish([started[1 - victim]], seconds=SECONDS_TO_END)
+    finally:
+        started[victim].kill()
+        started[victim].communicate()
+    assert code == 1 and "Traceback" not in errors
+    [line] = [line for line in errors.splitlines() if line.startswith("run_pretraining.py: ")]
+    assert line.startswith(f"run_pretraining.py: worker {victim} (localhost:")
+    assert re.search(r"does not answer \(.*\); the same command on all processes goes on", line)
+    if victim == 1:
+        assert run_stops(output) == [["aborted"]]
 
 
 def test_other_flags_and_data_are_named_before_training(repository, task, tmp_path):

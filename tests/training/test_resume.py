@@ -169,12 +169,12 @@ def test_a_packed_bfloat16_run_goes_on_bitwise_too(repository, task, tmp_path):
 def test_another_command_is_refused_until_the_run_is_done(repository, task, tmp_path):
     output = tmp_path / "out"
     kill_at_step(60, repository, task, output)
-    before = {path.name: path.stat().st_mtime_ns for path in output.iterdir()}
+    before = {path.name: path.stat().st_mtime_ns for path in output.glob("[!.]*")}
     other = command(task, output, learning_rate=0.002)
     done = subprocess.run(other, cwd=repository, capture_output=True, text=True)
     assert done.returncode == 1
     assert "holds another run (learning_rate: 0.001 there, 0.002 here)" in done.stderr
-    assert before == {path.name: path.stat().st_mtime_ns for path in output.iterdir()}
+    assert before == {path.name: path.stat().st_mtime_ns for path in output.glob("[!.]*")}
 
 
 def test_a_damaged_newest_checkpoint_is_named(repository, task, undisturbed, tmp_path):

@@ -41,6 +41,12 @@ BAD_CONFIGS = {
     "a host twice": (tf_config({"worker": ["a:1", "a:1"]}), r"names a:1 twice: give every process"),
     "a host in two jobs": (tf_config({"chief": ["a:1"], "worker": ["a:1"]}), r"names a:1 twice"),
     "no port": (tf_config({"worker": ["a", "b:1"]}), r"names 'a', which is no host:port"),
+    "an IPv6 address without brackets": (tf_config({"worker": ["::1:1", "b:1"]}), r"no host:port"),
+    "a port too high": (tf_config({"worker": ["a:65536", "b:1"]}), r"names 'a:65536', which is no"),
+    "a number": (tf_config({"worker": [1, "b:1"]}), r"names 1, which is no host:port"),
+    "a list as kind": (tf_config(TWO, kind=[]), r"this process is \[\] 0, which its cluster lacks"),
+    "an infinite index": (tf_config(TWO, index=float("inf")), r"is not as expected"),
+    "nested deeply": ({"TF_CONFIG": "[" * 100_000}, r"not JSON \(nested too deeply\)"),
     "a parameter server": (tf_config({**TWO, "ps": ["c:1"]}), r"has tasks of kind 'ps'"),
     "an index too high": (tf_config(TWO, index=2), r"'worker' 2, which its cluster lacks"),
     "no task": ({"TF_CONFIG": json.dumps({"cluster": TWO})}, r"None 0, which its cluster lacks"),
@@ -71,9 +77,30 @@ def test_tasks_of_slurm():
     assert read_cluster({"SLURM_JOB_ID": "1"}) is None  # in the batch script, not under srun
 
 
-def test_counts_of_slurm_that_do_not_fit_are_told():
-    with pytest.raises(ValueError, match="tells of 3 tasks, but of 4 in SLURM_STEP_NODELIST"):
-        read_cluster(slurm(SLURM_STEP_TASKS_PER_NODE="2(x2)"))
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"SLURM_STEP_TASKS_PER_NODE": "2(x2)"}, "3 tasks, but of 4 in SLURM_STEP_NODELIST"),
+        ({"SLURM_PROCID": "3"}, "3 tasks, .* and that this is task 3; use srun's"),
+        ({"SLURM_PROCID": "x"}, "Slurm's variables are not as expected .*start .* with srun"),
+        ({"SLURM_STEP_NODELIST": "gpu[x-]"}, "Slurm's variables are not as expected"),
+        ({"SLURM_STEP_NODELIST": "g[1-99999][1-99999]"}, "names more than 100000 hosts"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "9(x99999)"}, "counts more than 100000 processes"),
+    ],
+)
+def test_variables_of_slurm_that_do_not_fit_are_told(changed, message):
+    with pytest.raises(ValueError, match=message):
+        read_cluster(slurm(**changed))
+    with pytest.raises(ValueError, match=r"not as expected .*SLURM_JOB_ID"):
+        read_cluster({k: v for k, v in slurm().items() if k != "SLURM_JOB_ID"})
+
+
+def test_where_a_process_is():
+    cluster = Cluster(("a:1", "[::1]:22", "[fe80::1%eth0]:3"), 0)
+    places = [cluster.host_and_port(index) for index in range(3)]
+    assert places == [("a", 1), ("::1", 22), ("fe80::1%eth0", 3)]
+    addresses = ["a:1", "[::1]:22", "[fe80::1%eth0]:3"]
+    assert read_cluster(tf_config({"worker": addresses})).addresses == tuple(addresses)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,182 @@
+"""What a process of a run says, and after how long, when the other one is lost.
+
+    python -m benchmarks.lost_processes --case=killed --watch=peers
+    python -m benchmarks.lost_processes
+
+starts two processes on loopback that add up a tensor again and again, as the gradients of a
+training, lets one of them be killed, fall silent, not come at all, or be started with other flags,
+and prints when and how the other one ended, in seconds since then (where nobody is lost, since the
+start of both). Who notices is TensorFlow's coordination service (as
+it is set up by default), its older check_health, or training/peers.py beside TensorFlow. The whole
+table takes about an hour on an idle machine, nearly all of it waiting.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+WATCHES = ("coordination", "check_health", "peers")
+SECONDS_TO_START = 60.0
+
+# case -> what the lost process is told to do otherwise
+CASES = {
+    "killed": {},
+    "silent": {},
+    "missing": {},
+    "other learning rate": {"learning_rate": 0.002},
+    "other shape": {"size": 2000},
+    "fewer steps": {"num_steps": 20},
+}
+FLAGS = {"learning_rate": 0.001, "size": 1000, "num_steps": 1000}
+REASON = re.compile(r"aborted by|heartbeat|seems down|is down|unavailable|worker \d|mismatch", re.I)
+SIGNALS = {"killed": signal.SIGKILL, "silent": signal.SIGSTOP}
+
+
+def train(flags: dict) -> None:
+    """Adds up a tensor over the processes again and again."""
+    import tensorflow as tf
+
+    from mlperf_bert.training import strategy
+
+    devices = strategy.create_strategy(strategy.DeviceConfig())
+
+    @tf.function
+    def step():
+        context = tf.distribute.get_replica_context()
+        gradient = tf.ones([flags["size"]]) * flags["learning_rate"]
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, gradient)
+
+    for number in range(flags["num_steps"]):
+        devices.run(step)
+        if number == 0:
+            print("trains", flush=True)
+        time.sleep(0.02)
+
+
+def member(watch: str, flags: dict) -> None:
+    """One of the two processes."""
+    if watch == "peers":
+        from mlperf_bert.training import agreement, cluster, peers
+
+        place = cluster.read_cluster()
+        others, _ = peers.meet(place, flags, dict, folder=Path(tempfile.gettempdir()))
+        others.watch(on_loss=lambda: None)
+        team = agreement.Team(is_chief=place.is_chief, others=others, seed=0, latest_step=None)
+        with team.failures_told():
+            train(flags)
+            team.finish()
+        return
+    if watch == "check_health":
+        from tensorflow.python.eager import context
+
+        context.context().configure_coordination_service(service_type="")
+    train(flags)
+
+
+def start(watch: str, flags: dict, addresses: list[str], index: int, log: Path):
+    """Starts one of them, its output into a file."""
+    task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+    with log.open("w") as file:
+        return subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.lost_processes", watch, json.dumps(flags)],
+            cwd=ROOT,
+            env={**os.environ, "TF_CONFIG": json.dumps(task), "CUDA_VISIBLE_DEVICES": ""},
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def free_addresses(count: int) -> list[str]:
+    """Loopback addresses whose ports were free just now."""
+    servers = [socket.create_server(("localhost", 0)) for _ in range(count)]
+    addresses = [f"localhost:{server.getsockname()[1]}" for server in servers]
+    for server in servers:
+        server.close()
+    return addresses
+
+
+def wait_until(condition, seconds: float) -> float | None:
+    """Seconds until the condition held, None if it did not in time."""
+    began = time.monotonic()
+    while time.monotonic() - began < seconds:
+        if condition():
+            return time.monotonic() - began
+        time.sleep(0.05)
+    return None
+
+
+def observe(case: str, watch: str, lost: int, *, folder: Path, patience: float) -> str:
+    """One row of the table: when and how the process that is left ended."""
+    addresses, logs = free_addresses(2), [folder / "0.log", folder / "1.log"]
+    flags = [FLAGS | (CASES[case] if index == lost else {}) for index in range(2)]
+    indices = [1 - lost] if case == "missing" else [0, 1]
+    started = {i: start(watch, flags[i], addresses, i, logs[i]) for i in indices}
+    left = started[1 - lost]
+    try:
+        if case in SIGNALS:
+            trains = wait_until(
+                lambda: all("trains" in log.read_text() for log in logs), SECONDS_TO_START
+            )
+            assert trains, [log.read_text() for log in logs]
+            time.sleep(3)
+            started[lost].send_signal(SIGNALS[case])
+        elif case == "fewer steps":
+            wait_until(lambda: started[lost].poll() is not None, SECONDS_TO_START)
+        seconds = wait_until(lambda: left.poll() is not None, patience)
+    finally:
+        for process in started.values():
+            process.kill()
+            process.wait()
+    text = logs[1 - lost].read_text()
+    (folder / f"{case}-{watch}-{lost}.log").write_text(text)
+    end = (
+        f"not in {patience:.0f} s"
+        if seconds is None
+        else f"{seconds:.1f} s, exit code {left.returncode}"
+    )
+    return f"| {case} | {'worker' if lost else 'chief'} | {watch} | {end} | {last_line(text)} |"
+
+
+def last_line(text: str) -> str:
+    """The last line that names a reason."""
+    lines = [line.strip() for line in text.splitlines() if REASON.search(line)]
+    return lines[-1][:300] if lines else ""
+
+
+def main() -> None:
+    """Observes, prints the table row by row."""
+    if len(sys.argv) == 3 and sys.argv[1] in WATCHES:
+        member(sys.argv[1], json.loads(sys.argv[2]))
+        return
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--case", choices=CASES, action="append", help="Only this one.")
+    parser.add_argument("--watch", choices=WATCHES, action="append", help="Only this one.")
+    parser.add_argument(
+        "--seconds", type=float, default=330, help="Then the other is said to hang."
+    )
+    parser.add_argument("--log_dir", type=Path, help="Keeps what the processes wrote.")
+    given = parser.parse_args()
+    print(
+        "| case | lost | noticed by | the other ended after | its reason |\n|---|---|---|---|---|"
+    )
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = given.log_dir or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        for case, watch in itertools.product(given.case or CASES, given.watch or WATCHES):
+            for lost in (1, 0):
+                row = observe(case, watch, lost, folder=folder, patience=given.seconds)
+                print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()

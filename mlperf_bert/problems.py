@@ -1,0 +1,23 @@
+"""Mistakes that a user can put right, a printable line for each."""
+
+from collections.abc import Sequence
+
+
+class Problems(ValueError):
+    """Several mistakes found at once; its text has a line for each."""
+
+    def __init__(self, problems: Sequence[str]):
+        """Takes one problem or more."""
+        self.problems = tuple(map(printable, problems))
+        listed = [f"{len(problems)} problems:", *(f"  - {problem}" for problem in self.problems)]
+        super().__init__("\n".join(listed) if len(problems) > 1 else self.problems[0])
+
+
+def printable(text: str) -> str:
+    r"""Escapes what would move the cursor or end the line: names may hold it. "a\nb" -> "a\\nb"."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def as_lines(error: Exception) -> str:
+    """The text of an error, in one line, or one for each of several problems."""
+    return str(error) if isinstance(error, Problems) else printable(str(error))

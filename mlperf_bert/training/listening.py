@@ -1,0 +1,93 @@
+"""Where the chief listens: on its own address in the cluster, not on every interface.
+
+The chief's host may stand for several addresses (IPv4 and IPv6, several networks): it listens on
+all of them that this machine has. Sometimes none is known that the others could reach: behind a
+Kubernetes service or NAT the address is not this machine's, and Debian knows itself as 127.0.1.1.
+Then it listens on all interfaces, and says so.
+"""
+
+import contextlib
+import errno
+import ipaddress
+import os
+import socket
+import sys
+
+from mlperf_bert.training.cluster import Cluster
+
+# Not an address of this machine, or a family that its kernel does not have.
+_FOREIGN = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
+
+
+def listeners(cluster: Cluster) -> list[socket.socket]:
+    """Sockets that listen on the chief's port.
+
+    Raises:
+      OSError: the chief's host has no address, or its port is taken.
+    """
+    host, port = cluster.host_and_port(0)
+    try:
+        own = _listen_on(_addresses(host, port), port)
+        if own and not (_only_loopback(own) and _others_are_elsewhere(cluster)):
+            return own
+        for listener in own:
+            listener.close()
+        print(
+            f"run_pretraining.py: {host}, the chief's host, is no address of this machine that "
+            f"others could reach; listening on port {port} of all interfaces",
+            file=sys.stderr,
+        )
+        return [_listen_everywhere(port)]
+    except OSError as error:
+        raise OSError(
+            f"cannot listen on port {port} ({os.strerror(error.errno)}); end the program that uses "
+            "it, or give the chief another port"
+        ) from error
+
+
+def _addresses(host: str, port: int) -> list[tuple]:
+    """Family and address of each that the host stands for; none if it is unknown."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (socket.gaierror, UnicodeError):  # a name with an empty or overlong part
+        return []
+    return sorted({(family, address) for family, _, _, _, address in found})
+
+
+def _listen_on(addresses: list[tuple], port: int) -> list[socket.socket]:
+    """Listens on those addresses that are this machine's."""
+    with contextlib.ExitStack() as opened:
+        found = []
+        for family, address in addresses:
+            try:
+                listener = socket.create_server(address, family=family)
+            except OSError as error:
+                if error.errno in _FOREIGN:
+                    continue
+                raise
+            found.append(opened.enter_context(listener))
+        opened.pop_all()
+        return found
+
+
+def _listen_everywhere(port: int) -> socket.socket:
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
+
+
+def _only_loopback(listening: list[socket.socket]) -> bool:
+    return all(_is_loopback(listener.getsockname()) for listener in listening)
+
+
+def _others_are_elsewhere(cluster: Cluster) -> bool:
+    """Whether a process has an address that is not loopback, or none that is known here."""
+    for index in range(len(cluster.addresses)):
+        found = _addresses(*cluster.host_and_port(index))
+        if not found or not all(_is_loopback(address) for _, address in found):
+            return True
+    return False
+
+
+def _is_loopback(address: tuple) -> bool:
+    return ipaddress.ip_address(address[0].partition("%")[0]).is_loopback

@@ -1,0 +1,253 @@
+"""Damaged JSON files and logs: each reader takes what it can, or refuses in one line.
+
+Hypothesis makes them from a fixed seed: some thousand a target in the slow tests, some dozens else.
+"""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mlperf_bert.data import manifest, overview
+from mlperf_bert.mlperf import compliance, convergence, joining, report, results, system
+from mlperf_bert.mlperf.official import ToolVerdict
+from mlperf_bert.mlperf.rcp import RcpVerdict
+from mlperf_bert.model.config import BertConfig
+from mlperf_bert.model.metrics import Evaluation
+from mlperf_bert.training import cluster, evaluations
+from mlperf_bert.training.reporting import MetricsWriter
+from tests.damaged_json import damaged, damaged_lines
+from tests.mlperf.example_log import write_log
+from tracing import mllog, recording, tables, to_dlio
+from tracing.clocks import Alignment, ClockPair
+
+CASES, SLOW_CASES = 60, 1000
+LONGEST_LINE = 5000
+MARK = b":::MLLOG "
+LOG = object()  # the log of a run
+
+PART = {"input_bytes": 9, "input_md5": "0" * 32, "examples": 2, "bytes": 5, "sha256": "0" * 64}
+PART |= {"length_histogram": [1] * 16, "predictions_histogram": [0] * 16}
+MANIFEST = {
+    "parameters": {"examples_per_part": 0, "max_seq_length": 128},
+    "versions": {"numpy": "2"},
+    "parts": {"part-0": PART, "part-1": PART},
+    "whole_parts_fit_for_submission": True,
+}
+CONFIG = BertConfig(
+    vocab_size=100,
+    hidden_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=32,
+    hidden_act="gelu",
+    hidden_dropout_prob=0.1,
+    attention_probs_dropout_prob=0.1,
+    max_position_embeddings=32,
+    type_vocab_size=2,
+    initializer_range=0.02,
+)
+RESULTS = [{"step": n, **dict.fromkeys(Evaluation.__annotations__, 1)} for n in (10, 20, 30)]
+METRICS = [{"kind": "train", "step": n, "samples": 8 * n, "loss": 2.5} for n in range(1, 9)]
+POINTS = {
+    f"point {size}": {
+        "Benchmark": "bert",
+        "BS": size,
+        "Hyperparams": {"opt_base_learning_rate": 0.1},
+        "Epochs to converge": list(range(1000, 1020)),
+    }
+    for size in (64, 128)
+}
+TF_CONFIG = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}
+PAIR = {"monotonic_ns": 1, "realtime_ns": 10**18, "boottime_ns": 1, "uncertainty_ns": 1}
+RECORDING = {
+    "command": ["true"],
+    "folder": "/",
+    "exit_code": 0,
+    "ended_by": None,
+    "backend": "proc",
+    "notes": ["one"],
+    "containers": [{"engine": "docker", "name": "n", "pid": 1, "mounts": [["/a", "/b"]]}],
+    "raw_files": [
+        {"name": "x", "container": None, "process_of_thread": {"1": 1}, "path_of_fd": [[1, 2, "p"]]}
+    ],
+    "num_lost_lines": 0,
+    "tracer_cpu_ms": 1,
+    "pairs": [PAIR, {**PAIR, "monotonic_ns": 9, "realtime_ns": 10**18 + 8}],
+    "machine": {},
+}
+SUMMARY = {"backend": "strace", "checkpoints": [], "records": {"mean_bytes": 9}}
+
+
+def log_lines(folder: Path) -> list[dict]:
+    """The log of a short run with two checkpoints, line by line, at the same times on each call."""
+    log = write_log(folder / "whole.log", [0.5, 0.73])
+    found = [json.loads(line.removeprefix(MARK.decode())) for line in log.read_text().splitlines()]
+    saved = [{"key": "checkpoint_stop", "metadata": {"step_num": step}} for step in (3, 350)]
+    stop = next(number for number, line in enumerate(found) if line["key"] == "run_stop")
+    found[stop:stop] = [found[stop] | line for line in saved]
+    return [line | {"time_ms": 10**12 + 1000 * number} for number, line in enumerate(found)]
+
+
+def read_manifest(path: Path) -> None:
+    (path.parent / "part-0").write_bytes(b"12345")
+    found = manifest.load(path.parent)
+    manifest.verify(path.parent)
+    overview.summary(found, num_made=0, seconds=1.0, samples_needed={448: 2.5e6})
+    found.content()
+    assert found.is_whole in (True, False)
+
+
+def read_log(path: Path) -> None:
+    """As for a report; the verdicts of the official tools are made up."""
+    run = results.read_run(path)
+    rcp = RcpVerdict(True, "made up", None, None, None, 1.0)
+    found = report.SystemReport(
+        name="box",
+        ruleset="5.0.0",
+        runs=(run, run),
+        compliance=(compliance.Verdict(path, "5.0.0", True, ()),) * 2,
+        rcp=rcp,
+        seeds=ToolVerdict("seed checker", True),
+        problems=tuple(results.problems_of_result([run, run])),
+        olympic_minutes=results.olympic_mean([run.minutes] * 5),
+    )
+    report.as_text(found)
+    report.as_json([found])
+
+
+def join_log(path: Path) -> None:
+    joining.join(
+        [path],
+        {3: 0.5, 350: 0.73},
+        num_eval_samples=10_000,
+        target_accuracy=0.72,
+        output=path.with_name("joined.log"),
+    )
+
+
+def trace_log(path: Path) -> None:
+    """To tables, as after a training that was traced."""
+    if not mllog.is_log(path):
+        return
+    rows = list(mllog.event_rows(path, begin_ns=0, end_ns=2**62))
+    alignment = Alignment([ClockPair(**PAIR)])
+    tables.write_table(path.parent, "mllog", rows, alignment)
+    spans = mllog.span_rows(rows, end_ns=2**62)
+    tables.write_table(
+        path.parent, "spans", [s | {"end_monotonic_ns": 1} for s in spans], alignment
+    )
+
+
+def read_recording(path: Path) -> None:
+    found = recording.load(path.parent.parent)
+    assert found.alignment().error_bound_ns >= 0 and found.end_ns
+
+
+def add_evaluation(folder: Path) -> None:
+    found = evaluations.read(folder)
+    evaluations.record(folder, 40, Evaluation(**dict.fromkeys(Evaluation.__annotations__, 1)))
+    assert evaluations.read(folder).keys() == found.keys() | {40}
+
+
+def drop_metrics(path: Path) -> None:
+    MetricsWriter(str(path.parent), resumed_step=4).close()
+    assert path.read_bytes().endswith(b"\n") or not path.read_bytes()
+
+
+# target -> name of the file, what it holds when whole, who reads it
+TARGETS = {
+    "manifest": ("manifest.json", MANIFEST, read_manifest),
+    "bert_config": (
+        "bert_config.json",
+        dataclasses.asdict(CONFIG),
+        lambda path: BertConfig.from_json_file(str(path)),
+    ),
+    "eval_results": (evaluations.RESULTS_LINES, RESULTS, lambda path: add_evaluation(path.parent)),
+    "metrics": ("metrics.jsonl", METRICS, drop_metrics),
+    "log": ("result_0.txt", LOG, read_log),
+    "joined log": ("bert.log", LOG, join_log),
+    "traced log": ("bert.log", LOG, trace_log),
+    "points": ("rcps.json", POINTS, lambda path: str(convergence.bound_of(100, "5.0.0", path))),
+    "system": (
+        "system.json",
+        {"cooling": "air", "hw_notes": ""},
+        lambda path: system.require_fields(system.read_overrides(path)),  # "system description"
+    ),
+    "recording": ("raw/recording.json", RECORDING, read_recording),
+    "summary": ("summary.json", SUMMARY, lambda path: to_dlio.summary_of(path.parent)),
+    "TF_CONFIG": (
+        "TF_CONFIG",
+        TF_CONFIG,
+        lambda path: cluster.read_cluster({"TF_CONFIG": os.fsdecode(path.read_bytes())}),
+    ),
+}
+
+
+def given_file(target: str, folder: Path) -> tuple[Path, bytes, st.SearchStrategy[bytes]]:
+    """Where a reader looks for its file, the whole content, and damaged ones."""
+    name, content, _ = TARGETS[target]
+    path = folder / "given" / name
+    path.parent.mkdir(parents=True)
+    content = log_lines(folder) if content is LOG else content
+    if not isinstance(content, list):
+        return path, json.dumps(content).encode(), damaged(content)
+    mark = MARK if TARGETS[target][1] is LOG else b""
+    whole = b"".join(mark + json.dumps(line).encode() + b"\n" for line in content)
+    return path, whole, damaged_lines(content, mark=mark)
+
+
+def require_good_end(read, path: Path) -> None:
+    """It works, or one line says what is wrong; nothing half-written is left."""
+    before = {entry.name for entry in path.parent.iterdir()}
+    try:
+        read(path)
+    except (ValueError, OSError) as error:
+        [line] = str(error).splitlines()
+        assert line.isprintable() and len(line) < LONGEST_LINE
+        assert any(name in line for name in (str(path.parent), path.name, path.stem)), line
+    left = {entry.name for entry in path.parent.iterdir()} - before
+    assert not [name for name in left if "partial" in name or name.endswith(".new")]
+
+
+def fuzz(target: str, folder: Path, num_cases: int) -> None:
+    """Runs so many cases."""
+    path, _, contents = given_file(target, folder)
+
+    @settings(
+        max_examples=num_cases,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(contents)
+    def attempt(content: bytes):
+        convergence.reference_points.cache_clear()
+        path.write_bytes(content)
+        require_good_end(TARGETS[target][2], path)
+
+    attempt()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_whole_files_are_read(target, tmp_path):
+    """Else the damage would hide behind a reader that refuses everything."""
+    path, whole, _ = given_file(target, tmp_path)
+    path.write_bytes(whole)
+    TARGETS[target][2](path)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_damaged_files_are_refused_in_one_line(target, tmp_path):
+    fuzz(target, tmp_path, CASES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+def test_thousands_of_damaged_files(target, tmp_path):
+    fuzz(target, tmp_path, SLOW_CASES)
