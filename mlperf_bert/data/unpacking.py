@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from mlperf_bert import json_text
 from mlperf_bert.data.download import (
     DUMP,
     UNCOMPRESSED_DUMP,
@@ -96,10 +97,10 @@ def _is_unpacked(record: Path, source: dict[str, object]) -> bool:
     if not record.exists():
         return False
     try:
-        content = json.loads(require_regular_file(record).read_bytes())
+        content = json_text.read_object(record)
         of_archive = {key: content["archive"][key] for key in source}
         found = {name: (file["bytes"], file["md5"]) for name, file in content["files"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         differing = f"{record} is damaged"
     else:
         if of_archive == source and found.keys() == _wanted():
