@@ -90,7 +90,7 @@ def other_feature(draw, name: str, values: np.ndarray) -> bytes:
                 (floats if is_float else integers)(changed),
                 (floats if is_float else integers)(longer),
                 (floats if is_float else integers)(changed[:-1]),
-                (integers if is_float else floats)(np.clip(changed, -1e9, 1e9)),
+                (integers if is_float else floats)(np.nan_to_num(np.clip(changed, -1e9, 1e9))),
                 field(1, b"".join(field(1, b"text") for _ in values)),
                 field(3, unpacked),
                 field(3, field(1, varint(int(values[0]))) * 2),
