@@ -1,10 +1,10 @@
 """Picks evenly spaced examples: from eval_intermediate to the evaluation shard eval_10k."""
 
-import sys
+from absl import flags
 
-from absl import app, flags
-
-from mlperf_bert.data import records
+from mlperf_bert import command_line
+from mlperf_bert.command_line import in_range, not_empty
+from mlperf_bert.data import evaluation_shard
 
 FLAGS = flags.FLAGS
 
@@ -13,22 +13,21 @@ flags.DEFINE_string("output_tfrecord", None, "TFRecord to write.", required=True
 flags.DEFINE_integer("num_examples_to_pick", 10000, "How many examples.")
 flags.DEFINE_integer("max_seq_length", 512, "Tokens per example.")
 flags.DEFINE_integer("max_predictions_per_seq", 76, "Masked tokens per example at most.")
+not_empty("input_tfrecord", "output_tfrecord")
+in_range("num_examples_to_pick", "max_seq_length", "max_predictions_per_seq", at_least=1)
 
 
-def main(_):
-    try:
-        num_examples = records.pick(
-            FLAGS.input_tfrecord,
-            FLAGS.output_tfrecord,
-            num_examples_to_pick=FLAGS.num_examples_to_pick,
-            max_seq_length=FLAGS.max_seq_length,
-            max_predictions_per_seq=FLAGS.max_predictions_per_seq,
-        )
-    except (ValueError, OSError) as error:
-        sys.exit(f"pick_eval_samples.py: {error}")
+def main():
+    num_examples = evaluation_shard.pick(
+        FLAGS.input_tfrecord,
+        FLAGS.output_tfrecord,
+        num_examples_to_pick=FLAGS.num_examples_to_pick,
+        max_seq_length=FLAGS.max_seq_length,
+        max_predictions_per_seq=FLAGS.max_predictions_per_seq,
+    )
     repeated = ", some more than once" if FLAGS.num_examples_to_pick > num_examples else ""
     print(f"picked {FLAGS.num_examples_to_pick:,} of {num_examples:,} examples{repeated}")
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command_line.run(main)

@@ -1,11 +1,12 @@
-"""How much of a training step is waiting for input: the same batches read, and from memory.
+"""What input costs: waiting for it in a training step, and checking it in the input pipeline.
 
     python -m benchmarks.input_pipeline --input_file=part-00000.tfrecord
 
-BERT-base, 512 tokens, by default batch 4. A trainer takes every batch twice in a row: from the
-input pipeline of a run (read, shuffled, decoded, packed), and from its batches kept in
-memory; which comes first alternates. Without --input_file the examples are random words with the
-lengths of the published data.
+BERT-base, 512 tokens, by default batch 4. First the input pipeline of a run (read, shuffled,
+decoded, checked, packed) alone, as fast as it goes, beside the same one without the check of every
+value; they take turns. Then a trainer takes every batch twice in a row: from the input pipeline,
+and from its batches kept in memory; which comes first alternates. Without --input_file the examples
+are random words with the lengths of the published data.
 """
 
 import argparse
@@ -13,11 +14,63 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from unittest import mock
 
 import tensorflow as tf
 
 from benchmarks.contestants import ours
 from benchmarks.training_throughput import write_task
+from mlperf_bert.data import input_pipeline, packing
+
+
+def unchecked_batches(task: dict) -> tf.data.Dataset:
+    """The input pipeline of a run without the checks, which are made as it is traced."""
+    with (
+        mock.patch.object(input_pipeline, "_require_values"),
+        mock.patch.object(packing, "require_packable"),
+    ):
+        return ours.training_batches(task)
+
+
+@tf.function
+def draw(iterator, num_batches: tf.Tensor) -> tf.Tensor:
+    """Takes so many batches (int32 scalar) and makes nothing of them."""
+    total = tf.constant(0)
+    for _ in tf.range(num_batches):
+        total += next(iterator)["input_ids"][0, 0]
+    return total
+
+
+def seconds_of_batches(task: dict, *, num_examples: int, num_turns: int) -> list[tuple]:
+    """Seconds a batch, and processor seconds a batch, (checked, unchecked), of each turn."""
+    num_batches = tf.constant(num_examples // task["batch_size"])
+    checked, unchecked = iter(ours.training_batches(task)), iter(unchecked_batches(task))
+    found = []
+    for number in range(num_turns + 1):
+        seconds = {}
+        for source in (checked, unchecked) if number % 2 else (unchecked, checked):
+            began, began_cpu = time.perf_counter(), time.process_time()
+            draw(source, num_batches).numpy()
+            elapsed = time.perf_counter() - began, time.process_time() - began_cpu
+            seconds[source] = [value / int(num_batches) for value in elapsed]
+        found.append((*zip(seconds[checked], seconds[unchecked]),))
+    return found[1:]  # the first turn traces and fills buffers
+
+
+def report_checks(task: dict, args: argparse.Namespace) -> float:
+    """Prints rates and their ratio; returns the seconds a batch that checking takes."""
+    turns = seconds_of_batches(task, num_examples=args.examples, num_turns=args.turns)
+    for what, pairs in zip(("seconds", "processor seconds"), zip(*turns)):
+        checked, unchecked = (statistics.median(column) for column in zip(*pairs))
+        ratios = sorted(one / other for one, other in pairs)
+        print(
+            f"batches of {task['batch_size']}{', packed' if task['pack_sequences'] else ''}: "
+            f"{checked * 1e6:.0f} µs a batch in {what}, {unchecked * 1e6:.0f} µs unchecked; "
+            f"median of the turns {statistics.median(ratios) - 1:+.1%}, half of them within "
+            f"{ratios[len(ratios) // 4] - 1:+.1%} and {ratios[-len(ratios) // 4] - 1:+.1%}",
+            flush=True,
+        )
+    return checked - unchecked  # of the processor: others on the machine do not count
 
 
 def seconds_of_steps(task: dict, num_steps: int) -> list[tuple[float, float]]:
@@ -39,12 +92,29 @@ def seconds_of_steps(task: dict, num_steps: int) -> list[tuple[float, float]]:
     return found[1:]  # the first step fills buffers
 
 
+def report_steps(task: dict, num_steps: int, seconds_checking: float) -> None:
+    """Prints how long steps wait, and which part of one the check is."""
+    found = seconds_of_steps(task, num_steps)
+    read, remembered = (statistics.mean(column) for column in zip(*found))
+    ratios = sorted(one / other for one, other in found)
+    print(
+        f"bfloat16{', packed' if task['pack_sequences'] else ''}: {read:.3f} s a step read, "
+        f"{remembered:.3f} s from memory: {read / remembered - 1:+.1%}; "
+        f"median of the steps {statistics.median(ratios) - 1:+.1%}, "
+        f"half of them within {ratios[len(ratios) // 4] - 1:+.1%} "
+        f"and {ratios[-len(ratios) // 4] - 1:+.1%}; checking is {seconds_checking / read:.4%}",
+        flush=True,
+    )
+
+
 def main() -> None:
-    """Measures and tells."""
+    """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--input_file", type=Path, help="TFRecords of 512 tokens")
     parser.add_argument("--batch_size", type=int, default=4, help="examples a step")
-    parser.add_argument("--steps", type=int, default=20, help="timed steps of each kind")
+    parser.add_argument("--steps", type=int, default=20, help="timed steps of each kind; 0: none")
+    parser.add_argument("--turns", type=int, default=30, help="timed turns with and without checks")
+    parser.add_argument("--examples", type=int, default=20480, help="drawn in a turn")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         write_task(Path(name), args.input_file)
@@ -56,17 +126,10 @@ def main() -> None:
             "jit_compile": "auto",
         }
         for packs in (False, True):
-            found = seconds_of_steps(task | {"pack_sequences": packs}, args.steps)
-            read, remembered = (statistics.mean(column) for column in zip(*found))
-            ratios = sorted(one / other for one, other in found)
-            print(
-                f"bfloat16{', packed' if packs else ''}: {read:.3f} s a step read, "
-                f"{remembered:.3f} s from memory: {read / remembered - 1:+.1%}; "
-                f"median of the steps {statistics.median(ratios) - 1:+.1%}, "
-                f"half of them within {ratios[len(ratios) // 4] - 1:+.1%} "
-                f"and {ratios[-len(ratios) // 4] - 1:+.1%}",
-                flush=True,
-            )
+            task["pack_sequences"] = packs
+            seconds_checking = report_checks(task, args)
+            if args.steps:
+                report_steps(task, args.steps, seconds_checking)
 
 
 if __name__ == "__main__":

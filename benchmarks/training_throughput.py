@@ -44,6 +44,7 @@ from matplotlib import pyplot
 
 from mlperf_bert.data import input_pipeline, records
 from mlperf_bert.data.input_pipeline import ExampleShape
+from mlperf_bert.model.config import BertConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 SHAPE = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
@@ -137,7 +138,8 @@ def write_task(folder: Path, input_file: Path | None) -> dict[str, np.ndarray]:
         examples = random_examples(np.random.default_rng(1))
         framed = [records.frame(records.encode(example)) for example in examples]
     record_file.write_bytes(b"".join(framed))
-    batches = input_pipeline.evaluation_batches([str(record_file)], SHAPE, batch_size=len(framed))
+    limits = SHAPE.for_model(BertConfig(**BERT_BASE))
+    batches = input_pipeline.evaluation_batches([str(record_file)], limits, batch_size=len(framed))
     features, _ = next(iter(batches))
     arrays = {name: values.numpy().astype(np.int64) for name, values in features.items()}
     np.savez(folder / "examples.npz", **arrays)

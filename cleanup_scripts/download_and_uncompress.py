@@ -5,7 +5,8 @@
 The published place is the drive folder that the benchmark's dataset.md links; it asks for a
 browser. Serve what you took from there (or a mirror) under one base URL: bert_config.json,
 vocab.txt, tf1_ckpt/, tf2_ckpt/, the dump's .bz2, results_text.tar.gz. Files that lie in --out_dir
-already are only checked, so without --base_url the command tells what is missing or wrong.
+already are only checked, so without --base_url the command tells what is missing or wrong. Text is
+unpacked into OUT_DIR/results, and unpacked.json there records each file with its size and MD5.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mlperf_bert.data import download, segmentation
+from mlperf_bert.data import download, segmentation, unpacking
 
 PUNKT = "punkt"
 DEFAULT = ("config", "tf1", "tf2", "dump")
@@ -55,11 +56,13 @@ def _bring(what: list[str], base_url: str | None, folder: Path) -> list[str]:
         problems += wrong
         try:
             if name == "dump" and not wrong:
-                download.uncompress_dump(folder)
+                unpacking.uncompress_dump(folder)
             if name == "text" and not wrong:
-                download.unpack_text(folder / download.TEXT_ARCHIVE, folder / "results")
+                unpacking.unpack_text(folder / download.TEXT_ARCHIVE, folder / "results")
         except ValueError as error:
             problems.append(str(error))
+        except OSError as error:
+            problems.append(f"{folder}: {error}; make room or mend its rights")
     return problems
 
 

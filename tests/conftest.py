@@ -78,7 +78,7 @@ def small_disk(tmp_path) -> Iterator[Callable[[int], Path]]:
         command = ["mount", "-t", "tmpfs", "-o", f"size={size_kib}k", "tmpfs", folder]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            pytest.skip(f"cannot mount a small file system here: {done.stderr.strip()}")
+            pytest.skip(f"cannot mount a small file system here: {done.stderr.splitlines()[0]}")
         mounted.append(folder)
         return folder
 

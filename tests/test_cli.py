@@ -299,6 +299,33 @@ def test_a_flag_out_of_its_range_is_one_line_that_says_the_range(
     assert not (inputs / "out").exists()
 
 
+OTHER_SCRIPTS = {
+    "create_pretraining_data.py": {
+        **{"max_seq_length": 4, "max_predictions_per_seq": 0, "dupe_factor": 0, "nworker": -1},
+        **{"masked_lm_prob": 2, "short_seq_prob": "nan", "random_seed": 2**32, "vocab_file": ""},
+        **{"memory_budget_gib": "-inf", "examples_per_part": -1, "input_file": ""},
+    },
+    "pick_eval_samples.py": {
+        **{"num_examples_to_pick": 0, "max_seq_length": 0, "max_predictions_per_seq": -1},
+        **{"input_tfrecord": "", "output_tfrecord": ""},
+    },
+    "tf2_encoder_checkpoint_converter.py": {
+        **{"bert_config_file": "", "checkpoint_to_convert": "", "converted_checkpoint_path": ""},
+    },
+}
+
+
+@pytest.mark.parametrize("script", OTHER_SCRIPTS)
+def test_other_scripts_find_all_flags_out_of_range_too(repository, script):
+    wrong = OTHER_SCRIPTS[script]
+    command = [sys.executable, script, *(f"--{name}={value}" for name, value in wrong.items())]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=repository)
+    assert done.returncode == 1
+    first, *rest = done.stderr.splitlines()
+    assert first == f"{script}: {len(wrong)} problems:"
+    assert all(any(f"--{name}=" in line for line in rest) for name in wrong)
+
+
 @pytest.mark.parametrize("mode", ["--check", "--nocheck"])
 def test_all_flags_out_of_range_are_found_at_once(forks, inputs, tmp_path, mode):
     wrong = {"learning_rate": "nan", "target_accuracy": 2, "num_gpus": -1, "output_dir": ""}
@@ -393,7 +420,9 @@ def test_damage_behind_the_first_record_names_the_file(repository, work):
     spoil(work, "train", lambda data: data[:-5])
     done = train(repository, work, num_train_steps=40, eval_interval_samples=160)
     assert done.returncode == 1
-    assert re.search(r"train: damaged at byte \d+", done.stderr)
+    assert re.search(
+        r"train: record 49 at byte \d+ is damaged \(the file ends within the data\)", done.stderr
+    )
 
 
 def test_batch_that_replicas_cannot_share():

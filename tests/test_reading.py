@@ -45,6 +45,23 @@ def test_a_file_may_be_behind_a_link(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("name", "head", "read"),
+    [
+        ("a.jsonl", "", lambda path: list(read_texts(path))),
+        (manifest.NAME, "", lambda path: manifest.load(Path(path).parent)),
+        ("bert_config.json", "", BertConfig.from_json_file),
+        ("system.json", "", lambda path: system.read_overrides(Path(path))),
+        ("bert.log", ":::MLLOG ", lambda path: results.read_records(Path(path))),
+        ("rcps.json", "", lambda path: convergence.reference_points(custom_rcps=Path(path))),
+    ],
+)
+def test_json_that_is_nested_without_end_is_a_mistake_of_the_file(tmp_path, name, head, read):
+    (tmp_path / name).write_text(head + "[" * 99_999)
+    with pytest.raises(ValueError, match=name):
+        read(str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
     "read",
     [
         tokenization.read_vocabulary,

@@ -56,7 +56,7 @@ def training_batches(task: dict) -> tf.data.Dataset:
     """The input pipeline of a run."""
     return input_pipeline.training_batches(
         [task["record_file"]],
-        SHAPE,
+        SHAPE.for_model(BertConfig.from_json_file(task["bert_config_file"])),
         batch_size=task["batch_size"],
         seed=1,
         pack_sequences=task["pack_sequences"],

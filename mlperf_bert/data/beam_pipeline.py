@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
@@ -142,8 +143,14 @@ def _load(folder: str, names: Iterable[str]) -> Manifest | None:
     return manifest.parse(_read(path), path) if manifest.NAME in names else None
 
 
+def _open(path: str) -> BinaryIO:
+    if "://" not in path:
+        require_regular_file(path)
+    return FileSystems.open(path)
+
+
 def _read(path: str) -> bytes:
-    with FileSystems.open(path) as file:
+    with _open(path) as file:
         return file.read()
 
 
@@ -159,7 +166,7 @@ def _write_json(content, path: str) -> None:
 
 
 def _copy(source: str, target: str) -> None:
-    with FileSystems.open(source) as reader, FileSystems.create(target) as writer:
+    with _open(source) as reader, FileSystems.create(target) as writer:
         shutil.copyfileobj(reader, writer, 1 << 20)
 
 

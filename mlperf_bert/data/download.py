@@ -4,25 +4,24 @@ Source of sizes and MD5s: the benchmark's dataset.md. The files lie on a drive t
 browser, so a base URL is the user's: any server or bucket that holds them under these paths.
 """
 
-import bz2
 import dataclasses
 import hashlib
 import http.client
 import shutil
-import tarfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import IO
 
-from mlperf_bert.data.manifest import PUBLISHED_PARTS, PUBLISHED_TEXT
-from mlperf_bert.progress import Progress
-from mlperf_bert.writing import written_beside
+from mlperf_bert.progress import Progress, printable
+from mlperf_bert.reading import require_regular_file
 
 TIMEOUT_SECONDS = 60
 TRIES_WITHOUT_PROGRESS = 5
 _CHUNK_BYTES = 1 << 20
+UNPUBLISHED_AT_MOST_BYTES = 16 << 30  # the 500 parts are 13 GB before they are packed
 _WORTH_A_RETRY = {408, 425, 429, 500, 502, 503, 504}
 
 
@@ -34,6 +33,11 @@ class PublishedFile:
     size_bytes: int | None = None
     md5: str | None = None
     """None, as the size: not published."""
+
+    @property
+    def at_most_bytes(self) -> int:
+        """More than this is not taken from a server."""
+        return UNPUBLISHED_AT_MOST_BYTES if self.size_bytes is None else self.size_bytes
 
 
 DUMP = "enwiki-20200101-pages-articles-multistream.xml"
@@ -105,15 +109,15 @@ def check(path: Path, published: PublishedFile) -> None:
     """Compares a file with what is published of it.
 
     Raises:
-      ValueError: it differs.
+      ValueError: it differs, or is no regular file.
     """
-    size_bytes = path.stat().st_size
+    size_bytes = require_regular_file(path).stat().st_size
     if published.size_bytes not in (None, size_bytes):
         raise ValueError(
             f"{path}: {size_bytes:,} bytes, published are {published.size_bytes:,}; remove it and "
             "fetch it anew"
         )
-    if published.md5 and (found := _md5(path)) != published.md5:
+    if published.md5 and (found := md5_of(path)) != published.md5:
         raise ValueError(
             f"{path}: MD5 {found}, published is {published.md5}; remove it and fetch it anew"
         )
@@ -129,59 +133,81 @@ def fetch(
     """Fetches a file; what a broken connection left is gone on with, also in a later call.
 
     Raises:
-      ValueError: the server does not have it, gives up, or sends other bytes than the published.
-      OSError: it cannot be written.
+      ValueError: the server does not have it, gives up, or sends other bytes than the published;
+        or it cannot be written. The message names file and URL, in printable characters.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    size_bytes = published.size_bytes or 0
-    _require_room(path, size_bytes - (partial.stat().st_size if partial.exists() else 0))
-    with Progress(total=size_bytes, unit="B", description=path.name) as progress:
-        _fetch_with_retries(url, partial, progress, wait)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.partial")
+        size_bytes = published.size_bytes or 0
+        require_room(path, size_bytes - _size_of(partial))
+        with Progress(total=size_bytes, unit="B", description=path.name) as progress:
+            _fetch_with_retries(url, partial, published, progress, wait)
+        _require_published(partial, published)
+        partial.replace(path)
+    except (ValueError, OSError, http.client.InvalidURL) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(printable(f"{path}: {url}: {reason}")) from error
+
+
+def _size_of(partial: Path) -> int:
+    return require_regular_file(partial).stat().st_size if partial.exists() else 0
+
+
+def _require_published(partial: Path, published: PublishedFile) -> None:
     try:
         check(partial, published)
     except ValueError as error:
         partial.unlink()
         raise ValueError(
-            f"{url}: not the published file ({str(error).split('; ')[0].split(': ', 1)[1]}); "
+            f"not the published file ({str(error).split('; ')[0].split(': ', 1)[1]}); "
             "fetch again, or from another server"
         ) from error
-    partial.replace(path)
 
 
-def _fetch_with_retries(url: str, partial: Path, progress: Progress, wait) -> None:
+def _fetch_with_retries(
+    url: str, partial: Path, published: PublishedFile, progress: Progress, wait
+) -> None:
     tries_left, pause_seconds = TRIES_WITHOUT_PROGRESS, 1
     while True:
-        before_bytes = partial.stat().st_size if partial.exists() else 0
+        before_bytes = _size_of(partial)
         try:
-            _receive(url, partial, progress)
+            _receive(url, partial, published.at_most_bytes, progress)
             return
         except urllib.error.HTTPError as error:
             if error.code not in _WORTH_A_RETRY:
                 raise ValueError(
-                    f"{url}: {error.code} {error.reason}; check the base URL and what lies there"
+                    f"{error.code} {error.reason}; check the base URL and what lies there"
                 ) from error
             reason = f"{error.code} {error.reason}"
+        except http.client.InvalidURL:
+            raise
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError) as error:
             reason = str(getattr(error, "reason", error)) or type(error).__name__
+            if reason is getattr(error, "reason", None):  # a word on the URL, not on the network
+                raise ValueError(f"{reason}; check the base URL") from error
         except TimeoutError:
             reason = f"nothing came for {TIMEOUT_SECONDS} s"
-        if partial.exists() and partial.stat().st_size > before_bytes:
+        if _size_of(partial) > before_bytes:
             tries_left, pause_seconds = TRIES_WITHOUT_PROGRESS, 1
         tries_left -= 1
         if not tries_left:
             raise ValueError(
-                f"{url}: gave up after {TRIES_WITHOUT_PROGRESS} tries ({reason}); run again to go "
-                "on where it stopped"
+                f"gave up after {TRIES_WITHOUT_PROGRESS} tries ({reason}); run again to go on "
+                "where it stopped"
             )
-        progress.line(f"{url}: {reason}; trying again in {pause_seconds} s")
+        progress.line(printable(f"{url}: {reason}; trying again in {pause_seconds} s"))
         wait(pause_seconds)
         pause_seconds *= 2
 
 
-def _receive(url: str, partial: Path, progress: Progress) -> None:
-    """Appends what is missing to `partial`, or begins anew where the server cannot resume."""
-    have_bytes = partial.stat().st_size if partial.exists() else 0
+def _receive(url: str, partial: Path, at_most_bytes: int, progress: Progress) -> None:
+    """Appends what is missing to `partial`, or begins anew where the server cannot resume.
+
+    Raises:
+      ValueError: the server sends more than `at_most_bytes`; nothing is kept then.
+    """
+    have_bytes = _size_of(partial)
     request = urllib.request.Request(url)
     if have_bytes:
         request.add_header("Range", f"bytes={have_bytes}-")
@@ -191,7 +217,7 @@ def _receive(url: str, partial: Path, progress: Progress) -> None:
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             if error.headers.get("Content-Range") == f"bytes */{have_bytes}":
                 return  # it was complete
-            partial.unlink()
+            partial.unlink(missing_ok=True)
             raise ConnectionError("the part fetched before does not fit this file") from error
         raise
     with response:
@@ -200,82 +226,30 @@ def _receive(url: str, partial: Path, progress: Progress) -> None:
             progress.advance(max(0, have_bytes - progress.done))
         else:
             progress.advance(-progress.done)
-        expected_bytes = response.headers.get("Content-Length")
+        expected_bytes = response.headers.get("Content-Length", "")
         received_bytes = 0
+        room_bytes = at_most_bytes - (have_bytes if resumes else 0)
         with partial.open("ab" if resumes else "wb") as file:
             while chunk := response.read(_CHUNK_BYTES):
-                received_bytes += file.write(chunk)
+                received_bytes += len(chunk)
+                if received_bytes > room_bytes:
+                    partial.unlink()
+                    raise ValueError(
+                        f"not the published file (more than {at_most_bytes:,} bytes); "
+                        "fetch again, or from another server"
+                    )
+                file.write(chunk)
                 progress.advance(len(chunk))
-        if expected_bytes is not None and received_bytes < int(expected_bytes):
+        if expected_bytes.isdecimal() and received_bytes < int(expected_bytes):
             raise ConnectionError(f"cut off after {received_bytes:,} of {expected_bytes} bytes")
 
 
-def uncompress_dump(folder: Path) -> None:
-    """Writes the dump's XML beside the .bz2 and checks it.
+def require_room(path: Path, needed_bytes: int) -> None:
+    """Refuses what does not fit on the disk.
 
     Raises:
-      ValueError: damaged, or not the published XML.
-      OSError: it cannot be written.
+      ValueError: the disk has less room.
     """
-    source, target = folder / f"{DUMP}.bz2", folder / DUMP
-    if target.exists():
-        check(target, UNCOMPRESSED_DUMP)
-        return
-    _require_room(target, UNCOMPRESSED_DUMP.size_bytes)
-    digest = hashlib.md5()
-    total_bytes = source.stat().st_size
-    with (
-        Progress(total=total_bytes, unit="B", description=f"uncompress {source.name}") as progress,
-        source.open("rb") as raw,
-        bz2.open(raw) as compressed,
-        written_beside(target) as output,
-    ):
-        position = 0
-        try:
-            while chunk := compressed.read(_CHUNK_BYTES):
-                digest.update(chunk)
-                output.write(chunk)
-                progress.advance(raw.tell() - position)
-                position = raw.tell()
-        except EOFError as error:
-            raise ValueError(f"{source}: cut off; remove it and fetch it anew") from error
-        if digest.hexdigest() != UNCOMPRESSED_DUMP.md5:
-            raise ValueError(
-                f"{source}: uncompressed its MD5 is {digest.hexdigest()}, published is "
-                f"{UNCOMPRESSED_DUMP.md5}; fetch the dump anew"
-            )
-
-
-def unpack_text(archive: Path, folder: Path) -> None:
-    """Unpacks eval.txt, eval.md5 and the 500 parts, wherever they lie in the archive; checks them.
-
-    Raises:
-      ValueError: damaged, a file is missing, or one is not as published.
-    """
-    wanted = PUBLISHED_PARTS | {"eval.txt", "eval.md5"}
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with (
-            tarfile.open(archive) as members,
-            Progress(total=len(wanted), unit="files", description=archive.name) as progress,
-        ):
-            for member in members:
-                name = Path(member.name).name
-                if member.isfile() and name in wanted:
-                    with written_beside(folder / name) as output:
-                        shutil.copyfileobj(members.extractfile(member), output)
-                    progress.advance(1)
-    except (tarfile.TarError, EOFError, OSError) as error:
-        if isinstance(error, OSError) and error.errno:
-            raise
-        raise ValueError(f"{archive}: damaged ({error}); remove it and fetch it anew") from error
-    if missing := sorted(name for name in wanted if not (folder / name).is_file()):
-        raise ValueError(f"{archive}: lacks {len(missing)} files, {missing[0]} is the first")
-    for name, (size_bytes, md5) in PUBLISHED_TEXT.items():
-        check(folder / name, PublishedFile(name, size_bytes, md5))
-
-
-def _require_room(path: Path, needed_bytes: int) -> None:
     free_bytes = shutil.disk_usage(path.parent).free
     if needed_bytes > free_bytes:
         raise ValueError(
@@ -283,16 +257,18 @@ def _require_room(path: Path, needed_bytes: int) -> None:
         )
 
 
-def _md5(path: Path) -> str:
+def md5_of(path: Path) -> str:
+    """The MD5 of a large file, with progress."""
     with path.open("rb") as file:
         digest = hashlib.md5()
         size_bytes = path.stat().st_size
         with Progress(total=size_bytes, unit="B", description=f"check {path.name}") as progress:
-            for chunk in _chunks(file):
+            for chunk in chunks(file):
                 digest.update(chunk)
                 progress.advance(len(chunk))
     return digest.hexdigest()
 
 
-def _chunks(file) -> Iterator[bytes]:
+def chunks(file: IO[bytes]) -> Iterator[bytes]:
+    """What is left of a file, piece by piece."""
     return iter(lambda: file.read(_CHUNK_BYTES), b"")

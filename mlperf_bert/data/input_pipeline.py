@@ -6,31 +6,40 @@ int32 [B, P], float32 [B, P] for `masked_lm_weights`, int32 [B, 1] for `next_sen
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+import functools
+import itertools
+import re
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 
 import tensorflow as tf
 
-from mlperf_bert.data import packing, records
+from mlperf_bert.data import packing, records, validity
+from mlperf_bert.data.validity import ExampleLimits, ExampleShape
+from mlperf_bert.progress import Progress
 
 # Files read at once and examples held for shuffling while training. Source: the reference.
 NUM_PARALLEL_FILES = 8
 SHUFFLE_BUFFER_EXAMPLES = 1000
 BATCHES_AHEAD = 4
+# Parsing and checking a few examples costs as much as many: small batches are made together.
+EXAMPLES_PARSED_AT_ONCE = 256
+# TensorFlow's reader dies of a length that exceeds memory and has the right checksum, which no
+# accident makes. Lengths are looked at beforehand where that takes less than a second.
+_BYTES_LOOKED_THROUGH = 256 * 2**20
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ExampleShape:
-    """How long the features of an example are."""
-
-    max_seq_length: int
-    max_predictions_per_seq: int
+# TensorFlow quotes the bytes that it cannot parse, and then cannot decode its own message.
+_PARSE_ERRORS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
+_GRAPH_WORDS = ("Graph execution error:", "Detected at node", "\t [[", "Original stack trace")
+_NODE_NAMES = re.compile(r"\{\{.*?\}\}|\[Op:.*?\]( name:.*)?|\[\[.*?\]\]")
 
 
 def expand_input(patterns: str, *, flag: str) -> list[str]:
     """The files behind globs or names separated by commas, sorted.
 
     Raises:
-      ValueError: a pattern matches nothing, or a file is empty; no file's content is read.
+      ValueError: a pattern matches nothing, or a file is empty or a pipe or device; no file's
+        content is read.
     """
     files = []
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
@@ -44,6 +53,8 @@ def expand_input(patterns: str, *, flag: str) -> list[str]:
     if not files:
         raise ValueError(f"--{flag} names no file; give a path, a glob or several with commas")
     for name in files:
+        if _is_local(name) and not Path(name).is_file():
+            raise ValueError(f"--{flag}: {name} is not a regular file; give TFRecord files")
         if not tf.io.gfile.stat(name).length:
             raise ValueError(f"--{flag}: {name} is empty; make it anew")
     return sorted(set(files))
@@ -51,7 +62,7 @@ def expand_input(patterns: str, *, flag: str) -> list[str]:
 
 def training_batches(
     files: list[str],
-    shape: ExampleShape,
+    limits: ExampleLimits,
     *,
     batch_size: int,
     seed: int | None,
@@ -74,6 +85,8 @@ def training_batches(
     example, so that the global batches are those of a single process. `first_example` of this
     worker's stream are passed over, to go on where a run was. With `pack_sequences` short examples
     share rows (packing.py), and a batch is what `packing.pack` describes.
+
+    Every value is checked as it is parsed; `bad_input_named` explains TensorFlow's errors.
     """
     if seed is None:
         dataset = tf.data.TFRecordDataset(files).repeat().shard(num_workers, worker)
@@ -97,29 +110,30 @@ def training_batches(
     if pack_sequences:
         dataset = packing.pack(
             dataset,
-            lambda examples: _parse(examples, shape),
+            limits,
+            check_and_parse=lambda examples: _parse(examples, limits),
+            parse=lambda examples: _cast(_decode(examples, limits)),
             batch_size=batch_size,
-            **dataclasses.asdict(shape),
         )
         dataset = dataset.skip(first_example // batch_size)
     else:
-        dataset = dataset.skip(first_example).batch(batch_size, drop_remainder=True)
-        dataset = dataset.map(lambda examples: _parse(examples, shape), tf.data.AUTOTUNE)
+        dataset = _batched(dataset.skip(first_example), limits, batch_size)
     return _made_ahead(dataset)
 
 
 def evaluation_batches(
-    files: list[str], shape: ExampleShape, *, batch_size: int, max_batches: int | None = None
+    files: list[str], limits: ExampleLimits, *, batch_size: int, max_batches: int | None = None
 ) -> tf.data.Dataset:
     """Every example once, in file order, with its weight: (features, example_weights [B]).
 
     A short last batch is filled up with rows of weight 0, so that all batches have one shape.
+    Every value is checked as it is parsed; `bad_input_named` explains TensorFlow's errors.
     """
     dataset = tf.data.TFRecordDataset(files).batch(batch_size)
     if max_batches is not None:
         dataset = dataset.take(max_batches)
     dataset = dataset.map(
-        lambda examples: _fill_up(_parse(examples, shape), batch_size), tf.data.AUTOTUNE
+        lambda examples: _fill_up(_parse(examples, limits), batch_size), tf.data.AUTOTUNE
     )
     return _made_ahead(dataset)
 
@@ -137,9 +151,9 @@ def _made_ahead(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 def synthetic_batch(shape: ExampleShape, *, batch_size: int) -> dict[str, tf.Tensor]:
     """A batch of the right shapes and types, made without touching any data."""
-    lengths = records.feature_lengths(shape.max_seq_length, shape.max_predictions_per_seq)
     batch = {
-        name: tf.zeros([batch_size, length], _model_dtype(name)) for name, length in lengths.items()
+        name: tf.zeros([batch_size, length], _model_dtype(name))
+        for name, length in shape.lengths().items()
     }
     return batch | {
         "input_mask": tf.ones_like(batch["input_mask"]),
@@ -159,22 +173,99 @@ def synthetic_batches(
 
 
 @contextlib.contextmanager
-def damage_named(files: Sequence[str]) -> Iterator[None]:
-    """Names the damaged file behind an error of the pipeline, which does not tell it.
+def bad_input_named(
+    files: Sequence[str], limits: ExampleLimits, *, packed: Collection[str] = ()
+) -> Iterator[None]:
+    """Wherever batches are drawn: names the bad record behind an error of TensorFlow's.
+
+    To find it the files are read once more, up to that record. Those in `packed` are packed.
 
     Raises:
-      OSError: in place of TensorFlow's own error.
+      ValueError: in place of TensorFlow's own error: a record is bad.
+      OSError: in place of TensorFlow's own error: no record is.
     """
+    _look_through(files)
     try:
         yield
-    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-        damage = records.find_corruption(files)
-        if damage is None:
-            raise OSError(str(error).splitlines()[0]) from error
-        path, offset, reason = damage
+    except (tf.errors.DataLossError, *_PARSE_ERRORS) as error:
+        _require_valid_files([path for path in files if _is_local(path)], limits, packed)
         raise OSError(
-            f"{path}: damaged at byte {offset} ({reason}); copy or make this file anew"
+            "the input could not be read, but no bad record is found in local files; TensorFlow "
+            f"says: {_told(error)}"
         ) from error
+
+
+def _require_valid_files(files: Sequence[str], limits: ExampleLimits, packed: Collection[str]):
+    """Raises BadRecord for the first record that the pipeline does not take."""
+    with Progress(total=len(files), unit="files", description="find the bad record") as progress:
+        for path in files:
+            _require_valid_file(path, limits, packs=path in packed)
+            progress.advance(1)
+
+
+@functools.cache
+def _taker(limits: ExampleLimits, packs: bool):
+    """Strings [B] -> None, or the error that the pipeline would raise."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def take(examples):
+        features = _parse(examples, limits)
+        if packs:
+            packing.require_packable(features)
+
+    return take
+
+
+def _require_valid_file(path: str, limits: ExampleLimits, *, packs: bool) -> None:
+    take = _taker(limits, packs)
+    frames = records.read_frames(path)
+    while some := list(itertools.islice(frames, EXAMPLES_PARSED_AT_ONCE)):
+        if _error_of(take, some):
+            for frame in some:
+                if error := _error_of(take, [frame]):
+                    also = [validity.require_packable] if packs else []
+                    validity.require_valid_record(frame, limits, *also)
+                    raise frame.bad(f"cannot be parsed: {_told(error)}") from error
+
+
+def _error_of(take, frames: list[records.Frame]) -> Exception | None:
+    try:
+        take(tf.constant([frame.record for frame in frames]))
+    except _PARSE_ERRORS as error:
+        return error
+    return None
+
+
+def _told(error: Exception) -> str:
+    """What TensorFlow said, in one line without the names of nodes."""
+    lines = [line for line in str(error).splitlines() if not line.startswith(_GRAPH_WORDS)]
+    return _NODE_NAMES.sub("", " ".join(lines)).strip()[:300]
+
+
+def _is_local(path: str) -> bool:
+    return "://" not in path
+
+
+def _look_through(files: Sequence[str]) -> None:
+    local = [path for path in files if _is_local(path)]
+    if sum(Path(path).stat().st_size for path in local) <= _BYTES_LOOKED_THROUGH:
+        for path in local:
+            records.count_records(path)
+
+
+def _batched(examples: tf.data.Dataset, limits: ExampleLimits, batch_size: int) -> tf.data.Dataset:
+    """Parsed batches of a stream without end."""
+    num_batches = max(1, EXAMPLES_PARSED_AT_ONCE // batch_size)
+
+    def parse(examples):
+        features = _parse(examples, limits)
+        return {
+            name: tf.reshape(value, [num_batches, batch_size, value.shape[1]])
+            for name, value in features.items()
+        }
+
+    together = examples.batch(num_batches * batch_size, drop_remainder=True)
+    return together.map(parse, tf.data.AUTOTUNE).unbatch()
 
 
 def _model_dtype(name: str) -> tf.DType:
@@ -182,16 +273,39 @@ def _model_dtype(name: str) -> tf.DType:
     return tf.int32 if dtype.is_integer else dtype  # TPUs compute with int32 only
 
 
-def _parse(examples: tf.Tensor, shape: ExampleShape) -> dict[str, tf.Tensor]:
-    lengths = records.feature_lengths(shape.max_seq_length, shape.max_predictions_per_seq)
-    features = tf.io.parse_example(
+def _parse(examples: tf.Tensor, limits: ExampleLimits) -> dict[str, tf.Tensor]:
+    """Strings [B] to checked features; whatever is wrong is an error when the graph runs."""
+    features = _decode(examples, limits)
+    _require_values(features, limits)
+    return _cast(features)
+
+
+def _decode(examples: tf.Tensor, shape: ExampleShape) -> dict[str, tf.Tensor]:
+    """Strings [B] to features as they stand in the record."""
+    return tf.io.parse_example(
         examples,
         {
             name: tf.io.FixedLenFeature([length], tf.as_dtype(records.FEATURE_DTYPES[name]))
-            for name, length in lengths.items()
+            for name, length in shape.lengths().items()
         },
     )
+
+
+def _cast(features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     return {name: tf.cast(value, _model_dtype(name)) for name, value in features.items()}
+
+
+def _require_values(features: dict[str, tf.Tensor], limits: ExampleLimits) -> None:
+    """Compares the greatest value of each feature, as `validity.as_unsigned` describes."""
+    allowed = {
+        name: validity.as_unsigned(greatest) for name, greatest in limits.greatest_values().items()
+    }
+    found = [
+        tf.cast(tf.reduce_max(tf.bitcast(features[name], greatest.dtype)), tf.uint64)
+        for name, greatest in allowed.items()
+    ]
+    is_valid = tf.reduce_all(tf.stack(found) <= tf.constant([*allowed.values()], tf.uint64))
+    tf.debugging.Assert(is_valid, ["a value that is not allowed"])
 
 
 def _fill_up(features: dict[str, tf.Tensor], batch_size: int):

@@ -15,7 +15,13 @@ one packs what is at hand. Every number of rows is a shape to compile, so a batc
 of them.
 """
 
+from collections.abc import Callable
+
 import tensorflow as tf
+
+from mlperf_bert.data.validity import ExampleShape
+
+Parse = Callable[[tf.Tensor], dict[str, tf.Tensor]]
 
 MAX_EXAMPLES_PER_ROW = 4
 _MIN_WINDOW_EXAMPLES = 1024
@@ -39,24 +45,26 @@ def row_counts(batch_size: int) -> list[int]:
 def window_size(batch_size: int) -> int:
     """How many examples are packed at a time: whole batches, and enough that lengths fit.
 
-    Up to three windows of serialized examples are in memory at once.
+    Up to four windows of serialized examples are in memory at once.
     """
     return batch_size * max(_MIN_WINDOW_BATCHES, -(-_MIN_WINDOW_EXAMPLES // batch_size))
 
 
 def pack(
     examples: tf.data.Dataset,
-    parse,
+    shape: ExampleShape,
     *,
+    check_and_parse: Parse,
+    parse: Parse,
     batch_size: int,
-    max_seq_length: int,
-    max_predictions_per_seq: int,
 ) -> tf.data.Dataset:
     """Packed batches of `batch_size` examples each.
 
     Args:
       examples: serialized examples, without end.
-      parse: makes of strings [B] the batch of features that `input_pipeline` describes.
+      shape: how long the features are.
+      check_and_parse: makes of strings [B] the batch of features that `input_pipeline` describes.
+      parse: the same for examples that have been checked.
 
     Returns: a dataset of dicts, int32 unless said otherwise: `input_ids`, `input_mask`,
       `segment_ids`, `position_ids` and `block_ids` (1..E, 0 = padding) [R, S];
@@ -64,28 +72,43 @@ def pack(
       [R, P + E]; `cls_positions`, `next_sentence_labels`, `next_sentence_weights` (float32,
       0 = no example) [R, E].
     """
-    room = predictions_per_row(max_predictions_per_seq)
 
     def measure(serialized):
-        features = parse(serialized)
+        features = check_and_parse(serialized)
+        require_packable(features)
         lengths = tf.reduce_sum(features["input_mask"], axis=1)
         predictions = tf.math.count_nonzero(features["masked_lm_weights"], axis=1, dtype=tf.int32)
         return serialized, lengths, predictions
 
     def plan_window(serialized, lengths, predictions):
         order, rows = plan(
-            tf.reshape(lengths, [-1]),
-            tf.reshape(predictions, [-1]),
+            lengths,
+            predictions,
             batch_size=batch_size,
-            max_seq_length=max_seq_length,
-            max_predictions=room,
+            max_seq_length=shape.max_seq_length,
+            max_predictions=predictions_per_row(shape.max_predictions_per_seq),
         )
-        return tf.gather(tf.reshape(serialized, [-1]), order), rows
+        return tf.gather(serialized, order), rows
 
-    measured = examples.batch(batch_size, drop_remainder=True).map(measure, tf.data.AUTOTUNE)
-    windows = measured.batch(window_size(batch_size) // batch_size, drop_remainder=True)
-    planned = windows.map(plan_window).prefetch(1).unbatch()
+    windows = examples.batch(window_size(batch_size), drop_remainder=True)
+    planned = windows.map(measure).prefetch(1).map(plan_window).prefetch(1).unbatch()
     return planned.map(lambda serialized, rows: assemble(parse(serialized), rows), tf.data.AUTOTUNE)
+
+
+def require_packable(features: dict[str, tf.Tensor]) -> None:
+    """Checks that all examples of a batch have what `validity.require_packable` asks of one.
+
+    Raises:
+      InvalidArgumentError: some have not, when the graph runs.
+    """
+    mask, is_prediction = features["input_mask"], features["masked_lm_weights"] > 0
+    lengths = tf.reduce_sum(mask, axis=1)
+    num_predictions = tf.math.count_nonzero(is_prediction, axis=1)
+    tokens_first = tf.equal(mask > 0, tf.sequence_mask(lengths, mask.shape[1]))
+    first = tf.equal(is_prediction, tf.sequence_mask(num_predictions, is_prediction.shape[1]))
+    of_tokens = features["masked_lm_positions"] < lengths[:, tf.newaxis]
+    for holds in (tokens_first, first, of_tokens | ~is_prediction, lengths > 0):
+        tf.debugging.Assert(tf.reduce_all(holds), ["an example that cannot be packed"])
 
 
 def plan(

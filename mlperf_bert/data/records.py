@@ -11,19 +11,18 @@ changes from one run to the next, have the same size and content but other bytes
 Source: tensorflow/core/lib/io/record_writer.h, tensorflow/core/example/example.proto.
 """
 
+import contextlib
 import hashlib
-import itertools
 import os
+import stat
 import struct
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from mlperf_bert.data.jit import kernel
-from mlperf_bert.writing import written_beside
 
 FEATURE_DTYPES: Mapping[str, np.dtype] = MappingProxyType(
     {
@@ -40,6 +39,9 @@ FEATURE_DTYPES: Mapping[str, np.dtype] = MappingProxyType(
 
 _HEADER_BYTES = 12
 _FOOTER_BYTES = 4
+_LONGEST_VARINT_BYTES = 10
+# Five bytes of a varint hold 35 bits: so much room has every value that is encoded.
+_ENCODABLE_VALUES = 2**35
 
 
 def feature_lengths(max_seq_length: int, max_predictions_per_seq: int) -> dict[str, int]:
@@ -231,21 +233,39 @@ def encode_records(batch: Batch, scratch: np.ndarray | None = None) -> memoryvie
     """Encodes examples as consecutive TFRecords, ready to be written to a file.
 
     `scratch` [at least `scratch_bytes(...)`] uint8 is overwritten and backs the result.
+
+    Raises:
+      ValueError: an integer is below 0 or not below 2**35, or `scratch` is too small.
     """
+    for integers in (batch.tokens, batch.predictions, batch.next_sentence):
+        # As unsigned numbers, negative ones are great: one look at each value.
+        if integers.view(np.uint64).max(initial=0) >= _ENCODABLE_VALUES:
+            wrong = integers[integers.view(np.uint64) >= _ENCODABLE_VALUES][0]
+            raise ValueError(f"cannot encode {wrong}: integers must be in [0, 2**35)")
     if scratch is None:
         scratch = np.empty(scratch_bytes(batch), np.uint8)
+    elif len(scratch) < scratch_bytes(batch):
+        raise ValueError(f"scratch holds {len(scratch)} bytes, {scratch_bytes(batch)} are needed")
     used = _encode_records(*batch, _NAMES, _NAME_LENGTHS, _CRC_TABLES, scratch)
     return memoryview(scratch)[:used]
 
 
 def scratch_bytes(batch: Batch) -> int:
-    """Returns an upper bound of the encoded size of the examples (ids below 2**35)."""
+    """Returns an upper bound of the encoded size of the examples, 5 bytes for each value."""
     num_values = batch.tokens.size + batch.predictions.size + batch.weights.size
     return 5 * num_values + 512 * len(batch.next_sentence)
 
 
 def encode(example: Mapping[str, np.ndarray]) -> bytes:
-    """Encodes one example (feature name -> values) as tf.Example bytes."""
+    """Encodes one example (feature name -> values) as tf.Example bytes.
+
+    Raises:
+      ValueError: an integer cannot be encoded, or there are floats where integers belong.
+    """
+    for name, dtype in FEATURE_DTYPES.items():
+        found = np.asarray(example[name]).dtype
+        if dtype.kind == "i" and found.kind not in "iub":
+            raise ValueError(f"cannot encode {name}: {found} values where integers belong")
     values = [np.asarray(example[name], dtype) for name, dtype in FEATURE_DTYPES.items()]
     batch = Batch(
         tokens=np.stack(values[0:3])[:, None],
@@ -273,14 +293,12 @@ def frame(record: bytes) -> bytes:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value |= (byte & 127) << shift
-        at += 1
+    value = 0
+    for count, byte in enumerate(data[at : at + _LONGEST_VARINT_BYTES]):
+        value |= (byte & 127) << (7 * count)
         if byte < 128:
-            return value, at
-        shift += 7
+            return value, at + count + 1
+    raise ValueError("a number without end")
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -289,7 +307,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
     while at < len(data):
         key, at = _varint(data, at)
         if key & 7 != 2:
-            raise ValueError(f"wire type {key & 7} where a tf.Example has only type 2")
+            raise ValueError(f"wire type {key & 7} where only 2 belongs")
         length, at = _varint(data, at)
         if at + length > len(data):
             raise ValueError("a field ends beyond its message")
@@ -297,36 +315,59 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
         at += length
 
 
+def _require_numbers(fields: list[tuple[int, bytes]], *expected: int) -> list[bytes]:
+    """The bytes of fields that are exactly those expected, in this order."""
+    if (found := [number for number, _ in fields]) != [*expected]:
+        raise ValueError(f"fields {found[:9]} where {[*expected]} belong")
+    return [data for _, data in fields]
+
+
 def _unpack_varints(data: bytes) -> np.ndarray:
     raw = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(raw < 128)
     if len(ends) == len(raw):
         return raw.astype(np.int64)
+    if raw[-1] >= 128:
+        raise ValueError("a number without end")
     starts = np.concatenate(([0], ends[:-1] + 1))
-    place = np.arange(ends[-1] + 1) - np.repeat(starts, ends - starts + 1)
-    parts = (raw[: ends[-1] + 1] & 127).astype(np.int64) << (7 * place)
-    return np.add.reduceat(parts, starts)
+    sizes = ends - starts + 1
+    longest = sizes == _LONGEST_VARINT_BYTES
+    # Of the last of ten bytes only one bit is left to fill 64.
+    if sizes.max() > _LONGEST_VARINT_BYTES or (raw[ends[longest]] > 1).any():
+        raise ValueError("a number of more than 64 bits")
+    place = np.arange(len(raw)) - np.repeat(starts, sizes)
+    parts = (raw & 127).astype(np.uint64) << (7 * place).astype(np.uint64)
+    return np.add.reduceat(parts, starts).view(np.int64)
+
+
+def _decode_feature(feature: bytes) -> np.ndarray:
+    lists = list(_fields(feature))
+    if len(lists) != 1 or lists[0][0] not in (2, 3):
+        raise ValueError("a feature that is not one list of integers or floats")
+    [(kind, values)] = lists
+    chunks = list(_fields(values))
+    packed = _require_numbers(chunks, 1)[0] if chunks else b""
+    return np.frombuffer(packed, "<f4") if kind == 2 else _unpack_varints(packed)
 
 
 def decode(record: bytes) -> dict[str, np.ndarray]:
     """Decodes tf.Example bytes: feature name -> [length] int64 or float32 values.
 
+    Strict: takes only what all readers of protobuf read alike, and all writers of TFRecords write:
+    each name once, its key before its value, all values of a list in one packed field.
+
     Raises:
-      ValueError: the bytes are no tf.Example, or a list is neither of integers nor of floats.
+      ValueError: the bytes are no such tf.Example, or a list is neither of integers nor of floats.
     """
     example = {}
     try:
-        for _, features in _fields(record):
-            for _, entry in _fields(features):
-                fields = dict(_fields(entry))
-                ((kind, values),) = _fields(fields[2])
-                if kind not in (2, 3):
-                    raise ValueError("a list of byte strings")
-                packed = b"".join(part for _, part in _fields(values))
-                example[fields[1].decode()] = (
-                    np.frombuffer(packed, "<f4") if kind == 2 else _unpack_varints(packed)
-                )
-    except (IndexError, KeyError, UnicodeDecodeError, ValueError) as error:
+        [features] = _require_numbers(list(_fields(record)), 1)
+        for _, entry in _fields(features):
+            key, feature = _require_numbers(list(_fields(entry)), 1, 2)
+            if (name := key.decode()) in example:
+                raise ValueError("a feature comes twice")
+            example[name] = _decode_feature(feature)
+    except ValueError as error:
         raise ValueError(f"not a tf.Example of integers and floats: {error}") from error
     return example
 
@@ -334,122 +375,98 @@ def decode(record: bytes) -> dict[str, np.ndarray]:
 # --- Files ---------------------------------------------------------------------------------
 
 
-class _Corrupt(ValueError):
-    """A damaged record: the byte offset where it starts, and what is wrong."""
+class BadRecord(ValueError):
+    """A record that cannot be used: where it is, what is wrong with it, and the fix."""
 
-    def __init__(self, path: str | os.PathLike, offset_bytes: int, reason: str):
-        super().__init__(
-            f"{os.fspath(path)}: record at byte {offset_bytes} is damaged ({reason}); "
-            "copy or make the file again"
-        )
-        self.offset_bytes = offset_bytes
-        self.reason = reason
+    def __init__(self, path: str | os.PathLike, index: int, offset_bytes: int, problem: str):
+        """`problem` goes on after "record N at byte M"; records are counted from 0."""
+        where = f"{os.fspath(path)}: record {index} at byte {offset_bytes}"
+        super().__init__(f"{where} {problem}")
 
 
-def _read_length(file: BinaryIO, path: str | os.PathLike, offset: int) -> int | None:
-    header = file.read(_HEADER_BYTES)
-    if not header:
-        return None
-    if len(header) < _HEADER_BYTES:
-        raise _Corrupt(path, offset, "the file ends within the header")
-    length, crc = struct.unpack("<QI", header)
-    if crc != masked_crc32c(header[:8]):
-        raise _Corrupt(path, offset, "the checksum of the length is wrong")
-    return length
+class Frame(NamedTuple):
+    """A record as it stands in a file, with its length and checksums, which are right."""
+
+    path: str | os.PathLike
+    index: int
+    offset_bytes: int
+    framed: bytes
+
+    @property
+    def record(self) -> bytes:
+        """The bytes of the example."""
+        return self.framed[_HEADER_BYTES:-_FOOTER_BYTES]
+
+    def bad(self, problem: str) -> BadRecord:
+        """The error to raise about this record."""
+        return BadRecord(self.path, self.index, self.offset_bytes, problem)
+
+
+def _damaged(path: str | os.PathLike, index: int, offset: int, reason: str) -> BadRecord:
+    problem = f"is damaged ({reason}); copy or make the file again"
+    return BadRecord(path, index, offset, problem)
+
+
+@contextlib.contextmanager
+def _opened(path: str | os.PathLike) -> Iterator[BinaryIO]:
+    if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - the path may be a string
+        raise ValueError(f"{os.fspath(path)}: not a regular file; give a TFRecord file")
+    with open(path, "rb") as file:  # noqa: PTH123 - the path may be a string
+        yield file
+
+
+def _places(file: BinaryIO, path: str | os.PathLike) -> Iterator[tuple[int, int, int]]:
+    """Yields (index, begin, end) of the records of an open file, in bytes, headers included.
+
+    A length is believed only if its checksum is right and the file is long enough.
+    """
+    size_bytes = os.fstat(file.fileno()).st_size
+    index = offset = 0
+    while header := file.read(_HEADER_BYTES):
+        if len(header) < _HEADER_BYTES:
+            raise _damaged(path, index, offset, "the file ends within the header")
+        length, crc = struct.unpack("<QI", header)
+        if crc != masked_crc32c(header[:8]):
+            raise _damaged(path, index, offset, "the checksum of the length is wrong")
+        end = offset + _HEADER_BYTES + length + _FOOTER_BYTES
+        if end > size_bytes:
+            raise _damaged(path, index, offset, "the file ends within the data")
+        yield index, offset, end
+        file.seek(end)
+        index, offset = index + 1, end
+
+
+def read_frames(path: str | os.PathLike) -> Iterator[Frame]:
+    """Yields the records of a TFRecord file as they stand there, verifying all checksums.
+
+    Raises:
+      BadRecord: a truncated or corrupt record.
+      ValueError: not a regular file.
+    """
+    with _opened(path) as file:
+        for index, begin, end in _places(file, path):
+            file.seek(begin)
+            frame = Frame(path, index, begin, file.read(end - begin))
+            (crc,) = struct.unpack("<I", frame.framed[-_FOOTER_BYTES:])
+            if crc != masked_crc32c(frame.record):
+                raise _damaged(path, index, begin, "the checksum of the data is wrong")
+            yield frame
 
 
 def read_records(path: str | os.PathLike) -> Iterator[bytes]:
-    """Yields the bytes of every example of a TFRecord file, verifying all checksums.
-
-    Raises:
-      ValueError: a truncated or corrupt record, with the file and the byte where it starts.
-    """
-    offset = 0
-    with open(path, "rb") as file:  # noqa: PTH123 - the path may be a string
-        while (length := _read_length(file, path, offset)) is not None:
-            data = file.read(length + _FOOTER_BYTES)
-            if len(data) < length + _FOOTER_BYTES:
-                raise _Corrupt(path, offset, "the file ends within the data")
-            record = data[:length]
-            if struct.unpack("<I", data[length:])[0] != masked_crc32c(record):
-                raise _Corrupt(path, offset, "the checksum of the data is wrong")
-            yield record
-            offset += _HEADER_BYTES + length + _FOOTER_BYTES
-
-
-def find_corruption(paths) -> tuple[str, int, str] | None:
-    """Returns (path, byte offset, reason) of the first damaged record of the files, or None."""
-    for path in paths:
-        try:
-            for _ in read_records(path):
-                pass
-        except _Corrupt as error:
-            return os.fspath(path), error.offset_bytes, error.reason
-    return None
+    """Yields the bytes of every example of a TFRecord file; raises as `read_frames`."""
+    return (frame.record for frame in read_frames(path))
 
 
 def count_records(path: str | os.PathLike) -> int:
     """Returns the number of examples, from the headers alone.
 
     Raises:
-      ValueError: a header is damaged or the file ends within a record.
+      BadRecord: a header is damaged or the file ends within a record.
+      ValueError: not a regular file.
     """
-    size = Path(path).stat().st_size
-    offset = count = 0
-    with open(path, "rb") as file:  # noqa: PTH123 - the path may be a string
-        while (length := _read_length(file, path, offset)) is not None:
-            end = offset + _HEADER_BYTES + length + _FOOTER_BYTES
-            if end > size:
-                raise _Corrupt(path, offset, "the file ends within the data")
-            file.seek(end)
-            offset, count = end, count + 1
-    return count
-
-
-_LENGTH_FLAGS = {
-    name: "--max_seq_length" if length == 1 else "--max_predictions_per_seq"
-    for name, length in feature_lengths(1, 2).items()
-    if name != "next_sentence_labels"
-}
-
-
-def _require_lengths(
-    example: Mapping[str, np.ndarray],
-    path: str | os.PathLike,
-    max_seq_length: int,
-    max_predictions_per_seq: int,
-) -> None:
-    if missing := sorted(FEATURE_DTYPES.keys() - example.keys()):
-        raise ValueError(
-            f"{os.fspath(path)}: an example lacks the features {', '.join(missing)}; "
-            "make the file with create_pretraining_data.py"
-        )
-    for name, length in feature_lengths(max_seq_length, max_predictions_per_seq).items():
-        if len(example[name]) == length:
-            continue
-        flag = _LENGTH_FLAGS.get(name)
-        remedy = (
-            f"{flag}={length} was given; pass {flag}={len(example[name])} or make the file anew"
-            if flag
-            else "1 was expected; make the file anew"
-        )
-        raise ValueError(
-            f"{os.fspath(path)}: feature {name} holds {len(example[name])} values, but {remedy}"
-        )
-
-
-def check_lengths(
-    path: str | os.PathLike, max_seq_length: int, max_predictions_per_seq: int
-) -> None:
-    """Checks the first example of a file against the flags.
-
-    Raises:
-      ValueError: the file has no or a damaged first example, or a feature has another length.
-    """
-    for record in itertools.islice(read_records(path), 1):
-        _require_lengths(decode(record), path, max_seq_length, max_predictions_per_seq)
-        return
-    raise ValueError(f"{os.fspath(path)}: holds no examples; make the file anew")
+    with _opened(path) as file:
+        return sum(1 for _ in _places(file, path))
 
 
 def content_digest(path: str | os.PathLike) -> str:
@@ -464,43 +481,3 @@ def content_digest(path: str | os.PathLike) -> str:
             digest.update(name.encode())
             digest.update(values.tobytes())
     return digest.hexdigest()
-
-
-def pick(
-    input_path: str | os.PathLike,
-    output_path: str | os.PathLike,
-    *,
-    num_examples_to_pick: int,
-    max_seq_length: int,
-    max_predictions_per_seq: int,
-) -> int:
-    """Writes evenly spaced examples of one file to another; returns how many there were.
-
-    Example i of the output is example int(i * (N / num_examples_to_pick)) of N. The quirk: the
-    ratio is a float, rounded once, so this differs from i * N // num_examples_to_pick. Asking
-    for more examples than there are repeats some, as the reference does.
-
-    Raises:
-      ValueError: no examples, a damaged record, or lengths other than those given.
-    """
-    if num_examples_to_pick < 1:
-        raise ValueError(f"num_examples_to_pick={num_examples_to_pick}: must be 1 or more")
-    num_examples = count_records(input_path)
-    if not num_examples:
-        raise ValueError(f"{os.fspath(input_path)}: holds no examples to pick from")
-    ratio = num_examples / num_examples_to_pick
-    picks = [int(i * ratio) for i in range(num_examples_to_pick)]
-    with written_beside(output_path) as file:
-        position = 0
-        for index, record in enumerate(read_records(input_path)):
-            if position == len(picks):
-                break
-            if index != picks[position]:
-                continue
-            example = decode(record)
-            _require_lengths(example, input_path, max_seq_length, max_predictions_per_seq)
-            framed = frame(encode(example))
-            while position < len(picks) and picks[position] == index:
-                file.write(framed)
-                position += 1
-    return num_examples

@@ -152,7 +152,7 @@ def claim(campaign: Campaign) -> None:
         "offline_eval_input_file": campaign.offline_eval_input_file,
     }
     if record.exists():
-        found = json_text.read_object(record)
+        found = _read_record(record)
         if differing := [name for name in content if found.get(name) != content[name]]:
             raise ValueError(
                 f"{campaign.folder} holds another campaign (differing: {', '.join(differing)}); "
@@ -201,7 +201,14 @@ def finished_run(output_dir: Path, log_name: str = LOG_NAME) -> RunResult | None
 
 def _went_to_its_end(output_dir: Path) -> bool:
     record = output_dir / "run.json"
-    return record.exists() and json_text.read_object(record).get("status") != "running"
+    return record.exists() and _read_record(record).get("status") != "running"
+
+
+def _read_record(path: Path) -> dict:
+    try:
+        return json_text.read_object(path)
+    except ValueError as error:
+        raise ValueError(f"{error}; choose another --output_dir") from error
 
 
 def set_aside(output_dir: Path) -> Path | None:

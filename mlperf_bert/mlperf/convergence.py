@@ -155,7 +155,7 @@ def _checker(ruleset: str, custom_rcps: Path | None):
         _require_points(json_text.read_object(custom_rcps))
         with custom_rcps.open(encoding="utf-8") as file:
             return RCP_Checker("training", ruleset, "bert", verbose=False, rcp_file=file)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{custom_rcps}: no file of reference points ({error!r:.300}); it wants records with "
             "Benchmark, BS, Hyperparams and Epochs to converge, as mlperf-logging's rcps_bert.json"

@@ -12,7 +12,7 @@ from pathlib import Path
 from mlperf_bert.checkpoints import initial
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.checkpoints.state import complete_checkpoints, saved_checkpoints
-from mlperf_bert.data import input_pipeline, records
+from mlperf_bert.data import input_pipeline, validity
 from mlperf_bert.data.input_pipeline import ExampleShape
 from mlperf_bert.locking import DirectoryLock
 from mlperf_bert.mlperf import joining, rules
@@ -55,7 +55,7 @@ def evaluate_checkpoints(config: OfflineConfig) -> dict[int, Evaluation]:
     Raises:
       ValueError: bad configuration or input, a directory without a run, another process that
         evaluates it, or a checkpoint that is damaged or of another architecture.
-      OSError: damaged input.
+      OSError: input that cannot be read.
     """
     directory = Path(config.output_dir)
     if not directory.is_dir():
@@ -87,15 +87,14 @@ def _evaluate_checkpoints(config: OfflineConfig, directory: Path) -> dict[int, E
     strategy.replica_batch_size(
         config.eval_batch_size, devices.num_replicas_in_sync, flag="eval_batch_size"
     )
-    records.check_lengths(
-        files[0], config.shape.max_seq_length, config.shape.max_predictions_per_seq
-    )
+    limits = config.shape.for_model(bert_config)
+    validity.check_first_record(files[0], limits)
     with devices.scope():
         model = pretrainer.build_pretrainer(bert_config, seed=0)
     evaluator = Evaluator(model=model, strategy=devices)
     dataset = input_pipeline.evaluation_batches(
         files,
-        config.shape,
+        limits,
         batch_size=config.eval_batch_size,
         max_batches=config.max_eval_steps,
     )
@@ -108,7 +107,7 @@ def _evaluate_checkpoints(config: OfflineConfig, directory: Path) -> dict[int, E
             StoredCheckpoint(path),
             num_hidden_layers=bert_config.num_hidden_layers,
         )
-        with input_pipeline.damage_named(files):
+        with input_pipeline.bad_input_named(files, limits):
             found[step] = evaluator.evaluate(dataset)
         evaluations.record(directory, step, found[step])
         accuracy = found[step].masked_lm_accuracy

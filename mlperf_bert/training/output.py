@@ -7,6 +7,7 @@ import os
 import time
 from pathlib import Path
 
+from mlperf_bert import json_text
 from mlperf_bert.locking import DirectoryLock
 from mlperf_bert.writing import write_whole
 
@@ -201,15 +202,14 @@ def read_record(directory: Path) -> RunRecord:
     """
     path = directory / RECORD_NAME
     try:
-        record = RunRecord(**json.loads(path.read_text(encoding="utf-8")))
+        record = RunRecord(**json_text.read_object(path))
         if record.status not in ("running", "success", "aborted"):
             raise ValueError(f"status {record.status!r}")
         if type(record.seed) is not int or not isinstance(record.parameters, dict):
             raise TypeError("seed is a number, parameters an object")
-    except (ValueError, TypeError, OSError, RecursionError) as error:
+    except (ValueError, TypeError, OSError) as error:
         raise ValueError(
-            f"{path}: damaged ({str(error).splitlines()[0]}); copy it here again, or choose "
-            "another --output_dir"
+            f"{path}: damaged ({error}); copy it here again, or choose another --output_dir"
         ) from error
     return record
 

@@ -429,13 +429,14 @@ def _measure_initial_accuracy(found: Inspection, config: RunConfig) -> None:
         num_hidden_layers=found.bert_config.num_hidden_layers,
     )
     evaluator = Evaluator(model=model, strategy=found.strategy)
+    limits = config.shape.for_model(found.bert_config)
     batches = input_pipeline.evaluation_batches(
         found.eval_files,
-        config.shape,
+        limits,
         batch_size=config.eval_batch_size,
         max_batches=config.max_eval_steps,
     )
-    with input_pipeline.damage_named(found.eval_files):
+    with input_pipeline.bad_input_named(found.eval_files, limits):
         accuracy = evaluator.evaluate(batches).masked_lm_accuracy
     expected = rules.INITIAL_MASKED_LM_ACCURACY
     level = NOTE if abs(accuracy - expected) <= _INITIAL_ACCURACY_TOLERANCE else WARNING

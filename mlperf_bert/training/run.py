@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from mlperf_bert.checkpoints import initial, names
 from mlperf_bert.checkpoints.state import RunState
-from mlperf_bert.data import input_pipeline, records
+from mlperf_bert.data import input_pipeline, records, validity
 from mlperf_bert.mlperf import caches, killed, rules
 from mlperf_bert.mlperf.log import Hyperparameters, MlperfLog, SubmissionInfo
 from mlperf_bert.mlperf.timed_run import Run
@@ -53,6 +53,7 @@ class TrainingRun:
             self._say(finding)
         self.bert_config, self.strategy = found.bert_config, found.strategy
         self.files, self.eval_files = found.files, found.eval_files
+        self.limits = config.shape.for_model(self.bert_config)
         self.seed = self.team.seed
         self.start_up.done("checks")
 
@@ -248,9 +249,7 @@ class TrainingRun:
     def _check_data(self, run: Run, run_log: MlperfLog) -> None:
         """The first touch of the data: the clock runs, and the log is not on disk yet."""
         for path in [self.files[0], *self.eval_files[:1]]:
-            records.check_lengths(
-                path, self.config.shape.max_seq_length, self.config.shape.max_predictions_per_seq
-            )
+            validity.check_first_record(path, self.limits)
         if self.eval_files:
             found = sum(records.count_records(path) for path in self.eval_files)
             limit = (self.config.max_eval_steps or found) * self.config.eval_batch_size
@@ -279,7 +278,11 @@ class TrainingRun:
                 )
             ) as progress,
             contextlib.closing(StepProfiler(config.profile_steps, own_output_dir)) as profiler,
-            input_pipeline.damage_named([*self.files, *self.eval_files]),
+            input_pipeline.bad_input_named(
+                [*self.files, *self.eval_files],
+                self.limits,
+                packed=self.files if config.pack_sequences else (),
+            ),
         ):
             training = loop.TrainingLoop(
                 trainer=self.trainer,
@@ -324,7 +327,7 @@ class TrainingRun:
         start = 0 if one_cpu(self.strategy) else start_step * config.train_batch_size // workers
         return input_pipeline.training_batches(
             self.files,
-            config.shape,
+            self.limits,
             batch_size=context.get_per_replica_batch_size(config.train_batch_size),
             seed=self.seed if config.shuffle else None,
             deterministic=config.deterministic,
@@ -339,7 +342,7 @@ class TrainingRun:
         return self.evaluator.evaluate(
             input_pipeline.evaluation_batches(
                 self.eval_files,
-                config.shape,
+                self.limits,
                 batch_size=config.eval_batch_size,
                 max_batches=config.max_eval_steps,
             )

@@ -3,6 +3,8 @@
 Oracle: the process pool, which test_dataset.py covers.
 """
 
+import os
+
 import pytest
 
 from tests.data.test_dataset import fails, lines_of, run, visible, work
@@ -39,6 +41,26 @@ def test_a_rerun_makes_only_what_is_missing_also_after_the_pool(repository, work
         file.write(b"\n\nOne more article.\n")
     assert "1 parts made" in run(repository, work, beam_options=DIRECT).stdout
     assert lines_of(work)["part-2"]["input_bytes"] == (work / "part-2").stat().st_size
+
+
+@pytest.mark.parametrize("name", ["part-1", "vocab.txt"])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"beam_options": DIRECT},
+        {},
+        {"output_dir": "", "output_file": "all.tfrecord"},
+    ],
+    ids=["beam", "pool", "one file"],
+)
+def test_a_fifo_is_refused_and_not_waited_for(repository, work, flags, name):
+    (work / name).unlink()
+    os.mkfifo(work / name)
+    if "output_file" in flags:
+        flags = {**flags, "output_file": work / flags["output_file"]}
+    message = fails(run(repository, work, **flags))
+    assert f"{work}/{name}: a FIFO; give a regular file" in message
+    assert not list(work.glob("*.tfrecord"))
 
 
 def test_bad_input_is_one_line(repository, work):

@@ -1,14 +1,14 @@
 """Fetching the published files from a loopback server that misbehaves in every way."""
 
-import bz2
+import contextlib
 import dataclasses
 import hashlib
 import http.server
 import io
+import os
 import re
 import subprocess
 import sys
-import tarfile
 import threading
 import urllib.request
 import zipfile
@@ -32,13 +32,27 @@ class Handler(http.server.BaseHTTPRequestHandler):
         behaviour = server.plan.pop(0) if server.plan else "serve"
         content = server.files.get(self.path)
         if behaviour.startswith("status "):
-            self.send_error(int(behaviour.split()[1]))
+            code, _, words = behaviour.removeprefix("status ").partition(" ")
+            self.send_error(int(code), words or None)
+        elif behaviour.startswith("raw "):
+            self.wfile.write(behaviour.removeprefix("raw ").encode())
+            self.close_connection = True
+        elif behaviour == "endless":
+            self._send_without_end()
         elif content is None:
             self.send_error(404)
         elif behaviour == "drop":
             self.connection.close()
         else:
             self._serve(content, behaviour)
+
+    def _send_without_end(self):
+        self.send_response(200)
+        self.end_headers()
+        with contextlib.suppress(OSError):  # the client goes
+            for _ in range(1000):
+                self.wfile.write(bytes(1 << 16))
+                self.server.sent_bytes += 1 << 16
 
     def _serve(self, content, behaviour):
         start = 0
@@ -70,6 +84,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def server():
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.files, server.plan, server.ranges = {"/vocab.txt": CONTENT}, [], []
+    server.sent_bytes = 0
     server.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
@@ -134,6 +149,82 @@ def test_wrong_bytes_are_refused_and_not_kept(server, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("size_bytes", [314, None])
+def test_a_server_without_end_is_stopped_at_the_published_size(
+    server, tmp_path, monkeypatch, size_bytes
+):
+    monkeypatch.setattr(download, "UNPUBLISHED_AT_MOST_BYTES", 1 << 20)
+    server.plan = ["endless"]
+    published = PublishedFile("vocab.txt", size_bytes, MD5 if size_bytes else None)
+    at_most = "314" if size_bytes else "1,048,576"
+    with pytest.raises(ValueError, match=rf"not the published file \(more than {at_most} bytes\)"):
+        fetch(server, tmp_path / "vocab.txt", published)
+    assert not list(tmp_path.iterdir())
+    assert server.sent_bytes < 16 << 20  # buffers; it would have sent 64 MiB
+
+
+ESCAPES = "gone \x1b[2J\x1b]0;title\x07\x9b1m"
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        [f"status 404 {ESCAPES}"],
+        [f"status 503 {ESCAPES}"] * 5,
+        [f"raw {ESCAPES}\r\n\r\n"] * 5,
+        [f"raw HTTP/1.1 {ESCAPES} OK\r\n\r\n"] * 5,
+        [f"raw HTTP/1.1 302 Found\r\nLocation: htp://{ESCAPES}/\r\n\r\n"],
+        [f"raw HTTP/1.1 302 Found\r\nLocation: http://{ESCAPES}:x/\r\n\r\n"],
+        [f"raw HTTP/1.1 200 OK\r\nContent-Length: {ESCAPES}\r\n\r\nx"],
+        [f"raw HTTP/1.1 416 No\r\nContent-Range: {ESCAPES}\r\n\r\n"] * 5,
+        ["raw HTTP/1.1 200 " + "x" * 70_000 + "\r\n\r\n"] * 5,
+    ],
+    ids=range(9),
+)
+def test_a_servers_words_do_nothing_to_the_terminal(server, tmp_path, capsys, plan):
+    server.plan = plan
+    with pytest.raises(ValueError) as raised:
+        fetch(server, tmp_path / "vocab.txt")
+    printed = capsys.readouterr()
+    message = str(raised.value)
+    assert message.startswith(f"{tmp_path}/vocab.txt: {server.url}/vocab.txt: ")
+    assert message.isprintable() and len(message) <= 1000
+    assert (printed.out + printed.err).replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("my-bucket/vocab.txt", "unknown url type"),
+        ("htp://my-bucket/vocab.txt", "unknown url type: htp; check the base URL"),
+        ("http:///vocab.txt", "no host given; check the base URL"),
+        ("http://127.0.0.1:port/vocab.txt", "nonnumeric port"),
+        ("http://127.0.0.1/a b", "URL can't contain control characters"),
+        ("http://127.0.0.1/\u00e9", "ascii"),
+    ],
+)
+def test_a_url_that_is_none_is_said_at_once(tmp_path, url, message):
+    with pytest.raises(ValueError, match=message) as raised:
+        download.fetch(url, tmp_path / "vocab.txt", PUBLISHED, wait=pytest.fail)
+    assert str(raised.value).startswith(f"{tmp_path}/vocab.txt: {url}: ")
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", ".vocab.txt.partial"])
+def test_a_fifo_in_the_place_of_a_file_is_refused(server, tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    [problem] = download.fetch_group([PUBLISHED], server.url, tmp_path)
+    assert f"{tmp_path}/{name}: a FIFO; give a regular file" in problem
+    [problem] = download.fetch_group([PublishedFile(name)], None, tmp_path)
+    assert f"{tmp_path}/{name}: a FIFO; give a regular file" in problem
+
+
+def test_a_full_disk_names_file_and_url(server, small_disk):
+    disk = small_disk(64)
+    with pytest.raises(ValueError, match="No space left on device") as raised:
+        fetch(server, disk / "vocab.txt", PublishedFile("vocab.txt"))
+    assert str(raised.value).startswith(f"{disk}/vocab.txt: {server.url}/vocab.txt: ")
+
+
 def test_what_the_server_lacks_is_said_at_once(server, tmp_path):
     with pytest.raises(ValueError, match="404 Not Found; check the base URL"):
         download.fetch(f"{server.url}/absent", tmp_path / "absent", PUBLISHED, wait=pytest.fail)
@@ -171,58 +262,6 @@ def test_the_published_vocabulary_passes(repository, shared, tmp_path):
     (tmp_path / "vocab.txt").symlink_to(shared / "data" / "vocab.txt")
     vocabulary = [file for file in download.GROUPS["config"] if file.path == "vocab.txt"]
     assert download.fetch_group(vocabulary, None, tmp_path) == []
-
-
-def test_the_dump_is_uncompressed_and_checked(tmp_path, monkeypatch):
-    xml = PublishedFile(download.DUMP, len(CONTENT), MD5)
-    monkeypatch.setattr(download, "UNCOMPRESSED_DUMP", xml)
-    archive = tmp_path / f"{download.DUMP}.bz2"
-    whole = bz2.compress(CONTENT)
-    for content, message in [
-        (whole[:-20], "cut off; remove it"),
-        (bz2.compress(CONTENT[:-1]), "uncompressed its MD5 is"),
-        (b"no bz2", "Invalid data stream"),
-    ]:
-        archive.write_bytes(content)
-        with pytest.raises((ValueError, OSError), match=message):
-            download.uncompress_dump(tmp_path)
-        assert [path.name for path in tmp_path.iterdir()] == [archive.name]
-    archive.write_bytes(whole)
-    download.uncompress_dump(tmp_path)
-    assert (tmp_path / download.DUMP).read_bytes() == CONTENT
-    download.uncompress_dump(tmp_path)  # is there, is checked
-    (tmp_path / download.DUMP).write_bytes(CONTENT[1:])
-    with pytest.raises(ValueError, match="511,999 bytes, published are 512,000"):
-        download.uncompress_dump(tmp_path)
-
-
-def test_the_text_is_unpacked_wherever_it_lies_and_checked(tmp_path, monkeypatch):
-    texts = {"eval.txt": b"a\n", "eval.md5": b"0\n", "part-00000-of-00500": b"text\n"}
-    monkeypatch.setattr(download, "PUBLISHED_PARTS", {"part-00000-of-00500"})
-    digests = {n: (len(c), hashlib.md5(c).hexdigest()) for n, c in texts.items()}
-    monkeypatch.setattr(download, "PUBLISHED_TEXT", digests)
-    archive = tmp_path / "results_text.tar.gz"
-
-    def pack(entries):
-        with tarfile.open(archive, "w:gz") as file:
-            for name, content in entries.items():
-                member = tarfile.TarInfo(name)
-                member.size = len(content)
-                file.addfile(member, io.BytesIO(content))
-
-    pack({"../outside.txt": b"!"} | {f"results4/{name}": c for name, c in texts.items()})
-    download.unpack_text(archive, tmp_path / "results")
-    found = {path.name: path.read_bytes() for path in (tmp_path / "results").iterdir()}
-    assert found == texts
-    pack({"results4/eval.txt": b"other"})
-    with pytest.raises(ValueError, match=r"lacks 2 files, eval\.md5 is the first"):
-        download.unpack_text(archive, tmp_path / "lacking")
-    pack(texts | {"eval.txt": b"b\n"})
-    with pytest.raises(ValueError, match=r"eval\.txt: MD5"):
-        download.unpack_text(archive, tmp_path / "other")
-    archive.write_bytes(archive.read_bytes()[:40])
-    with pytest.raises(ValueError, match=r"damaged .*remove it and fetch it anew"):
-        download.unpack_text(archive, tmp_path / "damaged")
 
 
 def test_punkt_is_fetched_from_an_index_when_missing(server, tmp_path, monkeypatch):

@@ -7,9 +7,11 @@ import pytest
 import tensorflow as tf
 
 from mlperf_bert.data import input_pipeline, packing, records
-from mlperf_bert.data.input_pipeline import ExampleShape
+from mlperf_bert.data.input_pipeline import ExampleLimits, ExampleShape
 
-SHAPE = ExampleShape(max_seq_length=64, max_predictions_per_seq=10)
+SHAPE = ExampleLimits(
+    max_seq_length=64, max_predictions_per_seq=10, vocab_size=5000, type_vocab_size=2
+)
 
 
 def write_examples(path, lengths, shape: ExampleShape) -> list[dict]:

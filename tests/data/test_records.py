@@ -1,9 +1,12 @@
 """TFRecords and tf.Examples: damage is named, what is written is read back. CPU, seconds."""
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from mlperf_bert.data import records
+from mlperf_bert.data import records, validity
 
 RECORD_BYTES = 12 + 4
 
@@ -38,7 +41,11 @@ def test_round_trip(path):
         for name, values in example(seed).items():
             np.testing.assert_array_equal(decoded[name], values)
             assert decoded[name].dtype == values.dtype
-    assert records.find_corruption([path]) is None
+    frames = list(records.read_frames(path))
+    assert b"".join(frame.framed for frame in frames) == path.read_bytes()
+    assert [frame.index for frame in frames] == [0, 1, 2]
+    for frame in frames:
+        assert path.read_bytes()[frame.offset_bytes :].startswith(frame.framed)
 
 
 def test_damage_is_named_with_its_byte(path):
@@ -55,20 +62,78 @@ def test_damage_is_named_with_its_byte(path):
         (data[: second + 50], "the file ends within the data"),
     ):
         path.write_bytes(spoilt)
-        assert records.find_corruption([path]) == (str(path), second, reason)
-        with pytest.raises(ValueError, match=f"file: record at byte {second} is damaged"):
+        expected = rf"file: record 1 at byte {second} is damaged \({reason}\); copy or make"
+        with pytest.raises(records.BadRecord, match=expected):
             list(records.read_records(path))
 
 
+def limits(max_seq_length: int, max_predictions_per_seq: int) -> validity.ExampleLimits:
+    return validity.ExampleLimits(
+        max_seq_length=max_seq_length,
+        max_predictions_per_seq=max_predictions_per_seq,
+        vocab_size=2**20,
+        type_vocab_size=2**20,
+    )
+
+
 def test_other_lengths_name_feature_and_flag(path):
-    records.check_lengths(path, 8, 3)
-    with pytest.raises(ValueError, match=r"input_ids holds 8 values, but --max_seq_length=9"):
-        records.check_lengths(path, 9, 3)
-    with pytest.raises(ValueError, match=r"holds 3 values, but --max_predictions_per_seq=4"):
-        records.check_lengths(path, 8, 4)
+    with pytest.raises(ValueError, match=r"holds \d+ in input_mask"):
+        validity.check_first_record(path, limits(8, 3))  # the lengths are right
+    with pytest.raises(ValueError, match=r"holds 8 values in input_ids, but --max_seq_length=9"):
+        validity.check_first_record(path, limits(9, 3))
+    other = valid_file(path)
+    validity.check_first_record(other, limits(8, 3))
+    with pytest.raises(ValueError, match=r"holds 3 values .*, but --max_predictions_per_seq=4"):
+        validity.check_first_record(other, limits(8, 4))
     path.write_bytes(b"")
     with pytest.raises(ValueError, match="holds no examples"):
-        records.check_lengths(path, 8, 3)
+        validity.check_first_record(path, limits(8, 3))
+
+
+def valid_file(path):
+    ones = {name: np.ones_like(values) for name, values in example(0).items()}
+    path.write_bytes(records.frame(records.encode(ones)))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("input_ids", -1, r"cannot encode -1: integers must be in \[0, 2\*\*35\)"),
+        ("masked_lm_ids", 2**62, r"cannot encode 4611686018427387904: "),
+        ("next_sentence_labels", -(2**63), r"cannot encode -9223372036854775808: "),
+        ("masked_lm_positions", 2**35, r"cannot encode 34359738368: "),
+        ("input_mask", 0.5, "cannot encode input_mask: float64 values where integers belong"),
+    ],
+)
+def test_values_that_cannot_be_encoded(name, values, message):
+    good = example(1)
+    with pytest.raises(ValueError, match=message):
+        records.encode(good | {name: np.full(len(good[name]), values)})
+
+
+def test_the_greatest_value_fits_in_the_scratch_buffer():
+    great = {
+        name: np.full(length, 2**35 - 1, records.FEATURE_DTYPES[name])
+        for name, length in records.feature_lengths(8, 3).items()
+    }
+    decoded = records.decode(records.encode(great))
+    assert all((decoded[name] == great[name]).all() for name in great)
+    values = [great[name] for name in great]
+    batch = records.Batch(
+        np.stack(values[:3])[:, None], np.stack(values[3:5])[:, None], values[5][None], values[6]
+    )
+    assert len(records.encode_records(batch)) <= records.scratch_bytes(batch)
+    with pytest.raises(ValueError, match=r"scratch holds 100 bytes, \d+ are needed"):
+        records.encode_records(batch, np.empty(100, np.uint8))
+
+
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
+        for read in (records.count_records, lambda path: list(records.read_records(path))):
+            with pytest.raises(ValueError, match=f"{path}: not a regular file; give a TFRecord"):
+                read(path)
 
 
 def test_bytes_that_are_no_example():

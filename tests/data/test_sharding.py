@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from mlperf_bert.data import input_pipeline, records
-from mlperf_bert.data.input_pipeline import ExampleShape
+from mlperf_bert.data.input_pipeline import ExampleLimits
 
-SHAPE = ExampleShape(max_seq_length=4, max_predictions_per_seq=2)
+LIMITS = ExampleLimits(
+    max_seq_length=4, max_predictions_per_seq=2, vocab_size=60, type_vocab_size=2
+)
 NUM_EXAMPLES = 60
 
 
@@ -37,7 +39,7 @@ def parts(tmp_path_factory) -> list[str]:
 
 def stream(parts, num_examples: int, **given):
     """The first so many examples of a worker, in the order in which it reads them."""
-    dataset = input_pipeline.training_batches(parts, SHAPE, batch_size=1, **given)
+    dataset = input_pipeline.training_batches(parts, LIMITS, batch_size=1, **given)
     read = itertools.islice(dataset.as_numpy_iterator(), num_examples)
     return [int(batch["input_ids"][0, 0]) for batch in read]
 

@@ -267,10 +267,11 @@ def test_damaged_records_are_named(make, tmp_path, text):
     record.parent.mkdir()
     for path in (record, of_run):
         path.write_text(text)
-    with pytest.raises(ValueError, match=r"campaign/campaign.json: (not JSON|expected)"):
+    message = "json: (not JSON|expected).*; choose another --output_dir"
+    with pytest.raises(ValueError, match=f"campaign/campaign.{message}"):
         campaign.claim(make())
     (tmp_path / campaign.LOG_NAME).write_text("")
-    with pytest.raises(ValueError, match=r"/run.json: (not JSON|expected)"):
+    with pytest.raises(ValueError, match=f"/run.{message}"):
         campaign.finished_run(tmp_path)
 
 

@@ -105,9 +105,11 @@ def test_the_calls_sum_up_to_the_kernels_own_counter(traced_training):
 READ_EPOCHS = """
 import sys
 from mlperf_bert.data import input_pipeline
-shape = input_pipeline.ExampleShape(max_seq_length=64, max_predictions_per_seq=10)
+limits = input_pipeline.ExampleLimits(
+    max_seq_length=64, max_predictions_per_seq=10, vocab_size=64, type_vocab_size=2
+)
 for _ in range(3):
-    for batch in input_pipeline.evaluation_batches(sys.argv[1:], shape, batch_size=1000):
+    for batch in input_pipeline.evaluation_batches(sys.argv[1:], limits, batch_size=1000):
         pass
 """
 

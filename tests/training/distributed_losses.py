@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from mlperf_bert.checkpoints import initial
 from mlperf_bert.data import input_pipeline
-from mlperf_bert.data.input_pipeline import ExampleShape
+from mlperf_bert.data.input_pipeline import ExampleLimits, ExampleShape
 from mlperf_bert.model import losses, pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.optimization.aggregation import CLIP_NORM, GradientAggregationOptimizer
@@ -28,6 +28,12 @@ from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
 from mlperf_bert.training import cluster, strategy
 from mlperf_bert.training.evaluation import Evaluator
 from mlperf_bert.training.steps import Trainer
+
+
+def limits_of(task: dict) -> ExampleLimits:
+    """What the task's examples may hold."""
+    config = BertConfig.from_json_file(task["bert_config_file"])
+    return ExampleShape(**task["shape"]).for_model(config)
 
 
 def make_strategy(num_devices: int) -> tf.distribute.Strategy:
@@ -85,7 +91,7 @@ def batches_of(task: dict, trainer: Trainer):
     return trainer.batches(
         lambda context: input_pipeline.training_batches(
             [task["input_file"]],
-            ExampleShape(**task["shape"]),
+            limits_of(task),
             batch_size=context.get_per_replica_batch_size(trainer.batch_size),
             seed=None,
             num_workers=context.num_input_pipelines,
@@ -147,7 +153,7 @@ def drop_on_replicas(task: dict, precision: str, devices: tf.distribute.Strategy
     with devices.scope():
         model = pretrainer.build_pretrainer(config, seed=0, precision=precision)
     batches = input_pipeline.training_batches(
-        [task["input_file"]], ExampleShape(**task["shape"]), batch_size=4, seed=None
+        [task["input_file"]], limits_of(task), batch_size=4, seed=None
     )
     features = next(iter(batches))
 
@@ -166,7 +172,7 @@ def evaluate(task: dict, trainer: Trainer) -> list[float]:
     """Number of examples, accuracy and loss after training."""
     batches = input_pipeline.evaluation_batches(
         [task["eval_input_file"]],
-        ExampleShape(**task["shape"]),
+        limits_of(task),
         batch_size=task["eval_batch_size"],
     )
     found = Evaluator(model=trainer.model, strategy=trainer.strategy).evaluate(batches)

@@ -11,6 +11,7 @@ import numpy as np
 from mlperf_bert.checkpoints import initial, names
 from mlperf_bert.data import records
 from mlperf_bert.data.input_pipeline import ExampleShape
+from mlperf_bert.model.config import BertConfig
 
 CONFIG = {
     "attention_probs_dropout_prob": 0.0,
@@ -26,6 +27,7 @@ CONFIG = {
     "vocab_size": 40,
 }
 SHAPE = ExampleShape(max_seq_length=32, max_predictions_per_seq=6)
+LIMITS = SHAPE.for_model(BertConfig(**CONFIG))
 
 
 def write_task(

@@ -219,7 +219,7 @@ def test_bad_input_is_named_and_nothing_recorded(task, one_checkpoint, tmp_path)
     content = bytearray((task / "eval.tfrecord").read_bytes())
     content[len(content) // 2] ^= 1
     damaged.write_bytes(content)
-    with pytest.raises(OSError, match=r"eval\.tfrecord: damaged at byte \d+"):
+    with pytest.raises(ValueError, match=r"eval\.tfrecord: record \d+ at byte \d+ is damaged"):
         offline.evaluate_checkpoints(configuration(task, one_checkpoint, input_file=str(damaged)))
     data = one_checkpoint / "model.ckpt-30.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[:1000])

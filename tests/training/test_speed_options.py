@@ -62,7 +62,7 @@ def make_trainer(
 def batches_of(task, *, pack_sequences: bool = False) -> tf.data.Dataset:
     return input_pipeline.training_batches(
         [str(task / "train.tfrecord")],
-        generated_task.SHAPE,
+        generated_task.LIMITS,
         batch_size=BATCH_SIZE,
         seed=None,
         pack_sequences=pack_sequences,

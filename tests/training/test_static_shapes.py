@@ -58,7 +58,7 @@ def trainer(folder) -> Trainer:
 
 def batches(folder, batch_size=BATCH_SIZE) -> tf.data.Dataset:
     return input_pipeline.training_batches(
-        [str(folder / "train.tfrecord")], generated_task.SHAPE, batch_size=batch_size, seed=None
+        [str(folder / "train.tfrecord")], generated_task.LIMITS, batch_size=batch_size, seed=None
     )
 
 
@@ -75,7 +75,7 @@ def operations(function) -> list[tf.Operation]:
 
 def test_batches_have_static_shapes(folder):
     evaluation = input_pipeline.evaluation_batches(
-        [str(folder / "eval.tfrecord")], generated_task.SHAPE, batch_size=BATCH_SIZE
+        [str(folder / "eval.tfrecord")], generated_task.LIMITS, batch_size=BATCH_SIZE
     )
     for dataset in (batches(folder), evaluation):
         for spec in tf.nest.flatten(dataset.element_spec):

@@ -126,7 +126,7 @@ def batches_of(oracle: Oracle, name: str):
     """The training examples in file order."""
     dataset = input_pipeline.training_batches(
         [str(oracle.folder / "train.tfrecord")],
-        oracle.shape,
+        oracle.shape.for_model(oracle.config),
         batch_size=oracle.trajectories[name]["flags"]["train_batch_size"],
         seed=None,
     )
@@ -135,7 +135,9 @@ def batches_of(oracle: Oracle, name: str):
 
 def assert_evaluation_equals(oracle: Oracle, trainer: Trainer, expected: dict) -> None:
     batches = input_pipeline.evaluation_batches(
-        [str(oracle.folder / "eval.tfrecord")], oracle.shape, batch_size=oracle.eval_batch_size
+        [str(oracle.folder / "eval.tfrecord")],
+        oracle.shape.for_model(oracle.config),
+        batch_size=oracle.eval_batch_size,
     )
     found = Evaluator(model=trainer.model, strategy=trainer.strategy).evaluate(batches)
     for name, value in expected.items():

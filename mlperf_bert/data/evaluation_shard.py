@@ -1,0 +1,68 @@
+"""The evaluation shard: evenly spaced examples of one file, copied to another."""
+
+import os
+import shutil
+from pathlib import Path
+
+from mlperf_bert.data import records, validity
+from mlperf_bert.writing import written_beside
+
+# The vocabulary is unknown here; models take ids of 32 bits.
+_LARGEST_VOCABULARY = 2**31
+_NUM_SEGMENTS = 2
+
+
+def pick(
+    input_path: str | os.PathLike,
+    output_path: str | os.PathLike,
+    *,
+    num_examples_to_pick: int,
+    max_seq_length: int,
+    max_predictions_per_seq: int,
+) -> int:
+    """Copies evenly spaced records of one file to another, byte for byte; returns how many it had.
+
+    Record i of the output is record int(i * (N / num_examples_to_pick)) of N. The quirk: the
+    ratio is a float, rounded once, so this differs from i * N // num_examples_to_pick. Asking
+    for more examples than there are repeats some, as the reference does.
+
+    Raises:
+      ValueError: no examples, a damaged record, one that is no valid example of these lengths, or
+        more bytes than the disk has room for.
+    """
+    if num_examples_to_pick < 1:
+        raise ValueError(f"--num_examples_to_pick={num_examples_to_pick}: must be 1 or more")
+    allowed = validity.ExampleLimits(
+        max_seq_length=max_seq_length,
+        max_predictions_per_seq=max_predictions_per_seq,
+        vocab_size=_LARGEST_VOCABULARY,
+        type_vocab_size=_NUM_SEGMENTS,
+    )
+    num_examples = records.count_records(input_path)
+    if not num_examples:
+        raise ValueError(f"{os.fspath(input_path)}: holds no examples to pick from; make it again")
+    _require_room(input_path, output_path, num_examples_to_pick, num_examples)
+    ratio = num_examples / num_examples_to_pick
+    with written_beside(output_path) as file:
+        position = 0
+        for frame in records.read_frames(input_path):
+            if position == num_examples_to_pick:
+                break
+            if int(position * ratio) > frame.index:
+                continue
+            validity.require_valid_record(frame, allowed)
+            while position < num_examples_to_pick and int(position * ratio) == frame.index:
+                file.write(frame.framed)
+                position += 1
+    return num_examples
+
+
+def _require_room(input_path, output_path, num_examples_to_pick: int, num_examples: int) -> None:
+    """Before anything is written: a slip of the finger would fill the disk for hours."""
+    needed_bytes = Path(input_path).stat().st_size * num_examples_to_pick // num_examples
+    free_bytes = shutil.disk_usage(Path(output_path).absolute().parent).free
+    if needed_bytes > free_bytes:
+        raise ValueError(
+            f"--num_examples_to_pick={num_examples_to_pick}: they take about {needed_bytes:,} "
+            f"bytes, {free_bytes:,} are free beside {os.fspath(output_path)}; pick fewer"
+        )

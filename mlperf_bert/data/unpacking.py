@@ -1,0 +1,188 @@
+"""The published archives: unpacked, checked to their end, and what was unpacked recorded."""
+
+import bz2
+import contextlib
+import gzip
+import hashlib
+import json
+import sys
+import tarfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from mlperf_bert.data.download import (
+    DUMP,
+    UNCOMPRESSED_DUMP,
+    check,
+    chunks,
+    md5_of,
+    require_room,
+)
+from mlperf_bert.data.manifest import PUBLISHED_PARTS, PUBLISHED_TEXT, digest
+from mlperf_bert.progress import Progress, printable
+from mlperf_bert.reading import require_regular_file
+from mlperf_bert.writing import write_whole, written_beside
+
+TEXT_AT_MOST_BYTES = 100 << 20  # three times the largest that is published
+RECORD_NAME = "unpacked.json"
+
+
+def uncompress_dump(folder: Path) -> None:
+    """Writes the dump's XML beside the .bz2 and checks it.
+
+    Raises:
+      ValueError: damaged, or not the published XML.
+      OSError: it cannot be written.
+    """
+    source, target = folder / f"{DUMP}.bz2", folder / DUMP
+    if target.exists():
+        check(target, UNCOMPRESSED_DUMP)
+        return
+    require_room(target, UNCOMPRESSED_DUMP.size_bytes)
+    md5 = hashlib.md5()
+    total_bytes = require_regular_file(source).stat().st_size
+    with (
+        Progress(total=total_bytes, unit="B", description=f"uncompress {source.name}") as progress,
+        source.open("rb") as raw,
+        bz2.open(raw) as compressed,
+        written_beside(target) as output,
+    ):
+        position = 0
+        for chunk in _chunks_of_archive(source, compressed):
+            md5.update(chunk)
+            output.write(chunk)
+            progress.advance(raw.tell() - position)
+            position = raw.tell()
+            if output.tell() > UNCOMPRESSED_DUMP.size_bytes:
+                break
+        if md5.hexdigest() != UNCOMPRESSED_DUMP.md5:
+            raise ValueError(
+                f"{source}: uncompressed its MD5 is {md5.hexdigest()}, published is "
+                f"{UNCOMPRESSED_DUMP.md5}; fetch the dump anew"
+            )
+
+
+def unpack_text(archive: Path, folder: Path) -> None:
+    """Unpacks eval.txt, eval.md5 and the 500 parts, wherever they lie in the archive; checks them.
+
+    The archive is read to its end, the checksum there included, before any file takes its place.
+    `unpacked.json` beside the files records bytes and MD5 of them and of the archive. A later call
+    reads all files, and unpacks again unless they and the archive are those of the record.
+
+    Raises:
+      ValueError: damaged, a file is missing, or one is not as published.
+      OSError: it cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    record = folder / RECORD_NAME
+    source = {"bytes": require_regular_file(archive).stat().st_size, "md5": md5_of(archive)}
+    if not _is_unpacked(record, source):
+        with contextlib.ExitStack() as outputs:
+            found = _unpack(archive, folder, outputs)
+            _require_published_text(archive, found)
+        content = {"archive": {"name": archive.name, **source}, "files": found}
+        write_whole(record, json.dumps(content, indent=1) + "\n")
+    print(f"{folder}: {len(_wanted()):,} files, as {RECORD_NAME} records", flush=True)
+
+
+def _wanted() -> set[str]:
+    return PUBLISHED_PARTS | {"eval.txt", "eval.md5"}
+
+
+def _is_unpacked(record: Path, source: dict[str, object]) -> bool:
+    """Whether a folder holds what its record says, from this archive; a line says what differs."""
+    if not record.exists():
+        return False
+    try:
+        content = json.loads(require_regular_file(record).read_bytes())
+        of_archive = {key: content["archive"][key] for key in source}
+        found = {name: (file["bytes"], file["md5"]) for name, file in content["files"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        differing = f"{record} is damaged"
+    else:
+        if of_archive == source and found.keys() == _wanted():
+            differing = _difference(record.parent, found)
+        else:
+            differing = f"{record} is of another archive"
+    if differing:
+        print(f"{differing}; unpacking again", file=sys.stderr, flush=True)
+    return not differing
+
+
+def _difference(folder: Path, recorded: dict[str, tuple[int, str]]) -> str | None:
+    """The first file that is not as recorded, in words."""
+    with Progress(total=len(recorded), unit="files", description=f"check {folder}") as progress:
+        for name, (size_bytes, md5) in recorded.items():
+            path = folder / name
+            if not path.is_file():
+                return f"{path} is missing"
+            if path.stat().st_size != size_bytes or digest(path, "md5") != md5:
+                return f"{path} is not as recorded"
+            progress.advance(1)
+    return None
+
+
+def _unpack(
+    archive: Path, folder: Path, outputs: contextlib.ExitStack
+) -> dict[str, dict[str, object]]:
+    """Writes the texts beside their places, which they take when `outputs` closes; their facts."""
+    found = {}
+    with Progress(total=len(_wanted()), unit="files", description=archive.name) as progress:
+        for name, content in _texts(archive):
+            if name in found:
+                raise ValueError(f"{archive}: holds {name} twice; fetch it anew")
+            output = outputs.enter_context(written_beside(folder / name))
+            md5, size_bytes = hashlib.md5(), 0
+            for chunk in _chunks_of_archive(archive, content):
+                md5.update(chunk)
+                size_bytes += output.write(chunk)
+            found[name] = {"bytes": size_bytes, "md5": md5.hexdigest()}
+            progress.advance(1)
+    return found
+
+
+def _texts(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    """Name and content of each text; then the rest up to the checksum that ends the archive."""
+    with gzip.open(archive) as stream:
+        with _damage_told(archive), tarfile.open(fileobj=stream, mode="r|") as members:
+            for member in members:
+                name = PurePosixPath(member.name).name
+                if member.isfile() and name in _wanted():
+                    if member.size > TEXT_AT_MOST_BYTES:
+                        raise ValueError(f"{name} has {member.size:,} bytes")
+                    yield name, members.extractfile(member)
+        for _ in _chunks_of_archive(archive, stream):
+            pass
+
+
+def _chunks_of_archive(archive: Path, content: IO[bytes]) -> Iterator[bytes]:
+    with _damage_told(archive):
+        yield from chunks(content)
+
+
+@contextlib.contextmanager
+def _damage_told(archive: Path) -> Iterator[None]:
+    """Names the archive when what comes out of it makes no sense."""
+    try:
+        yield
+    except EOFError as error:
+        raise ValueError(f"{archive}: damaged or cut off; remove it and fetch it anew") from error
+    except (ValueError, tarfile.TarError, zlib.error, RecursionError, OSError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise
+        raise ValueError(
+            printable(f"{archive}: damaged ({error}); remove it and fetch it anew")
+        ) from error
+
+
+def _require_published_text(archive: Path, found: dict[str, dict[str, object]]) -> None:
+    if missing := sorted(_wanted() - found.keys()):
+        raise ValueError(f"{archive}: lacks {len(missing)} files, {missing[0]} is the first")
+    for name, (size_bytes, md5) in PUBLISHED_TEXT.items():
+        if found[name] != {"bytes": size_bytes, "md5": md5}:
+            raise ValueError(
+                f"{archive}: {name}: MD5 {found[name]['md5']} of {found[name]['bytes']:,} bytes, "
+                f"published is {md5} of {size_bytes:,}; fetch it anew"
+            )

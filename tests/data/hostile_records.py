@@ -1,0 +1,186 @@
+"""Small TFRecords that can be spoilt at every layer, and what reads TFRecords, driven to the end.
+
+A record is here: feature name -> serialized Feature, so that each layer can be replaced alone.
+"""
+
+import itertools
+import traceback
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+
+from mlperf_bert.data import evaluation_shard, input_pipeline, packing, records, validity
+from mlperf_bert.data.validity import ExampleLimits
+
+LIMITS = ExampleLimits(
+    max_seq_length=8, max_predictions_per_seq=3, vocab_size=60, type_vocab_size=2
+)
+NUM_RECORDS = 12
+BATCH_SIZE = 4
+
+
+def valid_example(random: np.random.Generator) -> dict[str, np.ndarray]:
+    """Real tokens and predictions first, padding behind them."""
+    length, count = random.integers(3, 9), random.integers(1, 3)
+    real, predicted = np.arange(8) < length, np.arange(3) < count
+    positions = np.sort(random.choice(np.arange(1, length), count, replace=False))
+    return {
+        "input_ids": random.integers(0, 60, 8) * real,
+        "input_mask": real.astype(np.int64),
+        "segment_ids": (real & (np.arange(8) > 2)).astype(np.int64),
+        "masked_lm_positions": np.pad(positions, (0, 3 - count)),
+        "masked_lm_ids": random.integers(0, 60, 3) * predicted,
+        "masked_lm_weights": predicted.astype(np.float32),
+        "next_sentence_labels": random.integers(0, 2, 1),
+    }
+
+
+def valid_examples() -> list[dict[str, np.ndarray]]:
+    """The same ones every time."""
+    random = np.random.default_rng(3)
+    return [valid_example(random) for _ in range(NUM_RECORDS)]
+
+
+# --- Protobuf by hand ----------------------------------------------------------------------
+
+
+def varint(value: int) -> bytes:
+    """Base 128, lowest first; negative numbers as 64 bits."""
+    value &= 2**64 - 1
+    groups = []
+    while value > 127:
+        groups.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*groups, value])
+
+
+def field(number: int, data: bytes) -> bytes:
+    """A length-delimited field."""
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def integers(values) -> bytes:
+    """A Feature."""
+    packed = b"".join(varint(int(value)) for value in values)
+    return field(3, field(1, packed))
+
+
+def floats(values) -> bytes:
+    """A Feature."""
+    return field(2, field(1, np.asarray(values, "<f4").tobytes()))
+
+
+def entry(name: str, feature: bytes) -> bytes:
+    """One entry of the map of features."""
+    return field(1, field(1, name.encode()) + field(2, feature))
+
+
+def features_of(example: dict) -> dict[str, bytes]:
+    """Feature name -> serialized Feature."""
+    made = {name: integers(values) for name, values in example.items()}
+    return made | {"masked_lm_weights": floats(example["masked_lm_weights"])}
+
+
+def serialize(features: dict[str, bytes]) -> bytes:
+    """A tf.Example."""
+    return field(1, b"".join(entry(name, feature) for name, feature in features.items()))
+
+
+# --- Readers -------------------------------------------------------------------------------
+
+
+def assert_in_range(features: dict[str, tf.Tensor]) -> None:
+    for name, greatest in LIMITS.greatest_values().items():
+        values = features[name].numpy()
+        assert (values >= 0).all() and (values <= greatest).all(), name
+
+
+def assert_read_alike(record: bytes) -> None:
+    """TensorFlow reads the values that were checked."""
+    lengths = LIMITS.lengths().items()
+    found = tf.io.parse_single_example(
+        record,
+        {
+            name: tf.io.FixedLenFeature([length], tf.as_dtype(records.FEATURE_DTYPES[name]))
+            for name, length in lengths
+        },
+    )
+    ours = records.decode(record)
+    for name, value in found.items():
+        np.testing.assert_array_equal(value, ours[name])
+
+
+def forget_frames(error: BaseException | None) -> None:
+    """Lets go of what a traceback holds: an iterator would read the file on while it changes."""
+    while error:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
+
+
+class Readers:
+    """All that reads TFRecords, on one path: what a dataset is made of is traced only once."""
+
+    def __init__(self, folder: Path, *, on_batch=assert_in_range):
+        """`on_batch` gets every unpacked batch of features."""
+        self._on_batch = on_batch
+        self.path, self.picked = folder / "part", folder / "picked"
+        read = {"batch_size": BATCH_SIZE, "seed": 1}
+        files = [str(self.path)]
+        self._unpacked = input_pipeline.training_batches(files, LIMITS, **read)
+        with mock.patch.object(packing, "_MIN_WINDOW_EXAMPLES", 32):  # else a second each
+            self._packed = input_pipeline.training_batches(
+                files, LIMITS, **read, pack_sequences=True
+            )
+        self._evaluation = input_pipeline.evaluation_batches(files, LIMITS, batch_size=5)
+
+    def refusal(self, reader: str) -> str | None:
+        """What a reader says of the file, None if it takes it; other errors are no answer."""
+        try:
+            getattr(self, reader)()
+        except (ValueError, OSError) as error:
+            forget_frames(error)
+            return str(error)
+        return None
+
+    def pick(self) -> None:
+        """Every second record, and that they are copies."""
+        count = max(1, records.count_records(self.path) // 2)
+        evaluation_shard.pick(
+            self.path,
+            self.picked,
+            num_examples_to_pick=count,
+            max_seq_length=LIMITS.max_seq_length,
+            max_predictions_per_seq=LIMITS.max_predictions_per_seq,
+        )
+        given = [frame.framed for frame in records.read_frames(self.path)]
+        copies = [frame.framed for frame in records.read_frames(self.picked)]
+        assert copies == [given[int(i * (len(given) / count))] for i in range(count)]
+        for record in records.read_records(self.picked):
+            assert_read_alike(record)
+
+    def train(self) -> None:
+        """An epoch and more."""
+        self._draw(self._unpacked)
+
+    def train_packed(self) -> None:
+        """A window and more."""
+        self._draw(self._packed, packed=[str(self.path)])
+
+    def evaluate(self) -> None:
+        """All examples, filled up."""
+        self._draw(self._evaluation)
+
+    def _draw(self, dataset: tf.data.Dataset, **given) -> None:
+        files = input_pipeline.expand_input(str(self.path), flag="input_file")
+        validity.check_first_record(files[0], LIMITS)
+        with input_pipeline.bad_input_named(files, LIMITS, **given):
+            for features in itertools.islice(dataset, NUM_RECORDS):
+                if isinstance(features, tuple):
+                    features, _ = features
+                if "block_ids" not in features:
+                    self._on_batch(features)
+
+
+READERS = ("pick", "train", "train_packed", "evaluate")

@@ -1,0 +1,246 @@
+"""What is wrong with a record, anywhere in a file, is one line; nothing of it is used. CPU."""
+
+import re
+import struct
+
+import numpy as np
+import pytest
+
+from mlperf_bert.data import records, validity
+from tests.data.hostile_records import (
+    LIMITS,
+    NUM_RECORDS,
+    READERS,
+    Readers,
+    entry,
+    features_of,
+    field,
+    floats,
+    integers,
+    serialize,
+    valid_examples,
+    varint,
+)
+
+
+@pytest.fixture(scope="module")
+def readers(tmp_path_factory) -> Readers:
+    return Readers(tmp_path_factory.mktemp("readers"))
+
+
+def changed(**features) -> bytes:
+    """The second-last example with other Features; None: without it."""
+    kept = features_of(valid_examples()[-2]) | features
+    return serialize({name: feature for name, feature in kept.items() if feature is not None})
+
+
+def ints(name: str, value: int, at: int = 0) -> bytes:
+    """The second-last example with one other value."""
+    values = valid_examples()[-2][name]
+    return changed(**{name: integers([*values[:at], value, *values[at + 1 :]])})
+
+
+def weight(value: float) -> bytes:
+    """The second-last example with another first weight."""
+    return changed(masked_lm_weights=floats([value, 0, 0]))
+
+
+def packed(data: bytes) -> bytes:
+    """The second-last example with other bytes for the eight integers of input_ids."""
+    return changed(input_ids=field(3, field(1, data)))
+
+
+UNPACKED = {"train", "evaluate"}
+TRAINING = {"train", "train_packed", "evaluate"}
+MAKE = "make the file again with create_pretraining_data.py"
+OTHER_MODEL = "give the --bert_config_file that belongs to these data, or make the file again"
+
+# What stands in the record, what is said of it, and who refuses it if not all do.
+BAD_RECORDS = {
+    **{
+        f"{name} of {value}": (
+            ints(name, value, at),
+            f"holds {value} in {name}, at {at}; allowed is 0 to {greatest}: {remedy}",
+        )
+        for name, at, greatest, remedy in (
+            ("input_ids", 5, r"\d+", OTHER_MODEL),
+            ("input_mask", 1, 1, MAKE),
+            ("segment_ids", 7, 1, OTHER_MODEL),
+            ("masked_lm_positions", 2, 7, MAKE),
+            ("masked_lm_ids", 0, r"\d+", OTHER_MODEL),
+            ("next_sentence_labels", 0, 1, MAKE),
+        )
+        for value in (-1, -5, 2**32 + 5, 2**62, 2**63 - 1, -(2**63))
+    },
+    "a position behind the sequence": (
+        ints("masked_lm_positions", 8),
+        "holds 8 in masked_lm_positions, at 0; allowed is 0 to 7: ",
+    ),
+    "an id behind the vocabulary": (
+        ints("input_ids", 60),
+        f"holds 60 in input_ids, at 0; allowed is 0 to 59: {OTHER_MODEL}",
+        TRAINING,
+    ),
+    "a label behind the vocabulary": (
+        ints("masked_lm_ids", 60, 2),
+        "holds 60 in masked_lm_ids, at 2; allowed is 0 to 59: ",
+        TRAINING,
+    ),
+    "a third segment": (ints("segment_ids", 2), "holds 2 in segment_ids, at 0; allowed is 0 to 1"),
+    "a mask of 2": (ints("input_mask", 2), "holds 2 in input_mask, at 0; allowed is 0 to 1: "),
+    "a third label": (ints("next_sentence_labels", 2), "holds 2 in next_sentence_labels, at 0; "),
+    **{
+        f"a weight of {value}": (
+            weight(value),
+            f"holds {re.escape(str(np.float32(value)))} in masked_lm_weights, at 0; "
+            f"allowed is 0 to 1.0: {MAKE}",
+        )
+        for value in (float("nan"), float("inf"), -float("inf"), -1, 1e30, 1.0000001, -1e-40)
+    },
+    **{
+        f"no {name}": (changed(**{name: None}), f"lacks the features {name}; {MAKE}")
+        for name in records.FEATURE_DTYPES
+    },
+    "no features": (b"", r"is not a tf.Example of integers and floats: fields \[\] where \[1\]"),
+    "a token less": (
+        changed(input_ids=integers(range(7))),
+        "holds 7 values in input_ids, but --max_seq_length=8 was given; pass --max_seq_length=7",
+    ),
+    "a prediction more": (
+        changed(masked_lm_weights=floats([0] * 4)),
+        "holds 4 values in masked_lm_weights, but --max_predictions_per_seq=3 was given; pass ",
+    ),
+    "two labels": (
+        changed(next_sentence_labels=integers([0, 1])),
+        f"holds 2 values in next_sentence_labels, but 1 is expected; {MAKE}",
+    ),
+    "an empty list": (changed(segment_ids=field(3, b"")), "holds 0 values in segment_ids, but "),
+    "floats for integers": (
+        changed(input_ids=floats(range(8))),
+        f"holds floats in input_ids, where integers belong; {MAKE}",
+    ),
+    "integers for floats": (
+        changed(masked_lm_weights=integers([1, 0, 0])),
+        f"holds integers in masked_lm_weights, where floats belong; {MAKE}",
+    ),
+    "bytes for integers": (
+        changed(input_ids=field(1, field(1, b"12345678"))),
+        r": a feature that is not one list of integers or floats; ",
+    ),
+    "garbage": (bytes(range(200, 256)), r"is not a tf.Example of integers and floats: "),
+    "a number of eleven bytes": (packed(b"\xff" * 10 + b"\1" + bytes(7)), "more than 64 bits; "),
+    "a number of 70 bits": (packed(b"\xff" * 9 + b"\x7f" + bytes(7)), "64 bits; "),
+    "a number without end": (packed(bytes(7) + b"\x80"), "a number without end; "),
+    "a field that is too long": (
+        field(1, entry("input_ids", b""))[:-1] + b"\x7f",
+        "a field ends beyond its message; ",
+    ),
+    "a tag without end": (b"\xff" * 12, "a number without end; "),
+    "a length near 2**64": (b"\x0a" + varint(2**64 - 1), "a field ends beyond its message; "),
+    # TensorFlow takes the last, others the first: only what all read alike is copied.
+    "a feature twice": (
+        field(
+            1,
+            b"".join(entry(n, f) for n, f in features_of(valid_examples()[-2]).items())
+            + entry("input_ids", integers(range(8))),
+        ),
+        "a feature comes twice; ",
+        {"pick"},
+    ),
+    "numbers that are not packed": (
+        changed(input_ids=field(3, b"".join(b"\x08" + varint(value) for value in range(8)))),
+        "wire type 0 where only 2 belongs; ",
+        {"pick"},
+    ),
+    # What packing builds on.
+    "a hole in the mask": (
+        ints("input_mask", 0, 1),
+        "has a 0 in input_mask before something else; packing needs what is real first: leave out "
+        "--pack_sequences, or make the file again",
+        {"train_packed"},
+    ),
+    "a hole in the predictions": (
+        changed(masked_lm_weights=floats([0, 1, 0])),
+        "has a 0 in masked_lm_weights before something else; ",
+        {"train_packed"},
+    ),
+    "no token": (
+        changed(input_mask=integers([0] * 8), masked_lm_weights=floats([0] * 3)),
+        "has no token, input_mask is 0; packing needs one: ",
+        {"train_packed"},
+    ),
+    "a prediction of padding": (
+        changed(
+            input_mask=integers([1] * 4 + [0] * 4),
+            masked_lm_positions=integers([5, 0, 0]),
+        ),
+        "holds 5 in masked_lm_positions, but has only 4 tokens; packing needs ",
+        {"train_packed"},
+    ),
+}
+
+
+def write(readers: Readers, *framed: bytes) -> list[bytes]:
+    readers.path.write_bytes(b"".join(framed))
+    return [*framed]
+
+
+def framed_examples() -> list[bytes]:
+    return [records.frame(serialize(features_of(example))) for example in valid_examples()]
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_valid_records_are_read(readers, reader):
+    write(readers, *framed_examples())
+    assert readers.refusal(reader) is None
+
+
+@pytest.mark.parametrize("case", BAD_RECORDS)
+def test_a_bad_record_is_named_with_feature_value_and_remedy(readers, case):
+    record, said, *refusing = BAD_RECORDS[case]
+    framed = framed_examples()
+    place = sum(map(len, framed[:-2]))
+    framed[-2] = records.frame(record)
+    write(readers, *framed)
+    for reader in READERS:
+        if reader not in (refusing[0] if refusing else READERS):
+            assert readers.refusal(reader) is None
+            continue
+        readers.picked.write_bytes(b"as it was")
+        [line] = readers.refusal(reader).splitlines()
+        where = rf"{readers.path}: record {NUM_RECORDS - 2} at byte {place} "
+        assert re.match(where, line) and re.search(said, line), (reader, line)
+        assert readers.picked.read_bytes() == b"as it was"
+        assert {path.name for path in readers.path.parent.iterdir()} == {"part", "picked"}
+
+
+LENGTHS = [2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**64 - 4, 2**40, 10**6]
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("place", [0, NUM_RECORDS - 1])
+def test_a_length_beyond_the_file_is_damage(readers, length, place):
+    """TensorFlow's own reader ends the process by a signal at some of these."""
+    header = struct.pack("<Q", length)
+    framed = framed_examples()
+    framed[place] = header + struct.pack("<I", records.masked_crc32c(header)) + b"abc"
+    write(readers, *framed)
+    damage = rf"part: record {place} at byte \d+ is damaged \(the file ends within the data\); copy"
+    for reader in READERS:
+        assert re.search(damage, readers.refusal(reader))
+    with pytest.raises(records.BadRecord, match=damage):
+        records.count_records(readers.path)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_files_that_hold_nothing(readers, reader):
+    write(readers)
+    assert re.search(r"holds no examples|is empty; make it anew", readers.refusal(reader))
+
+
+def test_the_first_record_is_looked_at_before_all_else(readers):
+    framed = framed_examples()
+    framed[0] = records.frame(ints("input_ids", 77))
+    write(readers, *framed)
+    with pytest.raises(records.BadRecord, match="record 0 at byte 0 holds 77 in input_ids"):
+        validity.check_first_record(readers.path, LIMITS)

@@ -1,0 +1,90 @@
+"""Picking copies records byte for byte, evenly spaced, or writes nothing. Plain Python, seconds."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from mlperf_bert.data import evaluation_shard, records
+from tests.data.hostile_records import features_of, serialize, valid_examples
+
+LENGTHS = {"max_seq_length": 8, "max_predictions_per_seq": 3}
+
+
+@pytest.fixture
+def stored(tmp_path):
+    framed = [records.frame(serialize(features_of(example))) for example in valid_examples()]
+    (tmp_path / "stored").write_bytes(b"".join(framed))
+    return tmp_path / "stored"
+
+
+@pytest.mark.parametrize("count", [1, 5, 7, 12, 13, 40])
+def test_copies_are_evenly_spaced(stored, tmp_path, count):
+    found = evaluation_shard.pick(
+        stored, tmp_path / "picked", num_examples_to_pick=count, **LENGTHS
+    )
+    given = [frame.framed for frame in records.read_frames(stored)]
+    assert found == len(given) == 12
+    expected = b"".join(given[int(i * (12 / count))] for i in range(count))
+    assert (tmp_path / "picked").read_bytes() == expected
+
+
+def test_features_in_another_order_are_copied_as_they_stand(tmp_path):
+    features = dict(reversed(features_of(valid_examples()[0]).items()))
+    framed = records.frame(serialize(features))
+    (tmp_path / "stored").write_bytes(framed)
+    evaluation_shard.pick(
+        tmp_path / "stored", tmp_path / "picked", num_examples_to_pick=1, **LENGTHS
+    )
+    assert (tmp_path / "picked").read_bytes() == framed
+
+
+def flags_of(stored, **changed) -> dict:
+    picked = stored.parent / "picked"
+    given = {"input_tfrecord": stored, "output_tfrecord": picked, "num_examples_to_pick": 5}
+    return given | LENGTHS | changed
+
+
+def pipe(stored) -> dict:
+    os.mkfifo(stored.parent / "pipe")
+    return {"input_tfrecord": stored.parent / "pipe"}
+
+
+BAD_REQUESTS = {
+    "far too many": (
+        lambda stored: {"num_examples_to_pick": 99999999999999},
+        r"--num_examples_to_pick=99999999999999: they take about [\d,]+ bytes, [\d,]+ are free",
+    ),
+    "beyond a float": (
+        lambda stored: {"num_examples_to_pick": 10**400},
+        r"--num_examples_to_pick=10+: they take about ",
+    ),
+    "none": (lambda stored: {"num_examples_to_pick": 0}, "=0: must be 1 or more"),
+    "less than none": (lambda stored: {"num_examples_to_pick": -5}, "=-5: must be 1 or more"),
+    "a negative length": (
+        lambda stored: {"max_seq_length": -1},
+        r"stored: record 0 at byte 0 holds 8 values in input_ids, but --max_seq_length=-1",
+    ),
+    "a pipe": (pipe, "pipe: not a regular file; give a TFRecord file"),
+    "no file": (lambda stored: {"input_tfrecord": stored.parent / "none"}, "No such file.*none"),
+    "no folder": (
+        lambda stored: {"output_tfrecord": stored.parent / "none" / "picked"},
+        "No such file.*none",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_REQUESTS)
+def test_a_bad_request_is_one_line_at_once_and_writes_nothing(repository, stored, case):
+    change, message = BAD_REQUESTS[case]
+    flags = flags_of(stored, **change(stored))
+    before = set(stored.parent.iterdir())
+    command = [sys.executable, "pick_eval_samples.py", *(f"--{k}={v}" for k, v in flags.items())]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=repository, timeout=60)
+    assert done.returncode == 1
+    [line] = done.stderr.strip().splitlines()
+    assert line.startswith("pick_eval_samples.py: ")
+    assert re.search(message, line), line
+    assert set(stored.parent.iterdir()) == before
