@@ -22,7 +22,10 @@ class DirectoryLock:
         """Names the directory; touches nothing."""
         self._directory = directory
         self._path = directory / file_name
-        self._lock = FileLock(self._path, blocking=False, fallback_to_soft=False)
+        # Not of one thread: the one that watches the other processes may have to let go.
+        self._lock = FileLock(
+            self._path, blocking=False, fallback_to_soft=False, thread_local=False
+        )
         self._made: list[Path] = []
 
     def acquire(self) -> bool:

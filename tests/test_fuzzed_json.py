@@ -25,7 +25,7 @@ from tests.mlperf.example_log import write_log
 from tracing import mllog, recording, tables, to_dlio
 from tracing.clocks import Alignment, ClockPair
 
-CASES, SLOW_CASES = 60, 1000
+CASES, SLOW_CASES = 100, 1000
 LONGEST_LINE = 5000
 MARK = b":::MLLOG "
 LOG = object()  # the log of a run

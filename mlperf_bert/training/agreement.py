@@ -102,11 +102,19 @@ def agree(config: RunConfig, *, on_loss: Callable[[], None]) -> Team:
         others, decision = peers.meet(
             cluster, _told(config), lambda: _decide(config, output), folder=output.path
         )
-        others.watch(on_loss=on_loss)
+        others.watch(on_loss=lambda: _let_go(on_loss, output))
         return Team(is_chief=cluster.is_chief, output=output, others=others, **decision)
     except BaseException:
         output.release()
         raise
+
+
+def _let_go(on_loss: Callable[[], None], output: OutputDirectory) -> None:
+    """This process ends without returning: nothing else would release the directory."""
+    try:
+        on_loss()
+    finally:
+        output.release()
 
 
 def _decide(config: RunConfig, output: OutputDirectory) -> dict:

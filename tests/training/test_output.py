@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -128,3 +129,13 @@ def test_the_record_of_a_run(tmp_path):
     directory(tmp_path).record(status="aborted", seed=3)
     found = read_record(Path(tmp_path))
     assert (found.status, found.seed, found.parameters) == ("aborted", 3, PARAMETERS)
+
+
+def test_another_thread_may_let_go(tmp_path):
+    """The one that watches the other processes of a run."""
+    output = OutputDirectory(str(tmp_path / "out"), {})
+    output.claim()
+    thread = threading.Thread(target=output.release)
+    thread.start()
+    thread.join()
+    assert not (tmp_path / "out").exists()

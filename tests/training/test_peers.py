@@ -192,7 +192,7 @@ def test_strangers_that_say_nothing_or_little_hold_up_nobody():
     dripping.start()
     began = time.monotonic()
     assert meet_all([{}] * 3, before_the_others=come) == [{"seed": 7}] * 3
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 9  # a stranger is waited for ten
     stop.set()
     dripping.join()
     for connection in connections:
