@@ -229,7 +229,7 @@ def main():
             evaluate_checkpoints(_offline_config())
             print(write_result(FLAGS.output_dir, target_accuracy=FLAGS.target_accuracy))
         else:
-            raise ValueError("nothing to do: give --do_train, --do_eval or both")
+            raise ValueError("nothing to do: give --do_train or --do_eval")
 
 
 @contextlib.contextmanager

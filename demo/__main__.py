@@ -148,7 +148,7 @@ def training_steps(folder: Path, seed: int, lengths: Lengths = LENGTHS) -> list[
     return [
         Step(
             "train with LAMB until masked-LM accuracy 0.720 on the held-out articles",
-            "python run_pretraining.py --do_train --do_eval "
+            "python run_pretraining.py --do_train "
             f"--bert_config_file={to}/checkpoint/bert_config.json "
             f"--init_checkpoint={to}/checkpoint/model.ckpt-0 "
             f"--input_file={to}/train/'*.tfrecord' --eval_input_file={to}/eval.tfrecord "

@@ -53,7 +53,6 @@ def run_flags(folder: Path) -> list[str]:
     """Return the flags of run_pretraining.py for one run of the task."""
     return [
         "--do_train",
-        "--do_eval",
         *_model_flags(folder),
         f"--init_checkpoint={folder / _CHECKPOINT}",
         f"--learning_rate={LEARNING_RATE}",

@@ -23,9 +23,10 @@ from demo.__main__ import (
     training_steps,
     verdict_steps,
 )
-from mlperf_bert.checkpoints.initial import load_initial_weights, read_weights, write_name_based
+from mlperf_bert.checkpoints.initial import load_initial_weights, write_name_based
 from mlperf_bert.mlperf.compliance import check_log
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
+from tests.checkpoints.stored_weights import read_weights
 
 
 def sentences(text):

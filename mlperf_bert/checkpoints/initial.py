@@ -10,7 +10,6 @@ from mlperf_bert.checkpoints.writing import write_name_based
 __all__ = [
     "load_initial_weights",
     "load_weights",
-    "read_weights",
     "weights_by_tf1_name",
     "write_name_based",
 ]
@@ -86,17 +85,6 @@ def refuse_output_of_a_run(stored: StoredCheckpoint) -> None:
             "--output_dir; to start anew from these weights, convert the checkpoint with "
             "tf2_encoder_checkpoint_converter.py into another directory first"
         )
-
-
-def read_weights(prefix: str) -> dict[str, np.ndarray]:
-    """The weights of a TF1 name-based checkpoint, without optimizer slots, by TF1 name.
-
-    Raises:
-      ValueError: no checkpoint has this prefix, or its data file is damaged.
-    """
-    stored = StoredCheckpoint(prefix)
-    wanted = [name for name in stored.weight_names if name.startswith(("bert/", "cls/"))]
-    return {name: stored.tensor(name) for name in wanted}
 
 
 def weights_by_tf1_name(

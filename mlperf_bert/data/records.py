@@ -12,7 +12,6 @@ Source: tensorflow/core/lib/io/record_writer.h, tensorflow/core/example/example.
 """
 
 import contextlib
-import hashlib
 import os
 import stat
 import struct
@@ -467,17 +466,3 @@ def count_records(path: str | os.PathLike) -> int:
     """
     with _opened(path) as file:
         return sum(1 for _ in _places(file, path))
-
-
-def content_digest(path: str | os.PathLike) -> str:
-    """Returns the SHA-256 of the content, whatever the order of the features in the file.
-
-    Over the examples in file order, over the feature names in sorted order: the name, then the
-    values as little-endian int64 (float32 for the weights).
-    """
-    digest = hashlib.sha256()
-    for record in read_records(path):
-        for name, values in sorted(decode(record).items()):
-            digest.update(name.encode())
-            digest.update(values.tobytes())
-    return digest.hexdigest()

@@ -58,11 +58,6 @@ def check_log(path: str | Path, ruleset: str) -> Verdict:
     return Verdict(path, ruleset, passed, messages)
 
 
-def check_rulesets(path: str | Path, rulesets: Sequence[str] = RULESETS) -> list[Verdict]:
-    """Return the verdict of every ruleset on a log, in the order given."""
-    return [check_log(path, ruleset) for ruleset in rulesets]
-
-
 def _findings(report: str) -> tuple[str, ...]:
     """Return the first lines of the findings in the checker's output, which are dashed apart."""
     findings: list[str] = []

@@ -28,7 +28,6 @@ MASKED_LM_PROB = 0.15
 
 NUM_RUNS_PER_RESULT = 10
 """A result is the mean of ten runs without the fastest and the slowest."""
-MAX_INIT_MINUTES_CLOSED = 30
 
 RULESETS = ("1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0", "4.1.0", "5.0.0")
 """Every ruleset from 1.0.0 on that accepts BERT: 5.1.0 still carries BERT's keys but no longer

@@ -4,8 +4,6 @@ import dataclasses
 
 import tensorflow as tf
 
-JIT_COMPILE = ("auto", "true", "false")
-
 
 @dataclasses.dataclass(frozen=True)
 class Compilation:

@@ -1,7 +1,5 @@
 """Evaluation over a whole shard: every example counts exactly once."""
 
-from collections.abc import Callable
-
 import tensorflow as tf
 
 from mlperf_bert.model import metrics, pretrainer
@@ -26,19 +24,14 @@ class Evaluator(tf.Module):
         token_logits, sentence_logits = pretrainer.forward(self.model, features, training=False)
         return metrics.batch_totals(token_logits, sentence_logits, features, example_weights)
 
-    def evaluate(
-        self, dataset: tf.data.Dataset, *, on_batch: Callable[[], None] = lambda: None
-    ) -> metrics.Evaluation:
-        """Runs over `input_pipeline.evaluation_batches`; `on_batch` is called after each."""
+    def evaluate(self, dataset: tf.data.Dataset) -> metrics.Evaluation:
+        """Runs over `input_pipeline.evaluation_batches`."""
         shared = dataset
         if not one_cpu(self.strategy):
             shared = self.strategy.distribute_datasets_from_function(
                 lambda context: _share(dataset, context)
             )
-        totals = []
-        for features, example_weights in shared:
-            totals.append(self.evaluate_batch(features, example_weights))
-            on_batch()
+        totals = [self.evaluate_batch(*batch) for batch in shared]
         return metrics.Evaluation.from_totals([total.numpy().tolist() for total in totals])
 
     def warm_up(self, features: dict[str, tf.Tensor], example_weights: tf.Tensor) -> None:

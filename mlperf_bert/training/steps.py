@@ -15,7 +15,6 @@ from mlperf_bert.training.strategy import one_cpu
 
 LOSSES = ("loss", "masked_lm_loss", "next_sentence_loss")
 FIGURES = (*LOSSES, "num_real_tokens", "num_rows")
-NORMALIZATIONS = ("global", "replica_sum", "replica_mean")
 
 
 class Trainer(tf.Module):

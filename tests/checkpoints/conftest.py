@@ -8,6 +8,7 @@ import pytest
 
 from mlperf_bert.checkpoints import initial
 from mlperf_bert.model.config import BertConfig
+from tests.checkpoints.stored_weights import read_weights
 from tests.training import generated_task
 
 
@@ -25,14 +26,14 @@ class Start:
     @property
     def weights(self) -> dict[str, np.ndarray]:
         """By TF1 name."""
-        return initial.read_weights(self.checkpoint)
+        return read_weights(self.checkpoint)
 
 
 @pytest.fixture(scope="session")
 def generated(tmp_path_factory) -> Start:
     folder = tmp_path_factory.mktemp("checkpoints") / "task"
     generated_task.write_task(folder, num_examples=1, num_eval_examples=1)
-    weights = initial.read_weights(str(folder / "init" / "model.ckpt-0"))
+    weights = read_weights(str(folder / "init" / "model.ckpt-0"))
     random = np.random.RandomState(28252)
     slots = {
         f"{name}/{slot}": random.standard_normal(weights[name].shape).astype(np.float32)

@@ -25,6 +25,7 @@ from mlperf_bert.optimization.optimizers import ADAMW, OptimizerConfig, create_o
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
 from mlperf_bert.training.evaluation import Evaluator
 from mlperf_bert.training.steps import Trainer
+from tests.checkpoints.stored_weights import read_weights
 from tests.training import generated_task
 
 CASES = ["g1_lamb", "g2_lamb_rcp8192", "g3_lamb_accum4", "g4_adamw", "g5_lamb_poly"]
@@ -158,7 +159,7 @@ def test_losses_weights_and_evaluation(oracle, name):
     losses.append(trainer.train(batches, tf.constant(num_steps - num_updates)).numpy()[:, 0])
 
     np.testing.assert_allclose(np.concatenate(losses), expected_losses, rtol=0, atol=1e-5)
-    before, expected_changes = initial.read_weights(oracle.checkpoint), oracle.delta_l2(name)
+    before, expected_changes = read_weights(oracle.checkpoint), oracle.delta_l2(name)
     assert num_steps == 20 and after.keys() == expected_changes.keys()
     for weight, expected in expected_changes.items():
         change = np.linalg.norm((after[weight] - before[weight]).astype(np.float64))

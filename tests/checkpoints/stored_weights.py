@@ -1,0 +1,12 @@
+"""What a TF1 checkpoint holds beside slots."""
+
+import numpy as np
+
+from mlperf_bert.checkpoints.reading import StoredCheckpoint
+
+
+def read_weights(prefix: str) -> dict[str, np.ndarray]:
+    """The weights of a TF1 name-based checkpoint, by TF1 name."""
+    stored = StoredCheckpoint(prefix)
+    wanted = [name for name in stored.weight_names if name.startswith(("bert/", "cls/"))]
+    return {name: stored.tensor(name) for name in wanted}
