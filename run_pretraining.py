@@ -21,7 +21,7 @@ from absl import flags, logging
 
 from mlperf_bert import command_line
 from mlperf_bert.command_line import MAX_SEED, in_range, not_empty
-from mlperf_bert.data.input_pipeline import ExampleShape
+from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.mlperf import rules
 from mlperf_bert.mlperf.log import SubmissionInfo
 from mlperf_bert.optimization.optimizers import ADAMW, OptimizerConfig

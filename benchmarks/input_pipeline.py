@@ -20,13 +20,13 @@ import tensorflow as tf
 
 from benchmarks.contestants import ours
 from benchmarks.training_throughput import write_task
-from mlperf_bert.data import input_pipeline, packing
+from mlperf_bert.input import packing, pipeline
 
 
 def unchecked_batches(task: dict) -> tf.data.Dataset:
     """The input pipeline of a run without the checks, which are made as it is traced."""
     with (
-        mock.patch.object(input_pipeline, "_require_values"),
+        mock.patch.object(pipeline, "_require_values"),
         mock.patch.object(packing, "require_packable"),
     ):
         return ours.training_batches(task)

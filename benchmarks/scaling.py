@@ -24,7 +24,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from mlperf_bert.data import records
+from mlperf_bert.data import example_codec, tfrecord
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training.preflight import num_weights
 
@@ -91,7 +91,7 @@ def write_inputs(folder: Path) -> None:
             "masked_lm_weights": np.ones(PREDICTIONS, np.float32),
             "next_sentence_labels": random.integers(0, 2, 1),
         }
-        framed.append(records.frame(records.encode(example)))
+        framed.append(tfrecord.frame(example_codec.encode(example)))
     (folder / "train.tfrecord").write_bytes(b"".join(framed))
 
 

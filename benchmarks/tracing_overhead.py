@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mlperf_bert.data import records
+from mlperf_bert.data import example_codec, tfrecord
 from tracing import backends
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -60,7 +60,7 @@ def make_data(folder: Path) -> list[Path]:
             "masked_lm_weights": np.ones(MAX_PREDICTIONS, np.float32),
             "next_sentence_labels": rng.integers(0, 2, 1),
         }
-        framed.append(records.frame(records.encode(example)))
+        framed.append(tfrecord.frame(example_codec.encode(example)))
     paths = [folder / f"part-{number}" for number in range(2)]
     for path in paths:
         path.write_bytes(b"".join(framed) * (NUM_RECORDS // 500 // len(paths)))

@@ -42,8 +42,9 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot
 
-from mlperf_bert.data import input_pipeline, records
-from mlperf_bert.data.input_pipeline import ExampleShape
+from mlperf_bert.data import example_codec, tfrecord
+from mlperf_bert.input import pipeline
+from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.model.config import BertConfig
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -110,7 +111,7 @@ def published_lengths(random: np.random.Generator, count: int) -> np.ndarray:
 def random_examples(random: np.random.Generator) -> list[dict[str, np.ndarray]]:
     """Examples of random words."""
     examples = []
-    sizes = records.feature_lengths(SHAPE.max_seq_length, SHAPE.max_predictions_per_seq)
+    sizes = example_codec.feature_lengths(SHAPE.max_seq_length, SHAPE.max_predictions_per_seq)
     for length in published_lengths(random, NUM_EXAMPLES):
         example = {name: np.zeros(size, np.int64) for name, size in sizes.items()}
         count = min(SHAPE.max_predictions_per_seq, max(1, round(length * 0.15)))
@@ -133,13 +134,13 @@ def write_task(folder: Path, input_file: Path | None) -> dict[str, np.ndarray]:
     record_file = folder / "train.tfrecord"
     if input_file:
         dataset = tf.data.TFRecordDataset([str(input_file)]).take(NUM_EXAMPLES)
-        framed = [records.frame(record.numpy()) for record in dataset]
+        framed = [tfrecord.frame(record.numpy()) for record in dataset]
     else:
         examples = random_examples(np.random.default_rng(1))
-        framed = [records.frame(records.encode(example)) for example in examples]
+        framed = [tfrecord.frame(example_codec.encode(example)) for example in examples]
     record_file.write_bytes(b"".join(framed))
     limits = SHAPE.for_model(BertConfig(**BERT_BASE))
-    batches = input_pipeline.evaluation_batches([str(record_file)], limits, batch_size=len(framed))
+    batches = pipeline.evaluation_batches([str(record_file)], limits, batch_size=len(framed))
     features, _ = next(iter(batches))
     arrays = {name: values.numpy().astype(np.int64) for name, values in features.items()}
     np.savez(folder / "examples.npz", **arrays)

@@ -11,6 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from mlperf_bert.data import documents, segmentation, stages
+from mlperf_bert.data.punkt import find_or_fetch_punkt, warn_if_not_published
 
 
 def _split(write, input_path: str, output_path: str, punkt: Path) -> None:
@@ -27,8 +28,8 @@ def main() -> None:
     args = parser.parse_args()
     try:
         files = stages.input_files(args.data)
-        punkt = segmentation.find_or_fetch_punkt(args.punkt, os.environ.get("NLTK_DATA"))
-        segmentation.warn_if_not_published(punkt)
+        punkt = find_or_fetch_punkt(args.punkt, os.environ.get("NLTK_DATA"))
+        warn_if_not_published(punkt)
         jobs = [
             (documents.write_sentences, name, name + args.output_suffix, punkt)
             if documents.is_json_lines(name)

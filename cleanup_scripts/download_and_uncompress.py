@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mlperf_bert.data import download, segmentation, unpacking
+from mlperf_bert.data import download, punkt, unpacking
 
 PUNKT = "punkt"
 DEFAULT = ("config", "tf1", "tf2", "dump")
@@ -68,8 +68,8 @@ def _bring(what: list[str], base_url: str | None, folder: Path) -> list[str]:
 
 def _punkt() -> list[str]:
     try:
-        folder = segmentation.find_or_fetch_punkt(None, os.environ.get("NLTK_DATA"))
-        segmentation.warn_if_not_published(folder)
+        folder = punkt.find_or_fetch_punkt(None, os.environ.get("NLTK_DATA"))
+        punkt.warn_if_not_published(folder)
         print(f"{folder}: nltk's punkt_tab")
     except ValueError as error:
         return [str(error)]

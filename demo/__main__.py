@@ -167,7 +167,7 @@ def verdict_steps(folder: Path) -> list[Step]:
     return [
         Step(
             "ask the official compliance checker, for every round of MLPerf with BERT",
-            f"python -m mlperf_bert.mlperf.compliance {to}/results/result_0.txt",
+            f"python -m mlperf_bert.submission.compliance {to}/results/result_0.txt",
         ),
         Step(
             "draw the run",

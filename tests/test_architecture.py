@@ -12,9 +12,12 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "mlperf_bert"
 
 # A room may import the rooms of the levels before its own, and itself; never a sibling.
-LEVELS = [{"mlperf", "data", "model", "optimization"}, {"checkpoints"}, {"training"}]
-# Of the rooms mlperf and data, only these.
-USES_TENSORFLOW = {"data/input_pipeline.py", "data/packing.py"}
+LEVELS = [
+    {"mlperf", "data", "model", "optimization"},
+    {"checkpoints", "input"},
+    {"training"},
+    {"submission"},
+]
 FRONT = "command_line.py"  # serves the root scripts alone
 READS_ENVIRONMENT = {"training/cluster.py"}  # TF_CONFIG, Slurm
 LONGEST_MAIN_LINES = 20
@@ -60,8 +63,8 @@ def test_imports_go_one_way(path):
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_data_and_rules_need_no_tensorflow(path):
-    if name_of(path).startswith(("data/", "mlperf/")) and name_of(path) not in USES_TENSORFLOW:
+def test_data_rules_and_submissions_need_no_tensorflow(path):
+    if name_of(path).startswith(("data/", "mlperf/", "submission/")):
         foreign = {name.split(".")[0] for name in imports_of(path)}
         assert not foreign & {"tensorflow", "tf_keras", "official"}
 
@@ -99,3 +102,12 @@ def test_root_scripts_are_flags_and_one_short_main(path):
 def test_every_room_is_on_a_level():
     rooms = {path.parent.name for path in (ROOT / PACKAGE).glob("*/__init__.py")}
     assert rooms == set.union(*LEVELS)
+
+
+@pytest.mark.parametrize("name", ["campaign", "report", "compliance"])
+def test_an_old_command_says_where_it_went(name):
+    command = [sys.executable, "-m", f"mlperf_bert.mlperf.{name}", "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    message = f"this command has moved: python -m mlperf_bert.submission.{name}\n"
+    assert done.stderr == message

@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from mlperf_bert.data import records
+from mlperf_bert.data import example_codec, tfrecord
 
 # Flag -> default. Names and defaults are the reference's, but for those listed after them.
 RUN_PRETRAINING_FLAGS = {
@@ -143,7 +143,7 @@ def inputs(tmp_path_factory):
     rng = np.random.default_rng(1)
     (folder / "bert_config.json").write_text(json.dumps(TINY))
     for name in ("train", "eval"):
-        framed = [records.frame(records.encode(example(rng))) for _ in range(50)]
+        framed = [tfrecord.frame(example_codec.encode(example(rng))) for _ in range(50)]
         (folder / name).write_bytes(b"".join(framed))
     return folder
 

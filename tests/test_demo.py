@@ -24,8 +24,8 @@ from demo.__main__ import (
     verdict_steps,
 )
 from mlperf_bert.checkpoints.initial import load_initial_weights, write_name_based
-from mlperf_bert.mlperf.compliance import check_log
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
+from mlperf_bert.submission.compliance import check_log
 from tests.checkpoints.stored_weights import read_weights
 
 

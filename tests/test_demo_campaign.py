@@ -9,7 +9,7 @@ import pytest
 
 from demo import campaign, miniature, reference_points
 from mlperf_bert.mlperf import convergence
-from mlperf_bert.mlperf.campaign import Campaign
+from mlperf_bert.submission.campaign import Campaign
 from tests.mlperf.example_log import write_log
 
 

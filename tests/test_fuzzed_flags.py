@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import run_pretraining
 from mlperf_bert import command_line
-from mlperf_bert.data import records
+from mlperf_bert.data import example_codec, tfrecord
 from mlperf_bert.problems import as_lines
 from mlperf_bert.training import preflight
 from tests.test_cli import RUN_PRETRAINING_FLAGS, TINY, example
@@ -68,7 +68,7 @@ def good(tmp_path_factory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("flags")
     rng = np.random.default_rng(1)
     (folder / "bert_config.json").write_text(json.dumps(TINY))
-    (folder / "train").write_bytes(records.frame(records.encode(example(rng))))
+    (folder / "train").write_bytes(tfrecord.frame(example_codec.encode(example(rng))))
     return {
         "bert_config_file": f"{folder}/bert_config.json",
         "input_file": f"{folder}/train",

@@ -13,11 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mlperf_bert.data import manifest, overview
-from mlperf_bert.mlperf import compliance, convergence, joining, report, results, system
-from mlperf_bert.mlperf.official import ToolVerdict
-from mlperf_bert.mlperf.rcp import RcpVerdict
+from mlperf_bert.mlperf import convergence, joining, results
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
+from mlperf_bert.submission import compliance, report, system
+from mlperf_bert.submission.official import ToolVerdict
+from mlperf_bert.submission.rcp import RcpVerdict
 from mlperf_bert.training import cluster, evaluations
 from mlperf_bert.training.reporting import MetricsWriter
 from tests.damaged_json import damaged, damaged_lines

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from mlperf_bert.data import manifest, segmentation, tokenization
+from mlperf_bert.data import manifest, punkt, segmentation, tokenization
 from mlperf_bert.data.documents import read_texts
-from mlperf_bert.mlperf import convergence, results, system
+from mlperf_bert.mlperf import convergence, results
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.reading import require_regular_file
+from mlperf_bert.submission import system
 
 
 def bind(path: Path) -> None:
@@ -52,7 +53,7 @@ def test_a_file_may_be_behind_a_link(tmp_path):
         lambda path: list(read_texts(path)),
         BertConfig.from_json_file,
         lambda path: manifest.load(Path(path).parent),
-        lambda path: segmentation.warn_if_not_published(Path(path).parent),
+        lambda path: punkt.warn_if_not_published(Path(path).parent),
         lambda path: segmentation.load_splitter(Path(path).parent),
         lambda path: results.read_records(Path(path)),
         lambda path: system.read_overrides(Path(path)),
@@ -61,7 +62,7 @@ def test_a_file_may_be_behind_a_link(tmp_path):
 )
 def test_every_reader_asks(tmp_path, read):
     """A device that ends at once: a reader that does not ask fails here and does not hang."""
-    for name in ("input", manifest.NAME, *segmentation.PUBLISHED_SHA256):
+    for name in ("input", manifest.NAME, *punkt.PUBLISHED_SHA256):
         (tmp_path / name).symlink_to("/dev/null")
     with pytest.raises(ValueError, match="a device; give a regular file"):
         read(str(tmp_path / "input"))

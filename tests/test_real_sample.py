@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from mlperf_bert.mlperf import compliance
+from mlperf_bert.submission import compliance
 
 
 def test_sample_to_tfrecords_to_fifty_steps(repository, shared, tmp_path):

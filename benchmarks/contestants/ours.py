@@ -8,8 +8,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
 
-from mlperf_bert.data import input_pipeline
-from mlperf_bert.data.input_pipeline import ExampleShape
+from mlperf_bert.input import pipeline
+from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
@@ -47,14 +47,14 @@ def build_trainer(task: dict) -> Trainer:
         compiled=compiled,
     )
     trainer.warm_up(
-        input_pipeline.synthetic_batches(SHAPE, batch_size=task["batch_size"], pack_sequences=packs)
+        pipeline.synthetic_batches(SHAPE, batch_size=task["batch_size"], pack_sequences=packs)
     )
     return trainer
 
 
 def training_batches(task: dict) -> tf.data.Dataset:
     """The input pipeline of a run."""
-    return input_pipeline.training_batches(
+    return pipeline.training_batches(
         [task["record_file"]],
         SHAPE.for_model(BertConfig.from_json_file(task["bert_config_file"])),
         batch_size=task["batch_size"],

@@ -22,7 +22,7 @@ from pathlib import Path
 import numba
 import numpy as np
 
-from mlperf_bert.data import manifest, records
+from mlperf_bert.data import example_codec, manifest
 from mlperf_bert.data.examples import expand_input
 from mlperf_bert.data.instances import InstanceConfig, batches, make_instances
 from mlperf_bert.data.manifest import Manifest, Part, digest
@@ -207,7 +207,7 @@ def _warm_up(tokenizer: Tokenizer, config: InstanceConfig) -> None:
         documents, tokenizer.vocabulary, dataclasses.replace(config, dupe_factor=1)
     )
     for batch in batches(instances, tokenizer.vocabulary, config):
-        records.encode_records(batch)
+        example_codec.encode_records(batch)
 
 
 def _make_parts(
@@ -284,7 +284,7 @@ def make_part(input_path: str, output: Path, tokenizer: Tokenizer, config: Datas
     sha256, num_bytes = hashlib.sha256(), 0
     with written_beside(output) as file:
         for batch in batches(instances, tokenizer.vocabulary, config.instances):
-            encoded = records.encode_records(batch)
+            encoded = example_codec.encode_records(batch)
             sha256.update(encoded)
             num_bytes += file.write(encoded)
     return Part(

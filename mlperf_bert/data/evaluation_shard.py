@@ -4,7 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
-from mlperf_bert.data import records, validity
+from mlperf_bert.data import tfrecord, validity
 from mlperf_bert.writing import written_beside
 
 # The vocabulary is unknown here; models take ids of 32 bits.
@@ -38,14 +38,14 @@ def pick(
         vocab_size=_LARGEST_VOCABULARY,
         type_vocab_size=_NUM_SEGMENTS,
     )
-    num_examples = records.count_records(input_path)
+    num_examples = tfrecord.count_records(input_path)
     if not num_examples:
         raise ValueError(f"{os.fspath(input_path)}: holds no examples to pick from; make it again")
     _require_room(input_path, output_path, num_examples_to_pick, num_examples)
     ratio = num_examples / num_examples_to_pick
     with written_beside(output_path) as file:
         position = 0
-        for frame in records.read_frames(input_path):
+        for frame in tfrecord.read_frames(input_path):
             if position == num_examples_to_pick:
                 break
             if int(position * ratio) > frame.index:

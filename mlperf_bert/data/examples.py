@@ -4,7 +4,7 @@ import contextlib
 import glob
 from pathlib import Path
 
-from mlperf_bert.data import records
+from mlperf_bert.data import example_codec
 from mlperf_bert.data.instances import InstanceConfig, Statistics, batches, make_instances
 from mlperf_bert.data.tokenization import Tokenizer, read_documents
 from mlperf_bert.progress import Progress
@@ -61,20 +61,20 @@ def write_examples(
         )
         for batch in batches(instances, tokenizer.vocabulary, config):
             if len(written) == 1:
-                written[0].write(records.encode_records(batch))
+                written[0].write(example_codec.encode_records(batch))
             else:
                 _deal_out(batch, written)
             progress.advance(len(batch.weights))
     return instances.statistics(config)
 
 
-def _deal_out(batch: records.Batch, files: list) -> None:
+def _deal_out(batch: example_codec.Batch, files: list) -> None:
     """Writes example n to file n modulo the number of files (batches hold a multiple of it)."""
     for index, file in enumerate(files):
         mine = slice(index, None, len(files))
         file.write(
-            records.encode_records(
-                records.Batch(
+            example_codec.encode_records(
+                example_codec.Batch(
                     batch.tokens[:, mine].copy(),
                     batch.predictions[:, mine].copy(),
                     batch.weights[mine].copy(),

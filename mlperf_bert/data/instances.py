@@ -16,8 +16,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from mlperf_bert.data import mersenne
+from mlperf_bert.data.example_codec import Batch
 from mlperf_bert.data.jit import kernel
-from mlperf_bert.data.records import Batch
 
 _NUM_BINS = 16
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mlperf_bert import json_text
-from mlperf_bert.data import records
+from mlperf_bert.data import tfrecord
 from mlperf_bert.reading import require_regular_file
 from mlperf_bert.writing import written_beside
 
@@ -177,7 +177,7 @@ def _check(folder: Path, name: str, part: Part) -> list[str]:
         return [f"{name}: {path.stat().st_size} bytes instead of {part.bytes}; make it anew"]
     if digest(path, "sha256") != part.sha256:
         return [f"{name}: the SHA-256 differs; remove it and run again"]
-    if (examples := records.count_records(path)) != part.examples:
+    if (examples := tfrecord.count_records(path)) != part.examples:
         return [f"{name}: {examples} examples instead of {part.examples}; make it anew"]
     return []
 

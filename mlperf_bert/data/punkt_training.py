@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from nltk.tokenize.punkt import PunktTrainer
 
-from mlperf_bert.data.segmentation import PunktTables
+from mlperf_bert.data.punkt import PunktTables
 
 
 def learn_tables(texts: Iterable[str]) -> PunktTables:

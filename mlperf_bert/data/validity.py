@@ -1,6 +1,6 @@
 """What an example must hold so that a model can take it: features, types, lengths, values.
 
-Nothing here needs TensorFlow; input_pipeline.py and packing.py ask the same of whole batches.
+Nothing here needs TensorFlow; input/pipeline.py and input/packing.py ask the same of whole batches.
 """
 
 import dataclasses
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from mlperf_bert.data import records
+from mlperf_bert.data import example_codec, tfrecord
 
 _MAKE_AGAIN = "make the file again with create_pretraining_data.py"
 _OTHER_MODEL = "give the --bert_config_file that belongs to these data, or make the file again"
@@ -25,7 +25,7 @@ class ExampleShape:
 
     def lengths(self) -> dict[str, int]:
         """How many values each feature holds."""
-        return records.feature_lengths(self.max_seq_length, self.max_predictions_per_seq)
+        return example_codec.feature_lengths(self.max_seq_length, self.max_predictions_per_seq)
 
     def for_model(self, config) -> "ExampleLimits":
         """With the limits of a model, whose `config` has vocab_size and type_vocab_size."""
@@ -59,12 +59,14 @@ class ExampleLimits(ExampleShape):
             "masked_lm_weights": 1,
             "next_sentence_labels": 1,
         }
-        return {name: records.FEATURE_DTYPES[name].type(value) for name, value in greatest.items()}
+        return {
+            name: example_codec.FEATURE_DTYPES[name].type(value) for name, value in greatest.items()
+        }
 
 
 _LENGTH_FLAGS = {
     name: "--max_seq_length" if length == 1 else "--max_predictions_per_seq"
-    for name, length in records.feature_lengths(1, 2).items()
+    for name, length in example_codec.feature_lengths(1, 2).items()
     if name != "next_sentence_labels"
 }
 _MODEL_FEATURES = ("input_ids", "segment_ids", "masked_lm_ids")
@@ -84,10 +86,10 @@ def require_valid(example: Mapping[str, np.ndarray], limits: ExampleLimits) -> N
     Raises:
       ValueError: what it lacks, or which feature holds what; to be put after "record N".
     """
-    if missing := sorted(records.FEATURE_DTYPES.keys() - example.keys()):
+    if missing := sorted(example_codec.FEATURE_DTYPES.keys() - example.keys()):
         raise ValueError(f"lacks the features {', '.join(missing)}; {_MAKE_AGAIN}")
     lengths, greatest = limits.lengths(), limits.greatest_values()
-    for name in records.FEATURE_DTYPES:
+    for name in example_codec.FEATURE_DTYPES:
         _require_type(name, example[name])
         _require_length(name, len(example[name]), lengths[name])
         _require_values(name, example[name], greatest[name])
@@ -118,7 +120,7 @@ def require_packable(example: Mapping[str, np.ndarray]) -> None:
 
 
 def require_valid_record(
-    frame: records.Frame,
+    frame: tfrecord.Frame,
     limits: ExampleLimits,
     *also: Callable[[Mapping[str, np.ndarray]], None],
 ) -> None:
@@ -128,7 +130,7 @@ def require_valid_record(
       BadRecord: it is no tf.Example, or not a valid one.
     """
     try:
-        example = records.decode(frame.record)
+        example = example_codec.decode(frame.record)
     except ValueError as error:
         raise frame.bad(f"is {error}; {_MAKE_AGAIN}") from error
     try:
@@ -145,15 +147,15 @@ def check_first_record(path: str | os.PathLike, limits: ExampleLimits) -> None:
     Raises:
       ValueError: the file has none, or it is damaged or not valid.
     """
-    for frame in records.read_frames(path):
+    for frame in tfrecord.read_frames(path):
         return require_valid_record(frame, limits)
     raise ValueError(f"{os.fspath(path)}: holds no examples; make the file again")
 
 
 def _require_type(name: str, values: np.ndarray) -> None:
-    if values.dtype != records.FEATURE_DTYPES[name]:
+    if values.dtype != example_codec.FEATURE_DTYPES[name]:
         kinds = {"i": "integers", "f": "floats"}
-        found, expected = kinds[values.dtype.kind], kinds[records.FEATURE_DTYPES[name].kind]
+        found, expected = kinds[values.dtype.kind], kinds[example_codec.FEATURE_DTYPES[name].kind]
         raise ValueError(f"holds {found} in {name}, where {expected} belong; {_MAKE_AGAIN}")
 
 

@@ -17,8 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from mlperf_bert import json_text
-from mlperf_bert.mlperf.official import require_ruleset
-from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
+from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS, require_ruleset
 
 _SIGNIFICANCE = 0.05
 _NUM_UNCOUNTED_RUNS = 2  # the fastest and the slowest

@@ -175,6 +175,16 @@ def departure_of_evaluation(num_eval_samples: int) -> Issue | None:
     return Issue("evaluation examples", f"{NUM_EVAL_SAMPLES:,}", f"{num_eval_samples:,}")
 
 
+def require_ruleset(ruleset: str) -> None:
+    """Refuse a ruleset in which the tools would skip BERT, and then report success.
+
+    Raises:
+      ValueError: the ruleset has no BERT.
+    """
+    if ruleset not in RULESETS:
+        raise ValueError(f"ruleset {ruleset!r} has no BERT; use one of {', '.join(RULESETS)}")
+
+
 def _require_positive_batch(global_batch_size: int) -> None:
     if global_batch_size < 1:
         raise ValueError(f"global_batch_size={global_batch_size}: must be 1 or more samples")

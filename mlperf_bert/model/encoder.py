@@ -2,7 +2,7 @@
 
 The arithmetic is that of tf-models' layers; what differs is the work around the matrix products:
 element-wise passes are fused, dropout's bits come from a hash (fusion.py), and several examples may
-share a row (mlperf_bert/data/packing.py).
+share a row (mlperf_bert/input/packing.py).
 Shapes: R=rows (= batch where rows are not shared), S=sequence, H=hidden, N=heads, D=head size,
 P=predictions of a row, E=examples of a row, Q=places that ask for attention, V=vocabulary.
 """

@@ -33,7 +33,7 @@ def build_pretrainer(
     to 1e-5 in float32. `precision` is float32, bfloat16 (matrix products and what passes between
     layers; softmax, LayerNorm and losses stay float32), or tf32 (float32 that NVIDIA's tensor cores
     may round). With `compile_passes` XLA compiles the passes between the matrix products. With
-    `pack_sequences` examples may share rows (mlperf_bert/data/packing.py).
+    `pack_sequences` examples may share rows (mlperf_bert/input/packing.py).
 
     Inputs of the model: `input_word_ids`, `input_mask`, `input_type_ids` [B, S] and
     `masked_lm_positions` [B, P], int32. Outputs: `mlm_logits` [B, P, V], `next_sentence` [B, 2],

@@ -9,7 +9,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from mlperf_bert.checkpoints import state
-from mlperf_bert.data import input_pipeline
+from mlperf_bert.input import pipeline
 from mlperf_bert.training import peers
 from mlperf_bert.training.cluster import read_cluster
 from mlperf_bert.training.config import RunConfig
@@ -140,7 +140,7 @@ def _told(config: RunConfig) -> dict:
 
 def _sizes(patterns: str | None, flag: str) -> dict[str, int] | str:
     try:
-        files = input_pipeline.expand_input(patterns, flag=flag) if patterns else []
+        files = pipeline.expand_input(patterns, flag=flag) if patterns else []
         return {name: tf.io.gfile.stat(name).length for name in files}
     except (ValueError, OSError, tf.errors.OpError) as error:
         return str(error)

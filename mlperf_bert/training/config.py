@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from mlperf_bert.data.input_pipeline import ExampleShape
+from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.mlperf import rules
 from mlperf_bert.mlperf.log import SubmissionInfo
 from mlperf_bert.model.config import BertConfig

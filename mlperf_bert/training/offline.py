@@ -12,8 +12,9 @@ from pathlib import Path
 from mlperf_bert.checkpoints import initial
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.checkpoints.state import complete_checkpoints, saved_checkpoints
-from mlperf_bert.data import input_pipeline, validity
-from mlperf_bert.data.input_pipeline import ExampleShape
+from mlperf_bert.data import validity
+from mlperf_bert.input import pipeline
+from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.locking import DirectoryLock
 from mlperf_bert.mlperf import joining, rules
 from mlperf_bert.model import pretrainer
@@ -77,7 +78,7 @@ def _evaluate_checkpoints(config: OfflineConfig, directory: Path) -> dict[int, E
     preflight.require_fitting_model(
         bert_config, config.shape, bert_config_file=config.bert_config_file
     )
-    files = input_pipeline.expand_input(config.input_file, flag="input_file")
+    files = pipeline.expand_input(config.input_file, flag="input_file")
     if cluster.num_workers() > 1:
         raise ValueError(
             "--do_eval without --do_train works in one process; unset TF_CONFIG, or start it "
@@ -92,7 +93,7 @@ def _evaluate_checkpoints(config: OfflineConfig, directory: Path) -> dict[int, E
     with devices.scope():
         model = pretrainer.build_pretrainer(bert_config, seed=0)
     evaluator = Evaluator(model=model, strategy=devices)
-    dataset = input_pipeline.evaluation_batches(
+    dataset = pipeline.evaluation_batches(
         files,
         limits,
         batch_size=config.eval_batch_size,
@@ -107,7 +108,7 @@ def _evaluate_checkpoints(config: OfflineConfig, directory: Path) -> dict[int, E
             StoredCheckpoint(path),
             num_hidden_layers=bert_config.num_hidden_layers,
         )
-        with input_pipeline.bad_input_named(files, limits):
+        with pipeline.bad_input_named(files, limits):
             found[step] = evaluator.evaluate(dataset)
         evaluations.record(directory, step, found[step])
         accuracy = found[step].masked_lm_accuracy

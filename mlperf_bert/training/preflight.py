@@ -14,7 +14,8 @@ import tensorflow as tf
 
 from mlperf_bert.checkpoints import initial, names
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
-from mlperf_bert.data import input_pipeline, manifest, records
+from mlperf_bert.data import manifest, tfrecord
+from mlperf_bert.input import pipeline
 from mlperf_bert.mlperf import caches, convergence, rules
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
@@ -88,11 +89,11 @@ def inspect(config: RunConfig, *, resumes: bool = False) -> Inspection:
     """
     found = Inspection()
     found.bert_config = found.attempt(BertConfig.from_json_file, config.bert_config_file)
-    found.files = found.attempt(input_pipeline.expand_input, config.input_file, flag="input_file")
+    found.files = found.attempt(pipeline.expand_input, config.input_file, flag="input_file")
     found.eval_files = []
     if config.eval_input_file:
         found.eval_files = found.attempt(
-            input_pipeline.expand_input, config.eval_input_file, flag="eval_input_file"
+            pipeline.expand_input, config.eval_input_file, flag="eval_input_file"
         )
     found.strategy = found.attempt(strategy.create_strategy, config.device)
     _check_batches(found, config)
@@ -152,7 +153,7 @@ def departures(config: RunConfig, bert_config: BertConfig, files: list[str]) -> 
 
 
 def require_fitting_model(
-    bert_config: BertConfig, shape: input_pipeline.ExampleShape, *, bert_config_file: str
+    bert_config: BertConfig, shape: pipeline.ExampleShape, *, bert_config_file: str
 ) -> None:
     """Checks the model against the examples' length and the vocabulary beside it.
 
@@ -279,7 +280,7 @@ def _check_evaluation_size(found: Inspection) -> None:
 
 
 def _count_evaluation_examples(found: Inspection) -> None:
-    counts = [found.attempt(records.count_records, path) for path in found.eval_files]
+    counts = [found.attempt(tfrecord.count_records, path) for path in found.eval_files]
     if None not in counts and (issue := rules.departure_of_evaluation(sum(counts))):
         found.add(
             WARNING,
@@ -430,13 +431,13 @@ def _measure_initial_accuracy(found: Inspection, config: RunConfig) -> None:
     )
     evaluator = Evaluator(model=model, strategy=found.strategy)
     limits = config.shape.for_model(found.bert_config)
-    batches = input_pipeline.evaluation_batches(
+    batches = pipeline.evaluation_batches(
         found.eval_files,
         limits,
         batch_size=config.eval_batch_size,
         max_batches=config.max_eval_steps,
     )
-    with input_pipeline.bad_input_named(found.eval_files, limits):
+    with pipeline.bad_input_named(found.eval_files, limits):
         accuracy = evaluator.evaluate(batches).masked_lm_accuracy
     expected = rules.INITIAL_MASKED_LM_ACCURACY
     level = NOTE if abs(accuracy - expected) <= _INITIAL_ACCURACY_TOLERANCE else WARNING

@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from mlperf_bert.checkpoints import initial, names
 from mlperf_bert.checkpoints.state import RunState
-from mlperf_bert.data import input_pipeline, records, validity
+from mlperf_bert.data import tfrecord, validity
+from mlperf_bert.input import pipeline
 from mlperf_bert.mlperf import caches, killed, rules
 from mlperf_bert.mlperf.log import Hyperparameters, MlperfLog, SubmissionInfo
 from mlperf_bert.mlperf.timed_run import Run
@@ -237,13 +238,13 @@ class TrainingRun:
         size = replica_batch_size(
             config.train_batch_size, self.strategy.num_replicas_in_sync, flag="train_batch_size"
         )
-        batches = input_pipeline.synthetic_batches(
+        batches = pipeline.synthetic_batches(
             shape, batch_size=size, pack_sequences=config.pack_sequences
         )
         self.trainer.warm_up(batches, keeps_weights=keeps_weights)
         if self.eval_files:
             size = config.eval_batch_size
-            batch = input_pipeline.synthetic_batch(shape, batch_size=size)
+            batch = pipeline.synthetic_batch(shape, batch_size=size)
             self.evaluator.warm_up(batch, tf.ones([size]))
 
     def _check_data(self, run: Run, run_log: MlperfLog) -> None:
@@ -251,7 +252,7 @@ class TrainingRun:
         for path in [self.files[0], *self.eval_files[:1]]:
             validity.check_first_record(path, self.limits)
         if self.eval_files:
-            found = sum(records.count_records(path) for path in self.eval_files)
+            found = sum(tfrecord.count_records(path) for path in self.eval_files)
             limit = (self.config.max_eval_steps or found) * self.config.eval_batch_size
             run.eval_samples(min(found, limit))
             if issue := rules.departure_of_evaluation(found):
@@ -278,7 +279,7 @@ class TrainingRun:
                 )
             ) as progress,
             contextlib.closing(StepProfiler(config.profile_steps, own_output_dir)) as profiler,
-            input_pipeline.bad_input_named(
+            pipeline.bad_input_named(
                 [*self.files, *self.eval_files],
                 self.limits,
                 packed=self.files if config.pack_sequences else (),
@@ -325,7 +326,7 @@ class TrainingRun:
         """
         config, workers = self.config, context.num_input_pipelines
         start = 0 if one_cpu(self.strategy) else start_step * config.train_batch_size // workers
-        return input_pipeline.training_batches(
+        return pipeline.training_batches(
             self.files,
             self.limits,
             batch_size=context.get_per_replica_batch_size(config.train_batch_size),
@@ -340,7 +341,7 @@ class TrainingRun:
     def _evaluate(self):
         config = self.config
         return self.evaluator.evaluate(
-            input_pipeline.evaluation_batches(
+            pipeline.evaluation_batches(
                 self.eval_files,
                 self.limits,
                 batch_size=config.eval_batch_size,

@@ -11,8 +11,9 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 
-from mlperf_bert.data import evaluation_shard, input_pipeline, packing, records, validity
+from mlperf_bert.data import evaluation_shard, example_codec, tfrecord, validity
 from mlperf_bert.data.validity import ExampleLimits
+from mlperf_bert.input import packing, pipeline
 
 LIMITS = ExampleLimits(
     max_seq_length=8, max_predictions_per_seq=3, vocab_size=60, type_vocab_size=2
@@ -103,11 +104,11 @@ def assert_read_alike(record: bytes) -> None:
     found = tf.io.parse_single_example(
         record,
         {
-            name: tf.io.FixedLenFeature([length], tf.as_dtype(records.FEATURE_DTYPES[name]))
+            name: tf.io.FixedLenFeature([length], tf.as_dtype(example_codec.FEATURE_DTYPES[name]))
             for name, length in lengths
         },
     )
-    ours = records.decode(record)
+    ours = example_codec.decode(record)
     for name, value in found.items():
         np.testing.assert_array_equal(value, ours[name])
 
@@ -128,12 +129,10 @@ class Readers:
         self.path, self.picked = folder / "part", folder / "picked"
         read = {"batch_size": BATCH_SIZE, "seed": 1}
         files = [str(self.path)]
-        self._unpacked = input_pipeline.training_batches(files, LIMITS, **read)
+        self._unpacked = pipeline.training_batches(files, LIMITS, **read)
         with mock.patch.object(packing, "_MIN_WINDOW_EXAMPLES", 32):  # else a second each
-            self._packed = input_pipeline.training_batches(
-                files, LIMITS, **read, pack_sequences=True
-            )
-        self._evaluation = input_pipeline.evaluation_batches(files, LIMITS, batch_size=5)
+            self._packed = pipeline.training_batches(files, LIMITS, **read, pack_sequences=True)
+        self._evaluation = pipeline.evaluation_batches(files, LIMITS, batch_size=5)
 
     def refusal(self, reader: str) -> str | None:
         """What a reader says of the file, None if it takes it; other errors are no answer."""
@@ -146,7 +145,7 @@ class Readers:
 
     def pick(self) -> None:
         """Every second record, and that they are copies."""
-        count = max(1, records.count_records(self.path) // 2)
+        count = max(1, tfrecord.count_records(self.path) // 2)
         evaluation_shard.pick(
             self.path,
             self.picked,
@@ -154,10 +153,10 @@ class Readers:
             max_seq_length=LIMITS.max_seq_length,
             max_predictions_per_seq=LIMITS.max_predictions_per_seq,
         )
-        given = [frame.framed for frame in records.read_frames(self.path)]
-        copies = [frame.framed for frame in records.read_frames(self.picked)]
+        given = [frame.framed for frame in tfrecord.read_frames(self.path)]
+        copies = [frame.framed for frame in tfrecord.read_frames(self.picked)]
         assert copies == [given[int(i * (len(given) / count))] for i in range(count)]
-        for record in records.read_records(self.picked):
+        for record in tfrecord.read_records(self.picked):
             assert_read_alike(record)
 
     def train(self) -> None:
@@ -173,9 +172,9 @@ class Readers:
         self._draw(self._evaluation)
 
     def _draw(self, dataset: tf.data.Dataset, **given) -> None:
-        files = input_pipeline.expand_input(str(self.path), flag="input_file")
+        files = pipeline.expand_input(str(self.path), flag="input_file")
         validity.check_first_record(files[0], LIMITS)
-        with input_pipeline.bad_input_named(files, LIMITS, **given):
+        with pipeline.bad_input_named(files, LIMITS, **given):
             for features in itertools.islice(dataset, NUM_RECORDS):
                 if isinstance(features, tuple):
                     features, _ = features

@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from mlperf_bert.data import records, validity
+from mlperf_bert.data import example_codec, tfrecord, validity
 from tests.data.hostile_records import (
     LIMITS,
     NUM_RECORDS,
@@ -99,7 +99,7 @@ BAD_RECORDS = {
     },
     **{
         f"no {name}": (changed(**{name: None}), f"lacks the features {name}; {MAKE}")
-        for name in records.FEATURE_DTYPES
+        for name in example_codec.FEATURE_DTYPES
     },
     "no features": (b"", r"is not a tf.Example of integers and floats: fields \[\] where \[1\]"),
     "a token less": (
@@ -186,7 +186,7 @@ def write(readers: Readers, *framed: bytes) -> list[bytes]:
 
 
 def framed_examples() -> list[bytes]:
-    return [records.frame(serialize(features_of(example))) for example in valid_examples()]
+    return [tfrecord.frame(serialize(features_of(example))) for example in valid_examples()]
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -200,7 +200,7 @@ def test_a_bad_record_is_named_with_feature_value_and_remedy(readers, case):
     record, said, *refusing = BAD_RECORDS[case]
     framed = framed_examples()
     place = sum(map(len, framed[:-2]))
-    framed[-2] = records.frame(record)
+    framed[-2] = tfrecord.frame(record)
     write(readers, *framed)
     for reader in READERS:
         if reader not in (refusing[0] if refusing else READERS):
@@ -223,13 +223,13 @@ def test_a_length_beyond_the_file_is_damage(readers, length, place):
     """TensorFlow's own reader ends the process by a signal at some of these."""
     header = struct.pack("<Q", length)
     framed = framed_examples()
-    framed[place] = header + struct.pack("<I", records.masked_crc32c(header)) + b"abc"
+    framed[place] = header + struct.pack("<I", tfrecord.masked_crc32c(header)) + b"abc"
     write(readers, *framed)
     damage = rf"part: record {place} at byte \d+ is damaged \(the file ends within the data\); copy"
     for reader in READERS:
         assert re.search(damage, readers.refusal(reader))
-    with pytest.raises(records.BadRecord, match=damage):
-        records.count_records(readers.path)
+    with pytest.raises(tfrecord.BadRecord, match=damage):
+        tfrecord.count_records(readers.path)
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -240,7 +240,7 @@ def test_files_that_hold_nothing(readers, reader):
 
 def test_the_first_record_is_looked_at_before_all_else(readers):
     framed = framed_examples()
-    framed[0] = records.frame(ints("input_ids", 77))
+    framed[0] = tfrecord.frame(ints("input_ids", 77))
     write(readers, *framed)
-    with pytest.raises(records.BadRecord, match="record 0 at byte 0 holds 77 in input_ids"):
+    with pytest.raises(tfrecord.BadRecord, match="record 0 at byte 0 holds 77 in input_ids"):
         validity.check_first_record(readers.path, LIMITS)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from nltk.tokenize.punkt import PunktParameters
 
-from mlperf_bert.data import gathering, segmentation, separation, stages, wiki
+from mlperf_bert.data import gathering, punkt, segmentation, separation, stages, wiki
 from tests.data.generated_wiki import wiki_text
 
 # Recorded from the reference: generated file number -> MD5 of the text and of stages .1 to .4.
@@ -182,7 +182,7 @@ def test_a_fifo_or_device_is_refused_and_not_waited_for(
     repository, tmp_path, make, name, script_name, options
 ):
     (tmp_path / "punkt").mkdir()
-    for table in segmentation.PUBLISHED_SHA256:
+    for table in punkt.PUBLISHED_SHA256:
         (tmp_path / "punkt" / table).touch()
     for suffix in ("", ".1", ".2", ".3", ".4"):
         (tmp_path / f"wiki_00{suffix}").touch()

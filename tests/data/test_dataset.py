@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from mlperf_bert.data import manifest, records
+from mlperf_bert.data import manifest, tfrecord
 from mlperf_bert.data.dataset import num_workers
 from mlperf_bert.data.manifest import Manifest, Part
 from tests.data.generated_wiki import sentences, vocabulary
@@ -84,7 +84,7 @@ def test_each_part_is_what_it_is_alone(repository, work):
         )  # fmt: skip
         assert alone.returncode == 0, alone.stderr
         assert (work / "one").read_bytes() == (work / "out" / name).read_bytes()
-        assert part["examples"] == records.count_records(work / "one")
+        assert part["examples"] == tfrecord.count_records(work / "one")
         assert sum(part["length_histogram"]) == part["examples"]
         assert sum(part["predictions_histogram"]) == part["examples"]
     assert "3 parts made" in done.stdout and "2,414,421" in done.stdout
@@ -100,7 +100,7 @@ def test_first_examples_are_a_prefix_and_marked(repository, work):
     for name in lines_of(work):
         few = (work / "few" / name).read_bytes()
         assert (work / "out" / name).read_bytes().startswith(few)
-        assert records.count_records(work / "few" / name) == 7
+        assert tfrecord.count_records(work / "few" / name) == 7
     assert not manifest.load(work / "few").is_whole
     assert manifest.load(work / "out").is_whole
 

@@ -7,7 +7,8 @@ import sys
 import pytest
 import zstandard
 
-from mlperf_bert.data import documents, segmentation, stages
+from mlperf_bert.data import documents, stages
+from mlperf_bert.data.punkt import PunktTables, write_tables
 from tests.data.test_cleanup_stages import small_splitter
 
 TEXTS = [
@@ -23,8 +24,8 @@ EXPECTED = "\nIt rains.\nHe stays in.\nDr. No left.\n\n“So.” Then\ngo on!\n\
 @pytest.fixture
 def punkt(tmp_path):
     tables = small_splitter()._tables
-    segmentation.write_tables(
-        segmentation.PunktTables(
+    write_tables(
+        PunktTables(
             frozenset(tables.abbrev_types),
             frozenset(tables.collocations),
             frozenset(tables.sent_starters),

@@ -15,7 +15,7 @@ import zipfile
 
 import pytest
 
-from mlperf_bert.data import download, manifest, segmentation
+from mlperf_bert.data import download, manifest, punkt
 from mlperf_bert.data.download import PublishedFile
 
 CONTENT = bytes(range(256)) * 2000
@@ -267,7 +267,7 @@ def test_the_published_vocabulary_passes(repository, shared, tmp_path):
 def test_punkt_is_fetched_from_an_index_when_missing(server, tmp_path, monkeypatch):
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
-        for name in segmentation.PUBLISHED_SHA256:
+        for name in punkt.PUBLISHED_SHA256:
             archive.writestr(f"punkt_tab/english/{name}", "")
     zipped = content.getvalue()
     server.files["/punkt_tab.zip"] = zipped
@@ -276,15 +276,15 @@ def test_punkt_is_fetched_from_an_index_when_missing(server, tmp_path, monkeypat
         f'size="{len(zipped)}" unzipped_size="0" checksum="{hashlib.md5(zipped).hexdigest()}" '
         f'url="{server.url}/punkt_tab.zip"/></packages><collections/></nltk_data>'
     ).encode()
-    monkeypatch.setattr(segmentation, "USUAL_PLACES", ())
+    monkeypatch.setattr(punkt, "USUAL_PLACES", ())
     index = f"{server.url}/index.xml"
-    monkeypatch.setattr(segmentation, "PUNKT_INDEX_URL", index)
+    monkeypatch.setattr(punkt, "PUNKT_INDEX_URL", index)
     monkeypatch.setattr("nltk.downloader.urlopen", urllib.request.urlopen)  # nltk bars loopback
-    found = segmentation.find_or_fetch_punkt(None, str(tmp_path))
+    found = punkt.find_or_fetch_punkt(None, str(tmp_path))
     assert found == tmp_path / "tokenizers/punkt_tab/english"
     server.files.clear()
     with pytest.raises(ValueError, match="the sentence splitter's tables are missing"):
-        segmentation.find_or_fetch_punkt(None, str(tmp_path / "other"))
+        punkt.find_or_fetch_punkt(None, str(tmp_path / "other"))
 
 
 def test_importing_fetches_nothing(repository):

@@ -13,7 +13,7 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mlperf_bert.data import records
+from mlperf_bert.data import tfrecord
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
@@ -125,18 +125,18 @@ def other_record(draw, example: dict) -> bytes:
 def with_length(framed: bytes, length: int) -> bytes:
     """A record that claims another length, with the right checksum of it."""
     header = struct.pack("<Q", length)
-    return header + struct.pack("<I", records.masked_crc32c(header)) + framed[12:]
+    return header + struct.pack("<I", tfrecord.masked_crc32c(header)) + framed[12:]
 
 
 @st.composite
 def files(draw) -> bytes:
     """Some records, most of them valid, and perhaps a damaged file of them."""
-    valid = [records.frame(field(1, b"".join(entry(*p) for p in features_of(e).items())))
+    valid = [tfrecord.frame(field(1, b"".join(entry(*p) for p in features_of(e).items())))
              for e in EXAMPLES]  # fmt: skip
     framed = valid[: draw(st.integers(0, len(valid)))]
     for _ in range(draw(st.integers(0, 2))):
         record = draw(other_record(draw(st.sampled_from(EXAMPLES))))
-        framed.insert(draw(st.integers(0, len(framed))), records.frame(record))
+        framed.insert(draw(st.integers(0, len(framed))), tfrecord.frame(record))
     if framed and draw(st.integers(0, 9)) == 0:
         at = draw(st.integers(0, len(framed) - 1))
         framed[at] = with_length(framed[at], draw(st.sampled_from(LENGTHS)))

@@ -14,7 +14,7 @@ import sys
 
 import pytest
 
-from mlperf_bert.data import records
+from mlperf_bert.data import example_codec, tfrecord
 from tests.data.generated_wiki import sentences, vocabulary
 
 # Recorded from the reference on sentences(1) and vocabulary(1): flags -> outputs.
@@ -48,15 +48,15 @@ def content_digest(path) -> str:
     values as little-endian int64 (float32 for the weights).
     """
     digest = hashlib.sha256()
-    for record in records.read_records(path):
-        for name, values in sorted(records.decode(record).items()):
+    for record in tfrecord.read_records(path):
+        for name, values in sorted(example_codec.decode(record).items()):
             digest.update(name.encode())
             digest.update(values.tobytes())
     return digest.hexdigest()
 
 
 def figures(path) -> tuple[int, int, str]:
-    return records.count_records(path), path.stat().st_size, content_digest(path)
+    return tfrecord.count_records(path), path.stat().st_size, content_digest(path)
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_picking_more_than_there_are_says_that_some_are_repeated(repository, gen
     )
     asked = f"picked {2 * num_examples} of {num_examples} examples, some more than once"
     assert done.stdout.strip() == asked
-    once, twice = (list(records.read_records(generated / name)) for name in ("out", "picked"))
+    once, twice = (list(tfrecord.read_records(generated / name)) for name in ("out", "picked"))
     assert len(twice) == 2 * num_examples and sorted(set(twice)) == sorted(set(once))
 
 

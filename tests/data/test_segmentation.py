@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from mlperf_bert.data import segmentation
+from mlperf_bert.data import punkt, segmentation
 from mlperf_bert.data.punkt_training import learn_tables
 from tests.data import generated_sentences
 
@@ -30,7 +30,7 @@ RECORDED_PUBLISHED = "dc2bbc7f1725dbce8eda026f9009603b"
 
 @pytest.fixture
 def tables():
-    return segmentation.PunktTables(
+    return punkt.PunktTables(
         abbrev_types=frozenset(generated_sentences.ABBREVIATIONS),
         collocations=frozenset(generated_sentences.COLLOCATIONS),
         sent_starters=frozenset(generated_sentences.SENTENCE_STARTERS),
@@ -40,7 +40,7 @@ def tables():
 
 @pytest.fixture
 def table_folder(tmp_path, tables):
-    segmentation.write_tables(tables, tmp_path)
+    punkt.write_tables(tables, tmp_path)
     return tmp_path
 
 
@@ -81,21 +81,21 @@ def test_tables_survive_the_disk(table_folder, tables):
 
 def test_tables_are_found_in_nltk_data(tmp_path, tables):
     folder = tmp_path / "tokenizers" / "punkt_tab" / "english"
-    segmentation.write_tables(tables, folder)
-    assert segmentation.find_punkt(None, f"{tmp_path / 'none'}:{tmp_path}") == folder
+    punkt.write_tables(tables, folder)
+    assert punkt.find_punkt(None, f"{tmp_path / 'none'}:{tmp_path}") == folder
 
 
 def test_missing_tables_say_how_to_get_them(tmp_path, table_folder, monkeypatch):
     (table_folder / "sent_starters.txt").unlink()
     with pytest.raises(ValueError, match=r"sent_starters\.txt missing"):
-        segmentation.find_punkt(str(table_folder))
+        punkt.find_punkt(str(table_folder))
     monkeypatch.setattr(segmentation, "USUAL_PLACES", ())
     with pytest.raises(ValueError, match=r"nltk\.downloader punkt_tab.*train_punkt\.py"):
-        segmentation.find_punkt(None, str(tmp_path / "none"))
+        punkt.find_punkt(None, str(tmp_path / "none"))
 
 
 def test_other_tables_than_the_published_are_said(table_folder, capsys):
-    segmentation.warn_if_not_published(table_folder)
+    punkt.warn_if_not_published(table_folder)
     assert "not the published tables (abbrev_types.txt" in capsys.readouterr().err
 
 

@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
-from mlperf_bert.mlperf import compliance, joining, results
+from mlperf_bert.mlperf import joining, results
 from mlperf_bert.mlperf.log import MlperfLog
+from mlperf_bert.submission import compliance
 from tests.mlperf.example_log import HYPERPARAMETERS, SUBMISSION, bert_weight_names
 
 INTERVAL_STEPS, MICRO_BATCH, MINUTE_MS = 670, 224, 60_000

@@ -2,7 +2,8 @@
 
 import pytest
 
-from mlperf_bert.mlperf import compliance, killed, results
+from mlperf_bert.mlperf import killed, results
+from mlperf_bert.submission import compliance
 from tests.mlperf.example_log import write_log
 from tests.mlperf.test_log import metadata, read_log, values
 

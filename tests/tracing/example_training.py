@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from mlperf_bert.data import records
+from mlperf_bert.data import tfrecord
 from mlperf_bert.mlperf.log import MlperfLog
 from tests.mlperf.example_log import HYPERPARAMETERS, SUBMISSION
 
@@ -25,7 +25,7 @@ NUM_FILES, NUM_RECORDS, RECORD_BYTES = 4, 300, 2500
 
 def make_data(folder: Path) -> list[Path]:
     """TFRecord files named as the reference names them, without a suffix."""
-    framed = records.frame(bytes(RECORD_BYTES))
+    framed = tfrecord.frame(bytes(RECORD_BYTES))
     paths = [folder / f"part-{number:05d}-of-{NUM_FILES:05d}" for number in range(NUM_FILES)]
     for path in paths:
         path.write_bytes(framed * NUM_RECORDS)

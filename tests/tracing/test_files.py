@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlperf_bert.data import records
+from mlperf_bert.data import tfrecord
 from tracing import files
 
 
@@ -36,7 +36,7 @@ def test_class_by_name(path, file_class):
 
 def test_tfrecords_without_a_telling_name_are_known_by_content(tmp_path):
     path = tmp_path / "part-00000-of-00500"
-    path.write_bytes(b"".join(records.frame(bytes(n)) for n in (5, 0, 300)))
+    path.write_bytes(b"".join(tfrecord.frame(bytes(n)) for n in (5, 0, 300)))
     assert files.classify(str(path)) == files.TFRECORDS
     # A container calls it otherwise, in a folder of the system at that.
     assert files.classify("/opt/data/part-1", seen_as=str(path)) == files.TFRECORDS

@@ -17,13 +17,13 @@ NUM_EVAL_RECORDS, NUM_TRAIN_RECORDS = 3000, 500
 def traced_training(repository, tmp_path_factory):
     import numpy as np
 
-    from mlperf_bert.data import records
+    from mlperf_bert.data import example_codec, tfrecord
 
     require("strace")
     folder = tmp_path_factory.mktemp("training")
     rng = np.random.default_rng(1)
     (folder / "bert_config.json").write_text(json.dumps(TINY))
-    framed = [records.frame(records.encode(example(rng))) for _ in range(NUM_TRAIN_RECORDS)]
+    framed = [tfrecord.frame(example_codec.encode(example(rng))) for _ in range(NUM_TRAIN_RECORDS)]
     for name in ("part-0", "part-1"):
         (folder / name).write_bytes(b"".join(framed))
     (folder / "eval").write_bytes(b"".join(framed) * (NUM_EVAL_RECORDS // NUM_TRAIN_RECORDS))
@@ -104,12 +104,12 @@ def test_the_calls_sum_up_to_the_kernels_own_counter(traced_training):
 
 READ_EPOCHS = """
 import sys
-from mlperf_bert.data import input_pipeline
-limits = input_pipeline.ExampleLimits(
+from mlperf_bert.input import pipeline
+limits = pipeline.ExampleLimits(
     max_seq_length=64, max_predictions_per_seq=10, vocab_size=64, type_vocab_size=2
 )
 for _ in range(3):
-    for batch in input_pipeline.evaluation_batches(sys.argv[1:], limits, batch_size=1000):
+    for batch in pipeline.evaluation_batches(sys.argv[1:], limits, batch_size=1000):
         pass
 """
 
@@ -118,11 +118,11 @@ def test_bytes_read_are_sizes_times_epochs_at_the_demos_scale(repository, tmp_pa
     """The demo trains on two files of 18 MB; here they are read by TensorFlow for three epochs."""
     import numpy as np
 
-    from mlperf_bert.data import records
+    from mlperf_bert.data import example_codec, tfrecord
 
     require("strace")
     rng = np.random.default_rng(2)
-    some = [records.frame(records.encode(example(rng, sequence=64, predictions=10))) for _ in range(200)]  # fmt: skip  # noqa: E501
+    some = [tfrecord.frame(example_codec.encode(example(rng, sequence=64, predictions=10))) for _ in range(200)]  # fmt: skip  # noqa: E501
     paths = [tmp_path / f"part-0000{number}-of-00002" for number in range(2)]
     for path in paths:
         path.write_bytes(b"".join(some) * 197)

@@ -18,8 +18,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf
 
 from mlperf_bert.checkpoints import initial
-from mlperf_bert.data import input_pipeline
-from mlperf_bert.data.input_pipeline import ExampleLimits, ExampleShape
+from mlperf_bert.input import pipeline
+from mlperf_bert.input.pipeline import ExampleLimits, ExampleShape
 from mlperf_bert.model import losses, pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.optimization.aggregation import CLIP_NORM, GradientAggregationOptimizer
@@ -89,7 +89,7 @@ def make_trainer(task: dict, case: dict, devices: tf.distribute.Strategy) -> Tra
 def batches_of(task: dict, trainer: Trainer):
     """The task's examples in file order."""
     return trainer.batches(
-        lambda context: input_pipeline.training_batches(
+        lambda context: pipeline.training_batches(
             [task["input_file"]],
             limits_of(task),
             batch_size=context.get_per_replica_batch_size(trainer.batch_size),
@@ -152,7 +152,7 @@ def drop_on_replicas(task: dict, precision: str, devices: tf.distribute.Strategy
     config = dataclasses.replace(config, hidden_dropout_prob=0.5, attention_probs_dropout_prob=0.5)
     with devices.scope():
         model = pretrainer.build_pretrainer(config, seed=0, precision=precision)
-    batches = input_pipeline.training_batches(
+    batches = pipeline.training_batches(
         [task["input_file"]], limits_of(task), batch_size=4, seed=None
     )
     features = next(iter(batches))
@@ -170,7 +170,7 @@ def drop_on_replicas(task: dict, precision: str, devices: tf.distribute.Strategy
 
 def evaluate(task: dict, trainer: Trainer) -> list[float]:
     """Number of examples, accuracy and loss after training."""
-    batches = input_pipeline.evaluation_batches(
+    batches = pipeline.evaluation_batches(
         [task["eval_input_file"]],
         limits_of(task),
         batch_size=task["eval_batch_size"],

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from mlperf_bert.checkpoints import initial, names
-from mlperf_bert.data import records
-from mlperf_bert.data.input_pipeline import ExampleShape
+from mlperf_bert.data import example_codec, tfrecord
+from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.model.config import BertConfig
 
 CONFIG = {
@@ -44,7 +44,7 @@ def write_task(
     (folder / "bert_config.json").write_text(json.dumps(config))
     write_initial_checkpoint(folder / "init" / "model.ckpt-0", config, random)
     for name, count in (("train", num_examples), ("eval", num_eval_examples)):
-        framed = [records.frame(records.encode(_example(random))) for _ in range(count)]
+        framed = [tfrecord.frame(example_codec.encode(_example(random))) for _ in range(count)]
         (folder / f"{name}.tfrecord").write_bytes(b"".join(framed))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mlperf_bert.data import input_pipeline
+from mlperf_bert.input import pipeline
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
@@ -57,7 +57,7 @@ def examples(count: int) -> dict[str, np.ndarray]:
 
 
 def _synthetic(batch_size: int) -> dict[str, np.ndarray]:
-    batch = input_pipeline.synthetic_batch(SHAPE, batch_size=batch_size)
+    batch = pipeline.synthetic_batch(SHAPE, batch_size=batch_size)
     return {name: value.numpy() for name, value in batch.items()}
 
 

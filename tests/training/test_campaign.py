@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from mlperf_bert.mlperf import campaign
+from mlperf_bert.submission import campaign
 from tests.training import generated_task
 
 FLAGS = """--do_train --max_seq_length=32 --max_predictions_per_seq=6 --optimizer=lamb

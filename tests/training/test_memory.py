@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.training_throughput import BERT_BASE, random_examples
-from mlperf_bert.data import records
+from mlperf_bert.data import example_codec, tfrecord
 from tests.training import generated_task
 
 BERT_LARGE = BERT_BASE | {
@@ -39,7 +39,7 @@ def test_bert_large_at_batch_2_stays_within_12_gib(repository, tmp_path, options
         tmp_path / "model.ckpt-0", BERT_LARGE, np.random.RandomState(1)
     )
     examples = random_examples(np.random.default_rng(1))
-    framed = [records.frame(records.encode(example)) for example in examples]
+    framed = [tfrecord.frame(example_codec.encode(example)) for example in examples]
     (tmp_path / "train.tfrecord").write_bytes(b"".join(framed))
     command = [
         *[sys.executable, "run_pretraining.py", "--do_train", "--optimizer=lamb"],

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mlperf_bert.data.input_pipeline import ExampleShape
+from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.locking import DirectoryLock
 from mlperf_bert.mlperf import results
 from mlperf_bert.model.metrics import Evaluation

@@ -8,8 +8,8 @@ import pytest
 
 from mlperf_bert.checkpoints import names
 from mlperf_bert.checkpoints.initial import weights_by_tf1_name, write_name_based
-from mlperf_bert.data.input_pipeline import ExampleShape
 from mlperf_bert.data.manifest import Manifest, Part
+from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.mlperf.log import SubmissionInfo
 from mlperf_bert.model.config import BertConfig

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mlperf_bert.data import input_pipeline, packing
+from mlperf_bert.input import packing, pipeline
 from mlperf_bert.model import fusion
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
@@ -60,7 +60,7 @@ def make_trainer(
 
 
 def batches_of(task, *, pack_sequences: bool = False) -> tf.data.Dataset:
-    return input_pipeline.training_batches(
+    return pipeline.training_batches(
         [str(task / "train.tfrecord")],
         generated_task.LIMITS,
         batch_size=BATCH_SIZE,
@@ -152,7 +152,7 @@ def test_tf32_is_allowed_only_when_asked_for(task):
 def test_one_trace_made_before_the_run_serves_all_of_it(task, pack_sequences):
     trainer = make_trainer(task, compiled=PASSES, dropout=0.1, pack_sequences=pack_sequences)
     before = [variable.numpy() for variable in trained_variables(trainer.model)]
-    synthetic = input_pipeline.synthetic_batches(
+    synthetic = pipeline.synthetic_batches(
         generated_task.SHAPE, batch_size=BATCH_SIZE, pack_sequences=pack_sequences
     )
     trainer.warm_up(synthetic)

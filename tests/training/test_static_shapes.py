@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import tensorflow as tf
 
-from mlperf_bert.data import input_pipeline
+from mlperf_bert.input import pipeline
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
@@ -57,7 +57,7 @@ def trainer(folder) -> Trainer:
 
 
 def batches(folder, batch_size=BATCH_SIZE) -> tf.data.Dataset:
-    return input_pipeline.training_batches(
+    return pipeline.training_batches(
         [str(folder / "train.tfrecord")], generated_task.LIMITS, batch_size=batch_size, seed=None
     )
 
@@ -74,7 +74,7 @@ def operations(function) -> list[tf.Operation]:
 
 
 def test_batches_have_static_shapes(folder):
-    evaluation = input_pipeline.evaluation_batches(
+    evaluation = pipeline.evaluation_batches(
         [str(folder / "eval.tfrecord")], generated_task.LIMITS, batch_size=BATCH_SIZE
     )
     for dataset in (batches(folder), evaluation):

@@ -16,8 +16,8 @@ import pytest
 import tensorflow as tf
 
 from mlperf_bert.checkpoints import initial, names
-from mlperf_bert.data import input_pipeline
-from mlperf_bert.data.input_pipeline import ExampleShape
+from mlperf_bert.input import pipeline
+from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
@@ -125,7 +125,7 @@ def make_trainer(oracle: Oracle, name: str) -> Trainer:
 
 def batches_of(oracle: Oracle, name: str):
     """The training examples in file order."""
-    dataset = input_pipeline.training_batches(
+    dataset = pipeline.training_batches(
         [str(oracle.folder / "train.tfrecord")],
         oracle.shape.for_model(oracle.config),
         batch_size=oracle.trajectories[name]["flags"]["train_batch_size"],
@@ -135,7 +135,7 @@ def batches_of(oracle: Oracle, name: str):
 
 
 def assert_evaluation_equals(oracle: Oracle, trainer: Trainer, expected: dict) -> None:
-    batches = input_pipeline.evaluation_batches(
+    batches = pipeline.evaluation_batches(
         [str(oracle.folder / "eval.tfrecord")],
         oracle.shape.for_model(oracle.config),
         batch_size=oracle.eval_batch_size,

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mlperf_bert.data import input_pipeline, packing, records
-from mlperf_bert.data.input_pipeline import ExampleLimits, ExampleShape
+from mlperf_bert.data import example_codec, tfrecord
+from mlperf_bert.input import packing, pipeline
+from mlperf_bert.input.pipeline import ExampleLimits, ExampleShape
 
 SHAPE = ExampleLimits(
     max_seq_length=64, max_predictions_per_seq=10, vocab_size=5000, type_vocab_size=2
@@ -19,7 +20,7 @@ def write_examples(path, lengths, shape: ExampleShape) -> list[dict]:
     rng, examples = np.random.default_rng(1), []
     for number, length in enumerate(lengths):
         count = min(shape.max_predictions_per_seq, max(1, round(length * 0.15)))
-        sizes = records.feature_lengths(shape.max_seq_length, shape.max_predictions_per_seq)
+        sizes = example_codec.feature_lengths(shape.max_seq_length, shape.max_predictions_per_seq)
         example = {name: np.zeros(size, np.int64) for name, size in sizes.items()}
         example["input_ids"][:length] = rng.integers(5, 1000, length)
         example["input_ids"][0] = 1000 + number
@@ -32,7 +33,7 @@ def write_examples(path, lengths, shape: ExampleShape) -> list[dict]:
         example["masked_lm_weights"][:count] = 1
         example["next_sentence_labels"][0] = rng.integers(0, 2)
         examples.append(example)
-    framed = [records.frame(records.encode(example)) for example in examples]
+    framed = [tfrecord.frame(example_codec.encode(example)) for example in examples]
     path.write_bytes(b"".join(framed))
     return examples
 
@@ -40,7 +41,7 @@ def write_examples(path, lengths, shape: ExampleShape) -> list[dict]:
 def unpack(batch: dict[str, np.ndarray], shape: ExampleShape) -> list[dict[str, np.ndarray]]:
     """The examples of a packed batch, as they stood in the TFRecords."""
     found = []
-    sizes = records.feature_lengths(shape.max_seq_length, shape.max_predictions_per_seq)
+    sizes = example_codec.feature_lengths(shape.max_seq_length, shape.max_predictions_per_seq)
     for row, place in np.argwhere(batch["next_sentence_weights"]):
         where = np.flatnonzero(batch["block_ids"][row] == place + 1)
         first, length = where[0], len(where)
@@ -71,7 +72,7 @@ def stored(tmp_path_factory):
 
 
 def batches_of(path: str, batch_size: int) -> tf.data.Dataset:
-    return input_pipeline.training_batches(
+    return pipeline.training_batches(
         [path], SHAPE, batch_size=batch_size, seed=None, pack_sequences=True
     )
 

@@ -3,9 +3,9 @@
 import html
 from collections.abc import Mapping, Sequence
 
-from mlperf_bert.mlperf import report_charts as charts
-from mlperf_bert.mlperf.compliance import Verdict
 from mlperf_bert.mlperf.results import RunResult
+from mlperf_bert.submission import report_charts as charts
+from mlperf_bert.submission.compliance import Verdict
 
 _STYLE = """
 :root { --ink: #1c2733; --muted: #5b6b7b; --line: #e3e8ee; --paper: #fff; --ground: #f4f6f9;

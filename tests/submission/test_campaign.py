@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from mlperf_bert.mlperf import campaign, official, submission, system
-from mlperf_bert.mlperf.campaign import Campaign, run_campaign
+from mlperf_bert.submission import campaign, folder, official, system
+from mlperf_bert.submission.campaign import Campaign, run_campaign
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -355,5 +355,5 @@ def test_system_description_has_every_field_and_no_other(tmp_path):
 def test_results_are_in_the_order_of_their_numbers(tmp_path):
     for number in (10, 9, 1):
         (tmp_path / f"result_{number}.txt").touch()
-    found = [path.name for path in submission.result_files(tmp_path)]
+    found = [path.name for path in folder.result_files(tmp_path)]
     assert found == ["result_1.txt", "result_9.txt", "result_10.txt"]

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mlperf_bert.data import input_pipeline, records
-from mlperf_bert.data.input_pipeline import ExampleLimits
+from mlperf_bert.data import example_codec, tfrecord
+from mlperf_bert.input import pipeline
+from mlperf_bert.input.pipeline import ExampleLimits
 
 LIMITS = ExampleLimits(
     max_seq_length=8, max_predictions_per_seq=2, vocab_size=60, type_vocab_size=2
@@ -20,11 +21,11 @@ EXAMPLES_PER_FILE = 20
 def write_examples(path: Path, numbers: range) -> str:
     """Examples that are known by the number in all their tokens."""
     ones = {
-        name: np.ones(length, records.FEATURE_DTYPES[name])
+        name: np.ones(length, example_codec.FEATURE_DTYPES[name])
         for name, length in LIMITS.lengths().items()
     }
     framed = [
-        records.frame(records.encode(ones | {"input_ids": np.full(8, number)}))
+        tfrecord.frame(example_codec.encode(ones | {"input_ids": np.full(8, number)}))
         for number in numbers
     ]
     path.write_bytes(b"".join(framed))
@@ -42,9 +43,7 @@ def files(tmp_path_factory) -> list[str]:
 
 def order(files, *, seed, batches=6, batch_size=10, **options) -> list[int]:
     """The numbers of the first examples."""
-    dataset = input_pipeline.training_batches(
-        files, LIMITS, batch_size=batch_size, seed=seed, **options
-    )
+    dataset = pipeline.training_batches(files, LIMITS, batch_size=batch_size, seed=seed, **options)
     found = [batch["input_ids"][:, 0].numpy() for batch in itertools.islice(dataset, batches)]
     return np.concatenate(found).tolist()
 
@@ -66,7 +65,7 @@ def test_the_faster_order_reads_every_example_once_too(files):
 
 
 def test_an_evaluation_reads_every_example_once_and_fills_up_with_weight_0(files):
-    batches = list(input_pipeline.evaluation_batches(files, LIMITS, batch_size=25))
+    batches = list(pipeline.evaluation_batches(files, LIMITS, batch_size=25))
     assert [tuple(features["input_ids"].shape) for features, _ in batches] == [(25, 8)] * 3
     weights = tf.concat([weights for _, weights in batches], 0).numpy()
     numbers = tf.concat([features["input_ids"][:, 0] for features, _ in batches], 0).numpy()
@@ -78,20 +77,20 @@ def test_an_evaluation_reads_every_example_once_and_fills_up_with_weight_0(files
 def test_no_tuner_holds_up_the_end_of_an_iterator(files, options):
     """Its turns lie ever further apart; one that is missed was seen to cost 20 s."""
     if options is None:
-        batches = input_pipeline.evaluation_batches(files, LIMITS, batch_size=4)
+        batches = pipeline.evaluation_batches(files, LIMITS, batch_size=4)
     else:
-        batches = input_pipeline.training_batches(files, LIMITS, batch_size=4, seed=1, **options)
+        batches = pipeline.training_batches(files, LIMITS, batch_size=4, seed=1, **options)
     assert batches.options().autotune.enabled is False
 
 
 def test_files_are_sorted_and_each_counts_once(files, tmp_path):
-    found = input_pipeline.expand_input(f"{files[2]}, {files[0][:-1]}*", flag="input_file")
+    found = pipeline.expand_input(f"{files[2]}, {files[0][:-1]}*", flag="input_file")
     assert found == files
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ValueError, match=r"--input_file: .*pipe is not a regular file; give "):
-        input_pipeline.expand_input(str(tmp_path / "pipe"), flag="input_file")
+        pipeline.expand_input(str(tmp_path / "pipe"), flag="input_file")
     with pytest.raises(ValueError, match="--input_file names no file"):
-        input_pipeline.expand_input(" , ", flag="input_file")
+        pipeline.expand_input(" , ", flag="input_file")
 
 
 SAID = [
@@ -106,7 +105,7 @@ SAID = [
 
 @pytest.mark.parametrize(("message", "told"), SAID)
 def test_an_error_that_is_in_no_record_is_told_without_nodes(files, message, told):
-    with pytest.raises(OSError) as caught, input_pipeline.bad_input_named(files, LIMITS):
+    with pytest.raises(OSError) as caught, pipeline.bad_input_named(files, LIMITS):
         raise tf.errors.InvalidArgumentError(None, None, message)
     assert str(caught.value) == (
         "the input could not be read, but no bad record is found in local files; TensorFlow says: "

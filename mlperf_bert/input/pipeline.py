@@ -14,8 +14,9 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from mlperf_bert.data import packing, records, validity
+from mlperf_bert.data import example_codec, tfrecord, validity
 from mlperf_bert.data.validity import ExampleLimits, ExampleShape
+from mlperf_bert.input import packing
 from mlperf_bert.progress import Progress
 
 # Files read at once and examples held for shuffling while training. Source: the reference.
@@ -218,7 +219,7 @@ def _taker(limits: ExampleLimits, packs: bool):
 
 def _require_valid_file(path: str, limits: ExampleLimits, *, packs: bool) -> None:
     take = _taker(limits, packs)
-    frames = records.read_frames(path)
+    frames = tfrecord.read_frames(path)
     while some := list(itertools.islice(frames, EXAMPLES_PARSED_AT_ONCE)):
         if _error_of(take, some):
             for frame in some:
@@ -228,7 +229,7 @@ def _require_valid_file(path: str, limits: ExampleLimits, *, packs: bool) -> Non
                     raise frame.bad(f"cannot be parsed: {_told(error)}") from error
 
 
-def _error_of(take, frames: list[records.Frame]) -> Exception | None:
+def _error_of(take, frames: list[tfrecord.Frame]) -> Exception | None:
     try:
         take(tf.constant([frame.record for frame in frames]))
     except _PARSE_ERRORS as error:
@@ -250,7 +251,7 @@ def _look_through(files: Sequence[str]) -> None:
     local = [path for path in files if _is_local(path)]
     if sum(Path(path).stat().st_size for path in local) <= _BYTES_LOOKED_THROUGH:
         for path in local:
-            records.count_records(path)
+            tfrecord.count_records(path)
 
 
 def _batched(examples: tf.data.Dataset, limits: ExampleLimits, batch_size: int) -> tf.data.Dataset:
@@ -269,7 +270,7 @@ def _batched(examples: tf.data.Dataset, limits: ExampleLimits, batch_size: int) 
 
 
 def _model_dtype(name: str) -> tf.DType:
-    dtype = tf.as_dtype(records.FEATURE_DTYPES[name])
+    dtype = tf.as_dtype(example_codec.FEATURE_DTYPES[name])
     return tf.int32 if dtype.is_integer else dtype  # TPUs compute with int32 only
 
 
@@ -285,7 +286,7 @@ def _decode(examples: tf.Tensor, shape: ExampleShape) -> dict[str, tf.Tensor]:
     return tf.io.parse_example(
         examples,
         {
-            name: tf.io.FixedLenFeature([length], tf.as_dtype(records.FEATURE_DTYPES[name]))
+            name: tf.io.FixedLenFeature([length], tf.as_dtype(example_codec.FEATURE_DTYPES[name]))
             for name, length in shape.lengths().items()
         },
     )

@@ -11,8 +11,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlperf_bert.mlperf.rules import RULESETS
-from mlperf_bert.mlperf.system import read_overrides
+from mlperf_bert.mlperf.rules import require_ruleset
+from mlperf_bert.submission.system import read_overrides
 
 _PACKAGE_PASSED = "PACKAGE CHECKER FOUND NO ERRORS, SUCCESS !"
 _REPOSITORY_PASSED = "ALL CHECKS PASSED."
@@ -50,16 +50,6 @@ class ToolVerdict:
     def __str__(self) -> str:
         word = {True: "passed", False: "FAILED", None: "not applicable"}[self.passed]
         return f"{self.tool}: {word}" + "".join(f"\n    {reason}" for reason in self.reasons)
-
-
-def require_ruleset(ruleset: str) -> None:
-    """Refuse a ruleset in which the tools would skip BERT, and then report success.
-
-    Raises:
-      ValueError: the ruleset has no BERT.
-    """
-    if ruleset not in RULESETS:
-        raise ValueError(f"ruleset {ruleset!r} has no BERT; use one of {', '.join(RULESETS)}")
 
 
 def ask(tool: str, *arguments: str) -> Answer:

@@ -17,9 +17,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from mlperf_bert.mlperf.rcp import RcpVerdict
 from mlperf_bert.mlperf.results import RunResult
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
+from mlperf_bert.submission.rcp import RcpVerdict
 
 INK, MUTED, GRID = "#1c2733", "#5b6b7b", "#e3e8ee"
 BLUE, RED, GREEN, ORANGE, GREY = "#1f5fa8", "#b3261e", "#1b7f4b", "#d9822b", "#b9c4cf"

@@ -1,27 +1,22 @@
-"""The examples on disk: the one feature schema, its encoding as tf.Example, and TFRecord files.
+"""The examples on disk: the one feature schema, and its encoding as tf.Example in TFRecords.
 
 S = max_seq_length, P = max_predictions_per_seq. Nothing here needs TensorFlow.
 
-A TFRecord is: its length in bytes (uint64), the masked CRC-32C of these 8 bytes (uint32), the
-data, the masked CRC-32C of the data (uint32); all little-endian. An Example is a protobuf map
-from feature names to lists. The order of a protobuf map is free: here it is that of
-`FEATURE_DTYPES`, so that equal examples are equal bytes, and files of the reference, whose order
-changes from one run to the next, have the same size and content but other bytes.
+A tf.Example is a protobuf map from feature names to lists. The order of a protobuf map is free:
+here it is that of `FEATURE_DTYPES`, so that equal examples are equal bytes. Files of the reference,
+whose order changes from one run to the next, have the same size and content but other bytes.
 
-Source: tensorflow/core/lib/io/record_writer.h, tensorflow/core/example/example.proto.
+Source: tensorflow/core/example/example.proto.
 """
 
-import contextlib
-import os
-import stat
-import struct
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from mlperf_bert.data.jit import kernel
+from mlperf_bert.data.tfrecord import CRC_TABLES, FOOTER_BYTES, HEADER_BYTES, close_frame
 
 FEATURE_DTYPES: Mapping[str, np.dtype] = MappingProxyType(
     {
@@ -36,8 +31,6 @@ FEATURE_DTYPES: Mapping[str, np.dtype] = MappingProxyType(
 )
 """Every feature and the type of its values, in the order of writing."""
 
-_HEADER_BYTES = 12
-_FOOTER_BYTES = 4
 _LONGEST_VARINT_BYTES = 10
 # Five bytes of a varint hold 35 bits: so much room has every value that is encoded.
 _ENCODABLE_VALUES = 2**35
@@ -50,56 +43,6 @@ def feature_lengths(max_seq_length: int, max_predictions_per_seq: int) -> dict[s
     lengths.update(dict.fromkeys(per_token, max_seq_length))
     lengths["next_sentence_labels"] = 1
     return lengths
-
-
-# --- CRC-32C -------------------------------------------------------------------------------
-
-
-def _crc_tables() -> np.ndarray:
-    """Returns the eight tables of the slicing-by-8 CRC-32C, [8, 256] uint32."""
-    tables = np.zeros((8, 256), np.uint32)
-    for byte in range(256):
-        crc = byte
-        for _ in range(8):
-            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
-        tables[0, byte] = crc
-    for i in range(1, 8):
-        tables[i] = (tables[i - 1] >> np.uint32(8)) ^ tables[0, tables[i - 1] & np.uint32(255)]
-    return tables
-
-
-_CRC_TABLES = _crc_tables()
-
-
-@kernel
-def _masked_crc(data, start, stop, tables):
-    """The masked CRC-32C of data[start:stop], as an int64 below 2**32."""
-    crc = np.uint32(0xFFFFFFFF)
-    i = start
-    while i + 8 <= stop:
-        crc = (
-            tables[7, (crc ^ data[i]) & 255]
-            ^ tables[6, ((crc >> 8) ^ data[i + 1]) & 255]
-            ^ tables[5, ((crc >> 16) ^ data[i + 2]) & 255]
-            ^ tables[4, ((crc >> 24) ^ data[i + 3]) & 255]
-            ^ tables[3, data[i + 4]]
-            ^ tables[2, data[i + 5]]
-            ^ tables[1, data[i + 6]]
-            ^ tables[0, data[i + 7]]
-        )
-        i += 8
-    while i < stop:
-        crc = tables[0, (crc ^ data[i]) & 255] ^ (crc >> np.uint32(8))
-        i += 1
-    crc ^= np.uint32(0xFFFFFFFF)
-    plain = np.int64(crc)
-    rotated = (plain >> 15) | ((plain & 0x7FFF) << 17)
-    return (rotated + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def masked_crc32c(data: bytes) -> int:
-    """Returns the checksum that TFRecord files carry."""
-    return int(_masked_crc(np.frombuffer(data, np.uint8), 0, len(data), _CRC_TABLES))
 
 
 # --- Encoding ------------------------------------------------------------------------------
@@ -133,13 +76,6 @@ def _put_varint(out, at, value):
         at += 1
     out[at] = value
     return at + 1
-
-
-@kernel
-def _put_uint32(out, at, value):
-    for i in range(4):
-        out[at + i] = (value >> (8 * i)) & 255
-    return at + 4
 
 
 @kernel
@@ -190,7 +126,7 @@ def _encode_records(tokens, predictions, weights, next_sentence, names, name_len
     # at most 5 bytes.
     for example in range(tokens.shape[1]):
         record = at
-        body = record + _HEADER_BYTES + 8
+        body = record + HEADER_BYTES + 8
         end = body
         for feature in range(3):
             end = _put_ints(out, end, names, name_lengths, feature, tokens[feature, example])
@@ -201,17 +137,12 @@ def _encode_records(tokens, predictions, weights, next_sentence, names, name_len
         end = _put_weights(out, end, names, name_lengths, 5, weights[example])
         end = _put_ints(out, end, names, name_lengths, 6, next_sentence[example : example + 1])
         map_bytes = end - body
-        out[record + _HEADER_BYTES] = 0x0A  # Example.features
-        data = _put_varint(out, record + _HEADER_BYTES + 1, map_bytes)
+        out[record + HEADER_BYTES] = 0x0A  # Example.features
+        data = _put_varint(out, record + HEADER_BYTES + 1, map_bytes)
         for i in range(map_bytes):
             out[data + i] = out[body + i]
         end = data + map_bytes
-        data_bytes = end - record - _HEADER_BYTES
-        _put_uint32(out, record, data_bytes)
-        _put_uint32(out, record + 4, 0)
-        _put_uint32(out, record + 8, _masked_crc(out, record, record + 8, tables))
-        crc = _masked_crc(out, record + _HEADER_BYTES, end, tables)
-        at = _put_uint32(out, end, crc)
+        at = close_frame(out, record, end, tables)
     return at
 
 
@@ -245,7 +176,7 @@ def encode_records(batch: Batch, scratch: np.ndarray | None = None) -> memoryvie
         scratch = np.empty(scratch_bytes(batch), np.uint8)
     elif len(scratch) < scratch_bytes(batch):
         raise ValueError(f"scratch holds {len(scratch)} bytes, {scratch_bytes(batch)} are needed")
-    used = _encode_records(*batch, _NAMES, _NAME_LENGTHS, _CRC_TABLES, scratch)
+    used = _encode_records(*batch, _NAMES, _NAME_LENGTHS, CRC_TABLES, scratch)
     return memoryview(scratch)[:used]
 
 
@@ -272,20 +203,7 @@ def encode(example: Mapping[str, np.ndarray]) -> bytes:
         weights=values[5][None],
         next_sentence=values[6],
     )
-    return bytes(encode_records(batch))[_HEADER_BYTES:-_FOOTER_BYTES]
-
-
-def frame(record: bytes) -> bytes:
-    """Wraps the bytes of one example as a TFRecord: length, checksums."""
-    length = struct.pack("<Q", len(record))
-    return b"".join(
-        (
-            length,
-            struct.pack("<I", masked_crc32c(length)),
-            record,
-            struct.pack("<I", masked_crc32c(record)),
-        )
-    )
+    return bytes(encode_records(batch))[HEADER_BYTES:-FOOTER_BYTES]
 
 
 # --- Decoding ------------------------------------------------------------------------------
@@ -369,100 +287,3 @@ def decode(record: bytes) -> dict[str, np.ndarray]:
     except ValueError as error:
         raise ValueError(f"not a tf.Example of integers and floats: {error}") from error
     return example
-
-
-# --- Files ---------------------------------------------------------------------------------
-
-
-class BadRecord(ValueError):
-    """A record that cannot be used: where it is, what is wrong with it, and the fix."""
-
-    def __init__(self, path: str | os.PathLike, index: int, offset_bytes: int, problem: str):
-        """`problem` goes on after "record N at byte M"; records are counted from 0."""
-        where = f"{os.fspath(path)}: record {index} at byte {offset_bytes}"
-        super().__init__(f"{where} {problem}")
-
-
-class Frame(NamedTuple):
-    """A record as it stands in a file, with its length and checksums, which are right."""
-
-    path: str | os.PathLike
-    index: int
-    offset_bytes: int
-    framed: bytes
-
-    @property
-    def record(self) -> bytes:
-        """The bytes of the example."""
-        return self.framed[_HEADER_BYTES:-_FOOTER_BYTES]
-
-    def bad(self, problem: str) -> BadRecord:
-        """The error to raise about this record."""
-        return BadRecord(self.path, self.index, self.offset_bytes, problem)
-
-
-def _damaged(path: str | os.PathLike, index: int, offset: int, reason: str) -> BadRecord:
-    problem = f"is damaged ({reason}); copy or make the file again"
-    return BadRecord(path, index, offset, problem)
-
-
-@contextlib.contextmanager
-def _opened(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - the path may be a string
-        raise ValueError(f"{os.fspath(path)}: not a regular file; give a TFRecord file")
-    with open(path, "rb") as file:  # noqa: PTH123 - the path may be a string
-        yield file
-
-
-def _places(file: BinaryIO, path: str | os.PathLike) -> Iterator[tuple[int, int, int]]:
-    """Yields (index, begin, end) of the records of an open file, in bytes, headers included.
-
-    A length is believed only if its checksum is right and the file is long enough.
-    """
-    size_bytes = os.fstat(file.fileno()).st_size
-    index = offset = 0
-    while header := file.read(_HEADER_BYTES):
-        if len(header) < _HEADER_BYTES:
-            raise _damaged(path, index, offset, "the file ends within the header")
-        length, crc = struct.unpack("<QI", header)
-        if crc != masked_crc32c(header[:8]):
-            raise _damaged(path, index, offset, "the checksum of the length is wrong")
-        end = offset + _HEADER_BYTES + length + _FOOTER_BYTES
-        if end > size_bytes:
-            raise _damaged(path, index, offset, "the file ends within the data")
-        yield index, offset, end
-        file.seek(end)
-        index, offset = index + 1, end
-
-
-def read_frames(path: str | os.PathLike) -> Iterator[Frame]:
-    """Yields the records of a TFRecord file as they stand there, verifying all checksums.
-
-    Raises:
-      BadRecord: a truncated or corrupt record.
-      ValueError: not a regular file.
-    """
-    with _opened(path) as file:
-        for index, begin, end in _places(file, path):
-            file.seek(begin)
-            frame = Frame(path, index, begin, file.read(end - begin))
-            (crc,) = struct.unpack("<I", frame.framed[-_FOOTER_BYTES:])
-            if crc != masked_crc32c(frame.record):
-                raise _damaged(path, index, begin, "the checksum of the data is wrong")
-            yield frame
-
-
-def read_records(path: str | os.PathLike) -> Iterator[bytes]:
-    """Yields the bytes of every example of a TFRecord file; raises as `read_frames`."""
-    return (frame.record for frame in read_frames(path))
-
-
-def count_records(path: str | os.PathLike) -> int:
-    """Returns the number of examples, from the headers alone.
-
-    Raises:
-      BadRecord: a header is damaged or the file ends within a record.
-      ValueError: not a regular file.
-    """
-    with _opened(path) as file:
-        return sum(1 for _ in _places(file, path))

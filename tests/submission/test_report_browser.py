@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-from mlperf_bert.mlperf import report
+from mlperf_bert.submission import report
 from tests.conftest import lacking
 from tests.mlperf.example_log import write_log
 

@@ -4,7 +4,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlperf_bert.mlperf import official
+from mlperf_bert.mlperf.rules import require_ruleset
+from mlperf_bert.submission import official
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def check_rcp(
     Raises:
       ValueError: the ruleset has no BERT.
     """
-    official.require_ruleset(ruleset)
+    require_ruleset(ruleset)
     options = ["--bert_train_samples"] if by_train_samples else []
     options += ["--custom_rcps", str(custom_rcps)] if custom_rcps else []
     answer = official.ask(

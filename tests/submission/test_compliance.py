@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlperf_bert.mlperf import compliance
+from mlperf_bert.submission import compliance
 from tests.mlperf.example_log import bert_weight_names, write_log
 
 

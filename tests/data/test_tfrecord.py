@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlperf_bert.data import records, validity
+from mlperf_bert.data import example_codec, tfrecord, validity
 
 RECORD_BYTES = 12 + 4
 
@@ -14,34 +14,36 @@ RECORD_BYTES = 12 + 4
 def example(seed: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     return {
-        name: rng.integers(0, 2**20, length).astype(records.FEATURE_DTYPES[name])
-        for name, length in records.feature_lengths(8, 3).items()
+        name: rng.integers(0, 2**20, length).astype(example_codec.FEATURE_DTYPES[name])
+        for name, length in example_codec.feature_lengths(8, 3).items()
     }
 
 
 @pytest.fixture
 def path(tmp_path):
     path = tmp_path / "file"
-    path.write_bytes(b"".join(records.frame(records.encode(example(seed))) for seed in range(3)))
+    path.write_bytes(
+        b"".join(tfrecord.frame(example_codec.encode(example(seed))) for seed in range(3))
+    )
     return path
 
 
 def test_masked_crc_of_the_published_check_value():
     """CRC-32C of "123456789" is e3069283. Source: RFC 3720, B.4; the mask: record_writer.h."""
     crc = 0xE3069283
-    assert records.masked_crc32c(b"123456789") == (
+    assert tfrecord.masked_crc32c(b"123456789") == (
         ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
     )
 
 
 def test_round_trip(path):
-    found = [records.decode(record) for record in records.read_records(path)]
-    assert len(found) == records.count_records(path) == 3
+    found = [example_codec.decode(record) for record in tfrecord.read_records(path)]
+    assert len(found) == tfrecord.count_records(path) == 3
     for seed, decoded in enumerate(found):
         for name, values in example(seed).items():
             np.testing.assert_array_equal(decoded[name], values)
             assert decoded[name].dtype == values.dtype
-    frames = list(records.read_frames(path))
+    frames = list(tfrecord.read_frames(path))
     assert b"".join(frame.framed for frame in frames) == path.read_bytes()
     assert [frame.index for frame in frames] == [0, 1, 2]
     for frame in frames:
@@ -50,7 +52,7 @@ def test_round_trip(path):
 
 def test_damage_is_named_with_its_byte(path):
     data = path.read_bytes()
-    second = RECORD_BYTES + len(next(records.read_records(path)))
+    second = RECORD_BYTES + len(next(tfrecord.read_records(path)))
     flipped = bytearray(data)
     flipped[second + 40] ^= 1
     length = bytearray(data)
@@ -63,8 +65,8 @@ def test_damage_is_named_with_its_byte(path):
     ):
         path.write_bytes(spoilt)
         expected = rf"file: record 1 at byte {second} is damaged \({reason}\); copy or make"
-        with pytest.raises(records.BadRecord, match=expected):
-            list(records.read_records(path))
+        with pytest.raises(tfrecord.BadRecord, match=expected):
+            list(tfrecord.read_records(path))
 
 
 def limits(max_seq_length: int, max_predictions_per_seq: int) -> validity.ExampleLimits:
@@ -92,7 +94,7 @@ def test_other_lengths_name_feature_and_flag(path):
 
 def valid_file(path):
     ones = {name: np.ones_like(values) for name, values in example(0).items()}
-    path.write_bytes(records.frame(records.encode(ones)))
+    path.write_bytes(tfrecord.frame(example_codec.encode(ones)))
     return path
 
 
@@ -109,33 +111,33 @@ def valid_file(path):
 def test_values_that_cannot_be_encoded(name, values, message):
     good = example(1)
     with pytest.raises(ValueError, match=message):
-        records.encode(good | {name: np.full(len(good[name]), values)})
+        example_codec.encode(good | {name: np.full(len(good[name]), values)})
 
 
 def test_the_greatest_value_fits_in_the_scratch_buffer():
     great = {
-        name: np.full(length, 2**35 - 1, records.FEATURE_DTYPES[name])
-        for name, length in records.feature_lengths(8, 3).items()
+        name: np.full(length, 2**35 - 1, example_codec.FEATURE_DTYPES[name])
+        for name, length in example_codec.feature_lengths(8, 3).items()
     }
-    decoded = records.decode(records.encode(great))
+    decoded = example_codec.decode(example_codec.encode(great))
     assert all((decoded[name] == great[name]).all() for name in great)
     values = [great[name] for name in great]
-    batch = records.Batch(
+    batch = example_codec.Batch(
         np.stack(values[:3])[:, None], np.stack(values[3:5])[:, None], values[5][None], values[6]
     )
-    assert len(records.encode_records(batch)) <= records.scratch_bytes(batch)
+    assert len(example_codec.encode_records(batch)) <= example_codec.scratch_bytes(batch)
     with pytest.raises(ValueError, match=r"scratch holds 100 bytes, \d+ are needed"):
-        records.encode_records(batch, np.empty(100, np.uint8))
+        example_codec.encode_records(batch, np.empty(100, np.uint8))
 
 
 def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
-        for read in (records.count_records, lambda path: list(records.read_records(path))):
+        for read in (tfrecord.count_records, lambda path: list(tfrecord.read_records(path))):
             with pytest.raises(ValueError, match=f"{path}: not a regular file; give a TFRecord"):
                 read(path)
 
 
 def test_bytes_that_are_no_example():
     with pytest.raises(ValueError, match=r"not a tf\.Example"):
-        records.decode(b"\x08\x01")
+        example_codec.decode(b"\x08\x01")

@@ -6,8 +6,9 @@ import itertools
 import numpy as np
 import pytest
 
-from mlperf_bert.data import input_pipeline, records
-from mlperf_bert.data.input_pipeline import ExampleLimits
+from mlperf_bert.data import example_codec, tfrecord
+from mlperf_bert.input import pipeline
+from mlperf_bert.input.pipeline import ExampleLimits
 
 LIMITS = ExampleLimits(
     max_seq_length=4, max_predictions_per_seq=2, vocab_size=60, type_vocab_size=2
@@ -33,13 +34,13 @@ def parts(tmp_path_factory) -> list[str]:
             for index in range(12)
         ]
         paths.append(folder / f"part-{part}")
-        paths[-1].write_bytes(b"".join(records.frame(records.encode(e)) for e in examples))
+        paths[-1].write_bytes(b"".join(tfrecord.frame(example_codec.encode(e)) for e in examples))
     return [str(path) for path in paths]
 
 
 def stream(parts, num_examples: int, **given):
     """The first so many examples of a worker, in the order in which it reads them."""
-    dataset = input_pipeline.training_batches(parts, LIMITS, batch_size=1, **given)
+    dataset = pipeline.training_batches(parts, LIMITS, batch_size=1, **given)
     read = itertools.islice(dataset.as_numpy_iterator(), num_examples)
     return [int(batch["input_ids"][0, 0]) for batch in read]
 

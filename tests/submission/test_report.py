@@ -9,7 +9,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from mlperf_bert.mlperf import rcp, report, report_charts, results, submission
+from mlperf_bert.mlperf import results
+from mlperf_bert.submission import folder, rcp, report, report_charts
 from tests.mlperf.example_log import write_log
 
 
@@ -80,7 +81,7 @@ def test_real_logs(shared, org, system, minutes, rcp_passed, scaling, problem):
 def test_verdicts_of_all_official_tools(shared, tmp_path, org, system, passed, line):
     copy = tmp_path / org  # the tools write into the submission
     shutil.copytree(shared / "real_logs" / org, copy)
-    verdict = submission.judge(copy, system=system, ruleset="1.0.0")
+    verdict = folder.judge(copy, system=system, ruleset="1.0.0")
     assert line in "\n".join(verdict.lines())
     assert verdict.passed == passed
     assert verdict.official_minutes == pytest.approx(

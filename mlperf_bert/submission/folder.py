@@ -16,12 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlperf_bert.mlperf import official
-from mlperf_bert.mlperf.compliance import Verdict, check_log
-from mlperf_bert.mlperf.official import ToolVerdict
-from mlperf_bert.mlperf.rcp import RcpVerdict, check_rcp
 from mlperf_bert.mlperf.results import RunResult, olympic_mean, problems_of_result, read_run
-from mlperf_bert.mlperf.system import read_overrides
+from mlperf_bert.submission import official
+from mlperf_bert.submission.compliance import Verdict, check_log
+from mlperf_bert.submission.official import ToolVerdict
+from mlperf_bert.submission.rcp import RcpVerdict, check_rcp
+from mlperf_bert.submission.system import read_overrides
 
 IMPLEMENTATION = "mlperf_bert"
 
@@ -96,7 +96,7 @@ class SubmissionVerdict:
         return lines
 
 
-def write_submission(
+def write_folder(
     org_dir: Path,
     *,
     system: str,

@@ -1,0 +1,147 @@
+"""Punkt's tables: what the sentence splitter knows of a language; found, fetched, read, written."""
+
+import dataclasses
+import hashlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from mlperf_bert.reading import require_regular_file
+from mlperf_bert.writing import written_beside
+
+# nltk's package punkt_tab, folder english: the same tables as the reference's english.pickle.
+PUBLISHED_SHA256 = {
+    "abbrev_types.txt": "ae74df7220c09ecedff75f33e3fcc09dbd038e39ddf554b6ebc8f07ff5bdee7f",
+    "collocations.tab": "987336cd468bf07bbab45a3a92276cbebff56e6686b29567dbbaf16060492d62",
+    "ortho_context.tab": "4bbcca25ed3d3f06c02402abf8419b9f033b8adc06e7b482eca4e45f81a5dc4c",
+    "sent_starters.txt": "568b989cf4818ad9cb50efaf76bd0685ef20b83a1cbce49023bad45dcd8aceb9",
+}
+
+# Where nltk fetches from; None is its own place.
+PUNKT_INDEX_URL: str | None = None
+
+# Where nltk keeps its data, in its order.
+USUAL_PLACES = (
+    "~/nltk_data",
+    *(f"{sys.prefix}/{folder}" for folder in ("nltk_data", "share/nltk_data", "lib/nltk_data")),
+    *(f"/usr/{folder}/nltk_data" for folder in ("share", "local/share", "lib", "local/lib")),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class PunktTables:
+    """What Punkt learnt from a language."""
+
+    abbrev_types: frozenset[str]
+    """Lower-case abbreviations without their last period."""
+    collocations: frozenset[tuple[str, str]]
+    """Pairs of types that belong together over a period: no boundary between them."""
+    sent_starters: frozenset[str]
+    """Types that often begin a sentence."""
+    ortho_context: Mapping[str, int]
+    """Type -> bits that say how it was seen in training: segmentation.py."""
+
+
+def find_punkt(folder: str | None = None, nltk_data: str | None = None) -> Path:
+    """The folder with Punkt's four tables: the given one, or punkt_tab/english where nltk looks.
+
+    Args:
+      folder: the tables themselves.
+      nltk_data: the value of NLTK_DATA, searched before nltk's usual places.
+
+    Raises:
+      ValueError: there is none, or a table is missing.
+    """
+    if folder is None:
+        roots = [*(nltk_data or "").split(":"), *USUAL_PLACES]
+        inside = "tokenizers/punkt_tab/english"
+        places = (Path(root).expanduser() / inside for root in roots if root)
+        path = next((place for place in places if place.is_dir()), None)
+        if path is None:
+            raise ValueError(
+                "the sentence splitter's tables are missing: run `python -m nltk.downloader "
+                "punkt_tab`, or name their folder with --punkt (PUNKT=... for process_wiki.sh), or "
+                "learn them from your own text with cleanup_scripts/train_punkt.py"
+            )
+    else:
+        path = Path(folder).expanduser()
+    missing = [name for name in PUBLISHED_SHA256 if not (path / name).is_file()]
+    if missing:
+        raise ValueError(f"{path}: {', '.join(missing)} missing; --punkt names a folder with them")
+    return path
+
+
+def find_or_fetch_punkt(folder: str | None = None, nltk_data: str | None = None) -> Path:
+    """As `find_punkt`, but nltk's downloader is tried before an error."""
+    try:
+        return find_punkt(folder, nltk_data)
+    except ValueError:
+        target = Path((nltk_data or "").split(":")[0] or USUAL_PLACES[0]).expanduser()
+        if folder is not None or not fetch_punkt(target):
+            raise
+        return find_punkt(folder, nltk_data)
+
+
+def fetch_punkt(nltk_data: Path) -> bool:
+    """Fetches punkt_tab into `nltk_data` with nltk's downloader; returns whether it succeeded."""
+    from nltk.downloader import Downloader  # slow to import, and seldom needed
+
+    print(f"fetching nltk's punkt_tab into {nltk_data}", file=sys.stderr, flush=True)
+    nltk_data.mkdir(parents=True, exist_ok=True)
+    return Downloader(PUNKT_INDEX_URL).download(
+        "punkt_tab", download_dir=str(nltk_data), quiet=True
+    )
+
+
+def warn_if_not_published(folder: Path) -> None:
+    """Says so when the tables are not the published ones: the result is not the official data."""
+    other = [
+        name
+        for name, expected in PUBLISHED_SHA256.items()
+        if hashlib.sha256(require_regular_file(folder / name).read_bytes()).hexdigest() != expected
+    ]
+    if other:
+        print(
+            f"note: {folder}: not the published tables ({', '.join(other)}), "
+            "so not the official data",
+            file=sys.stderr,
+        )
+
+
+def read_tables(folder: Path) -> PunktTables:
+    """The tables of a folder.
+
+    Raises:
+      ValueError: a table that is not what nltk's punkt_tab holds.
+    """
+    try:
+        rows = {name: _rows(folder / name) for name in PUBLISHED_SHA256}
+        return PunktTables(
+            abbrev_types=frozenset(word for (word,) in rows["abbrev_types.txt"]),
+            collocations=frozenset((first, second) for first, second in rows["collocations.tab"]),
+            sent_starters=frozenset(word for (word,) in rows["sent_starters.txt"]),
+            ortho_context={kind: int(bits) for kind, bits in rows["ortho_context.tab"]},
+        )
+    except ValueError as error:
+        raise ValueError(
+            f"{folder}: not tables of punkt_tab ({error}); fetch them again"
+        ) from error
+
+
+def write_tables(tables: PunktTables, folder: Path) -> None:
+    """Writes the four files that `read_tables` reads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = {
+        "abbrev_types.txt": tables.abbrev_types,
+        "collocations.tab": map("\t".join, tables.collocations),
+        "ortho_context.tab": (f"{kind}\t{bits}" for kind, bits in tables.ortho_context.items()),
+        "sent_starters.txt": tables.sent_starters,
+    }
+    for name, entries in lines.items():
+        with written_beside(folder / name) as output:
+            output.write("".join(f"{entry}\n" for entry in sorted(entries)).encode())
+
+
+def _rows(path: Path) -> list[list[str]]:
+    lines = require_regular_file(path).read_bytes().decode().split("\n")
+    return [line.split("\t") for line in lines if line]

@@ -1,0 +1,191 @@
+"""TFRecord files: frames around records, and their checksums. Needs no TensorFlow.
+
+A frame is: the record's length in bytes (uint64), the masked CRC-32C of these 8 bytes (uint32), the
+record, the masked CRC-32C of the record (uint32); all little-endian.
+
+Source: tensorflow/core/lib/io/record_writer.h.
+"""
+
+import contextlib
+import os
+import stat
+import struct
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from mlperf_bert.data.jit import kernel
+
+HEADER_BYTES = 12
+FOOTER_BYTES = 4
+
+
+def _crc_tables() -> np.ndarray:
+    """Returns the eight tables of the slicing-by-8 CRC-32C, [8, 256] uint32."""
+    tables = np.zeros((8, 256), np.uint32)
+    for byte in range(256):
+        crc = byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+        tables[0, byte] = crc
+    for i in range(1, 8):
+        tables[i] = (tables[i - 1] >> np.uint32(8)) ^ tables[0, tables[i - 1] & np.uint32(255)]
+    return tables
+
+
+CRC_TABLES = _crc_tables()
+
+
+@kernel
+def _masked_crc(data, start, stop, tables):
+    """The masked CRC-32C of data[start:stop], as an int64 below 2**32."""
+    crc = np.uint32(0xFFFFFFFF)
+    i = start
+    while i + 8 <= stop:
+        crc = (
+            tables[7, (crc ^ data[i]) & 255]
+            ^ tables[6, ((crc >> 8) ^ data[i + 1]) & 255]
+            ^ tables[5, ((crc >> 16) ^ data[i + 2]) & 255]
+            ^ tables[4, ((crc >> 24) ^ data[i + 3]) & 255]
+            ^ tables[3, data[i + 4]]
+            ^ tables[2, data[i + 5]]
+            ^ tables[1, data[i + 6]]
+            ^ tables[0, data[i + 7]]
+        )
+        i += 8
+    while i < stop:
+        crc = tables[0, (crc ^ data[i]) & 255] ^ (crc >> np.uint32(8))
+        i += 1
+    crc ^= np.uint32(0xFFFFFFFF)
+    plain = np.int64(crc)
+    rotated = (plain >> 15) | ((plain & 0x7FFF) << 17)
+    return (rotated + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def masked_crc32c(data: bytes) -> int:
+    """Returns the checksum that TFRecord files carry."""
+    return int(_masked_crc(np.frombuffer(data, np.uint8), 0, len(data), CRC_TABLES))
+
+
+@kernel
+def _put_uint32(out, at, value):
+    for i in range(4):
+        out[at + i] = (value >> (8 * i)) & 255
+    return at + 4
+
+
+@kernel
+def close_frame(out, begin, end, tables):
+    """Puts length and checksums around the record in out[begin + HEADER_BYTES:end]."""
+    _put_uint32(out, begin, end - begin - HEADER_BYTES)
+    _put_uint32(out, begin + 4, 0)
+    _put_uint32(out, begin + 8, _masked_crc(out, begin, begin + 8, tables))
+    return _put_uint32(out, end, _masked_crc(out, begin + HEADER_BYTES, end, tables))
+
+
+def frame(record: bytes) -> bytes:
+    """Wraps the bytes of one example as a TFRecord: length, checksums."""
+    length = struct.pack("<Q", len(record))
+    return b"".join(
+        (
+            length,
+            struct.pack("<I", masked_crc32c(length)),
+            record,
+            struct.pack("<I", masked_crc32c(record)),
+        )
+    )
+
+
+class BadRecord(ValueError):
+    """A record that cannot be used: where it is, what is wrong with it, and the fix."""
+
+    def __init__(self, path: str | os.PathLike, index: int, offset_bytes: int, problem: str):
+        """`problem` goes on after "record N at byte M"; records are counted from 0."""
+        where = f"{os.fspath(path)}: record {index} at byte {offset_bytes}"
+        super().__init__(f"{where} {problem}")
+
+
+class Frame(NamedTuple):
+    """A record as it stands in a file, with its length and checksums, which are right."""
+
+    path: str | os.PathLike
+    index: int
+    offset_bytes: int
+    framed: bytes
+
+    @property
+    def record(self) -> bytes:
+        """The bytes of the example."""
+        return self.framed[HEADER_BYTES:-FOOTER_BYTES]
+
+    def bad(self, problem: str) -> BadRecord:
+        """The error to raise about this record."""
+        return BadRecord(self.path, self.index, self.offset_bytes, problem)
+
+
+def _damaged(path: str | os.PathLike, index: int, offset: int, reason: str) -> BadRecord:
+    problem = f"is damaged ({reason}); copy or make the file again"
+    return BadRecord(path, index, offset, problem)
+
+
+@contextlib.contextmanager
+def _opened(path: str | os.PathLike) -> Iterator[BinaryIO]:
+    if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - the path may be a string
+        raise ValueError(f"{os.fspath(path)}: not a regular file; give a TFRecord file")
+    with open(path, "rb") as file:  # noqa: PTH123 - the path may be a string
+        yield file
+
+
+def _places(file: BinaryIO, path: str | os.PathLike) -> Iterator[tuple[int, int, int]]:
+    """Yields (index, begin, end) of the records of an open file, in bytes, headers included.
+
+    A length is believed only if its checksum is right and the file is long enough.
+    """
+    size_bytes = os.fstat(file.fileno()).st_size
+    index = offset = 0
+    while header := file.read(HEADER_BYTES):
+        if len(header) < HEADER_BYTES:
+            raise _damaged(path, index, offset, "the file ends within the header")
+        length, crc = struct.unpack("<QI", header)
+        if crc != masked_crc32c(header[:8]):
+            raise _damaged(path, index, offset, "the checksum of the length is wrong")
+        end = offset + HEADER_BYTES + length + FOOTER_BYTES
+        if end > size_bytes:
+            raise _damaged(path, index, offset, "the file ends within the data")
+        yield index, offset, end
+        file.seek(end)
+        index, offset = index + 1, end
+
+
+def read_frames(path: str | os.PathLike) -> Iterator[Frame]:
+    """Yields the records of a TFRecord file as they stand there, verifying all checksums.
+
+    Raises:
+      BadRecord: a truncated or corrupt record.
+      ValueError: not a regular file.
+    """
+    with _opened(path) as file:
+        for index, begin, end in _places(file, path):
+            file.seek(begin)
+            frame = Frame(path, index, begin, file.read(end - begin))
+            (crc,) = struct.unpack("<I", frame.framed[-FOOTER_BYTES:])
+            if crc != masked_crc32c(frame.record):
+                raise _damaged(path, index, begin, "the checksum of the data is wrong")
+            yield frame
+
+
+def read_records(path: str | os.PathLike) -> Iterator[bytes]:
+    """Yields the bytes of every example of a TFRecord file; raises as `read_frames`."""
+    return (frame.record for frame in read_frames(path))
+
+
+def count_records(path: str | os.PathLike) -> int:
+    """Returns the number of examples, from the headers alone.
+
+    Raises:
+      BadRecord: a header is damaged or the file ends within a record.
+      ValueError: not a regular file.
+    """
+    with _opened(path) as file:
+        return sum(1 for _ in _places(file, path))

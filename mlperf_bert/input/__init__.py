@@ -1,0 +1,1 @@
+"""Records to batches, with TensorFlow: reading, checking, packing."""

@@ -1,0 +1,1 @@
+"""From runs to a submission: campaigns, the official tools, verdicts, reports."""

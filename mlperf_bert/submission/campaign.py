@@ -1,0 +1,417 @@
+"""N runs with seeds of their own, the submission folder, and the official tools' verdict.
+
+    python -m mlperf_bert.submission.campaign --org=ORG --system=8xH200 --output_dir=campaign -- \\
+        --do_train --optimizer=lamb --bert_config_file=... --input_file=... (flags of one run)
+
+Each run is a process of its own in OUTPUT_DIR/runs/N, with the system's file caches emptied before
+(as root; if it cannot be done, the log says so). The same command goes on after an interruption:
+finished runs stay, a run that was cut off is set aside, kept and counted in the verdict's lines,
+because a resumed run is no result. A run that ends without the target is a failed run: it stays and
+counts as the slowest, and a second one ends the campaign.
+
+Exit codes: 0 everything passed, 1 something did not (said in one line), 75 interrupted.
+"""
+
+import argparse
+import json
+import reprlib
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlperf_bert import json_text
+from mlperf_bert.mlperf import convergence
+from mlperf_bert.mlperf.log import STATUSES
+from mlperf_bert.mlperf.results import RunResult, read_records, read_run
+from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS, require_ruleset
+from mlperf_bert.submission import system
+from mlperf_bert.submission.folder import SubmissionVerdict, judge, write_folder
+from mlperf_bert.writing import write_whole
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+RUN_COMMAND = (sys.executable, str(REPOSITORY / "run_pretraining.py"))
+EXIT_INTERRUPTED = 75
+LOG_NAME = "bert.log"
+OFFLINE_LOG_NAME = "bert.offline.log"
+RECORD_NAME = "campaign.json"
+MAX_FAILED_RUNS = 1
+MAX_NAME_BYTES = 100  # longer names are made of these; a file system takes 255
+
+# What the campaign gives to every run itself.
+_OWN_FLAGS = ("output_dir", "seed", "submission_org", "submission_platform", "submission_status")
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """What to run.
+
+    Attributes:
+      org, system: the names in logs and folders.
+      status: one of log.STATUSES.
+      folder: of the campaign.
+      num_runs: 10 make a result.
+      flags: of run_pretraining.py, for one run.
+      offline_eval_input_file: evaluate the checkpoints after each training, on this file; None for
+        evaluation during training.
+      command: starts one run, before its flags.
+    """
+
+    org: str
+    system: str
+    status: str
+    folder: Path
+    num_runs: int
+    flags: tuple[str, ...]
+    offline_eval_input_file: str | None = None
+    command: tuple[str, ...] = RUN_COMMAND
+
+    def __post_init__(self) -> None:
+        for name in ("org", "system"):
+            _require_name(name, getattr(self, name))
+        if self.offline_eval_input_file and _names_of(self.flags) & {"eval_input_file"}:
+            raise ValueError(
+                "--offline_eval_input_file evaluates after training: leave --eval_input_file out"
+            )
+        if self.num_runs < 1:
+            raise ValueError(f"--runs={self.num_runs}: at least 1; 10 make a result")
+        if not self.flags:
+            raise ValueError("give the flags of run_pretraining.py after --")
+        if own := sorted(_names_of(self.flags) & set(_OWN_FLAGS)):
+            raise ValueError(
+                f"--{own[0]} is given by the campaign to every run; leave it out after --"
+            )
+
+    @property
+    def runs_dir(self) -> Path:
+        """Holds a directory for each run."""
+        return self.folder / "runs"
+
+    @property
+    def org_dir(self) -> Path:
+        """The submission."""
+        return self.folder / "submission" / self.org
+
+    @property
+    def log_name(self) -> str:
+        """Of the file in a run's directory that is the result."""
+        return OFFLINE_LOG_NAME if self.offline_eval_input_file else LOG_NAME
+
+    def run_commands(self, output_dir: Path) -> list[list[str]]:
+        """Return the command lines of one run: the training, and its evaluation if offline."""
+        training = [
+            *self.command,
+            *self.flags,
+            "--drop_caches",
+            f"--output_dir={output_dir}",
+            f"--submission_org={self.org}",
+            f"--submission_platform={self.system}",
+            f"--submission_status={self.status}",
+        ]
+        if not self.offline_eval_input_file:
+            return [training]
+        evaluation = [*self.command, *self.flags, f"--output_dir={output_dir}"]
+        evaluation += ["--nodo_train", "--do_eval", f"--input_file={self.offline_eval_input_file}"]
+        return [training, evaluation]
+
+
+def _require_name(flag: str, value: str) -> None:
+    """Folders, files and options are made of the names of a campaign.
+
+    Raises:
+      ValueError: the name does not fit.
+    """
+    fits = value.isprintable() and not set(value) & set("/ ")
+    if not fits or value[:1] in ("", ".", "-") or len(value.encode()) > MAX_NAME_BYTES:
+        raise ValueError(
+            f"--{flag}={reprlib.repr(value)} names folders: give 1 to {MAX_NAME_BYTES} bytes "
+            "without space, slash or control character, no dot or dash in front"
+        )
+
+
+def _names_of(flags: Sequence[str]) -> set[str]:
+    return {flag.lstrip("-").partition("=")[0] for flag in flags if flag.startswith("-")}
+
+
+class Interrupted(Exception):
+    """A signal ended a run; the same command goes on."""
+
+
+def claim(campaign: Campaign) -> None:
+    """Make the campaign's folder, or find it to be of the same campaign.
+
+    Raises:
+      ValueError: it belongs to another campaign, or holds other things.
+    """
+    record = campaign.folder / RECORD_NAME
+    content = {
+        **{"org": campaign.org, "system": campaign.system, "flags": list(campaign.flags)},
+        "offline_eval_input_file": campaign.offline_eval_input_file,
+    }
+    if record.exists():
+        found = _read_record(record)
+        if differing := [name for name in content if found.get(name) != content[name]]:
+            raise ValueError(
+                f"{campaign.folder} holds another campaign (differing: {', '.join(differing)}); "
+                "give the same flags, or another --output_dir"
+            )
+        return
+    if campaign.folder.exists() and any(campaign.folder.iterdir()):
+        raise ValueError(f"{campaign.folder} is not empty; choose another --output_dir")
+    campaign.runs_dir.mkdir(parents=True)
+    write_whole(record, json.dumps(content, indent=1) + "\n")
+
+
+def train_all(campaign: Campaign) -> list[RunResult]:
+    """Run what is missing; return what all logs say, in order.
+
+    Raises:
+      ValueError: a run was refused before its clock started, or more failed than the rules forgive.
+      Interrupted: a run was stopped by a signal.
+    """
+    runs: list[RunResult] = []
+    for number in range(campaign.num_runs):
+        output_dir = campaign.runs_dir / str(number)
+        run = finished_run(output_dir, campaign.log_name)
+        if run is None:
+            run = _train(campaign, number, output_dir)
+        runs.append(run)
+        failed = [str(place) for place, other in enumerate(runs) if not other.succeeded]
+        if len(failed) > MAX_FAILED_RUNS:
+            raise ValueError(
+                f"runs {' and '.join(failed)} did not reach the target, the rules forgive "
+                f"{MAX_FAILED_RUNS} of {NUM_RUNS_PER_RESULT}: no result can come of this campaign. "
+                "Mend the hyper-parameters and start a new one"
+            )
+    return runs
+
+
+def finished_run(output_dir: Path, log_name: str = LOG_NAME) -> RunResult | None:
+    """Return what the log of a run says that went to its end; None if there is none.
+
+    Raises:
+      ValueError: there is a log, and it is damaged.
+    """
+    log = output_dir / log_name
+    return read_run(log) if log.exists() and _went_to_its_end(output_dir) else None
+
+
+def _went_to_its_end(output_dir: Path) -> bool:
+    record = output_dir / "run.json"
+    return record.exists() and _read_record(record).get("status") != "running"
+
+
+def _read_record(path: Path) -> dict:
+    try:
+        return json_text.read_object(path)
+    except ValueError as error:
+        raise ValueError(f"{error}; choose another --output_dir") from error
+
+
+def set_aside(output_dir: Path) -> Path | None:
+    """Rename the directory of a run that was cut off; return where it is now."""
+    if not output_dir.exists():
+        return None
+    number = 1
+    while (aside := output_dir.with_name(f"{output_dir.name}.interrupted-{number}")).exists():
+        number += 1
+    output_dir.rename(aside)
+    return aside
+
+
+def interrupted_runs(campaign: Campaign) -> list[str]:
+    """Return a line about each run that was cut off, so that none disappears from the books."""
+    return [
+        f"{folder.name}: cut off after {_samples_trained(folder / LOG_NAME)} samples, run anew"
+        for folder in sorted(campaign.runs_dir.glob("*.interrupted-*"))
+    ]
+
+
+def _samples_trained(log: Path) -> str:
+    if not log.exists():
+        return "0"
+    try:
+        found = [record for record in read_records(log) if record.key == "block_stop"]
+    except ValueError:  # cut in the middle of a line
+        return "an unknown number of"
+    return f"{found[-1].metadata.get('samples_count', 0):,}" if found else "0"
+
+
+def _train(campaign: Campaign, number: int, output_dir: Path) -> RunResult:
+    for command in _missing_commands(campaign, output_dir):
+        print(
+            f"\n[{time.strftime('%H:%M:%S')}] run {number + 1} of {campaign.num_runs}\n"
+            f"$ {shlex.join(command)}",
+            flush=True,
+        )
+        returncode = _call(command)
+        if returncode == EXIT_INTERRUPTED or returncode < 0:
+            raise Interrupted(
+                f"run {number} was stopped; the same command goes on, with run {number} anew"
+            )
+        if not _went_to_its_end(output_dir):
+            break
+    run = finished_run(output_dir, campaign.log_name)
+    if run is None:
+        raise ValueError(
+            f"run {number} ended with exit code {returncode} and left no finished "
+            f"{output_dir / campaign.log_name}; see its message above, mend it and give the same "
+            "command again"
+        )
+    return run
+
+
+def _missing_commands(campaign: Campaign, output_dir: Path) -> list[list[str]]:
+    """What a run still needs: all, in a new directory, or just the evaluation of a training."""
+    commands = campaign.run_commands(output_dir)
+    if len(commands) > 1 and (output_dir / LOG_NAME).exists() and _went_to_its_end(output_dir):
+        return commands[1:]
+    set_aside(output_dir)
+    return commands
+
+
+def _call(command: Sequence[str]) -> int:
+    """Run a command; SIGTERM and SIGINT are handed on to it, and it is waited for."""
+    child, early = None, []
+
+    def hand_on(signal_number: int, frame: object) -> None:
+        child.send_signal(signal_number) if child else early.append(signal_number)
+
+    # Before the command starts: a signal must not come between.
+    previous = {s: signal.signal(s, hand_on) for s in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with subprocess.Popen(command, start_new_session=True) as child:
+            for signal_number in early:
+                child.send_signal(signal_number)
+            return child.wait()
+    finally:
+        for signal_number, handler in previous.items():
+            signal.signal(signal_number, handler)
+
+
+def division_of(runs: Sequence[RunResult]) -> str:
+    """Return "closed" if every log says so, else "open"."""
+    return "closed" if all(run.division == "closed" for run in runs) else "open"
+
+
+def run_campaign(
+    campaign: Campaign,
+    *,
+    ruleset: str,
+    custom_rcps: Path | None,
+    overrides: dict[str, object],
+) -> SubmissionVerdict:
+    """Train, write the submission, ask the official tools.
+
+    Raises:
+      ValueError: a mistake, or no result can come of it; one line says why.
+      Interrupted: a run was stopped by a signal.
+    """
+    require_ruleset(ruleset)
+    system.require_fields(overrides)
+    if custom_rcps:
+        convergence.reference_points(ruleset, custom_rcps)
+    claim(campaign)
+    write_submission(campaign, train_all(campaign), ruleset=ruleset, overrides=overrides)
+    return judge(campaign.org_dir, system=campaign.system, ruleset=ruleset, custom_rcps=custom_rcps)
+
+
+def write_submission(
+    campaign: Campaign, runs: Sequence[RunResult], *, ruleset: str, overrides: dict[str, object]
+) -> None:
+    """Write the folder that is handed in, with a description of this machine."""
+    description = system.describe(
+        org=campaign.org,
+        system=campaign.system,
+        division=division_of(runs),
+        status=campaign.status,
+        ruleset=ruleset,
+        folder=campaign.folder,
+        overrides=overrides,
+    )
+    write_folder(
+        campaign.org_dir,
+        system=campaign.system,
+        description=description,
+        logs=[run.path for run in runs],
+        flags=campaign.flags,
+        sources=REPOSITORY,
+    )
+
+
+def _report_lines(campaign: Campaign, verdict: SubmissionVerdict) -> list[str]:
+    lines = [f"\nsubmission: {campaign.org_dir}"]
+    lines += [
+        f"run {number}: {run.status}, {run.minutes:.4f} minutes, accuracy "
+        f"{run.evaluations[-1].accuracy if run.evaluations else 0:.4f}, "
+        f"{run.samples_to_converge or 0:,} samples, seed {run.seeds[0] if run.seeds else '-'}, "
+        f"caches {'emptied' if run.cache_cleared else 'NOT emptied'}"
+        for number, run in enumerate(verdict.runs)
+    ]
+    lines += interrupted_runs(campaign)
+    if division_of(verdict.runs) == "open":
+        lines.append(
+            "division open: each run departs from the closed rules, as it said at its start"
+        )
+    return lines + verdict.lines()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a campaign; return 0 if everything passed, 1 if not, 75 if interrupted."""
+    parser = argparse.ArgumentParser(
+        prog="python -m mlperf_bert.submission.campaign",
+        usage="%(prog)s --org=ORG --system=SYSTEM --output_dir=DIR [options] -- FLAGS_OF_ONE_RUN",
+    )
+    parser.add_argument("--org", required=True, help="the submitting organisation")
+    parser.add_argument("--system", required=True, help="name of the system, such as 8xH200")
+    parser.add_argument("--output_dir", required=True, type=Path)
+    parser.add_argument("--runs", type=int, default=NUM_RUNS_PER_RESULT)
+    parser.add_argument("--ruleset", default=RULESETS[-1])
+    parser.add_argument("--status", choices=STATUSES, default=STATUSES[0])
+    parser.add_argument(
+        "--system_description", type=Path, help="JSON of fields that the machine cannot tell"
+    )
+    parser.add_argument(
+        "--offline_eval_input_file", help="evaluate after each training, on these TFRecords"
+    )
+    parser.add_argument(
+        "--run_command",
+        type=shlex.split,
+        help="starts one run, before its flags, such as 'srun python run_pretraining.py'",
+    )
+    parser.add_argument("--custom_rcps", type=Path, help="reference points of one's own, JSON")
+    parser.add_argument("flags", nargs="*", metavar="FLAG", help="of run_pretraining.py, after --")
+    given = parser.parse_args(arguments)
+    try:
+        campaign = Campaign(
+            org=given.org,
+            system=given.system,
+            status=given.status,
+            folder=given.output_dir.resolve(),
+            num_runs=given.runs,
+            flags=tuple(given.flags),
+            offline_eval_input_file=given.offline_eval_input_file,
+            command=tuple(given.run_command or RUN_COMMAND),
+        )
+        verdict = run_campaign(
+            campaign,
+            ruleset=given.ruleset,
+            custom_rcps=given.custom_rcps,
+            overrides=system.read_overrides(given.system_description),
+        )
+    except Interrupted as interruption:
+        print(f"campaign: {interruption}", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except (ValueError, OSError) as error:
+        print(f"campaign: {error}", file=sys.stderr)
+        return 1
+    print("\n".join(_report_lines(campaign, verdict)))
+    return 0 if verdict.passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
