@@ -12,7 +12,7 @@ help:
 	@echo "make test-distributed   several processes on loopback: the same numbers, kills, restarts"
 	@echo "make lint    ruff and shellcheck"
 	@echo "make setup   only the environment, in .venv"
-	@echo "make lock    solve the pinned requirements anew"
+	@echo "make lock    solve the pinned requirements again"
 
 # The environment is remade whenever the lock file changes. --no-deps: the lock names every package.
 .venv/.installed: requirements-dev.lock

@@ -76,7 +76,7 @@ for name in data wiki output; do
   esac
 done
 mkdir -p "$output" 2>/dev/null || fail "OUTPUT_DIR=$output cannot be made; name a folder that you may write"
-[ -w "$output" ] || fail "OUTPUT_DIR=$output is not writable for you; mend its rights or name another"
+[ -w "$output" ] || fail "OUTPUT_DIR=$output is not writable for you; fix its permissions or name another"
 
 mount() { run+=(--mount "type=bind,source=$1,target=$2${3-}"); } # source target [,readonly]
 

@@ -62,7 +62,7 @@ def _bring(what: list[str], base_url: str | None, folder: Path) -> list[str]:
         except ValueError as error:
             problems.append(str(error))
         except OSError as error:
-            problems.append(f"{folder}: {error}; make room or mend its rights")
+            problems.append(f"{folder}: {error}; make room or fix its permissions")
     return problems
 
 

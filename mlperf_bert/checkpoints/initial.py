@@ -20,7 +20,7 @@ def load_initial_weights(
 ) -> list[str]:
     """Sets every given variable from an initial checkpoint, TF1 or TF2; says so in one line.
 
-    Optimizer slots, accumulators and the step stay as they are: training starts anew from these
+    Optimizer slots, accumulators and the step stay as they are: training starts again from these
     weights. Variables of which the table of names knows nothing are not touched.
 
     Returns: the TF1 names of the weights.
@@ -82,7 +82,7 @@ def refuse_output_of_a_run(stored: StoredCheckpoint) -> None:
         raise ValueError(
             f"--init_checkpoint={stored.prefix} is an output of a training run, not an initial "
             "checkpoint; to continue one of our runs, repeat its command with the same "
-            "--output_dir; to start anew from these weights, convert the checkpoint with "
+            "--output_dir; to start again from these weights, convert the checkpoint with "
             "tf2_encoder_checkpoint_converter.py into another directory first"
         )
 

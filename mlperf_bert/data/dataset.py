@@ -255,7 +255,7 @@ def _work(sender, input_path: str, output: Path, tokenizer: Tokenizer, config: D
     try:
         result = make_part(input_path, output, tokenizer, config)
     except OSError as error:
-        result = f"{error.strerror or error}; free space or mend {output.parent}"
+        result = f"{error.strerror or error}; free space or fix {output.parent}"
     except ValueError as error:
         result = str(error)
     sender.send(result)

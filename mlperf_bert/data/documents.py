@@ -38,7 +38,7 @@ def read_texts(path: str) -> Iterator[str]:
         raise ValueError(f"{path}: no such file") from error
     except (zstandard.ZstdError, EOFError) as error:
         raise ValueError(
-            f"{path}: damaged behind line {number} ({error}); fetch the file anew"
+            f"{path}: damaged behind line {number} ({error}); fetch the file again"
         ) from error
 
 
@@ -88,10 +88,10 @@ def _text_of(line: bytes, where: str) -> str:
     try:
         document = json_text.parse(line)
     except ValueError as error:
-        raise ValueError(f"{where}: {error}; mend or remove the line") from error
+        raise ValueError(f"{where}: {error}; fix or remove the line") from error
     text = document.get("text") if isinstance(document, dict) else None
     if not isinstance(text, str):
-        raise ValueError(f'{where}: expected an object {{"text": "..."}}; mend or remove the line')
+        raise ValueError(f'{where}: expected an object {{"text": "..."}}; fix or remove the line')
     return text
 
 

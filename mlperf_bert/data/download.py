@@ -115,11 +115,11 @@ def check(path: Path, published: PublishedFile) -> None:
     if published.size_bytes not in (None, size_bytes):
         raise ValueError(
             f"{path}: {size_bytes:,} bytes, published are {published.size_bytes:,}; remove it and "
-            "fetch it anew"
+            "fetch it again"
         )
     if published.md5 and (found := md5_of(path)) != published.md5:
         raise ValueError(
-            f"{path}: MD5 {found}, published is {published.md5}; remove it and fetch it anew"
+            f"{path}: MD5 {found}, published is {published.md5}; remove it and fetch it again"
         )
 
 
@@ -202,7 +202,7 @@ def _fetch_with_retries(
 
 
 def _receive(url: str, partial: Path, at_most_bytes: int, progress: Progress) -> None:
-    """Appends what is missing to `partial`, or begins anew where the server cannot resume.
+    """Appends what is missing to `partial`, or begins again where the server cannot resume.
 
     Raises:
       ValueError: the server sends more than `at_most_bytes`; nothing is kept then.

@@ -174,11 +174,11 @@ def _check(folder: Path, name: str, part: Part) -> list[str]:
     if not path.is_file():
         return [f"{name}: missing; run again without --verify"]
     if path.stat().st_size != part.bytes:
-        return [f"{name}: {path.stat().st_size} bytes instead of {part.bytes}; make it anew"]
+        return [f"{name}: {path.stat().st_size} bytes instead of {part.bytes}; make it again"]
     if digest(path, "sha256") != part.sha256:
         return [f"{name}: the SHA-256 differs; remove it and run again"]
     if (examples := tfrecord.count_records(path)) != part.examples:
-        return [f"{name}: {examples} examples instead of {part.examples}; make it anew"]
+        return [f"{name}: {examples} examples instead of {part.examples}; make it again"]
     return []
 
 

@@ -33,7 +33,7 @@ def read_text(path: str, *, encoding: str = "utf-8") -> str:
         raise ValueError(f"{path}: no such file; run the stage before this one first") from error
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{path}: byte {error.start} is not UTF-8; extract the file anew, or mend it with "
+            f"{path}: byte {error.start} is not UTF-8; extract the file again, or fix it with "
             "iconv -f UTF-8 -t UTF-8 -c"
         ) from error
     return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -147,7 +147,7 @@ def _read(path: str) -> str:
     try:
         return require_regular_file(path).read_bytes().decode().replace("\r", "")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: byte {error.start} is not UTF-8; make the file anew") from error
+        raise ValueError(f"{path}: byte {error.start} is not UTF-8; make the file again") from error
 
 
 def read_documents(

@@ -61,7 +61,7 @@ def uncompress_dump(folder: Path) -> None:
         if md5.hexdigest() != UNCOMPRESSED_DUMP.md5:
             raise ValueError(
                 f"{source}: uncompressed its MD5 is {md5.hexdigest()}, published is "
-                f"{UNCOMPRESSED_DUMP.md5}; fetch the dump anew"
+                f"{UNCOMPRESSED_DUMP.md5}; fetch the dump again"
             )
 
 
@@ -133,7 +133,7 @@ def _unpack(
     with Progress(total=len(_wanted()), unit="files", description=archive.name) as progress:
         for name, content in _texts(archive):
             if name in found:
-                raise ValueError(f"{archive}: holds {name} twice; fetch it anew")
+                raise ValueError(f"{archive}: holds {name} twice; fetch it again")
             output = outputs.enter_context(written_beside(folder / name))
             md5, size_bytes = hashlib.md5(), 0
             for chunk in _chunks_of_archive(archive, content):
@@ -169,12 +169,12 @@ def _damage_told(archive: Path) -> Iterator[None]:
     try:
         yield
     except EOFError as error:
-        raise ValueError(f"{archive}: damaged or cut off; remove it and fetch it anew") from error
+        raise ValueError(f"{archive}: damaged or cut off; remove it and fetch it again") from error
     except (ValueError, tarfile.TarError, zlib.error, RecursionError, OSError) as error:
         if isinstance(error, OSError) and error.errno:
             raise
         raise ValueError(
-            printable(f"{archive}: damaged ({error}); remove it and fetch it anew")
+            printable(f"{archive}: damaged ({error}); remove it and fetch it again")
         ) from error
 
 
@@ -185,5 +185,5 @@ def _require_published_text(archive: Path, found: dict[str, dict[str, object]]) 
         if found[name] != {"bytes": size_bytes, "md5": md5}:
             raise ValueError(
                 f"{archive}: {name}: MD5 {found[name]['md5']} of {found[name]['bytes']:,} bytes, "
-                f"published is {md5} of {size_bytes:,}; fetch it anew"
+                f"published is {md5} of {size_bytes:,}; fetch it again"
             )

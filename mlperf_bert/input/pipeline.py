@@ -57,7 +57,7 @@ def expand_input(patterns: str, *, flag: str) -> list[str]:
         if _is_local(name) and not Path(name).is_file():
             raise ValueError(f"--{flag}: {name} is not a regular file; give TFRecord files")
         if not tf.io.gfile.stat(name).length:
-            raise ValueError(f"--{flag}: {name} is empty; make it anew")
+            raise ValueError(f"--{flag}: {name} is empty; make it again")
     return sorted(set(files))
 
 

@@ -86,7 +86,7 @@ def _saved_ms(records: Sequence[Record], log: Path) -> dict[int, int]:
         if record.key == "checkpoint_stop":
             step = record.metadata.get("step_num")
             if type(step) is not int:
-                raise ValueError(f"{log}: checkpoint_stop without step_num; copy the log anew")
+                raise ValueError(f"{log}: checkpoint_stop without step_num; copy the log again")
             if step > 0:
                 found[step] = record.time_ms
     return found
@@ -100,7 +100,7 @@ def _header(logs: Sequence[Path]) -> list[str]:
     first, last = (_lines_before_run(log) for log in (logs[0], logs[-1]))
     division = next((line for line in last if _DIVISION in line), None)
     if division is None:
-        raise ValueError(f"{logs[-1]}: no submission_division before run_start; copy the log anew")
+        raise ValueError(f"{logs[-1]}: no submission_division before run_start; copy the log again")
     return [division if _DIVISION in line else line for line in first]
 
 
@@ -111,10 +111,10 @@ def _lines_before_run(log: Path) -> list[str]:
     try:
         lines = log.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{log}: no UTF-8 ({error.reason}); copy the log anew") from error
+        raise ValueError(f"{log}: no UTF-8 ({error.reason}); copy the log again") from error
     run_start = next((n for n, line in enumerate(lines) if '"key": "run_start"' in line), None)
     if run_start is None:
-        raise ValueError(f"{log}: no run_start; copy the log anew")
+        raise ValueError(f"{log}: no run_start; copy the log again")
     return lines[:run_start]
 
 
@@ -125,6 +125,6 @@ def _micro_batch_size(records: Sequence[Record], log: Path) -> int:
     if not all(type(value) is int and 0 < value < 2**31 for value in (batch_size, accumulated)):
         raise ValueError(
             f"{log}: global_batch_size or gradient_accumulation_steps is no number of samples; "
-            "copy the log anew"
+            "copy the log again"
         )
     return batch_size // accumulated

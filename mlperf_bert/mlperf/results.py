@@ -131,7 +131,7 @@ def read_records(path: Path) -> list[Record]:
         try:
             records.append(_record(json_text.parse_object(text)))
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} line {number}: cut or damaged; copy the log anew") from error
+            raise ValueError(f"{path} line {number}: cut or damaged; copy the log again") from error
     if not records:
         raise ValueError(f"{path}: no line starts with {_TOKEN.strip()}, so this is no MLPerf log")
     return records

@@ -67,7 +67,7 @@ class BertConfig:
         known = {field.name for field in dataclasses.fields(cls)}
         if unknown := sorted(values.keys() - known):
             raise ValueError(
-                f"{path}: unknown keys {unknown!r:.300}; remove them or mend their spelling"
+                f"{path}: unknown keys {unknown!r:.300}; remove them or fix their spelling"
             )
         if missing := sorted(known - values.keys()):
             raise ValueError(f"{path}: missing keys {missing}; add them")

@@ -72,7 +72,7 @@ class GradientAggregationOptimizer(tf.Module):
             accumulator.assign_add(gradient / self.steps_per_update)
 
     def update(self, variables: list[tf.Variable]) -> None:
-        """Applies what was accumulated and starts anew. Replica context."""
+        """Applies what was accumulated and starts again. Replica context."""
         self._apply([accumulator.read_value() for accumulator in self.accumulators], variables)
         for accumulator in self.accumulators:
             accumulator.assign(tf.zeros_like(accumulator))

@@ -185,7 +185,7 @@ def train_all(campaign: Campaign) -> list[RunResult]:
             raise ValueError(
                 f"runs {' and '.join(failed)} did not reach the target, the rules forgive "
                 f"{MAX_FAILED_RUNS} of {NUM_RUNS_PER_RESULT}: no result can come of this campaign. "
-                "Mend the hyper-parameters and start a new one"
+                "Fix the hyper-parameters and start a new one"
             )
     return runs
 
@@ -226,7 +226,7 @@ def set_aside(output_dir: Path) -> Path | None:
 def interrupted_runs(campaign: Campaign) -> list[str]:
     """Return a line about each run that was cut off, so that none disappears from the books."""
     return [
-        f"{folder.name}: cut off after {_samples_trained(folder / LOG_NAME)} samples, run anew"
+        f"{folder.name}: cut off after {_samples_trained(folder / LOG_NAME)} samples, run again"
         for folder in sorted(campaign.runs_dir.glob("*.interrupted-*"))
     ]
 
@@ -251,7 +251,7 @@ def _train(campaign: Campaign, number: int, output_dir: Path) -> RunResult:
         returncode = _call(command)
         if returncode == EXIT_INTERRUPTED or returncode < 0:
             raise Interrupted(
-                f"run {number} was stopped; the same command goes on, with run {number} anew"
+                f"run {number} was stopped; the same command goes on, with run {number} again"
             )
         if not _went_to_its_end(output_dir):
             break
@@ -259,7 +259,7 @@ def _train(campaign: Campaign, number: int, output_dir: Path) -> RunResult:
     if run is None:
         raise ValueError(
             f"run {number} ended with exit code {returncode} and left no finished "
-            f"{output_dir / campaign.log_name}; see its message above, mend it and give the same "
+            f"{output_dir / campaign.log_name}; see its message above, fix it and give the same "
             "command again"
         )
     return run

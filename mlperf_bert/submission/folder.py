@@ -105,7 +105,7 @@ def write_folder(
     flags: Sequence[str],
     sources: Path,
 ) -> None:
-    """Write the folder anew, whole or not at all.
+    """Write the folder again, whole or not at all.
 
     Args:
       org_dir: the submitter's folder; replaced.

@@ -1,7 +1,7 @@
 """What can be checked before the clock starts, without touching data: everything, and all at once.
 
 Looks at names, sizes, manifests, checkpoints' tables of contents, disks and devices. Each finding
-is one line that says what, where and how to mend it.
+is one line that says what, where and how to fix it.
 """
 
 import dataclasses
@@ -251,7 +251,7 @@ def _check_data(found: Inspection, config: RunConfig) -> None:
                 found.add(
                     ERROR,
                     f"{folder / name}: {size} bytes, {manifest.NAME} says "
-                    f"{made.parts[name].bytes}; make this part anew",
+                    f"{made.parts[name].bytes}; make this part again",
                 )
         _check_data_parameters(found, config, folder, made)
 

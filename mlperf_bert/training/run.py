@@ -35,7 +35,7 @@ class TrainingRun:
         """Checks everything that can be checked without touching data; writes nothing.
 
         Raises:
-          ValueError: with a line for everything that is wrong, and how to mend it.
+          ValueError: with a line for everything that is wrong, and how to fix it.
         """
         self.config = config
         self.start_time = process_start_time()

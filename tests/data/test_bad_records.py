@@ -235,7 +235,7 @@ def test_a_length_beyond_the_file_is_damage(readers, length, place):
 @pytest.mark.parametrize("reader", READERS)
 def test_files_that_hold_nothing(readers, reader):
     write(readers)
-    assert re.search(r"holds no examples|is empty; make it anew", readers.refusal(reader))
+    assert re.search(r"holds no examples|is empty; make it again", readers.refusal(reader))
 
 
 def test_the_first_record_is_looked_at_before_all_else(readers):

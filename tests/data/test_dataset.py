@@ -262,7 +262,7 @@ def test_a_full_disk_leaves_nothing_half_written(repository, work, small_disk):
     out = small_disk(sum(sizes[:2]) // 1024 + 40)  # the manifest and two parts fit in
     message = fails(run(repository, work, output_dir=out, nworker=1))
     assert "1 of 3 parts failed" in message
-    assert f"part-2: No space left on device; free space or mend {out}" in message
+    assert f"part-2: No space left on device; free space or fix {out}" in message
     assert visible(out) == {"part-0", "part-1", "manifest.json"}
     one = run(repository, work, output_dir=None, output_file=out / "one", nworker=None)
     assert "No space left on device" in fails(one)

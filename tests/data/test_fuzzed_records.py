@@ -40,7 +40,7 @@ EXAMPLES = valid_examples()
 SECONDS_UNTIL_IT_HANGS = 120
 # Words with which an error says how to go on.
 REMEDIES = (
-    "make it anew",
+    "make it again",
     "make it again",
     "make the file again",
     "copy or make",

@@ -25,7 +25,7 @@ def test_the_dump_is_uncompressed_and_checked(tmp_path, monkeypatch):
     for content, message in [
         (whole[:-20], "cut off; remove it"),
         (bz2.compress(CONTENT[:-1]), "uncompressed its MD5 is"),
-        (b"no bz2", r"damaged \(Invalid data stream\); remove it and fetch it anew"),
+        (b"no bz2", r"damaged \(Invalid data stream\); remove it and fetch it again"),
         (bz2.compress(CONTENT * 9), "uncompressed its MD5 is"),
     ]:
         archive.write_bytes(content)
@@ -100,13 +100,13 @@ BAD_ARCHIVES = {
     "lacks files": (packed(("a/eval.txt", b"other")), r"lacks 2 files, eval\.md5 is the first"),
     "not as published": (
         packed(*(TEXTS | {"eval.txt": b"b\n"}).items()),
-        r"eval\.txt: MD5 \w+ of 2 bytes, published is \w+ of 2; fetch it anew",
+        r"eval\.txt: MD5 \w+ of 2 bytes, published is \w+ of 2; fetch it again",
     ),
     "twice": (packed(*TEXTS.items(), ("old/eval.txt", b"a\n")), r"holds eval\.txt twice"),
     "too large": (packed(("eval.txt", bytes(10_001))), r"damaged \(eval\.txt has 10,001 bytes\)"),
-    "cut at once": (WHOLE[:40], r"damaged .*remove it and fetch it anew"),
-    "cut before the checksum": (WHOLE[:-8], r"damaged or cut off; remove it and fetch it anew"),
-    "cut in the last byte": (WHOLE[:-1], r"damaged or cut off; remove it and fetch it anew"),
+    "cut at once": (WHOLE[:40], r"damaged .*remove it and fetch it again"),
+    "cut before the checksum": (WHOLE[:-8], r"damaged or cut off; remove it and fetch it again"),
+    "cut in the last byte": (WHOLE[:-1], r"damaged or cut off; remove it and fetch it again"),
     "text": (flipped(WHOLE, WHOLE.index(b"text\n" * 9)), r"damaged \(CRC check failed"),
     "checksum": (flipped(WHOLE, len(WHOLE) - 6), r"damaged \(CRC check failed"),
     "length": (flipped(WHOLE, len(WHOLE) - 1), r"damaged \(Incorrect length of data"),

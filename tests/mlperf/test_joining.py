@@ -155,6 +155,6 @@ def test_a_damaged_log_is_named(case, tmp_path):
     changed = change(log.read_text())
     assert changed != log.read_text()
     log.write_bytes(changed.encode(errors="surrogateescape"))
-    with pytest.raises(ValueError, match=f"bert.log: {reason}.*; copy the log anew"):
+    with pytest.raises(ValueError, match=f"bert.log: {reason}.*; copy the log again"):
         join(tmp_path, [0.5, 0.6, 0.73])
     assert [path.name for path in tmp_path.iterdir()] == ["bert.log"]

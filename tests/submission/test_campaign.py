@@ -117,7 +117,7 @@ def test_an_interrupted_campaign_goes_on_without_repeating_runs(make, tmp_path):
     assert [result.seeds for result in runs] == [(100 + number,) for number in range(5)]
     assert (tmp_path / "calls").read_text().split() == ["0", "1", "2", "3", "3", "4"]
     assert campaign.interrupted_runs(made) == [
-        "3.interrupted-1: cut off after 150,080 samples, run anew"
+        "3.interrupted-1: cut off after 150,080 samples, run again"
     ]
 
 
@@ -192,7 +192,7 @@ def test_a_log_that_was_cut_off_in_a_line_is_no_obstacle(make, tmp_path):
     log.write_text(log.read_text()[:-30])
     train(made)
     assert campaign.interrupted_runs(made) == [
-        "0.interrupted-1: cut off after an unknown number of samples, run anew"
+        "0.interrupted-1: cut off after an unknown number of samples, run again"
     ]
 
 

@@ -115,7 +115,7 @@ def clock_backwards(text):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (cut, r"result_3.txt line \d+: cut or damaged; copy the log anew"),
+        (cut, r"result_3.txt line \d+: cut or damaged; copy the log again"),
         (stop_twice, "result_3.txt: 2 lines run_stop, a log of one run has 1"),
         (clock_backwards, "result_3.txt: run_stop lies before run_start: the clocks ran backwards"),
         (lambda text: "hello", "result_3.txt: no line starts with :::MLLOG, so this is no MLPerf"),
