@@ -59,13 +59,13 @@ BAD_REQUESTS = {
     ),
     "beyond a float": (
         lambda stored: {"num_examples_to_pick": 10**400},
-        r"--num_examples_to_pick=10+: they take about ",
+        r"--num_examples_to_pick=10+: must be a number at most 9",
     ),
-    "none": (lambda stored: {"num_examples_to_pick": 0}, "=0: must be 1 or more"),
-    "less than none": (lambda stored: {"num_examples_to_pick": -5}, "=-5: must be 1 or more"),
+    "none": (lambda stored: {"num_examples_to_pick": 0}, "=0: must be a number at least 1"),
+    "less than none": (lambda stored: {"num_examples_to_pick": -5}, "=-5: must be a number at least 1"),
     "a negative length": (
         lambda stored: {"max_seq_length": -1},
-        r"stored: record 0 at byte 0 holds 8 values in input_ids, but --max_seq_length=-1",
+        r"--max_seq_length=-1: must be a number at least 1",
     ),
     "a pipe": (pipe, "pipe: not a regular file; give a TFRecord file"),
     "no file": (lambda stored: {"input_tfrecord": stored.parent / "none"}, "No such file.*none"),
