@@ -1,1 +1,1 @@
-"""From a Wikipedia extract to batches: clean, split, tokenize, mask, record, read."""
+"""From a Wikipedia extract to records: clean, split, tokenize, mask, write."""

@@ -1,1 +1,1 @@
-"""What MLPerf asks: the rules as code, the MLLOG, the official checkers."""
+"""What MLPerf asks: the rules as code, what a run logs, how logs are read."""
