@@ -49,7 +49,7 @@ def test_a_rerun_makes_only_what_is_missing_also_after_the_pool(repository, work
     [
         {"beam_options": DIRECT},
         {},
-        {"output_dir": "", "output_file": "all.tfrecord"},
+        {"output_dir": None, "output_file": "all.tfrecord"},
     ],
     ids=["beam", "pool", "one file"],
 )

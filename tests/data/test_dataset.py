@@ -177,8 +177,8 @@ def test_one_failed_part_is_named_and_the_others_are_kept(repository, work):
 
 KILLED = """
 import os, sys
-from absl import app
 import create_pretraining_data
+from mlperf_bert import command_line
 from mlperf_bert.data import dataset
 
 make_part = dataset.make_part
@@ -189,7 +189,7 @@ def killed(input_path, *rest):
     return make_part(input_path, *rest)
 
 dataset.make_part = killed
-app.run(create_pretraining_data.main)
+command_line.run(create_pretraining_data.main)
 """
 
 
@@ -321,8 +321,8 @@ def official(**sizes) -> Manifest:
             examples=1,
             bytes=size,
             sha256="",
-            length_histogram=[],
-            predictions_histogram=[],
+            length_histogram=[0] * 16,
+            predictions_histogram=[0] * 16,
         )
         for name, size in (expected | sizes).items()
     }

@@ -89,7 +89,7 @@ def test_missing_tables_say_how_to_get_them(tmp_path, table_folder, monkeypatch)
     (table_folder / "sent_starters.txt").unlink()
     with pytest.raises(ValueError, match=r"sent_starters\.txt missing"):
         punkt.find_punkt(str(table_folder))
-    monkeypatch.setattr(segmentation, "USUAL_PLACES", ())
+    monkeypatch.setattr(punkt, "USUAL_PLACES", ())
     with pytest.raises(ValueError, match=r"nltk\.downloader punkt_tab.*train_punkt\.py"):
         punkt.find_punkt(None, str(tmp_path / "none"))
 

@@ -86,7 +86,7 @@ def texts(config, level):
 
 def save_manifest(folder, *, sizes=(("part-0", 9), ("part-1", 9)), **parameters):
     part = Part(input_bytes=1, input_md5="", examples=1, bytes=9, sha256="",
-                length_histogram=[], predictions_histogram=[])  # fmt: skip
+                length_histogram=[0] * 16, predictions_histogram=[0] * 16)  # fmt: skip
     parts = {name: dataclasses.replace(part, bytes=size) for name, size in sizes}
     official = {"max_seq_length": 16, "max_predictions_per_seq": 4, "examples_per_part": 0}
     Manifest(official | parameters, {}, parts).save(folder)
