@@ -175,7 +175,10 @@ BAD_INPUTS = {
         lambda work: (work / "vocab.txt").write_text("[UNK]\n[CLS]\n[SEP]\na\n"),
         r"[MASK] missing",
     ),
-    "too short": (lambda work: {"max_seq_length": 4}, "max_seq_length must be at least 5"),
+    "too short": (
+        lambda work: {"max_seq_length": 4},
+        "--max_seq_length=4: must be a number at least 5",
+    ),
 }
 
 
