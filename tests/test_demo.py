@@ -88,15 +88,17 @@ def test_too_few_articles_are_refused(tmp_path):
     assert not (tmp_path / "text").exists()
 
 
-def test_vocabulary_covers_the_text(tmp_path):
+def test_vocabulary_covers_the_text(tmp_path, monkeypatch):
     text = "\n".join(text for _, text in encyclopedia.articles(seed=1, num_articles=200))
     (tmp_path / "text").write_text(text, encoding="utf-8")
-    tokens = vocabulary.learn_vocabulary([str(tmp_path / "text")], vocab_size=800)
+    flags = {"input_file": tmp_path / "te*", "output_file": tmp_path / "vocab.txt"}
+    given = [f"--{name}={value}" for name, value in flags.items()]
+    monkeypatch.setattr(sys, "argv", ["vocabulary", *given, "--vocab_size=800"])
+    vocabulary.main()
+    tokens = (tmp_path / "vocab.txt").read_text(encoding="utf-8").splitlines()
     assert tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     assert len(set(tokens)) == len(tokens) <= 1000
     assert {"the", "capital", "a", "z", "##a", "##z"} <= set(tokens)
-    vocabulary.write_vocabulary(tmp_path / "vocab.txt", tokens)
-    assert (tmp_path / "vocab.txt").read_text(encoding="utf-8").splitlines() == tokens
 
 
 def test_vocabulary_of_nothing_is_refused():
