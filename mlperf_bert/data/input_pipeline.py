@@ -255,7 +255,10 @@ def _look_through(files: Sequence[str]) -> None:
 
 def _batched(examples: tf.data.Dataset, limits: ExampleLimits, batch_size: int) -> tf.data.Dataset:
     """Parsed batches of a stream without end."""
-    num_batches = max(1, EXAMPLES_PARSED_AT_ONCE // batch_size)
+    num_batches = EXAMPLES_PARSED_AT_ONCE // batch_size
+    if num_batches < 2:
+        batches = examples.batch(batch_size, drop_remainder=True)
+        return batches.map(lambda examples: _parse(examples, limits), tf.data.AUTOTUNE)
 
     def parse(examples):
         features = _parse(examples, limits)
