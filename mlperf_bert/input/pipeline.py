@@ -23,8 +23,10 @@ from mlperf_bert.progress import Progress
 NUM_PARALLEL_FILES = 8
 SHUFFLE_BUFFER_EXAMPLES = 1000
 BATCHES_AHEAD = 4
-# Parsing and checking a few examples costs as much as many: small batches are made together.
-EXAMPLES_PARSED_AT_ONCE = 256
+# Parsing and checking a few examples costs as much as many: small batches are made together, but
+# not so many that much is read ahead.
+EXAMPLES_PARSED_AT_ONCE = 64
+PARSED_AT_A_TIME = 4
 # TensorFlow's reader dies of a length that exceeds memory and has the right checksum, which no
 # accident makes. Lengths are looked at beforehand where that takes less than a second.
 _BYTES_LOOKED_THROUGH = 256 * 2**20
@@ -256,7 +258,10 @@ def _look_through(files: Sequence[str]) -> None:
 
 def _batched(examples: tf.data.Dataset, limits: ExampleLimits, batch_size: int) -> tf.data.Dataset:
     """Parsed batches of a stream without end."""
-    num_batches = max(1, EXAMPLES_PARSED_AT_ONCE // batch_size)
+    num_batches = EXAMPLES_PARSED_AT_ONCE // batch_size
+    if num_batches < 2:
+        batches = examples.batch(batch_size, drop_remainder=True)
+        return batches.map(lambda examples: _parse(examples, limits), tf.data.AUTOTUNE)
 
     def parse(examples):
         features = _parse(examples, limits)
@@ -266,7 +271,7 @@ def _batched(examples: tf.data.Dataset, limits: ExampleLimits, batch_size: int) 
         }
 
     together = examples.batch(num_batches * batch_size, drop_remainder=True)
-    return together.map(parse, tf.data.AUTOTUNE).unbatch()
+    return together.map(parse, PARSED_AT_A_TIME).unbatch()
 
 
 def _model_dtype(name: str) -> tf.DType:
