@@ -64,10 +64,15 @@ class Interrupted(Exception):
 
 
 class StopRequest:
-    """Turns the first SIGTERM or SIGINT into a flag; the second SIGINT interrupts at once."""
+    """What SIGTERM and SIGINT ask for: they interrupt at once, and after `defer` when it suits.
+
+    TensorFlow can swallow a KeyboardInterrupt that comes while it builds a graph: `defer` raises it
+    again. After that the first signal is a flag, and the second SIGINT interrupts at once.
+    """
 
     def __init__(self):
         self.signal_name: str | None = None
+        self._defers = False
 
     def __enter__(self) -> "StopRequest":
         self._previous = {s: signal.signal(s, self._note) for s in (signal.SIGTERM, signal.SIGINT)}
@@ -77,10 +82,20 @@ class StopRequest:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def _note(self, number: int, frame) -> None:
-        if self.signal_name and number == signal.SIGINT:
+    def defer(self) -> None:
+        """From now on the first signal is only noted.
+
+        Raises:
+          KeyboardInterrupt: there was one already.
+        """
+        self._defers = True
+        if self.signal_name:
             raise KeyboardInterrupt
-        self.signal_name = signal.Signals(number).name
+
+    def _note(self, number: int, frame) -> None:
+        again, self.signal_name = self.signal_name, signal.Signals(number).name
+        if not self._defers or (again and number == signal.SIGINT):
+            raise KeyboardInterrupt
 
 
 @dataclasses.dataclass(kw_only=True)

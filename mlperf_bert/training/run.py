@@ -68,8 +68,8 @@ class TrainingRun:
           FloatingPointError: the loss is no longer finite.
           loop.Interrupted: a signal came; the checkpoint is saved.
         """
-        with self.team.failures_told():
-            outcome = self._train()
+        with self.team.failures_told(), loop.StopRequest() as stop_request:
+            outcome = self._train(stop_request)
             self.team.finish()
         if not self.team.is_chief:
             return None
@@ -82,12 +82,13 @@ class TrainingRun:
             seconds=time.time() - self.start_time,
         )
 
-    def _train(self) -> loop.Outcome:
+    def _train(self, stop_request: loop.StopRequest) -> loop.Outcome:
         output = self.team.output
         run_log = MlperfLog(output.log_path() if self.team.is_chief else None, echo=False)
         try:
             self._initialise(run_log)
-            with loop.StopRequest() as stop_request, run_log.run() as run:
+            stop_request.defer()
+            with run_log.run() as run:
                 self._run = run
                 self._check_data(run, run_log)
                 self._record("running")  # before the log: alone it would be another run's

@@ -1,5 +1,6 @@
 """Signals become a request to stop; what is due when, in steps."""
 
+import contextlib
 import signal
 
 import pytest
@@ -11,6 +12,7 @@ from mlperf_bert.training.loop import Schedule, StopRequest, require_finite
 def test_a_signal_is_noted_and_the_handlers_before_come_back(number):
     before = signal.getsignal(number)
     with StopRequest() as request:
+        request.defer()
         assert request.signal_name is None
         signal.raise_signal(number)
         assert request.signal_name == number.name
@@ -19,10 +21,20 @@ def test_a_signal_is_noted_and_the_handlers_before_come_back(number):
 
 
 def test_a_second_ctrl_c_does_not_wait():
-    with StopRequest():
+    with StopRequest() as request:
+        request.defer()
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_before_the_loop_a_signal_interrupts_even_if_it_was_swallowed(number):
+    with StopRequest() as request:
+        with contextlib.suppress(KeyboardInterrupt):  # as TensorFlow does now and then
+            signal.raise_signal(number)
+        with pytest.raises(KeyboardInterrupt):
+            request.defer()
 
 
 def test_the_next_stop_is_the_first_thing_due():
