@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from absl import flags
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import run_pretraining
@@ -22,6 +22,7 @@ from mlperf_bert import command_line
 from mlperf_bert.data import example_codec, tfrecord
 from mlperf_bert.problems import as_lines
 from mlperf_bert.training import preflight
+from tests.fuzzing import seeded
 from tests.test_cli import RUN_PRETRAINING_FLAGS, TINY, example
 
 # What looks at devices or the network is left out, as is what others than the parser act on.
@@ -95,13 +96,7 @@ def main() -> None:
     (folder / "work").mkdir()
     os.chdir(folder / "work")
 
-    @settings(
-        max_examples=num_cases,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    @seeded(num_cases)
     @given(st.dictionaries(st.sampled_from(NAMES), VALUES, min_size=1, max_size=4))
     def try_out(changed):
         ends[end_of([f"--{name}={value}" for name, value in {**good, **changed}.items()])] += 1

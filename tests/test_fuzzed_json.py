@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlperf_bert.data import manifest, overview
@@ -22,6 +22,7 @@ from mlperf_bert.submission.rcp import RcpVerdict
 from mlperf_bert.training import cluster, evaluations
 from mlperf_bert.training.reporting import MetricsWriter
 from tests.damaged_json import damaged, damaged_lines
+from tests.fuzzing import seeded
 from tests.mlperf.example_log import write_log
 from tracing import mllog, recording, tables, to_dlio
 from tracing.clocks import Alignment, ClockPair
@@ -219,13 +220,7 @@ def fuzz(target: str, folder: Path, num_cases: int) -> None:
     """Runs so many cases."""
     path, _, contents = given_file(target, folder)
 
-    @settings(
-        max_examples=num_cases,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    @seeded(num_cases)
     @given(contents)
     def attempt(content: bytes):
         convergence.reference_points.cache_clear()

@@ -10,7 +10,7 @@ import struct
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlperf_bert.data import tfrecord
@@ -34,6 +34,7 @@ from tests.data.hostile_records import (
     valid_examples,
     varint,
 )
+from tests.fuzzing import seeded
 from tests.training import generated_task
 
 EXAMPLES = valid_examples()
@@ -164,13 +165,7 @@ def fuzz(readers: Readers, num_files: int) -> collections.Counter:
     """Checks so many files; (reader, taken or refused) -> how often."""
     ends = collections.Counter()
 
-    @settings(
-        max_examples=num_files,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    @seeded(num_files)
     @given(files())
     def run(data):
         check(readers, data, ends)
