@@ -13,9 +13,15 @@ class Problems(ValueError):
         super().__init__("\n".join(listed) if len(problems) > 1 else self.problems[0])
 
 
-def printable(text: str) -> str:
-    r"""Escapes what would move the cursor or end the line: names may hold it. "a\nb" -> "a\\nb"."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+def printable(text: str, *, at_most: int | None = None) -> str:
+    r"""Escapes what would move the cursor or end the line: names may hold it. "a\nb" -> "a\\nb".
+
+    Args:
+      text: a message.
+      at_most: characters; more are cut off.
+    """
+    escaped = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return escaped[:at_most]
 
 
 def as_lines(error: Exception) -> str:

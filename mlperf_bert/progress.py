@@ -6,13 +6,6 @@ import time
 from tqdm import tqdm
 
 SECONDS_BETWEEN_LINES = 10
-_MESSAGE_AT_MOST_CHARACTERS = 1000
-
-
-def printable(text: str) -> str:
-    """A message in which what came from elsewhere can do nothing to a terminal."""
-    text = text[:_MESSAGE_AT_MOST_CHARACTERS]
-    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 class Progress:

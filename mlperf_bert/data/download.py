@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
-from mlperf_bert.progress import Progress, printable
+from mlperf_bert.problems import printable
+from mlperf_bert.progress import Progress
 from mlperf_bert.reading import require_regular_file
 
 TIMEOUT_SECONDS = 60
 TRIES_WITHOUT_PROGRESS = 5
 _CHUNK_BYTES = 1 << 20
+_MESSAGE_CHARACTERS = 1000  # a server may send as many as it likes
 UNPUBLISHED_AT_MOST_BYTES = 16 << 30  # the 500 parts are 13 GB before they are packed
 _WORTH_A_RETRY = {408, 425, 429, 500, 502, 503, 504}
 
@@ -147,7 +149,9 @@ def fetch(
         partial.replace(path)
     except (ValueError, OSError, http.client.InvalidURL) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ValueError(printable(f"{path}: {url}: {reason}")) from error
+        raise ValueError(
+            printable(f"{path}: {url}: {reason}", at_most=_MESSAGE_CHARACTERS)
+        ) from error
 
 
 def _size_of(partial: Path) -> int:
@@ -196,7 +200,7 @@ def _fetch_with_retries(
                 f"gave up after {TRIES_WITHOUT_PROGRESS} tries ({reason}); run again to go on "
                 "where it stopped"
             )
-        progress.line(printable(f"{url}: {reason}; trying again in {pause_seconds} s"))
+        progress.line(printable(f"{url}: {reason:.300}; trying again in {pause_seconds} s"))
         wait(pause_seconds)
         pause_seconds *= 2
 

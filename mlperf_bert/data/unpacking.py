@@ -22,7 +22,8 @@ from mlperf_bert.data.download import (
     require_room,
 )
 from mlperf_bert.data.manifest import PUBLISHED_PARTS, PUBLISHED_TEXT, digest
-from mlperf_bert.progress import Progress, printable
+from mlperf_bert.problems import printable
+from mlperf_bert.progress import Progress
 from mlperf_bert.reading import require_regular_file
 from mlperf_bert.writing import write_whole, written_beside
 
@@ -174,7 +175,7 @@ def _damage_told(archive: Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno:
             raise
         raise ValueError(
-            printable(f"{archive}: damaged ({error}); remove it and fetch it again")
+            printable(f"{archive}: damaged ({error!s:.300}); remove it and fetch it again")
         ) from error
 
 
