@@ -20,7 +20,7 @@ RUN apt-get -qq update && apt-get -qq install --yes --no-install-recommends git 
  && useradd --create-home --uid {USER} dev
 COPY --chown={USER}:{USER} bert /home/dev/bert
 """
-TESTS = "tests/tracing/test_trace.py tests/mlperf/test_campaign.py tests/test_launchers.py"
+TESTS = "tests/tracing/test_trace.py tests/submission/test_campaign.py tests/test_launchers.py"
 PYTEST = ".venv/bin/python -m pytest -n 2 --dist loadfile --color=no"
 
 
