@@ -63,7 +63,7 @@ def pack(
     Args:
       examples: serialized examples, without end.
       shape: how long the features are.
-      check_and_parse: makes of strings [B] the batch of features that `input_pipeline` describes.
+      check_and_parse: makes of strings [B] the batch of features that `pipeline` describes.
       parse: the same for examples that have been checked.
 
     Returns: a dataset of dicts, int32 unless said otherwise: `input_ids`, `input_mask`,
