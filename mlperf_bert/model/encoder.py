@@ -40,7 +40,7 @@ class Encoder:
         """Runs the model.
 
         Args:
-          features: a batch of `input_pipeline` or of `packing`, which adds `position_ids` [R, S],
+          features: a batch of `pipeline` or of `packing`, which adds `position_ids` [R, S],
             `block_ids` [R, S] and `cls_positions` [R, E].
           dropout_seed: int32 [2], or None for no dropout.
 

@@ -25,7 +25,7 @@ class Evaluator(tf.Module):
         return metrics.batch_totals(token_logits, sentence_logits, features, example_weights)
 
     def evaluate(self, dataset: tf.data.Dataset) -> metrics.Evaluation:
-        """Runs over `input_pipeline.evaluation_batches`."""
+        """Runs over `pipeline.evaluation_batches`."""
         shared = dataset
         if not one_cpu(self.strategy):
             shared = self.strategy.distribute_datasets_from_function(
