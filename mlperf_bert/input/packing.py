@@ -76,9 +76,7 @@ def pack(
     def measure(serialized):
         features = check_and_parse(serialized)
         require_packable(features)
-        lengths = tf.reduce_sum(features["input_mask"], axis=1)
-        predictions = tf.math.count_nonzero(features["masked_lm_weights"], axis=1, dtype=tf.int32)
-        return serialized, lengths, predictions
+        return serialized, *_sizes(features)
 
     def plan_window(serialized, lengths, predictions):
         order, rows = plan(
@@ -101,14 +99,32 @@ def require_packable(features: dict[str, tf.Tensor]) -> None:
     Raises:
       InvalidArgumentError: some have not, when the graph runs.
     """
-    mask, is_prediction = features["input_mask"], features["masked_lm_weights"] > 0
-    lengths = tf.reduce_sum(mask, axis=1)
-    num_predictions = tf.math.count_nonzero(is_prediction, axis=1)
-    tokens_first = tf.equal(mask > 0, tf.sequence_mask(lengths, mask.shape[1]))
-    first = tf.equal(is_prediction, tf.sequence_mask(num_predictions, is_prediction.shape[1]))
-    of_tokens = features["masked_lm_positions"] < lengths[:, tf.newaxis]
-    for holds in (tokens_first, first, of_tokens | ~is_prediction, lengths > 0):
-        tf.debugging.Assert(tf.reduce_all(holds), ["an example that cannot be packed"])
+    lengths, num_predictions = _sizes(features)
+    is_prediction = features["masked_lm_weights"] > 0
+    last_position = tf.reduce_max(
+        tf.where(is_prediction, features["masked_lm_positions"], 0), axis=1
+    )
+    checks = (
+        _come_first(features["input_mask"], lengths),
+        _come_first(tf.cast(is_prediction, tf.int32), num_predictions),
+        last_position < lengths,  # so there is a token
+    )
+    tf.debugging.Assert(tf.reduce_all(checks), ["an example that cannot be packed"])
+
+
+def _sizes(features: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+    """Real tokens and predictions of each example: int32 [B] twice."""
+    lengths = tf.reduce_sum(features["input_mask"], axis=1)
+    return lengths, tf.math.count_nonzero(features["masked_lm_weights"], axis=1, dtype=tf.int32)
+
+
+def _come_first(ones: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+    """Whether the ones of each row come before its zeros: int32 [B, L], [B] -> bool [B].
+
+    Of all places that k ones can have, the first k have the least sum, k(k-1)/2. This reads the
+    matrix once and makes no other of its size.
+    """
+    return tf.linalg.matvec(ones, tf.range(ones.shape[1])) == counts * (counts - 1) // 2
 
 
 def plan(
