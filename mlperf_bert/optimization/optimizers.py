@@ -28,18 +28,21 @@ class OptimizerConfig:
 ADAMW = OptimizerConfig(name="adamw")
 
 
-class OneByOneLAMB(lamb.LAMB):
-    """tf-models' LAMB, on each device one variable after the other.
+class LAMB(lamb.LAMB):
+    """LAMB, on each device one variable after the other.
 
-    All at once, the intermediate results of all variables would be in memory together. With
-    `compiled`, XLA makes one program for all variables of a shape, in place of one for each; not so
-    on several replicas, all of which would hand over the slots of the first.
+    All at once, the temporary results of all variables would be in memory together. The state
+    (slots `m` and `v`, the count of updates) and its names in checkpoints are tf-models'. With
+    `compiled`, XLA makes one program for all variables of a shape. On several replicas it may not:
+    it would take the slots of the first replica for all of them.
     """
 
     def __init__(self, *, compiled: bool, **kwargs):
         super().__init__(**kwargs)
         alone = tf.distribute.get_strategy().num_replicas_in_sync == 1
-        self._change = tf.function(_change, jit_compile=True) if compiled and alone else _change
+        self._change = (
+            tf.function(lamb_change, jit_compile=True) if compiled and alone else lamb_change
+        )
         self._last_changes = {}
 
     def _prepare(self, var_list):
@@ -47,38 +50,51 @@ class OneByOneLAMB(lamb.LAMB):
         return super()._prepare(var_list)
 
     def _resource_apply_dense(self, grad, var, apply_state=None):
-        slots = {name: self.get_slot(var, name) for name in ("m", "v")}
-        decays = self._do_use_weight_decay(var.name)
         place = var.device, var.dtype.base_dtype
-        coefficients = (apply_state or {}).get(place) or self._fallback_apply_state(*place)
+        constants = (apply_state or {}).get(place) or self._fallback_apply_state(*place)
+        m, v = self.get_slot(var, "m"), self.get_slot(var, "v")
         with tf.control_dependencies(self._last_changes.get(var.device, [])):
-            change = self._change(grad, var, slots, coefficients, decays)
+            change = self._change(
+                var, grad, m, v, constants, decays=self._do_use_weight_decay(var.name)
+            )
         self._last_changes[var.device] = [change]
         return change
 
 
-def _change(grad, var, slots, coefficients, decays):
-    return _DetachedLAMB(slots, decays)._resource_apply_dense(
-        grad, var, {(var.device, var.dtype.base_dtype): coefficients}
+def lamb_change(
+    weight: tf.Variable,
+    gradient: tf.Tensor,
+    m: tf.Variable,
+    v: tf.Variable,
+    constants: dict[str, tf.Tensor],
+    *,
+    decays: bool,
+) -> tf.Tensor:
+    """Changes one weight and its moments in place; returns the new weight.
+
+    Args:
+      weight: any shape; `gradient`, `m` and `v` have the same.
+      constants: scalars by tf-models' names. `lr_t` is the learning rate, `beta_1_power` is
+        beta_1 to the power of the number of updates, this one included.
+      decays: whether the weight decays and its step is scaled by its norm. Biases and LayerNorm
+        have neither.
+
+    Source: You et al., arXiv 1904.00962, algorithm 2, without a bound on the norm of the weight.
+    """
+    m_t = m.assign(constants["beta_1_t"] * m + constants["one_minus_beta_1_t"] * gradient)
+    v_t = v.assign(
+        constants["beta_2_t"] * v + constants["one_minus_beta_2_t"] * tf.square(gradient)
     )
-
-
-class _DetachedLAMB(lamb.LAMB):
-    """tf-models' LAMB for a single variable that it neither knows by name nor keeps slots of."""
-
-    def __init__(self, slots: dict[str, tf.Variable], decays: bool):
-        super().__init__()
-        self._slots_of_variable = slots
-        self._decays = decays
-
-    def get_slot(self, var, slot_name):
-        return self._slots_of_variable[slot_name]
-
-    def _do_use_weight_decay(self, param_name):
-        return self._decays
-
-    def _do_layer_adaptation(self, param_name):
-        return self._decays
+    m_hat = m_t / (1.0 - constants["beta_1_power"])
+    v_hat = v_t / (1.0 - constants["beta_2_power"])
+    update = m_hat / (tf.sqrt(v_hat) + constants["epsilon"])
+    trust_ratio = 1.0
+    if decays:
+        update += constants["weight_decay_rate"] * weight
+        weight_norm, update_norm = tf.norm(weight), tf.norm(update)
+        both_positive = (weight_norm > 0) & (update_norm > 0)
+        trust_ratio = tf.where(both_positive, weight_norm / update_norm, 1.0)
+    return weight.assign(weight - trust_ratio * constants["lr_t"] * update)
 
 
 class ReferenceAdamW(AdamWeightDecay):
@@ -127,7 +143,7 @@ def create_optimizer(
         "exclude_from_weight_decay": list(NOT_DECAYED),
     }
     if config.name == "lamb":
-        return OneByOneLAMB(**constants, compiled=compiled)
+        return LAMB(**constants, compiled=compiled)
     if config.name == "adamw":
         return ReferenceAdamW(**constants, gradient_clip_norm=0.0)
     raise ValueError(f"optimizer must be lamb or adamw, got {config.name!r}")
