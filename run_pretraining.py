@@ -25,12 +25,11 @@ from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.mlperf import rules
 from mlperf_bert.mlperf.log import SubmissionInfo
 from mlperf_bert.optimization.optimizers import ADAMW, OptimizerConfig
-from mlperf_bert.training import preflight
+from mlperf_bert.training import preflight, run
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.loop import Interrupted
 from mlperf_bert.training.offline import OfflineConfig, evaluate_checkpoints, write_result
 from mlperf_bert.training.profiling import ProfileWindow
-from mlperf_bert.training.run import TrainingRun
 from mlperf_bert.training.strategy import DeviceConfig
 
 EXIT_INTERRUPTED = 75
@@ -212,7 +211,7 @@ def _check() -> None:
 
 
 def _train() -> None:
-    if result := TrainingRun(_run_config()).train():  # only the chief has one
+    if result := run.train(_run_config()):  # only the chief has one
         print(result.line(), flush=True)
 
 

@@ -10,7 +10,7 @@ P=predictions of a row, E=examples of a row, Q=places that ask for attention, V=
 import tensorflow as tf
 from official.nlp.modeling import layers, models
 
-from mlperf_bert.model import fusion
+from mlperf_bert.model import fusion, tf_models
 from mlperf_bert.model.config import BertConfig
 
 
@@ -29,7 +29,9 @@ class Encoder:
 
         With `compile_passes` XLA fuses the passes between the products (fusion.py).
         """
-        self._model = model
+        self._layers = tf_models.encoder_layers(model)
+        self._masked_lm_head: layers.MaskedLM = model.masked_lm
+        self._next_sentence_head = model.classification_heads[0]
         self._config = config
         self._passes = fusion.Passes(config.hidden_act, compiled=compile_passes)
         self._dtype = compute_dtype
@@ -47,10 +49,9 @@ class Encoder:
         Returns: masked-LM logits [R, P, V] and next-sentence logits [R * E, 2], float32.
         """
         dropout = Dropout(self._passes, dropout_seed)
-        network = self._model.encoder_network
         hidden = self._embed(features, dropout)
         queries, keys = _mask_ids(features)
-        *blocks, last = network.transformer_layers
+        *blocks, last = self._layers.blocks
         for block in blocks:
             hidden = self._block(block, hidden, hidden, queries, keys, dropout)
         # The heads look at few places; what the last block makes of the others is not computed.
@@ -64,33 +65,30 @@ class Encoder:
         return token_logits, self._next_sentence(hidden[:, predictions.shape[1] :])
 
     def _embed(self, features: dict[str, tf.Tensor], dropout: "Dropout") -> tf.Tensor:
-        network = self._model.encoder_network
-        words = tf.gather(network.get_embedding_table(), features["input_ids"])
-        position_table = network._position_embedding_layer._position_embeddings
+        words = tf.gather(self._layers.words, features["input_ids"])
         if "position_ids" in features:
-            positions = tf.gather(position_table, features["position_ids"])
+            positions = tf.gather(self._layers.positions, features["position_ids"])
         else:
-            positions = position_table[tf.newaxis, : features["input_ids"].shape[1]]
-        type_table = network._type_embedding_layer.embeddings
+            positions = self._layers.positions[tf.newaxis, : features["input_ids"].shape[1]]
         one_hot = tf.one_hot(features["segment_ids"], self._config.type_vocab_size)
-        types = tf.einsum("rst,th->rsh", one_hot, type_table)
-        embedded = self._normalise(words + positions, types, network._embedding_norm_layer)
+        types = tf.einsum("rst,th->rsh", one_hot, self._layers.types)
+        embedded = self._normalise(words + positions, types, self._layers.embedding_norm)
         return dropout(tf.cast(embedded, self._dtype), self._config.hidden_dropout_prob)
 
-    def _block(self, block, asking, hidden, queries, keys, dropout) -> tf.Tensor:
+    def _block(self, block: tf_models.Block, asking, hidden, queries, keys, dropout) -> tf.Tensor:
         """[R, Q, H] that ask and [R, S, H] that are asked -> [R, Q, H]."""
-        config, attention = self._config, block._attention_layer
-        query = self._split_heads(asking, attention._query_dense)
-        key = self._split_heads(hidden, attention._key_dense)
-        value = self._split_heads(hidden, attention._value_dense)
+        config = self._config
+        query = self._split_heads(asking, block.query)
+        key = self._split_heads(hidden, block.key)
+        value = self._split_heads(hidden, block.value)
         context = self._attend(query, key, value, queries, keys, dropout)
-        attended = self._project(context, attention._output_dense)
-        attended = dropout(attended, config.hidden_dropout_prob)
-        hidden = self._normalise(asking, attended, block._attention_layer_norm)
-        inner = self._passes.activation(self._project(hidden, block._intermediate_dense))
-        output = self._project(inner, block._output_dense)
-        output = dropout(output, config.hidden_dropout_prob)
-        return self._normalise(hidden, output, block._output_layer_norm)
+        attended = dropout(
+            self._project(context, block.attention_output), config.hidden_dropout_prob
+        )
+        hidden = self._normalise(asking, attended, block.attention_norm)
+        inner = self._passes.activation(self._project(hidden, block.intermediate))
+        output = dropout(self._project(inner, block.output), config.hidden_dropout_prob)
+        return self._normalise(hidden, output, block.output_norm)
 
     def _attend(self, query, key, value, queries, keys, dropout) -> tf.Tensor:
         """[R, N, Q, D], and [R, N, S, D] twice -> [R, Q, H]."""
@@ -122,18 +120,18 @@ class Encoder:
 
     def _masked_lm(self, hidden: tf.Tensor) -> tf.Tensor:
         """[R, P, H] -> [R, P, V]."""
-        head: layers.MaskedLM = self._model.masked_lm
+        head = self._masked_lm_head
         transformed = self._passes.activation(self._project(hidden, head.dense))
         zeros = tf.zeros_like(transformed)
         normalised = self._normalise(transformed, zeros, head.layer_norm)
-        table = tf.cast(self._model.encoder_network.get_embedding_table(), self._dtype)
+        table = tf.cast(self._layers.words, self._dtype)
         flat = tf.reshape(normalised, [-1, self._config.hidden_size])
         logits = tf.cast(tf.matmul(flat, table, transpose_b=True), tf.float32) + head.bias
         return tf.reshape(logits, [-1, hidden.shape[1], self._config.vocab_size])
 
     def _next_sentence(self, hidden: tf.Tensor) -> tf.Tensor:
         """[R, E, H] -> [R * E, 2]."""
-        head = self._model.classification_heads[0]
+        head = self._next_sentence_head
         first = tf.reshape(hidden, [-1, self._config.hidden_size])
         pooled = tf.tanh(self._project(first, head.dense))
         return tf.cast(self._project(pooled, head.out_proj), tf.float32)

@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_keras
 from official.nlp.modeling import layers, models, networks
 
-from mlperf_bert.model import fusion
+from mlperf_bert.model import fusion, tf_models
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.encoder import Encoder
 
@@ -131,6 +131,4 @@ def random_generators(model: models.BertPretrainerV2) -> list[tf.random.Generato
     """The generators behind dropout: of every layer, in the model's order, or the single one."""
     if model.fused:
         return [model.dropout_generator]
-    holders = (getattr(layer, "_random_generator", None) for layer in model.submodules)
-    generators = (getattr(holder, "_generator", None) for holder in holders if holder)
-    return [generator for generator in generators if generator is not None]
+    return tf_models.random_generators(model)

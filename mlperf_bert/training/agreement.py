@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import tensorflow as tf
@@ -33,6 +33,27 @@ class Team:
     latest_step: int | None
     """Of the chief's newest checkpoint, when all met."""
     others: peers.Peers | None
+    on_loss: contextlib.ExitStack
+    """What this process still does when another one is lost, the last first."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is a checkpoint to go on from."""
+        return self.resumes and self.latest_step is not None
+
+    def log_path(self) -> Path | None:
+        """Where this process writes its MLPerf log; None if it writes none."""
+        return self.output.log_path() if self.is_chief else None
+
+    def record(self, status: str) -> None:
+        """Writes run.json, on the chief."""
+        if self.is_chief:
+            self.output.record(status=status, seed=self.seed)
+
+    def say(self, text: object) -> None:
+        """Prints a line, on the chief."""
+        if self.is_chief:
+            print(text, flush=True)
 
     def require_same_step(self, latest_step: int) -> None:
         """Checks that this process sees the chief's newest checkpoint.
@@ -47,8 +68,8 @@ class Team:
             )
 
     @contextlib.contextmanager
-    def failures_told(self) -> Iterator[None]:
-        """Tells the others how this part of the run ended, if it failed."""
+    def failures_reported(self) -> Iterator[None]:
+        """Reports to the others how this part of the run ended, if it failed."""
         try:
             yield
         except _AGREED_ENDS:
@@ -71,7 +92,7 @@ class Team:
         return self.others.loss(tensorflow_error)
 
     def finish(self) -> None:
-        """Tells the others that this process has come to the agreed end."""
+        """Reports to the others that this process has come to the agreed end."""
         self._leave(None)
 
     def _leave(self, failure: str | None) -> None:
@@ -84,7 +105,7 @@ def _first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
-def agree(config: RunConfig, *, on_loss: Callable[[], None]) -> Team:
+def agree(config: RunConfig) -> Team:
     """Meets the other processes, if there are any; from then on losing one ends this process.
 
     Before anything is decided the chief claims the output directory.
@@ -96,25 +117,27 @@ def agree(config: RunConfig, *, on_loss: Callable[[], None]) -> Team:
     """
     cluster = read_cluster()
     output = OutputDirectory(config.output_dir, config.parameters())
+    on_loss = contextlib.ExitStack()
+    on_loss.callback(output.release)  # this process ends without returning: nothing else would
     try:
+        others = None
         if cluster is None:
-            return Team(is_chief=True, output=output, others=None, **_decide(config, output))
-        others, decision = peers.meet(
-            cluster, _told(config), lambda: _decide(config, output), folder=output.path
+            decision = _decide(config, output)
+        else:
+            others, decision = peers.meet(
+                cluster, _compared(config), lambda: _decide(config, output), folder=output.path
+            )
+            others.watch(on_loss=on_loss.close)
+        return Team(
+            is_chief=cluster is None or cluster.is_chief,
+            output=output,
+            others=others,
+            on_loss=on_loss,
+            **decision,
         )
-        others.watch(on_loss=lambda: _let_go(on_loss, output))
-        return Team(is_chief=cluster.is_chief, output=output, others=others, **decision)
     except BaseException:
         output.release()
         raise
-
-
-def _let_go(on_loss: Callable[[], None], output: OutputDirectory) -> None:
-    """This process ends without returning: nothing else would release the directory."""
-    try:
-        on_loss()
-    finally:
-        output.release()
 
 
 def _decide(config: RunConfig, output: OutputDirectory) -> dict:
@@ -127,7 +150,7 @@ def _decide(config: RunConfig, output: OutputDirectory) -> dict:
     }
 
 
-def _told(config: RunConfig) -> dict:
+def _compared(config: RunConfig) -> dict:
     """Everything that must be equal on all processes, by flag."""
     return {
         **dataclasses.asdict(config),

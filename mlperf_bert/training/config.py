@@ -8,6 +8,7 @@ from mlperf_bert.mlperf.log import SubmissionInfo
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.optimization.optimizers import OptimizerConfig
 from mlperf_bert.training import cluster, strategy
+from mlperf_bert.training.loop import Schedule
 from mlperf_bert.training.profiling import ProfileWindow
 
 
@@ -94,6 +95,18 @@ class RunConfig:
             return rules.evaluation_interval_samples(self.global_batch_size)
         steps = rules.samples_to_steps(self.eval_interval_samples, self.global_batch_size)
         return steps * self.global_batch_size
+
+    @property
+    def schedule(self) -> Schedule:
+        """When to evaluate, save and log, in steps."""
+        interval_steps = self.evaluation_interval_samples // self.train_batch_size
+        return Schedule(
+            num_train_steps=self.num_train_steps,
+            evaluation_interval_steps=interval_steps if self.eval_input_file else None,
+            save_checkpoints_steps=self.save_checkpoints_steps,
+            log_every_steps=self.log_every_steps,
+            iterations_per_loop=self.iterations_per_loop,
+        )
 
     @property
     def checkpoint_or_evaluation_interval_samples(self) -> int:

@@ -58,6 +58,11 @@ class Outcome:
     """Masked-LM accuracy of the last evaluation."""
     reached_target: bool
 
+    @property
+    def status(self) -> str:
+        """As MLPerf's logs call it."""
+        return "success" if self.reached_target else "aborted"
+
 
 class Interrupted(Exception):
     """SIGTERM or SIGINT asked the run to stop; its checkpoint is saved."""

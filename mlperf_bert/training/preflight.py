@@ -14,70 +14,31 @@ import tensorflow as tf
 
 from mlperf_bert.checkpoints import initial, names
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
-from mlperf_bert.data import manifest, tfrecord
 from mlperf_bert.input import pipeline
 from mlperf_bert.mlperf import caches, convergence, rules
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.problems import Problems, printable
-from mlperf_bert.training import cluster, compilation, strategy
+from mlperf_bert.training import checks_of_data, cluster, compilation, strategy
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.evaluation import Evaluator
+from mlperf_bert.training.findings import ERROR, NOTE, WARNING, Inspection, Setup
 from mlperf_bert.training.output import OutputDirectory
-
-ERROR, WARNING, NOTE = "error", "warning", "note"
 
 _FLOAT_BYTES = 4
 _INITIAL_ACCURACY_TOLERANCE = 0.001
-_OFFICIAL_DATA = {
-    "random_seed": rules.DATA_SEED,
-    "dupe_factor": rules.DUPE_FACTOR,
-    "masked_lm_prob": rules.MASKED_LM_PROB,
-}
-"""Parameter of the data generation -> the value that the rules fix; the lengths are flags too."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """One thing found: an error stops the run, a warning does not, a note is asked for."""
+def prepare(config: RunConfig, *, resumes: bool, say: Callable[[object], None]) -> Setup:
+    """Checks a run and says what was found, warnings too.
 
-    level: str
-    text: str
-
-    def __str__(self) -> str:
-        return printable(f"{self.level}: {self.text}")
-
-
-@dataclasses.dataclass(kw_only=True)
-class Inspection:
-    """What was found, and the parts of a run that were made on the way; None where that failed."""
-
-    findings: list[Finding] = dataclasses.field(default_factory=list)
-    bert_config: BertConfig | None = None
-    files: list[str] | None = None
-    eval_files: list[str] | None = None
-    strategy: tf.distribute.Strategy | None = None
-
-    def add(self, level: str, text: str) -> None:
-        """Adds a finding."""
-        self.findings.append(Finding(level, text))
-
-    def attempt(self, make: Callable, *arguments, **keywords):
-        """The result of a call; a ValueError or OSError becomes an error finding, and None."""
-        try:
-            return make(*arguments, **keywords)
-        except (ValueError, OSError) as error:
-            self.add(ERROR, str(error))
-
-    @property
-    def errors(self) -> list[str]:
-        """The texts of the findings that stop the run."""
-        return [finding.text for finding in self.findings if finding.level == ERROR]
-
-    def require_no_errors(self) -> None:
-        """Raises ValueError with all errors, if there are any."""
-        if self.errors:
-            raise Problems(self.errors)
+    Raises:
+      ValueError: with a line for everything that is wrong, and how to fix it.
+    """
+    found = inspect(config, resumes=resumes)
+    setup = found.setup(config.shape)
+    for finding in found.findings:
+        say(finding)
+    return setup
 
 
 def inspect(config: RunConfig, *, resumes: bool = False) -> Inspection:
@@ -97,8 +58,7 @@ def inspect(config: RunConfig, *, resumes: bool = False) -> Inspection:
         )
     found.strategy = found.attempt(strategy.create_strategy, config.device)
     _check_batches(found, config)
-    _check_data(found, config)
-    _check_evaluation_size(found)
+    checks_of_data.check_data(found, config)
     _check_speed_options(found, config)
     if found.bert_config:
         found.attempt(
@@ -132,10 +92,9 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Ins
     found = inspect(config, resumes=output.resumes)
     found.attempt(output.require_available)
     if found.eval_files:
-        _count_evaluation_examples(found)
+        checks_of_data.count_evaluation_examples(found)
     if found.bert_config:
-        issues = found.attempt(departures, config, found.bert_config, found.files or [])
-        for issue in issues or []:
+        for issue in departures(config, found.bert_config, found):
             found.add(WARNING, f"no submission to the closed division: {issue}")
         _compare_with_reference_point(found, config)
     if not config.drop_caches:
@@ -147,9 +106,12 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Ins
     return found
 
 
-def departures(config: RunConfig, bert_config: BertConfig, files: list[str]) -> list[rules.Issue]:
+def departures(
+    config: RunConfig, bert_config: BertConfig, found: Inspection | Setup
+) -> list[rules.Issue]:
     """Every way in which a run departs from the closed division's rules."""
-    return config.departures(bert_config) + _departures_of_data(files)
+    data = checks_of_data.departures_of_data(found.files or [], found.manifests)
+    return config.departures(bert_config) + data
 
 
 def require_fitting_model(
@@ -191,102 +153,12 @@ def checkpoint_bytes(bert_config: BertConfig, *, steps_per_update: int) -> int:
     return copies * num_weights(bert_config) * _FLOAT_BYTES
 
 
-def _departures_of_data(files: list[str]) -> list[rules.Issue]:
-    """Other data than the published ones, as the manifests beside them tell."""
-    issues = []
-    for folder in _folders(files):
-        made = manifest.load(folder)
-        if made is None:
-            continue
-        if not made.is_whole:
-            first = f"the first {made.parameters['examples_per_part']} of each"
-            issues.append(rules.Issue("input_file", "all examples of every part", first))
-        given = {Path(path).name for path in files if Path(path).parent == folder}
-        if missing := len(manifest.PUBLISHED_PARTS - (given & set(made.parts))):
-            num_published = len(manifest.PUBLISHED_PARTS)
-            present = f"{num_published - missing} of them in {folder}"
-            issues.append(
-                rules.Issue("input_file", f"the {num_published} published parts", present)
-            )
-        for name, expected in _OFFICIAL_DATA.items():
-            if (value := made.parameters.get(name, expected)) != expected:
-                issues.append(rules.Issue(f"{name} of the data", expected, value))
-    return issues
-
-
-def _folders(files: list[str]) -> list[Path]:
-    """The folders of files, those in a bucket left out."""
-    return sorted({Path(path).parent for path in files if "://" not in path})
-
-
 def _check_batches(found: Inspection, config: RunConfig) -> None:
     if found.strategy:
         replicas = found.strategy.num_replicas_in_sync
         for flag in ("train_batch_size", "eval_batch_size"):
             size = getattr(config, flag)
             found.attempt(strategy.replica_batch_size, size, replicas, flag=flag)
-
-
-def _check_data(found: Inspection, config: RunConfig) -> None:
-    """Compares the files with the manifest beside them, by name and size."""
-    for folder in _folders(found.files or []):
-        made = found.attempt(manifest.load, folder)
-        if made is None:
-            found.add(
-                WARNING,
-                f"{folder}: no {manifest.NAME}, so nobody can tell whether these data are whole; "
-                "create_pretraining_data.py --output_dir=... makes it",
-            )
-            continue
-        given = {Path(path).name for path in found.files if Path(path).parent == folder}
-        if left_out := sorted(set(made.parts) - given):
-            found.add(
-                WARNING,
-                f"--input_file leaves out {len(left_out)} of {len(made.parts)} parts of "
-                f"{folder / manifest.NAME}, such as {left_out[0]}",
-            )
-        for name in sorted(given & set(made.parts)):
-            size = (folder / name).stat().st_size
-            if size != made.parts[name].bytes:
-                found.add(
-                    ERROR,
-                    f"{folder / name}: {size} bytes, {manifest.NAME} says "
-                    f"{made.parts[name].bytes}; make this part again",
-                )
-        _check_data_parameters(found, config, folder, made)
-
-
-def _check_data_parameters(found, config: RunConfig, folder: Path, made: manifest.Manifest) -> None:
-    shape = dataclasses.asdict(config.shape)
-    for name, value in made.parameters.items():
-        if name in shape and value != shape[name]:
-            found.add(
-                ERROR,
-                f"--{name}={shape[name]}, but {folder} was made with {name}={value}; give that",
-            )
-
-
-def _check_evaluation_size(found: Inspection) -> None:
-    """The published evaluation shard is known by its size."""
-    paths = [Path(path) for path in found.eval_files or [] if "://" not in path]
-    expected = manifest.PUBLISHED_RECORD_BYTES["eval_10k"]
-    for path in paths:
-        if path.name == "eval_10k" and (size := path.stat().st_size) != expected:
-            found.add(
-                WARNING,
-                f"{path}: {size} bytes, the published one has {expected}; make it with "
-                f"pick_eval_samples.py --num_examples_to_pick={rules.NUM_EVAL_SAMPLES}",
-            )
-
-
-def _count_evaluation_examples(found: Inspection) -> None:
-    counts = [found.attempt(tfrecord.count_records, path) for path in found.eval_files]
-    if None not in counts and (issue := rules.departure_of_evaluation(sum(counts))):
-        found.add(
-            WARNING,
-            f"no submission to the closed division: {issue}; make --eval_input_file with "
-            "pick_eval_samples.py",
-        )
 
 
 def _check_checkpoint(found: Inspection, config: RunConfig) -> None:
@@ -400,7 +272,7 @@ def _check_speed_options(found: Inspection, config: RunConfig) -> None:
     if config.pack_sequences and config.device.use_tpu:
         found.add(
             ERROR,
-            "--pack_sequences makes batches of several shapes, a TPU takes one; leave it away",
+            "--pack_sequences makes batches of several shapes, a TPU takes one; leave it out",
         )
 
 

@@ -1,6 +1,7 @@
 """The training step and the inner loop: what runs on the devices.
 
-Shapes: B=batch (per replica).
+Shapes, of one replica: R=rows (= its batch where rows are not shared), S=sequence, P=predictions of
+a row, E=examples of a row, V=vocabulary.
 """
 
 from collections.abc import Callable
@@ -75,38 +76,50 @@ class Trainer(tf.Module):
         return history.stack()
 
     def _micro_step(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
-        replicas = tf.distribute.get_replica_context()
-        is_global, num_replicas = self.normalization == "global", self.strategy.num_replicas_in_sync
-        weights = features["masked_lm_weights"]
-        num_predictions, num_examples = tf.reduce_sum(weights), self.batch_size / num_replicas
+        """One micro-batch of one replica; float32 [5], whose sum over the replicas is reported."""
+        context = tf.distribute.get_replica_context()
+        num_replicas = self.strategy.num_replicas_in_sync
+        is_global = self.normalization == "global"
+        num_predictions = tf.reduce_sum(features["masked_lm_weights"])  # scalar
+        num_examples = self.batch_size / num_replicas
         if is_global:
-            num_predictions = replicas.all_reduce("SUM", num_predictions)
+            num_predictions = context.all_reduce("SUM", num_predictions)
             num_examples = self.batch_size
-        seed = pretrainer.dropout_seed(self.model)
-        shown, gradients = self._compute(features, seed, num_predictions, num_examples)
-        # Else what LAMB makes of weights and slots alone would fill memory from the step's start.
+        dropout_seed = pretrainer.dropout_seed(self.model)  # int32 [2] or None
+        loss_values, gradients = self._compute(
+            features, dropout_seed, num_predictions, num_examples
+        )
+        # The optimizer waits for all gradients. Otherwise TensorFlow computes the terms that need
+        # none, such as the decay of every weight, as soon as the step begins, and keeps them in
+        # memory until its end.
         with tf.control_dependencies([tf.group(*gradients)]):
             self._change_weights(gradients)
-        mask = features["input_mask"]
-        held = tf.cast(tf.stack([tf.reduce_sum(mask), tf.shape(mask)[0]]), tf.float32)
-        return tf.concat([shown if is_global else shown / num_replicas, held], 0)
+        mask = features["input_mask"]  # [R, S]
+        num_real_tokens, num_rows = tf.reduce_sum(mask), tf.shape(mask)[0]
+        counts = tf.cast(tf.stack([num_real_tokens, num_rows]), tf.float32)
+        return tf.concat([loss_values if is_global else loss_values / num_replicas, counts], 0)
 
     def _losses_and_gradients(
-        self, features: dict[str, tf.Tensor], seed, num_predictions, num_examples
+        self, features: dict[str, tf.Tensor], dropout_seed, num_predictions, num_examples
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Losses [3] of one replica, divided by the numbers given, and their gradients."""
+        """Losses [3] of one replica, divided by the numbers given, and their gradients.
+
+        Packed batches have `next_sentence_weights`: rows with fewer than E examples are filled up.
+        """
         with tf.GradientTape() as tape:
-            token_logits, sentence_logits = pretrainer.forward(
-                self.model, features, training=True, seed=seed
+            token_logits, sentence_logits = pretrainer.forward(  # [R, P, V], [R * E, 2]
+                self.model, features, training=True, seed=dropout_seed
             )
-            token_losses = losses.masked_lm_losses(token_logits, features["masked_lm_ids"])
-            sentence_losses = losses.next_sentence_losses(
+            token_losses = losses.masked_lm_losses(
+                token_logits, features["masked_lm_ids"]
+            )  # [R, P]
+            sentence_losses = losses.next_sentence_losses(  # [R * E]
                 sentence_logits, features["next_sentence_labels"]
             )
             if "next_sentence_weights" in features:
                 sentence_losses *= tf.reshape(features["next_sentence_weights"], [-1])
-            weighted = token_losses * features["masked_lm_weights"]
-            masked_lm = tf.reduce_sum(weighted) / (num_predictions + losses.EPSILON)
+            weighted_losses = token_losses * features["masked_lm_weights"]
+            masked_lm = tf.reduce_sum(weighted_losses) / (num_predictions + losses.EPSILON)
             next_sentence = tf.reduce_sum(sentence_losses) / num_examples
             loss = masked_lm + next_sentence
         gradients = tape.gradient(loss, self.variables_to_train)
@@ -114,15 +127,17 @@ class Trainer(tf.Module):
         return tf.stack([loss, masked_lm, next_sentence]), gradients
 
     def _reduce_and_step(self, gradients: list[tf.Tensor]) -> None:
-        replicas = tf.distribute.get_replica_context()
-        self.optimizer.step(self._reduce(replicas, gradients), self.variables_to_train)
+        """Reduces the gradients over the replicas, clips them, and hands them to the optimizer.
 
-    def _reduce(self, replicas, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Joins and clips the replicas' gradients, in the order that the normalization asks for."""
+        "global" clips what the replicas have summed; the others clip on each replica before.
+        """
+        all_reduce = tf.distribute.get_replica_context().all_reduce
         if self.normalization == "global":
-            return self.optimizer.clip(replicas.all_reduce("SUM", gradients))
-        operation = "SUM" if self.normalization == "replica_sum" else "MEAN"
-        return replicas.all_reduce(operation, self.optimizer.clip(gradients))
+            reduced = self.optimizer.clip(all_reduce("SUM", gradients))
+        else:
+            operation = "SUM" if self.normalization == "replica_sum" else "MEAN"
+            reduced = all_reduce(operation, self.optimizer.clip(gradients))
+        self.optimizer.step(reduced, self.variables_to_train)
 
     def _update(self) -> None:
         self.optimizer.update(self.variables_to_train)

@@ -1,0 +1,99 @@
+"""The parts of tf-models' BERT that have no public name. No other module knows private names.
+
+Shapes: S=longest sequence, H=hidden, T=types of segments, V=vocabulary.
+"""
+
+import dataclasses
+from importlib import metadata
+
+import tensorflow as tf
+import tf_keras
+from official.nlp.modeling import models
+
+_PACKAGE, _KNOWN_VERSION = "tf-models-official", "2.20.0"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Block:
+    """The layers of one Transformer block, each with weights `kernel` and `bias`.
+
+    The two LayerNorms have `gamma` and `beta`.
+    """
+
+    query: tf_keras.layers.Layer
+    key: tf_keras.layers.Layer
+    value: tf_keras.layers.Layer
+    attention_output: tf_keras.layers.Layer
+    attention_norm: tf_keras.layers.Layer
+    intermediate: tf_keras.layers.Layer
+    output: tf_keras.layers.Layer
+    output_norm: tf_keras.layers.Layer
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncoderLayers:
+    """What the encoder consists of, but for its unused pooler."""
+
+    words: tf.Variable
+    """[V, H]"""
+    positions: tf.Variable
+    """[S, H]"""
+    types: tf.Variable
+    """[T, H]"""
+    embedding_norm: tf_keras.layers.Layer
+    blocks: tuple[Block, ...]
+
+
+def encoder_layers(model: models.BertPretrainerV2) -> EncoderLayers:
+    """Finds the layers of a model.
+
+    Raises:
+      RuntimeError: another version of tf-models has other names.
+    """
+    try:
+        network = model.encoder_network
+        return EncoderLayers(
+            words=network.get_embedding_table(),
+            positions=network._position_embedding_layer._position_embeddings,
+            types=network._type_embedding_layer.embeddings,
+            embedding_norm=network._embedding_norm_layer,
+            blocks=tuple(_block(layer) for layer in network.transformer_layers),
+        )
+    except AttributeError as error:
+        raise _other_version(error) from error
+
+
+def _block(layer: tf_keras.layers.Layer) -> Block:
+    attention = layer._attention_layer
+    return Block(
+        query=attention._query_dense,
+        key=attention._key_dense,
+        value=attention._value_dense,
+        attention_output=attention._output_dense,
+        attention_norm=layer._attention_layer_norm,
+        intermediate=layer._intermediate_dense,
+        output=layer._output_dense,
+        output_norm=layer._output_layer_norm,
+    )
+
+
+def random_generators(model: models.BertPretrainerV2) -> list[tf.random.Generator]:
+    """The generators behind the dropout of every layer, in the model's order.
+
+    Raises:
+      RuntimeError: another version of tf-models or Keras has other names.
+    """
+    dropouts = [part for part in model.submodules if isinstance(part, tf_keras.layers.Dropout)]
+    if not dropouts:
+        raise _other_version("its model has no Dropout layer")
+    try:
+        return [layer._random_generator._generator for layer in dropouts]
+    except AttributeError as error:
+        raise _other_version(error) from error
+
+
+def _other_version(found: object) -> RuntimeError:
+    return RuntimeError(
+        f"{_PACKAGE} {metadata.version(_PACKAGE)} is built differently from {_KNOWN_VERSION} "
+        f"({found}); install the versions of requirements.lock"
+    )

@@ -1,0 +1,128 @@
+"""The parts of a run, built from its configuration; no data are touched."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from mlperf_bert.checkpoints import initial
+from mlperf_bert.checkpoints.state import RunState
+from mlperf_bert.input import pipeline
+from mlperf_bert.model import pretrainer
+from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
+from mlperf_bert.optimization.optimizers import create_optimizer
+from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
+from mlperf_bert.training import compilation, evaluations
+from mlperf_bert.training.agreement import Team
+from mlperf_bert.training.compilation import Compilation
+from mlperf_bert.training.config import RunConfig
+from mlperf_bert.training.evaluation import Evaluator
+from mlperf_bert.training.findings import Setup
+from mlperf_bert.training.steps import Trainer
+from mlperf_bert.training.strategy import replica_batch_size
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What trains, evaluates and saves. The weights are random until `load_weights`."""
+
+    rates: WarmupPolynomialDecay
+    compiled: Compilation
+    trainer: Trainer
+    evaluator: Evaluator
+    state: RunState
+
+
+def build(config: RunConfig, setup: Setup, team: Team) -> Parts:
+    """Builds model, optimizer, trainer and evaluator, and names what a checkpoint holds."""
+    rates = WarmupPolynomialDecay(
+        learning_rate=config.learning_rate,
+        num_train_steps=config.num_train_steps,
+        num_warmup_steps=config.num_warmup_steps,
+        start_warmup_step=config.start_warmup_step,
+        poly_power=config.poly_power,
+        steps_per_update=config.steps_per_update,
+    )
+    compiled = compilation.choose(
+        config.jit_compile, strategy=setup.strategy, packs_sequences=config.pack_sequences
+    )
+    with setup.strategy.scope():
+        model = pretrainer.build_pretrainer(
+            setup.bert_config,
+            seed=team.seed,
+            precision=config.precision,
+            compile_passes=compiled.passes,
+            pack_sequences=config.pack_sequences,
+        )
+        optimizer = GradientAggregationOptimizer(
+            create_optimizer(config.optimizer, rates, compiled=compiled.passes),
+            steps_per_update=config.steps_per_update,
+            clip_after_allreduce=config.clip_by_global_norm_after_gradient_allreduce,
+        )
+    trainer = Trainer(
+        model=model,
+        optimizer=optimizer,
+        strategy=setup.strategy,
+        batch_size=config.train_batch_size,
+        normalization=config.normalization,
+        compiled=compiled,
+    )
+
+    def is_evaluated(step: int) -> bool:
+        """Without evaluation during training a checkpoint stays until somebody evaluates it."""
+        return bool(setup.eval_files) or step in evaluations.evaluated_steps(team.output.path)
+
+    state = RunState(
+        config.output_dir,
+        parts={
+            "model": model,
+            "optimizer": optimizer.optimizer,
+            "accumulators": optimizer.accumulators,
+            "step": trainer.step,
+            "generators": pretrainer.random_generators(model),
+        },
+        keep_checkpoint_max=config.keep_checkpoint_max,
+        is_disposable=is_evaluated,
+    )
+    return Parts(
+        rates=rates,
+        compiled=compiled,
+        trainer=trainer,
+        evaluator=Evaluator(model=model, strategy=setup.strategy),
+        state=state,
+    )
+
+
+def warm_up(parts: Parts, config: RunConfig, setup: Setup, *, keeps_weights: bool) -> None:
+    """Compiles training and evaluation on synthetic batches of the shapes that will come."""
+    parts.trainer.warm_up(
+        pipeline.synthetic_batches(
+            config.shape,
+            batch_size=replica_batch_size(
+                config.train_batch_size,
+                setup.strategy.num_replicas_in_sync,
+                flag="train_batch_size",
+            ),
+            pack_sequences=config.pack_sequences,
+        ),
+        keeps_weights=keeps_weights,
+    )
+    if setup.eval_files:
+        batch = pipeline.synthetic_batch(config.shape, batch_size=config.eval_batch_size)
+        parts.evaluator.warm_up(batch, tf.ones([config.eval_batch_size]))
+
+
+def load_weights(parts: Parts, config: RunConfig, setup: Setup, team: Team) -> None:
+    """Restores the newest checkpoint of a resumed run, or loads the initial checkpoint.
+
+    Raises:
+      ValueError: a checkpoint is damaged, of another architecture, or not the chief's.
+    """
+    if team.goes_on:
+        team.require_same_step(parts.state.latest_step)
+        parts.state.restore()
+    elif config.init_checkpoint:
+        initial.load_initial_weights(
+            parts.trainer.variables_to_train,
+            config.init_checkpoint,
+            num_hidden_layers=setup.bert_config.num_hidden_layers,
+        )

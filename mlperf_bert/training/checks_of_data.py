@@ -1,0 +1,146 @@
+"""Checks of the data: names, sizes and manifests before the clock, the first touch after it."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+from mlperf_bert.data import manifest, tfrecord, validity
+from mlperf_bert.mlperf import rules
+from mlperf_bert.mlperf.log import MlperfLog
+from mlperf_bert.mlperf.timed_run import Run
+from mlperf_bert.training.config import RunConfig
+from mlperf_bert.training.findings import ERROR, WARNING, Inspection, Setup
+
+_OFFICIAL_DATA = {
+    "random_seed": rules.DATA_SEED,
+    "dupe_factor": rules.DUPE_FACTOR,
+    "masked_lm_prob": rules.MASKED_LM_PROB,
+}
+"""Parameter of the data generation -> the value that the rules fix; the lengths are flags too."""
+
+
+def check_data(found: Inspection, config: RunConfig) -> None:
+    """Compares files with the manifests in their folders, by name and size; touches no content."""
+    for folder in _folders(found.files or []):
+        try:
+            found.manifests[folder] = manifest.load(folder)
+        except (ValueError, OSError) as error:
+            found.add(ERROR, str(error))
+    for folder, made in found.manifests.items():
+        if made is None:
+            found.add(
+                WARNING,
+                f"{folder}: no {manifest.NAME}, so nobody can tell whether these data are whole; "
+                "create_pretraining_data.py --output_dir=... makes it",
+            )
+        else:
+            _check_parts(found, folder, made)
+            _check_parameters(found, config, folder, made)
+    _check_evaluation_size(found)
+
+
+def check_at_first_touch(
+    run: Run, log: MlperfLog, config: RunConfig, setup: Setup, *, say: Callable[[str], None]
+) -> None:
+    """Opens the data while the clock runs, and the log is not on disk yet.
+
+    Raises:
+      ValueError: the first record of a kind does not fit, or a file is damaged.
+    """
+    for path in [setup.files[0], *setup.eval_files[:1]]:
+        validity.check_first_record(path, setup.limits)
+    if not setup.eval_files:
+        return
+    found = sum(tfrecord.count_records(path) for path in setup.eval_files)
+    limit = (config.max_eval_steps or found) * config.eval_batch_size
+    run.eval_samples(min(found, limit))
+    if issue := rules.departure_of_evaluation(found):
+        say(f"This run is no submission to the closed division:\n  - {issue}")
+        log.declare_open()
+
+
+def _check_parts(found: Inspection, folder: Path, made: manifest.Manifest) -> None:
+    given = _names_in(folder, found.files)
+    if left_out := sorted(set(made.parts) - given):
+        found.add(
+            WARNING,
+            f"--input_file leaves out {len(left_out)} of {len(made.parts)} parts of "
+            f"{folder / manifest.NAME}, such as {left_out[0]}",
+        )
+    for name in sorted(given & set(made.parts)):
+        size = (folder / name).stat().st_size
+        if size != made.parts[name].bytes:
+            found.add(
+                ERROR,
+                f"{folder / name}: {size} bytes, {manifest.NAME} says {made.parts[name].bytes}; "
+                "make this part again",
+            )
+
+
+def _check_parameters(
+    found: Inspection, config: RunConfig, folder: Path, made: manifest.Manifest
+) -> None:
+    shape = dataclasses.asdict(config.shape)
+    for name, value in made.parameters.items():
+        if name in shape and value != shape[name]:
+            found.add(
+                ERROR,
+                f"--{name}={shape[name]}, but {folder} was made with {name}={value}; give that",
+            )
+
+
+def _check_evaluation_size(found: Inspection) -> None:
+    """The published evaluation shard is known by its size."""
+    paths = [Path(path) for path in found.eval_files or [] if "://" not in path]
+    expected = manifest.PUBLISHED_RECORD_BYTES["eval_10k"]
+    for path in paths:
+        if path.name == "eval_10k" and (size := path.stat().st_size) != expected:
+            found.add(
+                WARNING,
+                f"{path}: {size} bytes, the published one has {expected}; make it with "
+                f"pick_eval_samples.py --num_examples_to_pick={rules.NUM_EVAL_SAMPLES}",
+            )
+
+
+def count_evaluation_examples(found: Inspection) -> None:
+    """Compares their number with that of the rules; reads all of their files."""
+    counts = [found.attempt(tfrecord.count_records, path) for path in found.eval_files]
+    if None not in counts and (issue := rules.departure_of_evaluation(sum(counts))):
+        found.add(
+            WARNING,
+            f"no submission to the closed division: {issue}; make --eval_input_file with "
+            "pick_eval_samples.py",
+        )
+
+
+def departures_of_data(
+    files: list[str], manifests: dict[Path, manifest.Manifest | None]
+) -> list[rules.Issue]:
+    """Every way in which the data are not the published ones, by the manifests of their folders."""
+    issues = []
+    for folder, made in manifests.items():
+        if made is None:
+            continue
+        if not made.is_whole:
+            first = f"the first {made.parameters['examples_per_part']} of each"
+            issues.append(rules.Issue("input_file", "all examples of every part", first))
+        given = _names_in(folder, files)
+        if missing := len(manifest.PUBLISHED_PARTS - (given & set(made.parts))):
+            num_published = len(manifest.PUBLISHED_PARTS)
+            present = f"{num_published - missing} of them in {folder}"
+            issues.append(
+                rules.Issue("input_file", f"the {num_published} published parts", present)
+            )
+        for name, expected in _OFFICIAL_DATA.items():
+            if (value := made.parameters.get(name, expected)) != expected:
+                issues.append(rules.Issue(f"{name} of the data", expected, value))
+    return issues
+
+
+def _folders(files: list[str]) -> list[Path]:
+    """The folders of files, those in a bucket left out."""
+    return sorted({Path(path).parent for path in files if "://" not in path})
+
+
+def _names_in(folder: Path, files: list[str]) -> set[str]:
+    return {Path(path).name for path in files if Path(path).parent == folder}

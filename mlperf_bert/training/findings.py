@@ -1,0 +1,85 @@
+"""What is found before a run starts: one line each, with what, where and how to fix it."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import tensorflow as tf
+
+from mlperf_bert.data.manifest import Manifest
+from mlperf_bert.data.validity import ExampleLimits, ExampleShape
+from mlperf_bert.model.config import BertConfig
+from mlperf_bert.problems import Problems, printable
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One thing found: an error stops the run, a warning does not, a note is asked for."""
+
+    level: str
+    text: str
+
+    def __str__(self) -> str:
+        return printable(f"{self.level}: {self.text}")
+
+
+@dataclasses.dataclass(kw_only=True)
+class Inspection:
+    """What was found, and the parts of a run that were made on the way; None where that failed."""
+
+    findings: list[Finding] = dataclasses.field(default_factory=list)
+    bert_config: BertConfig | None = None
+    files: list[str] | None = None
+    eval_files: list[str] | None = None
+    strategy: tf.distribute.Strategy | None = None
+    manifests: dict[Path, Manifest | None] = dataclasses.field(default_factory=dict)
+    """Of each folder of training data; None where there is none."""
+
+    def add(self, level: str, text: str) -> None:
+        """Adds a finding."""
+        self.findings.append(Finding(level, text))
+
+    def attempt(self, make: Callable, *arguments, **keywords):
+        """The result of a call; a ValueError or OSError becomes an error finding, and None."""
+        try:
+            return make(*arguments, **keywords)
+        except (ValueError, OSError) as error:
+            self.add(ERROR, str(error))
+
+    @property
+    def errors(self) -> list[str]:
+        """The texts of the findings that stop the run."""
+        return [finding.text for finding in self.findings if finding.level == ERROR]
+
+    def setup(self, shape: ExampleShape) -> "Setup":
+        """What was made on the way, complete.
+
+        Raises:
+          ValueError: with all errors, if there are any.
+        """
+        if self.errors:
+            raise Problems(self.errors)
+        return Setup(
+            bert_config=self.bert_config,
+            strategy=self.strategy,
+            files=self.files,
+            eval_files=self.eval_files,
+            limits=shape.for_model(self.bert_config),
+            manifests=self.manifests,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What a run is built from, beside its configuration: found and checked before it starts."""
+
+    bert_config: BertConfig
+    strategy: tf.distribute.Strategy
+    files: list[str]
+    """To train on."""
+    eval_files: list[str]
+    """Empty: no evaluation during training."""
+    limits: ExampleLimits
+    manifests: dict[Path, Manifest | None]

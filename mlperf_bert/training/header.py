@@ -1,0 +1,51 @@
+"""What a run's log says before the clock starts: who, on what terms, with which parameters."""
+
+import dataclasses
+
+from mlperf_bert.mlperf import caches, rules
+from mlperf_bert.mlperf.log import Hyperparameters, MlperfLog, SubmissionInfo
+from mlperf_bert.training import preflight
+from mlperf_bert.training.agreement import Team
+from mlperf_bert.training.config import RunConfig
+from mlperf_bert.training.findings import Setup
+
+
+def write(log: MlperfLog, config: RunConfig, setup: Setup, team: Team) -> None:
+    """Empties the file caches if asked to, then logs everything that the checkers want to read."""
+    log.init_start(cache_cleared=caches.drop() is None if config.drop_caches else None)
+    log.submission(_submission(config, setup, team))
+    log.hyperparameters(_hyperparameters(config, seed=team.seed))
+    log.event("gradient_normalization", config.normalization)
+    log.event("num_replicas", setup.strategy.num_replicas_in_sync)
+
+
+def _submission(config: RunConfig, setup: Setup, team: Team) -> SubmissionInfo:
+    departures = preflight.departures(config, setup.bert_config, setup)
+    if team.resumes:
+        departures.append(rules.Issue("run", "one from start to end", "one that was resumed"))
+    if not departures:
+        return config.submission
+    lines = "".join(f"\n  - {departure}" for departure in departures)
+    team.say(f"This run is no submission to the closed division:{lines}")
+    return dataclasses.replace(config.submission, division="open")
+
+
+def _hyperparameters(config: RunConfig, *, seed: int) -> Hyperparameters:
+    return Hyperparameters(
+        global_batch_size=config.global_batch_size,
+        gradient_accumulation_steps=config.steps_per_update,
+        optimizer=config.optimizer.name,
+        learning_rate=config.learning_rate,
+        epsilon=config.optimizer.epsilon,
+        num_train_steps=config.num_train_steps,
+        num_warmup_steps=config.num_warmup_steps,
+        start_warmup_step=config.start_warmup_step,
+        beta_1=config.optimizer.beta_1,
+        beta_2=config.optimizer.beta_2,
+        weight_decay_rate=config.optimizer.weight_decay_rate,
+        poly_power=config.poly_power,
+        max_seq_length=config.shape.max_seq_length,
+        max_predictions_per_seq=config.shape.max_predictions_per_seq,
+        num_eval_samples=None,
+        seed=seed,
+    )
