@@ -48,7 +48,7 @@ def encoder_layers(model: models.BertPretrainerV2) -> EncoderLayers:
     """Finds the layers of a model.
 
     Raises:
-      RuntimeError: another version of tf-models has other names.
+      ValueError: another version of tf-models has other names.
     """
     try:
         network = model.encoder_network
@@ -81,7 +81,7 @@ def random_generators(model: models.BertPretrainerV2) -> list[tf.random.Generato
     """The generators behind the dropout of every layer, in the model's order.
 
     Raises:
-      RuntimeError: another version of tf-models or Keras has other names.
+      ValueError: another version of tf-models or Keras has other names.
     """
     dropouts = [part for part in model.submodules if isinstance(part, tf_keras.layers.Dropout)]
     if not dropouts:
@@ -92,8 +92,8 @@ def random_generators(model: models.BertPretrainerV2) -> list[tf.random.Generato
         raise _other_version(error) from error
 
 
-def _other_version(found: object) -> RuntimeError:
-    return RuntimeError(
+def _other_version(found: object) -> ValueError:
+    return ValueError(
         f"{_PACKAGE} {metadata.version(_PACKAGE)} is built differently from {_KNOWN_VERSION} "
         f"({found}); install the versions of requirements.lock"
     )
