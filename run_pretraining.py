@@ -26,6 +26,7 @@ from mlperf_bert.mlperf import rules
 from mlperf_bert.mlperf.log import SubmissionInfo
 from mlperf_bert.optimization.optimizers import ADAMW, OptimizerConfig
 from mlperf_bert.training import preflight, run
+from mlperf_bert.training.cluster import read_cluster
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.loop import Interrupted
 from mlperf_bert.training.offline import OfflineConfig, evaluate_checkpoints, write_result
@@ -162,6 +163,7 @@ def _run_config() -> RunConfig:
         shape=_shape(),
         optimizer=_optimizer(),
         device=_device(),
+        cluster=read_cluster(),
         profile_steps=ProfileWindow.parse(FLAGS.profile_steps) if FLAGS.profile_steps else None,
         submission=SubmissionInfo(
             org=FLAGS.submission_org,
@@ -193,6 +195,7 @@ def _offline_config() -> OfflineConfig:
         input_file=FLAGS.eval_input_file or FLAGS.input_file,
         shape=_shape(),
         device=_device(),
+        cluster=read_cluster(),
         **_given(
             *["bert_config_file", "output_dir", "eval_batch_size", "max_eval_steps"],
             *["num_train_steps", "target_accuracy"],

@@ -12,6 +12,7 @@ table takes about an hour on an idle machine, nearly all of it waiting.
 """
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -46,9 +47,9 @@ def train(flags: dict) -> None:
     """Adds up a tensor over the processes again and again."""
     import tensorflow as tf
 
-    from mlperf_bert.training import strategy
+    from mlperf_bert.training import cluster, strategy
 
-    devices = strategy.create_strategy(strategy.DeviceConfig())
+    devices = strategy.create_strategy(strategy.DeviceConfig(), cluster.read_cluster())
 
     @tf.function
     def step():
@@ -66,13 +67,22 @@ def train(flags: dict) -> None:
 def member(watch: str, flags: dict) -> None:
     """One of the two processes."""
     if watch == "peers":
-        from mlperf_bert.training import agreement, cluster, peers
+        from mlperf_bert.training import agreement, cluster, output, peers
 
+        folder = Path(tempfile.gettempdir())
         place = cluster.read_cluster()
-        others, _ = peers.meet(place, flags, dict, folder=Path(tempfile.gettempdir()))
+        others, _ = peers.meet(place, flags, dict, folder=folder)
         others.watch(on_loss=lambda: None)
-        team = agreement.Team(is_chief=place.is_chief, others=others, seed=0, latest_step=None)
-        with team.failures_told():
+        team = agreement.Team(
+            is_chief=place.is_chief,
+            output=output.OutputDirectory(str(folder), {}),
+            seed=0,
+            resumes=False,
+            latest_step=None,
+            others=others,
+            on_loss=contextlib.ExitStack(),
+        )
+        with team.failures_reported():
             train(flags)
             team.finish()
         return

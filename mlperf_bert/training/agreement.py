@@ -11,7 +11,6 @@ import tensorflow as tf
 from mlperf_bert.checkpoints import state
 from mlperf_bert.input import pipeline
 from mlperf_bert.training import peers
-from mlperf_bert.training.cluster import read_cluster
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.loop import Interrupted
 from mlperf_bert.training.output import OutputDirectory
@@ -115,7 +114,7 @@ def agree(config: RunConfig) -> Team:
         directory cannot be used.
       OSError: a process is missing.
     """
-    cluster = read_cluster()
+    cluster = config.cluster
     output = OutputDirectory(config.output_dir, config.parameters())
     on_loss = contextlib.ExitStack()
     on_loss.callback(output.release)  # this process ends without returning: nothing else would
@@ -152,8 +151,10 @@ def _decide(config: RunConfig, output: OutputDirectory) -> dict:
 
 def _compared(config: RunConfig) -> dict:
     """Everything that must be equal on all processes, by flag."""
+    flags = dataclasses.asdict(config)
+    del flags["cluster"]  # every process has another place in it
     return {
-        **dataclasses.asdict(config),
+        **flags,
         "TensorFlow": tf.__version__,
         "data of --input_file": _sizes(config.input_file, "input_file"),
         "data of --eval_input_file": _sizes(config.eval_input_file, "eval_input_file"),

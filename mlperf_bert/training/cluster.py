@@ -1,7 +1,7 @@
-"""Which processes make a run, as the environment tells: TF_CONFIG, or Slurm's srun.
+"""Which processes make a run, as the environment says: TF_CONFIG, or Slurm's srun.
 
-Kubernetes' TFJob sets TF_CONFIG too. Nothing else in the project reads the environment, and nothing
-here needs TensorFlow.
+Kubernetes' TFJob sets TF_CONFIG too. run_pretraining.py reads it once; nothing else in the package
+reads the environment. Nothing here needs TensorFlow.
 """
 
 import dataclasses
@@ -54,12 +54,6 @@ def read_cluster(environment: Mapping[str, str] = os.environ) -> Cluster | None:
     else:
         return None
     return cluster if len(cluster.addresses) > 1 else None
-
-
-def num_workers() -> int:
-    """How many processes make the run."""
-    cluster = read_cluster()
-    return len(cluster.addresses) if cluster else 1
 
 
 def _from_tf_config(text: str) -> Cluster:

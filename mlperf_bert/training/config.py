@@ -7,7 +7,8 @@ from mlperf_bert.mlperf import rules
 from mlperf_bert.mlperf.log import SubmissionInfo
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.optimization.optimizers import OptimizerConfig
-from mlperf_bert.training import cluster, strategy
+from mlperf_bert.training import strategy
+from mlperf_bert.training.cluster import Cluster
 from mlperf_bert.training.loop import Schedule
 from mlperf_bert.training.profiling import ProfileWindow
 
@@ -62,6 +63,8 @@ class RunConfig:
     """None: TensorFlow's profiler stays off."""
     submission: SubmissionInfo
     device: strategy.DeviceConfig
+    cluster: Cluster | None
+    """The processes of the run; None: just this one."""
 
     def __post_init__(self):
         at_least_one = (
@@ -122,11 +125,11 @@ class RunConfig:
         """What determines the computation: a run is resumed only with all of it equal."""
         elsewhere = (
             "output_dir eval_batch_size max_eval_steps save_checkpoints_steps iterations_per_loop "
-            "log_every_steps keep_checkpoint_max drop_caches profile_steps submission"
+            "log_every_steps keep_checkpoint_max drop_caches profile_steps submission cluster"
         )
         fields = dataclasses.asdict(self)
         kept = {name: value for name, value in fields.items() if name not in elsewhere.split()}
-        return {**kept, "num_workers": cluster.num_workers()}
+        return {**kept, "num_workers": len(self.cluster.addresses) if self.cluster else 1}
 
     def departures(self, bert_config: BertConfig) -> list[rules.Issue]:
         """Every way in which the run departs from the closed division's rules."""

@@ -21,7 +21,8 @@ from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.progress import Progress
-from mlperf_bert.training import cluster, evaluations, preflight, strategy
+from mlperf_bert.training import evaluations, preflight, strategy
+from mlperf_bert.training.cluster import Cluster
 from mlperf_bert.training.evaluation import Evaluator
 from mlperf_bert.training.output import LOG_NAME, RECORD_NAME, RESULT_LOG, read_record, run_logs
 
@@ -43,6 +44,8 @@ class OfflineConfig:
     num_train_steps: int
     target_accuracy: float
     device: strategy.DeviceConfig
+    cluster: Cluster | None
+    """Must be None: it works in one process."""
 
 
 def evaluate_checkpoints(config: OfflineConfig) -> dict[int, Evaluation]:
@@ -79,7 +82,7 @@ def _evaluate_checkpoints(config: OfflineConfig, directory: Path) -> dict[int, E
         bert_config, config.shape, bert_config_file=config.bert_config_file
     )
     files = pipeline.expand_input(config.input_file, flag="input_file")
-    if cluster.num_workers() > 1:
+    if config.cluster:
         raise ValueError(
             "--do_eval without --do_train works in one process; unset TF_CONFIG, or start it "
             "without srun"

@@ -18,7 +18,7 @@ from mlperf_bert.input import pipeline
 from mlperf_bert.mlperf import caches, convergence, rules
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.training import checks_of_data, cluster, compilation, strategy
+from mlperf_bert.training import checks_of_data, compilation, strategy
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.evaluation import Evaluator
 from mlperf_bert.training.findings import ERROR, NOTE, WARNING, Inspection, Setup
@@ -56,7 +56,7 @@ def inspect(config: RunConfig, *, resumes: bool = False) -> Inspection:
         found.eval_files = found.attempt(
             pipeline.expand_input, config.eval_input_file, flag="eval_input_file"
         )
-    found.strategy = found.attempt(strategy.create_strategy, config.device)
+    found.strategy = found.attempt(strategy.create_strategy, config.device, config.cluster)
     _check_batches(found, config)
     checks_of_data.check_data(found, config)
     _check_speed_options(found, config)
@@ -86,7 +86,7 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Ins
     Raises:
       ValueError: it is one of several processes, which would wait for the others.
     """
-    if cluster.num_workers() > 1:
+    if config.cluster:
         raise ValueError("--check looks from one process; unset TF_CONFIG, or start without srun")
     output = OutputDirectory(config.output_dir, config.parameters())
     found = inspect(config, resumes=output.resumes)

@@ -7,7 +7,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from mlperf_bert.training.cluster import Cluster, read_cluster
+from mlperf_bert.training.cluster import Cluster
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,15 +23,15 @@ class DeviceConfig:
     num_tpu_cores: int = 8
 
 
-def create_strategy(config: DeviceConfig) -> tf.distribute.Strategy:
+def create_strategy(config: DeviceConfig, cluster: Cluster | None = None) -> tf.distribute.Strategy:
     """Picks the strategy: TPU, several processes, several GPUs of one host, one device.
 
     With several processes this waits for all of them; meet them before (peers.py), so that one
     that is missing is named.
 
     Raises:
-      ValueError: more GPUs are asked for than there are, a TPU does not answer, GPUs and a TPU at
-        once, or a bad cluster environment.
+      ValueError: more GPUs are asked for than there are, a TPU does not answer, or GPUs and a TPU
+        at once.
     """
     if config.use_tpu and config.num_gpus:
         raise ValueError("--use_tpu and --num_gpus exclude each other; give one of them")
@@ -43,7 +43,7 @@ def create_strategy(config: DeviceConfig) -> tf.distribute.Strategy:
             f"--num_gpus={config.num_gpus}, but TensorFlow sees {len(gpus)} GPUs; lower it, or "
             "check the driver and that the container was given the GPUs"
         )
-    if cluster := read_cluster():
+    if cluster:
         return _workers_strategy(cluster, config.num_gpus)
     if config.num_gpus > 1:
         return tf.distribute.MirroredStrategy([f"GPU:{n}" for n in range(config.num_gpus)])

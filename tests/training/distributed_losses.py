@@ -38,8 +38,8 @@ def limits_of(task: dict) -> ExampleLimits:
 
 def make_strategy(num_devices: int) -> tf.distribute.Strategy:
     """Workers if TF_CONFIG says so, else logical CPU devices."""
-    if cluster.read_cluster():
-        return strategy.create_strategy(strategy.DeviceConfig())
+    if several := cluster.read_cluster():
+        return strategy.create_strategy(strategy.DeviceConfig(), several)
     cpu = tf.config.list_physical_devices("CPU")[0]
     devices = [tf.config.LogicalDeviceConfiguration() for _ in range(num_devices)]
     tf.config.set_logical_device_configuration(cpu, devices)

@@ -188,6 +188,7 @@ def configuration(task, output, **changed) -> offline.OfflineConfig:
         "num_train_steps": 30,
         "target_accuracy": 0.72,
         "device": DeviceConfig(),
+        "cluster": None,
     }
     return offline.OfflineConfig(**values | changed)
 

@@ -16,6 +16,7 @@ from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 from mlperf_bert.optimization.optimizers import OptimizerConfig
 from mlperf_bert.training import preflight
+from mlperf_bert.training.cluster import Cluster
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.strategy import DeviceConfig
 
@@ -75,6 +76,7 @@ def config(tmp_path):
         profile_steps=None,
         submission=SubmissionInfo(org="example", platform="box"),
         device=DeviceConfig(),
+        cluster=None,
     )
 
 
@@ -143,10 +145,13 @@ def test_manifest_is_compared_by_name_and_size(config, tmp_path):
 
 
 def test_other_data_than_the_published_are_no_submission(config, tmp_path):
-    files = [str(tmp_path / "part-00000-of-00500"), str(tmp_path / "part-1")]
+    (tmp_path / "part-00000-of-00500").write_bytes(b"no record")
+    files = f"{tmp_path}/part-00000-of-00500,{tmp_path}/part-1"
+    changed = dataclasses.replace(config, input_file=files)
     parts = [("part-00000-of-00500", 9), ("part-00001-of-00500", 9), ("part-1", 9)]
     save_manifest(tmp_path, sizes=parts, random_seed=1, dupe_factor=10, examples_per_part=6000)
-    found = [str(issue) for issue in preflight.departures(config, TINY, files)]
+    departures = preflight.departures(changed, TINY, preflight.inspect(changed))
+    found = [str(issue) for issue in departures]
     of_data = [line for line in found if line.startswith("input_file") or "of the data" in line]
     assert of_data == [
         "input_file: the rules want all examples of every part, this run has the first 6000 of "
@@ -274,8 +279,7 @@ def test_initial_accuracy_is_measured_when_asked(config, tmp_path):
         preflight._measure_initial_accuracy(preflight.Inspection(), config)
 
 
-def test_a_close_look_from_one_of_several_processes_is_refused(config, monkeypatch):
-    two = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(two))
+def test_a_close_look_from_one_of_several_processes_is_refused(config):
+    config = dataclasses.replace(config, cluster=Cluster(("a:1", "b:1"), 0))
     with pytest.raises(ValueError, match="--check looks from one process; unset TF_CONFIG"):
         preflight.inspect_closely(config, measure_initial_accuracy=False)
