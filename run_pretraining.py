@@ -6,6 +6,7 @@ command goes on.
 """
 
 import contextlib
+import dataclasses
 import os
 import re
 import signal
@@ -37,7 +38,7 @@ EXIT_INTERRUPTED = 75
 FLAGS = flags.FLAGS
 
 # Input and output
-flags.DEFINE_string("bert_config_file", None, "Architecture: a bert_config.json.", required=True)
+flags.DEFINE_string("bert_config_file", None, "The model: a bert_config.json.", required=True)
 flags.DEFINE_string(
     "input_file", None, "TFRecords to train on; globs and commas are allowed.", required=True
 )
@@ -45,52 +46,79 @@ flags.DEFINE_string("output_dir", None, "Checkpoints, logs and metrics go here."
 flags.DEFINE_string("init_checkpoint", None, "Weights to start from; random if not given.")
 flags.DEFINE_string("eval_input_file", None, "TFRecords to evaluate on; turns on evaluation.")
 flags.DEFINE_integer("max_seq_length", 128, "Tokens per example, as in the TFRecords.")
-flags.DEFINE_integer("max_predictions_per_seq", 20, "Predictions per example, likewise.")
-flags.DEFINE_bool("shuffle", True, "--noshuffle reads the sorted files in order.")
-flags.DEFINE_bool("deterministic", True, "--nodeterministic reads faster, in no fixed order.")
+flags.DEFINE_integer(
+    "max_predictions_per_seq", 20, "Masked tokens per example, as in the TFRecords."
+)
+flags.DEFINE_bool(
+    "shuffle", True, "Shuffle the examples; --noshuffle reads the sorted files in order."
+)
+flags.DEFINE_bool(
+    "deterministic",
+    True,
+    "The seed fixes the order of examples; --nodeterministic reads faster from slow storage.",
+)
 not_empty("bert_config_file", "input_file", "output_dir")
 in_range("max_seq_length", "max_predictions_per_seq", at_least=1)
 
 # What to do
 flags.DEFINE_bool("do_train", False, "Train.")
 flags.DEFINE_bool("do_eval", False, "Without --do_train: evaluate the checkpoints of a run.")
-flags.DEFINE_integer("train_batch_size", 32, "Examples per step, over all replicas.")
+flags.DEFINE_integer("train_batch_size", 32, "Examples per step (micro-batch), over all replicas.")
 flags.DEFINE_integer("eval_batch_size", 8, "Examples per evaluation step, over all replicas.")
-flags.DEFINE_integer("num_train_steps", 100000, "Steps of the learning rate's decay to 0.")
-flags.DEFINE_integer("max_eval_steps", None, "Evaluation steps; all examples if not given.")
-flags.DEFINE_float("target_accuracy", rules.TARGET_MASKED_LM_ACCURACY, "Stop at this accuracy.")
 flags.DEFINE_integer(
-    "eval_interval_samples", None, "Samples between evaluations; by the rules if not given."
+    "num_train_steps",
+    100000,
+    "Steps until the learning rate has decayed to 0; the run ends there at the latest.",
 )
-flags.DEFINE_integer("seed", None, "Of weights, dropout and order; random if not given.")
+flags.DEFINE_integer("max_eval_steps", None, "Evaluation steps; all examples if not given.")
+flags.DEFINE_float(
+    "target_accuracy", rules.TARGET_MASKED_LM_ACCURACY, "Stop at this masked-LM accuracy."
+)
+flags.DEFINE_integer(
+    "eval_interval_samples",
+    None,
+    "Samples between evaluations; if not given, what the rules ask for.",
+)
+flags.DEFINE_integer("seed", None, "Seed of weights, dropout and order; random if not given.")
 in_range("train_batch_size", "eval_batch_size", "num_train_steps", "max_eval_steps", at_least=1)
 in_range("eval_interval_samples", at_least=1)
 in_range("target_accuracy", above=0, at_most=1)
 in_range("seed", at_least=0, at_most=MAX_SEED)
 
-flags.DEFINE_bool("check", False, "Only tell what is wrong with the input, all at once.")
-flags.DEFINE_bool("check_initial_accuracy", False, "With --check: evaluate the checkpoint.")
-flags.DEFINE_bool("drop_caches", False, "Empty the system's file caches before; as root.")
+flags.DEFINE_bool("check", False, "Check the input, report all problems at once, and do not train.")
+flags.DEFINE_bool(
+    "check_initial_accuracy", False, "With --check: also evaluate the initial checkpoint."
+)
+flags.DEFINE_bool(
+    "drop_caches", False, "Empty the file caches of the system before the run; needs root."
+)
 
 # Optimizer
 flags.DEFINE_enum("optimizer", "adamw", ["adamw", "lamb"], "The optimizer.")
 flags.DEFINE_float("learning_rate", 5e-5, "Peak learning rate.")
-flags.DEFINE_float("poly_power", 1.0, "Power of the learning rate's decay.")
-flags.DEFINE_integer("num_warmup_steps", 10000, "Steps of linear warm-up; 0 = none.")
-flags.DEFINE_integer("start_warmup_step", 0, "Where the warm-up starts; may be negative.")
-flags.DEFINE_float("lamb_weight_decay_rate", 0.01, "LAMB's weight decay.")
-flags.DEFINE_float("lamb_beta_1", 0.9, "LAMB's decay of the first moment.")
-flags.DEFINE_float("lamb_beta_2", 0.999, "LAMB's decay of the second moment.")
-flags.DEFINE_float("log_epsilon", -6, "Base-10 logarithm of LAMB's epsilon.")
-flags.DEFINE_integer("steps_per_update", 1, "Steps whose gradients are aggregated for one update.")
+flags.DEFINE_float("poly_power", 1.0, "Power of the polynomial decay of the learning rate.")
+flags.DEFINE_integer(
+    "num_warmup_steps", 10000, "Steps of linear warm-up of the learning rate; 0 = none."
+)
+flags.DEFINE_integer("start_warmup_step", 0, "Step at which the warm-up starts; 0 or negative.")
+flags.DEFINE_float("lamb_weight_decay_rate", 0.01, "Weight decay of LAMB.")
+flags.DEFINE_float("lamb_beta_1", 0.9, "Decay of the first moment in LAMB.")
+flags.DEFINE_float("lamb_beta_2", 0.999, "Decay of the second moment in LAMB.")
+flags.DEFINE_float("log_epsilon", -6, "Base-10 logarithm of the epsilon of LAMB.")
+flags.DEFINE_integer(
+    "steps_per_update", 1, "Aggregate the gradients of this many steps for one update."
+)
 flags.DEFINE_bool(
-    "clip_by_global_norm_after_gradient_allreduce", False, "Clip once per update, not per step."
+    "clip_by_global_norm_after_gradient_allreduce",
+    False,
+    "Clip the aggregated gradient once per update, not the gradient of each step.",
 )
 flags.DEFINE_enum(
     "normalization",
     "global",
     ["global", "replica_sum", "replica_mean"],
-    "Of losses and clipping: over the global batch, or per replica as the reference: GPUs, TPUs.",
+    "What losses and clipping are computed over: the global batch, or each replica by itself, "
+    "whose gradients are then summed (the reference on GPUs) or averaged (on TPUs).",
 )
 in_range("learning_rate", above=0)
 in_range("poly_power", "num_warmup_steps", "lamb_weight_decay_rate", at_least=0)
@@ -100,17 +128,23 @@ in_range("steps_per_update", at_least=1)
 
 # Speed
 flags.DEFINE_enum(
-    "precision", "float32", ["float32", "bfloat16", "tf32"], "Of matrix products; weights: float32."
+    "precision",
+    "float32",
+    ["float32", "bfloat16", "tf32"],
+    "Precision of matrix products; weights stay float32.",
 )
 flags.DEFINE_enum(
-    "jit_compile", "false", ["auto", "true", "false"], "Compile with XLA; auto: what is faster."
+    "jit_compile",
+    "false",
+    ["auto", "true", "false"],
+    "Compile with XLA; auto compiles what is faster on the device.",
 )
-flags.DEFINE_bool("pack_sequences", False, "Let short examples share a row.")
+flags.DEFINE_bool("pack_sequences", False, "Pack several short examples into one row.")
 
 # Saving and reporting
 flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between checkpoints.")
 flags.DEFINE_integer("keep_checkpoint_max", 5, "Checkpoints to keep; 0 = all.")
-flags.DEFINE_integer("iterations_per_loop", 1000, "At most so many steps in one device call.")
+flags.DEFINE_integer("iterations_per_loop", 1000, "At most this many steps in one device call.")
 flags.DEFINE_integer("log_every_steps", 10, "Steps between lines of metrics.jsonl.")
 flags.DEFINE_string(
     "profile_steps", None, "First-last: TensorFlow's profiler runs during these steps."
@@ -133,18 +167,10 @@ in_range("num_gpus", at_least=0)
 in_range("num_tpu_cores", at_least=1)
 
 
-def _given(*names: str) -> dict:
-    return {name: FLAGS[name].value for name in names}
-
-
-def _device() -> DeviceConfig:
-    return DeviceConfig(
-        **_given("num_gpus", "use_tpu", "tpu_name", "tpu_zone", "gcp_project", "num_tpu_cores")
-    )
-
-
-def _shape() -> ExampleShape:
-    return ExampleShape(**_given("max_seq_length", "max_predictions_per_seq"))
+def _flags_of(configuration: type) -> dict:
+    """The values of the flags that a dataclass has fields for."""
+    names = (field.name for field in dataclasses.fields(configuration))
+    return {name: FLAGS[name].value for name in names if name in FLAGS}
 
 
 def _optimizer() -> OptimizerConfig:
@@ -159,48 +185,31 @@ def _optimizer() -> OptimizerConfig:
 
 
 def _run_config() -> RunConfig:
-    return RunConfig(
-        shape=_shape(),
-        optimizer=_optimizer(),
-        device=_device(),
-        cluster=read_cluster(),
-        profile_steps=ProfileWindow.parse(FLAGS.profile_steps) if FLAGS.profile_steps else None,
-        submission=SubmissionInfo(
+    given = _flags_of(RunConfig) | {
+        "shape": ExampleShape(**_flags_of(ExampleShape)),
+        "optimizer": _optimizer(),
+        "device": DeviceConfig(**_flags_of(DeviceConfig)),
+        "cluster": read_cluster(),
+        "profile_steps": (
+            ProfileWindow.parse(FLAGS.profile_steps) if FLAGS.profile_steps else None
+        ),
+        "submission": SubmissionInfo(
             org=FLAGS.submission_org,
             platform=FLAGS.submission_platform,
             status=FLAGS.submission_status,
         ),
-        **_given(
-            *["bert_config_file", "input_file", "eval_input_file", "output_dir", "init_checkpoint"],
-            *["train_batch_size", "eval_batch_size", "max_eval_steps", "num_train_steps"],
-            *["learning_rate", "poly_power", "num_warmup_steps", "start_warmup_step"],
-            *["steps_per_update", "clip_by_global_norm_after_gradient_allreduce", "normalization"],
-            *["precision", "jit_compile", "pack_sequences"],
-            *["save_checkpoints_steps", "iterations_per_loop", "log_every_steps"],
-            *[
-                "keep_checkpoint_max",
-                "shuffle",
-                "deterministic",
-                "drop_caches",
-                "seed",
-                "target_accuracy",
-                "eval_interval_samples",
-            ],
-        ),
-    )
+    }
+    return RunConfig(**given)
 
 
 def _offline_config() -> OfflineConfig:
-    return OfflineConfig(
-        input_file=FLAGS.eval_input_file or FLAGS.input_file,
-        shape=_shape(),
-        device=_device(),
-        cluster=read_cluster(),
-        **_given(
-            *["bert_config_file", "output_dir", "eval_batch_size", "max_eval_steps"],
-            *["num_train_steps", "target_accuracy"],
-        ),
-    )
+    given = _flags_of(OfflineConfig) | {
+        "input_file": FLAGS.eval_input_file or FLAGS.input_file,
+        "shape": ExampleShape(**_flags_of(ExampleShape)),
+        "device": DeviceConfig(**_flags_of(DeviceConfig)),
+        "cluster": read_cluster(),
+    }
+    return OfflineConfig(**given)
 
 
 def _check() -> None:

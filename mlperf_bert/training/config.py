@@ -67,22 +67,14 @@ class RunConfig:
     """The processes of the run; None: just this one."""
 
     def __post_init__(self):
-        at_least_one = (
-            "num_train_steps steps_per_update save_checkpoints_steps iterations_per_loop "
-            "log_every_steps"
-        )
-        for name in at_least_one.split():
-            if getattr(self, name) < 1:
-                raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
         if self.num_train_steps % self.steps_per_update:
             raise ValueError(
                 f"--num_train_steps={self.num_train_steps} must be a multiple of "
                 f"--steps_per_update={self.steps_per_update}: the last update would be lost"
             )
-
         if self.profile_steps and self.profile_steps.last > self.num_train_steps:
             raise ValueError(
-                f"--profile_steps ends at {self.profile_steps.last}, behind "
+                f"--profile_steps ends at {self.profile_steps.last}, after "
                 f"--num_train_steps={self.num_train_steps}"
             )
 

@@ -20,7 +20,7 @@ def write(log: MlperfLog, config: RunConfig, setup: Setup, team: Team) -> None:
 
 
 def _submission(config: RunConfig, setup: Setup, team: Team) -> SubmissionInfo:
-    departures = preflight.departures(config, setup.bert_config, setup)
+    departures = preflight.departures(config, setup)
     if team.resumes:
         departures.append(rules.Issue("run", "one from start to end", "one that was resumed"))
     if not departures:

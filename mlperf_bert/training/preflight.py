@@ -94,7 +94,7 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Ins
     if found.eval_files:
         checks_of_data.count_evaluation_examples(found)
     if found.bert_config:
-        for issue in departures(config, found.bert_config, found):
+        for issue in departures(config, found):
             found.add(WARNING, f"no submission to the closed division: {issue}")
         _compare_with_reference_point(found, config)
     if not config.drop_caches:
@@ -106,12 +106,10 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Ins
     return found
 
 
-def departures(
-    config: RunConfig, bert_config: BertConfig, found: Inspection | Setup
-) -> list[rules.Issue]:
+def departures(config: RunConfig, found: Inspection | Setup) -> list[rules.Issue]:
     """Every way in which a run departs from the closed division's rules."""
-    data = checks_of_data.departures_of_data(found.files or [], found.manifests)
-    return config.departures(bert_config) + data
+    of_data = checks_of_data.departures_of_data(found.files or [], found.manifests)
+    return config.departures(found.bert_config) + of_data
 
 
 def require_fitting_model(

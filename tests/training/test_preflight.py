@@ -150,7 +150,7 @@ def test_other_data_than_the_published_are_no_submission(config, tmp_path):
     changed = dataclasses.replace(config, input_file=files)
     parts = [("part-00000-of-00500", 9), ("part-00001-of-00500", 9), ("part-1", 9)]
     save_manifest(tmp_path, sizes=parts, random_seed=1, dupe_factor=10, examples_per_part=6000)
-    departures = preflight.departures(changed, TINY, preflight.inspect(changed))
+    departures = preflight.departures(changed, preflight.inspect(changed))
     found = [str(issue) for issue in departures]
     of_data = [line for line in found if line.startswith("input_file") or "of the data" in line]
     assert of_data == [
