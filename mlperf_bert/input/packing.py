@@ -1,18 +1,31 @@
-"""Several short examples in one row of tokens, planned on-line, window by window.
+"""Packs several short examples into one row of tokens.
 
-More than half of the published examples' tokens are padding. A packed batch holds exactly as many
-examples as any other, in fewer rows; every example comes exactly once, a bounded time earlier or
-later than it would unpacked. The model sees each as if it were alone: it has its own positions, its
-own first token, its own predictions, and attends to nothing but itself.
+More than half of the published examples' tokens are padding. A packed batch holds as many examples
+as any other, in fewer rows. Every example comes exactly once, a bounded time earlier or later than
+it would unpacked. The model sees each as if it were alone: it has its own positions, its own first
+token, its own predictions, and attends to nothing but itself.
 
-The rows of a window are dealt to its batches like cards. Packers that chose every batch from a
-buffer made learning slower, this one does not as far as measured (benchmarks/NOTES.md).
+Examples are packed window by window, a window being at least 1,024 examples and 8 batches:
+1. `_fill_rows` puts the examples of the window into rows, the longest first.
+2. `_deal` deals the rows to the batches of the window, like cards. Each batch gets as many examples
+   as any other, and one of at most 8 numbers of rows: every number is a shape to compile.
+3. `assemble` lays the tokens of a batch into its rows.
+
+A worked example, with rows of 10 tokens and a window of two batches of 4 examples:
+
+    example      0  1  2  3  4  5  6  7
+    tokens       9  3  4  6  2  7  5  8
+    _fill_rows   0  2  3  3  1  2  4  1     the rows are 9, 8+2, 7+3, 6+4 and 5
+    _deal        batch 0: rows 8+2, 6+4     4 examples in 2 rows
+                 batch 1: rows 7+3, 9, 5    4 examples in 3 rows
+
+Packers that chose every batch from a buffer made learning slower. This one does not, as far as
+measured (benchmarks/NOTES.md).
 
 Shapes: B=examples of a batch, R=rows of a batch, S=sequence, P=predictions of an example,
 E=examples of a row, W=examples of a window, M=batches of a window.
 Source: Krell et al., arXiv 2107.02027. Their algorithms plan from a histogram of all lengths; this
-one packs what is at hand. Every number of rows is a shape to compile, so a batch may have only few
-of them.
+one packs the examples at hand.
 """
 
 from collections.abc import Callable
@@ -27,12 +40,16 @@ MAX_EXAMPLES_PER_ROW = 4
 _MIN_WINDOW_EXAMPLES = 1024
 _MIN_WINDOW_BATCHES = 8
 _MAX_ROW_COUNTS = 8
-# Rows are never quite full: an aim that left no room would often take one row more.
+# Rows are never quite full: an aim that left no room for gaps would often be missed by a row.
 _AIMED_SHARE_OF_REAL_TOKENS = 0.985
 
 
 def predictions_per_row(max_predictions_per_seq: int) -> int:
-    """Room for the predictions of a row: those of its tokens, and one of rounding per example."""
+    """Room for the predictions of a row: as of one full example, and one more per example.
+
+    An example predicts 15% of its tokens, rounded, and at least one. So the examples of a row can
+    have a few more predictions than one example of the same length.
+    """
     return max_predictions_per_seq + MAX_EXAMPLES_PER_ROW
 
 
@@ -146,7 +163,7 @@ def plan(
       row of each, ascending from 0 without gaps.
     """
     num_examples = lengths.shape[0]
-    # Every example looks at all others: of large windows one part after the other is filled.
+    # The time grows with the square of the examples, so a large window is filled in parts.
     part = batch_size if batch_size >= _MIN_WINDOW_EXAMPLES else num_examples
     rows = tf.map_fn(
         lambda examples: _fill_rows(
@@ -170,11 +187,15 @@ def _fill_rows(
     max_seq_length: int,
     max_predictions: int,
 ) -> tf.Tensor:
-    """The row of each example, of as many as are given: int32, from 0 in the order of filling.
+    """Puts every example into a row; returns the row of each, int32, from 0.
 
-    A row begins with the longest example left. It gets its share of the examples left, of the rows
-    that all tokens would fill, each the longest that leaves room for the others of its share; then
-    whatever still fits, the longest first.
+    1. The longest example that is left begins a row.
+    2. The row should get an equal share of the examples that are left: their number divided by the
+       number of rows that are left, out of those that all tokens would fill without gaps.
+    3. Until it has its share, it gets the longest example that is no longer than an equal part of
+       its free tokens, where each example still missing gets a part.
+    4. Then, or if no example is that short, it gets the longest one that fits. If none does, the
+       next row begins.
     """
     num_examples = lengths.shape[0]
     longest_first = tf.argsort(lengths, direction="DESCENDING", stable=True)
@@ -213,11 +234,14 @@ def _fill_rows(
 def _deal(rows: tf.Tensor, batch_size: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Deals the rows of a window to its batches, so that each has an allowed number of rows.
 
-    A row of k examples saves k - 1 rows, and every batch needs its part of what all save. The rows
-    go to the batch with the greatest need, by a fixed lot among equals, those of most examples
-    first; one that saves an odd number prefers an odd need, for of rows that save one there may be
-    few. A row that no batch needs and has places for is broken up. Examples alone in their rows
-    fill the batches in order.
+    A row of k examples saves k - 1 rows. What all rows save is divided equally among the batches,
+    in multiples of the difference between two allowed numbers of rows: that is what a batch needs.
+    1. Rows of several examples are dealt, those of most examples first, each to the batch that
+       still needs to save most. Among equal batches a fixed draw decides. A row that saves an odd
+       number goes to a batch that needs an odd number if there is one: rows that save just one may
+       be few.
+    2. A row that no batch needs, or has places for, is broken up into single examples.
+    3. Single examples fill the places that are left, in order.
 
     Args:
       rows: int32 [W], the row of each example, below W.

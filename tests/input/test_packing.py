@@ -210,6 +210,14 @@ def test_examples_of_one_length_are_packed_as_far_as_they_go(length, batch_size)
         assert rows[-1] + 1 == batch_size // per_row
 
 
+def test_the_worked_example_in_the_documentation():
+    lengths = tf.constant([9, 3, 4, 6, 2, 7, 5, 8])
+    room = {"max_seq_length": 10, "max_predictions": 8}
+    order, rows = packing.plan(lengths, tf.ones([8], tf.int32), batch_size=4, **room)
+    in_rows = list(zip(rows.numpy().tolist(), tf.gather(lengths, order).numpy().tolist()))
+    assert in_rows == [([0, 0, 1, 1], [2, 8, 4, 6]), ([0, 0, 1, 2], [3, 7, 9, 5])]
+
+
 def test_where_nothing_fits_together_the_order_stays_as_given():
     lengths = np.random.default_rng(5).integers(257, 513, packing.window_size(64))
     batches = plan(lengths, 64)
