@@ -73,7 +73,7 @@ class Passes:
         return softmax(scores)
 
     def dropout(self, inputs: tf.Tensor, seed: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
-        """Drops elements at `rate` (float32 scalar); `seed` is int32 [2], of the step and the use."""
+        """Drops elements at `rate` (float32 scalar); `seed` int32 [2] is of step and use."""
 
         @tf.custom_gradient
         def drop(values):
