@@ -15,7 +15,7 @@
 #   DATA_DIR=./data WIKI_DIR=./wiki    mounted read-only: TFRecords and eval_10k; bert_config.json and checkpoint
 #   OUTPUT_DIR=./output                mounted for writing; made if missing
 #   TF_CONFIG, or what srun sets       several hosts make one run: passed on, and the container uses the host's network
-#   NUM_GPUS=(all)  SEED=  EVAL_FILE=  INIT_CHECKPOINT=    as train_model.sh explains; paths as in the container
+#   NUM_GPUS=(all; for --eval 0)  SEED=  EVAL_FILE=  INIT_CHECKPOINT=    as train_model.sh explains; paths as in the container
 #   ENGINE=(docker, else podman)
 #   IMAGE=(mlperf-bert:cpu or :gpu)    BUILD_OPTIONS=(more words for the build)
 #   NAME=(a new one)  SHM_SIZE=1g      STOP_TIMEOUT=300: seconds that a stop waits for the checkpoint
@@ -58,6 +58,8 @@ num_gpus=${NUM_GPUS:-$(nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU' || tr
 [[ $num_gpus =~ ^[0-9]{1,4}$ ]] || fail "NUM_GPUS=$num_gpus: give a number, 0 for the CPU, or leave it out for all"
 accelerator=cpu
 if [ "$num_gpus" -gt 0 ]; then accelerator=gpu; fi
+# An evaluation leaves the GPUs to the training, and runs in the same image.
+if [ "$program" = ./eval_model.sh ] && [ -z "${NUM_GPUS:-}" ]; then num_gpus=0; fi
 image=${IMAGE:-mlperf-bert:$accelerator}
 
 # --- what to mount --------------------------------------------------------------------------------------------

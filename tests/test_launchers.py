@@ -95,6 +95,16 @@ def test_gpus_seed_and_other_values_are_passed(host):
     assert shlex.split(done.stdout) == [*words, "mlperf-bert:gpu", "./eval_model.sh"]
 
 
+def test_an_evaluation_leaves_the_gpus_to_the_training(host):
+    listing = host.folder / "bin" / "nvidia-smi"
+    listing.write_text("#!/bin/sh\necho 'GPU 0: one'; echo 'GPU 1: another'\n")
+    listing.chmod(0o755)
+    training = shlex.split(host("--dry-run").stdout)
+    assert {"NUM_GPUS=2", "--gpus", "mlperf-bert:gpu"} <= set(training)
+    evaluation = shlex.split(host("--dry-run", "--eval").stdout)
+    assert {"NUM_GPUS=0", "mlperf-bert:gpu"} <= set(evaluation) and "--gpus" not in evaluation
+
+
 def test_podman_gets_limits_within_the_hosts_and_cdi_devices(host):
     done = host("--dry-run", ENGINE="podman", NUM_GPUS="1")
     words = shlex.split(done.stdout)

@@ -1,0 +1,156 @@
+"""Every command, link, flag and path in the documents is true of this checkout."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import REPOSITORY
+
+DOCUMENTS = sorted(
+    path
+    for path in REPOSITORY.rglob("*.md")
+    if not re.search(r"/\.|/build/|CHANGELOG", f"/{path.relative_to(REPOSITORY)}")
+)
+SOURCES = [
+    path
+    for pattern in ("*.py", "*.sh", "*/*.py", "*/*.sh", "cloud/*", "mlperf_bert/*/*.py")
+    for path in REPOSITORY.glob(pattern)
+    if path.is_file() and path.parts[-2] != "tests"
+]
+# Programs of others, and their options in sentences.
+FOREIGN = {"apptainer", "docker", "export", "kubectl", "pip", "run_glue.py", "run_qa.py"}
+FOREIGN_OPTIONS = set(
+    "build-arg cap-drop kill-on-bad-exit nodes ntasks-per-node nv pwd read-only runner tag user "
+    "xla_cpu_enable_concurrency_optimized_scheduler".split()
+)
+OWN_FOLDERS = "benchmarks cleanup_scripts cloud configs demo docs mlperf_bert pages tests tracing"
+COMMAND = re.compile(r"(python|make|docker) |\./|(cleanup_scripts|cloud|tracing)/\w")
+
+
+def name_of(path) -> str:
+    return path.relative_to(REPOSITORY).as_posix()
+
+
+def commands_in(path) -> list[list[str]]:
+    """The words of each command in an indented block, environment and comment left out."""
+    text = re.sub(r"\\\n\s*", "", path.read_text(encoding="utf-8"))
+    found = []
+    for line in re.findall(r"^    (\S.*)$", text, re.MULTILINE):
+        for command in line.split(" && "):
+            bare = re.sub(r"^([A-Z_]+=\S* )+", "", command)
+            if COMMAND.match(bare):
+                found.append(shlex.split(bare, comments=True))
+    return found
+
+
+def options_of(source: str) -> set[str]:
+    """Names of the options that a script or module takes, by what its source declares."""
+    named = re.findall(r'DEFINE_\w+\(\s*"(\w+)"', source)
+    named += re.findall(r'add_argument\(\s*"--([\w-]+)"', source)
+    return {*named, *re.findall(r"--([a-z][\w-]*)(?=[)|= ])", source)}
+
+
+def option_names(words: list[str]) -> set[str]:
+    return {word[2:].partition("=")[0] for word in words if re.match(r"--[a-z]", word)}
+
+
+COMMANDS = [(name_of(path), words) for path in DOCUMENTS for words in commands_in(path)]
+
+
+def test_there_are_commands_in_the_documents():
+    assert len(COMMANDS) > 30
+    assert {words[0] for _, words in COMMANDS} > {"python", "make", "./start_training.sh"}
+
+
+@pytest.mark.parametrize(("name", "words"), COMMANDS, ids=lambda value: str(value)[:60])
+def test_a_command_names_what_is_there(name, words):
+    program, *arguments = words
+    if program in FOREIGN:
+        return
+    if program == "make":
+        targets = re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+        assert {word for word in arguments if "=" not in word} <= set(targets)
+        return
+    if program == "python":
+        if arguments[0] in FOREIGN:
+            return
+        if arguments[0] == "-m":
+            module = REPOSITORY / arguments[1].replace(".", "/")
+            script = module / "__main__.py" if module.is_dir() else module.with_suffix(".py")
+            arguments = arguments[2:]
+        else:
+            script, arguments = REPOSITORY / arguments[0], arguments[1:]
+    else:
+        script = REPOSITORY / program
+    assert script.is_file(), f"{name}: {program} {words}"
+    if "--" in arguments:  # what follows is another program's
+        arguments = arguments[: arguments.index("--")]
+    if script.name == "run_pretraining.py" or script.suffix == ".sh":
+        for preset in re.findall(r"--flagfile=(\S+)", " ".join(arguments)):
+            assert (REPOSITORY / preset).is_file(), preset
+    if script.name not in {"run_pretraining.py", "start_training.sh", "trace.sh"}:
+        declared = options_of(script.read_text(encoding="utf-8"))
+        if script.name == "download_and_uncompress.sh":
+            declared = options_of(script.with_suffix(".py").read_text(encoding="utf-8"))
+        assert option_names(arguments) <= declared, f"{name}: {words}"
+
+
+def test_everything_at_the_root_is_in_the_tree_of_the_readme():
+    tree = (REPOSITORY / "README.md").read_text(encoding="utf-8").partition("## What is where")[2]
+    for path in REPOSITORY.iterdir():
+        is_package = path.is_dir() and any(path.glob("*.py"))
+        if is_package or path.suffix in {".py", ".sh"}:
+            assert path.name in tree
+
+
+def test_the_flags_of_every_training_parse():
+    commands = [
+        [word for word in words[words.index("run_pretraining.py") :] if word != "..."]
+        for _, words in COMMANDS
+        if "run_pretraining.py" in words and "--profile_steps" not in words
+    ]
+    assert len(commands) >= 3
+    program = (
+        "import json, sys, run_pretraining\n"
+        "flags = run_pretraining.FLAGS\n"
+        "for words in json.load(sys.stdin):\n"
+        "    given = {flag.partition('=')[0] for flag in words}\n"
+        "    needed = {'--bert_config_file': 'x', '--input_file': 'x', '--output_dir': 'x'}\n"
+        "    rest = flags([*words, *(f'{k}={v}' for k, v in needed.items() if k not in given)])\n"
+        "    assert len(rest) == 1, rest\n"
+        "    flags.unparse_flags()\n"
+    )
+    command = [sys.executable, "-c", program]
+    subprocess.run(command, input=json.dumps(commands), text=True, cwd=REPOSITORY, check=True)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_every_link_leads_somewhere(path):
+    text = path.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in target:
+            continue
+        file, _, anchor = target.partition("#")
+        linked = (path.parent / file).resolve() if file else path
+        assert linked.exists(), f"{target} in {name_of(path)}"
+        if anchor:
+            titles = re.findall(r"^#+ (.*)$", linked.read_text(encoding="utf-8"), re.MULTILINE)
+            anchors = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
+            assert anchor in anchors, f"{target} in {name_of(path)}"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_every_flag_and_path_in_a_sentence_exists(path):
+    text = path.read_text(encoding="utf-8")
+    known = set.union(*(options_of(source.read_text(encoding="utf-8")) for source in SOURCES))
+    for quoted in re.findall(r"`([^`\n]+)`", text):
+        for name in re.findall(r"(?:^| )--(?:no_?)?([a-z][\w-]*)", quoted):
+            negated = f"no{name}" in known or f"no_{name}" in known
+            assert name in known | FOREIGN_OPTIONS or negated, f"--{name} in {name_of(path)}"
+        if re.fullmatch(rf"({'|'.join(OWN_FOLDERS.split())})/[\w./-]*", quoted):
+            here = [REPOSITORY / quoted, path.parent / quoted]
+            assert any(place.exists() for place in here), f"{quoted} in {name_of(path)}"
