@@ -24,7 +24,7 @@ SOURCES = [
 # Programs of others, and their options in sentences.
 FOREIGN = {"apptainer", "docker", "export", "kubectl", "pip", "run_glue.py", "run_qa.py"}
 FOREIGN_OPTIONS = set(
-    "build-arg cap-drop kill-on-bad-exit nodes ntasks-per-node nv pwd read-only runner tag user "
+    "bind build-arg cap-drop kill-on-bad-exit nodes ntasks-per-node nv pwd read-only runner tag user "
     "xla_cpu_enable_concurrency_optimized_scheduler".split()
 )
 OWN_FOLDERS = "benchmarks cleanup_scripts cloud configs demo docs mlperf_bert pages tests tracing"
