@@ -84,16 +84,12 @@ def _make_file() -> None:
     if FLAGS.examples_per_part:
         raise ValueError("--examples_per_part needs --output_dir, whose manifest records it")
     started = time.monotonic()
+    outputs = [Path(name.strip()) for name in FLAGS.output_file.split(",")]
+    config = _config()
     found = write_examples(
-        input_file=FLAGS.input_file,
-        output_file=FLAGS.output_file,
-        vocab_file=FLAGS.vocab_file,
-        do_lower_case=FLAGS.do_lower_case,
-        preserve_unused_tokens=FLAGS.preserve_unused_tokens,
-        config=_config().instances,
+        expand_input(FLAGS.input_file), outputs, config.tokenizer(), config.instances
     )
     seconds = time.monotonic() - started
-    outputs = [Path(name.strip()) for name in FLAGS.output_file.split(",")]
     num_bytes = sum(path.stat().st_size for path in outputs)
     print(f"{found.examples:,} examples, {num_bytes:,} bytes in {FLAGS.output_file}")
     print(f"made in {seconds:.1f} s, {num_bytes / seconds / 1e6:,.0f} MB/s written")

@@ -23,13 +23,11 @@ class DirectoryLock:
         self._directory = directory
         self._path = directory / file_name
         # Not of one thread: the one that watches the other processes may have to let go.
-        self._lock = FileLock(
-            self._path, blocking=False, fallback_to_soft=False, thread_local=False
-        )
+        self._lock = FileLock(self._path, timeout=0, fallback_to_soft=False, thread_local=False)
         self._made: list[Path] = []
 
-    def acquire(self) -> bool:
-        """Takes the lock; False if another process has it.
+    def acquire(self, *, patience_seconds: float = 0) -> bool:
+        """Takes the lock; False if another process has it and keeps it for so long.
 
         Raises:
           OSError: the directory cannot be made or written to.
@@ -38,7 +36,7 @@ class DirectoryLock:
         missing = [folder for folder in parents if not folder.exists()]
         self._directory.mkdir(parents=True, exist_ok=True)
         try:
-            self._lock.acquire()
+            self._lock.acquire(timeout=patience_seconds)
         except Timeout:
             return False
         except OSError as error:

@@ -19,9 +19,8 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from mlperf_bert.data import manifest
-from mlperf_bert.data.dataset import DatasetConfig, make_part, open_manifest
+from mlperf_bert.data.dataset import DatasetConfig, by_name, make_part, open_manifest
 from mlperf_bert.data.manifest import Manifest, Part
-from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.reading import require_regular_file
 
 _OUTCOME = ".outcome.json"
@@ -43,7 +42,7 @@ def write_dataset(
         other parts are kept.
     """
     text_sizes = _expand(input_file)
-    inputs = _by_name(text_sizes)
+    inputs = by_name(text_sizes)
     folder = output_dir.rstrip("/")
     if not FileSystems.exists(folder):
         FileSystems.mkdirs(folder)
@@ -79,11 +78,8 @@ class _MakePart(beam.DoFn):
         self._scratch = Path(tempfile.mkdtemp())
         vocab_file = self._scratch / "vocab.txt"
         vocab_file.write_bytes(self._vocabulary)
-        self._tokenizer = Tokenizer(
-            str(vocab_file),
-            do_lower_case=self._config.do_lower_case,
-            preserve_unused_tokens=self._config.preserve_unused_tokens,
-        )
+        here = dataclasses.replace(self._config, vocab_file=str(vocab_file))
+        self._tokenizer = here.tokenizer()
 
     def process(self, element: tuple[str, str]) -> Iterator[tuple[str, dict | None, str | None]]:
         name, path = element
@@ -113,17 +109,6 @@ def _expand(input_file: str) -> dict[str, int]:
         if not matches:
             raise ValueError(f"--input_file: no file matches {pattern!r}; quote the glob")
         found |= matches
-    return found
-
-
-def _by_name(paths: Iterable[str]) -> dict[str, str]:
-    """Name -> path of every part."""
-    found = {}
-    for path in sorted(paths):
-        if found.setdefault(posixpath.basename(path), path) != path:
-            raise ValueError(
-                "--input_file: two files have one name; give them different --output_dir"
-            )
     return found
 
 

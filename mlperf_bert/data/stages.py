@@ -1,12 +1,10 @@
 """How a clean-up stage runs: one function per file, many files at once, all or a clear error."""
 
 import concurrent.futures
-import glob
-import os
 from collections.abc import Callable, Iterable
 
 from mlperf_bert.progress import Progress
-from mlperf_bert.reading import require_regular_file
+from mlperf_bert.reading import matching_files, require_regular_file
 
 
 def input_files(pattern: str) -> list[str]:
@@ -15,8 +13,7 @@ def input_files(pattern: str) -> list[str]:
     Raises:
       ValueError: nothing matches.
     """
-    files = sorted(glob.glob(os.path.expanduser(pattern)))  # noqa: PTH207, PTH111 - the reference's
-    if not files:
+    if not (files := matching_files(pattern)):
         raise ValueError(f"--data={pattern}: no file matches; quote the glob, and check the folder")
     return files
 

@@ -6,9 +6,7 @@ record, the masked CRC-32C of the record (uint32); all little-endian.
 Source: tensorflow/core/lib/io/record_writer.h.
 """
 
-import contextlib
 import os
-import stat
 import struct
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
@@ -16,6 +14,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from mlperf_bert.data.jit import kernel
+from mlperf_bert.reading import require_regular_file
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
@@ -129,12 +128,9 @@ def _damaged(path: str | os.PathLike, index: int, offset: int, reason: str) -> B
     return BadRecord(path, index, offset, problem)
 
 
-@contextlib.contextmanager
-def _opened(path: str | os.PathLike, *, buffering: int = -1) -> Iterator[BinaryIO]:
-    if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - the path may be a string
-        raise ValueError(f"{os.fspath(path)}: not a regular file; give a TFRecord file")
-    with open(path, "rb", buffering) as file:  # noqa: PTH123 - the path may be a string
-        yield file
+def _opened(path: str | os.PathLike, *, buffering: int = -1) -> BinaryIO:
+    message = f"{os.fspath(path)}: not a regular file; give a TFRecord file"
+    return require_regular_file(path, message=message).open("rb", buffering)
 
 
 def _places(file: BinaryIO, path: str | os.PathLike) -> Iterator[tuple[int, int, int]]:
