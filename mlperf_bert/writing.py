@@ -1,7 +1,8 @@
-"""Files appear whole or not at all."""
+"""Files and directories appear whole or not at all, on local disks."""
 
 import contextlib
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -21,6 +22,11 @@ def replaceable(path: str | os.PathLike) -> Path:
     return found
 
 
+def partial(path: Path) -> Path:
+    """The hidden name, next to `path`, of what is not complete yet."""
+    return path.with_name(f".{path.name}.partial")
+
+
 @contextlib.contextmanager
 def written_beside(path: str | os.PathLike) -> Iterator[BinaryIO]:
     """Opens a hidden file beside `path`, which takes its place once all is written.
@@ -32,7 +38,7 @@ def written_beside(path: str | os.PathLike) -> Iterator[BinaryIO]:
       ValueError: `path` exists and is no regular file.
     """
     path = replaceable(path)
-    beside = replaceable(path.with_name(f".{path.name}.partial"))
+    beside = replaceable(partial(path))
     try:
         with beside.open("wb") as file:
             yield file
@@ -42,6 +48,22 @@ def written_beside(path: str | os.PathLike) -> Iterator[BinaryIO]:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+
+
+@contextlib.contextmanager
+def directory_written_beside(path: Path) -> Iterator[Path]:
+    """Yields a hidden directory next to `path`, which becomes `path` once all is written.
+
+    When anything fails, the hidden directory is removed, and so is what a killed process left.
+    """
+    beside = partial(path)
+    shutil.rmtree(beside, ignore_errors=True)
+    try:
+        beside.mkdir(parents=True)
+        yield beside
+        beside.rename(path)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
 
 
 def write_whole(path: str | os.PathLike, text: str) -> None:

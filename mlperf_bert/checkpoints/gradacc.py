@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from mlperf_bert.checkpoints import writing
+from mlperf_bert.checkpoints import saving
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 
 ACCUMULATOR = "GradientAccumulator"
@@ -19,7 +19,7 @@ def add_accumulators(old: str, new: str) -> int:
     Raises:
       ValueError: no such checkpoint, damaged, not TF1, with accumulators, or `new` exists.
     """
-    writing.require_absent(new)
+    saving.require_absent(new)
     stored = StoredCheckpoint(old)
     if stored.is_object_based:
         raise ValueError(
@@ -30,6 +30,6 @@ def add_accumulators(old: str, new: str) -> int:
         raise ValueError(f"{old} already has accumulators, such as {present[0]}; use it as it is")
     tensors = {name: tf.constant(stored.tensor(name)) for name in stored.shapes}
     zeros = {f"{name}/{ACCUMULATOR}": tf.zeros_like(tensor) for name, tensor in tensors.items()}
-    with writing.written_whole(new) as beside:
-        writing.write_name_based(beside, tensors | zeros)
+    with saving.written_whole(new) as beside:
+        saving.write_name_based(beside, tensors | zeros)
     return len(zeros)

@@ -5,14 +5,6 @@ import tensorflow as tf
 
 from mlperf_bert.checkpoints import names
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
-from mlperf_bert.checkpoints.writing import write_name_based
-
-__all__ = [
-    "load_initial_weights",
-    "load_weights",
-    "weights_by_tf1_name",
-    "write_name_based",
-]
 
 
 def load_initial_weights(

@@ -58,11 +58,6 @@ class StoredCheckpoint:
         numbers = [int(match[1]) for name in self._keys for match in [_LAYER.search(name)] if match]
         return max(numbers, default=-1) + 1
 
-    @property
-    def weight_names(self) -> list[str]:
-        """Names of everything that is no optimizer slot: TF1 names, or our names of variables."""
-        return sorted(self._keys)
-
     def name_of(self, weight: Weight) -> str | None:
         """What the weight is called in this checkpoint; None if it is missing."""
         candidates = weight.tf2_names if self.is_object_based else [weight.tf1_name]
