@@ -10,7 +10,6 @@ unpacked into OUT_DIR/results, and unpacked.json there records each file with it
 """
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -68,7 +67,7 @@ def _bring(what: list[str], base_url: str | None, folder: Path) -> list[str]:
 
 def _punkt() -> list[str]:
     try:
-        folder = punkt.find_or_fetch_punkt(None, os.environ.get("NLTK_DATA"))
+        folder = punkt.find_or_fetch_punkt()
         punkt.warn_if_not_published(folder)
         print(f"{folder}: nltk's punkt_tab")
     except ValueError as error:
