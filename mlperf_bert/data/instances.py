@@ -6,6 +6,36 @@ truncation) and mask each at once; shuffle the instances. The order of the rando
 the format. Everything runs on flat arrays in compiled code; a pair of segments is stored as two
 ranges of the text, so a part with all its copies stays small.
 
+A worked example, of two documents of token ids; 1, 2 and 3 are [CLS], [SEP] and [MASK]:
+
+    >>> documents = [[[10, 11, 12], [13, 14], [15, 16]], [[20, 21], [22, 23, 24]]]
+    >>> documents = [list(map(np.array, sentences)) for sentences in documents]
+    >>> tokens = ["[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(str, range(4, 30))]
+    >>> vocabulary = {token: number for number, token in enumerate(tokens)}
+    >>> config = InstanceConfig(max_seq_length=12, max_predictions_per_seq=3, dupe_factor=1,
+    ...                         masked_lm_prob=0.2, random_seed=5)
+    >>> made = make_instances(documents, vocabulary, config)
+    >>> made.text.tolist()
+    [10, 11, 12, 13, 14, 15, 16, 20, 21, 22, 23, 24]
+    >>> made.segments.tolist()  # start and length of A, start and length of B, is B random
+    [[0, 3, 3, 4, 0], [7, 2, 3, 4, 1], [9, 3, 1, 6, 1]]
+
+Sentences are collected up to the target, here 9 tokens (12 without [CLS] and twice [SEP]), or the
+end of the document. Instance 0 has the first document: A is its first sentence, B the other two.
+Instance 1 begins with the second document: A is 20 21, and as B shall be random, it is 13 14 15 16.
+So 22 23 24, collected for B, is put back, and is A of instance 2. A sentence alone always has a
+random B, here 10 to 16; A and B have one token too many, and B, the longer one, loses its first.
+
+    >>> [batch] = batches(made, vocabulary, config)
+    >>> batch.tokens[0].tolist()  # input_ids, in the order of the last shuffle: 1, 2, 0
+    [[1, 20, 21, 2, 13, 14, 3, 3, 2, 0, 0, 0],
+     [1, 22, 23, 3, 2, 11, 12, 13, 14, 15, 21, 2],
+     [1, 10, 11, 3, 2, 3, 14, 15, 16, 2, 0, 0]]
+    >>> batch.predictions[:, 1].tolist()  # of instance 2: masked_lm_positions, masked_lm_ids
+    [[3, 10, 0], [24, 16, 0]]
+
+In instance 2, token 24 became [MASK] and token 16 another word of the vocabulary, 21.
+
 Shapes: T=tokens of the text, D=documents, I=instances, M=masked tokens of all instances, S, P.
 Source: the reference's create_pretraining_data.
 """
@@ -159,9 +189,10 @@ def batches(
 def _fill(
     text, segments, starts, positions, replacements, chosen, special, tokens, predictions, weights
 ):
+    """Writes the chosen instances into zeroed arrays: [CLS] A [SEP] B [SEP], then the masking."""
     for row in range(len(chosen)):
         a_start, a_length, b_start, b_length, _ = segments[chosen[row]]
-        ids, mask, kinds = tokens[0, row], tokens[1, row], tokens[2, row]
+        ids, mask, segment_ids = tokens[0, row], tokens[1, row], tokens[2, row]
         ids[0] = special[0]
         ids[1 : 1 + a_length] = text[a_start : a_start + a_length]
         ids[1 + a_length] = special[1]
@@ -169,7 +200,7 @@ def _fill(
         ids[b_at : b_at + b_length] = text[b_start : b_start + b_length]
         ids[b_at + b_length] = special[1]
         mask[: b_at + b_length + 1] = 1
-        kinds[b_at : b_at + b_length + 1] = 1
+        segment_ids[b_at : b_at + b_length + 1] = 1
         first = starts[chosen[row]]
         for n in range(starts[chosen[row] + 1] - first):
             position = positions[first + n]
@@ -199,6 +230,7 @@ def _make(
     short_seq_prob,
     state,
 ):
+    """Cuts and masks all instances; returns segments, mask_starts, mask_positions, mask_tokens."""
     num_documents = len(document_starts) - 1
     max_tokens = max_seq_length - 3
     # An instance uses up a sentence at least.
@@ -207,37 +239,37 @@ def _make(
     positions = np.empty(1 << 16, np.int16)
     replacements = np.empty(1 << 16, np.int32)
     candidates = np.empty(max_seq_length, np.int64)
-    found = np.zeros(1, np.int64)
+    found = 0
     for _ in range(dupe_factor):
         for document in range(num_documents):
             target = max_tokens
             if mersenne.uniform(state) < short_seq_prob:
                 target = 2 + mersenne.below(state, max_tokens - 1)
             end = document_starts[document + 1]
-            sentence = first = document_starts[document]
+            sentence = first = document_starts[document]  # collected: first to sentence
             while sentence < end:
                 length = sentence_starts[sentence + 1] - sentence_starts[first]
                 if sentence == end - 1 or length >= target:
                     num_used = _cut(
                         sentence_starts, document_starts, document, first, sentence + 1,
-                        target, max_tokens, state, segments[found[0]],
+                        target, max_tokens, state, segments[found],
                     )  # fmt: skip
-                    sentence = first + num_used - 1
-                    at = starts[found[0]]
+                    sentence = first + num_used - 1  # the last one used: the others go back
+                    at = starts[found]
                     if at + max_seq_length > len(positions):
                         positions = _grown(positions, at + max_seq_length)
                         replacements = _grown(replacements, at + max_seq_length)
-                    starts[found[0] + 1] = at + _mask(
-                        text, segments[found[0]], special, num_words, num_to_predict,
+                    starts[found + 1] = at + _mask(
+                        text, segments[found], special, num_words, num_to_predict,
                         candidates, state, positions[at:], replacements[at:],
                     )  # fmt: skip
-                    found[0] += 1
+                    found += 1
                     first = sentence + 1
                 sentence += 1
-    used = starts[found[0]]
+    used = starts[found]
     return (
-        segments[: found[0]].copy(),
-        starts[: found[0] + 1].copy(),
+        segments[:found].copy(),
+        starts[: found + 1].copy(),
         positions[:used].copy(),
         replacements[:used].copy(),
     )
@@ -247,7 +279,7 @@ def _make(
 def _cut(
     sentence_starts, document_starts, document, first, last, target, max_tokens, state, segment
 ):
-    """Cuts one pair from sentences [first, last); returns how many of them it used up."""
+    """Cuts one pair from the sentences [first, last) of a document; returns how many it used."""
     num_sentences = last - first
     a_end = 1
     if num_sentences >= 2:
@@ -275,10 +307,11 @@ def _cut(
         ):
             to_sentence += 1
         b_length = sentence_starts[to_sentence] - b_start
-        num_used = a_end  # what was kept for B goes back
+        num_used = a_end  # what was collected for B is put back
     else:
         b_start = sentence_starts[first + a_end]
         b_length = sentence_starts[last] - b_start
+    # The longer one loses a token at its front or its end, until both fit.
     while a_length + b_length > max_tokens:
         from_front = mersenne.uniform(state) < 0.5
         if a_length > b_length:
