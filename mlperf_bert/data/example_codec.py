@@ -159,29 +159,24 @@ class Batch(NamedTuple):
     """[E] int64: next_sentence_labels, 1 where the second segment is a random one."""
 
 
-def encode_records(batch: Batch, scratch: np.ndarray | None = None) -> memoryview:
+def encode_records(batch: Batch) -> memoryview:
     """Encodes examples as consecutive TFRecords, ready to be written to a file.
 
-    `scratch` [at least `scratch_bytes(...)`] uint8 is overwritten and backs the result.
-
     Raises:
-      ValueError: an integer is below 0 or not below 2**35, or `scratch` is too small.
+      ValueError: an integer is below 0 or not below 2**35.
     """
     for integers in (batch.tokens, batch.predictions, batch.next_sentence):
-        # As unsigned numbers, negative ones are great: one look at each value.
-        if integers.view(np.uint64).max(initial=0) >= _ENCODABLE_VALUES:
-            wrong = integers[integers.view(np.uint64) >= _ENCODABLE_VALUES][0]
+        # Read as unsigned, negative numbers are very large: one comparison finds all that is wrong.
+        if (unsigned := integers.view(np.uint64)).max(initial=0) >= _ENCODABLE_VALUES:
+            wrong = integers[unsigned >= _ENCODABLE_VALUES][0]
             raise ValueError(f"cannot encode {wrong}: integers must be in [0, 2**35)")
-    if scratch is None:
-        scratch = np.empty(scratch_bytes(batch), np.uint8)
-    elif len(scratch) < scratch_bytes(batch):
-        raise ValueError(f"scratch holds {len(scratch)} bytes, {scratch_bytes(batch)} are needed")
-    used = _encode_records(*batch, _NAMES, _NAME_LENGTHS, CRC_TABLES, scratch)
-    return memoryview(scratch)[:used]
+    out = np.empty(bytes_at_most(batch), np.uint8)
+    used = _encode_records(*batch, _NAMES, _NAME_LENGTHS, CRC_TABLES, out)
+    return memoryview(out)[:used]
 
 
-def scratch_bytes(batch: Batch) -> int:
-    """Returns an upper bound of the encoded size of the examples, 5 bytes for each value."""
+def bytes_at_most(batch: Batch) -> int:
+    """Returns an upper bound of the encoded size of the examples: 5 bytes for each value."""
     num_values = batch.tokens.size + batch.predictions.size + batch.weights.size
     return 5 * num_values + 512 * len(batch.next_sentence)
 

@@ -171,11 +171,6 @@ def read_frames(path: str | os.PathLike) -> Iterator[Frame]:
             yield frame
 
 
-def read_records(path: str | os.PathLike) -> Iterator[bytes]:
-    """Yields the bytes of every example of a TFRecord file; raises as `read_frames`."""
-    return (frame.record for frame in read_frames(path))
-
-
 def count_records(path: str | os.PathLike) -> int:
     """Returns the number of examples, from the headers alone.
 
