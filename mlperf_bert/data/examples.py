@@ -1,7 +1,6 @@
 """Text files to TFRecords: read, tokenize, cut and mask, encode, write beside and rename."""
 
 import contextlib
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -64,11 +63,11 @@ def write_examples(
     del documents  # memory: what follows needs the instances alone
     if at_most:
         # After all random calls, so that these are the examples that would come first anyway.
-        instances = dataclasses.replace(instances, order=instances.order[:at_most])
+        instances = instances._replace(order=instances.order[:at_most])
     with (
         contextlib.ExitStack() as files,
         Progress(
-            total=len(instances), unit="examples", description="write", silent=silent
+            total=len(instances.order), unit="examples", description="write", silent=silent
         ) as progress,
     ):
         written = [files.enter_context(written_beside(name)) for name in outputs]
