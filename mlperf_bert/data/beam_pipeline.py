@@ -1,8 +1,9 @@
 """Whole data sets on a cluster: the work of `dataset`, as an Apache Beam pipeline.
 
 One element is one part: fetched to a worker's disk, made there by the same function as everywhere,
-and put into place through Beam's file systems, so that input and output may be gs://, hdfs:// or
-s3:// as well. Runner, project, workers and so on are Beam's own options. Needs the extra `beam`.
+and put into place. Globs, writing and renaming are those of Beam's file systems, so that input and
+output may be gs://, hdfs:// or s3:// as well. Runner, project, workers and so on are Beam's own
+options. Needs the extra `beam`.
 """
 
 import dataclasses
@@ -10,7 +11,7 @@ import json
 import posixpath
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -47,7 +48,9 @@ def write_dataset(
     if not FileSystems.exists(folder):
         FileSystems.mkdirs(folder)
     sizes = {posixpath.basename(path): size for path, size in _sizes(f"{folder}/*").items()}
-    found = open_manifest(_load(folder, sizes), config, sizes.keys() & inputs.keys(), folder)
+    path = f"{folder}/{manifest.NAME}"
+    before = manifest.parse(_read(path), path) if manifest.NAME in sizes else None
+    found = open_manifest(before, config, sizes.keys() & inputs.keys(), folder)
     missing = {n: p for n, p in inputs.items() if not _is_done(found, sizes, n, text_sizes[p])}
     if missing:
         with beam.Pipeline(options=PipelineOptions(beam_options)) as pipeline:
@@ -59,10 +62,10 @@ def write_dataset(
                 | "gather" >> beam.combiners.ToList()
                 | "outcome" >> beam.Map(_write_json, f"{folder}/{_OUTCOME}")
             )
-        outcome = _read_json(f"{folder}/{_OUTCOME}")
+        outcome = json.loads(_read(f"{folder}/{_OUTCOME}"))
         FileSystems.delete([f"{folder}/{_OUTCOME}"])
         found.parts.update({name: Part(**part) for name, part, _ in outcome if part})
-        _write_json(found.content(), f"{folder}/{manifest.NAME}")
+        _write_json(found.content(), path)
         manifest.raise_failures({n: reason for n, _, reason in outcome if reason}, len(inputs))
     return found, sorted(missing)
 
@@ -123,11 +126,6 @@ def _is_done(found: Manifest, sizes: dict[str, int], name: str, text_bytes: int)
     return part is not None and (sizes.get(name), text_bytes) == (part.bytes, part.input_bytes)
 
 
-def _load(folder: str, names: Iterable[str]) -> Manifest | None:
-    path = f"{folder}/{manifest.NAME}"
-    return manifest.parse(_read(path), path) if manifest.NAME in names else None
-
-
 def _open(path: str) -> BinaryIO:
     if "://" not in path:
         require_regular_file(path)
@@ -137,10 +135,6 @@ def _open(path: str) -> BinaryIO:
 def _read(path: str) -> bytes:
     with _open(path) as file:
         return file.read()
-
-
-def _read_json(path: str):
-    return json.loads(_read(path))
 
 
 def _write_json(content, path: str) -> None:

@@ -49,10 +49,6 @@ class DatasetConfig:
     """Only the first so many examples of each part: a uniform sample of it; 0 for all."""
     instances: InstanceConfig
 
-    def __post_init__(self):
-        if self.examples_per_part < 0:
-            raise ValueError(f"examples_per_part={self.examples_per_part}: must be 0 (all) or more")
-
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that these settings describe."""
         return Tokenizer(
@@ -124,10 +120,9 @@ def write_dataset(
             print("compiling (takes long the first time only)", file=sys.stderr, flush=True)
             _warm_up(tokenizer, config.instances)
         failures = {}
-        with contextlib.closing(
-            _make_parts(missing, folder, tokenizer, config, workers)
-        ) as results:
-            for name, result in results:
+        parts = _make_parts(missing, folder, tokenizer, config, workers)
+        with contextlib.closing(parts):
+            for name, result in parts:
                 if isinstance(result, Part):
                     found.parts[name] = result
                     found.save(folder)
@@ -193,7 +188,7 @@ def open_manifest(
 
 
 def _is_done(folder: Path, found: Manifest, name: str, input_path: str) -> bool:
-    """Whether a part stands as its line says.
+    """Whether a part is what the manifest says.
 
     Sizes are always compared; the content only of files changed since the manifest was written, so
     that a rerun over hundreds of GB is quick. `verify` reads everything.

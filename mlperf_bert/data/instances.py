@@ -64,12 +64,6 @@ class InstanceConfig:
     short_seq_prob: float = 0.1
     random_seed: int = 12345
 
-    def __post_init__(self):
-        if self.max_seq_length < 5:
-            raise ValueError(f"max_seq_length must be at least 5, got {self.max_seq_length}")
-        if self.max_predictions_per_seq < 1 or self.dupe_factor < 1:
-            raise ValueError("max_predictions_per_seq and dupe_factor must be at least 1")
-
 
 class Text(NamedTuple):
     """The documents of a file, one after the other."""

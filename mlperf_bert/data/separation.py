@@ -9,7 +9,7 @@ import hashlib
 import random
 from pathlib import Path
 
-from mlperf_bert.reading import require_regular_file
+from mlperf_bert.data.stages import read_text
 from mlperf_bert.writing import written_beside
 
 SEED_STEP = 13
@@ -50,7 +50,7 @@ def write_stage_4(
     Raises:
       ValueError: no such file, no regular one, bytes that are not UTF-8, or too few articles.
     """
-    text = _read(input_path)
+    text = read_text(input_path, keep_line_ends=True)
     try:
         train, test = separate(text, num_test_articles, seed)
     except ValueError as error:
@@ -58,15 +58,6 @@ def write_stage_4(
     with written_beside(output_path) as output:
         output.write("".join(f"{article}\n\n" for article in train).encode())
     return test
-
-
-def _read(path: str) -> str:
-    try:
-        return require_regular_file(path).read_bytes().decode()
-    except FileNotFoundError as error:
-        raise ValueError(f"{path}: no such file; run the stage before this one") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: byte {error.start} is not UTF-8") from error
 
 
 def write_test_set(articles: list[str], prefix: str) -> None:

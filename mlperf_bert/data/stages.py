@@ -18,8 +18,8 @@ def input_files(pattern: str) -> list[str]:
     return files
 
 
-def read_text(path: str, *, encoding: str = "utf-8") -> str:
-    """A file's text with every line end, \\r and \\r\\n too, as \\n.
+def read_text(path: str, *, encoding: str = "utf-8", keep_line_ends: bool = False) -> str:
+    """A file's text, by default with every line end, \\r and \\r\\n too, as \\n.
 
     Raises:
       ValueError: no such file, no regular one, or bytes that are not UTF-8.
@@ -33,7 +33,7 @@ def read_text(path: str, *, encoding: str = "utf-8") -> str:
             f"{path}: byte {error.start} is not UTF-8; extract the file again, or fix it with "
             "iconv -f UTF-8 -t UTF-8 -c"
         ) from error
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    return text if keep_line_ends else text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def lines_of(text: str) -> list[str]:

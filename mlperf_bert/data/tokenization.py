@@ -17,15 +17,9 @@ MAX_CHARS_PER_WORD = 200
 SPECIAL_TOKENS = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 _CHINESE = (
-    (0x4E00, 0x9FFF),
-    (0x3400, 0x4DBF),
-    (0x20000, 0x2A6DF),
-    (0x2A700, 0x2B73F),
-    (0x2B740, 0x2B81F),
-    (0x2B820, 0x2CEAF),
-    (0xF900, 0xFAFF),
-    (0x2F800, 0x2FA1F),
-)
+    (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
+)  # fmt: skip
 _UNUSED_TOKEN = re.compile(r"\[unused\d+\]$")
 _PUNCTUATION = unicode11.PUNCTUATION | frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 # Quirk: these are white space to str.split, but are deleted before it as control characters, so
