@@ -41,7 +41,7 @@ in_range("short_seq_prob", at_least=0, at_most=1)
 flags.DEFINE_string("output_dir", None, "Folder for one TFRecord per input file, and a manifest.")
 flags.DEFINE_integer("nworker", 0, "Parts of --output_dir made at once; 0: one per core.")
 flags.DEFINE_float("memory_budget_gib", 0, "Lowers --nworker to fit; 0: no limit.")
-flags.DEFINE_integer("examples_per_part", 0, "With --output_dir: the first so many; 0: all.")
+flags.DEFINE_integer("examples_per_part", 0, "Only the first so many of each part; 0: all.")
 flags.DEFINE_string(
     "beam_options", None, "Make --output_dir with Apache Beam: its options, as '--runner=...'."
 )

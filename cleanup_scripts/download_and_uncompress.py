@@ -5,7 +5,7 @@
 The published place is the drive folder that the benchmark's dataset.md links; it asks for a
 browser. Serve what you took from there (or a mirror) under one base URL: bert_config.json,
 vocab.txt, tf1_ckpt/, tf2_ckpt/, the dump's .bz2, results_text.tar.gz. Files that lie in --out_dir
-already are only checked, so without --base_url the command tells what is missing or wrong. Text is
+already are only checked, so without --base_url the command lists what is missing or wrong. Text is
 unpacked into OUT_DIR/results, and unpacked.json there records each file with its size and MD5.
 """
 

@@ -1,4 +1,4 @@
-"""Input files: found behind globs, and regular ones, as a FIFO might be waited for without end."""
+"""Input files: globs, and the check that a file is regular (a FIFO could block for ever)."""
 
 import glob
 import os
@@ -15,7 +15,7 @@ _KINDS = {
 
 
 def matching_files(pattern: str) -> list[str]:
-    """The sorted names behind a glob on local disks; "~" is the home directory."""
+    """The sorted names that match a glob on local disks; "~" is the home directory."""
     return sorted(glob.glob(os.path.expanduser(pattern)))  # noqa: PTH111, PTH207 - keeps the names
 
 
@@ -23,8 +23,8 @@ def require_regular_file(path: str | os.PathLike, *, message: str | None = None)
     """Returns the path of an input file, which may be a link to one.
 
     Raises:
-      OSError: there is none, or it cannot be looked at.
-      ValueError: it is something else than a file; with `message`, if one is given.
+      OSError: no such file, or no permission.
+      ValueError: not a regular file; the text is `message`, if given.
     """
     path = Path(path)
     kind = stat.S_IFMT(path.stat().st_mode)

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 
 def replaceable(path: str | os.PathLike) -> Path:
-    """Returns the file that a path stands for, links followed: absent, or a regular file.
+    """Returns the file to write for a path, links followed: absent, or a regular file.
 
     Raises:
       ValueError: it is a folder, a device, a pipe or a socket, which a file must not replace.
@@ -29,7 +29,7 @@ def partial(path: Path) -> Path:
 
 @contextlib.contextmanager
 def written_beside(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """Opens a hidden file beside `path`, which takes its place once all is written.
+    """Opens a hidden file next to `path`, which replaces `path` once all is written.
 
     When anything fails, the hidden file is removed and `path` stays as it was. What a killed
     process leaves is overwritten by the next one.
@@ -67,6 +67,6 @@ def directory_written_beside(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: str | os.PathLike, text: str) -> None:
-    """Writes a text in place of what `path` held, by `written_beside`."""
+    """Replaces the content of `path` by a text, with `written_beside`."""
     with written_beside(path) as file:
         file.write(text.encode())

@@ -16,7 +16,7 @@ def convert(
 ) -> str:
     """Writes a TF1 checkpoint as TF2, or a TF2 checkpoint as TF1; only the weights.
 
-    The direction is told by the content of `prefix`. The way there and back changes no bit.
+    The layout of `prefix` decides the direction. There and back, no bit changes.
 
     Args:
       prefix: initial checkpoint, or output of a run: slots, accumulators and step are left out.

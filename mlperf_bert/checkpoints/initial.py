@@ -1,4 +1,4 @@
-"""Initial weights: from a checkpoint of either layout into a model, all or none."""
+"""Initial weights, from a checkpoint of either layout into a model: all of them or none."""
 
 import numpy as np
 import tensorflow as tf
@@ -13,7 +13,7 @@ def load_initial_weights(
     """Sets every given variable from an initial checkpoint, TF1 or TF2; says so in one line.
 
     Optimizer slots, accumulators and the step stay as they are: training starts again from these
-    weights. Variables of which the table of names knows nothing are not touched.
+    weights. Variables that are not in the table of names are left alone.
 
     Returns: the TF1 names of the weights.
 

@@ -15,10 +15,10 @@ _LAYER = re.compile(r"/layer_(\d+)/")
 
 
 class StoredCheckpoint:
-    """A checkpoint on disk, of either layout, asked for its weights by the rows of the table.
+    """A checkpoint of either layout, whose weights are found by the table in `names`.
 
-    The layout is told by content: TF2 stores its graph of objects beside the tensors. That graph
-    gives every variable's name too, so that one table serves, whatever the path of attributes.
+    TF2 stores a graph of objects with the tensors: it shows the layout, and holds every variable's
+    name, so that one table serves for both.
     """
 
     def __init__(self, prefix: str):

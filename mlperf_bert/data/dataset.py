@@ -1,8 +1,8 @@
 """Many parts at once: one TFRecord per text file, in processes, resumable, with a manifest.
 
-Every part has a process of its own: its memory goes back when it is done, and whatever kills it
-names the part. A part is written beside and renamed, then entered in the manifest, so that after
-any interruption a rerun makes exactly what is missing.
+Every part is made by a new process: its memory is freed when it ends, and when it is killed, the
+part is known. A part is written whole, then entered in the manifest, so that after any interruption
+a rerun makes exactly what is missing.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ class DatasetConfig:
         )
 
     def parameters(self) -> dict[str, object]:
-        """All that decides the bytes, as the manifest states it."""
+        """Everything that determines the bytes, as the manifest records it."""
         own = dataclasses.asdict(self)
         vocabulary = require_regular_file(own.pop("vocab_file")).read_bytes()
         return own.pop("instances") | own | {"vocab_md5": hashlib.md5(vocabulary).hexdigest()}
@@ -209,7 +209,7 @@ def _is_done(folder: Path, found: Manifest, name: str, input_path: str) -> bool:
 
 
 def _warm_up(tokenizer: Tokenizer, config: InstanceConfig) -> None:
-    """Compiles before the processes are forked, so that each need not."""
+    """Compiles once, before the processes are forked."""
     documents = [[np.zeros(9, np.int32)] * 3] * 2
     instances = make_instances(
         documents, tokenizer.vocabulary, dataclasses.replace(config, dupe_factor=1)
@@ -253,7 +253,7 @@ def _make_parts(
 
 
 def _stop(running: dict) -> None:
-    """Before the folder is unlocked nobody may write there."""
+    """Ends the workers, which must not write once the folder is unlocked."""
     for _, process in running.values():
         process.terminate()
         process.join()
@@ -282,7 +282,7 @@ def _work(sender, input_path: str, output: Path, tokenizer: Tokenizer, config: D
 
 
 def _die_with_parent() -> None:
-    """A parent killed by SIGKILL cannot stop its workers: they watch it."""
+    """A parent that is killed cannot stop its workers: each watches it and ends itself."""
     wait([multiprocessing.parent_process().sentinel])
     os._exit(1)
 

@@ -1,4 +1,4 @@
-"""The published files: fetched with resume and retries, checked against what is published of them.
+"""The published files: fetched with resume and retries, checked against published sizes and MD5s.
 
 Source of sizes and MD5s: the benchmark's dataset.md. The files lie on a drive that asks for a
 browser, so a base URL is the user's: any server or bucket that holds them under these paths.
@@ -79,7 +79,7 @@ GROUPS: dict[str, tuple[PublishedFile, ...]] = {
     "dump": (PublishedFile(f"{DUMP}.bz2", 17_751_214_669, "00d47075e0f583fb7c0791fac1c57cb3"),),
     "text": (PublishedFile(TEXT_ARCHIVE),),
 }
-"""What can be asked for -> its files."""
+"""Argument of the script -> files."""
 
 UNCOMPRESSED_DUMP = PublishedFile(DUMP, 75_163_254_305, "1021bd606cba24ffc4b93239f5a09c02")
 
@@ -91,9 +91,9 @@ def fetch_group(
     *,
     wait: Callable[[float], None] = time.sleep,
 ) -> list[str]:
-    """Brings every file of a group into `folder`; returns one line for each that is not right.
+    """Fetches or checks every file of a group; returns one line for each that is wrong.
 
-    A file that is there is only checked. Without a base URL nothing is fetched.
+    A file that exists is only checked. Without a base URL nothing is fetched.
     """
     problems = []
     for published in group:
@@ -193,7 +193,7 @@ def _fetch_with_retries(
             raise
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError) as error:
             reason = str(getattr(error, "reason", error)) or type(error).__name__
-            if reason is getattr(error, "reason", None):  # a word on the URL, not on the network
+            if reason is getattr(error, "reason", None):  # about the URL, not about the network
                 raise ValueError(f"{reason}; check the base URL") from error
         except TimeoutError:
             reason = f"nothing came for {TIMEOUT_SECONDS} s"
@@ -248,7 +248,7 @@ def _receive(url: str, beside: Path, at_most_bytes: int, progress: Progress) -> 
 
 
 def require_room(path: Path, needed_bytes: int) -> None:
-    """Refuses what does not fit on the disk.
+    """Checks that the disk has room for a file.
 
     Raises:
       ValueError: the disk has less room.

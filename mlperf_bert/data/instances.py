@@ -88,7 +88,7 @@ class Instances(NamedTuple):
     mask_positions: np.ndarray
     """[M] int16: position in the sequence."""
     mask_tokens: np.ndarray
-    """[M] int32: what stands there in place of the token."""
+    """[M] int32: what replaces the token there."""
     order: np.ndarray
     """[I] int64: of writing."""
 

@@ -1,4 +1,4 @@
-"""Punkt's tables: what the sentence splitter knows of a language; found, fetched, read, written."""
+"""Punkt's tables: what the sentence splitter has learnt of a language."""
 
 import dataclasses
 import hashlib
@@ -90,7 +90,7 @@ def fetch_punkt(nltk_data: Path) -> bool:
 
 
 def warn_if_not_published(folder: Path) -> None:
-    """Says so when the tables are not the published ones: the result is not the official data."""
+    """Prints a note when tables are not the published ones: the result is not the official data."""
     other = [
         name
         for name, expected in PUBLISHED_SHA256.items()

@@ -1,8 +1,8 @@
 """The fourth clean-up stage: articles for evaluation are taken out of the training text.
 
-Load-bearing quirks, kept: each file has a random generator of its own, seeded with
-seed + 13 * its index over the sorted files, so the split depends on the exact set of files; the
-empty "article" behind the last blank line counts, and can be picked.
+Quirks of the reference, kept because the data depend on them: each file has its own random
+generator, seeded with seed + 13 * its index over the sorted files, so the split depends on the
+exact set of files; the empty "article" after the last blank line counts, and can be picked.
 """
 
 import hashlib

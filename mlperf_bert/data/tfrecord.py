@@ -106,7 +106,7 @@ class BadRecord(ValueError):
 
 
 class Frame(NamedTuple):
-    """A record as it stands in a file, with its length and checksums, which are right."""
+    """A record of a file with its length and checksums, which have been verified."""
 
     path: str | os.PathLike
     index: int
@@ -136,7 +136,7 @@ def _opened(path: str | os.PathLike, *, buffering: int = -1) -> BinaryIO:
 def _places(file: BinaryIO, path: str | os.PathLike) -> Iterator[tuple[int, int, int]]:
     """Yields (index, begin, end) of the records of an open file, in bytes, headers included.
 
-    A length is believed only if its checksum is right and the file is long enough.
+    A length is used only if its checksum is right and the file is long enough.
     """
     size_bytes = os.fstat(file.fileno()).st_size
     index = offset = 0
@@ -155,7 +155,7 @@ def _places(file: BinaryIO, path: str | os.PathLike) -> Iterator[tuple[int, int,
 
 
 def read_frames(path: str | os.PathLike) -> Iterator[Frame]:
-    """Yields the records of a TFRecord file as they stand there, verifying all checksums.
+    """Yields the records of a TFRecord file, verifying all checksums.
 
     Raises:
       BadRecord: a truncated or corrupt record.
