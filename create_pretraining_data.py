@@ -41,7 +41,7 @@ in_range("short_seq_prob", at_least=0, at_most=1)
 flags.DEFINE_string("output_dir", None, "Folder for one TFRecord per input file, and a manifest.")
 flags.DEFINE_integer("nworker", 0, "Parts of --output_dir made at once; 0: one per core.")
 flags.DEFINE_float("memory_budget_gib", 0, "Lowers --nworker to fit; 0: no limit.")
-flags.DEFINE_integer("examples_per_part", 0, "With --output_dir: the first so many; 0: all.")
+flags.DEFINE_integer("examples_per_part", 0, "Only the first so many of each part; 0: all.")
 flags.DEFINE_string(
     "beam_options", None, "Make --output_dir with Apache Beam: its options, as '--runner=...'."
 )
@@ -84,16 +84,12 @@ def _make_file() -> None:
     if FLAGS.examples_per_part:
         raise ValueError("--examples_per_part needs --output_dir, whose manifest records it")
     started = time.monotonic()
+    outputs = [Path(name.strip()) for name in FLAGS.output_file.split(",")]
+    config = _config()
     found = write_examples(
-        input_file=FLAGS.input_file,
-        output_file=FLAGS.output_file,
-        vocab_file=FLAGS.vocab_file,
-        do_lower_case=FLAGS.do_lower_case,
-        preserve_unused_tokens=FLAGS.preserve_unused_tokens,
-        config=_config().instances,
+        expand_input(FLAGS.input_file), outputs, config.tokenizer(), config.instances
     )
     seconds = time.monotonic() - started
-    outputs = [Path(name.strip()) for name in FLAGS.output_file.split(",")]
     num_bytes = sum(path.stat().st_size for path in outputs)
     print(f"{found.examples:,} examples, {num_bytes:,} bytes in {FLAGS.output_file}")
     print(f"made in {seconds:.1f} s, {num_bytes / seconds / 1e6:,.0f} MB/s written")

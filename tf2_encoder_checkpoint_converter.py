@@ -1,4 +1,4 @@
-"""Converts a TF1 checkpoint to TF2, or a TF2 checkpoint to TF1, as its content tells."""
+"""Converts a TF1 checkpoint to TF2, or a TF2 checkpoint to TF1."""
 
 import os
 

@@ -28,7 +28,7 @@ def main() -> None:
     args = parser.parse_args()
     try:
         files = stages.input_files(args.data)
-        punkt = find_or_fetch_punkt(args.punkt, os.environ.get("NLTK_DATA"))
+        punkt = find_or_fetch_punkt(args.punkt)
         warn_if_not_published(punkt)
         jobs = [
             (documents.write_sentences, name, name + args.output_suffix, punkt)

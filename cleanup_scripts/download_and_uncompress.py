@@ -5,12 +5,11 @@
 The published place is the drive folder that the benchmark's dataset.md links; it asks for a
 browser. Serve what you took from there (or a mirror) under one base URL: bert_config.json,
 vocab.txt, tf1_ckpt/, tf2_ckpt/, the dump's .bz2, results_text.tar.gz. Files that lie in --out_dir
-already are only checked, so without --base_url the command tells what is missing or wrong. Text is
+already are only checked, so without --base_url the command lists what is missing or wrong. Text is
 unpacked into OUT_DIR/results, and unpacked.json there records each file with its size and MD5.
 """
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -68,7 +67,7 @@ def _bring(what: list[str], base_url: str | None, folder: Path) -> list[str]:
 
 def _punkt() -> list[str]:
     try:
-        folder = punkt.find_or_fetch_punkt(None, os.environ.get("NLTK_DATA"))
+        folder = punkt.find_or_fetch_punkt()
         punkt.warn_if_not_published(folder)
         print(f"{folder}: nltk's punkt_tab")
     except ValueError as error:

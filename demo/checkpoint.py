@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mlperf_bert.checkpoints.initial import weights_by_tf1_name, write_name_based
+from mlperf_bert.checkpoints.initial import weights_by_tf1_name
+from mlperf_bert.checkpoints.saving import write_name_based
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import tensorflow as tf
 from tensorflow_text.tools.wordpiece_vocab.bert_vocab_from_dataset import bert_vocab_from_dataset
 
+from mlperf_bert.reading import matching_files
 from mlperf_bert.writing import write_whole
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -39,7 +40,7 @@ def main() -> None:
     parser.add_argument("--output_file", type=Path, required=True)
     parser.add_argument("--vocab_size", type=int, default=2000, help="about so many tokens")
     given = parser.parse_args()
-    tokens = learn_vocabulary(sorted(tf.io.gfile.glob(given.input_file)), given.vocab_size)
+    tokens = learn_vocabulary(matching_files(given.input_file), given.vocab_size)
     write_whole(given.output_file, "".join(f"{token}\n" for token in tokens))
     print(f"{len(tokens)} tokens in {given.output_file}")
 

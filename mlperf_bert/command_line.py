@@ -1,4 +1,4 @@
-"""What the root scripts share: the ranges of their flags, and one line for every mistake."""
+"""What the root scripts share: ranges of flags, and errors as one line each."""
 
 import re
 import signal
@@ -11,7 +11,7 @@ from absl import app, flags
 from mlperf_bert.problems import Problems, as_lines
 
 MAX_SEED = 2**32 - 1
-"""TensorFlow's and Python's generators here take 32 bits; a larger seed would be cut silently."""
+"""The random generators take 32 bits; a larger seed would be truncated silently."""
 _SEVERAL = re.compile(r"\n(?=flag --)")  # how absl separates them
 _LARGEST = {int: 2**63 - 1, float: 3.4028234e38}  # of int64 and float32
 
@@ -23,10 +23,9 @@ def in_range(
     at_most: float | None = None,
     below: float | None = None,
 ) -> None:
-    """Refuses other values of numeric flags, NaN and the infinities among them; None passes.
+    """Refuses other values of numeric flags, also NaN and infinities; None passes.
 
-    Absl asks all validators and reports every flag that is out of its range; its own bounds let NaN
-    pass and stop at the first.
+    A validator, not absl's own bounds: these accept NaN, and report only the first bad flag.
     """
     bounds = {"at least": at_least, "above": above, "at most": at_most, "below": below}
     given = [f"{words} {bound}" for words, bound in bounds.items() if bound is not None]
@@ -50,7 +49,7 @@ def in_range(
 
 
 def not_empty(*names: str) -> None:
-    """Refuses an empty string, as an unset variable of a shell leaves it; None passes."""
+    """Refuses an empty string, such as an unset shell variable gives; None passes."""
     for name in names:
         flags.register_validator(name, lambda value: value != "", "is empty: give a value")
 
@@ -75,7 +74,7 @@ def run(main: Callable[[], None], argv: Sequence[str] | None = None) -> None:
 
 
 def parse(script: str, argv: Sequence[str]) -> list[str]:
-    """Parses the flags; all problems end the process with exit code 1, a line each."""
+    """Parses the flags; if any is bad, ends the process with exit code 1 and a line for each."""
     try:
         return flags.FLAGS(argv)
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""JSON that somebody else wrote: parsed, or refused with a ValueError, whatever it holds."""
+"""JSON from outside: parsed, or refused with a ValueError, whatever the file holds."""
 
 import json
 import os
@@ -10,11 +10,11 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
 
 def parse(text: str | bytes) -> object:
-    """The value that a JSON text stands for.
+    """The value of a JSON text.
 
     Raises:
-      ValueError: it is no JSON, or nested too deeply, or has a key twice, or a string that is no
-        Unicode text.
+      ValueError: it is not JSON, or nested too deeply, has a key twice, or a string with half a
+        surrogate pair.
     """
     try:
         text = text.decode() if isinstance(text, bytes) else text
@@ -31,7 +31,7 @@ def parse(text: str | bytes) -> object:
 
 
 def parse_object(text: str | bytes) -> dict:
-    """The dictionary that a JSON object stands for.
+    """The value of a JSON text that must be an object.
 
     Raises:
       ValueError: as `parse`, or the text is another JSON value.
@@ -43,11 +43,11 @@ def parse_object(text: str | bytes) -> dict:
 
 
 def read_object(path: str | os.PathLike) -> dict:
-    """The dictionary that a file holds.
+    """The JSON object of a file.
 
     Raises:
-      ValueError: it is no file, or holds no JSON object; the message names it.
-      OSError: there is no such file, or it cannot be read.
+      ValueError: not a regular file, or not a JSON object; the message names the file.
+      OSError: no such file, or it cannot be read.
     """
     text = require_regular_file(path).read_bytes()
     try:

@@ -7,29 +7,28 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-# A network file system may know no locks: then nobody has one.
+# A network file system may have no locks.
 _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class DirectoryLock:
-    """A directory held by this process, made if it is absent; ends with the process at the latest.
+    """A lock on a directory, which is made if it is absent; it ends with the process at the latest.
 
-    The lock is on a file in it (flock), removed at the release, so that a directory into which
-    nothing was written is removed again with the folders made for it.
+    The lock is a file in the directory (flock), removed at the release, so that a directory into
+    which nothing was written is removed again, with the folders made for it. Forked processes do
+    not share it: a worker that outlives this process needs a lock of its own on what it writes.
     """
 
     def __init__(self, directory: Path, *, file_name: str = ".lock"):
-        """Names the directory; touches nothing."""
+        """Only names the directory."""
         self._directory = directory
         self._path = directory / file_name
-        # Not of one thread: the one that watches the other processes may have to let go.
-        self._lock = FileLock(
-            self._path, blocking=False, fallback_to_soft=False, thread_local=False
-        )
+        # Not bound to a thread: the thread that watches the other processes may have to release it.
+        self._lock = FileLock(self._path, timeout=0, fallback_to_soft=False, thread_local=False)
         self._made: list[Path] = []
 
-    def acquire(self) -> bool:
-        """Takes the lock; False if another process has it.
+    def acquire(self, *, patience_seconds: float = 0) -> bool:
+        """Takes the lock; False if another process has it and keeps it for so long.
 
         Raises:
           OSError: the directory cannot be made or written to.
@@ -38,7 +37,7 @@ class DirectoryLock:
         missing = [folder for folder in parents if not folder.exists()]
         self._directory.mkdir(parents=True, exist_ok=True)
         try:
-            self._lock.acquire()
+            self._lock.acquire(timeout=patience_seconds)
         except Timeout:
             return False
         except OSError as error:
@@ -53,23 +52,23 @@ class DirectoryLock:
         return True
 
     def is_held_elsewhere(self) -> bool:
-        """Whether another process has it; touches nothing."""
+        """Whether another process has it; changes nothing."""
         if not self._path.exists():
             return False
         try:
             self._lock.acquire()
         except Timeout:
             return True
-        except OSError:  # no right to write here, or no locks: nobody can say
+        except OSError:  # no permission to write here, or no locks: unknown
             return False
         self._lock.release()
         return False
 
     def release(self) -> None:
-        """Lets go, and removes the folders that were made and are empty. Once is enough."""
+        """Releases the lock, if held, and removes the folders that were made and are empty."""
         if not self._lock.is_locked:
             return
-        # While it is held: whoever opened the file before finds it unlinked, and tries again.
+        # Unlinked while held: a process that has opened it already notices, and tries again.
         self._path.unlink(missing_ok=True)
         self._lock.release()
         for folder in self._made:

@@ -1,4 +1,4 @@
-"""Mistakes that a user can put right, a printable line for each."""
+"""A user's mistakes, each as one printable line."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ class Problems(ValueError):
 
 
 def printable(text: str, *, at_most: int | None = None) -> str:
-    r"""Escapes what would move the cursor or end the line: names may hold it. "a\nb" -> "a\\nb".
+    r"""Escapes control characters, which names may hold: "a\nb" -> "a\\nb".
 
     Args:
       text: a message.

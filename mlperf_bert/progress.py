@@ -1,4 +1,4 @@
-"""How long work tells where it is: a bar on a terminal, a plain line now and then elsewhere."""
+"""Progress of long work: a bar on a terminal, elsewhere a line every ten seconds."""
 
 import sys
 import time
@@ -9,7 +9,7 @@ SECONDS_BETWEEN_LINES = 10
 
 
 class Progress:
-    """Counts what is done; standard error gets rate and time left.
+    """Counts what is done; shows rate and time left on standard error.
 
     Attributes:
       done: units so far, `initial` included.
@@ -18,7 +18,7 @@ class Progress:
     def __init__(
         self, *, total: int, unit: str, description: str, initial: int = 0, silent: bool = False
     ):
-        """Starts at `initial` of `total`; the unit "B" is shown in kB, MB and so on."""
+        """Starts at `initial` of `total`; the unit "B" (bytes) is shown as kB, MB and so on."""
         self._silent = silent
         self._scaled = unit == "B"
         self._bar = None
@@ -37,7 +37,7 @@ class Progress:
         self._next_line = self._began + SECONDS_BETWEEN_LINES
 
     def advance(self, amount: int, note: str = "") -> None:
-        """Moves on by `amount` units; `note` stands at the end."""
+        """Adds `amount` units; `note` is shown at the end of the line."""
         self.done += amount
         if self._bar is not None:
             self._bar.set_postfix_str(note, refresh=False)
@@ -47,7 +47,7 @@ class Progress:
             self.line(self._state() + (f", {note}" if note else ""))
 
     def line(self, text: str) -> None:
-        """A line of its own, above the bar."""
+        """Prints a whole line, above the bar."""
         if self._bar is not None:
             self._bar.write(text, file=sys.stderr)
         elif not self._silent:

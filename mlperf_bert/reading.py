@@ -1,5 +1,6 @@
-"""Input files are regular ones: a FIFO or a device might be waited for without end."""
+"""Input files: globs, and the check that a file is regular (a FIFO could block for ever)."""
 
+import glob
 import os
 import stat
 from pathlib import Path
@@ -13,18 +14,24 @@ _KINDS = {
 }
 
 
-def require_regular_file(path: str | os.PathLike) -> Path:
+def matching_files(pattern: str) -> list[str]:
+    """The sorted names that match a glob on local disks; "~" is the home directory."""
+    return sorted(glob.glob(os.path.expanduser(pattern)))  # noqa: PTH111, PTH207 - keeps the names
+
+
+def require_regular_file(path: str | os.PathLike, *, message: str | None = None) -> Path:
     """Returns the path of an input file, which may be a link to one.
 
     Raises:
-      OSError: there is none, or it cannot be looked at.
-      ValueError: it is something else than a file.
+      OSError: no such file, or no permission.
+      ValueError: not a regular file; the text is `message`, if given.
     """
     path = Path(path)
     kind = stat.S_IFMT(path.stat().st_mode)
     if kind != stat.S_IFREG:
         raise ValueError(
-            f"{path}: {_KINDS.get(kind, 'no file')}; give a regular file (write what it would "
+            message
+            or f"{path}: {_KINDS.get(kind, 'no file')}; give a regular file (write what it would "
             "deliver into one)"
         )
     return path

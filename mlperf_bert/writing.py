@@ -1,14 +1,15 @@
-"""Files appear whole or not at all."""
+"""Files and directories appear whole or not at all, on local disks."""
 
 import contextlib
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 
 def replaceable(path: str | os.PathLike) -> Path:
-    """Returns the file that a path stands for, links followed: absent, or a regular file.
+    """Returns the file to write for a path, links followed: absent, or a regular file.
 
     Raises:
       ValueError: it is a folder, a device, a pipe or a socket, which a file must not replace.
@@ -21,9 +22,14 @@ def replaceable(path: str | os.PathLike) -> Path:
     return found
 
 
+def partial(path: Path) -> Path:
+    """The hidden name, next to `path`, of what is not complete yet."""
+    return path.with_name(f".{path.name}.partial")
+
+
 @contextlib.contextmanager
 def written_beside(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """Opens a hidden file beside `path`, which takes its place once all is written.
+    """Opens a hidden file next to `path`, which replaces `path` once all is written.
 
     When anything fails, the hidden file is removed and `path` stays as it was. What a killed
     process leaves is overwritten by the next one.
@@ -32,7 +38,7 @@ def written_beside(path: str | os.PathLike) -> Iterator[BinaryIO]:
       ValueError: `path` exists and is no regular file.
     """
     path = replaceable(path)
-    beside = replaceable(path.with_name(f".{path.name}.partial"))
+    beside = replaceable(partial(path))
     try:
         with beside.open("wb") as file:
             yield file
@@ -44,7 +50,23 @@ def written_beside(path: str | os.PathLike) -> Iterator[BinaryIO]:
         raise
 
 
+@contextlib.contextmanager
+def directory_written_beside(path: Path) -> Iterator[Path]:
+    """Yields a hidden directory next to `path`, which becomes `path` once all is written.
+
+    When anything fails, the hidden directory is removed, and so is what a killed process left.
+    """
+    beside = partial(path)
+    shutil.rmtree(beside, ignore_errors=True)
+    try:
+        beside.mkdir(parents=True)
+        yield beside
+        beside.rename(path)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
 def write_whole(path: str | os.PathLike, text: str) -> None:
-    """Writes a text in place of what `path` held, by `written_beside`."""
+    """Replaces the content of `path` by a text, with `written_beside`."""
     with written_beside(path) as file:
         file.write(text.encode())

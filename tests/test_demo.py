@@ -23,7 +23,8 @@ from demo.__main__ import (
     training_steps,
     verdict_steps,
 )
-from mlperf_bert.checkpoints.initial import load_initial_weights, write_name_based
+from mlperf_bert.checkpoints.initial import load_initial_weights
+from mlperf_bert.checkpoints.saving import write_name_based
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 from mlperf_bert.submission.compliance import check_log
 from tests.checkpoints.stored_weights import read_weights

@@ -3,7 +3,7 @@
 import tensorflow as tf
 from official.nlp.modeling.models import BertPretrainerV2
 
-from mlperf_bert.checkpoints import initial, writing
+from mlperf_bert.checkpoints import initial, saving
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
@@ -16,7 +16,7 @@ def convert(
 ) -> str:
     """Writes a TF1 checkpoint as TF2, or a TF2 checkpoint as TF1; only the weights.
 
-    The direction is told by the content of `prefix`. The way there and back changes no bit.
+    The layout of `prefix` decides the direction. There and back, no bit changes.
 
     Args:
       prefix: initial checkpoint, or output of a run: slots, accumulators and step are left out.
@@ -28,16 +28,16 @@ def convert(
     Raises:
       ValueError: no such checkpoint, damaged, of another architecture, or the result exists.
     """
-    writing.require_absent(converted_prefix)
+    saving.require_absent(converted_prefix)
     stored = StoredCheckpoint(prefix)
     model = build_pretrainer(config, seed=0)
     num_layers = config.num_hidden_layers
     variables = trained_variables(model)
     loaded = initial.load_weights(variables, stored, num_hidden_layers=num_layers)
-    with writing.written_whole(converted_prefix) as beside:
+    with saving.written_whole(converted_prefix) as beside:
         if stored.is_object_based:
             tensors = initial.weights_by_tf1_name(variables, num_hidden_layers=num_layers)
-            writing.write_name_based(beside, tensors)
+            saving.write_name_based(beside, tensors)
             direction = "from TF2 to TF1"
         else:
             _fill_pooler_of_encoder(model)

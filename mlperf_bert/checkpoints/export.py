@@ -1,27 +1,25 @@
 """Export to Hugging Face's BertForPreTraining: where fine-tuning on GLUE and SQuAD begins.
 
-The files are written here, without torch or transformers: model.safetensors is a length, a JSON
-header and the raw arrays (https://huggingface.co/docs/safetensors).
+The files are written here, without torch or transformers.
 """
 
-import contextlib
 import dataclasses
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import safetensors.numpy
 
 from mlperf_bert.checkpoints import initial, names
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
+from mlperf_bert.writing import directory_written_beside
 
 # Their "gelu" is the exact one; ours, as the reference's, is the tanh approximation.
 _ACTIVATIONS = {"gelu": "gelu_new"}
 _LAYER_NORM_EPSILON = 1e-12  # of the reference and of tf-models
-_LENGTH_BYTES = 8
 
 
 def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str) -> int:
@@ -50,7 +48,7 @@ def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str)
     )
     tokenizer = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
     tokenizer["model_max_length"] = config.max_position_embeddings
-    with _directory_beside(Path(output_dir)) as folder:
+    with directory_written_beside(Path(output_dir)) as folder:
         _write_json(folder / "config.json", hugging_face_config(config))
         _write_json(folder / "tokenizer_config.json", tokenizer)
         shutil.copyfile(vocab_file, folder / "vocab.txt")
@@ -82,18 +80,10 @@ def hugging_face_tensors(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray
 
 
 def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
-    """Writes float32 arrays: header length (u64), JSON header padded to 8 bytes, arrays."""
-    header, offset = {"__metadata__": {"format": "pt"}}, 0
-    for name, value in sorted(tensors.items()):
-        end = offset + value.nbytes
-        header[name] = {"dtype": "F32", "shape": value.shape, "data_offsets": [offset, end]}
-        offset = end
-    encoded = json.dumps(header, separators=(",", ":")).encode()
-    encoded += b" " * (-len(encoded) % _LENGTH_BYTES)
-    with path.open("wb") as file:
-        file.write(len(encoded).to_bytes(_LENGTH_BYTES, "little") + encoded)
-        for _, value in sorted(tensors.items()):
-            file.write(np.ascontiguousarray(value, dtype="<f4").tobytes())
+    """Writes float32 arrays in the order of their names, marked as PyTorch's."""
+    # Not save_file: its file is readable by the owner only, whatever the umask says.
+    contiguous = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+    path.write_bytes(safetensors.numpy.save(contiguous, metadata={"format": "pt"}))
 
 
 def _require_vocabulary(path: str, vocab_size: int) -> None:
@@ -112,16 +102,3 @@ def _require_vocabulary(path: str, vocab_size: int) -> None:
 
 def _write_json(path: Path, values: dict) -> None:
     path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-@contextlib.contextmanager
-def _directory_beside(path: Path) -> Iterator[Path]:
-    """Yields a hidden directory beside, which becomes `path` once all is written."""
-    beside = path.with_name(f".{path.name}.partial")
-    shutil.rmtree(beside, ignore_errors=True)  # what a killed process left
-    try:
-        beside.mkdir(parents=True)
-        yield beside
-        beside.rename(path)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from mlperf_bert.checkpoints import writing
+from mlperf_bert.checkpoints import saving
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 
 ACCUMULATOR = "GradientAccumulator"
@@ -11,15 +11,15 @@ ACCUMULATOR = "GradientAccumulator"
 def add_accumulators(old: str, new: str) -> int:
     """Copies a TF1 checkpoint and adds zeros, NAME/GradientAccumulator, for every tensor NAME.
 
-    Every tensor: slots and step too, as the reference does. Our own training needs no accumulators
-    in its initial checkpoint, and passes over them. Holds twice the checkpoint in memory.
+    Every tensor: slots and step too, as the reference does. Our own training ignores accumulators
+    in its initial checkpoint. Holds twice the checkpoint in memory.
 
     Returns: how many accumulators were added.
 
     Raises:
       ValueError: no such checkpoint, damaged, not TF1, with accumulators, or `new` exists.
     """
-    writing.require_absent(new)
+    saving.require_absent(new)
     stored = StoredCheckpoint(old)
     if stored.is_object_based:
         raise ValueError(
@@ -30,6 +30,6 @@ def add_accumulators(old: str, new: str) -> int:
         raise ValueError(f"{old} already has accumulators, such as {present[0]}; use it as it is")
     tensors = {name: tf.constant(stored.tensor(name)) for name in stored.shapes}
     zeros = {f"{name}/{ACCUMULATOR}": tf.zeros_like(tensor) for name, tensor in tensors.items()}
-    with writing.written_whole(new) as beside:
-        writing.write_name_based(beside, tensors | zeros)
+    with saving.written_whole(new) as beside:
+        saving.write_name_based(beside, tensors | zeros)
     return len(zeros)

@@ -1,18 +1,10 @@
-"""Initial weights: from a checkpoint of either layout into a model, all or none."""
+"""Initial weights, from a checkpoint of either layout into a model: all of them or none."""
 
 import numpy as np
 import tensorflow as tf
 
 from mlperf_bert.checkpoints import names
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
-from mlperf_bert.checkpoints.writing import write_name_based
-
-__all__ = [
-    "load_initial_weights",
-    "load_weights",
-    "weights_by_tf1_name",
-    "write_name_based",
-]
 
 
 def load_initial_weights(
@@ -21,7 +13,7 @@ def load_initial_weights(
     """Sets every given variable from an initial checkpoint, TF1 or TF2; says so in one line.
 
     Optimizer slots, accumulators and the step stay as they are: training starts again from these
-    weights. Variables of which the table of names knows nothing are not touched.
+    weights. Variables that are not in the table of names are left alone.
 
     Returns: the TF1 names of the weights.
 

@@ -15,10 +15,10 @@ _LAYER = re.compile(r"/layer_(\d+)/")
 
 
 class StoredCheckpoint:
-    """A checkpoint on disk, of either layout, asked for its weights by the rows of the table.
+    """A checkpoint of either layout, whose weights are found by the table in `names`.
 
-    The layout is told by content: TF2 stores its graph of objects beside the tensors. That graph
-    gives every variable's name too, so that one table serves, whatever the path of attributes.
+    TF2 stores a graph of objects with the tensors: it shows the layout, and holds every variable's
+    name, so that one table serves for both.
     """
 
     def __init__(self, prefix: str):
@@ -57,11 +57,6 @@ class StoredCheckpoint:
         """Layers of the encoder in this checkpoint."""
         numbers = [int(match[1]) for name in self._keys for match in [_LAYER.search(name)] if match]
         return max(numbers, default=-1) + 1
-
-    @property
-    def weight_names(self) -> list[str]:
-        """Names of everything that is no optimizer slot: TF1 names, or our names of variables."""
-        return sorted(self._keys)
 
     def name_of(self, weight: Weight) -> str | None:
         """What the weight is called in this checkpoint; None if it is missing."""

@@ -1,4 +1,4 @@
-"""The whole state of a run, saved and restored, so that a killed run goes on as if nothing was.
+"""The whole state of a run, saved and restored, so that a killed run continues exactly.
 
 State = weights, optimizer slots and update count, gradient accumulators, step, the random
 generators of dropout, and the position in the input (with its shuffle buffer).
@@ -12,7 +12,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 CHECKPOINT_NAME = "model.ckpt"
-# What TensorFlow raises for a data file that is cut: its reader has no type of its own.
+# What TensorFlow raises for a truncated data file.
 _DAMAGE = (tf.errors.OpError, IndexError, RuntimeError)
 
 
@@ -36,7 +36,7 @@ class RunState:
           is_disposable: whether the checkpoint of a step may go; others stay, however many.
         """
         self._checkpoint = tf.train.Checkpoint(**parts)
-        _ = self._checkpoint.save_counter  # made by reading it; `restore` looks for it
+        _ = self._checkpoint.save_counter  # reading it creates it; `restore` expects it
         self._directory = directory
         self._keep = keep_checkpoint_max
         self._is_disposable = is_disposable
@@ -111,9 +111,8 @@ class RunState:
     def _list(self, newest: str, kept: list[str]) -> None:
         """Writes the file `checkpoint`, with names that stay right when the directory moves."""
         listed = [newest, *kept]
-        if self._directory.startswith(
-            "/"
-        ):  # a relative one or gs://... TensorFlow takes off itself
+        # From a relative path or gs://... TensorFlow removes the directory itself.
+        if self._directory.startswith("/"):
             listed = [name.rpartition("/")[2] for name in listed]
         tf.compat.v1.train.update_checkpoint_state(self._directory, listed[0], listed[1:])
 
@@ -137,7 +136,7 @@ def step_of(path: str) -> int:
 
 
 def complete_checkpoints(directory: str) -> dict[int, str]:
-    """As `saved_checkpoints`, without one whose saving was cut short or is under way.
+    """As `saved_checkpoints`, without one whose saving was interrupted or is under way.
 
     The file `checkpoint` lists a checkpoint once all of it is there. Where that file is lost, or
     lists none of those that are there, every checkpoint that can be opened counts.
@@ -199,7 +198,7 @@ def _is_whole(path: str) -> bool:
 
 
 def _remove(path: str) -> None:
-    """Removes a checkpoint, the index first: without it the rest counts for nothing."""
+    """Removes a checkpoint, the index first: without it the rest is ignored."""
     leftovers = [
         f"{path}_temp",
         *tf.io.gfile.glob(f"{path}.data-*"),

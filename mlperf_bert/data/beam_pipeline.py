@@ -1,8 +1,9 @@
 """Whole data sets on a cluster: the work of `dataset`, as an Apache Beam pipeline.
 
 One element is one part: fetched to a worker's disk, made there by the same function as everywhere,
-and put into place through Beam's file systems, so that input and output may be gs://, hdfs:// or
-s3:// as well. Runner, project, workers and so on are Beam's own options. Needs the extra `beam`.
+and put into place. Globs, writing and renaming are those of Beam's file systems, so that input and
+output may be gs://, hdfs:// or s3:// as well. Runner, project, workers and so on are Beam's own
+options. Needs the extra `beam`.
 """
 
 import dataclasses
@@ -10,7 +11,7 @@ import json
 import posixpath
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,9 +20,8 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from mlperf_bert.data import manifest
-from mlperf_bert.data.dataset import DatasetConfig, make_part, open_manifest
+from mlperf_bert.data.dataset import DatasetConfig, by_name, make_part, open_manifest
 from mlperf_bert.data.manifest import Manifest, Part
-from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.reading import require_regular_file
 
 _OUTCOME = ".outcome.json"
@@ -43,12 +43,14 @@ def write_dataset(
         other parts are kept.
     """
     text_sizes = _expand(input_file)
-    inputs = _by_name(text_sizes)
+    inputs = by_name(text_sizes)
     folder = output_dir.rstrip("/")
     if not FileSystems.exists(folder):
         FileSystems.mkdirs(folder)
     sizes = {posixpath.basename(path): size for path, size in _sizes(f"{folder}/*").items()}
-    found = open_manifest(_load(folder, sizes), config, sizes.keys() & inputs.keys(), folder)
+    path = f"{folder}/{manifest.NAME}"
+    before = manifest.parse(_read(path), path) if manifest.NAME in sizes else None
+    found = open_manifest(before, config, sizes.keys() & inputs.keys(), folder)
     missing = {n: p for n, p in inputs.items() if not _is_done(found, sizes, n, text_sizes[p])}
     if missing:
         with beam.Pipeline(options=PipelineOptions(beam_options)) as pipeline:
@@ -60,10 +62,10 @@ def write_dataset(
                 | "gather" >> beam.combiners.ToList()
                 | "outcome" >> beam.Map(_write_json, f"{folder}/{_OUTCOME}")
             )
-        outcome = _read_json(f"{folder}/{_OUTCOME}")
+        outcome = json.loads(_read(f"{folder}/{_OUTCOME}"))
         FileSystems.delete([f"{folder}/{_OUTCOME}"])
         found.parts.update({name: Part(**part) for name, part, _ in outcome if part})
-        _write_json(found.content(), f"{folder}/{manifest.NAME}")
+        _write_json(found.content(), path)
         manifest.raise_failures({n: reason for n, _, reason in outcome if reason}, len(inputs))
     return found, sorted(missing)
 
@@ -79,11 +81,8 @@ class _MakePart(beam.DoFn):
         self._scratch = Path(tempfile.mkdtemp())
         vocab_file = self._scratch / "vocab.txt"
         vocab_file.write_bytes(self._vocabulary)
-        self._tokenizer = Tokenizer(
-            str(vocab_file),
-            do_lower_case=self._config.do_lower_case,
-            preserve_unused_tokens=self._config.preserve_unused_tokens,
-        )
+        here = dataclasses.replace(self._config, vocab_file=str(vocab_file))
+        self._tokenizer = here.tokenizer()
 
     def process(self, element: tuple[str, str]) -> Iterator[tuple[str, dict | None, str | None]]:
         name, path = element
@@ -116,17 +115,6 @@ def _expand(input_file: str) -> dict[str, int]:
     return found
 
 
-def _by_name(paths: Iterable[str]) -> dict[str, str]:
-    """Name -> path of every part."""
-    found = {}
-    for path in sorted(paths):
-        if found.setdefault(posixpath.basename(path), path) != path:
-            raise ValueError(
-                "--input_file: two files have one name; give them different --output_dir"
-            )
-    return found
-
-
 def _sizes(pattern: str) -> dict[str, int]:
     found = FileSystems.match([pattern])[0].metadata_list
     return {entry.path: entry.size_in_bytes for entry in found}
@@ -138,11 +126,6 @@ def _is_done(found: Manifest, sizes: dict[str, int], name: str, text_bytes: int)
     return part is not None and (sizes.get(name), text_bytes) == (part.bytes, part.input_bytes)
 
 
-def _load(folder: str, names: Iterable[str]) -> Manifest | None:
-    path = f"{folder}/{manifest.NAME}"
-    return manifest.parse(_read(path), path) if manifest.NAME in names else None
-
-
 def _open(path: str) -> BinaryIO:
     if "://" not in path:
         require_regular_file(path)
@@ -152,10 +135,6 @@ def _open(path: str) -> BinaryIO:
 def _read(path: str) -> bytes:
     with _open(path) as file:
         return file.read()
-
-
-def _read_json(path: str):
-    return json.loads(_read(path))
 
 
 def _write_json(content, path: str) -> None:

@@ -1,21 +1,21 @@
 """Many parts at once: one TFRecord per text file, in processes, resumable, with a manifest.
 
-Every part has a process of its own: its memory goes back when it is done, and whatever kills it
-names the part. A part is written beside and renamed, then entered in the manifest, so that after
-any interruption a rerun makes exactly what is missing.
+Every part is made by a new process: its memory is freed when it ends, and when it is killed, the
+part is known. A part is written whole, then entered in the manifest, so that after any interruption
+a rerun makes exactly what is missing.
 """
 
+import contextlib
 import dataclasses
 import errno
-import fcntl
 import hashlib
 import multiprocessing
 import os
 import platform
+import posixpath
 import sys
 import threading
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -23,13 +23,13 @@ import numba
 import numpy as np
 
 from mlperf_bert.data import example_codec, manifest
-from mlperf_bert.data.examples import expand_input
+from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.data.instances import InstanceConfig, batches, make_instances
 from mlperf_bert.data.manifest import Manifest, Part, digest
-from mlperf_bert.data.tokenization import Tokenizer, read_documents
+from mlperf_bert.data.tokenization import Tokenizer
+from mlperf_bert.locking import DirectoryLock
 from mlperf_bert.progress import Progress
 from mlperf_bert.reading import require_regular_file
-from mlperf_bert.writing import written_beside
 
 # Measured: 0.43 GB for a part of 26 MB with dupe_factor 10.
 _WORKER_BASE_BYTES = 250 << 20
@@ -49,12 +49,16 @@ class DatasetConfig:
     """Only the first so many examples of each part: a uniform sample of it; 0 for all."""
     instances: InstanceConfig
 
-    def __post_init__(self):
-        if self.examples_per_part < 0:
-            raise ValueError(f"examples_per_part={self.examples_per_part}: must be 0 (all) or more")
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that these settings describe."""
+        return Tokenizer(
+            self.vocab_file,
+            do_lower_case=self.do_lower_case,
+            preserve_unused_tokens=self.preserve_unused_tokens,
+        )
 
     def parameters(self) -> dict[str, object]:
-        """All that decides the bytes, as the manifest states it."""
+        """Everything that determines the bytes, as the manifest records it."""
         own = dataclasses.asdict(self)
         vocabulary = require_regular_file(own.pop("vocab_file")).read_bytes()
         return own.pop("instances") | own | {"vocab_md5": hashlib.md5(vocabulary).hexdigest()}
@@ -96,14 +100,8 @@ def write_dataset(
       ValueError: bad input, data made with other parameters, or parts that failed, by name; the
         other parts are kept.
     """
-    inputs = {Path(path).name: path for path in expand_input(input_file)}
-    if len(inputs) < len(expand_input(input_file)):
-        raise ValueError("--input_file: two files have one name; give them different --output_dir")
-    tokenizer = Tokenizer(
-        config.vocab_file,
-        do_lower_case=config.do_lower_case,
-        preserve_unused_tokens=config.preserve_unused_tokens,
-    )
+    inputs = by_name(expand_input(input_file))
+    tokenizer = config.tokenizer()
     workers = num_workers(
         list(inputs.values()),
         dupe_factor=config.instances.dupe_factor,
@@ -111,9 +109,7 @@ def write_dataset(
         memory_budget_bytes=memory_budget_bytes,
     )
     folder = Path(output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        _acquire(lock, folder)
+    with _held(DirectoryLock(folder), folder):
         there = [name for name in inputs if (folder / name).exists()]
         before = manifest.load(folder)
         found = open_manifest(before, config, there, folder)
@@ -124,27 +120,39 @@ def write_dataset(
             print("compiling (takes long the first time only)", file=sys.stderr, flush=True)
             _warm_up(tokenizer, config.instances)
         failures = {}
-        for name, result in _make_parts(missing, folder, tokenizer, config, workers):
-            if isinstance(result, Part):
-                found.parts[name] = result
-                found.save(folder)
-            else:
-                failures[name] = result
+        parts = _make_parts(missing, folder, tokenizer, config, workers)
+        with contextlib.closing(parts):
+            for name, result in parts:
+                if isinstance(result, Part):
+                    found.parts[name] = result
+                    found.save(folder)
+                else:
+                    failures[name] = result
     manifest.raise_failures(failures, len(inputs))
     return found, sorted(missing)
 
 
-def _acquire(lock, folder: Path) -> None:
-    """Takes the folder's lock. Workers inherit it, so it outlives a killed parent as they do."""
-    deadline = time.monotonic() + _LOCK_PATIENCE_SECONDS
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError as error:
-            if time.monotonic() > deadline:
-                raise ValueError(f"{folder}: another run writes here; wait for it") from error
-            time.sleep(0.05)
+@contextlib.contextmanager
+def _held(lock: DirectoryLock, folder: Path) -> Iterator[None]:
+    """Holds a lock, which the workers of a run that was killed may keep for a moment."""
+    if not lock.acquire(patience_seconds=_LOCK_PATIENCE_SECONDS):
+        raise ValueError(f"{folder}: another run writes here; wait for it")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def by_name(paths: Collection[str]) -> dict[str, str]:
+    """Name -> path of every part.
+
+    Raises:
+      ValueError: two have the same name.
+    """
+    found = {posixpath.basename(path): path for path in paths}
+    if len(found) < len(paths):
+        raise ValueError("--input_file: two files have one name; give them different --output_dir")
+    return found
 
 
 def open_manifest(
@@ -180,7 +188,7 @@ def open_manifest(
 
 
 def _is_done(folder: Path, found: Manifest, name: str, input_path: str) -> bool:
-    """Whether a part stands as its line says.
+    """Whether a part is what the manifest says.
 
     Sizes are always compared; the content only of files changed since the manifest was written, so
     that a rerun over hundreds of GB is quick. `verify` reads everything.
@@ -201,7 +209,7 @@ def _is_done(folder: Path, found: Manifest, name: str, input_path: str) -> bool:
 
 
 def _warm_up(tokenizer: Tokenizer, config: InstanceConfig) -> None:
-    """Compiles before the processes are forked, so that each need not."""
+    """Compiles once, before the processes are forked."""
     documents = [[np.zeros(9, np.int32)] * 3] * 2
     instances = make_instances(
         documents, tokenizer.vocabulary, dataclasses.replace(config, dupe_factor=1)
@@ -218,7 +226,11 @@ def _make_parts(
     waiting = sorted(inputs, reverse=True)
     running = {}
     total_bytes = sum(Path(path).stat().st_size for path in inputs.values())
-    with Progress(total=total_bytes, unit="B", description="text") as progress:
+    with (
+        Progress(total=total_bytes, unit="B", description="text") as progress,
+        contextlib.ExitStack() as stopped,
+    ):
+        stopped.callback(_stop, running)
         while waiting or running:
             while waiting and len(running) < workers:
                 name = waiting.pop()
@@ -229,14 +241,22 @@ def _make_parts(
                 sender.close()
                 running[receiver] = name, process
             for receiver in wait(list(running)):
-                name, process = running.pop(receiver)
+                name, process = running[receiver]
                 result = _receive(receiver, process)
+                del running[receiver]
                 progress.advance(Path(inputs[name]).stat().st_size)
                 state = "done" if isinstance(result, Part) else "failed"
                 progress.line(f"{name}: {state}, {len(waiting) + len(running)} to go")
                 if isinstance(result, str) and os.strerror(errno.ENOSPC) in result:
                     waiting.clear()
                 yield name, result
+
+
+def _stop(running: dict) -> None:
+    """Ends the workers, which must not write once the folder is unlocked."""
+    for _, process in running.values():
+        process.terminate()
+        process.join()
 
 
 def _receive(receiver, process) -> Part | str:
@@ -262,7 +282,7 @@ def _work(sender, input_path: str, output: Path, tokenizer: Tokenizer, config: D
 
 
 def _die_with_parent() -> None:
-    """A parent killed by SIGKILL cannot stop its workers: they watch it."""
+    """A parent that is killed cannot stop its workers: each watches it and ends itself."""
     wait([multiprocessing.parent_process().sentinel])
     os._exit(1)
 
@@ -274,23 +294,20 @@ def make_part(input_path: str, output: Path, tokenizer: Tokenizer, config: Datas
       ValueError: bad input.
       OSError: it cannot be written, as on a full disk; nothing is left of it then.
     """
-    documents = read_documents([input_path], tokenizer)
-    instances = make_instances(documents, tokenizer.vocabulary, config.instances)
-    del documents
-    if config.examples_per_part:
-        # All random calls are made; only the writing stops early.
-        order = instances.order[: config.examples_per_part]
-        instances = dataclasses.replace(instances, order=order)
-    sha256, num_bytes = hashlib.sha256(), 0
-    with written_beside(output) as file:
-        for batch in batches(instances, tokenizer.vocabulary, config.instances):
-            encoded = example_codec.encode_records(batch)
-            sha256.update(encoded)
-            num_bytes += file.write(encoded)
+    # The run's own lock ends with a killed run, though its workers may write a moment longer.
+    with _held(DirectoryLock(output.parent, file_name=f".{output.name}.lock"), output):
+        statistics = write_examples(
+            [input_path],
+            [output],
+            tokenizer,
+            config.instances,
+            at_most=config.examples_per_part,
+            silent=True,
+        )
     return Part(
         input_bytes=Path(input_path).stat().st_size,
         input_md5=digest(Path(input_path), "md5"),
-        bytes=num_bytes,
-        sha256=sha256.hexdigest(),
-        **dataclasses.asdict(instances.statistics(config.instances)),
+        bytes=output.stat().st_size,
+        sha256=digest(output, "sha256"),
+        **dataclasses.asdict(statistics),
     )

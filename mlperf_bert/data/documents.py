@@ -1,6 +1,6 @@
-"""The other public formats of text: a JSON object {"text": ...} a line, plain or compressed.
+"""JSON lines, in which public corpora are published: one object {"text": ...} is one document.
 
-One line is one document. Source: the format of the Pile, in which public corpora are handed on.
+Source: the format of the Pile.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,8 +26,8 @@ def read_texts(path: str) -> Iterator[str]:
     """The text of every document; blank lines of the file are skipped.
 
     Raises:
-      ValueError: no such file, no regular one, damaged compression, or a line, told by number,
-        that is no document.
+      ValueError: no such file, no regular one, damaged compression, or a line that is no document
+        (named by its number).
     """
     number = 0
     try:
@@ -43,7 +43,7 @@ def read_texts(path: str) -> Iterator[str]:
 
 
 def write_sentences(input_path: str, output_path: str, punkt: Path) -> None:
-    """The form of stage .3: a blank line before each document, each sentence on a line of its own.
+    """Writes what stage .3 writes: a blank line before each document, and one sentence a line.
 
     A line end inside a text ends a sentence, as in the extracted Wikipedia. Documents without a
     sentence are left out.

@@ -1,7 +1,11 @@
-"""The published files: fetched with resume and retries, checked against what is published of them.
+"""The published files: fetched with resume and retries, checked against published sizes and MD5s.
 
 Source of sizes and MD5s: the benchmark's dataset.md. The files lie on a drive that asks for a
 browser, so a base URL is the user's: any server or bucket that holds them under these paths.
+
+The retries are written here because urllib3's Retry, in requests too, repeats whole requests; it
+does not go on in the middle of a file, where connections break at these sizes. requests would also
+decompress what a server sends, send passwords of ~/.netrc, and quote a malformed URL.
 """
 
 import dataclasses
@@ -18,6 +22,7 @@ from typing import IO
 from mlperf_bert.problems import printable
 from mlperf_bert.progress import Progress
 from mlperf_bert.reading import require_regular_file
+from mlperf_bert.writing import partial
 
 TIMEOUT_SECONDS = 60
 TRIES_WITHOUT_PROGRESS = 5
@@ -74,7 +79,7 @@ GROUPS: dict[str, tuple[PublishedFile, ...]] = {
     "dump": (PublishedFile(f"{DUMP}.bz2", 17_751_214_669, "00d47075e0f583fb7c0791fac1c57cb3"),),
     "text": (PublishedFile(TEXT_ARCHIVE),),
 }
-"""What can be asked for -> its files."""
+"""Argument of the script -> files."""
 
 UNCOMPRESSED_DUMP = PublishedFile(DUMP, 75_163_254_305, "1021bd606cba24ffc4b93239f5a09c02")
 
@@ -86,9 +91,9 @@ def fetch_group(
     *,
     wait: Callable[[float], None] = time.sleep,
 ) -> list[str]:
-    """Brings every file of a group into `folder`; returns one line for each that is not right.
+    """Fetches or checks every file of a group; returns one line for each that is wrong.
 
-    A file that is there is only checked. Without a base URL nothing is fetched.
+    A file that exists is only checked. Without a base URL nothing is fetched.
     """
     problems = []
     for published in group:
@@ -132,7 +137,9 @@ def fetch(
     *,
     wait: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Fetches a file; what a broken connection left is gone on with, also in a later call.
+    """Fetches a file; after a broken connection, also one of an earlier call, it goes on.
+
+    That is why what came so far is kept, as `written_beside` would not.
 
     Raises:
       ValueError: the server does not have it, gives up, or sends other bytes than the published;
@@ -140,13 +147,13 @@ def fetch(
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.partial")
+        beside = partial(path)
         size_bytes = published.size_bytes or 0
-        require_room(path, size_bytes - _size_of(partial))
+        require_room(path, size_bytes - _size_of(beside))
         with Progress(total=size_bytes, unit="B", description=path.name) as progress:
-            _fetch_with_retries(url, partial, published, progress, wait)
-        _require_published(partial, published)
-        partial.replace(path)
+            _fetch_with_retries(url, beside, published.at_most_bytes, progress, wait)
+        _require_published(beside, published)
+        beside.replace(path)
     except (ValueError, OSError, http.client.InvalidURL) as error:
         reason = getattr(error, "strerror", None) or error
         raise ValueError(
@@ -154,45 +161,43 @@ def fetch(
         ) from error
 
 
-def _size_of(partial: Path) -> int:
-    return require_regular_file(partial).stat().st_size if partial.exists() else 0
+def _size_of(beside: Path) -> int:
+    return require_regular_file(beside).stat().st_size if beside.exists() else 0
 
 
-def _require_published(partial: Path, published: PublishedFile) -> None:
+def _require_published(beside: Path, published: PublishedFile) -> None:
     try:
-        check(partial, published)
+        check(beside, published)
     except ValueError as error:
-        partial.unlink()
-        raise ValueError(
-            f"not the published file ({str(error).split('; ')[0].split(': ', 1)[1]}); "
-            "fetch again, or from another server"
-        ) from error
+        beside.unlink()
+        raise _not_published(str(error).split("; ")[0].split(": ", 1)[1]) from error
+
+
+def _not_published(reason: str) -> ValueError:
+    return ValueError(f"not the published file ({reason}); fetch again, or from another server")
 
 
 def _fetch_with_retries(
-    url: str, partial: Path, published: PublishedFile, progress: Progress, wait
+    url: str, beside: Path, at_most_bytes: int, progress: Progress, wait: Callable[[float], None]
 ) -> None:
     tries_left, pause_seconds = TRIES_WITHOUT_PROGRESS, 1
     while True:
-        before_bytes = _size_of(partial)
+        before_bytes = _size_of(beside)
         try:
-            _receive(url, partial, published.at_most_bytes, progress)
-            return
+            return _receive(url, beside, at_most_bytes, progress)
         except urllib.error.HTTPError as error:
-            if error.code not in _WORTH_A_RETRY:
-                raise ValueError(
-                    f"{error.code} {error.reason}; check the base URL and what lies there"
-                ) from error
             reason = f"{error.code} {error.reason}"
+            if error.code not in _WORTH_A_RETRY:
+                raise ValueError(f"{reason}; check the base URL and what lies there") from error
         except http.client.InvalidURL:
             raise
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError) as error:
             reason = str(getattr(error, "reason", error)) or type(error).__name__
-            if reason is getattr(error, "reason", None):  # a word on the URL, not on the network
+            if reason is getattr(error, "reason", None):  # about the URL, not about the network
                 raise ValueError(f"{reason}; check the base URL") from error
         except TimeoutError:
             reason = f"nothing came for {TIMEOUT_SECONDS} s"
-        if _size_of(partial) > before_bytes:
+        if _size_of(beside) > before_bytes:
             tries_left, pause_seconds = TRIES_WITHOUT_PROGRESS, 1
         tries_left -= 1
         if not tries_left:
@@ -205,43 +210,37 @@ def _fetch_with_retries(
         pause_seconds *= 2
 
 
-def _receive(url: str, partial: Path, at_most_bytes: int, progress: Progress) -> None:
-    """Appends what is missing to `partial`, or begins again where the server cannot resume.
+def _receive(url: str, beside: Path, at_most_bytes: int, progress: Progress) -> None:
+    """Appends what is missing to `beside`, or begins again where the server cannot resume.
 
     Raises:
       ValueError: the server sends more than `at_most_bytes`; nothing is kept then.
     """
-    have_bytes = _size_of(partial)
-    request = urllib.request.Request(url)
-    if have_bytes:
-        request.add_header("Range", f"bytes={have_bytes}-")
+    have_bytes = _size_of(beside)
+    headers = {"Range": f"bytes={have_bytes}-"} if have_bytes else {}
+    request = urllib.request.Request(url, headers=headers)
     try:
         response = urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
     except urllib.error.HTTPError as error:
-        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            if error.headers.get("Content-Range") == f"bytes */{have_bytes}":
-                return  # it was complete
-            partial.unlink(missing_ok=True)
-            raise ConnectionError("the part fetched before does not fit this file") from error
-        raise
+        if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            raise
+        if error.headers.get("Content-Range") == f"bytes */{have_bytes}":
+            return  # it was complete
+        beside.unlink(missing_ok=True)
+        raise ConnectionError("the part fetched before does not fit this file") from error
     with response:
         resumes = response.status == http.HTTPStatus.PARTIAL_CONTENT
-        if resumes:
-            progress.advance(max(0, have_bytes - progress.done))
-        else:
-            progress.advance(-progress.done)
+        if not resumes:
+            have_bytes = 0
+        progress.advance(have_bytes - progress.done)
         expected_bytes = response.headers.get("Content-Length", "")
         received_bytes = 0
-        room_bytes = at_most_bytes - (have_bytes if resumes else 0)
-        with partial.open("ab" if resumes else "wb") as file:
+        with beside.open("ab" if resumes else "wb") as file:
             while chunk := response.read(_CHUNK_BYTES):
                 received_bytes += len(chunk)
-                if received_bytes > room_bytes:
-                    partial.unlink()
-                    raise ValueError(
-                        f"not the published file (more than {at_most_bytes:,} bytes); "
-                        "fetch again, or from another server"
-                    )
+                if have_bytes + received_bytes > at_most_bytes:
+                    beside.unlink()
+                    raise _not_published(f"more than {at_most_bytes:,} bytes")
                 file.write(chunk)
                 progress.advance(len(chunk))
         if expected_bytes.isdecimal() and received_bytes < int(expected_bytes):
@@ -249,7 +248,7 @@ def _receive(url: str, partial: Path, at_most_bytes: int, progress: Progress) ->
 
 
 def require_room(path: Path, needed_bytes: int) -> None:
-    """Refuses what does not fit on the disk.
+    """Checks that the disk has room for a file.
 
     Raises:
       ValueError: the disk has less room.

@@ -30,8 +30,6 @@ def pick(
       ValueError: no examples, a damaged record, one that is no valid example of these lengths, or
         more bytes than the disk has room for.
     """
-    if num_examples_to_pick < 1:
-        raise ValueError(f"--num_examples_to_pick={num_examples_to_pick}: must be 1 or more")
     allowed = validity.ExampleLimits(
         max_seq_length=max_seq_length,
         max_predictions_per_seq=max_predictions_per_seq,

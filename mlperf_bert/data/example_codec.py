@@ -1,6 +1,7 @@
 """The examples on disk: the one feature schema, and its encoding as tf.Example in TFRecords.
 
-S = max_seq_length, P = max_predictions_per_seq. Nothing here needs TensorFlow.
+S = max_seq_length, P = max_predictions_per_seq. Encoding and decoding are written here, not left to
+protobuf: compiled loops are far faster, and need no TensorFlow.
 
 A tf.Example is a protobuf map from feature names to lists. The order of a protobuf map is free:
 here it is that of `FEATURE_DTYPES`, so that equal examples are equal bytes. Files of the reference,
@@ -32,7 +33,7 @@ FEATURE_DTYPES: Mapping[str, np.dtype] = MappingProxyType(
 """Every feature and the type of its values, in the order of writing."""
 
 _LONGEST_VARINT_BYTES = 10
-# Five bytes of a varint hold 35 bits: so much room has every value that is encoded.
+# The buffer has five bytes for each value, and a varint of five bytes holds 35 bits.
 _ENCODABLE_VALUES = 2**35
 
 
@@ -80,7 +81,7 @@ def _put_varint(out, at, value):
 
 @kernel
 def _put_feature_head(out, at, names, name_lengths, feature, payload_bytes, tag):
-    """Writes everything of one map entry up to its packed values."""
+    """Writes one map entry up to its packed values."""
     list_bytes = 1 + _varint_bytes(payload_bytes) + payload_bytes
     feature_bytes = 1 + _varint_bytes(list_bytes) + list_bytes
     name_bytes = name_lengths[feature]
@@ -122,8 +123,8 @@ def _put_weights(out, at, names, name_lengths, feature, weights):
 def _encode_records(tokens, predictions, weights, next_sentence, names, name_lengths, tables, out):
     """Writes whole TFRecords into `out`; returns the number of bytes."""
     at = 0
-    # The two lengths around the map are written last, and moved to their place: both need
-    # at most 5 bytes.
+    # The map's length, a varint of 1 to 5 bytes, stands before it but is known only after it: the
+    # map is written a few bytes further on, and then moved up.
     for example in range(tokens.shape[1]):
         record = at
         body = record + HEADER_BYTES + 8
@@ -159,29 +160,24 @@ class Batch(NamedTuple):
     """[E] int64: next_sentence_labels, 1 where the second segment is a random one."""
 
 
-def encode_records(batch: Batch, scratch: np.ndarray | None = None) -> memoryview:
+def encode_records(batch: Batch) -> memoryview:
     """Encodes examples as consecutive TFRecords, ready to be written to a file.
 
-    `scratch` [at least `scratch_bytes(...)`] uint8 is overwritten and backs the result.
-
     Raises:
-      ValueError: an integer is below 0 or not below 2**35, or `scratch` is too small.
+      ValueError: an integer is below 0 or not below 2**35.
     """
     for integers in (batch.tokens, batch.predictions, batch.next_sentence):
-        # As unsigned numbers, negative ones are great: one look at each value.
-        if integers.view(np.uint64).max(initial=0) >= _ENCODABLE_VALUES:
-            wrong = integers[integers.view(np.uint64) >= _ENCODABLE_VALUES][0]
+        # Read as unsigned, negative numbers are very large: one comparison finds all that is wrong.
+        if (unsigned := integers.view(np.uint64)).max(initial=0) >= _ENCODABLE_VALUES:
+            wrong = integers[unsigned >= _ENCODABLE_VALUES][0]
             raise ValueError(f"cannot encode {wrong}: integers must be in [0, 2**35)")
-    if scratch is None:
-        scratch = np.empty(scratch_bytes(batch), np.uint8)
-    elif len(scratch) < scratch_bytes(batch):
-        raise ValueError(f"scratch holds {len(scratch)} bytes, {scratch_bytes(batch)} are needed")
-    used = _encode_records(*batch, _NAMES, _NAME_LENGTHS, CRC_TABLES, scratch)
-    return memoryview(scratch)[:used]
+    out = np.empty(bytes_at_most(batch), np.uint8)
+    used = _encode_records(*batch, _NAMES, _NAME_LENGTHS, CRC_TABLES, out)
+    return memoryview(out)[:used]
 
 
-def scratch_bytes(batch: Batch) -> int:
-    """Returns an upper bound of the encoded size of the examples, 5 bytes for each value."""
+def bytes_at_most(batch: Batch) -> int:
+    """Returns an upper bound of the encoded size of the examples: 5 bytes for each value."""
     num_values = batch.tokens.size + batch.predictions.size + batch.weights.size
     return 5 * num_values + 512 * len(batch.next_sentence)
 
@@ -249,7 +245,7 @@ def _unpack_varints(data: bytes) -> np.ndarray:
     starts = np.concatenate(([0], ends[:-1] + 1))
     sizes = ends - starts + 1
     longest = sizes == _LONGEST_VARINT_BYTES
-    # Of the last of ten bytes only one bit is left to fill 64.
+    # Nine bytes hold 63 bits: the tenth may hold only one more.
     if sizes.max() > _LONGEST_VARINT_BYTES or (raw[ends[longest]] > 1).any():
         raise ValueError("a number of more than 64 bits")
     place = np.arange(len(raw)) - np.repeat(starts, sizes)

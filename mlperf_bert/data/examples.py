@@ -1,13 +1,17 @@
 """Text files to TFRecords: read, tokenize, cut and mask, encode, write beside and rename."""
 
 import contextlib
-import glob
+from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
 
 from mlperf_bert.data import example_codec
 from mlperf_bert.data.instances import InstanceConfig, Statistics, batches, make_instances
 from mlperf_bert.data.tokenization import Tokenizer, read_documents
 from mlperf_bert.progress import Progress
+from mlperf_bert.reading import matching_files
 from mlperf_bert.writing import written_beside
 
 
@@ -19,66 +23,65 @@ def expand_input(input_file: str) -> list[str]:
     """
     paths = []
     for pattern in input_file.split(","):
-        matches = sorted(glob.glob(pattern.strip()))  # noqa: PTH207 - patterns may be absolute
-        if not matches:
+        if not (matches := matching_files(pattern.strip())):
             raise ValueError(f"--input_file: no file matches {pattern!r}; quote the glob")
         paths += matches
     return paths
 
 
 def write_examples(
-    *,
-    input_file: str,
-    output_file: str,
-    vocab_file: str,
-    do_lower_case: bool,
-    preserve_unused_tokens: bool,
+    inputs: Sequence[str],
+    outputs: Sequence[str | Path],
+    tokenizer: Tokenizer,
     config: InstanceConfig,
+    *,
+    at_most: int = 0,
+    silent: bool = False,
 ) -> Statistics:
-    """Makes all examples of the input; returns what they are at a glance.
+    """Makes all examples of the inputs; returns counts of what was written.
 
-    Several outputs, separated by commas, get the examples in turn. Nothing takes the place of an
-    output before all are written.
+    Several outputs get the examples in turn. Nothing takes the place of an output before all are
+    written.
+
+    Args:
+      inputs: text files, taken as one text.
+      outputs: TFRecord files.
+      tokenizer: with the vocabulary.
+      config: how examples are made.
+      at_most: only the first so many examples are written; 0 for all.
+      silent: no progress is shown.
 
     Raises:
-      ValueError: bad input or vocabulary.
+      ValueError: bad input.
+      OSError: an output cannot be written, as on a full disk; nothing is left of it then.
     """
-    outputs = [name.strip() for name in output_file.split(",")]
-    paths = expand_input(input_file)
-    tokenizer = Tokenizer(
-        vocab_file, do_lower_case=do_lower_case, preserve_unused_tokens=preserve_unused_tokens
-    )
-    input_bytes = sum(Path(path).stat().st_size for path in paths)
-    with Progress(total=input_bytes, unit="B", description="tokenize") as progress:
-        documents = read_documents(paths, tokenizer, on_bytes=progress.advance)
+    input_bytes = sum(Path(path).stat().st_size for path in inputs)
+    with Progress(total=input_bytes, unit="B", description="tokenize", silent=silent) as progress:
+        documents = read_documents(inputs, tokenizer, on_bytes=progress.advance)
         progress.line(f"tokenized {len(documents):,} documents; cutting and masking")
     instances = make_instances(documents, tokenizer.vocabulary, config)
-    del documents
-    with contextlib.ExitStack() as files:
+    del documents  # memory: what follows needs the instances alone
+    if at_most:
+        # After all random calls, so that these are the examples that would come first anyway.
+        instances = instances._replace(order=instances.order[:at_most])
+    with (
+        contextlib.ExitStack() as files,
+        Progress(
+            total=len(instances.order), unit="examples", description="write", silent=silent
+        ) as progress,
+    ):
         written = [files.enter_context(written_beside(name)) for name in outputs]
-        progress = files.enter_context(
-            Progress(total=len(instances), unit="examples", description="write")
-        )
         for batch in batches(instances, tokenizer.vocabulary, config):
-            if len(written) == 1:
-                written[0].write(example_codec.encode_records(batch))
-            else:
-                _deal_out(batch, written)
+            _deal_out(batch, written, first=progress.done)
             progress.advance(len(batch.weights))
     return instances.statistics(config)
 
 
-def _deal_out(batch: example_codec.Batch, files: list) -> None:
-    """Writes example n to file n modulo the number of files (batches hold a multiple of it)."""
+def _deal_out(batch: example_codec.Batch, files: list[BinaryIO], *, first: int) -> None:
+    """Writes example n to file n modulo the number of files; the batch begins with n = `first`."""
     for index, file in enumerate(files):
-        mine = slice(index, None, len(files))
-        file.write(
-            example_codec.encode_records(
-                example_codec.Batch(
-                    batch.tokens[:, mine].copy(),
-                    batch.predictions[:, mine].copy(),
-                    batch.weights[mine].copy(),
-                    batch.next_sentence[mine].copy(),
-                )
-            )
-        )
+        own = slice((index - first) % len(files), None, len(files))
+        arrays = batch.tokens[:, own], batch.predictions[:, own]
+        arrays += batch.weights[own], batch.next_sentence[own]
+        own_batch = example_codec.Batch(*map(np.ascontiguousarray, arrays))
+        file.write(example_codec.encode_records(own_batch))

@@ -1,7 +1,7 @@
 """The last clean-up stage: many small files become parts of about the same size.
 
-Load-bearing quirk, kept: a part is full by the sizes of the raw files wiki_xx, not of the cleaned
-ones; so the parts depend on files that are not read.
+A quirk of the reference, kept because the data depend on it: the sizes of the raw files wiki_xx,
+which are not read here, decide when a part is full, not those of the cleaned files.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ def plan(files: list[str], *, block_size_mb: float, num_workers: int) -> dict[in
     """Part number -> the files that go into it.
 
     Each worker packs a run of neighbouring files; the parts of worker w start at number 1000 * w.
-    A file larger than a block makes a part of its own (the reference fails on such a first file).
+    A file larger than a block makes a whole part (the reference fails on such a first file).
     """
     per_worker = -(-len(files) // num_workers)
     parts = {}
@@ -40,7 +40,7 @@ def part_name(number: int, num_outputs: int) -> str:
 
 
 def require_no_other_parts(folder: Path, names: Iterable[str]) -> None:
-    """Refuses a folder with parts of another run: results/part-* would take them in.
+    """Refuses a folder with parts of another run, which results/part-* would match.
 
     Raises:
       ValueError: there is a part that is not among `names`.

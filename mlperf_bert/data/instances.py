@@ -6,12 +6,43 @@ truncation) and mask each at once; shuffle the instances. The order of the rando
 the format. Everything runs on flat arrays in compiled code; a pair of segments is stored as two
 ranges of the text, so a part with all its copies stays small.
 
+A worked example, of two documents of token ids; 1, 2 and 3 are [CLS], [SEP] and [MASK]:
+
+    >>> documents = [[[10, 11, 12], [13, 14], [15, 16]], [[20, 21], [22, 23, 24]]]
+    >>> documents = [list(map(np.array, sentences)) for sentences in documents]
+    >>> tokens = ["[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(str, range(4, 30))]
+    >>> vocabulary = {token: number for number, token in enumerate(tokens)}
+    >>> config = InstanceConfig(max_seq_length=12, max_predictions_per_seq=3, dupe_factor=1,
+    ...                         masked_lm_prob=0.2, random_seed=5)
+    >>> made = make_instances(documents, vocabulary, config)
+    >>> made.tokens.tolist()
+    [10, 11, 12, 13, 14, 15, 16, 20, 21, 22, 23, 24]
+    >>> made.segments.tolist()  # start and length of A, start and length of B, is B random
+    [[0, 3, 3, 4, 0], [7, 2, 3, 4, 1], [9, 3, 1, 6, 1]]
+
+Sentences are collected up to the target, here 9 tokens (12 without [CLS] and twice [SEP]), or the
+end of the document. Instance 0 has the first document: A is its first sentence, B the other two.
+Instance 1 begins with the second document: A is 20 21, and as B shall be random, it is 13 14 15 16.
+So 22 23 24, collected for B, is put back, and is A of instance 2. A sentence alone always has a
+random B, here 10 to 16; A and B have one token too many, and B, the longer one, loses its first.
+
+    >>> [batch] = batches(made, vocabulary, config)
+    >>> batch.tokens[0].tolist()  # input_ids, in the order of the last shuffle: 1, 2, 0
+    [[1, 20, 21, 2, 13, 14, 3, 3, 2, 0, 0, 0],
+     [1, 22, 23, 3, 2, 11, 12, 13, 14, 15, 21, 2],
+     [1, 10, 11, 3, 2, 3, 14, 15, 16, 2, 0, 0]]
+    >>> batch.predictions[:, 1].tolist()  # of instance 2: masked_lm_positions, masked_lm_ids
+    [[3, 10, 0], [24, 16, 0]]
+
+In instance 2, token 24 became [MASK] and token 16 another word of the vocabulary, 21.
+
 Shapes: T=tokens of the text, D=documents, I=instances, M=masked tokens of all instances, S, P.
 Source: the reference's create_pretraining_data.
 """
 
 import dataclasses
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,19 +64,23 @@ class InstanceConfig:
     short_seq_prob: float = 0.1
     random_seed: int = 12345
 
-    def __post_init__(self):
-        if self.max_seq_length < 5:
-            raise ValueError(f"max_seq_length must be at least 5, got {self.max_seq_length}")
-        if self.max_predictions_per_seq < 1 or self.dupe_factor < 1:
-            raise ValueError("max_predictions_per_seq and dupe_factor must be at least 1")
+
+class Text(NamedTuple):
+    """The documents of a file, one after the other."""
+
+    tokens: np.ndarray
+    """[T] int32: ids."""
+    sentence_starts: np.ndarray
+    """Where each sentence begins in `tokens`, and at last T."""
+    document_starts: np.ndarray
+    """[D + 1] int64: which sentence is the first of each document, and at last their number."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Instances:
-    """All instances of a file, in the order of writing."""
+class Instances(NamedTuple):
+    """All instances of a file."""
 
-    text: np.ndarray
-    """[T] int32: the ids of all documents, one after the other."""
+    tokens: np.ndarray
+    """[T] int32: those of the text."""
     segments: np.ndarray
     """[I, 5] int64: start and length of A and of B in the text, 1 if B is random."""
     mask_starts: np.ndarray
@@ -53,20 +88,17 @@ class Instances:
     mask_positions: np.ndarray
     """[M] int16: position in the sequence."""
     mask_tokens: np.ndarray
-    """[M] int32: what stands there in place of the token."""
+    """[M] int32: what replaces the token there."""
     order: np.ndarray
-    """[I] int64."""
-
-    def __len__(self) -> int:
-        return len(self.order)
+    """[I] int64: of writing."""
 
     def statistics(self, config: InstanceConfig) -> "Statistics":
-        """What is to be written, at a glance."""
+        """Counts of the instances in `order`."""
         segments = self.segments[self.order]
         num_tokens = segments[:, 1] + segments[:, 3] + 3
         num_masked = np.diff(self.mask_starts)[self.order]
         return Statistics(
-            examples=len(self),
+            examples=len(self.order),
             length_histogram=_histogram(num_tokens, config.max_seq_length),
             predictions_histogram=_histogram(num_masked, config.max_predictions_per_seq),
         )
@@ -94,33 +126,26 @@ def make_instances(
     mersenne.shuffle(state, order)
     documents = [documents[index] for index in order]
     sentences = [sentence for document in documents for sentence in document]
-    sentence_starts = np.cumsum([0, *map(len, sentences)])
-    document_starts = np.cumsum([0, *map(len, documents)])
-    text = np.concatenate(sentences)
+    text = Text(
+        tokens=np.concatenate(sentences).astype(np.int32),
+        sentence_starts=np.cumsum([0, *map(len, sentences)]),
+        document_starts=np.cumsum([0, *map(len, documents)]),
+    )
     special = np.array([vocabulary[token] for token in ("[CLS]", "[SEP]", "[MASK]")])
-    lengths = np.arange(config.max_seq_length + 1)
     num_to_predict = np.array(
         [
             # Quirk: round() goes to the even neighbour.
-            min(config.max_predictions_per_seq, max(1, round(int(n) * config.masked_lm_prob)))
-            for n in lengths
+            min(config.max_predictions_per_seq, max(1, round(num_tokens * config.masked_lm_prob)))
+            for num_tokens in range(config.max_seq_length + 1)
         ]
     )
-    segments, mask_starts, positions, tokens = _make(
-        text.astype(np.int32),
-        sentence_starts,
-        document_starts,
-        special,
-        len(vocabulary),
-        num_to_predict,
-        config.dupe_factor,
-        config.max_seq_length,
-        config.short_seq_prob,
-        state,
-    )
-    order = np.arange(len(segments))
+    made = _make(
+        text, special, len(vocabulary), num_to_predict,
+        config.dupe_factor, config.max_seq_length, config.short_seq_prob, state,
+    )  # fmt: skip
+    order = np.arange(len(made[0]))
     mersenne.shuffle(state, order)
-    return Instances(text, segments, mask_starts, positions, tokens, order)
+    return Instances(text.tokens, *made, order)
 
 
 def batches(
@@ -132,7 +157,7 @@ def batches(
 ) -> Iterator[Batch]:
     """The instances as arrays ready for encoding, some at a time, in order."""
     special = np.array([vocabulary[token] for token in ("[CLS]", "[SEP]")])
-    for start in range(0, len(instances), batch_size):
+    for start in range(0, len(instances.order), batch_size):
         chosen = instances.order[start : start + batch_size]
         batch = Batch(
             tokens=np.zeros((3, len(chosen), config.max_seq_length), np.int64),
@@ -140,43 +165,33 @@ def batches(
             weights=np.zeros((len(chosen), config.max_predictions_per_seq), np.float32),
             next_sentence=instances.segments[chosen, 4].copy(),
         )
-        _fill(
-            instances.text,
-            instances.segments,
-            instances.mask_starts,
-            instances.mask_positions,
-            instances.mask_tokens,
-            chosen,
-            special,
-            batch.tokens,
-            batch.predictions,
-            batch.weights,
-        )
+        _fill(instances, chosen, special, batch)
         yield batch
 
 
 @kernel
-def _fill(
-    text, segments, starts, positions, replacements, chosen, special, tokens, predictions, weights
-):
+def _fill(instances, chosen, special, batch):
+    """Writes the chosen instances into zeroed arrays: [CLS] A [SEP] B [SEP], then the masking."""
+    text = instances.tokens
     for row in range(len(chosen)):
-        a_start, a_length, b_start, b_length, _ = segments[chosen[row]]
-        ids, mask, kinds = tokens[0, row], tokens[1, row], tokens[2, row]
+        a_start, a_length, b_start, b_length, _ = instances.segments[chosen[row]]
+        ids, mask, segment_ids = batch.tokens[0, row], batch.tokens[1, row], batch.tokens[2, row]
+        b_at = a_length + 2
+        end = b_at + b_length + 1
         ids[0] = special[0]
-        ids[1 : 1 + a_length] = text[a_start : a_start + a_length]
-        ids[1 + a_length] = special[1]
-        b_at = 2 + a_length
-        ids[b_at : b_at + b_length] = text[b_start : b_start + b_length]
-        ids[b_at + b_length] = special[1]
-        mask[: b_at + b_length + 1] = 1
-        kinds[b_at : b_at + b_length + 1] = 1
-        first = starts[chosen[row]]
-        for n in range(starts[chosen[row] + 1] - first):
-            position = positions[first + n]
-            predictions[0, row, n] = position
-            predictions[1, row, n] = ids[position]
-            weights[row, n] = 1.0
-            ids[position] = replacements[first + n]
+        ids[1 : b_at - 1] = text[a_start : a_start + a_length]
+        ids[b_at - 1] = special[1]
+        ids[b_at : end - 1] = text[b_start : b_start + b_length]
+        ids[end - 1] = special[1]
+        mask[:end] = 1
+        segment_ids[b_at:end] = 1
+        first = instances.mask_starts[chosen[row]]
+        for n in range(instances.mask_starts[chosen[row] + 1] - first):
+            position = instances.mask_positions[first + n]
+            batch.predictions[0, row, n] = position
+            batch.predictions[1, row, n] = ids[position]
+            batch.weights[row, n] = 1.0
+            ids[position] = instances.mask_tokens[first + n]
 
 
 @kernel
@@ -188,97 +203,80 @@ def _grown(values, size):
 
 @kernel
 def _make(
-    text,
-    sentence_starts,
-    document_starts,
-    special,
-    num_words,
-    num_to_predict,
-    dupe_factor,
-    max_seq_length,
-    short_seq_prob,
-    state,
+    text, special, num_words, num_to_predict, dupe_factor, max_seq_length, short_seq_prob, state
 ):
-    num_documents = len(document_starts) - 1
+    """Cuts and masks all instances; returns segments, mask_starts, mask_positions, mask_tokens."""
     max_tokens = max_seq_length - 3
     # An instance uses up a sentence at least.
-    segments = np.empty((dupe_factor * (len(sentence_starts) - 1), 5), np.int64)
+    segments = np.empty((dupe_factor * (len(text.sentence_starts) - 1), 5), np.int64)
     starts = np.zeros(len(segments) + 1, np.int64)
     positions = np.empty(1 << 16, np.int16)
     replacements = np.empty(1 << 16, np.int32)
     candidates = np.empty(max_seq_length, np.int64)
-    found = np.zeros(1, np.int64)
+    found = 0
     for _ in range(dupe_factor):
-        for document in range(num_documents):
+        for document in range(len(text.document_starts) - 1):
             target = max_tokens
             if mersenne.uniform(state) < short_seq_prob:
                 target = 2 + mersenne.below(state, max_tokens - 1)
-            end = document_starts[document + 1]
-            sentence = first = document_starts[document]
-            while sentence < end:
-                length = sentence_starts[sentence + 1] - sentence_starts[first]
-                if sentence == end - 1 or length >= target:
-                    num_used = _cut(
-                        sentence_starts, document_starts, document, first, sentence + 1,
-                        target, max_tokens, state, segments[found[0]],
-                    )  # fmt: skip
-                    sentence = first + num_used - 1
-                    at = starts[found[0]]
+            first, end = text.document_starts[document], text.document_starts[document + 1]
+            last = first  # sentences first to last are collected
+            while last < end:
+                length = text.sentence_starts[last + 1] - text.sentence_starts[first]
+                if last == end - 1 or length >= target:
+                    first += _cut(
+                        text, document, first, last + 1, target, max_tokens, state, segments[found]
+                    )
+                    last = first - 1  # what was collected but not used is put back
+                    at = starts[found]
                     if at + max_seq_length > len(positions):
                         positions = _grown(positions, at + max_seq_length)
                         replacements = _grown(replacements, at + max_seq_length)
-                    starts[found[0] + 1] = at + _mask(
-                        text, segments[found[0]], special, num_words, num_to_predict,
+                    starts[found + 1] = at + _mask(
+                        text.tokens, segments[found], special, num_words, num_to_predict,
                         candidates, state, positions[at:], replacements[at:],
                     )  # fmt: skip
-                    found[0] += 1
-                    first = sentence + 1
-                sentence += 1
-    used = starts[found[0]]
+                    found += 1
+                last += 1
+    used = starts[found]
     return (
-        segments[: found[0]].copy(),
-        starts[: found[0] + 1].copy(),
+        segments[:found].copy(),
+        starts[: found + 1].copy(),
         positions[:used].copy(),
         replacements[:used].copy(),
     )
 
 
 @kernel
-def _cut(
-    sentence_starts, document_starts, document, first, last, target, max_tokens, state, segment
-):
-    """Cuts one pair from sentences [first, last); returns how many of them it used up."""
-    num_sentences = last - first
-    a_end = 1
-    if num_sentences >= 2:
-        a_end = 1 + mersenne.below(state, num_sentences - 1)
+def _cut(text, document, first, stop, target, max_tokens, state, segment):
+    """Cuts one pair from the sentences [first, stop) of a document; returns how many it used."""
+    sentence_starts, document_starts = text.sentence_starts, text.document_starts
+    num_used = stop - first
+    a_end = first + 1
+    if num_used >= 2:
+        a_end += mersenne.below(state, num_used - 1)
     a_start = sentence_starts[first]
-    a_length = sentence_starts[first + a_end] - a_start
-    num_used = num_sentences
-    is_random = num_sentences == 1 or mersenne.uniform(state) < 0.5
+    a_length = sentence_starts[a_end] - a_start
+    is_random = num_used == 1 or mersenne.uniform(state) < 0.5
     if is_random:
         # Quirk: after ten draws of the document itself, the document itself it is.
-        num_documents = len(document_starts) - 1
         other = document
         for _ in range(10):
-            other = mersenne.below(state, num_documents)
+            other = mersenne.below(state, len(document_starts) - 1)
             if other != document:
                 break
-        other_end = document_starts[other + 1]
-        from_sentence = document_starts[other] + mersenne.below(
-            state, other_end - document_starts[other]
-        )
-        to_sentence = from_sentence + 1
-        b_start = sentence_starts[from_sentence]
-        while (
-            to_sentence < other_end and sentence_starts[to_sentence] - b_start < target - a_length
-        ):
-            to_sentence += 1
-        b_length = sentence_starts[to_sentence] - b_start
-        num_used = a_end  # what was kept for B goes back
+        b_first, other_end = document_starts[other], document_starts[other + 1]
+        b_first += mersenne.below(state, other_end - b_first)
+        b_start = sentence_starts[b_first]
+        b_end = b_first + 1
+        while b_end < other_end and sentence_starts[b_end] - b_start < target - a_length:
+            b_end += 1
+        num_used = a_end - first  # what was collected for B is not used
     else:
-        b_start = sentence_starts[first + a_end]
-        b_length = sentence_starts[last] - b_start
+        b_start = sentence_starts[a_end]
+        b_end = stop
+    b_length = sentence_starts[b_end] - b_start
+    # The longer one loses a token at its front or its end, until both fit.
     while a_length + b_length > max_tokens:
         from_front = mersenne.uniform(state) < 0.5
         if a_length > b_length:
@@ -293,27 +291,32 @@ def _cut(
 
 
 @kernel
+def _place(a_start, a_length, b_start, position):
+    """Where the token at a position of [CLS] A [SEP] B [SEP] stands in the text."""
+    return a_start + position - 1 if position <= a_length else b_start + position - a_length - 2
+
+
+@kernel
 def _mask(
-    text, segment, special, num_words, num_to_predict, candidates, state, positions, replacements
+    tokens, segment, special, num_words, num_to_predict, candidates, state, positions, replacements
 ):
     """Masks one instance; returns how many tokens it masked."""
-    a_start, a_length, b_start, b_length = segment[0], segment[1], segment[2], segment[3]
+    a_start, a_length, b_start, b_length, _ = segment
+    end = a_length + b_length + 2  # the position of the last [SEP]
     num_candidates = 0
-    for position in range(1, a_length + b_length + 2):
-        if position == a_length + 1:
+    for position in range(1, end):
+        if position == a_length + 1:  # the first [SEP]
             continue
-        in_a = position <= a_length
-        token = text[a_start + position - 1 if in_a else b_start + position - a_length - 2]
+        token = tokens[_place(a_start, a_length, b_start, position)]
         # Quirk: "[CLS]" and "[SEP]" that stand in the text are no candidates either.
         if token != special[0] and token != special[1]:
             candidates[num_candidates] = position
             num_candidates += 1
     mersenne.shuffle(state, candidates[:num_candidates])
-    num_masked = min(num_to_predict[a_length + b_length + 3], num_candidates)
+    num_masked = min(num_to_predict[end + 1], num_candidates)
     for n in range(num_masked):
         position = candidates[n]
-        in_a = position <= a_length
-        token = text[a_start + position - 1 if in_a else b_start + position - a_length - 2]
+        token = tokens[_place(a_start, a_length, b_start, position)]
         if mersenne.uniform(state) < 0.8:
             token = special[2]
         elif mersenne.uniform(state) >= 0.5:

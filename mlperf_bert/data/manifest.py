@@ -1,4 +1,4 @@
-"""What stands beside a data set: every part with its size and checksum, and how it was made.
+"""The manifest of a data set: every part with its size and checksum, and how it was made.
 
 Source of the published figures: the benchmark's README.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from mlperf_bert import json_text
 from mlperf_bert.data import tfrecord
 from mlperf_bert.reading import require_regular_file
-from mlperf_bert.writing import written_beside
+from mlperf_bert.writing import write_whole
 
 NAME = "manifest.json"
 _NUM_RANGES = 16
@@ -69,8 +69,7 @@ class Manifest:
 
     def save(self, folder: Path) -> None:
         """Replaces the manifest of a folder."""
-        with written_beside(folder / NAME) as file:
-            file.write((json.dumps(self.content(), indent=1) + "\n").encode())
+        write_whole(folder / NAME, json.dumps(self.content(), indent=1) + "\n")
 
     def content(self) -> dict[str, object]:
         """What the file holds, as JSON takes it."""
@@ -133,11 +132,7 @@ _FITS = {
 
 
 def raise_failures(reasons: Mapping[str, str], num_parts: int) -> None:
-    """Tells which parts failed, if any.
-
-    Raises:
-      ValueError: some did; the message names each with its reason.
-    """
+    """Raises ValueError, which names each failed part with its reason, if any part failed."""
     if reasons:
         listed = "; ".join(f"{name}: {reason}" for name, reason in sorted(reasons.items()))
         raise ValueError(f"{len(reasons)} of {num_parts} parts failed, run again: {listed}")

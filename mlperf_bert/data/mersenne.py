@@ -1,9 +1,27 @@
 """Python's `random.Random` inside compiled loops: the same numbers in the same order.
 
-The examples are specified by the calls that Python 3.7's `random` makes, so a quirk of these is
-part of the format: a choice among n is drawn by `getrandbits(n.bit_length())` until the number
-is below n. A choice among a single value thus consumes random bits too, and one among 2**k
-values rejects half of its draws.
+The examples are specified by the calls that Python 3.7's `random` makes, so the way in which it
+draws is part of the format. An integer below n is made of the n.bit_length() highest bits of a
+32-bit word; while it is not below n, the next word is tried. With seed 12345 the words begin
+
+    6aa79987 bb91433a 029a7245 d1f6f86c d340bbcd cd8778e7 4c73a942
+
+Their three highest bits are 3, 5, 0, 6, 6, 6, 2. So three integers below 5 take seven words, of
+which four are rejected (state[624] is the index of the next word):
+
+    >>> state = state_from_seed(12345)
+    >>> [below(state, 5), below(state, 5), below(state, 5)], int(state[624])
+    ([3, 0, 2], 7)
+
+A choice among a single value takes words too (until one has highest bit 0), and one among 2**k
+values rejects half of its draws. A fraction takes two words: the first one gives its upper 27
+bits, the second its lower 26. A shuffle swaps each place, the last one first, with a place at or
+before it: here places 3, 2 and 1 with places 3 (below 4), 2 (below 3) and 0 (below 2).
+
+    >>> values = np.arange(4)
+    >>> shuffle(state_from_seed(12345), values)
+    >>> values.tolist()
+    [1, 0, 2, 3]
 
 A state is an int64 array: the 624 words of the Mersenne Twister, then the index of the next.
 
@@ -26,6 +44,7 @@ def state_from_seed(seed: int) -> np.ndarray:
 
 @kernel
 def _refill(state):
+    """Makes the next 624 words: each from itself, its neighbour, and the one 397 places on."""
     for i in range(_NUM_WORDS):
         word = (state[i] & 0x80000000) | (state[(i + 1) % _NUM_WORDS] & 0x7FFFFFFF)
         state[i] = state[(i + 397) % _NUM_WORDS] ^ (word >> 1) ^ (0x9908B0DF if word & 1 else 0)
@@ -39,6 +58,7 @@ def next_word(state):
         _refill(state)
     word = state[state[_NUM_WORDS]]
     state[_NUM_WORDS] += 1
+    # Tempering spreads the bits of the word; the state keeps the word as it was.
     word ^= word >> 11
     word ^= (word << 7) & 0x9D2C5680
     word ^= (word << 15) & 0xEFC60000
@@ -56,10 +76,8 @@ def uniform(state):
 def below(state, limit):
     """`Random._randbelow(limit)`: an integer in [0, limit), 1 <= limit < 2**32."""
     shift = 32
-    remaining = limit
-    while remaining:
+    while limit >> (32 - shift):
         shift -= 1
-        remaining >>= 1
     value = next_word(state) >> shift
     while value >= limit:
         value = next_word(state) >> shift

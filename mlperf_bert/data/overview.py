@@ -1,4 +1,4 @@
-"""A data set at a glance: one screen of text, and histograms as a picture."""
+"""The summary of a data set: a screen of text, and histograms as a picture."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ PICTURE_NAME = "histograms.png"
 def summary(
     manifest: Manifest, *, num_made: int, seconds: float, samples_needed: Mapping[int, float]
 ) -> str:
-    """Returns what there is, how fast it was made, and for which batch sizes it suffices.
+    """Returns the numbers of parts, examples and bytes, the time, and how many passes runs need.
 
     Args:
       manifest: of all parts.

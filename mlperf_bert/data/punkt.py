@@ -1,4 +1,4 @@
-"""Punkt's tables: what the sentence splitter knows of a language; found, fetched, read, written."""
+"""Punkt's tables: what the sentence splitter has learnt of a language."""
 
 import dataclasses
 import hashlib
@@ -20,13 +20,6 @@ PUBLISHED_SHA256 = {
 # Where nltk fetches from; None is its own place.
 PUNKT_INDEX_URL: str | None = None
 
-# Where nltk keeps its data, in its order.
-USUAL_PLACES = (
-    "~/nltk_data",
-    *(f"{sys.prefix}/{folder}" for folder in ("nltk_data", "share/nltk_data", "lib/nltk_data")),
-    *(f"/usr/{folder}/nltk_data" for folder in ("share", "local/share", "lib", "local/lib")),
-)
-
 
 @dataclasses.dataclass(frozen=True)
 class PunktTables:
@@ -42,20 +35,17 @@ class PunktTables:
     """Type -> bits that say how it was seen in training: segmentation.py."""
 
 
-def find_punkt(folder: str | None = None, nltk_data: str | None = None) -> Path:
+def find_punkt(folder: str | None = None) -> Path:
     """The folder with Punkt's four tables: the given one, or punkt_tab/english where nltk looks.
 
-    Args:
-      folder: the tables themselves.
-      nltk_data: the value of NLTK_DATA, searched before nltk's usual places.
+    Not by nltk.data.find: it passes over folders that others own or may write to, as a mounted one
+    often is. Here the tables' checksums say whether they are the published ones.
 
     Raises:
       ValueError: there is none, or a table is missing.
     """
     if folder is None:
-        roots = [*(nltk_data or "").split(":"), *USUAL_PLACES]
-        inside = "tokenizers/punkt_tab/english"
-        places = (Path(root).expanduser() / inside for root in roots if root)
+        places = (Path(root, "tokenizers/punkt_tab/english") for root in _nltk_data())
         path = next((place for place in places if place.is_dir()), None)
         if path is None:
             raise ValueError(
@@ -71,20 +61,26 @@ def find_punkt(folder: str | None = None, nltk_data: str | None = None) -> Path:
     return path
 
 
-def find_or_fetch_punkt(folder: str | None = None, nltk_data: str | None = None) -> Path:
+def find_or_fetch_punkt(folder: str | None = None) -> Path:
     """As `find_punkt`, but nltk's downloader is tried before an error."""
     try:
-        return find_punkt(folder, nltk_data)
+        return find_punkt(folder)
     except ValueError:
-        target = Path((nltk_data or "").split(":")[0] or USUAL_PLACES[0]).expanduser()
-        if folder is not None or not fetch_punkt(target):
+        if folder is not None or not fetch_punkt(Path(_nltk_data()[0])):
             raise
-        return find_punkt(folder, nltk_data)
+        return find_punkt(folder)
+
+
+def _nltk_data() -> list[str]:
+    """Where nltk keeps its data, in its order: $NLTK_DATA, ~/nltk_data, /usr/share/nltk_data..."""
+    import nltk.data  # slow to import, and not needed where a folder is given
+
+    return nltk.data.path
 
 
 def fetch_punkt(nltk_data: Path) -> bool:
     """Fetches punkt_tab into `nltk_data` with nltk's downloader; returns whether it succeeded."""
-    from nltk.downloader import Downloader  # slow to import, and seldom needed
+    from nltk.downloader import Downloader
 
     print(f"fetching nltk's punkt_tab into {nltk_data}", file=sys.stderr, flush=True)
     nltk_data.mkdir(parents=True, exist_ok=True)
@@ -94,7 +90,7 @@ def fetch_punkt(nltk_data: Path) -> bool:
 
 
 def warn_if_not_published(folder: Path) -> None:
-    """Says so when the tables are not the published ones: the result is not the official data."""
+    """Prints a note when tables are not the published ones: the result is not the official data."""
     other = [
         name
         for name, expected in PUBLISHED_SHA256.items()

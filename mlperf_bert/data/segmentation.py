@@ -118,7 +118,7 @@ class SentenceSplitter:
         return ends
 
     def _ends_by_itself(self, word: str) -> bool:
-        """The first pass: what the word alone says."""
+        """The first pass, which looks at the word alone."""
         if word in (".", "?", "!"):
             return True
         if word[-1] != "." or word.endswith(".."):
@@ -128,7 +128,7 @@ class SentenceSplitter:
         return stem not in known and stem.rsplit("-", 1)[-1] not in known
 
     def _starts_sentence(self, word: str, kind: str) -> bool | None:
-        """The orthographic heuristic (4.1.1); None when it cannot tell."""
+        """The orthographic heuristic (4.1.1); None when it is undecided."""
         if word in _PUNCTUATION:
             return False
         seen = self._tables.ortho_context.get(kind, 0)

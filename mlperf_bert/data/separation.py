@@ -1,15 +1,15 @@
 """The fourth clean-up stage: articles for evaluation are taken out of the training text.
 
-Load-bearing quirks, kept: each file has a random generator of its own, seeded with
-seed + 13 * its index over the sorted files, so the split depends on the exact set of files; the
-empty "article" behind the last blank line counts, and can be picked.
+Quirks of the reference, kept because the data depend on them: each file has its own random
+generator, seeded with seed + 13 * its index over the sorted files, so the split depends on the
+exact set of files; the empty "article" after the last blank line counts, and can be picked.
 """
 
 import hashlib
 import random
 from pathlib import Path
 
-from mlperf_bert.reading import require_regular_file
+from mlperf_bert.data.stages import read_text
 from mlperf_bert.writing import written_beside
 
 SEED_STEP = 13
@@ -50,7 +50,7 @@ def write_stage_4(
     Raises:
       ValueError: no such file, no regular one, bytes that are not UTF-8, or too few articles.
     """
-    text = _read(input_path)
+    text = read_text(input_path, keep_line_ends=True)
     try:
         train, test = separate(text, num_test_articles, seed)
     except ValueError as error:
@@ -58,15 +58,6 @@ def write_stage_4(
     with written_beside(output_path) as output:
         output.write("".join(f"{article}\n\n" for article in train).encode())
     return test
-
-
-def _read(path: str) -> str:
-    try:
-        return require_regular_file(path).read_bytes().decode()
-    except FileNotFoundError as error:
-        raise ValueError(f"{path}: no such file; run the stage before this one") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: byte {error.start} is not UTF-8") from error
 
 
 def write_test_set(articles: list[str], prefix: str) -> None:

@@ -1,12 +1,10 @@
 """How a clean-up stage runs: one function per file, many files at once, all or a clear error."""
 
 import concurrent.futures
-import glob
-import os
 from collections.abc import Callable, Iterable
 
 from mlperf_bert.progress import Progress
-from mlperf_bert.reading import require_regular_file
+from mlperf_bert.reading import matching_files, require_regular_file
 
 
 def input_files(pattern: str) -> list[str]:
@@ -15,14 +13,13 @@ def input_files(pattern: str) -> list[str]:
     Raises:
       ValueError: nothing matches.
     """
-    files = sorted(glob.glob(os.path.expanduser(pattern)))  # noqa: PTH207, PTH111 - the reference's
-    if not files:
+    if not (files := matching_files(pattern)):
         raise ValueError(f"--data={pattern}: no file matches; quote the glob, and check the folder")
     return files
 
 
-def read_text(path: str, *, encoding: str = "utf-8") -> str:
-    """A file's text with every line end, \\r and \\r\\n too, as \\n.
+def read_text(path: str, *, encoding: str = "utf-8", keep_line_ends: bool = False) -> str:
+    """A file's text, by default with every line end, \\r and \\r\\n too, as \\n.
 
     Raises:
       ValueError: no such file, no regular one, or bytes that are not UTF-8.
@@ -36,7 +33,7 @@ def read_text(path: str, *, encoding: str = "utf-8") -> str:
             f"{path}: byte {error.start} is not UTF-8; extract the file again, or fix it with "
             "iconv -f UTF-8 -t UTF-8 -c"
         ) from error
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    return text if keep_line_ends else text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def lines_of(text: str) -> list[str]:

@@ -6,9 +6,7 @@ record, the masked CRC-32C of the record (uint32); all little-endian.
 Source: tensorflow/core/lib/io/record_writer.h.
 """
 
-import contextlib
 import os
-import stat
 import struct
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
@@ -16,6 +14,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from mlperf_bert.data.jit import kernel
+from mlperf_bert.reading import require_regular_file
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
@@ -107,7 +106,7 @@ class BadRecord(ValueError):
 
 
 class Frame(NamedTuple):
-    """A record as it stands in a file, with its length and checksums, which are right."""
+    """A record of a file with its length and checksums, which have been verified."""
 
     path: str | os.PathLike
     index: int
@@ -129,18 +128,15 @@ def _damaged(path: str | os.PathLike, index: int, offset: int, reason: str) -> B
     return BadRecord(path, index, offset, problem)
 
 
-@contextlib.contextmanager
-def _opened(path: str | os.PathLike, *, buffering: int = -1) -> Iterator[BinaryIO]:
-    if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - the path may be a string
-        raise ValueError(f"{os.fspath(path)}: not a regular file; give a TFRecord file")
-    with open(path, "rb", buffering) as file:  # noqa: PTH123 - the path may be a string
-        yield file
+def _opened(path: str | os.PathLike, *, buffering: int = -1) -> BinaryIO:
+    message = f"{os.fspath(path)}: not a regular file; give a TFRecord file"
+    return require_regular_file(path, message=message).open("rb", buffering)
 
 
 def _places(file: BinaryIO, path: str | os.PathLike) -> Iterator[tuple[int, int, int]]:
     """Yields (index, begin, end) of the records of an open file, in bytes, headers included.
 
-    A length is believed only if its checksum is right and the file is long enough.
+    A length is used only if its checksum is right and the file is long enough.
     """
     size_bytes = os.fstat(file.fileno()).st_size
     index = offset = 0
@@ -159,7 +155,7 @@ def _places(file: BinaryIO, path: str | os.PathLike) -> Iterator[tuple[int, int,
 
 
 def read_frames(path: str | os.PathLike) -> Iterator[Frame]:
-    """Yields the records of a TFRecord file as they stand there, verifying all checksums.
+    """Yields the records of a TFRecord file, verifying all checksums.
 
     Raises:
       BadRecord: a truncated or corrupt record.
@@ -173,11 +169,6 @@ def read_frames(path: str | os.PathLike) -> Iterator[Frame]:
             if crc != masked_crc32c(frame.record):
                 raise _damaged(path, index, begin, "the checksum of the data is wrong")
             yield frame
-
-
-def read_records(path: str | os.PathLike) -> Iterator[bytes]:
-    """Yields the bytes of every example of a TFRecord file; raises as `read_frames`."""
-    return (frame.record for frame in read_frames(path))
 
 
 def count_records(path: str | os.PathLike) -> int:

@@ -1,8 +1,8 @@
 """Text to WordPiece ids, as the reference tokenizes.
 
-Load-bearing quirks, kept: "[unused7]" in the text stays one token only on demand, all else in
-brackets is punctuation and letters; every distinct word is cut by greedy longest match, and a word
-of more than 200 characters is unknown. Characters are what Python 3.7 takes them for (unicode11).
+Quirks of the reference, kept because the data depend on them: "[unused7]" in the text stays one
+token only on demand, other brackets are punctuation; a word is cut by greedy longest match, and is
+unknown with more than 200 characters. Characters are classified as by Python 3.7 (unicode11).
 """
 
 import re
@@ -17,15 +17,9 @@ MAX_CHARS_PER_WORD = 200
 SPECIAL_TOKENS = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 _CHINESE = (
-    (0x4E00, 0x9FFF),
-    (0x3400, 0x4DBF),
-    (0x20000, 0x2A6DF),
-    (0x2A700, 0x2B73F),
-    (0x2B740, 0x2B81F),
-    (0x2B820, 0x2CEAF),
-    (0xF900, 0xFAFF),
-    (0x2F800, 0x2FA1F),
-)
+    (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
+)  # fmt: skip
 _UNUSED_TOKEN = re.compile(r"\[unused\d+\]$")
 _PUNCTUATION = unicode11.PUNCTUATION | frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 # Quirk: these are white space to str.split, but are deleted before it as control characters, so
@@ -73,7 +67,7 @@ class _Cleaner(dict):
 
 
 class Tokenizer:
-    """Turns lines of text into token ids; every distinct word is worked out once."""
+    """Turns lines of text into token ids; every distinct word is computed once."""
 
     def __init__(
         self, vocab_file: str, *, do_lower_case: bool = True, preserve_unused_tokens: bool = False

@@ -2,9 +2,7 @@
 
 The reference data was made on Python 3.7. Later ones know more characters, and lower-case,
 decompose and classify these otherwise, so `unicodedata` and `str.lower` of the running Python are
-not the specification: the tables in unicode11.txt are. Made by
-
-    python3.7 mlperf_bert/data/unicode11.py > mlperf_bert/data/unicode11.txt
+not the specification: the tables in unicode11.txt are, which tests/data/unicode_tables.py made.
 
 White space (`str.split`, `str.strip`) is left to Python: its 29 characters are the same in
 Unicode 6.3 to 16.0, and a test compares them.
@@ -12,69 +10,13 @@ Unicode 6.3 to 16.0, and a test compares them.
 Source: the Unicode Character Database 11.0; CPython 3.7 Objects/unicodeobject.c (final sigma).
 """
 
-from __future__ import annotations  # Python 3.7 runs this file to make the tables
-
-import sys
-import unicodedata
+from collections.abc import Iterator
 from pathlib import Path
 
 _HANGUL_FIRST, _HANGUL_LAST = 0xAC00, 0xD7A3  # decomposed by rule, not by table
-_CLASSES = {"Cc": "control", "Cf": "control", "Zs": "space", "Mn": "nonspacing"}
 
 
-def _is_final_sigma(text: str) -> bool:
-    return text.lower().endswith("\u03c2")
-
-
-def _class_of(char: str) -> str | None:
-    category = unicodedata.category(char)
-    return "punctuation" if category[0] == "P" else _CLASSES.get(category)
-
-
-def _case_of(char: str) -> str | None:
-    """Cased or ignorable, found by what a capital sigma after the character becomes."""
-    if _is_final_sigma(char + "\u03a3"):
-        return "cased"
-    return "ignorable" if _is_final_sigma("A" + char + "\u03a3") else None
-
-
-def _ranges(property_of) -> dict[str, list[str]]:
-    """Value -> "first-last" in hexadecimal, over all characters."""
-    found: dict[str, list[str]] = {}
-    start, current = 0, None
-    for code in range(sys.maxunicode + 2):
-        value = property_of(chr(code)) if code <= sys.maxunicode else None
-        if value != current:
-            if current:
-                found.setdefault(current, []).append(f"{start:x}-{code - 1:x}")
-            start, current = code, value
-    return found
-
-
-def _mapping(function) -> list[str]:
-    """code:code.code in hexadecimal for every character that `function` changes."""
-    return [
-        f"{code:x}:" + ".".join(f"{ord(char):x}" for char in function(chr(code)))
-        for code in range(sys.maxunicode + 1)
-        if not _HANGUL_FIRST <= code <= _HANGUL_LAST and function(chr(code)) != chr(code)
-    ]
-
-
-def generate() -> str:
-    """Returns the tables of the Python that runs this, one table on a line."""
-    tables: dict[str, list[str]] = {}
-    tables.update(_ranges(_class_of))
-    tables.update(_ranges(_case_of))
-    combining = _ranges(lambda char: str(unicodedata.combining(char) or "") or None)
-    tables["combining"] = [value + "=" + item for value in combining for item in combining[value]]
-    tables["lower"] = _mapping(str.lower)
-    tables["decomposition"] = _mapping(lambda char: unicodedata.normalize("NFD", char))
-    lines = [f"# Unicode {unicodedata.unidata_version}"]
-    lines += [" ".join([name, *items]) for name, items in tables.items()]
-    return "\n".join(lines) + "\n"
-
-
-def _codes(items: list[str]):
+def _codes(items: list[str]) -> Iterator[int]:
     for item in items:
         first, last = item.split("-")
         yield from range(int(first, 16), int(last, 16) + 1)
@@ -98,25 +40,24 @@ def _load() -> dict[str, list[str]]:
     return {name: items for name, *items in rows}
 
 
-if __name__ != "__main__":
-    _TABLES = _load()
-    CONTROLS = _characters(_TABLES["control"])
-    """Categories Cc and Cf."""
-    SPACES = _characters(_TABLES["space"])
-    """Category Zs."""
-    PUNCTUATION = _characters(_TABLES["punctuation"])
-    """Categories P*."""
-    NONSPACING_MARKS = _characters(_TABLES["nonspacing"])
-    """Category Mn."""
-    _CASED = _characters(_TABLES["cased"])
-    _IGNORABLE = _characters(_TABLES["ignorable"])
-    _LOWER = _translation(_TABLES["lower"])
-    _DECOMPOSITION = _translation(_TABLES["decomposition"])
-    _COMBINING = {
-        chr(code): int(value)
-        for value, span in (item.split("=") for item in _TABLES["combining"])
-        for code in _codes([span])
-    }
+_TABLES = _load()
+CONTROLS = _characters(_TABLES["control"])
+"""Categories Cc and Cf."""
+SPACES = _characters(_TABLES["space"])
+"""Category Zs."""
+PUNCTUATION = _characters(_TABLES["punctuation"])
+"""Categories P*."""
+NONSPACING_MARKS = _characters(_TABLES["nonspacing"])
+"""Category Mn."""
+_CASED = _characters(_TABLES["cased"])
+_IGNORABLE = _characters(_TABLES["ignorable"])
+_LOWER = _translation(_TABLES["lower"])
+_DECOMPOSITION = _translation(_TABLES["decomposition"])
+_COMBINING = {
+    chr(code): int(value)
+    for value, span in (item.split("=") for item in _TABLES["combining"])
+    for code in _codes([span])
+}
 
 
 def lower(text: str) -> str:
@@ -164,7 +105,3 @@ def _hangul(char: str) -> str:
     vowel, tail = divmod(rest, 28)
     letters = chr(0x1100 + lead) + chr(0x1161 + vowel)
     return letters + chr(0x11A7 + tail) if tail else letters
-
-
-if __name__ == "__main__":
-    sys.stdout.write(generate())

@@ -1,4 +1,4 @@
-"""The published archives: unpacked, checked to their end, and what was unpacked recorded."""
+"""The published archives: unpacked and checked to their end, with a record of the files."""
 
 import bz2
 import contextlib
@@ -94,7 +94,7 @@ def _wanted() -> set[str]:
 
 
 def _is_unpacked(record: Path, source: dict[str, object]) -> bool:
-    """Whether a folder holds what its record says, from this archive; a line says what differs."""
+    """Whether a folder holds what its record says, from this archive; prints what differs."""
     if not record.exists():
         return False
     try:
@@ -129,7 +129,7 @@ def _difference(folder: Path, recorded: dict[str, tuple[int, str]]) -> str | Non
 def _unpack(
     archive: Path, folder: Path, outputs: contextlib.ExitStack
 ) -> dict[str, dict[str, object]]:
-    """Writes the texts beside their places, which they take when `outputs` closes; their facts."""
+    """Writes the texts, which appear when `outputs` closes; returns bytes and MD5 by name."""
     found = {}
     with Progress(total=len(_wanted()), unit="files", description=archive.name) as progress:
         for name, content in _texts(archive):
@@ -148,7 +148,7 @@ def _unpack(
 def _texts(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
     """Name and content of each text; then the rest up to the checksum that ends the archive."""
     with gzip.open(archive) as stream:
-        with _damage_told(archive), tarfile.open(fileobj=stream, mode="r|") as members:
+        with _damage_named(archive), tarfile.open(fileobj=stream, mode="r|") as members:
             for member in members:
                 name = PurePosixPath(member.name).name
                 if member.isfile() and name in _wanted():
@@ -160,13 +160,13 @@ def _texts(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
 
 
 def _chunks_of_archive(archive: Path, content: IO[bytes]) -> Iterator[bytes]:
-    with _damage_told(archive):
+    with _damage_named(archive):
         yield from chunks(content)
 
 
 @contextlib.contextmanager
-def _damage_told(archive: Path) -> Iterator[None]:
-    """Names the archive when what comes out of it makes no sense."""
+def _damage_named(archive: Path) -> Iterator[None]:
+    """Turns the errors of damaged content into a ValueError that names the archive."""
     try:
         yield
     except EOFError as error:

@@ -1,6 +1,6 @@
-"""What an example must hold so that a model can take it: features, types, lengths, values.
+"""What an example must be so that a model can take it: features, types, lengths, values.
 
-Nothing here needs TensorFlow; input/pipeline.py and input/packing.py ask the same of whole batches.
+Nothing here needs TensorFlow; input/pipeline.py and input/packing.py check the same in batches.
 """
 
 import dataclasses
@@ -75,7 +75,7 @@ _MODEL_FEATURES = ("input_ids", "segment_ids", "masked_lm_ids")
 def as_unsigned(values: np.ndarray) -> np.ndarray:
     """The same bits as unsigned integers, in the same order from 0 on.
 
-    What is below 0, or NaN, becomes greater than all else: one comparison finds all that is wrong.
+    Negative values and NaN become the largest: one comparison finds everything that is wrong.
     """
     return values.view(f"u{values.dtype.itemsize}")
 
@@ -124,7 +124,7 @@ def require_valid_record(
     limits: ExampleLimits,
     *also: Callable[[Mapping[str, np.ndarray]], None],
 ) -> None:
-    """Checks a record of a file, and that its example passes what is asked for beside.
+    """Checks a record of a file: that it is a valid example, and passes the checks in `also`.
 
     Raises:
       BadRecord: it is no tf.Example, or not a valid one.

@@ -1,7 +1,7 @@
 """The first two clean-up stages: WikiExtractor's output to plain lines of text.
 
 Both equal the reference byte for byte: .1 drops the <doc> tags and titles, .2 is an ordered list of
-text rules. The order of the rules matters, and so do their oddities.
+text rules. The order of the rules matters, and so do their quirks.
 """
 
 import re
@@ -86,7 +86,7 @@ _PIPED_LINK = _rule("[[", r"\[\[[^]|[\n]*\|([^]|[\n]*)\]\]", r"\1")
 _RULES = [
     _rule("<doc ", r"^<doc [^>\n]*>\n"),
     _rule("[[Category:", r"^.*\[\[Category:[^][\n]*\]\].*\n"),
-    # Twice each: the second turn reaches what the first one uncovered.
+    # Twice each: the second pass finds what the first one uncovered.
     _LINK,
     _LINK,
     _PIPED_LINK,

@@ -18,6 +18,7 @@ from mlperf_bert.data import example_codec, tfrecord, validity
 from mlperf_bert.data.validity import ExampleLimits, ExampleShape
 from mlperf_bert.input import packing
 from mlperf_bert.progress import Progress
+from mlperf_bert.reading import require_regular_file
 
 # Files read at once and examples held for shuffling while training. Source: the reference.
 NUM_PARALLEL_FILES = 8
@@ -40,6 +41,8 @@ _NODE_NAMES = re.compile(r"\{\{.*?\}\}|\[Op:.*?\]( name:.*)?|\[\[.*?\]\]")
 def expand_input(patterns: str, *, flag: str) -> list[str]:
     """The files behind globs or names separated by commas, sorted.
 
+    TensorFlow looks for them, as it reads them: they may lie in a bucket.
+
     Raises:
       ValueError: a pattern matches nothing, or a file is empty or a pipe or device; no file's
         content is read.
@@ -56,8 +59,9 @@ def expand_input(patterns: str, *, flag: str) -> list[str]:
     if not files:
         raise ValueError(f"--{flag} names no file; give a path, a glob or several with commas")
     for name in files:
-        if _is_local(name) and not Path(name).is_file():
-            raise ValueError(f"--{flag}: {name} is not a regular file; give TFRecord files")
+        if _is_local(name):
+            message = f"--{flag}: {name} is not a regular file; give TFRecord files"
+            require_regular_file(name, message=message)
         if not tf.io.gfile.stat(name).length:
             raise ValueError(f"--{flag}: {name} is empty; make it again")
     return sorted(set(files))

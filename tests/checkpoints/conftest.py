@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlperf_bert.checkpoints import initial
+from mlperf_bert.checkpoints import saving
 from mlperf_bert.model.config import BertConfig
 from tests.checkpoints.stored_weights import read_weights
 from tests.training import generated_task
@@ -41,7 +41,7 @@ def generated(tmp_path_factory) -> Start:
         for slot in ("LAMB", "LAMB_1")
     }
     prefix = str(folder / "init" / "model.ckpt-28252")
-    initial.write_name_based(prefix, weights | slots | {"global_step": np.int64(28252)})
+    saving.write_name_based(prefix, weights | slots | {"global_step": np.int64(28252)})
     return Start(prefix, folder / "bert_config.json")
 
 

@@ -8,5 +8,6 @@ from mlperf_bert.checkpoints.reading import StoredCheckpoint
 def read_weights(prefix: str) -> dict[str, np.ndarray]:
     """The weights of a TF1 name-based checkpoint, by TF1 name."""
     stored = StoredCheckpoint(prefix)
-    wanted = [name for name in stored.weight_names if name.startswith(("bert/", "cls/"))]
-    return {name: stored.tensor(name) for name in wanted}
+    wanted = [name for name in sorted(stored.shapes) if name.startswith(("bert/", "cls/"))]
+    is_slot = {name: name.rpartition("/")[0] in stored.shapes for name in wanted}
+    return {name: stored.tensor(name) for name in wanted if not is_slot[name]}

@@ -12,7 +12,7 @@ from official.legacy.bert import configs
 from official.nlp.modeling import models, networks
 from official.nlp.tools import tf2_bert_encoder_checkpoint_converter
 
-from mlperf_bert.checkpoints import gradacc, initial, names
+from mlperf_bert.checkpoints import gradacc, initial, names, saving
 from mlperf_bert.checkpoints.convert import convert
 from mlperf_bert.checkpoints.state import RunState
 from mlperf_bert.model.config import BertConfig
@@ -77,7 +77,7 @@ def test_a_weight_that_is_not_finite_is_named(generated, tmp_path, number):
     spoilt = generated.weights[name].copy()
     spoilt[3, 2] = number
     prefix = str(tmp_path / "model.ckpt-1")
-    initial.write_name_based(prefix, {**generated.weights, name: spoilt})
+    saving.write_name_based(prefix, {**generated.weights, name: spoilt})
     variables = trained_variables(build_pretrainer(generated.config, seed=1))
     layers = generated.config.num_hidden_layers
     with pytest.raises(ValueError) as error:
@@ -204,6 +204,6 @@ def test_weights_of_another_type(generated, tmp_path):
     prefix = str(tmp_path / "model.ckpt-0")
     weights = generated.weights
     weights["cls/predictions/output_bias"] = weights["cls/predictions/output_bias"].astype(float)
-    initial.write_name_based(prefix, weights)
+    saving.write_name_based(prefix, weights)
     line = refusal(prefix, generated.config)
     assert "1 of 46" in line and "output_bias is float64, expected float32" in line

@@ -156,8 +156,8 @@ class Readers:
         given = [frame.framed for frame in tfrecord.read_frames(self.path)]
         copies = [frame.framed for frame in tfrecord.read_frames(self.picked)]
         assert copies == [given[int(i * (len(given) / count))] for i in range(count)]
-        for record in tfrecord.read_records(self.picked):
-            assert_read_alike(record)
+        for frame in tfrecord.read_frames(self.picked):
+            assert_read_alike(frame.record)
 
     def train(self) -> None:
         """An epoch and more."""

@@ -14,11 +14,13 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from mlperf_bert.data import manifest, tfrecord
 from mlperf_bert.data.dataset import num_workers
 from mlperf_bert.data.manifest import Manifest, Part
+from mlperf_bert.locking import DirectoryLock
 from tests.data.generated_wiki import sentences, vocabulary
 
 FLAGS = {"max_seq_length": 32, "max_predictions_per_seq": 5, "dupe_factor": 2}
@@ -288,14 +290,52 @@ def test_usage_errors(repository, work):
 
 
 def test_two_runs_at_once_are_refused(repository, work):
-    (work / "out").mkdir()
-    holder = subprocess.Popen(["flock", work / "out" / ".lock", "sleep", "60"])
-    try:
-        time.sleep(0.3)
-        assert "another run writes here" in fails(run(repository, work))
-    finally:
-        holder.terminate()
-        holder.wait()
+    lock = DirectoryLock(work / "out")
+    assert lock.acquire()
+    assert "another run writes here" in fails(run(repository, work))
+    lock.release()
+    assert run(repository, work).returncode == 0
+
+
+STOPPED = """
+import os, pathlib, signal, sys
+import create_pretraining_data
+from mlperf_bert import command_line
+from mlperf_bert.data import dataset
+
+write_examples = dataset.write_examples
+
+def stopped(inputs, outputs, *rest, **named):
+    if outputs[0].name == "part-1":
+        (outputs[0].parent.parent / "worker").write_text(str(os.getpid()))
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return write_examples(inputs, outputs, *rest, **named)
+
+dataset.write_examples = stopped
+command_line.run(create_pretraining_data.main)
+"""
+
+
+def test_a_worker_that_outlives_a_killed_run_keeps_others_from_its_part(repository, work):
+    killed = subprocess.Popen(
+        [sys.executable, "-c", STOPPED, *command(work)[2:]],
+        cwd=repository, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while not (work / "worker").exists() or len(lines_of(work)) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    worker = psutil.Process(int((work / "worker").read_text()))
+    killed.kill()
+    killed.wait()
+    assert worker.status() == psutil.STATUS_STOPPED
+    message = fails(run(repository, work))
+    assert f"1 of 3 parts failed, run again: part-1: {work}/out/part-1: another run" in message
+    worker.kill()
+    assert run(repository, work).returncode == 0
+    assert visible(work / "out") == {"part-0", "part-1", "part-2", "manifest.json"} | {
+        "histograms.png"
+    }
 
 
 def test_memory_budget_lowers_the_workers(tmp_path):

@@ -276,15 +276,16 @@ def test_punkt_is_fetched_from_an_index_when_missing(server, tmp_path, monkeypat
         f'size="{len(zipped)}" unzipped_size="0" checksum="{hashlib.md5(zipped).hexdigest()}" '
         f'url="{server.url}/punkt_tab.zip"/></packages><collections/></nltk_data>'
     ).encode()
-    monkeypatch.setattr(punkt, "USUAL_PLACES", ())
+    monkeypatch.setattr("nltk.data.path", [str(tmp_path)])
     index = f"{server.url}/index.xml"
     monkeypatch.setattr(punkt, "PUNKT_INDEX_URL", index)
     monkeypatch.setattr("nltk.downloader.urlopen", urllib.request.urlopen)  # nltk bars loopback
-    found = punkt.find_or_fetch_punkt(None, str(tmp_path))
+    found = punkt.find_or_fetch_punkt()
     assert found == tmp_path / "tokenizers/punkt_tab/english"
     server.files.clear()
+    monkeypatch.setattr("nltk.data.path", [str(tmp_path / "other")])
     with pytest.raises(ValueError, match="the sentence splitter's tables are missing"):
-        punkt.find_or_fetch_punkt(None, str(tmp_path / "other"))
+        punkt.find_or_fetch_punkt()
 
 
 def test_importing_fetches_nothing(repository):

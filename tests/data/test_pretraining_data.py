@@ -48,11 +48,15 @@ def content_digest(path) -> str:
     values as little-endian int64 (float32 for the weights).
     """
     digest = hashlib.sha256()
-    for record in tfrecord.read_records(path):
-        for name, values in sorted(example_codec.decode(record).items()):
+    for frame in tfrecord.read_frames(path):
+        for name, values in sorted(example_codec.decode(frame.record).items()):
             digest.update(name.encode())
             digest.update(values.tobytes())
     return digest.hexdigest()
+
+
+def framed(path) -> list[bytes]:
+    return [frame.framed for frame in tfrecord.read_frames(path)]
 
 
 def figures(path) -> tuple[int, int, str]:
@@ -92,6 +96,22 @@ def test_generated_text(repository, generated, flags):
         assert figures(generated / "picked") == GENERATED_37_PICKED_OF_1022
 
 
+def test_examples_go_to_any_number_of_files_in_turn(repository, generated):
+    flags = {"max_seq_length": 32, "max_predictions_per_seq": 5, "dupe_factor": 3}
+    for outputs in (["all"], ["out0", "out1", "out2"]):
+        done = run(
+            repository,
+            "create_pretraining_data.py",
+            input_file=generated / "text",
+            vocab_file=generated / "vocab.txt",
+            output_file=",".join(str(generated / name) for name in outputs),
+            **flags,
+        )
+        assert done.returncode == 0, done.stderr
+    dealt = [framed(generated / f"out{number}") for number in range(3)]
+    assert framed(generated / "all") == [dealt[n % 3][n // 3] for n in range(1022)]
+
+
 def test_picking_more_than_there_are_says_that_some_are_repeated(repository, generated):
     flags = {"max_seq_length": 32, "max_predictions_per_seq": 5}
     made = run(
@@ -115,7 +135,7 @@ def test_picking_more_than_there_are_says_that_some_are_repeated(repository, gen
     )
     asked = f"picked {2 * num_examples} of {num_examples} examples, some more than once"
     assert done.stdout.strip() == asked
-    once, twice = (list(tfrecord.read_records(generated / name)) for name in ("out", "picked"))
+    once, twice = (framed(generated / name) for name in ("out", "picked"))
     assert len(twice) == 2 * num_examples and sorted(set(twice)) == sorted(set(once))
 
 

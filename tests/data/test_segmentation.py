@@ -1,7 +1,11 @@
 """The sentence splitter equals nltk 3.4.5 on Python 3.7. Plain Python, seconds."""
 
 import hashlib
+import os
+import subprocess
+import sys
 
+import nltk.data
 import pytest
 
 from mlperf_bert.data import punkt, segmentation
@@ -79,19 +83,31 @@ def test_tables_survive_the_disk(table_folder, tables):
     assert segmentation.load_splitter(table_folder)._tables == tables
 
 
-def test_tables_are_found_in_nltk_data(tmp_path, tables):
+def test_tables_are_found_in_nltk_data(tmp_path, tables, monkeypatch):
     folder = tmp_path / "tokenizers" / "punkt_tab" / "english"
     punkt.write_tables(tables, folder)
-    assert punkt.find_punkt(None, f"{tmp_path / 'none'}:{tmp_path}") == folder
+    tmp_path.chmod(0o777)  # as a folder mounted for several users
+    monkeypatch.setattr(nltk.data, "path", [str(tmp_path / "none"), str(tmp_path)])
+    assert punkt.find_punkt() == folder
+
+
+def test_the_environment_names_a_place_for_tables(repository, tmp_path, tables):
+    punkt.write_tables(tables, tmp_path / "tokenizers" / "punkt_tab" / "english")
+    program = "from mlperf_bert.data import punkt; print(punkt.find_punkt())"
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=repository,
+        env={**os.environ, "NLTK_DATA": f"{tmp_path / 'none'}:{tmp_path}"},
+    )  # fmt: skip
+    assert (found.stdout, found.stderr) == (f"{tmp_path}/tokenizers/punkt_tab/english\n", "")
 
 
 def test_missing_tables_say_how_to_get_them(tmp_path, table_folder, monkeypatch):
     (table_folder / "sent_starters.txt").unlink()
     with pytest.raises(ValueError, match=r"sent_starters\.txt missing"):
         punkt.find_punkt(str(table_folder))
-    monkeypatch.setattr(punkt, "USUAL_PLACES", ())
+    monkeypatch.setattr(nltk.data, "path", [str(tmp_path / "none")])
     with pytest.raises(ValueError, match=r"nltk\.downloader punkt_tab.*train_punkt\.py"):
-        punkt.find_punkt(None, str(tmp_path / "none"))
+        punkt.find_punkt()
 
 
 def test_other_tables_than_the_published_are_said(table_folder, capsys):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mlperf_bert.checkpoints import initial, names
+from mlperf_bert.checkpoints import names, saving
 from mlperf_bert.data import example_codec, tfrecord
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.model.config import BertConfig
@@ -54,7 +54,7 @@ def write_initial_checkpoint(prefix: Path, config: dict, random: np.random.Rando
     for weight in names.weights(config["num_hidden_layers"]):
         noise = 0.02 * random.standard_normal(_tf1_shape(weight.tf1_name, config))
         values[weight.tf1_name] = (noise + weight.tf1_name.endswith("gamma")).astype(np.float32)
-    initial.write_name_based(str(prefix), values)
+    saving.write_name_based(str(prefix), values)
 
 
 def _tf1_shape(name: str, config: dict) -> tuple[int, ...]:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from mlperf_bert.checkpoints import names
-from mlperf_bert.checkpoints.initial import weights_by_tf1_name, write_name_based
+from mlperf_bert.checkpoints.initial import weights_by_tf1_name
+from mlperf_bert.checkpoints.saving import write_name_based
 from mlperf_bert.data.manifest import Manifest, Part
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.mlperf import caches, rules

@@ -1,4 +1,8 @@
-"""Checkpoints appear whole or not at all."""
+"""Checkpoints appear whole or not at all.
+
+Not by mlperf_bert/writing.py: a checkpoint is several files, and may lie in a bucket, so that
+TensorFlow writes and renames them.
+"""
 
 import contextlib
 from collections.abc import Iterator
@@ -14,7 +18,7 @@ def require_absent(prefix: str) -> None:
 
 @contextlib.contextmanager
 def written_whole(prefix: str) -> Iterator[str]:
-    """Yields a prefix in a hidden directory beside; what is saved there becomes `prefix`.
+    """Yields a prefix in a hidden directory; what is saved there becomes `prefix`.
 
     The index is renamed last: where it is, the data are. When anything fails, nothing remains;
     what a killed process leaves is removed by the next one.
