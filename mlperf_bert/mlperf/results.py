@@ -1,4 +1,6 @@
-"""What the logs of a result say, whoever wrote them: times, samples, accuracies, seeds.
+"""What a run leaves: whether it has ended, and its log's times, samples, accuracies, seeds.
+
+The logs may be of any vendor.
 
 Source: how mlperf_logging's result_summarizer and rcp_checker read logs. Two conventions are in
 use: eval_accuracy's epoch_num is the number of samples, or it is always 1 and train_samples
@@ -13,6 +15,10 @@ from mlperf_bert import json_text
 from mlperf_bert.mlperf.rules import NUM_EVAL_SAMPLES, NUM_RUNS_PER_RESULT
 from mlperf_bert.reading import require_regular_file
 
+LOG_NAME = "bert.log"
+RESULT_LOG = "bert.offline.log"
+"""Written by evaluations that were made after the training."""
+RECORD_NAME = "run.json"
 _TOKEN = ":::MLLOG "
 _PHASES = {
     "init_start": ("init", "init_stop"),
@@ -113,6 +119,34 @@ class RunResult:
     def succeeded(self) -> bool:
         """Whether the run reached its target."""
         return self.status == "success"
+
+
+def is_end(status: object) -> bool:
+    """Return whether a status of run.json is that of a run which has ended."""
+    return status != "running"
+
+
+def has_ended(output_dir: Path) -> bool:
+    """Return whether a run began in a directory and came to its end.
+
+    Raises:
+      ValueError: its run.json is damaged.
+    """
+    record = output_dir / RECORD_NAME
+    try:
+        return record.exists() and is_end(json_text.read_object(record).get("status"))
+    except ValueError as error:
+        raise ValueError(f"{error}; choose another --output_dir") from error
+
+
+def finished_run(output_dir: Path, log_name: str = LOG_NAME) -> RunResult | None:
+    """Return what the log of a run that has ended says; None if there is none.
+
+    Raises:
+      ValueError: there is a log, and it or run.json is damaged.
+    """
+    log = output_dir / log_name
+    return read_run(log) if log.exists() and has_ended(output_dir) else None
 
 
 def read_records(path: Path) -> list[Record]:

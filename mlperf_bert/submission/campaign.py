@@ -27,17 +27,23 @@ from pathlib import Path
 from mlperf_bert import json_text
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.log import STATUSES
-from mlperf_bert.mlperf.results import RunResult, read_records, read_run
+from mlperf_bert.mlperf.results import (
+    LOG_NAME,
+    RESULT_LOG,
+    RunResult,
+    finished_run,
+    has_ended,
+    read_records,
+)
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS, require_ruleset
 from mlperf_bert.submission import system
-from mlperf_bert.submission.folder import SubmissionVerdict, judge, write_folder
+from mlperf_bert.submission.folder import write_folder
+from mlperf_bert.submission.verdict import SystemVerdict, judge_submission
 from mlperf_bert.writing import write_whole
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUN_COMMAND = (sys.executable, str(REPOSITORY / "run_pretraining.py"))
 EXIT_INTERRUPTED = 75
-LOG_NAME = "bert.log"
-OFFLINE_LOG_NAME = "bert.offline.log"
 RECORD_NAME = "campaign.json"
 MAX_FAILED_RUNS = 1
 MAX_NAME_BYTES = 100  # longer names are made of these; a file system takes 255
@@ -99,7 +105,7 @@ class Campaign:
     @property
     def log_name(self) -> str:
         """Of the file in a run's directory that is the result."""
-        return OFFLINE_LOG_NAME if self.offline_eval_input_file else LOG_NAME
+        return RESULT_LOG if self.offline_eval_input_file else LOG_NAME
 
     def run_commands(self, output_dir: Path) -> list[list[str]]:
         """Return the command lines of one run: the training, and its evaluation if offline."""
@@ -153,7 +159,10 @@ def claim(campaign: Campaign) -> None:
         "offline_eval_input_file": campaign.offline_eval_input_file,
     }
     if record.exists():
-        found = _read_record(record)
+        try:
+            found = json_text.read_object(record)
+        except ValueError as error:
+            raise ValueError(f"{error}; choose another --output_dir") from error
         if differing := [name for name in content if found.get(name) != content[name]]:
             raise ValueError(
                 f"{campaign.folder} holds another campaign (differing: {', '.join(differing)}); "
@@ -188,28 +197,6 @@ def train_all(campaign: Campaign) -> list[RunResult]:
                 "Fix the hyper-parameters and start a new one"
             )
     return runs
-
-
-def finished_run(output_dir: Path, log_name: str = LOG_NAME) -> RunResult | None:
-    """Return what the log of a run says that went to its end; None if there is none.
-
-    Raises:
-      ValueError: there is a log, and it is damaged.
-    """
-    log = output_dir / log_name
-    return read_run(log) if log.exists() and _went_to_its_end(output_dir) else None
-
-
-def _went_to_its_end(output_dir: Path) -> bool:
-    record = output_dir / "run.json"
-    return record.exists() and _read_record(record).get("status") != "running"
-
-
-def _read_record(path: Path) -> dict:
-    try:
-        return json_text.read_object(path)
-    except ValueError as error:
-        raise ValueError(f"{error}; choose another --output_dir") from error
 
 
 def set_aside(output_dir: Path) -> Path | None:
@@ -253,7 +240,7 @@ def _train(campaign: Campaign, number: int, output_dir: Path) -> RunResult:
             raise Interrupted(
                 f"run {number} was stopped; the same command goes on, with run {number} again"
             )
-        if not _went_to_its_end(output_dir):
+        if not has_ended(output_dir):
             break
     run = finished_run(output_dir, campaign.log_name)
     if run is None:
@@ -268,7 +255,7 @@ def _train(campaign: Campaign, number: int, output_dir: Path) -> RunResult:
 def _missing_commands(campaign: Campaign, output_dir: Path) -> list[list[str]]:
     """What a run still needs: all, in a new directory, or just the evaluation of a training."""
     commands = campaign.run_commands(output_dir)
-    if len(commands) > 1 and (output_dir / LOG_NAME).exists() and _went_to_its_end(output_dir):
+    if len(commands) > 1 and (output_dir / LOG_NAME).exists() and has_ended(output_dir):
         return commands[1:]
     set_aside(output_dir)
     return commands
@@ -304,7 +291,7 @@ def run_campaign(
     ruleset: str,
     custom_rcps: Path | None,
     overrides: dict[str, object],
-) -> SubmissionVerdict:
+) -> SystemVerdict:
     """Train, write the submission, ask the official tools.
 
     Raises:
@@ -317,7 +304,7 @@ def run_campaign(
         convergence.reference_points(ruleset, custom_rcps)
     claim(campaign)
     write_submission(campaign, train_all(campaign), ruleset=ruleset, overrides=overrides)
-    return judge(campaign.org_dir, system=campaign.system, ruleset=ruleset, custom_rcps=custom_rcps)
+    return judge_submission(campaign.org_dir, campaign.system, ruleset, custom_rcps=custom_rcps)
 
 
 def write_submission(
@@ -343,7 +330,7 @@ def write_submission(
     )
 
 
-def _report_lines(campaign: Campaign, verdict: SubmissionVerdict) -> list[str]:
+def _report_lines(campaign: Campaign, verdict: SystemVerdict) -> list[str]:
     lines = [f"\nsubmission: {campaign.org_dir}"]
     lines += [
         f"run {number}: {run.status}, {run.minutes:.4f} minutes, accuracy "

@@ -4,7 +4,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlperf_bert.mlperf.rules import require_ruleset
 from mlperf_bert.submission import official
 
 
@@ -46,17 +45,12 @@ def check_rcp(
     Raises:
       ValueError: the ruleset has no BERT.
     """
-    require_ruleset(ruleset)
-    options = ["--bert_train_samples"] if by_train_samples else []
+    options = ["--rcp_usage", "training", "--rcp_version", ruleset]
+    options += ["--bert_train_samples"] if by_train_samples else []
     options += ["--custom_rcps", str(custom_rcps)] if custom_rcps else []
-    answer = official.ask(
-        *["rcp_checker", "--rcp_usage", "training", "--rcp_version", ruleset],
-        *options,
-        str(results_dir),
-    )
+    answer = official.ask("rcp_checker", *options, str(results_dir), ruleset=ruleset)
     report = answer.report
-    lines = report.strip().splitlines() or ["the checker said nothing"]
-    last_line, _, _ = lines[-1].partition(", consider adding")
+    last_line, _, _ = official.last_line(report).partition(", consider adding")
     return RcpVerdict(
         passed=answer.returncode == 0 and "RCP test PASSED" in report,
         reason=last_line.partition(" - ")[2] or last_line,

@@ -12,6 +12,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+import psutil
+
 from mlperf_bert import json_text
 
 FIELDS = tuple(
@@ -70,8 +72,8 @@ def describe(
         "system_name": system,
         "number_of_nodes": "1",
     }
-    found |= _processors(Path("/proc/cpuinfo"))
-    found |= _memory_and_storage(Path("/proc/meminfo"), folder)
+    found |= _processors()
+    found |= _memory_and_storage(folder)
     found |= _accelerators()
     found |= _software()
     return found | dict(overrides or {})
@@ -105,7 +107,9 @@ def read_overrides(path: Path | None) -> dict[str, object]:
         raise ValueError(f"{error}: no system description; give a JSON object of fields") from error
 
 
-def _processors(cpuinfo: Path) -> dict[str, str]:
+def _processors() -> dict[str, str]:
+    """From /proc/cpuinfo: psutil knows neither model nor caches, nor the sockets."""
+    cpuinfo = Path("/proc/cpuinfo")
     text = cpuinfo.read_text() if cpuinfo.exists() else ""
     sockets = set(re.findall(r"^physical id\s*: (\d+)", text, re.MULTILINE))
     cores = re.search(r"^cpu cores\s*: (\d+)", text, re.MULTILINE)
@@ -123,11 +127,9 @@ def _processors(cpuinfo: Path) -> dict[str, str]:
     }
 
 
-def _memory_and_storage(meminfo: Path, folder: Path) -> dict[str, str]:
-    total = re.search(r"^MemTotal:\s*(\d+) kB", meminfo.read_text() if meminfo.exists() else "")
-    memory = f"{int(total[1]) * 1024 / _GIB:.0f} GiB" if total else ""
+def _memory_and_storage(folder: Path) -> dict[str, str]:
     return {
-        "host_memory_capacity": memory,
+        "host_memory_capacity": f"{psutil.virtual_memory().total / _GIB:.0f} GiB",
         "host_storage_capacity": f"{shutil.disk_usage(folder).total / _GIB:.0f} GiB",
     }
 
