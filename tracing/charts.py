@@ -1,29 +1,23 @@
 """The pictures of a trace, as SVG text that can stand in a page."""
 
-import io
-import re
 from collections.abc import Callable
 from pathlib import PurePath
 
-import matplotlib
-
-matplotlib.use("Agg")  # no display is needed
-
 import numpy as np
 import pandas as pd
-from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from pages import charts
+from pages.charts import BLUE, GREEN, INK, ORANGE, RED
 from tracing import chrome, files
 from tracing.loaded import Loaded
 
-INK, MUTED, GRID, GREY = "#1c2733", "#5b6b7b", "#e3e8ee", "#b9c4cf"
 CLASS_COLORS = {
-    files.TFRECORDS: "#1f5fa8",
-    files.CHECKPOINTS: "#1b7f4b",
-    files.LOGS: "#d9822b",
+    files.TFRECORDS: BLUE,
+    files.CHECKPOINTS: GREEN,
+    files.LOGS: ORANGE,
     files.LIBRARIES: "#8a63b8",
     files.OTHER: "#8b98a5",
 }
@@ -33,30 +27,12 @@ PHASE_COLORS = {
     "eval": "#fbe6cf",
     "checkpoint": "#cfead9",
 }
-_RED = "#b3261e"
 _WIDTH_INCHES = 9.6
 _MOST_BINS = 300
 _SHORTEST_BIN_S = 0.05
 _MOST_FILES_DRAWN = 8
 _MOST_PROCESSES_DRAWN = 20
-_STYLE = {
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "trace",  # the same trace gives the same bytes
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "text.color": INK,
-    "axes.labelcolor": MUTED,
-    "axes.edgecolor": GREY,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": GRID,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-}
+_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 
 def _drawn(
@@ -67,18 +43,14 @@ def _drawn(
     rows: int = 1,
     columns: int = 1,
 ) -> str:
-    with pyplot.rc_context(_STYLE):
-        figure, axes = pyplot.subplots(
-            rows, columns, figsize=(_WIDTH_INCHES, height_inches), layout="constrained",
-            squeeze=False, dpi=110,
-        )  # fmt: skip
-        draw(axes)
-        text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None})
-        pyplot.close(figure)
-    svg = text.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = charts.svg(
+        draw,
+        (_WIDTH_INCHES, height_inches),
+        salt="trace",
+        rows=rows,
+        columns=columns,
+        metadata=_NO_METADATA,
+    )
     return svg.replace("<svg ", f'<svg role="img" aria-label="{alt}" ', 1)
 
 
@@ -164,7 +136,7 @@ def counters_over_time(trace: Loaded) -> str | None:
         ):
             place = axes[row, 0]
             shades = _shade_phases(place, trace)
-            blue, red = CLASS_COLORS[files.TFRECORDS], _RED
+            blue, red = CLASS_COLORS[files.TFRECORDS], RED
             place.plot(rates.index, rates[calls], color=blue, label="by calls")
             place.plot(rates.index, rates[storage], color=red, label="from or to storage")
             place.set_ylabel(f"{verb}, MB/s")
@@ -213,17 +185,12 @@ def _histogram(axes: Axes, calls: pd.DataFrame, column: str, bins: np.ndarray) -
 
 
 def _bytes_text(value: float, _=None) -> str:
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if value >= unit:
-            return f"{value / unit:g} {name}"
-    return f"{value:g} B"
+    units = [(1 << 30, " GiB"), (1 << 20, " MiB"), (1 << 10, " KiB"), (1, " B")]
+    return charts.in_units(value, units)
 
 
 def _time_text(value: float, _=None) -> str:
-    for unit, name in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
-        if value >= unit:
-            return f"{value / unit:g} {name}"
-    return f"{value:g} ns"
+    return charts.in_units(value, [(1e9, " s"), (1e6, " ms"), (1e3, " µs"), (1, " ns")])
 
 
 def offsets_over_time(trace: Loaded) -> str | None:
@@ -282,17 +249,17 @@ def processors_and_memory(trace: Loaded) -> str | None:
         _shade_phases(below, trace)
         seconds, user, system, iowait = percentages.T
         areas = above.stackplot(
-            seconds, user, system, iowait, colors=["#1f5fa8", "#d9822b", _RED],
+            seconds, user, system, iowait, colors=[BLUE, ORANGE, RED],
             labels=["programs", "kernel", "waiting for I/O"], linewidth=0,
         )  # fmt: skip
         above.set_ylim(0, 100)
         above.set_ylabel("all CPUs, %")
         _legend_above(above, handles=[*areas, *shades])
-        below.plot(resident.index, resident, color="#1f5fa8", label="resident, all of the target")
-        below.plot(memory["seconds"], memory["page_cache_bytes"] / 1e9, color="#1b7f4b",
+        below.plot(resident.index, resident, color=BLUE, label="resident, all of the target")
+        below.plot(memory["seconds"], memory["page_cache_bytes"] / 1e9, color=GREEN,
                    label="page cache, machine")  # fmt: skip
         dirty = (memory["dirty_bytes"] + memory["writeback_bytes"]) / 1e9
-        below.plot(memory["seconds"], dirty, color=_RED, label="not yet written back")
+        below.plot(memory["seconds"], dirty, color=RED, label="not yet written back")
         below.set_ylabel("GB")
         below.set_ylim(bottom=0)
         _legend_above(below)
@@ -341,7 +308,7 @@ def block_io(trace: Loaded) -> str | None:
             np.ceil(np.log10(found["latency_ns"].max())) + 0.2,
             0.2,
         )
-        for letter, name, color in (("R", "read", "#1f5fa8"), ("W", "written", "#d9822b")):
+        for letter, name, color in (("R", "read", BLUE), ("W", "written", ORANGE)):
             group = found[found["operation"].str.contains(letter)]
             moved, _ = np.histogram(group["seconds"], bins, weights=group["size_bytes"])
             rates.stairs(moved / np.diff(bins) / 1e6, bins, color=color, label=name)
@@ -377,7 +344,7 @@ def processes_over_time(trace: Loaded) -> str | None:
         _shade_phases(place, trace)
         for row, process in enumerate(found.itertuples()):
             width = max(process.last - process.first, trace.seconds / 300)
-            place.barh(row, width, left=process.first, height=0.34, color="#1f5fa8")
+            place.barh(row, width, left=process.first, height=0.34, color=BLUE)
             text = f"{_short(names.get(process.Index, '?'))}   {process.cpu_s:.1f} s CPU"
             is_late = process.first > trace.seconds / 2
             place.text(process.first + (width if is_late else 0), row + 0.19, text, fontsize=7,

@@ -28,8 +28,14 @@ class Losses:
     """Calls whose return was never seen: their thread was killed within."""
 
     def total(self) -> int:
-        """Everything that is missing for want of room or understanding."""
+        """Events and lines that had no room or could not be understood."""
         return self.lost_events + self.lost_lines + self.damaged_lines
+
+    def __str__(self) -> str:
+        return (
+            f"lost: {self.lost_events:,} events, {self.lost_lines:,} lines for want of room, "
+            f"{self.damaged_lines:,} not understood; {self.calls_cut_short:,} calls cut short"
+        )
 
 
 @dataclass

@@ -222,7 +222,7 @@ def test_the_runs_that_the_olympic_mean_leaves_out_are_hollow(org_dir, failed, h
         write_log(folder / f"result_{number}.txt", [0.5] * 17, seed=number)
     runs = [results.read_run(path) for path in sorted(folder.iterdir())]
     picture = report_charts.minutes_by_run(runs, results.olympic_mean([1.0] * 10))
-    assert picture.count("fill: #ffffff") == hollow
+    assert picture.wide.count("fill: #ffffff") == hollow
 
 
 def test_result_that_converged_too_fast_fails(org_dir):
