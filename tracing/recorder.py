@@ -165,7 +165,9 @@ class _Recorder:
         self._target.add_container(container.pid)
         if container not in self._containers:
             self._containers.append(container)
-        inside = [pid for pid in self._target.pids() if _is_within(pid, container.pid)]
+        tree, cgroup = processes.tree(container.pid), processes.cgroup_of(container.pid)
+        pids = self._target.pids()
+        inside = [pid for pid in pids if pid in tree or processes.cgroup_of(pid) == cgroup]
         try:
             self._tracer.attach(inside, container)
         except ValueError as error:
@@ -246,10 +248,6 @@ class _Recorder:
         )
         recording.save(found, self._request.output)
         return found
-
-
-def _is_within(pid: int, root: int) -> bool:
-    return pid in processes.tree(root) or processes.cgroup_of(pid) == processes.cgroup_of(root)
 
 
 def _thinned(pairs: list[ClockPair]) -> list[ClockPair]:
