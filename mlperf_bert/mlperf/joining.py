@@ -1,4 +1,4 @@
-"""One result from the log of a training and the evaluations that were made of its checkpoints.
+"""Joins the log of a training and later evaluations of its checkpoints into one result.
 
 The rules let the clock stop at the time of the first checkpoint that reaches the target, whenever
 it is evaluated. Source: MLPerf training rules, section on run time; the benchmark's README.
@@ -35,7 +35,7 @@ def join(
     Returns: status "success" or "aborted", and the samples trained up to run_stop.
 
     Raises:
-      ValueError: a log is none, or an earlier checkpoint has not been evaluated.
+      ValueError: a file is no log, or an earlier checkpoint has not been evaluated.
     """
     records = [record for log in logs for record in read_records(log)]
     start = next((record for record in records if record.key == "run_start"), None)
@@ -92,9 +92,9 @@ def _saved_ms(records: Sequence[Record], log: Path) -> dict[int, int]:
 
 
 def _header(logs: Sequence[Path]) -> list[str]:
-    """The lines before run_start; the division is what the last log says.
+    """The lines before run_start, with the division of the last log.
 
-    A resumed training is no submission, which only its later logs know.
+    A resumed training is division open, which only its later logs say.
     """
     first, last = (_lines_before_run(log) for log in (logs[0], logs[-1]))
     division = next((line for line in last if _DIVISION in line), None)

@@ -232,7 +232,7 @@ def olympic_mean(minutes: Sequence[float], *, num_failed: int = 0) -> float | No
 
 
 def problems_of_result(runs: Sequence[RunResult]) -> list[str]:
-    """Return what keeps these runs from being one result; empty if nothing does."""
+    """Return why these runs are not one result; empty if they are."""
     problems = []
     if len(runs) != NUM_RUNS_PER_RESULT:
         logs = "log" if len(runs) == 1 else "logs"

@@ -5,8 +5,8 @@
 
 Each run is a process of its own in OUTPUT_DIR/runs/N, with the system's file caches emptied before
 (as root; if it cannot be done, the log says so). The same command goes on after an interruption:
-finished runs stay, a run that was cut off is set aside, kept and counted in the verdict's lines,
-because a resumed run is no result. A run that ends without the target is a failed run: it stays and
+finished runs stay; a run that was cut off is set aside and run again, because a resumed run is no
+result, and the verdict names it. A run that ends without the target is a failed run: it stays and
 counts as the slowest, and a second one ends the campaign.
 
 Exit codes: 0 everything passed, 1 something did not (said in one line), 75 interrupted.
@@ -46,9 +46,9 @@ RUN_COMMAND = (sys.executable, str(REPOSITORY / "run_pretraining.py"))
 EXIT_INTERRUPTED = 75
 RECORD_NAME = "campaign.json"
 MAX_FAILED_RUNS = 1
-MAX_NAME_BYTES = 100  # longer names are made of these; a file system takes 255
+MAX_NAME_BYTES = 100  # file names are made of it and more; file systems allow 255
 
-# What the campaign gives to every run itself.
+# Given to every run by the campaign.
 _OWN_FLAGS = ("output_dir", "seed", "submission_org", "submission_platform", "submission_status")
 
 
@@ -126,7 +126,7 @@ class Campaign:
 
 
 def _require_name(flag: str, value: str) -> None:
-    """Folders, files and options are made of the names of a campaign.
+    """Refuse a name that cannot be part of a folder, a file and an option.
 
     Raises:
       ValueError: the name does not fit.
@@ -211,7 +211,7 @@ def set_aside(output_dir: Path) -> Path | None:
 
 
 def interrupted_runs(campaign: Campaign) -> list[str]:
-    """Return a line about each run that was cut off, so that none disappears from the books."""
+    """Return a line about each run that was cut off, so that none goes unreported."""
     return [
         f"{folder.name}: cut off after {_samples_trained(folder / LOG_NAME)} samples, run again"
         for folder in sorted(campaign.runs_dir.glob("*.interrupted-*"))
@@ -295,7 +295,7 @@ def run_campaign(
     """Train, write the submission, ask the official tools.
 
     Raises:
-      ValueError: a mistake, or no result can come of it; one line says why.
+      ValueError: bad input, or the runs cannot become a result; one line says why.
       Interrupted: a run was stopped by a signal.
     """
     require_ruleset(ruleset)
@@ -360,7 +360,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ruleset", default=RULESETS[-1])
     parser.add_argument("--status", choices=STATUSES, default=STATUSES[0])
     parser.add_argument(
-        "--system_description", type=Path, help="JSON of fields that the machine cannot tell"
+        "--system_description",
+        type=Path,
+        help="JSON file of fields that the machine does not show",
     )
     parser.add_argument(
         "--offline_eval_input_file", help="evaluate after each training, on these TFRecords"
@@ -370,7 +372,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         type=shlex.split,
         help="starts one run, before its flags, such as 'srun python run_pretraining.py'",
     )
-    parser.add_argument("--custom_rcps", type=Path, help="reference points of one's own, JSON")
+    parser.add_argument(
+        "--custom_rcps",
+        type=Path,
+        help="JSON file of other reference points",
+    )
     parser.add_argument("flags", nargs="*", metavar="FLAG", help="of run_pretraining.py, after --")
     given = parser.parse_args(arguments)
     try:

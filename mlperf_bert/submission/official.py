@@ -1,4 +1,4 @@
-"""The official tools of mlperf-logging, asked so that a false pass cannot slip through.
+"""The official tools of mlperf-logging, run so that none reports a false success.
 
 Most of them end with 0 whatever they find, and all append to their log file: an old SUCCESS in it
 would pass for a new one. So each call gets a fresh file, and the verdict is read from the text.

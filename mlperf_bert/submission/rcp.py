@@ -1,4 +1,4 @@
-"""The official check against reference convergence points (RCP): not faster than is credible."""
+"""The official check against reference convergence points (RCP): did the runs converge too fast?"""
 
 import re
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ class RcpVerdict:
 
     Attributes:
       passed: whether the result converged as slowly as is credible, or slower.
-      reason: the checker's last line, without its advice to pass its check by.
+      reason: the checker's last line, without its advice how to bypass the check.
       mean_samples, min_mean_samples: of the reference at this batch size; None if there is none.
       submission_mean_samples: olympic mean of the runs; None if too many failed.
-      scaling: by which a result that converged faster than the reference must be multiplied.
+      scaling: multiplies the minutes of a result that converged faster than the reference.
     """
 
     passed: bool

@@ -138,7 +138,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m mlperf_bert.submission.report")
     parser.add_argument("org_dir", type=Path)
     parser.add_argument("--ruleset", default=RULESETS[-1])
-    parser.add_argument("--custom_rcps", type=Path, help="reference points of one's own, JSON")
+    parser.add_argument(
+        "--custom_rcps",
+        type=Path,
+        help="JSON file of other reference points",
+    )
     parser.add_argument("--output", type=Path, help="HTML file; the JSON goes beside it")
     given = parser.parse_args(arguments)
     try:

@@ -33,7 +33,7 @@ class Picture(NamedTuple):
 
 
 def accuracy_over_samples(runs: Sequence[RunResult], rcp: RcpVerdict) -> Picture | None:
-    """Draw accuracy over samples with target and RCP; None for logs that do not tell samples."""
+    """Draw accuracy over samples with target and RCP; None if the logs count no samples."""
     if not any(evaluation.samples is not None for run in runs for evaluation in run.evaluations):
         return None
 

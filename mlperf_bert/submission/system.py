@@ -58,7 +58,7 @@ def describe(
       org, system, division, status: as in the logs; status is respelt for rulesets from 4.0.0 on.
       ruleset: for instance "5.0.0".
       folder: lies on the storage that is described.
-      overrides: what the submitter knows better: cooling, interconnects, notes, other nodes.
+      overrides: fields from the submitter: cooling, interconnects, notes, other nodes.
 
     Raises:
       ValueError: an override that is no field of the description.
@@ -80,10 +80,10 @@ def describe(
 
 
 def require_fields(overrides: Mapping[str, object]) -> None:
-    """Refuse what is no field of a description.
+    """Refuse names that are no fields of a description.
 
     Raises:
-      ValueError: names it.
+      ValueError: names them.
     """
     if unknown := sorted(set(overrides) - set(FIELDS)):
         unknown = [name[:80] if name.isprintable() else f"{name!r:.80}" for name in unknown]
@@ -135,7 +135,7 @@ def _memory_and_storage(folder: Path) -> dict[str, str]:
 
 
 def _accelerators() -> dict[str, str]:
-    """NVIDIA's tool knows its cards; anything else is left to the overrides."""
+    """From nvidia-smi; other accelerators are left to the overrides."""
     query = "name,memory.total,clocks.max.sm"
     rows = _output("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader").splitlines()
     if not rows:
