@@ -49,7 +49,7 @@ def event_folder(roots: Iterable[Path] = TRACEFS) -> Path | None:
 
 
 def command(*words: str) -> list[str]:
-    """A command line that sees the tracepoints, though tracefs be not mounted."""
+    """A command line under which tracepoints are visible where tracefs is not mounted, too."""
     return [*([] if event_folder() else _WITH_TRACEFS), *words]
 
 
@@ -65,7 +65,7 @@ def tracepoints() -> frozenset[str]:
 
 
 def missing(*, is_root: bool, version_text: str | None, events: frozenset[str]) -> str | None:
-    """Why bpftrace cannot serve here; None if it can."""
+    """Why bpftrace cannot be used here; None if it can."""
     if version_text is None:
         return "bpftrace is not installed"
     if version(version_text) < OLDEST_VERSION:
@@ -155,7 +155,7 @@ class Parser:
         path_of_fd: Mapping[tuple[int, int], str] | None = None,
         path_of_inode: Mapping[int, str] | None = None,
     ):
-        """Takes what the lines do not tell.
+        """Takes what the lines do not contain.
 
         Args:
           folder: where the command was started.
@@ -224,7 +224,7 @@ class Parser:
 
     @staticmethod
     def _in_order(events: Iterable[tuple[int, str, list]]) -> Iterator[tuple[str, list]]:
-        """Each processor has its own buffer: what came earlier may be told later."""
+        """Each processor has its own buffer: an earlier event may be printed later."""
         waiting: list[tuple[int, int, str, list]] = []
         for number, (end, word, values) in enumerate(events):
             heapq.heappush(waiting, (end, number, word, values))
@@ -234,7 +234,7 @@ class Parser:
             yield heapq.heappop(waiting)[2:]
 
     def _born(self, word: str, values: list) -> Iterator[tuple[str, dict]]:
-        """A fork tells neither thread nor process: the first event of the child's own does."""
+        """A fork may make a thread or a process; only the child's first event shows which."""
         if word == "block" or (row := self._unborn.pop(values[2], None)) is None:
             return
         pid, tid = values[1:3]

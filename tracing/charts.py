@@ -120,7 +120,7 @@ def _stacked(axes: Axes, transfers: pd.DataFrame, bins: np.ndarray) -> None:
 
 
 def counters_over_time(trace: Loaded) -> str | None:
-    """Reads and writes by the processes' own counters: what /proc alone can tell."""
+    """Reads and writes by the processes' own counters: all that /proc records."""
     processes = trace.table("processes").dropna(subset=["read_call_bytes"])
     if processes["seconds"].nunique() < 3:
         return None  # no line without two intervals

@@ -11,7 +11,7 @@ from tracing.tables import write_table, written_beside
 
 
 def write_all(folder: Path, recording: Recording) -> Iterator[str]:
-    """Writes all of it; yields lines that tell the user what came of it.
+    """Writes all of it; yields lines about the result, for the user.
 
     Raises:
       OSError: there is no room; files are whole or absent.

@@ -122,11 +122,11 @@ def _file_rows(summary: dict) -> list[list[str]]:
 def _checkpoint_rows(summary: dict) -> list[list[str]]:
     rows = [["checkpoint", "at", "files", "written", "calls", "in write calls", "as MLLOG tells"]]
     for found in summary["checkpoints"]:
-        told = "-" if found["span_seconds"] is None else f"{found['span_seconds']:.3f} s"
+        span = "-" if found["span_seconds"] is None else f"{found['span_seconds']:.3f} s"
         rows.append(
             [_tail(found["path"]), f"{found['begin_seconds']:.1f} s", str(found["num_files"]),
              _bytes(found["written_bytes"]), f"{found['num_writes']:,}",
-             f"{found['writing_seconds']:.3f} s", told]
+             f"{found['writing_seconds']:.3f} s", span]
         )  # fmt: skip
     return rows
 

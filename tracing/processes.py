@@ -52,7 +52,7 @@ def cgroup_of(pid: int) -> str | None:
 
 
 class Target:
-    """The processes to watch; whoever once belonged stays, also when its parent is gone."""
+    """The processes to watch; one that once belonged stays, even when its parent is gone."""
 
     def __init__(self):
         self._roots: set[int] = set()
@@ -131,7 +131,7 @@ def open_paths(pid: int) -> list[tuple[int, str]]:
 
 
 def tracer_of(pid: int) -> int:
-    """Who traces it with ptrace; 0 if nobody."""
+    """The process that traces it with ptrace; 0 if there is none."""
     try:
         status = (PROC / str(pid) / "status").read_text()
     except OSError:

@@ -162,7 +162,7 @@ class Sampler(threading.Thread):
     """Writes the tables of counters until stopped; the clocks are read each time as well."""
 
     def __init__(self, target: processes.Target, folder: Path, *, interval_s: float = INTERVAL_S):
-        """Takes whom to watch, where the tables go, and the seconds between samples."""
+        """Takes the target, the folder of the tables, and the seconds between samples."""
         super().__init__(name="sampler", daemon=True)
         self._tables = {
             table: TableWriter(folder, table)

@@ -77,7 +77,7 @@ class Parser:
         folder: str,
         host_path: Callable[[str], str] = str,
     ):
-        """Takes what the lines do not tell.
+        """Takes what the lines do not contain.
 
         Args:
           process_of_thread: from `threads_in`.

@@ -163,7 +163,7 @@ COLUMNS: Mapping[str, dict] = {
 
 
 def schema(table: str) -> pa.Schema:
-    """The Arrow schema of a table; each field's metadata tells what it is and its unit."""
+    """The Arrow schema of a table; each field's metadata says what it is and its unit."""
     columns = {**_STAMPS, **COLUMNS[table]}
     return pa.schema(
         [
