@@ -1,6 +1,7 @@
 """The pictures of a trace, as SVG text that can stand in a page."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import PurePath
 
 import numpy as np
@@ -32,6 +33,8 @@ _MOST_BINS = 300
 _SHORTEST_BIN_S = 0.05
 _MOST_FILES_DRAWN = 8
 _MOST_PROCESSES_DRAWN = 20
+Panel = Callable[[Axes, list[Patch]], list]
+"""Draws on axes whose phases are shaded; returns the legend's entries."""
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 
@@ -72,9 +75,18 @@ def _finish_time_axis(axes: Axes, trace: Loaded, *, has_label: bool = True) -> N
         axes.set_xlabel("seconds since the trace began")
 
 
-def _legend_above(axes: Axes, **handles: list) -> None:
-    """In one row over the right end, where it hides nothing."""
-    axes.legend(**handles, ncols=8, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
+def _over_time(trace: Loaded, alt: str, panels: list[Panel], *, height_inches: float = 4.6) -> str:
+    """Draws panels above each other over the same seconds, with the phases shaded."""
+
+    def draw(axes: np.ndarray) -> None:
+        for place, panel in zip(axes[:, 0], panels):
+            handles = panel(place, _shade_phases(place, trace))
+            if handles:  # in one row over the right end, where the legend hides nothing
+                place.legend(handles=handles, ncols=8, loc="lower right", bbox_to_anchor=(1, 1),
+                             borderaxespad=0)  # fmt: skip
+            _finish_time_axis(place, trace, has_label=panel is panels[-1])
+
+    return _drawn(draw, alt, height_inches=height_inches, rows=len(panels))
 
 
 def _bins(trace: Loaded) -> np.ndarray:
@@ -88,17 +100,14 @@ def transfers_over_time(trace: Loaded) -> str | None:
         return None
     bins = _bins(trace)
 
-    def draw(axes) -> None:
-        for row, (kind, verb) in enumerate([("read", "read"), ("write", "written")]):
-            place = axes[row, 0]
-            shades = _shade_phases(place, trace)
-            _stacked(place, trace.transfers[trace.transfers["kind"] == kind], bins)
-            place.set_ylabel(f"{verb}, MB/s")
-            place.set_ylim(bottom=0)
-            _finish_time_axis(place, trace, has_label=row == 1)
-            _legend_above(place, handles=_classes(trace) if row == 0 else shades)
+    def panel(kind: str, verb: str, place: Axes, shades: list) -> list:
+        _stacked(place, trace.transfers[trace.transfers["kind"] == kind], bins)
+        place.set_ylabel(f"{verb}, MB/s")
+        place.set_ylim(bottom=0)
+        return _classes(trace) if kind == "read" else shades
 
-    return _drawn(draw, "Bytes read and written over time", height_inches=4.6, rows=2)
+    panels = [partial(panel, "read", "read"), partial(panel, "write", "written")]
+    return _over_time(trace, "Bytes read and written over time", panels)
 
 
 def _classes(trace: Loaded) -> list[Patch]:
@@ -130,22 +139,15 @@ def counters_over_time(trace: Loaded) -> str | None:
     totals = pd.DataFrame({c: table.ffill().sum(axis=1) for c, table in wide.items()})
     rates = totals.diff().div(np.diff(totals.index, prepend=np.nan), axis=0).iloc[1:] / 1e6
 
-    def draw(axes) -> None:
-        for row, (calls, storage, verb) in enumerate(
-            [(columns[0], columns[1], "read"), (columns[2], columns[3], "written")]
-        ):
-            place = axes[row, 0]
-            shades = _shade_phases(place, trace)
-            blue, red = CLASS_COLORS[files.TFRECORDS], RED
-            place.plot(rates.index, rates[calls], color=blue, label="by calls")
-            place.plot(rates.index, rates[storage], color=red, label="from or to storage")
-            place.set_ylabel(f"{verb}, MB/s")
-            place.set_ylim(bottom=0)
-            _finish_time_axis(place, trace, has_label=row == 1)
-            handles = [*place.get_lines(), *(shades if row == 0 else [])]
-            _legend_above(place, handles=handles)
+    def panel(calls: str, storage: str, verb: str, place: Axes, shades: list) -> list:
+        place.plot(rates.index, rates[calls], color=BLUE, label="by calls")
+        place.plot(rates.index, rates[storage], color=RED, label="from or to storage")
+        place.set_ylabel(f"{verb}, MB/s")
+        place.set_ylim(bottom=0)
+        return [*place.get_lines(), *(shades if verb == "read" else [])]
 
-    return _drawn(draw, "Bytes by the counters of the processes", height_inches=4.6, rows=2)
+    panels = [partial(panel, *columns[:2], "read"), partial(panel, *columns[2:], "written")]
+    return _over_time(trace, "Bytes by the counters of the processes", panels)
 
 
 def histograms(trace: Loaded) -> str | None:
@@ -193,46 +195,44 @@ def _time_text(value: float, _=None) -> str:
     return charts.in_units(value, [(1e9, " s"), (1e6, " ms"), (1e3, " µs"), (1, " ns")])
 
 
+def _tfrecord_reads(trace: Loaded) -> pd.DataFrame:
+    found = trace.transfers
+    return found[(found["kind"] == "read") & (found["file_class"] == files.TFRECORDS)]
+
+
+def num_tfrecord_files(trace: Loaded) -> tuple[int, int]:
+    """How many TFRecord files were read, and how many of them are drawn."""
+    found = _tfrecord_reads(trace)["final_path"].nunique()
+    return found, min(found, _MOST_FILES_DRAWN)
+
+
 def offsets_over_time(trace: Loaded) -> str | None:
     """Where in each TFRecord file is read when, the files most read first; None without reads."""
-    reads = trace.transfers
-    reads = reads[(reads["kind"] == "read") & (reads["file_class"] == files.TFRECORDS)]
-    reads = reads.dropna(subset=["offset_bytes"])
+    reads = _tfrecord_reads(trace).dropna(subset=["offset_bytes"])
     if reads.empty:
         return None
     by_bytes = reads.groupby("final_path")["size_bytes"].sum().sort_values(ascending=False)
     drawn = sorted(by_bytes.index[:_MOST_FILES_DRAWN])
 
-    def draw(axes) -> None:
-        for row, path in enumerate(drawn):
-            place = axes[row, 0]
-            _shade_phases(place, trace)
-            of_file = reads[reads["final_path"] == path]
-            place.vlines(
-                of_file["seconds"],
-                of_file["offset_bytes"] / 1e6,
-                (of_file["offset_bytes"] + of_file["size_bytes"]) / 1e6,
-                color=CLASS_COLORS[files.TFRECORDS],
-                linewidth=1.2,
-                rasterized=len(of_file) > 2000,
-            )
-            place.set_ylim(bottom=0)
-            place.set_title(PurePath(path).name, loc="left", fontsize=8, color=INK, pad=2)
-            place.set_ylabel("MB")
-            is_last = row == len(drawn) - 1
-            _finish_time_axis(place, trace, has_label=is_last)
-            place.tick_params(labelbottom=is_last)
+    def panel(path: str, place: Axes, shades: list) -> list:
+        of_file = reads[reads["final_path"] == path]
+        place.vlines(
+            of_file["seconds"],
+            of_file["offset_bytes"] / 1e6,
+            (of_file["offset_bytes"] + of_file["size_bytes"]) / 1e6,
+            color=CLASS_COLORS[files.TFRECORDS],
+            linewidth=1.2,
+            rasterized=len(of_file) > 2000,
+        )
+        place.set_ylim(bottom=0)
+        place.set_title(PurePath(path).name, loc="left", fontsize=8, color=INK, pad=2)
+        place.set_ylabel("MB")
+        place.tick_params(labelbottom=path == drawn[-1])
+        return []
 
-    alt = "Read offsets over time per file"
-    return _drawn(draw, alt, height_inches=0.6 + 1.05 * len(drawn), rows=len(drawn))
-
-
-def num_tfrecord_files(trace: Loaded) -> tuple[int, int]:
-    """How many TFRecord files were read, and how many of them are drawn."""
-    reads = trace.transfers
-    reads = reads[(reads["kind"] == "read") & (reads["file_class"] == files.TFRECORDS)]
-    found = reads["final_path"].nunique()
-    return found, min(found, _MOST_FILES_DRAWN)
+    panels = [partial(panel, path) for path in drawn]
+    height_inches = 0.6 + 1.05 * len(drawn)
+    return _over_time(trace, "Read offsets over time per file", panels, height_inches=height_inches)
 
 
 def processors_and_memory(trace: Loaded) -> str | None:
@@ -243,30 +243,27 @@ def processors_and_memory(trace: Loaded) -> str | None:
     resident = trace.table("processes").groupby("seconds")["resident_bytes"].sum() / 1e9
     memory = trace.table("memory")
 
-    def draw(axes) -> None:
-        above, below = axes[:, 0]
-        shades = _shade_phases(above, trace)
-        _shade_phases(below, trace)
+    def processors(place: Axes, shades: list) -> list:
         seconds, user, system, iowait = percentages.T
-        areas = above.stackplot(
+        areas = place.stackplot(
             seconds, user, system, iowait, colors=[BLUE, ORANGE, RED],
             labels=["programs", "kernel", "waiting for I/O"], linewidth=0,
         )  # fmt: skip
-        above.set_ylim(0, 100)
-        above.set_ylabel("all CPUs, %")
-        _legend_above(above, handles=[*areas, *shades])
-        below.plot(resident.index, resident, color=BLUE, label="resident, all of the target")
-        below.plot(memory["seconds"], memory["page_cache_bytes"] / 1e9, color=GREEN,
-                   label="page cache, machine")  # fmt: skip
-        dirty = (memory["dirty_bytes"] + memory["writeback_bytes"]) / 1e9
-        below.plot(memory["seconds"], dirty, color=RED, label="not yet written back")
-        below.set_ylabel("GB")
-        below.set_ylim(bottom=0)
-        _legend_above(below)
-        _finish_time_axis(above, trace, has_label=False)
-        _finish_time_axis(below, trace)
+        place.set_ylim(0, 100)
+        place.set_ylabel("all CPUs, %")
+        return [*areas, *shades]
 
-    return _drawn(draw, "Processors and memory over time", height_inches=4.6, rows=2)
+    def bytes_held(place: Axes, shades: list) -> list:
+        dirty = memory["dirty_bytes"] + memory["writeback_bytes"]
+        place.plot(resident.index, resident, color=BLUE, label="resident, all of the target")
+        place.plot(memory["seconds"], memory["page_cache_bytes"] / 1e9, color=GREEN,
+                   label="page cache, machine")  # fmt: skip
+        place.plot(memory["seconds"], dirty / 1e9, color=RED, label="not yet written back")
+        place.set_ylabel("GB")
+        place.set_ylim(bottom=0)
+        return place.get_lines()
+
+    return _over_time(trace, "Processors and memory over time", [processors, bytes_held])
 
 
 def gpus(trace: Loaded) -> str | None:
@@ -275,22 +272,16 @@ def gpus(trace: Loaded) -> str | None:
     if found.empty:
         return None
 
-    def draw(axes) -> None:
-        above, below = axes[:, 0]
-        for place in (above, below):
-            _shade_phases(place, trace)
+    def panel(column: str, scale: float, label: str, most: int | None, place, shades) -> list:
         for gpu, rows in found.groupby("gpu"):
-            above.plot(rows["seconds"], rows["busy_percent"], label=f"GPU {gpu}")
-            below.plot(rows["seconds"], rows["memory_used_bytes"] / 1e9, label=f"GPU {gpu}")
-        above.set_ylim(0, 100)
-        above.set_ylabel("busy, %")
-        below.set_ylim(bottom=0)
-        below.set_ylabel("memory used, GB")
-        _legend_above(above)
-        _finish_time_axis(above, trace, has_label=False)
-        _finish_time_axis(below, trace)
+            place.plot(rows["seconds"], rows[column] / scale, label=f"GPU {gpu}")
+        place.set_ylim(0, most)
+        place.set_ylabel(label)
+        return place.get_lines() if column == "busy_percent" else []
 
-    return _drawn(draw, "GPUs over time", height_inches=4.2, rows=2)
+    busy = partial(panel, "busy_percent", 1, "busy, %", 100)
+    memory = partial(panel, "memory_used_bytes", 1e9, "memory used, GB", None)
+    return _over_time(trace, "GPUs over time", [busy, memory], height_inches=4.2)
 
 
 def block_io(trace: Loaded) -> str | None:
@@ -339,9 +330,7 @@ def processes_over_time(trace: Loaded) -> str | None:
     found = found.sort_values("first", ascending=False)
     names = chrome.process_names(trace)
 
-    def draw(axes) -> None:
-        place = axes[0, 0]
-        _shade_phases(place, trace)
+    def panel(place: Axes, shades: list) -> list:
         for row, process in enumerate(found.itertuples()):
             width = max(process.last - process.first, trace.seconds / 300)
             place.barh(row, width, left=process.first, height=0.34, color=BLUE)
@@ -351,10 +340,10 @@ def processes_over_time(trace: Loaded) -> str | None:
                        va="bottom", ha="right" if is_late else "left")  # fmt: skip
         place.set_yticks([])
         place.set_ylim(-0.6, len(found))
-        _finish_time_axis(place, trace)
+        return []
 
-    alt = "Processes over time"
-    return _drawn(draw, alt, height_inches=0.9 + 0.31 * len(found))
+    height_inches = 0.9 + 0.31 * len(found)
+    return _over_time(trace, "Processes over time", [panel], height_inches=height_inches)
 
 
 def _short(command: str) -> str:

@@ -106,8 +106,8 @@ def _convert(trace, recording: Recording, raw_file: RawFile, writers, losses, lo
             if table != "block_io" or row["boottime_ns"] >= begin:
                 writers[table].write([row])
     losses.damaged_lines += parser.num_damaged_lines
-    losses.calls_cut_short += getattr(parser, "num_calls_cut_short", 0)
-    losses.lost_events += getattr(parser, "num_lost_events", 0)
+    losses.calls_cut_short += parser.num_calls_cut_short
+    losses.lost_events += parser.num_lost_events
 
 
 def _lines(path: Path):

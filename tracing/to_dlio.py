@@ -153,7 +153,7 @@ class Measured:
         return int(reads.mode().iloc[-1])
 
     def checkpoints(self) -> list[dict]:
-        """Those that the training wrote: the log has a span for each, but not for an initial one."""
+        """Those that the training wrote: the log has a span for each, none for an initial one."""
         return [c for c in self.summary["checkpoints"] if c["span_seconds"] is not None]
 
     def files_are_shuffled(self) -> bool:
