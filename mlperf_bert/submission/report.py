@@ -40,9 +40,9 @@ def judge_systems(
 
 def as_text(system: SystemVerdict) -> str:
     """Return the report for a terminal."""
-    lines = [f"{system.name}: {_score(system)}", _row(_HEADINGS)]
+    lines = [f"{system.name}: {_score(system)}", _ROW.format(*_HEADINGS)]
     for run, verdict in zip(system.runs, system.compliance, strict=True):
-        lines.append(_row([*_cells(run), "yes" if verdict.passed else "NO"]))
+        lines.append(_ROW.format(*_cells(run), "yes" if verdict.passed else "NO"))
     rcp = system.rcp
     lines.append(f"  RCP: {'passed' if rcp.passed else 'FAILED'} ({rcp.reason})")
     if rcp.mean_samples and rcp.min_mean_samples and rcp.submission_mean_samples:
@@ -85,7 +85,7 @@ def _finite(value: object) -> object:
 
 
 def write(verdicts: Sequence[SystemVerdict], output: Path, *, title: str, subtitle: str) -> None:
-    """Write the page and, beside it, the numbers; each whole or not at all."""
+    """Write the page, and the numbers beside it; each file whole or not at all."""
     contents = {
         output: report_page.page(verdicts, title=title, subtitle=subtitle),
         output.with_suffix(".json"): as_json(verdicts),
@@ -95,20 +95,8 @@ def write(verdicts: Sequence[SystemVerdict], output: Path, *, title: str, subtit
         write_whole(path, content)
 
 
-_HEADINGS = (
-    *("run", "status", "minutes", "samples", "accuracy", "batch", "samples/s", "seed"),
-    "compliant",
-)
-_WIDTHS = (-14, -8, 10, 11, 8, 6, 11, 11, 9)
-"""Characters of a column; negative: to the left."""
-
-
-def _row(cells: Sequence[str]) -> str:
-    padded = [
-        cell.ljust(-width) if width < 0 else cell.rjust(width)
-        for cell, width in zip(cells, _WIDTHS, strict=True)
-    ]
-    return "  " + " ".join(padded).rstrip()
+_HEADINGS = "run status minutes samples accuracy batch samples/s seed compliant".split()
+_ROW = "  {:<14} {:<8} {:>10} {:>11} {:>8} {:>6} {:>11} {:>11} {:>9}"
 
 
 def _cells(run: results.RunResult) -> list[str]:
