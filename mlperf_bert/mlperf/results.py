@@ -126,6 +126,18 @@ def is_end(status: object) -> bool:
     return status != "running"
 
 
+def read_own_record(path: Path) -> dict:
+    """Return what a run or a campaign recorded of itself, a JSON object.
+
+    Raises:
+      ValueError: it is damaged.
+    """
+    try:
+        return json_text.read_object(path)
+    except ValueError as error:
+        raise ValueError(f"{error}; choose another --output_dir") from error
+
+
 def has_ended(output_dir: Path) -> bool:
     """Return whether a run began in a directory and came to its end.
 
@@ -133,10 +145,7 @@ def has_ended(output_dir: Path) -> bool:
       ValueError: its run.json is damaged.
     """
     record = output_dir / RECORD_NAME
-    try:
-        return record.exists() and is_end(json_text.read_object(record).get("status"))
-    except ValueError as error:
-        raise ValueError(f"{error}; choose another --output_dir") from error
+    return record.exists() and is_end(read_own_record(record).get("status"))
 
 
 def finished_run(output_dir: Path, log_name: str = LOG_NAME) -> RunResult | None:

@@ -24,7 +24,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlperf_bert import json_text
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.log import STATUSES
 from mlperf_bert.mlperf.results import (
@@ -33,6 +32,7 @@ from mlperf_bert.mlperf.results import (
     RunResult,
     finished_run,
     has_ended,
+    read_own_record,
     read_records,
 )
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS, require_ruleset
@@ -159,10 +159,7 @@ def claim(campaign: Campaign) -> None:
         "offline_eval_input_file": campaign.offline_eval_input_file,
     }
     if record.exists():
-        try:
-            found = json_text.read_object(record)
-        except ValueError as error:
-            raise ValueError(f"{error}; choose another --output_dir") from error
+        found = read_own_record(record)
         if differing := [name for name in content if found.get(name) != content[name]]:
             raise ValueError(
                 f"{campaign.folder} holds another campaign (differing: {', '.join(differing)}); "
@@ -197,17 +194,6 @@ def train_all(campaign: Campaign) -> list[RunResult]:
                 "Fix the hyper-parameters and start a new one"
             )
     return runs
-
-
-def set_aside(output_dir: Path) -> Path | None:
-    """Rename the directory of a run that was cut off; return where it is now."""
-    if not output_dir.exists():
-        return None
-    number = 1
-    while (aside := output_dir.with_name(f"{output_dir.name}.interrupted-{number}")).exists():
-        number += 1
-    output_dir.rename(aside)
-    return aside
 
 
 def interrupted_runs(campaign: Campaign) -> list[str]:
@@ -253,11 +239,18 @@ def _train(campaign: Campaign, number: int, output_dir: Path) -> RunResult:
 
 
 def _missing_commands(campaign: Campaign, output_dir: Path) -> list[list[str]]:
-    """What a run still needs: all, in a new directory, or just the evaluation of a training."""
+    """What a run still needs: all, or just the evaluation of a training.
+
+    If all, the directory of a run that was cut off is renamed first.
+    """
     commands = campaign.run_commands(output_dir)
     if len(commands) > 1 and (output_dir / LOG_NAME).exists() and has_ended(output_dir):
         return commands[1:]
-    set_aside(output_dir)
+    if output_dir.exists():
+        number = 1
+        while (aside := output_dir.with_name(f"{output_dir.name}.interrupted-{number}")).exists():
+            number += 1
+        output_dir.rename(aside)
     return commands
 
 

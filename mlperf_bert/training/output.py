@@ -36,7 +36,10 @@ class Result:
 
 
 def process_start_time() -> float:
-    """When this process began, in seconds since 1970: the imports before `main` count too."""
+    """When this process began, in seconds since 1970: the imports before `main` count too.
+
+    psutil's answer can be a second off: it adds to the boot time in whole seconds.
+    """
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - age
