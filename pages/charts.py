@@ -14,7 +14,6 @@ INK, MUTED, GRID = "#1c2733", "#5b6b7b", "#e3e8ee"
 BLUE, RED, GREEN, ORANGE, GREY = "#1f5fa8", "#b3261e", "#1b7f4b", "#d9822b", "#b9c4cf"
 
 _STYLE = {
-    "figure.dpi": 110,
     "svg.fonttype": "none",  # text stays text
     "font.family": "sans-serif",
     "font.size": 9,

@@ -53,6 +53,7 @@ def _drawn(
         rows=rows,
         columns=columns,
         metadata=_NO_METADATA,
+        dpi=110,  # of what is rasterized
     )
     return svg.replace("<svg ", f'<svg role="img" aria-label="{alt}" ', 1)
 
