@@ -7,17 +7,12 @@ import argparse
 import json
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")  # no display is needed
-
 from matplotlib import pyplot
 from matplotlib.ticker import StrMethodFormatter
 
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
 from mlperf_bert.writing import written_beside
-
-_BLUE, _ORANGE, _RED = "#1f5fa8", "#d9822b", "#b3261e"
+from pages.charts import BLUE, ORANGE, RED
 
 
 def read_metrics(path: Path) -> tuple[list[dict], list[dict]]:
@@ -55,10 +50,10 @@ def draw(metrics_file: Path, output_file: Path) -> None:
 def _draw_accuracy(axes, evaluations: list[dict]) -> None:
     samples = [line["samples"] for line in evaluations]
     accuracies = [line["masked_lm_accuracy"] for line in evaluations]
-    axes.plot(samples, accuracies, "o-", color=_BLUE, label="on held-out articles")
+    axes.plot(samples, accuracies, "o-", color=BLUE, label="on held-out articles")
     axes.axhline(
         TARGET_MASKED_LM_ACCURACY,
-        color=_RED,
+        color=RED,
         linestyle="--",
         label=f"target {TARGET_MASKED_LM_ACCURACY:.3f}",
     )
@@ -76,8 +71,8 @@ def _draw_accuracy(axes, evaluations: list[dict]) -> None:
 
 def _draw_loss(axes, training: list[dict], evaluations: list[dict]) -> None:
     for lines, style, color, label in (
-        (training, "-", _ORANGE, "training"),
-        (evaluations, "o-", _BLUE, "held-out articles"),
+        (training, "-", ORANGE, "training"),
+        (evaluations, "o-", BLUE, "held-out articles"),
     ):
         samples = [line["samples"] for line in lines]
         axes.plot(samples, [line["loss"] for line in lines], style, color=color, label=label)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from demo import miniature
 from demo.__main__ import REPOSITORY
-from mlperf_bert.mlperf.results import read_run
+from mlperf_bert.mlperf.results import LOG_NAME, finished_run, read_run
 from mlperf_bert.writing import write_whole
 
 NUM_RUNS = 20
@@ -33,11 +33,12 @@ def train(folder: Path, number: int) -> int:
     """
     output_dir = folder / f"run_{number}"
     flags = [*miniature.run_flags(folder / "task"), f"--output_dir={output_dir}"]
-    if not (output_dir / "bert.log").exists() or not _is_finished(output_dir):
+    run = finished_run(output_dir)
+    if run is None:
         command = [sys.executable, "run_pretraining.py", *flags]
         command += ["--submission_org=demo", "--submission_platform=this-machine"]
         subprocess.run(command, cwd=REPOSITORY, check=True)
-    run = read_run(output_dir / "bert.log")
+        run = read_run(output_dir / LOG_NAME)
     if run.samples_to_converge is None:
         raise ValueError(f"{output_dir}: the target was not reached; the task is too short")
     return run.samples_to_converge
@@ -66,11 +67,6 @@ def points(samples: list[int], *, when: str) -> dict:
             "Epochs to converge": samples,
         }
     }
-
-
-def _is_finished(output_dir: Path) -> bool:
-    record = output_dir / "run.json"
-    return record.exists() and json.loads(record.read_text())["status"] != "running"
 
 
 def main() -> None:

@@ -18,11 +18,15 @@ LEVELS = [
     {"training"},
     {"submission"},
 ]
+# Next to the package: each imports these of our own, and nothing else.
+MAY_IMPORT = {"pages": {"pages"}, "tracing": {"pages", "tracing"}}
+DRAWS_PAGES = "submission"
 FRONT = "command_line.py"  # serves the root scripts alone
 READS_ENVIRONMENT = {"training/cluster.py"}  # TF_CONFIG, Slurm
 LONGEST_MAIN_LINES = 20
 
 MODULES = sorted((ROOT / PACKAGE).rglob("*.py"))
+OUR_OWN = {path.parent.name for path in ROOT.glob("*/__init__.py")}
 SCRIPTS = sorted(ROOT.glob("*.py"))
 
 
@@ -60,6 +64,20 @@ def test_imports_go_one_way(path):
     room = path.relative_to(ROOT / PACKAGE).parts[0]
     for other in rooms_imported(path) - {room}:
         assert level_of(other) < level_of(room), f"{name_of(path)} imports {other}"
+
+
+@pytest.mark.parametrize("name", MAY_IMPORT)
+def test_pages_and_tracing_import_nothing_of_the_benchmark(name):
+    for path in (ROOT / name).rglob("*.py"):
+        imported = {module.split(".")[0] for module in imports_of(path)} & OUR_OWN
+        assert imported <= MAY_IMPORT[name], path
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_only_submissions_make_pages_and_nothing_needs_tracing(path):
+    imported = {module.split(".")[0] for module in imports_of(path)} & OUR_OWN
+    allowed = {"pages"} if name_of(path).startswith(f"{DRAWS_PAGES}/") else set()
+    assert imported <= {PACKAGE} | allowed
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)

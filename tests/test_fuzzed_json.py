@@ -19,6 +19,7 @@ from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.submission import compliance, report, system
 from mlperf_bert.submission.official import ToolVerdict
 from mlperf_bert.submission.rcp import RcpVerdict
+from mlperf_bert.submission.verdict import SystemVerdict
 from mlperf_bert.training import cluster, evaluations
 from mlperf_bert.training.reporting import MetricsWriter
 from tests.damaged_json import damaged, damaged_lines
@@ -108,7 +109,7 @@ def read_log(path: Path) -> None:
     """As for a report; the verdicts of the official tools are made up."""
     run = results.read_run(path)
     rcp = RcpVerdict(True, "made up", None, None, None, 1.0)
-    found = report.SystemReport(
+    found = SystemVerdict(
         name="box",
         ruleset="5.0.0",
         runs=(run, run),

@@ -45,7 +45,7 @@ def _say(line: str) -> None:
 
 
 def _user() -> User | None:
-    """For whom sudo works."""
+    """The user who called sudo; None without sudo."""
     if os.geteuid() != 0 or "SUDO_UID" not in os.environ:
         return None
     return User(os.environ["SUDO_USER"], int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"]))

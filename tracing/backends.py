@@ -1,4 +1,4 @@
-"""Which tracer serves here: bpftrace, strace, or /proc alone; asked, not assumed."""
+"""Which tracer works here: bpftrace, strace, or /proc alone; each is tried, not assumed."""
 
 import os
 import re
@@ -15,7 +15,7 @@ OLDEST_STRACE = (5, 3)  # --seccomp-bpf
 
 @dataclass(frozen=True)
 class Backends:
-    """The tracer that was chosen, and why the better ones were not."""
+    """The chosen tracer, and why the better ones cannot be used."""
 
     chosen: str
     reasons: dict[str, str]
@@ -28,7 +28,7 @@ class Backends:
 
     def lines(self) -> list[str]:
         """One line for each tracer."""
-        told = {
+        records = {
             BPFTRACE: "every call, page faults and block I/O, from the kernel's tracepoints",
             STRACE: "every call on files; no block I/O, page faults only as counts",
             PROC: "counters and open files, once a second; no single calls",
@@ -36,7 +36,7 @@ class Backends:
         lines = []
         for name in NAMES:
             use = "used" if name in (self.chosen, PROC) else "not needed"
-            lines.append(f"{name}: {self.reasons.get(name) or f'{use}; {told[name]}'}")
+            lines.append(f"{name}: {self.reasons.get(name) or f'{use}; {records[name]}'}")
         return lines
 
 

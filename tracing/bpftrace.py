@@ -6,11 +6,10 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from tracing import files
-from tracing.strace import KIND_OF
+from tracing.calls import KIND_OF, CallParser
 
 PROGRAMS = Path(__file__).parent / "programs"
 OLDEST_VERSION = (0, 14)  # the first with comparisons of 64-bit arguments as the programs make them
@@ -49,7 +48,7 @@ def event_folder(roots: Iterable[Path] = TRACEFS) -> Path | None:
 
 
 def command(*words: str) -> list[str]:
-    """A command line that sees the tracepoints, though tracefs be not mounted."""
+    """A command line under which tracepoints are visible where tracefs is not mounted, too."""
     return [*([] if event_folder() else _WITH_TRACEFS), *words]
 
 
@@ -65,7 +64,7 @@ def tracepoints() -> frozenset[str]:
 
 
 def missing(*, is_root: bool, version_text: str | None, events: frozenset[str]) -> str | None:
-    """Why bpftrace cannot serve here; None if it can."""
+    """Why bpftrace cannot be used here; None if it can."""
     if version_text is None:
         return "bpftrace is not installed"
     if version(version_text) < OLDEST_VERSION:
@@ -144,32 +143,25 @@ _TEXTS = {"fork": (), "exec": (3,), "exit": (), "call": (3,), "open": (3,), "pat
 _LATENCY = {"call": 4, "open": 4, "path": 4, "rename": 4, "copy": 4, "block": 5}
 
 
-class Parser:
-    """Turns the programs' lines into rows; counts lost events and damaged lines."""
+class Parser(CallParser):
+    """Turns the programs' lines into rows."""
 
     def __init__(
         self,
         *,
-        folder: str,
-        host_path: Callable[[str], str] = str,
         path_of_fd: Mapping[tuple[int, int], str] | None = None,
         path_of_inode: Mapping[int, str] | None = None,
+        **where,
     ):
-        """Takes what the lines do not tell.
+        """Takes what the lines do not contain.
 
         Args:
-          folder: where the command was started.
-          host_path: where this machine finds a path of a container.
           path_of_fd: (process, descriptor) -> path, of what was open before.
           path_of_inode: inode -> path, for page faults; files seen open are added.
+          where: what `CallParser` takes.
         """
-        self.num_lost_events = 0
-        self.num_damaged_lines = 0
-        self._folder = folder
-        self._host_path = host_path
-        self._folders: dict[int, str] = {}
+        super().__init__(**where)
         self._paths = dict(path_of_fd or {})
-        self._positions: dict[tuple[int, int], int] = {}
         self._path_of_inode = dict(path_of_inode or {})
         self._unborn: dict[int, dict] = {}
         self._name_of: dict[int, str] = {}
@@ -224,7 +216,7 @@ class Parser:
 
     @staticmethod
     def _in_order(events: Iterable[tuple[int, str, list]]) -> Iterator[tuple[str, list]]:
-        """Each processor has its own buffer: what came earlier may be told later."""
+        """Each processor has its own buffer: an earlier event may be printed later."""
         waiting: list[tuple[int, int, str, list]] = []
         for number, (end, word, values) in enumerate(events):
             heapq.heappush(waiting, (end, number, word, values))
@@ -234,7 +226,7 @@ class Parser:
             yield heapq.heappop(waiting)[2:]
 
     def _born(self, word: str, values: list) -> Iterator[tuple[str, dict]]:
-        """A fork tells neither thread nor process: the first event of the child's own does."""
+        """A fork may make a thread or a process; only the child's first event shows which."""
         if word == "block" or (row := self._unborn.pop(values[2], None)) is None:
             return
         pid, tid = values[1:3]
@@ -248,7 +240,7 @@ class Parser:
         for (owner, fd), path in list(self._paths.items()):
             if owner == parent:
                 self._paths.setdefault((child, fd), path)
-        self._folders[child] = self._folders.get(parent, self._folder)
+        self._folders[child] = self._folder_of(parent)
 
     @staticmethod
     def _stamps(began: int, pid: int, tid: int) -> dict:
@@ -277,16 +269,12 @@ class Parser:
             "error": errno.errorcode.get(-result, str(-result)) if failed else None,
         }
 
-    def _named(self, row: dict, path: str) -> tuple[str, dict]:
-        file_class = files.classify(path, seen_as=self._host_path(path))
-        return "file_ops", {**row, "path": path, "file_class": file_class}
-
     def _absolute(self, pid: int, path: str | None, folder_fd: int = _AT_FDCWD) -> str:
         if path is None:
             return "unknown:"  # the line with the name was lost
         if path.startswith("/"):
             return path
-        folder = self._folders.get(pid, self._folder)
+        folder = self._folder_of(pid)
         if folder_fd & 0xFFFFFFFF != _AT_FDCWD & 0xFFFFFFFF:  # kernels extend the sign or not
             folder = self._paths.get((pid, folder_fd), "unknown:")
         return f"{folder.rstrip('/')}/{path}"
@@ -298,9 +286,8 @@ class Parser:
         moved = 0 if row["error"] else result
         if row["kind"] in ("read", "write"):
             row |= {"size_bytes": moved, "requested_bytes": None if wanted == -1 else wanted}
-            row["offset_bytes"] = self._positions.get(place) if offset == -1 else offset
-            if offset == -1 and place in self._positions:
-                self._positions[place] += moved
+            offset = None if offset == -1 else offset
+            row["offset_bytes"] = self._moved(place, offset, moved)
         elif row["kind"] == "seek" and not row["error"]:
             self._positions[place] = row["offset_bytes"] = result
         elif row["kind"] == "close":
@@ -322,9 +309,7 @@ class Parser:
         if not row["error"]:
             place = (pid, result)
             self._paths[place] = path
-            self._positions.pop(place, None)
-            if not flags & os.O_APPEND:
-                self._positions[place] = 0
+            self._opened(place, appends=bool(flags & os.O_APPEND))
             self._note_inode(path)
         return self._named(row, path)
 

@@ -1,29 +1,24 @@
 """The pictures of a trace, as SVG text that can stand in a page."""
 
-import io
-import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import PurePath
-
-import matplotlib
-
-matplotlib.use("Agg")  # no display is needed
 
 import numpy as np
 import pandas as pd
-from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from pages import charts
+from pages.charts import BLUE, GREEN, INK, ORANGE, RED
 from tracing import chrome, files
 from tracing.loaded import Loaded
 
-INK, MUTED, GRID, GREY = "#1c2733", "#5b6b7b", "#e3e8ee", "#b9c4cf"
 CLASS_COLORS = {
-    files.TFRECORDS: "#1f5fa8",
-    files.CHECKPOINTS: "#1b7f4b",
-    files.LOGS: "#d9822b",
+    files.TFRECORDS: BLUE,
+    files.CHECKPOINTS: GREEN,
+    files.LOGS: ORANGE,
     files.LIBRARIES: "#8a63b8",
     files.OTHER: "#8b98a5",
 }
@@ -33,30 +28,14 @@ PHASE_COLORS = {
     "eval": "#fbe6cf",
     "checkpoint": "#cfead9",
 }
-_RED = "#b3261e"
 _WIDTH_INCHES = 9.6
 _MOST_BINS = 300
 _SHORTEST_BIN_S = 0.05
 _MOST_FILES_DRAWN = 8
 _MOST_PROCESSES_DRAWN = 20
-_STYLE = {
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "trace",  # the same trace gives the same bytes
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "text.color": INK,
-    "axes.labelcolor": MUTED,
-    "axes.edgecolor": GREY,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": GRID,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-}
+Panel = Callable[[Axes, list[Patch]], list]
+"""Draws on axes whose phases are shaded; returns the legend's entries."""
+_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 
 def _drawn(
@@ -67,18 +46,15 @@ def _drawn(
     rows: int = 1,
     columns: int = 1,
 ) -> str:
-    with pyplot.rc_context(_STYLE):
-        figure, axes = pyplot.subplots(
-            rows, columns, figsize=(_WIDTH_INCHES, height_inches), layout="constrained",
-            squeeze=False, dpi=110,
-        )  # fmt: skip
-        draw(axes)
-        text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None})
-        pyplot.close(figure)
-    svg = text.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = charts.svg(
+        draw,
+        (_WIDTH_INCHES, height_inches),
+        salt="trace",
+        rows=rows,
+        columns=columns,
+        metadata=_NO_METADATA,
+        dpi=110,  # of what is rasterized
+    )
     return svg.replace("<svg ", f'<svg role="img" aria-label="{alt}" ', 1)
 
 
@@ -100,9 +76,18 @@ def _finish_time_axis(axes: Axes, trace: Loaded, *, has_label: bool = True) -> N
         axes.set_xlabel("seconds since the trace began")
 
 
-def _legend_above(axes: Axes, **handles: list) -> None:
-    """In one row over the right end, where it hides nothing."""
-    axes.legend(**handles, ncols=8, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
+def _over_time(trace: Loaded, alt: str, panels: list[Panel], *, height_inches: float = 4.6) -> str:
+    """Draws panels above each other over the same seconds, with the phases shaded."""
+
+    def draw(axes: np.ndarray) -> None:
+        for place, panel in zip(axes[:, 0], panels):
+            handles = panel(place, _shade_phases(place, trace))
+            if handles:  # in one row over the right end, where the legend hides nothing
+                place.legend(handles=handles, ncols=8, loc="lower right", bbox_to_anchor=(1, 1),
+                             borderaxespad=0)  # fmt: skip
+            _finish_time_axis(place, trace, has_label=panel is panels[-1])
+
+    return _drawn(draw, alt, height_inches=height_inches, rows=len(panels))
 
 
 def _bins(trace: Loaded) -> np.ndarray:
@@ -116,17 +101,14 @@ def transfers_over_time(trace: Loaded) -> str | None:
         return None
     bins = _bins(trace)
 
-    def draw(axes) -> None:
-        for row, (kind, verb) in enumerate([("read", "read"), ("write", "written")]):
-            place = axes[row, 0]
-            shades = _shade_phases(place, trace)
-            _stacked(place, trace.transfers[trace.transfers["kind"] == kind], bins)
-            place.set_ylabel(f"{verb}, MB/s")
-            place.set_ylim(bottom=0)
-            _finish_time_axis(place, trace, has_label=row == 1)
-            _legend_above(place, handles=_classes(trace) if row == 0 else shades)
+    def panel(kind: str, verb: str, place: Axes, shades: list) -> list:
+        _stacked(place, trace.transfers[trace.transfers["kind"] == kind], bins)
+        place.set_ylabel(f"{verb}, MB/s")
+        place.set_ylim(bottom=0)
+        return _classes(trace) if kind == "read" else shades
 
-    return _drawn(draw, "Bytes read and written over time", height_inches=4.6, rows=2)
+    panels = [partial(panel, "read", "read"), partial(panel, "write", "written")]
+    return _over_time(trace, "Bytes read and written over time", panels)
 
 
 def _classes(trace: Loaded) -> list[Patch]:
@@ -148,7 +130,7 @@ def _stacked(axes: Axes, transfers: pd.DataFrame, bins: np.ndarray) -> None:
 
 
 def counters_over_time(trace: Loaded) -> str | None:
-    """Reads and writes by the processes' own counters: what /proc alone can tell."""
+    """Reads and writes by the processes' own counters: all that /proc records."""
     processes = trace.table("processes").dropna(subset=["read_call_bytes"])
     if processes["seconds"].nunique() < 3:
         return None  # no line without two intervals
@@ -158,22 +140,15 @@ def counters_over_time(trace: Loaded) -> str | None:
     totals = pd.DataFrame({c: table.ffill().sum(axis=1) for c, table in wide.items()})
     rates = totals.diff().div(np.diff(totals.index, prepend=np.nan), axis=0).iloc[1:] / 1e6
 
-    def draw(axes) -> None:
-        for row, (calls, storage, verb) in enumerate(
-            [(columns[0], columns[1], "read"), (columns[2], columns[3], "written")]
-        ):
-            place = axes[row, 0]
-            shades = _shade_phases(place, trace)
-            blue, red = CLASS_COLORS[files.TFRECORDS], _RED
-            place.plot(rates.index, rates[calls], color=blue, label="by calls")
-            place.plot(rates.index, rates[storage], color=red, label="from or to storage")
-            place.set_ylabel(f"{verb}, MB/s")
-            place.set_ylim(bottom=0)
-            _finish_time_axis(place, trace, has_label=row == 1)
-            handles = [*place.get_lines(), *(shades if row == 0 else [])]
-            _legend_above(place, handles=handles)
+    def panel(calls: str, storage: str, verb: str, place: Axes, shades: list) -> list:
+        place.plot(rates.index, rates[calls], color=BLUE, label="by calls")
+        place.plot(rates.index, rates[storage], color=RED, label="from or to storage")
+        place.set_ylabel(f"{verb}, MB/s")
+        place.set_ylim(bottom=0)
+        return [*place.get_lines(), *(shades if verb == "read" else [])]
 
-    return _drawn(draw, "Bytes by the counters of the processes", height_inches=4.6, rows=2)
+    panels = [partial(panel, *columns[:2], "read"), partial(panel, *columns[2:], "written")]
+    return _over_time(trace, "Bytes by the counters of the processes", panels)
 
 
 def histograms(trace: Loaded) -> str | None:
@@ -213,59 +188,52 @@ def _histogram(axes: Axes, calls: pd.DataFrame, column: str, bins: np.ndarray) -
 
 
 def _bytes_text(value: float, _=None) -> str:
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if value >= unit:
-            return f"{value / unit:g} {name}"
-    return f"{value:g} B"
+    units = [(1 << 30, " GiB"), (1 << 20, " MiB"), (1 << 10, " KiB"), (1, " B")]
+    return charts.in_units(value, units)
 
 
 def _time_text(value: float, _=None) -> str:
-    for unit, name in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
-        if value >= unit:
-            return f"{value / unit:g} {name}"
-    return f"{value:g} ns"
+    return charts.in_units(value, [(1e9, " s"), (1e6, " ms"), (1e3, " µs"), (1, " ns")])
+
+
+def _tfrecord_reads(trace: Loaded) -> pd.DataFrame:
+    found = trace.transfers
+    return found[(found["kind"] == "read") & (found["file_class"] == files.TFRECORDS)]
+
+
+def num_tfrecord_files(trace: Loaded) -> tuple[int, int]:
+    """How many TFRecord files were read, and how many of them are drawn."""
+    found = _tfrecord_reads(trace)["final_path"].nunique()
+    return found, min(found, _MOST_FILES_DRAWN)
 
 
 def offsets_over_time(trace: Loaded) -> str | None:
     """Where in each TFRecord file is read when, the files most read first; None without reads."""
-    reads = trace.transfers
-    reads = reads[(reads["kind"] == "read") & (reads["file_class"] == files.TFRECORDS)]
-    reads = reads.dropna(subset=["offset_bytes"])
+    reads = _tfrecord_reads(trace).dropna(subset=["offset_bytes"])
     if reads.empty:
         return None
     by_bytes = reads.groupby("final_path")["size_bytes"].sum().sort_values(ascending=False)
     drawn = sorted(by_bytes.index[:_MOST_FILES_DRAWN])
 
-    def draw(axes) -> None:
-        for row, path in enumerate(drawn):
-            place = axes[row, 0]
-            _shade_phases(place, trace)
-            of_file = reads[reads["final_path"] == path]
-            place.vlines(
-                of_file["seconds"],
-                of_file["offset_bytes"] / 1e6,
-                (of_file["offset_bytes"] + of_file["size_bytes"]) / 1e6,
-                color=CLASS_COLORS[files.TFRECORDS],
-                linewidth=1.2,
-                rasterized=len(of_file) > 2000,
-            )
-            place.set_ylim(bottom=0)
-            place.set_title(PurePath(path).name, loc="left", fontsize=8, color=INK, pad=2)
-            place.set_ylabel("MB")
-            is_last = row == len(drawn) - 1
-            _finish_time_axis(place, trace, has_label=is_last)
-            place.tick_params(labelbottom=is_last)
+    def panel(path: str, place: Axes, shades: list) -> list:
+        of_file = reads[reads["final_path"] == path]
+        place.vlines(
+            of_file["seconds"],
+            of_file["offset_bytes"] / 1e6,
+            (of_file["offset_bytes"] + of_file["size_bytes"]) / 1e6,
+            color=CLASS_COLORS[files.TFRECORDS],
+            linewidth=1.2,
+            rasterized=len(of_file) > 2000,
+        )
+        place.set_ylim(bottom=0)
+        place.set_title(PurePath(path).name, loc="left", fontsize=8, color=INK, pad=2)
+        place.set_ylabel("MB")
+        place.tick_params(labelbottom=path == drawn[-1])
+        return []
 
-    alt = "Read offsets over time per file"
-    return _drawn(draw, alt, height_inches=0.6 + 1.05 * len(drawn), rows=len(drawn))
-
-
-def num_tfrecord_files(trace: Loaded) -> tuple[int, int]:
-    """How many TFRecord files were read, and how many of them are drawn."""
-    reads = trace.transfers
-    reads = reads[(reads["kind"] == "read") & (reads["file_class"] == files.TFRECORDS)]
-    found = reads["final_path"].nunique()
-    return found, min(found, _MOST_FILES_DRAWN)
+    panels = [partial(panel, path) for path in drawn]
+    height_inches = 0.6 + 1.05 * len(drawn)
+    return _over_time(trace, "Read offsets over time per file", panels, height_inches=height_inches)
 
 
 def processors_and_memory(trace: Loaded) -> str | None:
@@ -276,30 +244,27 @@ def processors_and_memory(trace: Loaded) -> str | None:
     resident = trace.table("processes").groupby("seconds")["resident_bytes"].sum() / 1e9
     memory = trace.table("memory")
 
-    def draw(axes) -> None:
-        above, below = axes[:, 0]
-        shades = _shade_phases(above, trace)
-        _shade_phases(below, trace)
+    def processors(place: Axes, shades: list) -> list:
         seconds, user, system, iowait = percentages.T
-        areas = above.stackplot(
-            seconds, user, system, iowait, colors=["#1f5fa8", "#d9822b", _RED],
+        areas = place.stackplot(
+            seconds, user, system, iowait, colors=[BLUE, ORANGE, RED],
             labels=["programs", "kernel", "waiting for I/O"], linewidth=0,
         )  # fmt: skip
-        above.set_ylim(0, 100)
-        above.set_ylabel("all CPUs, %")
-        _legend_above(above, handles=[*areas, *shades])
-        below.plot(resident.index, resident, color="#1f5fa8", label="resident, all of the target")
-        below.plot(memory["seconds"], memory["page_cache_bytes"] / 1e9, color="#1b7f4b",
-                   label="page cache, machine")  # fmt: skip
-        dirty = (memory["dirty_bytes"] + memory["writeback_bytes"]) / 1e9
-        below.plot(memory["seconds"], dirty, color=_RED, label="not yet written back")
-        below.set_ylabel("GB")
-        below.set_ylim(bottom=0)
-        _legend_above(below)
-        _finish_time_axis(above, trace, has_label=False)
-        _finish_time_axis(below, trace)
+        place.set_ylim(0, 100)
+        place.set_ylabel("all CPUs, %")
+        return [*areas, *shades]
 
-    return _drawn(draw, "Processors and memory over time", height_inches=4.6, rows=2)
+    def bytes_held(place: Axes, shades: list) -> list:
+        dirty = memory["dirty_bytes"] + memory["writeback_bytes"]
+        place.plot(resident.index, resident, color=BLUE, label="resident, all of the target")
+        place.plot(memory["seconds"], memory["page_cache_bytes"] / 1e9, color=GREEN,
+                   label="page cache, machine")  # fmt: skip
+        place.plot(memory["seconds"], dirty / 1e9, color=RED, label="not yet written back")
+        place.set_ylabel("GB")
+        place.set_ylim(bottom=0)
+        return place.get_lines()
+
+    return _over_time(trace, "Processors and memory over time", [processors, bytes_held])
 
 
 def gpus(trace: Loaded) -> str | None:
@@ -308,22 +273,16 @@ def gpus(trace: Loaded) -> str | None:
     if found.empty:
         return None
 
-    def draw(axes) -> None:
-        above, below = axes[:, 0]
-        for place in (above, below):
-            _shade_phases(place, trace)
+    def panel(column: str, scale: float, label: str, most: int | None, place, shades) -> list:
         for gpu, rows in found.groupby("gpu"):
-            above.plot(rows["seconds"], rows["busy_percent"], label=f"GPU {gpu}")
-            below.plot(rows["seconds"], rows["memory_used_bytes"] / 1e9, label=f"GPU {gpu}")
-        above.set_ylim(0, 100)
-        above.set_ylabel("busy, %")
-        below.set_ylim(bottom=0)
-        below.set_ylabel("memory used, GB")
-        _legend_above(above)
-        _finish_time_axis(above, trace, has_label=False)
-        _finish_time_axis(below, trace)
+            place.plot(rows["seconds"], rows[column] / scale, label=f"GPU {gpu}")
+        place.set_ylim(0, most)
+        place.set_ylabel(label)
+        return place.get_lines() if column == "busy_percent" else []
 
-    return _drawn(draw, "GPUs over time", height_inches=4.2, rows=2)
+    busy = partial(panel, "busy_percent", 1, "busy, %", 100)
+    memory = partial(panel, "memory_used_bytes", 1e9, "memory used, GB", None)
+    return _over_time(trace, "GPUs over time", [busy, memory], height_inches=4.2)
 
 
 def block_io(trace: Loaded) -> str | None:
@@ -341,7 +300,7 @@ def block_io(trace: Loaded) -> str | None:
             np.ceil(np.log10(found["latency_ns"].max())) + 0.2,
             0.2,
         )
-        for letter, name, color in (("R", "read", "#1f5fa8"), ("W", "written", "#d9822b")):
+        for letter, name, color in (("R", "read", BLUE), ("W", "written", ORANGE)):
             group = found[found["operation"].str.contains(letter)]
             moved, _ = np.histogram(group["seconds"], bins, weights=group["size_bytes"])
             rates.stairs(moved / np.diff(bins) / 1e6, bins, color=color, label=name)
@@ -372,22 +331,20 @@ def processes_over_time(trace: Loaded) -> str | None:
     found = found.sort_values("first", ascending=False)
     names = chrome.process_names(trace)
 
-    def draw(axes) -> None:
-        place = axes[0, 0]
-        _shade_phases(place, trace)
+    def panel(place: Axes, shades: list) -> list:
         for row, process in enumerate(found.itertuples()):
             width = max(process.last - process.first, trace.seconds / 300)
-            place.barh(row, width, left=process.first, height=0.34, color="#1f5fa8")
+            place.barh(row, width, left=process.first, height=0.34, color=BLUE)
             text = f"{_short(names.get(process.Index, '?'))}   {process.cpu_s:.1f} s CPU"
             is_late = process.first > trace.seconds / 2
             place.text(process.first + (width if is_late else 0), row + 0.19, text, fontsize=7,
                        va="bottom", ha="right" if is_late else "left")  # fmt: skip
         place.set_yticks([])
         place.set_ylim(-0.6, len(found))
-        _finish_time_axis(place, trace)
+        return []
 
-    alt = "Processes over time"
-    return _drawn(draw, alt, height_inches=0.9 + 0.31 * len(found))
+    height_inches = 0.9 + 0.31 * len(found)
+    return _over_time(trace, "Processes over time", [panel], height_inches=height_inches)
 
 
 def _short(command: str) -> str:

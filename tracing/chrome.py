@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from tracing import files
+from tracing import files, mllog
 from tracing.loaded import Loaded
 from tracing.tables import written_beside
 
@@ -18,12 +18,12 @@ from tracing.tables import written_beside
 MLPERF, MACHINE, BLOCK = 5_000_000, 5_000_001, 5_000_002
 # Viewers hold everything in memory.
 MOST_CALLS, MOST_BLOCK_IO = 100_000, 20_000
-_SPAN_ROWS = {"init": 1, "run": 2, "block": 3, "eval": 4, "checkpoint": 5}
+_SPAN_ROWS = {name: row for row, name in enumerate(mllog.SPANS, start=1)}
 _IN_FULL = (files.TFRECORDS, files.CHECKPOINTS, files.LOGS)
 
 
 def write(trace: Loaded, path: Path) -> int:
-    """Writes the file beside and renames it; returns how many calls found no place in it.
+    """Writes the file beside and renames it; returns how many calls it leaves out.
 
     Raises:
       OSError: there is no room; nothing is left.
@@ -50,7 +50,7 @@ def _facts(trace: Loaded, num_left_out: int) -> dict:
 
 
 def _calls_to_show(trace: Loaded) -> tuple[pd.DataFrame, int]:
-    """All on data, checkpoints and logs, then the slowest, as many as viewers bear."""
+    """All on data, checkpoints and logs, then the slowest, as many as viewers can hold."""
     calls = trace.operations
     if len(calls) <= MOST_CALLS:
         return calls, 0

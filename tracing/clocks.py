@@ -1,4 +1,7 @@
-"""Two clocks side by side: CLOCK_MONOTONIC, which never jumps, and CLOCK_REALTIME, the wall's."""
+"""Clocks read together, and stamps of one converted into stamps of another.
+
+CLOCK_MONOTONIC never jumps, CLOCK_REALTIME is the wall clock.
+"""
 
 import time
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Carries a tracer's lines into a file; a full disk costs lines, never the traced program."""
+"""Copies a tracer's lines into a file; a full disk loses lines and never stops the program."""
 
 import fcntl
 import os
@@ -14,7 +14,7 @@ class Collector(threading.Thread):
     """Reads a named pipe to its end and writes a file, as long as there is room for it."""
 
     def __init__(self, pipe: Path, file: Path):
-        """Makes the pipe; whoever opens it for writing is the tracer."""
+        """Makes the pipe, which the tracer opens for writing."""
         super().__init__(name=f"collector of {file.name}", daemon=True)
         self.num_lost_lines = 0
         self.error: OSError | None = None

@@ -1,4 +1,4 @@
-"""Containers that the traced command starts: found by the engine's client, asked by inspect."""
+"""Containers that the traced command starts: found by command lines, described by inspect."""
 
 import json
 import shutil

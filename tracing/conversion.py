@@ -28,8 +28,14 @@ class Losses:
     """Calls whose return was never seen: their thread was killed within."""
 
     def total(self) -> int:
-        """Everything that is missing for want of room or understanding."""
+        """Events and lines that had no room or could not be understood."""
         return self.lost_events + self.lost_lines + self.damaged_lines
+
+    def __str__(self) -> str:
+        return (
+            f"lost: {self.lost_events:,} events, {self.lost_lines:,} lines for want of room, "
+            f"{self.damaged_lines:,} not understood; {self.calls_cut_short:,} calls cut short"
+        )
 
 
 @dataclass
@@ -52,7 +58,7 @@ class Locator:
     def find(self, path: str) -> Path:
         """This machine's path of a path in the tables."""
         if path not in self.of_path:
-            # Samples do not tell whose path it is: the containers' mounts are asked first.
+            # Samples do not say whose path it is: the containers' mounts are tried first.
             inside = (container.host_path(path) for container in self.containers)
             self.of_path[path] = next((found for found in inside if Path(found).exists()), path)
         return Path(self.of_path[path])
@@ -100,8 +106,8 @@ def _convert(trace, recording: Recording, raw_file: RawFile, writers, losses, lo
             if table != "block_io" or row["boottime_ns"] >= begin:
                 writers[table].write([row])
     losses.damaged_lines += parser.num_damaged_lines
-    losses.calls_cut_short += getattr(parser, "num_calls_cut_short", 0)
-    losses.lost_events += getattr(parser, "num_lost_events", 0)
+    losses.calls_cut_short += parser.num_calls_cut_short
+    losses.lost_events += parser.num_lost_events
 
 
 def _lines(path: Path):
@@ -131,7 +137,7 @@ def _mllog_events(trace: Path, recording: Recording, locator: Locator) -> Iterat
         if not mllog.is_log(found):
             continue
         for event in mllog.event_rows(found, begin_ns=recording.begin_ns, end_ns=recording.end_ns):
-            # A log that was copied tells nothing new.
+            # A copied log repeats its events.
             content = tuple(value for key, value in event.items() if key != "file")
             if content not in seen:
                 seen.add(content)
@@ -144,7 +150,7 @@ def _written_logs(trace: Path, locator: Locator) -> list[str]:
     written = operations[operations["kind"].isin(["create", "write", "rename"])]
     sampled = read_table(trace, "open_files", ["path"])
     folders = {str(PurePath(path).parent) for path in sampled["path"]}
-    # Samples do not tell renames: a log may have got its name between two of them.
+    # Samples do not show renames: a log may have got its name between two of them.
     beside = [f"{folder}/{log.name}" for folder in sorted(folders)
               for log in sorted(locator.find(folder).glob("*.log"))]  # fmt: skip
     seen = [*written["new_path"].dropna(), *written["path"].dropna(), *beside]

@@ -152,7 +152,7 @@ def percentiles(values: pd.Series, factor: float) -> dict[str, float] | None:
 
 
 def checkpoints(trace: Loaded) -> list[dict]:
-    """Each checkpoint written: its step, files and bytes, and the seconds that MLLOG tells."""
+    """Each checkpoint written: its step, files and bytes, and its seconds by the MLPerf log."""
     found: dict[str, dict] = {}
     for row in trace.table("files").itertuples():
         named = _CHECKPOINT_FILE.fullmatch(row.path)

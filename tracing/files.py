@@ -1,4 +1,4 @@
-"""What kind of file a path is: by its name where that is telling, else by its first bytes."""
+"""What kind of file a path is: by its name if that is enough, else by its first bytes."""
 
 import functools
 import re

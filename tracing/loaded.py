@@ -1,4 +1,4 @@
-"""A finished trace's tables as data frames, with seconds since its begin."""
+"""A finished trace's tables as data frames, with seconds since its beginning."""
 
 import functools
 from pathlib import Path
@@ -38,7 +38,7 @@ class Loaded:
         found = self.table("file_ops")
         found = found.assign(final_path=_final_paths(found))
         renamed = found["final_path"] != found["path"]
-        # A checkpoint is written under another name, and is a checkpoint nevertheless.
+        # A checkpoint that is written under another name is a checkpoint.
         found.loc[renamed, "file_class"] = found.loc[renamed, "final_path"].map(self._class_of)
         return found
 
@@ -49,7 +49,7 @@ class Loaded:
     def transfers(self) -> pd.DataFrame:
         """Reads and writes that moved bytes of files; copies within the kernel included."""
         found = self.operations
-        is_file = ~found["file_class"].isin(["pipes", "pseudo"])
+        is_file = ~found["file_class"].isin([files.PIPES, files.PSEUDO])
         moved = found["kind"].isin(TRANSFERS) & (found["size_bytes"] > 0)
         return found[is_file & moved]
 

@@ -29,9 +29,9 @@ def event_rows(path: str | Path, *, begin_ns: int, end_ns: int) -> Iterator[dict
             try:
                 event = _event(text)
             except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-                continue  # the last line of a run that was killed, or none of a log
+                continue  # cut by a kill, or no line of a log
             stamp_ns = event["time_ms"] * 10**6
-            # The log tells whole milliseconds.
+            # The log's stamps are whole milliseconds.
             if not begin_ns - 10**6 <= stamp_ns <= end_ns + 10**6:
                 continue
             yield {

@@ -11,7 +11,7 @@ from tracing.tables import write_table, written_beside
 
 
 def write_all(folder: Path, recording: Recording) -> Iterator[str]:
-    """Writes all of it; yields lines that tell the user what came of it.
+    """Writes all of it; yields lines about the result, for the user.
 
     Raises:
       OSError: there is no room; files are whole or absent.
@@ -25,19 +25,16 @@ def write_all(folder: Path, recording: Recording) -> Iterator[str]:
         file.write(json.dumps(summary, indent=1) + "\n")
     with written_beside(folder / "summary.html") as file:
         file.write(page.page(trace, summary))
-    yield from _told(folder, summary)
+    yield from _lines(folder, summary, losses)
 
 
-def _told(folder: Path, summary: dict) -> Iterator[str]:
-    clocks, losses = summary["clocks"], summary["losses"]
+def _lines(folder: Path, summary: dict, losses: conversion.Losses) -> Iterator[str]:
+    clocks = summary["clocks"]
     yield (
         f"{summary['seconds']:.1f} s; the wall clock drifted {clocks['drift_ns'] / 1000:.1f} µs "
         f"against the monotonic one, stamps agree to ± {clocks['error_bound_ns'] / 1000:.1f} µs"
     )
-    yield (
-        f"lost: {losses['lost_events']:,} events, {losses['lost_lines']:,} lines for want of room, "
-        f"{losses['damaged_lines']:,} not understood; {losses['calls_cut_short']:,} calls cut short"
-    )
+    yield str(losses)
     for name, found in (summary["file_classes"] or {}).items():
         if found["read_bytes"] + found["written_bytes"]:
             yield (

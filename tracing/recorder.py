@@ -39,7 +39,7 @@ class Request:
     backend: str | None = None
     interval_s: float = INTERVAL_S
     user: User | None = None
-    """For whom, under sudo."""
+    """Who called sudo; None without sudo."""
 
     def __post_init__(self):
         ways = [bool(self.command), self.pid is not None, self.container is not None]
@@ -93,7 +93,7 @@ def _signals_blocked() -> Iterator[None]:
     try:
         yield
     finally:
-        # One that came in the last moment has no use any more.
+        # One that came after the end would stop the conversion.
         while signal.sigtimedwait(_STOPS, 0):
             pass
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -165,7 +165,9 @@ class _Recorder:
         self._target.add_container(container.pid)
         if container not in self._containers:
             self._containers.append(container)
-        inside = [pid for pid in self._target.pids() if _is_within(pid, container.pid)]
+        tree, cgroup = processes.tree(container.pid), processes.cgroup_of(container.pid)
+        pids = self._target.pids()
+        inside = [pid for pid in pids if pid in tree or processes.cgroup_of(pid) == cgroup]
         try:
             self._tracer.attach(inside, container)
         except ValueError as error:
@@ -181,19 +183,19 @@ class _Recorder:
 
     def _wait(self, watcher: containers.Watcher) -> None:
         """Until the command has ended and its containers too, or a signal ends the trace."""
-        told = False
+        announced = False
         while True:
             came = signal.sigtimedwait(_AWAITED, _WAIT_S)
             if came and came.si_signo in _STOPS and self._stop_requested(came):
                 return
             if self._command and self._command.poll() is None:
                 continue
-            if self._command and not told:
+            if self._command and not announced:
                 watcher.look()  # it may have started one in its last moment
             if not self._still_runs():
                 return
-            if self._command and not told:
-                told = True
+            if self._command and not announced:
+                announced = True
                 self._say("the command has ended; its container goes on, and so does the trace")
 
     def _still_runs(self) -> bool:
@@ -217,7 +219,7 @@ class _Recorder:
         return False
 
     def _signal_the_tree(self, number: int) -> None:
-        """As a terminal does; containers hear of it from the client that runs them."""
+        """As a terminal does; containers get the signal from the client that runs them."""
         for pid in processes.tree(self._command.pid):
             if pid not in self._target.tracers():
                 with contextlib.suppress(ProcessLookupError):
@@ -246,10 +248,6 @@ class _Recorder:
         )
         recording.save(found, self._request.output)
         return found
-
-
-def _is_within(pid: int, root: int) -> bool:
-    return pid in processes.tree(root) or processes.cgroup_of(pid) == processes.cgroup_of(root)
 
 
 def _thinned(pairs: list[ClockPair]) -> list[ClockPair]:

@@ -1,4 +1,4 @@
-"""What a trace leaves beside the tables for their making: recording.json in the folder raw/."""
+"""What the tables are made from, next to the tracers' lines: recording.json in the folder raw/."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ FILE = "recording.json"
 
 @dataclass(frozen=True)
 class RawFile:
-    """One tracer's lines, and what they do not tell."""
+    """One tracer's lines, and what they do not contain."""
 
     name: str
     container: Container | None

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
+
 from tracing import clocks, files, gpus, processes
 from tracing.processes import PROC
 from tracing.tables import MEMINFO_KEYS, TableWriter
@@ -18,32 +20,33 @@ _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 
 def cpu_rows() -> Iterator[dict]:
     """One row for each processor."""
-    for line in (PROC / "stat").read_text().splitlines():
-        name, *fields = line.split()
-        if not name.startswith("cpu") or name == "cpu":
-            continue
-        user, nice, system, idle, iowait, irq, softirq, steal, *_ = [
-            int(field) * _MS_PER_TICK for field in fields
-        ]
+    for cpu, times in enumerate(psutil.cpu_times(percpu=True)):
         yield {
-            "cpu": int(name[3:]),
-            "user_ms": user + nice,
-            "system_ms": system + irq + softirq,
-            "iowait_ms": iowait,
-            "idle_ms": idle,
-            "steal_ms": steal,
+            "cpu": cpu,
+            "user_ms": _ms(times.user + times.nice),
+            "system_ms": _ms(times.system + times.irq + times.softirq),
+            "iowait_ms": _ms(times.iowait),
+            "idle_ms": _ms(times.idle),
+            "steal_ms": _ms(times.steal),
         }
 
 
+def _ms(seconds: float) -> int:
+    return round(1000 * seconds)
+
+
 def memory_rows() -> Iterator[dict]:
-    """One row."""
+    """One row; psutil has no bytes dirty, mapped or in writeback, and counts more as cached."""
     lines = (line.split() for line in (PROC / "meminfo").read_text().splitlines())
     kib = {fields[0].rstrip(":"): int(fields[1]) for fields in lines}
     yield {column: kib.get(key, 0) * 1024 for column, key in MEMINFO_KEYS.items()}
 
 
 def disk_rows() -> Iterator[dict]:
-    """One row for each block device that was ever used; loop and RAM devices are left out."""
+    """One row for each block device that was ever used; loop and RAM devices are left out.
+
+    psutil does not count the requests in flight.
+    """
     for line in (PROC / "diskstats").read_text().splitlines():
         _, _, name, *fields = line.split()
         reads, _, read_sectors, read_ms, writes, _, write_sectors, write_ms, in_flight, *_ = [
@@ -65,15 +68,13 @@ def disk_rows() -> Iterator[dict]:
 
 def network_rows() -> Iterator[dict]:
     """One row for each interface."""
-    for line in (PROC / "net" / "dev").read_text().splitlines()[2:]:
-        name, _, counters = line.partition(":")
-        fields = [int(field) for field in counters.split()]
+    for name, counters in psutil.net_io_counters(pernic=True, nowrap=False).items():
         yield {
-            "device": name.strip(),
-            "received_bytes": fields[0],
-            "received_packets": fields[1],
-            "sent_bytes": fields[8],
-            "sent_packets": fields[9],
+            "device": name,
+            "received_bytes": counters.bytes_recv,
+            "received_packets": counters.packets_recv,
+            "sent_bytes": counters.bytes_sent,
+            "sent_packets": counters.packets_sent,
         }
 
 
@@ -94,35 +95,38 @@ def process_row(pid: int) -> dict | None:
         "resident_bytes": int(fields[21]) * _PAGE_BYTES,
     }
     try:
-        lines = (PROC / str(pid) / "io").read_text().splitlines()
-    except OSError:
+        io = psutil.Process(pid).io_counters()
+    except psutil.Error:
         return row
-    io = {key: int(value) for key, _, value in (line.partition(": ") for line in lines)}
     return row | {
-        "read_call_bytes": io["rchar"],
-        "write_call_bytes": io["wchar"],
-        "storage_read_bytes": io["read_bytes"],
-        "storage_written_bytes": io["write_bytes"],
+        "read_call_bytes": io.read_chars,
+        "write_call_bytes": io.write_chars,
+        "storage_read_bytes": io.read_bytes,
+        "storage_written_bytes": io.write_bytes,
     }
 
 
 def thread_rows(pid: int) -> Iterator[dict]:
-    """One row for each thread of a process."""
-    for tid in processes.threads_of(pid):
-        fields = processes.stat_fields(pid, tid)
-        if fields is None:
-            continue
+    """One row for each thread of a process; psutil does not know their names."""
+    for tid, user_s, system_s in processes.threads_of(pid):
         try:
             name = (PROC / str(pid) / "task" / str(tid) / "comm").read_text().strip()
         except OSError:
             continue
-        times = {"user_ms": int(fields[11]), "system_ms": int(fields[12])}
-        times = {column: ticks * _MS_PER_TICK for column, ticks in times.items()}
-        yield {"pid": pid, "tid": tid, "name": name, **times}
+        yield {
+            "pid": pid,
+            "tid": tid,
+            "name": name,
+            "user_ms": _ms(user_s),
+            "system_ms": _ms(system_s),
+        }
 
 
 def open_file_rows(pid: int) -> Iterator[dict]:
-    """One row for each regular file that a process holds open."""
+    """One row for each regular file that a process holds open.
+
+    psutil leaves out files that were removed, and those that only a container sees.
+    """
     folder = PROC / str(pid)
     try:
         descriptors = list((folder / "fd").iterdir())
@@ -158,7 +162,7 @@ class Sampler(threading.Thread):
     """Writes the tables of counters until stopped; the clocks are read each time as well."""
 
     def __init__(self, target: processes.Target, folder: Path, *, interval_s: float = INTERVAL_S):
-        """Takes whom to watch, where the tables go, and the seconds between samples."""
+        """Takes the target, the folder of the tables, and the seconds between samples."""
         super().__init__(name="sampler", daemon=True)
         self._tables = {
             table: TableWriter(folder, table)

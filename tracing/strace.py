@@ -2,25 +2,12 @@
 
 import codecs
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from tracing import files
+from tracing.calls import KIND_OF, CallParser
 
-KINDS = {
-    "open": "open openat openat2",
-    "close": "close",
-    "read": "read pread64 readv preadv preadv2",
-    "write": "write pwrite64 writev pwritev pwritev2",
-    "map": "mmap",
-    "seek": "lseek",
-    "create": "creat mkdir mkdirat",
-    "remove": "unlink unlinkat rmdir",
-    "rename": "rename renameat renameat2",
-    "sync": "fsync fdatasync",
-    "copy": "sendfile copy_file_range",
-}
-KIND_OF = {call: kind for kind, calls in KINDS.items() for call in calls.split()}
+_Row = tuple[str, dict]  # its table, and column -> value
 PROCESS_CALLS = ("clone", "clone3", "fork", "vfork", "execve", "chdir")
 # Every thread begins with them. strace 6.1 stops a thread at all of its calls, traced or not, until
 # the filter has caught one: a training, whose threads only wait for each other, took twice as long.
@@ -67,33 +54,16 @@ def _unescaped(text: str) -> str:
     return codecs.escape_decode(text.encode())[0].decode("utf-8", "backslashreplace")
 
 
-class Parser:
-    """Turns strace's lines into rows; `num_damaged_lines` counts those cut by a kill."""
+class Parser(CallParser):
+    """Turns strace's lines into rows."""
 
-    def __init__(
-        self,
-        *,
-        process_of_thread: Mapping[int, int],
-        folder: str,
-        host_path: Callable[[str], str] = str,
-    ):
-        """Takes what the lines do not tell.
-
-        Args:
-          process_of_thread: from `threads_in`.
-          folder: where the command was started.
-          host_path: where this machine finds a path of a container.
-        """
-        self.num_damaged_lines = 0
-        self.num_calls_cut_short = 0
+    def __init__(self, *, process_of_thread: Mapping[int, int], **where):
+        """Takes the answer of `threads_in`, and what `CallParser` takes."""
+        super().__init__(**where)
         self._process_of = process_of_thread
-        self._folders: dict[int, str] = {}
-        self._first_folder = folder
-        self._host_path = host_path
         self._unfinished: dict[int, tuple[int, str]] = {}
-        self._positions: dict[tuple[int, int], int] = {}
 
-    def parse(self, lines: Iterable[str]) -> Iterator[tuple[str, dict]]:
+    def parse(self, lines: Iterable[str]) -> Iterator[_Row]:
         """Yields (table, row) in the order of the lines."""
         for line in lines:
             found = _LINE.match(line)
@@ -114,7 +84,7 @@ class Parser:
             yield from self._rows(tid, stamp, text)
         self.num_calls_cut_short = len(self._unfinished)
 
-    def _rows(self, tid: int, stamp: int, text: str) -> Iterator[tuple[str, dict]]:
+    def _rows(self, tid: int, stamp: int, text: str) -> Iterator[_Row]:
         pid = self._process_of.get(tid, tid)
         row = {"realtime_ns": stamp, "pid": pid, "tid": tid}
         if exited := _EXIT.match(text):
@@ -131,7 +101,7 @@ class Parser:
         elif found["name"] in KIND_OF:
             yield from self._file_rows(row, found)
 
-    def _process_rows(self, row: dict, found: re.Match) -> Iterator[tuple[str, dict]]:
+    def _process_rows(self, row: dict, found: re.Match) -> Iterator[_Row]:
         if found["error"] or found["result"] == "?":
             return
         pid, name, arguments = row["pid"], found["name"], found["arguments"]
@@ -157,42 +127,34 @@ class Parser:
             )
 
     def _inherit(self, pid: int, child: int) -> None:
-        self._folders.setdefault(child, self._folders.get(pid, self._first_folder))
+        self._folders.setdefault(child, self._folder_of(pid))
         for (owner, fd), position in list(self._positions.items()):
             if owner == pid:
                 self._positions.setdefault((child, fd), position)
 
-    def _file_rows(self, row: dict, found: re.Match) -> Iterator[tuple[str, dict]]:
+    def _file_rows(self, row: dict, found: re.Match) -> Iterator[_Row]:
         name, arguments = found["name"], found["arguments"]
         failed = found["result"].startswith("-") or found["result"] == "?"
         row |= {"kind": KIND_OF[name], "operation": name, "error": found["error"]}
         row["size_bytes"] = 0
         result = None if failed else int(found["result"], 0)
         if row["kind"] in ("open", "create", "remove", "rename"):
-            yield "file_ops", self._of_path(row, arguments, result, found["path"])
+            yield self._of_path(row, arguments, result, found["path"])
         elif row["kind"] == "copy":
-            for copy in self._copies(row, arguments, result):
-                yield "file_ops", copy
+            yield from self._copies(row, arguments, result)
         elif row["kind"] == "map":
             if mapped := self._mapping(row, arguments, failed):
-                yield "file_ops", mapped
+                yield mapped
         elif file := _FILE.match(arguments):
-            yield "file_ops", self._of_descriptor(row, file, arguments, result)
-
-    def _named(self, row: dict, path: str) -> dict:
-        return {
-            **row,
-            "path": path,
-            "file_class": files.classify(path, seen_as=self._host_path(path)),
-        }
+            yield self._of_descriptor(row, file, arguments, result)
 
     def _absolute(self, pid: int, path: str, folder: str | None = None) -> str:
         if path.startswith("/"):
             return path
-        folder = folder or self._folders.get(pid, self._first_folder)
+        folder = folder or self._folder_of(pid)
         return f"{folder.rstrip('/')}/{path.removeprefix('./')}"
 
-    def _of_path(self, row: dict, arguments: str, result: int | None, opened: str | None) -> dict:
+    def _of_path(self, row: dict, arguments: str, result: int | None, opened: str | None) -> _Row:
         pid = row["pid"]
         if at := re.match(r"AT_FDCWD<([^>]*)>", arguments):
             self._folders[pid] = _unescaped(at[1])
@@ -203,20 +165,15 @@ class Parser:
         if opened is not None:
             paths[0] = _unescaped(opened)
         if result is not None and row["kind"] == "open":
-            # Where an appending writer stands is not known without its file's size.
-            appends = "O_APPEND" in arguments
-            self._positions.pop((pid, result), None)
-            if not appends:
-                self._positions[pid, result] = 0
+            self._opened((pid, result), appends="O_APPEND" in arguments)
             if "O_CREAT" in arguments:
                 row["kind"] = "create"
         if row["kind"] == "rename":
             row["new_path"] = paths[1]
         return self._named(row, paths[0])
 
-    def _of_descriptor(self, row: dict, file: re.Match, arguments: str, result: int | None) -> dict:
+    def _of_descriptor(self, row: dict, file: re.Match, arguments: str, result: int | None) -> _Row:
         place = (row["pid"], int(file[1]))
-        row = self._named(row, _unescaped(file[2]))
         numbers = [_number(part) for part in arguments[file.end() :].split(", ")[1:]]
         kind, name = row["kind"], row["operation"]
         if kind == "seek":
@@ -228,23 +185,20 @@ class Parser:
             is_vector = "v" in name
             row["requested_bytes"] = None if is_vector else numbers[1]
             row["size_bytes"] = result or 0
-            offset = numbers[2] if name.startswith("p") else -1
-            if offset is None or offset < 0:  # preadv2 with offset -1 reads at the position
-                row["offset_bytes"] = self._positions.get(place)
-                if place in self._positions:
-                    self._positions[place] += result or 0
-            else:
-                row["offset_bytes"] = offset
-        return row
+            offset = numbers[2] if name.startswith("p") else None
+            if offset is not None and offset < 0:  # preadv2 with offset -1 reads at the position
+                offset = None
+            row["offset_bytes"] = self._moved(place, offset, result or 0)
+        return self._named(row, _unescaped(file[2]))
 
-    def _copies(self, row: dict, arguments: str, result: int | None) -> Iterator[dict]:
+    def _copies(self, row: dict, arguments: str, result: int | None) -> Iterator[_Row]:
         ends = [_unescaped(path) for _, path in _FILE.findall(arguments)][:2]
         if row["operation"] == "sendfile":
             ends.reverse()
         for kind, path in zip(("read", "write"), ends):
             yield self._named({**row, "kind": kind, "size_bytes": result or 0}, path)
 
-    def _mapping(self, row: dict, arguments: str, failed: bool) -> dict | None:
+    def _mapping(self, row: dict, arguments: str, failed: bool) -> _Row | None:
         parts = arguments.split(", ")
         file = _FILE.match(parts[4]) if len(parts) > 5 else None
         if not file:

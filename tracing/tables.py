@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import IO
 
 import pandas as pd
 import pyarrow as pa
@@ -163,7 +163,7 @@ COLUMNS: Mapping[str, dict] = {
 
 
 def schema(table: str) -> pa.Schema:
-    """The Arrow schema of a table; each field's metadata tells what it is and its unit."""
+    """The Arrow schema of a table; each field's metadata says what it is and its unit."""
     columns = {**_STAMPS, **COLUMNS[table]}
     return pa.schema(
         [
@@ -174,8 +174,10 @@ def schema(table: str) -> pa.Schema:
 
 
 @contextlib.contextmanager
-def written_beside(path: Path) -> Iterator[TextIO]:
-    """Opens a text beside `path`, renamed to it once all is written; a failure leaves nothing.
+def written_beside(path: Path, mode: str = "w") -> Iterator[IO]:
+    """Opens a file beside `path`, renamed to it once all is written; a failure leaves nothing.
+
+    Tracing's own, because it imports nothing of the benchmark. Text is UTF-8.
 
     Raises:
       ValueError: `path` is a folder, a device or a pipe.
@@ -184,7 +186,7 @@ def written_beside(path: Path) -> Iterator[TextIO]:
         raise ValueError(f"{path}: exists and is no regular file; give the name of a file")
     unfinished = path.with_name(path.name + ".unfinished")
     try:
-        with unfinished.open("w", encoding="utf-8") as file:
+        with unfinished.open(mode, encoding=None if "b" in mode else "utf-8") as file:
             yield file
         unfinished.replace(path)
     finally:
@@ -199,19 +201,14 @@ class TableWriter:
 
     def __init__(self, folder: Path, table: str, alignment: Alignment | None = None):
         """Without an alignment all rows must carry both stamps."""
-        self._path = folder / f"{table}.parquet"
         self._schema = schema(table)
         self._alignment = alignment
         self._rows: list[dict] = []
-        try:
-            self._writer = pq.ParquetWriter(self._beside, self._schema, compression="zstd")
-        except OSError:
-            self._beside.unlink(missing_ok=True)
-            raise
-
-    @property
-    def _beside(self) -> Path:
-        return self._path.with_suffix(".parquet.unfinished")
+        with contextlib.ExitStack() as opened:
+            file = opened.enter_context(written_beside(folder / f"{table}.parquet", "wb"))
+            writer = pq.ParquetWriter(file, self._schema, compression="zstd")
+            self._writer = opened.enter_context(writer)
+            self._opened = opened.pop_all()
 
     def write(self, rows: Iterable[dict]) -> None:
         """Adds rows; columns that a row lacks are null."""
@@ -256,19 +253,13 @@ class TableWriter:
         Raises:
           OSError: there is no room; nothing is left.
         """
-        try:
+        with self._opened:
             self._flush()
-            self._writer.close()
-            self._beside.replace(self._path)
-        except BaseException:
-            self.discard()
-            raise
 
     def discard(self) -> None:
         """Leaves nothing."""
-        with contextlib.suppress(OSError):
-            self._writer.close()
-        self._beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError), self._opened:
+            raise OSError("discarded")
 
 
 def write_table(folder: Path, table: str, rows: Iterable[dict], alignment: Alignment) -> None:

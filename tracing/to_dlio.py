@@ -2,7 +2,7 @@
 
     python -m tracing.to_dlio traces/20261121-080000-4711 --output=bert.yaml
 
-Every value is measured; what a trace cannot tell is left to DLIO's defaults. Source of the keys:
+Every value is measured; what a trace does not show is left to DLIO's defaults. Source of the keys:
 dlio_benchmark 2.0.0, `LoadConfig`, and its workload bert_v100.yaml.
 """
 
@@ -26,7 +26,7 @@ _TRAINING_SPAN, _EVAL_SPAN, _CHECKPOINT_SPAN = "block", "eval", "checkpoint"
 
 @dataclass(frozen=True)
 class Steps:
-    """What the MLPerf log tells of the training steps."""
+    """The training steps, by the MLPerf log."""
 
     batch_size: int
     num_steps: int
@@ -105,15 +105,15 @@ class Measured:
         """Batch size, and seconds per step without the checkpoints in between.
 
         Raises:
-          ValueError: the log does not tell the batch size, or no block came to its end.
+          ValueError: the log has no batch size, or no block came to its end.
         """
         batch = self.value("global_batch_size")
         if not batch:
-            raise ValueError("the MLPerf log tells no global_batch_size")
+            raise ValueError("the MLPerf log has no global_batch_size")
         batch //= self.value("gradient_accumulation_steps", 1)
         blocks = [block for block in self._blocks() if block[0]]
         if not blocks:
-            raise ValueError("the MLPerf log tells no finished block of training")
+            raise ValueError("the MLPerf log has no finished block of training")
         per_step = [seconds / (samples / batch) for samples, seconds in blocks]
         num_steps = round(sum(samples for samples, _ in blocks) / batch)
         seconds = sum(seconds for _, seconds in blocks)
@@ -126,10 +126,10 @@ class Measured:
         blocks = blocks[blocks["is_closed"]]
         found = []
         for block, stop in zip(blocks.itertuples(), stops.itertuples()):
-            told = json.loads(stop.metadata)
+            counts = json.loads(stop.metadata)
             saving = self._seconds_of_checkpoints(block.monotonic_ns, block.end_monotonic_ns)
             seconds = (block.end_monotonic_ns - block.monotonic_ns) / 1e9 - saving
-            found.append((told["samples_count"] - told["first_epoch_num"], seconds))
+            found.append((counts["samples_count"] - counts["first_epoch_num"], seconds))
         return found
 
     def _seconds_of_checkpoints(self, begin: int, end: int) -> float:
@@ -153,7 +153,7 @@ class Measured:
         return int(reads.mode().iloc[-1])
 
     def checkpoints(self) -> list[dict]:
-        """Those that the training wrote: the log tells of them, not of an initial one."""
+        """Those that the training wrote: the log has a span for each, none for an initial one."""
         return [c for c in self.summary["checkpoints"] if c["span_seconds"] is not None]
 
     def files_are_shuffled(self) -> bool:

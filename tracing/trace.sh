@@ -11,8 +11,8 @@ unset CDPATH
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 python=${PYTHON:-$here/.venv/bin/python}
 [ -x "$python" ] || python=python3
-if ! "$python" -c 'import matplotlib, pyarrow, pandas' 2>/dev/null; then
-  echo "trace: $python lacks pyarrow, pandas or matplotlib: make setup, or pip install '.[tracing]'" >&2
+if ! "$python" -c 'import jinja2, matplotlib, pandas, psutil, pyarrow' 2>/dev/null; then
+  echo "trace: $python lacks pyarrow, pandas, psutil, jinja2 or matplotlib: make setup, or pip install '.[tracing]'" >&2
   exit 1
 fi
 # The command keeps the environment that it was given: no PYTHONPATH for our own sake.

@@ -1,4 +1,4 @@
-"""The tracer at work: strace or bpftrace beside the command and its containers, or nobody."""
+"""Runs the tracer on the command and its containers: strace, bpftrace, or none."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ _HOLD = ["/bin/sh", "-c", 'read -r _ < "$0"; exec "$@"']
 
 @dataclass(frozen=True)
 class User:
-    """For whom a trace under sudo is made: the command runs as this user, the files are theirs."""
+    """Who called sudo: the command runs as this user, the files are theirs."""
 
     name: str
     uid: int
@@ -30,7 +30,7 @@ class User:
 
 @dataclass
 class Session:
-    """One process of a tracer, and what its lines do not tell."""
+    """One process of a tracer, and what its lines do not contain."""
 
     file: str
     """In the folder of raw files."""
@@ -46,7 +46,7 @@ class Tracer:
     """Starts the command under a tracer, attaches to containers, ends in order."""
 
     def __init__(self, chosen: str, folder: Path, pipes: Path, target: Target):
-        """Takes the backend, the folder for raw lines, one for pipes, and whom to watch."""
+        """Takes the backend, the folder for raw lines, one for pipes, and the target."""
         self.chosen = chosen
         self.sessions: list[Session] = []
         self.began = clocks.read_pair()
@@ -56,7 +56,7 @@ class Tracer:
         self._target = target
 
     def launch(self, command: Sequence[str], user: User | None) -> subprocess.Popen:
-        """Starts the command, traced from its first call; returns whom to wait for.
+        """Starts the command, traced from its first call; returns the process to wait for.
 
         Raises:
           OSError: there is no such command.
@@ -114,7 +114,7 @@ class Tracer:
         pipe, collector, file = self._new_collector()
         options = strace.options(pipe, can_filter=False)
         errors = self._pipes / f"{file}.errors"
-        threads = {tid: pid for pid in pids for tid in processes.threads_of(pid)}
+        threads = {thread.id: pid for pid in pids for thread in processes.threads_of(pid)}
         with errors.open("wb") as stderr:
             arguments = [word for pid in pids for word in ("-p", str(pid))]
             # In a group of its own: Ctrl-C is for the traced program, the tracer sees it through.

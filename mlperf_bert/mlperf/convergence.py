@@ -1,11 +1,11 @@
 """How many samples the reference needs to converge: the reference convergence points (RCP).
 
 The numbers are mlperf-logging's own, read from the JSON files of its RCP checker; mean, deviation
-and the fewest credible samples are computed by that checker. What is added here is the question
-that it answers only for logs: by which bound is a batch size judged?
+and the fewest credible samples are computed by that checker. This
+module adds what the checker answers only for logs: the bound that a batch size must meet.
 
-SciPy, which the checker is built on, is imported at the first question: every training imports this
-module, few ask.
+SciPy, on which the checker is built, is imported at the first use: every training imports this
+module, few use it.
 
 Source: mlperf-logging, rcp_checker, rulesets 1.0.0 to 5.0.0.
 """
@@ -50,7 +50,7 @@ class ReferencePoint:
 
 @dataclass(frozen=True)
 class Bound:
-    """By what a batch size is judged.
+    """The bound that results at a batch size must meet.
 
     Attributes:
       kind: "point", "interpolation", "smallest batch" (there is no smaller point: the bound of the
@@ -105,7 +105,7 @@ def reference_points(
 def bound_of(
     global_batch_size: int, ruleset: str = RULESETS[-1], custom_rcps: Path | None = None
 ) -> Bound:
-    """Return by what the RCP checker judges results at a batch size.
+    """Return the bound that the RCP checker applies at a batch size.
 
     Raises:
       ValueError: as `reference_points`.
@@ -133,10 +133,10 @@ def _interpolated(batch_size: int, low: ReferencePoint, high: ReferencePoint) ->
 
 
 def min_mean_samples(mean: float, std: float, *, num_counted_reference_runs: int) -> float:
-    """Return the least mean of a result that a one-sided t-test does not tell from the reference.
+    """Return the least mean that a one-sided t-test does not distinguish from the reference's.
 
-    The test supposes one deviation for both sides: mean - t * std * sqrt(1/n + 1/m), with t the 95%
-    quantile of n + m - 2 degrees of freedom.
+    The test assumes the same deviation for both sides: mean - t * std * sqrt(1/n + 1/m), with t the
+    95% quantile of n + m - 2 degrees of freedom.
     """
     from scipy import stats
 
@@ -162,7 +162,7 @@ def _checker(ruleset: str, custom_rcps: Path | None):
 
 
 def _require_points(content: Mapping[str, Mapping]) -> None:
-    """Refuses what the checker would compute nonsense of, or fail at."""
+    """Refuses what would crash the checker or make its numbers meaningless."""
     for name, record in content.items():
         samples = record["Epochs to converge"]
         numbers = [record["BS"], *samples]

@@ -1,9 +1,10 @@
-"""One result from the log of a training and the evaluations that were made of its checkpoints.
+"""Joins the log of a training and later evaluations of its checkpoints into one result.
 
 The rules let the clock stop at the time of the first checkpoint that reaches the target, whenever
 it is evaluated. Source: MLPerf training rules, section on run time; the benchmark's README.
 """
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from mlperf_bert.mlperf import rules
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.mlperf.results import Record, read_records
 from mlperf_bert.mlperf.timed_run import Run
+from mlperf_bert.writing import written_beside
 
 
 def join(
@@ -33,7 +35,7 @@ def join(
     Returns: status "success" or "aborted", and the samples trained up to run_stop.
 
     Raises:
-      ValueError: a log is none, or an earlier checkpoint has not been evaluated.
+      ValueError: a file is no log, or an earlier checkpoint has not been evaluated.
     """
     records = [record for log in logs for record in read_records(log)]
     start = next((record for record in records if record.key == "run_start"), None)
@@ -47,12 +49,10 @@ def join(
     if missing := [step for step in counted if step not in accuracies]:
         raise ValueError(f"the checkpoint of step {missing[0]} has not been evaluated")
     batch_size = _micro_batch_size(records, logs[0])
-    beside = output.with_name(f".{output.name}.new")
-    beside.unlink(missing_ok=True)
-    log = MlperfLog.continuing(beside, _header(logs))
-    if rules.departure_of_evaluation(num_eval_samples):
-        log.declare_open()
-    try:
+    with tempfile.TemporaryDirectory() as folder:  # a log refuses a file that is there already
+        log = MlperfLog.continuing(Path(folder) / output.name, _header(logs))
+        if rules.departure_of_evaluation(num_eval_samples):
+            log.declare_open()
         with log, log.run(time_ms=start.time_ms) as run:
             run.eval_samples(num_eval_samples, time_ms=start.time_ms)
             before_samples, before_ms = 0, start.time_ms
@@ -63,9 +63,8 @@ def join(
                 before_samples, before_ms = samples, now_ms
             stop = run.succeed if passing else run.abort
             stop(time_ms=before_ms)
-        beside.replace(output)
-    finally:
-        beside.unlink(missing_ok=True)
+        with written_beside(output) as file:
+            file.write(log.path.read_bytes())
     return "success" if passing else "aborted", before_samples
 
 
@@ -93,9 +92,9 @@ def _saved_ms(records: Sequence[Record], log: Path) -> dict[int, int]:
 
 
 def _header(logs: Sequence[Path]) -> list[str]:
-    """The lines before run_start; the division is what the last log says.
+    """The lines before run_start, with the division of the last log.
 
-    A resumed training is no submission, which only its later logs know.
+    A resumed training is division open, which only its later logs say.
     """
     first, last = (_lines_before_run(log) for log in (logs[0], logs[-1]))
     division = next((line for line in last if _DIVISION in line), None)

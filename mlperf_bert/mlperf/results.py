@@ -1,4 +1,6 @@
-"""What the logs of a result say, whoever wrote them: times, samples, accuracies, seeds.
+"""What a run leaves: whether it has ended, and its log's times, samples, accuracies, seeds.
+
+The logs may be of any vendor.
 
 Source: how mlperf_logging's result_summarizer and rcp_checker read logs. Two conventions are in
 use: eval_accuracy's epoch_num is the number of samples, or it is always 1 and train_samples
@@ -13,6 +15,10 @@ from mlperf_bert import json_text
 from mlperf_bert.mlperf.rules import NUM_EVAL_SAMPLES, NUM_RUNS_PER_RESULT
 from mlperf_bert.reading import require_regular_file
 
+LOG_NAME = "bert.log"
+RESULT_LOG = "bert.offline.log"
+"""Written by evaluations that were made after the training."""
+RECORD_NAME = "run.json"
 _TOKEN = ":::MLLOG "
 _PHASES = {
     "init_start": ("init", "init_stop"),
@@ -115,6 +121,43 @@ class RunResult:
         return self.status == "success"
 
 
+def is_end(status: object) -> bool:
+    """Return whether a status of run.json is that of a run which has ended."""
+    return status != "running"
+
+
+def read_own_record(path: Path) -> dict:
+    """Return what a run or a campaign recorded of itself, a JSON object.
+
+    Raises:
+      ValueError: it is damaged.
+    """
+    try:
+        return json_text.read_object(path)
+    except ValueError as error:
+        raise ValueError(f"{error}; choose another --output_dir") from error
+
+
+def has_ended(output_dir: Path) -> bool:
+    """Return whether a run began in a directory and came to its end.
+
+    Raises:
+      ValueError: its run.json is damaged.
+    """
+    record = output_dir / RECORD_NAME
+    return record.exists() and is_end(read_own_record(record).get("status"))
+
+
+def finished_run(output_dir: Path, log_name: str = LOG_NAME) -> RunResult | None:
+    """Return what the log of a run that has ended says; None if there is none.
+
+    Raises:
+      ValueError: there is a log, and it or run.json is damaged.
+    """
+    log = output_dir / log_name
+    return read_run(log) if log.exists() and has_ended(output_dir) else None
+
+
 def read_records(path: Path) -> list[Record]:
     """Return the lines of a log; what stands before ":::MLLOG" (a rank, say) is skipped.
 
@@ -198,7 +241,7 @@ def olympic_mean(minutes: Sequence[float], *, num_failed: int = 0) -> float | No
 
 
 def problems_of_result(runs: Sequence[RunResult]) -> list[str]:
-    """Return what keeps these runs from being one result; empty if nothing does."""
+    """Return why these runs are not one result; empty if they are."""
     problems = []
     if len(runs) != NUM_RUNS_PER_RESULT:
         logs = "log" if len(runs) == 1 else "logs"

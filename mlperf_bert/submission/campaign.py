@@ -5,8 +5,8 @@
 
 Each run is a process of its own in OUTPUT_DIR/runs/N, with the system's file caches emptied before
 (as root; if it cannot be done, the log says so). The same command goes on after an interruption:
-finished runs stay, a run that was cut off is set aside, kept and counted in the verdict's lines,
-because a resumed run is no result. A run that ends without the target is a failed run: it stays and
+finished runs stay; a run that was cut off is set aside and run again, because a resumed run is no
+result, and the verdict names it. A run that ends without the target is a failed run: it stays and
 counts as the slowest, and a second one ends the campaign.
 
 Exit codes: 0 everything passed, 1 something did not (said in one line), 75 interrupted.
@@ -24,25 +24,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlperf_bert import json_text
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.log import STATUSES
-from mlperf_bert.mlperf.results import RunResult, read_records, read_run
+from mlperf_bert.mlperf.results import (
+    LOG_NAME,
+    RESULT_LOG,
+    RunResult,
+    finished_run,
+    has_ended,
+    read_own_record,
+    read_records,
+)
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS, require_ruleset
 from mlperf_bert.submission import system
-from mlperf_bert.submission.folder import SubmissionVerdict, judge, write_folder
+from mlperf_bert.submission.folder import write_folder
+from mlperf_bert.submission.verdict import SystemVerdict, judge_submission
 from mlperf_bert.writing import write_whole
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUN_COMMAND = (sys.executable, str(REPOSITORY / "run_pretraining.py"))
 EXIT_INTERRUPTED = 75
-LOG_NAME = "bert.log"
-OFFLINE_LOG_NAME = "bert.offline.log"
 RECORD_NAME = "campaign.json"
 MAX_FAILED_RUNS = 1
-MAX_NAME_BYTES = 100  # longer names are made of these; a file system takes 255
+MAX_NAME_BYTES = 100  # file names are made of it and more; file systems allow 255
 
-# What the campaign gives to every run itself.
+# Given to every run by the campaign.
 _OWN_FLAGS = ("output_dir", "seed", "submission_org", "submission_platform", "submission_status")
 
 
@@ -99,7 +105,7 @@ class Campaign:
     @property
     def log_name(self) -> str:
         """Of the file in a run's directory that is the result."""
-        return OFFLINE_LOG_NAME if self.offline_eval_input_file else LOG_NAME
+        return RESULT_LOG if self.offline_eval_input_file else LOG_NAME
 
     def run_commands(self, output_dir: Path) -> list[list[str]]:
         """Return the command lines of one run: the training, and its evaluation if offline."""
@@ -120,7 +126,7 @@ class Campaign:
 
 
 def _require_name(flag: str, value: str) -> None:
-    """Folders, files and options are made of the names of a campaign.
+    """Refuse a name that cannot be part of a folder, a file and an option.
 
     Raises:
       ValueError: the name does not fit.
@@ -153,7 +159,7 @@ def claim(campaign: Campaign) -> None:
         "offline_eval_input_file": campaign.offline_eval_input_file,
     }
     if record.exists():
-        found = _read_record(record)
+        found = read_own_record(record)
         if differing := [name for name in content if found.get(name) != content[name]]:
             raise ValueError(
                 f"{campaign.folder} holds another campaign (differing: {', '.join(differing)}); "
@@ -190,41 +196,8 @@ def train_all(campaign: Campaign) -> list[RunResult]:
     return runs
 
 
-def finished_run(output_dir: Path, log_name: str = LOG_NAME) -> RunResult | None:
-    """Return what the log of a run says that went to its end; None if there is none.
-
-    Raises:
-      ValueError: there is a log, and it is damaged.
-    """
-    log = output_dir / log_name
-    return read_run(log) if log.exists() and _went_to_its_end(output_dir) else None
-
-
-def _went_to_its_end(output_dir: Path) -> bool:
-    record = output_dir / "run.json"
-    return record.exists() and _read_record(record).get("status") != "running"
-
-
-def _read_record(path: Path) -> dict:
-    try:
-        return json_text.read_object(path)
-    except ValueError as error:
-        raise ValueError(f"{error}; choose another --output_dir") from error
-
-
-def set_aside(output_dir: Path) -> Path | None:
-    """Rename the directory of a run that was cut off; return where it is now."""
-    if not output_dir.exists():
-        return None
-    number = 1
-    while (aside := output_dir.with_name(f"{output_dir.name}.interrupted-{number}")).exists():
-        number += 1
-    output_dir.rename(aside)
-    return aside
-
-
 def interrupted_runs(campaign: Campaign) -> list[str]:
-    """Return a line about each run that was cut off, so that none disappears from the books."""
+    """Return a line about each run that was cut off, so that none goes unreported."""
     return [
         f"{folder.name}: cut off after {_samples_trained(folder / LOG_NAME)} samples, run again"
         for folder in sorted(campaign.runs_dir.glob("*.interrupted-*"))
@@ -253,7 +226,7 @@ def _train(campaign: Campaign, number: int, output_dir: Path) -> RunResult:
             raise Interrupted(
                 f"run {number} was stopped; the same command goes on, with run {number} again"
             )
-        if not _went_to_its_end(output_dir):
+        if not has_ended(output_dir):
             break
     run = finished_run(output_dir, campaign.log_name)
     if run is None:
@@ -266,11 +239,18 @@ def _train(campaign: Campaign, number: int, output_dir: Path) -> RunResult:
 
 
 def _missing_commands(campaign: Campaign, output_dir: Path) -> list[list[str]]:
-    """What a run still needs: all, in a new directory, or just the evaluation of a training."""
+    """What a run still needs: all, or just the evaluation of a training.
+
+    If all, the directory of a run that was cut off is renamed first.
+    """
     commands = campaign.run_commands(output_dir)
-    if len(commands) > 1 and (output_dir / LOG_NAME).exists() and _went_to_its_end(output_dir):
+    if len(commands) > 1 and (output_dir / LOG_NAME).exists() and has_ended(output_dir):
         return commands[1:]
-    set_aside(output_dir)
+    if output_dir.exists():
+        number = 1
+        while (aside := output_dir.with_name(f"{output_dir.name}.interrupted-{number}")).exists():
+            number += 1
+        output_dir.rename(aside)
     return commands
 
 
@@ -304,11 +284,11 @@ def run_campaign(
     ruleset: str,
     custom_rcps: Path | None,
     overrides: dict[str, object],
-) -> SubmissionVerdict:
+) -> SystemVerdict:
     """Train, write the submission, ask the official tools.
 
     Raises:
-      ValueError: a mistake, or no result can come of it; one line says why.
+      ValueError: bad input, or the runs cannot become a result; one line says why.
       Interrupted: a run was stopped by a signal.
     """
     require_ruleset(ruleset)
@@ -317,7 +297,7 @@ def run_campaign(
         convergence.reference_points(ruleset, custom_rcps)
     claim(campaign)
     write_submission(campaign, train_all(campaign), ruleset=ruleset, overrides=overrides)
-    return judge(campaign.org_dir, system=campaign.system, ruleset=ruleset, custom_rcps=custom_rcps)
+    return judge_submission(campaign.org_dir, campaign.system, ruleset, custom_rcps=custom_rcps)
 
 
 def write_submission(
@@ -343,7 +323,7 @@ def write_submission(
     )
 
 
-def _report_lines(campaign: Campaign, verdict: SubmissionVerdict) -> list[str]:
+def _report_lines(campaign: Campaign, verdict: SystemVerdict) -> list[str]:
     lines = [f"\nsubmission: {campaign.org_dir}"]
     lines += [
         f"run {number}: {run.status}, {run.minutes:.4f} minutes, accuracy "
@@ -373,7 +353,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ruleset", default=RULESETS[-1])
     parser.add_argument("--status", choices=STATUSES, default=STATUSES[0])
     parser.add_argument(
-        "--system_description", type=Path, help="JSON of fields that the machine cannot tell"
+        "--system_description",
+        type=Path,
+        help="JSON file of fields that the machine does not show",
     )
     parser.add_argument(
         "--offline_eval_input_file", help="evaluate after each training, on these TFRecords"
@@ -383,7 +365,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         type=shlex.split,
         help="starts one run, before its flags, such as 'srun python run_pretraining.py'",
     )
-    parser.add_argument("--custom_rcps", type=Path, help="reference points of one's own, JSON")
+    parser.add_argument(
+        "--custom_rcps",
+        type=Path,
+        help="JSON file of other reference points",
+    )
     parser.add_argument("flags", nargs="*", metavar="FLAG", help="of run_pretraining.py, after --")
     given = parser.parse_args(arguments)
     try:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlperf_bert.mlperf.rules import RULESETS, require_ruleset
+from mlperf_bert.mlperf.rules import RULESETS
 from mlperf_bert.submission import official
 
 
@@ -47,14 +47,12 @@ def check_log(path: str | Path, ruleset: str) -> Verdict:
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"{path}: no such log; give the path of a result_N.txt")
-    require_ruleset(ruleset)
-    answer = official.ask(
-        "compliance_checker", "--usage", "training", "--ruleset", ruleset, str(path)
-    )
+    arguments = ["--usage", "training", "--ruleset", ruleset, str(path)]
+    answer = official.ask("compliance_checker", *arguments, ruleset=ruleset)
     passed = answer.returncode == 0 and "SUCCESS" in answer.report
     messages = _findings(answer.report)
     if not passed and not messages:
-        messages = (_last_line(answer.report) or "the checker gave no reason",)
+        messages = (official.last_line(answer.report),)
     return Verdict(path, ruleset, passed, messages)
 
 
@@ -73,11 +71,6 @@ def _headline(finding: str) -> str:
     lines = finding.strip().splitlines()
     reasons = [line for line in lines[1:] if line.startswith("failed test:")]
     return " ".join([lines[0], *reasons])
-
-
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1] if lines else ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""The folder that a submitter hands in, and the official tools' verdict on it.
+"""The folder that a submitter hands in.
 
     ORG/systems/SYSTEM.json
     ORG/results/SYSTEM/bert/result_0.txt ... result_9.txt
@@ -13,87 +13,13 @@ import json
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-
-from mlperf_bert.mlperf.results import RunResult, olympic_mean, problems_of_result, read_run
-from mlperf_bert.submission import official
-from mlperf_bert.submission.compliance import Verdict, check_log
-from mlperf_bert.submission.official import ToolVerdict
-from mlperf_bert.submission.rcp import RcpVerdict, check_rcp
-from mlperf_bert.submission.system import read_overrides
 
 IMPLEMENTATION = "mlperf_bert"
 
-# The repository checker wants no name that starts with a dot, and no file of 50 MB.
+# The repository checker refuses names that start with a dot, and files of 50 MB.
 _SOURCES = ("*.py", "*.sh", "*.md", "*.toml", "requirements*.lock", "LICENSE", "Dockerfile")
-_SOURCE_FOLDERS = ("mlperf_bert", "cleanup_scripts", "configs", "cloud", "tracing")
-_SCRIPTS = ("setup.sh", "init_datasets.sh", "run_and_time.sh")
-
-
-@dataclass(frozen=True)
-class SubmissionVerdict:
-    """What the official tools say of one system's result, and what it is worth.
-
-    Attributes:
-      ruleset: for instance "5.0.0".
-      runs: what the logs say.
-      compliance: the verdict on each log.
-      rcp: the verdict on the number of samples.
-      rcp_source: which reference points it was asked about.
-      tools: the verdicts of the other tools.
-      problems: what keeps the runs from being one result.
-      olympic_minutes: mean without the fastest and the slowest; None if too many failed.
-      official_minutes: what the official summarizer says, scaled; None for no score.
-    """
-
-    ruleset: str
-    runs: tuple[RunResult, ...]
-    compliance: tuple[Verdict, ...]
-    rcp: RcpVerdict
-    rcp_source: str
-    tools: tuple[ToolVerdict, ...]
-    problems: tuple[str, ...]
-    olympic_minutes: float | None
-    official_minutes: float | None
-
-    @property
-    def passed(self) -> bool:
-        """Whether everything that applies passed; one log of ten may be not compliant."""
-        refused = sum(not verdict.passed for verdict in self.compliance)
-        return (
-            refused <= 1
-            and self.rcp.passed
-            and all(tool.passed is not False for tool in self.tools)
-            and not self.problems
-            and self.olympic_minutes is not None
-        )
-
-    def lines(self) -> list[str]:
-        """Return the verdict for a terminal, a line for each tool."""
-        refused = [verdict for verdict in self.compliance if not verdict.passed]
-        lines = [f"compliance checker: {len(self.compliance) - len(refused)} of "
-                 f"{len(self.compliance)} logs accepted"]  # fmt: skip
-        lines += [f"    {verdict.path.name}: {'; '.join(verdict.messages)}" for verdict in refused]
-        word = "passed" if self.rcp.passed else "FAILED"
-        lines.append(f"RCP checker ({self.rcp_source}): {word}, {self.rcp.reason}")
-        lines += [str(tool) for tool in self.tools]
-        lines += [f"problem: {problem}" for problem in self.problems]
-        if self.olympic_minutes is not None:
-            scaled = ""
-            if self.rcp.scaling != 1.0:
-                scaled = (
-                    f"; {self.olympic_minutes * self.rcp.scaling:.4f} scaled by "
-                    f"{self.rcp.scaling:.4f}, for it converged faster than the reference"
-                )
-            lines.append(
-                f"time to train: {self.olympic_minutes:.4f} minutes, olympic mean of "
-                f"{len(self.runs)} runs{scaled}"
-            )
-        if self.official_minutes is not None:
-            lines.append(f"official summarizer: {self.official_minutes:.4f} minutes")
-        lines.append(f"{'PASSED' if self.passed else 'NOT PASSED'} under ruleset {self.ruleset}")
-        return lines
+_SOURCE_FOLDERS = ("mlperf_bert", "cleanup_scripts", "configs", "cloud", "pages", "tracing")
 
 
 def write_folder(
@@ -121,7 +47,7 @@ def write_folder(
     results.mkdir(parents=True)
     for number, log in enumerate(logs):
         shutil.copyfile(log, results / f"result_{number}.txt")
-    _write_json(partial / "systems" / f"{system}.json", description)
+    _write_json(description_path(partial, system), description)
     benchmark = partial / "benchmarks" / "bert"
     _copy_sources(sources, benchmark / "implementations" / IMPLEMENTATION)
     _write_run_folder(benchmark / system, system, description, flags)
@@ -130,44 +56,9 @@ def write_folder(
     partial.replace(org_dir)
 
 
-def judge(
-    org_dir: Path, *, system: str, ruleset: str, custom_rcps: Path | None = None
-) -> SubmissionVerdict:
-    """Ask all official tools about one system.
-
-    The package checker comes before the summarizer: the one writes scaling.json, the other reads
-    it.
-
-    Raises:
-      ValueError: a log that cannot be read, or a ruleset without BERT.
-    """
-    results = org_dir / "results" / system / "bert"
-    logs = result_files(results)
-    runs = tuple(read_run(path) for path in logs)
-    by_train_samples = all(run.counts_by_train_samples for run in runs)
-    minutes = [run.minutes for run in runs if run.succeeded]
-    description = org_dir / "systems" / f"{system}.json"
-    return SubmissionVerdict(
-        ruleset=ruleset,
-        runs=runs,
-        compliance=tuple(check_log(path, ruleset) for path in logs),
-        rcp=check_rcp(results, ruleset, by_train_samples=by_train_samples, custom_rcps=custom_rcps),
-        rcp_source=str(custom_rcps.name) if custom_rcps else f"official points of {ruleset}",
-        tools=(
-            official.check_seeds(logs, ruleset),
-            official.check_package(org_dir, ruleset, by_train_samples=by_train_samples),
-            official.check_system_description(description, ruleset),
-            official.check_repository(org_dir, ruleset),
-        ),
-        problems=tuple(problems_of_result(runs)),
-        olympic_minutes=olympic_mean(minutes, num_failed=len(runs) - len(minutes)),
-        official_minutes=official.summarize(org_dir, ruleset).get(_system_name(description)),
-    )
-
-
-def _system_name(description: Path) -> str:
-    """What the summarizer calls a system: the name that its description has, not the file's."""
-    return str(read_overrides(description).get("system_name"))
+def description_path(org_dir: Path, system: str) -> Path:
+    """Return where a submitter's folder describes a system."""
+    return org_dir / "systems" / f"{system}.json"
 
 
 def result_files(folder: Path) -> list[Path]:
@@ -207,11 +98,11 @@ def _write_run_folder(
         "init_datasets.sh": "echo 'Follow steps 1 to 3 of README.md: text, TFRecords, eval shard.'",
         "run_and_time.sh": f'{train} --output_dir="${{OUTPUT_DIR:?a new directory}}"',
     }
-    for name in _SCRIPTS:
+    for name, body in bodies.items():
         path = folder / name
         path.write_text(
             "#!/usr/bin/env bash\nset -euo pipefail\n"
-            f'cd "$(dirname "$0")/{implementation}"\n{bodies[name]}\n',
+            f'cd "$(dirname "$0")/{implementation}"\n{body}\n',
             encoding="utf-8",
         )
         path.chmod(0o755)

@@ -1,4 +1,4 @@
-"""The official tools of mlperf-logging, asked so that a false pass cannot slip through.
+"""The official tools of mlperf-logging, run so that none reports a false success.
 
 Most of them end with 0 whatever they find, and all append to their log file: an old SUCCESS in it
 would pass for a new one. So each call gets a fresh file, and the verdict is read from the text.
@@ -52,17 +52,24 @@ class ToolVerdict:
         return f"{self.tool}: {word}" + "".join(f"\n    {reason}" for reason in self.reasons)
 
 
-def ask(tool: str, *arguments: str) -> Answer:
-    """Run `python -m mlperf_logging.TOOL ARGUMENTS` with a fresh log file."""
+def ask(tool: str, *arguments: str, ruleset: str) -> Answer:
+    """Run `python -m mlperf_logging.TOOL ARGUMENTS` with a fresh log file.
+
+    Raises:
+      ValueError: the ruleset has no BERT.
+    """
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "answer.log"
-        command = [sys.executable, "-m", f"mlperf_logging.{tool}", "--log_output", str(output)]
-        finished = subprocess.run(
-            [*command, *arguments], capture_output=True, text=True, check=False
-        )
+        options = ["-m", f"mlperf_logging.{tool}", "--log_output", str(output)]
+        finished = _python(*options, *arguments, ruleset=ruleset)
         report = output.read_text(encoding="utf-8") if output.exists() else ""
     crashed = "Traceback (most recent call last)" in finished.stderr and finished.returncode
     return Answer(finished.returncode, finished.stderr if crashed or not report else report)
+
+
+def _python(*arguments: str, ruleset: str) -> subprocess.CompletedProcess:
+    require_ruleset(ruleset)
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
 
 
 def check_package(org_dir: Path, ruleset: str, *, by_train_samples: bool = False) -> ToolVerdict:
@@ -71,9 +78,8 @@ def check_package(org_dir: Path, ruleset: str, *, by_train_samples: bool = False
     It also scales the results of runs that converged faster than the reference: it writes or
     removes scaling.json beside the logs, which the summarizer reads.
     """
-    require_ruleset(ruleset)
     options = ["--rcp-bert-train-samples"] if by_train_samples else []
-    answer = ask("package_checker", *options, str(org_dir), "training", ruleset)
+    answer = ask("package_checker", *options, str(org_dir), "training", ruleset, ruleset=ruleset)
     reasons = _errors(answer.report)
     divisions = _divisions(org_dir)
     if other := sorted(divisions - {"closed", "open"}):
@@ -87,43 +93,38 @@ def check_package(org_dir: Path, ruleset: str, *, by_train_samples: bool = False
     if "closed" in divisions and "RCP Test Passed" not in answer.report and not reasons:
         reasons.append("it did not reach the convergence check")
     if not passed and not reasons:
-        reasons.append(_last_line(answer.report))
+        reasons.append(last_line(answer.report))
     return ToolVerdict("package checker", passed and not reasons, tuple(reasons))
 
 
 def check_seeds(result_files: list[Path], ruleset: str) -> ToolVerdict:
     """Ask the seed checker, which the package checker skips unless the division is closed."""
-    require_ruleset(ruleset)
-    finished = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _SEED_CHECK, ruleset, *map(str, result_files)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    options = ["-W", "ignore", "-c", _SEED_CHECK, ruleset]
+    finished = _python(*options, *map(str, result_files), ruleset=ruleset)
     if finished.returncode:
-        return ToolVerdict("seed checker", False, (_last_line(finished.stderr),))
+        return ToolVerdict("seed checker", False, (last_line(finished.stderr),))
     reasons = tuple(json.loads(finished.stdout))
     return ToolVerdict("seed checker", not reasons, reasons)
 
 
 def check_system_description(path: Path, ruleset: str) -> ToolVerdict:
     """Ask the checker of system descriptions."""
-    require_ruleset(ruleset)
-    answer = ask("system_desc_checker", str(path), "training", ruleset)
-    passed = _SYSTEM_PASSED in answer.report
-    reasons = () if passed else tuple(_errors(answer.report) or [_last_line(answer.report)])
-    return ToolVerdict("system description checker", passed, reasons)
+    answer = ask("system_desc_checker", str(path), "training", ruleset, ruleset=ruleset)
+    return _by_phrase("system description checker", answer.report, _SYSTEM_PASSED)
 
 
 def check_repository(org_dir: Path, ruleset: str) -> ToolVerdict:
     """Ask the repository checker about names and sizes of files."""
-    require_ruleset(ruleset)
     if ruleset in _RULESETS_WITHOUT_REPOSITORY_CHECKER:
         return ToolVerdict("repository checker", None, (f"it does not know ruleset {ruleset}",))
-    answer = ask("repo_checker", str(org_dir), "training", ruleset)
-    passed = _REPOSITORY_PASSED in answer.report
-    reasons = () if passed else tuple(_errors(answer.report) or [_last_line(answer.report)])
-    return ToolVerdict("repository checker", passed, reasons)
+    answer = ask("repo_checker", str(org_dir), "training", ruleset, ruleset=ruleset)
+    return _by_phrase("repository checker", answer.report, _REPOSITORY_PASSED)
+
+
+def _by_phrase(tool: str, report: str, success: str) -> ToolVerdict:
+    passed = success in report
+    reasons = () if passed else tuple(_errors(report) or [last_line(report)])
+    return ToolVerdict(tool, passed, reasons)
 
 
 def summarize(org_dir: Path, ruleset: str) -> dict[str, float | None]:
@@ -137,19 +138,13 @@ def summarize(org_dir: Path, ruleset: str) -> dict[str, float | None]:
     Raises:
       ValueError: the summarizer failed.
     """
-    require_ruleset(ruleset)
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / "summary.csv"
-        command = [sys.executable, "-m", "mlperf_logging.result_summarizer", str(org_dir)]
-        finished = subprocess.run(
-            [*command, "training", ruleset, "--csv", str(table)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        options = ["-m", "mlperf_logging.result_summarizer", str(org_dir), "training", ruleset]
+        finished = _python(*options, "--csv", str(table), ruleset=ruleset)
         found = table.with_suffix(".json")
         if finished.returncode or not found.exists():
-            raise ValueError(f"the official summarizer failed: {_last_line(finished.stderr)}")
+            raise ValueError(f"the official summarizer failed: {last_line(finished.stderr)}")
         rows = json.loads(found.read_text(encoding="utf-8"))
     return {row["system"]: row.get("bert") for row in rows}
 
@@ -167,6 +162,7 @@ def _errors(report: str) -> list[str]:
     ]
 
 
-def _last_line(text: str) -> str:
+def last_line(text: str) -> str:
+    """Return the last line of what a tool printed, which in a crash names the error."""
     lines = text.strip().splitlines()
     return lines[-1] if lines else "it gave no reason"

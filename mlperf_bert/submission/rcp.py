@@ -1,10 +1,9 @@
-"""The official check against reference convergence points (RCP): not faster than is credible."""
+"""The official check against reference convergence points (RCP): did the runs converge too fast?"""
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlperf_bert.mlperf.rules import require_ruleset
 from mlperf_bert.submission import official
 
 
@@ -14,10 +13,10 @@ class RcpVerdict:
 
     Attributes:
       passed: whether the result converged as slowly as is credible, or slower.
-      reason: the checker's last line, without its advice to pass its check by.
+      reason: the checker's last line, without its advice how to bypass the check.
       mean_samples, min_mean_samples: of the reference at this batch size; None if there is none.
       submission_mean_samples: olympic mean of the runs; None if too many failed.
-      scaling: by which a result that converged faster than the reference must be multiplied.
+      scaling: multiplies the minutes of a result that converged faster than the reference.
     """
 
     passed: bool
@@ -46,17 +45,12 @@ def check_rcp(
     Raises:
       ValueError: the ruleset has no BERT.
     """
-    require_ruleset(ruleset)
-    options = ["--bert_train_samples"] if by_train_samples else []
+    options = ["--rcp_usage", "training", "--rcp_version", ruleset]
+    options += ["--bert_train_samples"] if by_train_samples else []
     options += ["--custom_rcps", str(custom_rcps)] if custom_rcps else []
-    answer = official.ask(
-        *["rcp_checker", "--rcp_usage", "training", "--rcp_version", ruleset],
-        *options,
-        str(results_dir),
-    )
+    answer = official.ask("rcp_checker", *options, str(results_dir), ruleset=ruleset)
     report = answer.report
-    lines = report.strip().splitlines() or ["the checker said nothing"]
-    last_line, _, _ = lines[-1].partition(", consider adding")
+    last_line, _, _ = official.last_line(report).partition(", consider adding")
     return RcpVerdict(
         passed=answer.returncode == 0 and "RCP test PASSED" in report,
         reason=last_line.partition(" - ")[2] or last_line,

@@ -12,125 +12,65 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from mlperf_bert.mlperf import convergence, results
-from mlperf_bert.mlperf.rules import RULESETS, require_ruleset
-from mlperf_bert.submission import official, report_page
-from mlperf_bert.submission.compliance import Verdict, check_log
-from mlperf_bert.submission.folder import result_files
-from mlperf_bert.submission.official import ToolVerdict
-from mlperf_bert.submission.rcp import RcpVerdict, check_rcp
-from mlperf_bert.submission.system import read_overrides
+from mlperf_bert.mlperf.rules import RULESETS
+from mlperf_bert.submission import report_page
+from mlperf_bert.submission.verdict import SystemVerdict, judge
 from mlperf_bert.writing import write_whole
 
-
-@dataclass(frozen=True)
-class SystemReport:
-    """One system's result.
-
-    Attributes:
-      name: of the system's folder.
-      ruleset: under which it was judged.
-      runs: what the logs say, in the order of their numbers.
-      compliance: the official verdict on each log.
-      rcp: the official verdict on the samples to converge.
-      seeds: the official verdict on the seeds.
-      problems: what keeps them from being a result.
-      olympic_minutes: the score before scaling by the RCP; None if there is none.
-      description: systems/SYSTEM.json; empty if there is none.
-    """
-
-    name: str
-    ruleset: str
-    runs: tuple[results.RunResult, ...]
-    compliance: tuple[Verdict, ...]
-    rcp: RcpVerdict
-    seeds: ToolVerdict
-    problems: tuple[str, ...]
-    olympic_minutes: float | None
-    description: Mapping[str, object] = field(default_factory=dict)
-
-    @property
-    def scaled_minutes(self) -> float | None:
-        """The score, scaled if the runs converged faster than the reference."""
-        return None if self.olympic_minutes is None else self.olympic_minutes * self.rcp.scaling
+_NOT_IN_JSON = ("rcp_source", "folder_tools", "official_minutes")
+"""What a report says elsewhere, or does not ask for."""
 
 
-def read_system(folder: Path, ruleset: str, *, custom_rcps: Path | None = None) -> SystemReport:
-    """Return the report on ORG_DIR/results/SYSTEM.
-
-    Raises:
-      ValueError: there are no logs, or one cannot be read.
-    """
-    require_ruleset(ruleset)
-    paths = result_files(folder / "bert")
-    if not paths:
-        raise ValueError(f"{folder}: no bert/result_*.txt")
-    runs = tuple(results.read_run(path) for path in paths)
-    minutes = [run.minutes for run in runs if run.succeeded]
-    by_train_samples = all(run.counts_by_train_samples for run in runs)
-    description = folder.parent.parent / "systems" / f"{folder.name}.json"
-    return SystemReport(
-        name=folder.name,
-        ruleset=ruleset,
-        runs=runs,
-        compliance=tuple(check_log(path, ruleset) for path in paths),
-        rcp=check_rcp(
-            folder / "bert", ruleset, by_train_samples=by_train_samples, custom_rcps=custom_rcps
-        ),
-        seeds=official.check_seeds(paths, ruleset),
-        problems=tuple(results.problems_of_result(runs)),
-        olympic_minutes=results.olympic_mean(minutes, num_failed=len(runs) - len(minutes)),
-        description=read_overrides(description) if description.exists() else {},
-    )
-
-
-def read_submission(
+def judge_systems(
     org_dir: Path, ruleset: str, *, custom_rcps: Path | None = None
-) -> list[SystemReport]:
-    """Return the reports on all systems of a submitter.
+) -> list[SystemVerdict]:
+    """Return the verdicts on all systems of a submitter.
 
     Raises:
-      ValueError: there is no result for BERT.
+      ValueError: there is no result for BERT, or a log cannot be read.
     """
     folders = sorted(path.parent for path in (org_dir / "results").glob("*/bert"))
     if not folders:
         raise ValueError(f"{org_dir}: no results/SYSTEM/bert; give the submitter's folder")
-    return [read_system(folder, ruleset, custom_rcps=custom_rcps) for folder in folders]
+    return [judge(folder, ruleset, custom_rcps=custom_rcps) for folder in folders]
 
 
-def as_text(report: SystemReport) -> str:
+def as_text(system: SystemVerdict) -> str:
     """Return the report for a terminal."""
-    lines = [f"{report.name}: {_score(report)}", _row(_HEADINGS)]
-    for run, verdict in zip(report.runs, report.compliance, strict=True):
-        lines.append(_row([*_cells(run), "yes" if verdict.passed else "NO"]))
-    rcp = report.rcp
+    lines = [f"{system.name}: {_score(system)}", _ROW.format(*_HEADINGS)]
+    for run, verdict in zip(system.runs, system.compliance, strict=True):
+        lines.append(_ROW.format(*_cells(run), "yes" if verdict.passed else "NO"))
+    rcp = system.rcp
     lines.append(f"  RCP: {'passed' if rcp.passed else 'FAILED'} ({rcp.reason})")
     if rcp.mean_samples and rcp.min_mean_samples and rcp.submission_mean_samples:
         lines.append(
             f"  samples to converge: olympic mean {rcp.submission_mean_samples:,.0f}; the "
             f"reference's is {rcp.mean_samples:,.0f}, credible from {rcp.min_mean_samples:,.0f} on"
         )
-    lines.append(f"  seeds: {'unique' if report.seeds.passed else 'FAILED'}")
-    phases = results.mean_phase_minutes(report.runs)
+    lines.append(f"  seeds: {'unique' if system.seeds.passed else 'FAILED'}")
+    phases = results.mean_phase_minutes(system.runs)
     times = ", ".join(f"{kind} {minutes:.4g}" for kind, minutes in phases.items())
     lines.append(f"  minutes of a run by phase, mean: {times or 'the logs do not say'}")
     for name in ("accelerator_model_name", "host_processor_model_name", "framework"):
-        if report.description.get(name):
-            lines.append(f"  {name.replace('_', ' ')}: {report.description[name]}")
-    lines += [f"  problem: {problem}" for problem in report.problems]
+        if system.description.get(name):
+            lines.append(f"  {name.replace('_', ' ')}: {system.description[name]}")
+    lines += [f"  problem: {problem}" for problem in system.problems]
     return "\n".join(lines)
 
 
-def as_json(reports: Sequence[SystemReport]) -> str:
-    """Return every number of the reports; null for one that is not finite."""
+def as_json(verdicts: Sequence[SystemVerdict]) -> str:
+    """Return every number of the verdicts; null for one that is not finite."""
     entries = []
-    for report in reports:
-        entry = {**dataclasses.asdict(report), "scaled_minutes": report.scaled_minutes}
-        entry["mean_phase_minutes"] = results.mean_phase_minutes(report.runs)
-        for run, fields in zip(report.runs, entry["runs"], strict=True):
+    for system in verdicts:
+        entry = dataclasses.asdict(system)
+        for name in _NOT_IN_JSON:
+            del entry[name]
+        entry["scaled_minutes"] = system.scaled_minutes
+        entry["mean_phase_minutes"] = results.mean_phase_minutes(system.runs)
+        for run, fields in zip(system.runs, entry["runs"], strict=True):
             fields["samples_per_second"] = run.samples_per_second
         entries.append(entry)
     return json.dumps(_finite(entries), indent=1, default=str, allow_nan=False) + "\n"
@@ -144,36 +84,19 @@ def _finite(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def as_html(reports: Sequence[SystemReport], *, title: str, subtitle: str = "") -> str:
-    """Return a page that needs nothing from outside."""
-    return report_page.page(reports, title=title, subtitle=subtitle)
-
-
-def write(reports: Sequence[SystemReport], output: Path, *, title: str, subtitle: str) -> None:
-    """Write the page and, beside it, the numbers; each whole or not at all."""
+def write(verdicts: Sequence[SystemVerdict], output: Path, *, title: str, subtitle: str) -> None:
+    """Write the page, and the numbers beside it; each file whole or not at all."""
     contents = {
-        output: as_html(reports, title=title, subtitle=subtitle),
-        output.with_suffix(".json"): as_json(reports),
+        output: report_page.page(verdicts, title=title, subtitle=subtitle),
+        output.with_suffix(".json"): as_json(verdicts),
     }
     output.parent.mkdir(parents=True, exist_ok=True)
     for path, content in contents.items():
         write_whole(path, content)
 
 
-_HEADINGS = (
-    *("run", "status", "minutes", "samples", "accuracy", "batch", "samples/s", "seed"),
-    "compliant",
-)
-_WIDTHS = (-14, -8, 10, 11, 8, 6, 11, 11, 9)
-"""Characters of a column; negative: to the left."""
-
-
-def _row(cells: Sequence[str]) -> str:
-    padded = [
-        cell.ljust(-width) if width < 0 else cell.rjust(width)
-        for cell, width in zip(cells, _WIDTHS, strict=True)
-    ]
-    return "  " + " ".join(padded).rstrip()
+_HEADINGS = "run status minutes samples accuracy batch samples/s seed compliant".split()
+_ROW = "  {:<14} {:<8} {:>10} {:>11} {:>8} {:>6} {:>11} {:>11} {:>9}"
 
 
 def _cells(run: results.RunResult) -> list[str]:
@@ -189,12 +112,12 @@ def _cells(run: results.RunResult) -> list[str]:
     ]
 
 
-def _score(report: SystemReport) -> str:
-    if report.olympic_minutes is None:
+def _score(system: SystemVerdict) -> str:
+    if system.olympic_minutes is None:
         return "no score: too few runs converged"
-    text = f"{report.olympic_minutes:.5f} minutes, olympic mean of {len(report.runs)} runs"
-    if report.rcp.scaling != 1.0:
-        text += f"; {report.scaled_minutes:.5f} scaled by {report.rcp.scaling:.4f}"
+    text = f"{system.olympic_minutes:.5f} minutes, olympic mean of {len(system.runs)} runs"
+    if system.rcp.scaling != 1.0:
+        text += f"; {system.scaled_minutes:.5f} scaled by {system.rcp.scaling:.4f}"
     return text
 
 
@@ -203,20 +126,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m mlperf_bert.submission.report")
     parser.add_argument("org_dir", type=Path)
     parser.add_argument("--ruleset", default=RULESETS[-1])
-    parser.add_argument("--custom_rcps", type=Path, help="reference points of one's own, JSON")
+    parser.add_argument(
+        "--custom_rcps",
+        type=Path,
+        help="JSON file of other reference points",
+    )
     parser.add_argument("--output", type=Path, help="HTML file; the JSON goes beside it")
     given = parser.parse_args(arguments)
     try:
         if given.custom_rcps:
             convergence.reference_points(given.ruleset, given.custom_rcps)
-        reports = read_submission(given.org_dir, given.ruleset, custom_rcps=given.custom_rcps)
-        for report in reports:
-            print(as_text(report))
+        verdicts = judge_systems(given.org_dir, given.ruleset, custom_rcps=given.custom_rcps)
+        for system in verdicts:
+            print(as_text(system))
         if given.output:
             title = f"MLPerf Training BERT: {given.org_dir.resolve().name}"
             points = given.custom_rcps.name if given.custom_rcps else "the official ones"
             subtitle = f"Ruleset {given.ruleset}; reference convergence points: {points}"
-            write(reports, given.output, title=title, subtitle=subtitle)
+            write(verdicts, given.output, title=title, subtitle=subtitle)
     except (ValueError, OSError) as error:
         print(f"report: {error}", file=sys.stderr)
         return 1

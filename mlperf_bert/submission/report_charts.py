@@ -1,17 +1,13 @@
-"""The pictures of a report, as SVG text that can stand in a page.
+"""The pictures of a report.
 
 A wide picture comes twice, drawn for a screen and for a telephone; the page shows what fits.
 """
 
-import io
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import matplotlib
-
-matplotlib.use("Agg")  # no display is needed
-
-from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -20,35 +16,24 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from mlperf_bert.mlperf.results import RunResult
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
 from mlperf_bert.submission.rcp import RcpVerdict
+from pages import charts
+from pages.charts import BLUE, GREEN, GREY, INK, ORANGE, RED
 
-INK, MUTED, GRID = "#1c2733", "#5b6b7b", "#e3e8ee"
-BLUE, RED, GREEN, ORANGE, GREY = "#1f5fa8", "#b3261e", "#1b7f4b", "#d9822b", "#b9c4cf"
 BAND = "#dff0e6"
-
 _WIDE_INCHES, _NARROW_INCHES = (9.6, 3.7), (4.3, 3.5)
 _PHASE_COLORS = {"init": GREY, "train": BLUE, "evaluation": ORANGE, "checkpoint": GREEN}
-_STYLE = {
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "report",  # the same logs give the same bytes
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "text.color": INK,
-    "axes.labelcolor": MUTED,
-    "axes.edgecolor": GREY,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": GRID,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-}
 
 
-def accuracy_over_samples(runs: Sequence[RunResult], rcp: RcpVerdict) -> str | None:
-    """Draw accuracy over samples with target and RCP; None for logs that do not tell samples."""
+class Picture(NamedTuple):
+    """SVG for a screen, and for a telephone where that needs a drawing of its own."""
+
+    title: str
+    wide: str
+    narrow: str | None = None
+
+
+def accuracy_over_samples(runs: Sequence[RunResult], rcp: RcpVerdict) -> Picture | None:
+    """Draw accuracy over samples with target and RCP; None if the logs count no samples."""
     if not any(evaluation.samples is not None for run in runs for evaluation in run.evaluations):
         return None
 
@@ -66,7 +51,7 @@ def accuracy_over_samples(runs: Sequence[RunResult], rcp: RcpVerdict) -> str | N
     return _both_sizes(draw, "Masked-LM accuracy over training samples")
 
 
-def accuracy_over_time(runs: Sequence[RunResult]) -> str:
+def accuracy_over_time(runs: Sequence[RunResult]) -> Picture:
     """Draw accuracy over minutes since run_start with the target."""
 
     def draw(axes: Axes) -> None:
@@ -77,7 +62,7 @@ def accuracy_over_time(runs: Sequence[RunResult]) -> str:
     return _both_sizes(draw, "Masked-LM accuracy over time")
 
 
-def minutes_by_run(runs: Sequence[RunResult], olympic_minutes: float | None) -> str | None:
+def minutes_by_run(runs: Sequence[RunResult], olympic_minutes: float | None) -> Picture | None:
     """Draw each run's minutes with the olympic mean; None if no run reached the target."""
     values = [run.minutes if run.succeeded else None for run in runs]
     if not any(run.succeeded for run in runs):
@@ -90,10 +75,10 @@ def minutes_by_run(runs: Sequence[RunResult], olympic_minutes: float | None) -> 
         axes.set_ylabel("minutes")
         _legend_above(axes, axes.get_legend_handles_labels()[0])
 
-    return _svg(draw, _NARROW_INCHES, "Time to train of every run")
+    return Picture("Time to train of every run", _svg(draw, _NARROW_INCHES))
 
 
-def samples_by_run(runs: Sequence[RunResult], rcp: RcpVerdict) -> str | None:
+def samples_by_run(runs: Sequence[RunResult], rcp: RcpVerdict) -> Picture | None:
     """Draw each run's samples to converge with the RCP; None if no run reached the target."""
     values = [run.samples_to_converge for run in runs]
     if not any(run.succeeded for run in runs):
@@ -113,10 +98,10 @@ def samples_by_run(runs: Sequence[RunResult], rcp: RcpVerdict) -> str | None:
         axes.set_ylabel("samples to converge")
         _legend_above(axes, axes.get_legend_handles_labels()[0])
 
-    return _svg(draw, _NARROW_INCHES, "Samples to converge of every run")
+    return Picture("Samples to converge of every run", _svg(draw, _NARROW_INCHES))
 
 
-def timeline(runs: Sequence[RunResult]) -> str:
+def timeline(runs: Sequence[RunResult]) -> Picture:
     """Draw init, training, evaluations and checkpoints of every run, a row each."""
     kinds = [k for k in _PHASE_COLORS if any(p.kind == k for run in runs for p in run.phases)]
 
@@ -226,27 +211,12 @@ def _number(run: RunResult) -> str:
 
 
 def _short(value: float, position: object = None) -> str:
-    """Return 2500000 as 2.5M, 12480 as 12.5k."""
-    for size, letter in ((1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.4g}{letter}"
-    return f"{value:.4g}"
+    return charts.in_units(value, [(1e6, "M"), (1e3, "k"), (1, "")], ".4g")
 
 
-def _both_sizes(draw: Callable[[Axes], None], title: str) -> str:
-    wide, narrow = (_svg(draw, size, title) for size in (_WIDE_INCHES, _NARROW_INCHES))
-    return f'<div class="on-wide">{wide}</div><div class="on-narrow">{narrow}</div>'
+def _both_sizes(draw: Callable[[Axes], None], title: str) -> Picture:
+    return Picture(title, _svg(draw, _WIDE_INCHES), _svg(draw, _NARROW_INCHES))
 
 
-def _svg(draw: Callable[[Axes], None], size_inches: tuple[float, float], title: str) -> str:
-    """Return a drawing as a figure element, labelled for screen readers."""
-    with matplotlib.rc_context(_STYLE):
-        figure, axes = pyplot.subplots(figsize=size_inches, layout="constrained")
-        try:
-            draw(axes)
-            picture = io.StringIO()
-            figure.savefig(picture, format="svg", transparent=True, metadata={"Date": None})
-        finally:
-            pyplot.close(figure)
-    _, start, rest = picture.getvalue().partition("<svg")
-    return f'<figure role="img" aria-label="{title}">{start}{rest}</figure>'
+def _svg(draw: Callable[[Axes], None], size_inches: tuple[float, float]) -> str:
+    return charts.svg(lambda axes: draw(axes[0, 0]), size_inches, salt="report", transparent=True)

@@ -12,6 +12,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+import psutil
+
 from mlperf_bert import json_text
 
 FIELDS = tuple(
@@ -56,7 +58,7 @@ def describe(
       org, system, division, status: as in the logs; status is respelt for rulesets from 4.0.0 on.
       ruleset: for instance "5.0.0".
       folder: lies on the storage that is described.
-      overrides: what the submitter knows better: cooling, interconnects, notes, other nodes.
+      overrides: fields from the submitter: cooling, interconnects, notes, other nodes.
 
     Raises:
       ValueError: an override that is no field of the description.
@@ -70,18 +72,18 @@ def describe(
         "system_name": system,
         "number_of_nodes": "1",
     }
-    found |= _processors(Path("/proc/cpuinfo"))
-    found |= _memory_and_storage(Path("/proc/meminfo"), folder)
+    found |= _processors()
+    found |= _memory_and_storage(folder)
     found |= _accelerators()
     found |= _software()
     return found | dict(overrides or {})
 
 
 def require_fields(overrides: Mapping[str, object]) -> None:
-    """Refuse what is no field of a description.
+    """Refuse names that are no fields of a description.
 
     Raises:
-      ValueError: names it.
+      ValueError: names them.
     """
     if unknown := sorted(set(overrides) - set(FIELDS)):
         unknown = [name[:80] if name.isprintable() else f"{name!r:.80}" for name in unknown]
@@ -105,7 +107,9 @@ def read_overrides(path: Path | None) -> dict[str, object]:
         raise ValueError(f"{error}: no system description; give a JSON object of fields") from error
 
 
-def _processors(cpuinfo: Path) -> dict[str, str]:
+def _processors() -> dict[str, str]:
+    """From /proc/cpuinfo: psutil knows neither model nor caches, nor the sockets."""
+    cpuinfo = Path("/proc/cpuinfo")
     text = cpuinfo.read_text() if cpuinfo.exists() else ""
     sockets = set(re.findall(r"^physical id\s*: (\d+)", text, re.MULTILINE))
     cores = re.search(r"^cpu cores\s*: (\d+)", text, re.MULTILINE)
@@ -123,17 +127,15 @@ def _processors(cpuinfo: Path) -> dict[str, str]:
     }
 
 
-def _memory_and_storage(meminfo: Path, folder: Path) -> dict[str, str]:
-    total = re.search(r"^MemTotal:\s*(\d+) kB", meminfo.read_text() if meminfo.exists() else "")
-    memory = f"{int(total[1]) * 1024 / _GIB:.0f} GiB" if total else ""
+def _memory_and_storage(folder: Path) -> dict[str, str]:
     return {
-        "host_memory_capacity": memory,
+        "host_memory_capacity": f"{psutil.virtual_memory().total / _GIB:.0f} GiB",
         "host_storage_capacity": f"{shutil.disk_usage(folder).total / _GIB:.0f} GiB",
     }
 
 
 def _accelerators() -> dict[str, str]:
-    """NVIDIA's tool knows its cards; anything else is left to the overrides."""
+    """From nvidia-smi; other accelerators are left to the overrides."""
     query = "name,memory.total,clocks.max.sm"
     rows = _output("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader").splitlines()
     if not rows:

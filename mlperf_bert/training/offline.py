@@ -17,6 +17,7 @@ from mlperf_bert.input import pipeline
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.locking import DirectoryLock
 from mlperf_bert.mlperf import joining, rules
+from mlperf_bert.mlperf.results import LOG_NAME, RECORD_NAME, RESULT_LOG, is_end
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
@@ -24,7 +25,7 @@ from mlperf_bert.progress import Progress
 from mlperf_bert.training import evaluations, preflight, strategy
 from mlperf_bert.training.cluster import Cluster
 from mlperf_bert.training.evaluation import Evaluator
-from mlperf_bert.training.output import LOG_NAME, RECORD_NAME, RESULT_LOG, read_record, run_logs
+from mlperf_bert.training.output import read_record, run_logs
 
 SECONDS_BETWEEN_LOOKS = 2.0
 
@@ -201,4 +202,4 @@ def _pending(
 def _is_running(directory: Path) -> bool:
     if not (directory / RECORD_NAME).exists():
         return not saved_checkpoints(str(directory))  # not begun yet
-    return read_record(directory).status == "running"
+    return not is_end(read_record(directory).status)

@@ -9,12 +9,10 @@ from pathlib import Path
 
 from mlperf_bert import json_text
 from mlperf_bert.locking import DirectoryLock
+from mlperf_bert.mlperf.results import LOG_NAME, RECORD_NAME, is_end
 from mlperf_bert.writing import write_whole
 
-LOG_NAME = "bert.log"
 RESUMED_LOGS = "bert.resumed-*.log"
-RESULT_LOG = "bert.offline.log"
-RECORD_NAME = "run.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,7 +36,10 @@ class Result:
 
 
 def process_start_time() -> float:
-    """When this process began, in seconds since 1970: the imports before `main` count too."""
+    """When this process began, in seconds since 1970: the imports before `main` count too.
+
+    psutil's answer can be a second off: it adds to the boot time in whole seconds.
+    """
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - age
@@ -166,7 +167,7 @@ class OutputDirectory:
 
     def _require_same_unfinished_run(self) -> None:
         found = read_record(self.path)
-        if found.status != "running":
+        if is_end(found.status):
             raise ValueError(
                 f"--output_dir={self.path} holds a finished run (status {found.status}); "
                 "choose a new directory, or remove this one to train again"

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import pytest
 
 from mlperf_bert.mlperf import results
-from mlperf_bert.submission import folder, rcp, report, report_charts
+from mlperf_bert.submission import rcp, report, report_charts, report_page, verdict
 from tests.mlperf.example_log import write_log
 
 
@@ -32,7 +32,7 @@ def test_minutes_equal_the_official_summarizer(shared, tmp_path, org):
     command += ["1.0.0", "--csv", str(tmp_path / "official.csv")]
     subprocess.run(command, check=True, capture_output=True)
     official = json.loads((tmp_path / "official.json").read_text())
-    ours = [system.olympic_minutes for system in report.read_submission(copy, "1.0.0")]
+    ours = [system.olympic_minutes for system in report.judge_systems(copy, "1.0.0")]
     # it calls systems as their descriptions do, which need not be the folder's name
     assert sorted(ours) == pytest.approx(sorted(entry["bert"] for entry in official), abs=1e-9)
 
@@ -49,7 +49,7 @@ def test_minutes_equal_the_official_summarizer(shared, tmp_path, org):
     ],
 )
 def test_real_logs(shared, org, system, minutes, rcp_passed, scaling, problem):
-    found = report.read_system(shared / "real_logs" / org / "results" / system, "1.0.0")
+    found = verdict.judge(shared / "real_logs" / org / "results" / system, "1.0.0")
     if minutes is None:
         assert found.olympic_minutes is None
     else:
@@ -81,11 +81,11 @@ def test_real_logs(shared, org, system, minutes, rcp_passed, scaling, problem):
 def test_verdicts_of_all_official_tools(shared, tmp_path, org, system, passed, line):
     copy = tmp_path / org  # the tools write into the submission
     shutil.copytree(shared / "real_logs" / org, copy)
-    verdict = folder.judge(copy, system=system, ruleset="1.0.0")
-    assert line in "\n".join(verdict.lines())
-    assert verdict.passed == passed
-    assert verdict.official_minutes == pytest.approx(
-        verdict.olympic_minutes * verdict.rcp.scaling, abs=1e-9
+    found = verdict.judge_submission(copy, system, "1.0.0")
+    assert line in "\n".join(found.lines())
+    assert found.passed == passed
+    assert found.official_minutes == pytest.approx(
+        found.olympic_minutes * found.rcp.scaling, abs=1e-9
     )
 
 
@@ -135,8 +135,8 @@ def test_what_is_no_result_is_told_in_the_page(org_dir):
     for number, changes in enumerate([{"seed": 5}, {"seed": 5}, {"global_batch_size": 256}]):
         (folder / f"result_{number}.txt").unlink()
         write_log(folder / f"result_{number}.txt", [0.5] * 16 + [0.73], **changes)
-    [found] = report.read_submission(org_dir, "5.0.0")
-    page = report.as_html([found], title="t")
+    [found] = report.judge_systems(org_dir, "5.0.0")
+    page = report_page.page([found], title="t", subtitle="")
     for problem in (
         "9 logs, the rules want 10",
         "different global batch sizes: [&#x27;256&#x27;, &#x27;448&#x27;]",
@@ -222,7 +222,7 @@ def test_the_runs_that_the_olympic_mean_leaves_out_are_hollow(org_dir, failed, h
         write_log(folder / f"result_{number}.txt", [0.5] * 17, seed=number)
     runs = [results.read_run(path) for path in sorted(folder.iterdir())]
     picture = report_charts.minutes_by_run(runs, results.olympic_mean([1.0] * 10))
-    assert picture.count("fill: #ffffff") == hollow
+    assert picture.wide.count("fill: #ffffff") == hollow
 
 
 def test_result_that_converged_too_fast_fails(org_dir):
@@ -230,14 +230,14 @@ def test_result_that_converged_too_fast_fails(org_dir):
     for number in range(10):
         (folder / f"result_{number}.txt").unlink()
         write_log(folder / f"result_{number}.txt", [0.73], seed=number)
-    verdict = rcp.check_rcp(folder, "5.0.0")
-    assert not verdict.passed
-    assert verdict.submission_mean_samples == 150_080
+    found = rcp.check_rcp(folder, "5.0.0")
+    assert not found.passed
+    assert found.submission_mean_samples == 150_080
 
 
 def test_names_are_escaped(org_dir):
     (org_dir / "results" / "box").rename(org_dir / "results" / "<b>box")
-    page = report.as_html(report.read_submission(org_dir, "5.0.0"), title="a & b")
+    page = report_page.page(report.judge_systems(org_dir, "5.0.0"), title="a & b", subtitle="")
     assert "&lt;b&gt;box" in page
     assert "a &amp; b" in page
     assert not re.search("<b>box", page)

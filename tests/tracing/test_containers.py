@@ -2,6 +2,7 @@
 
 import json
 
+import psutil
 import pytest
 
 from tracing import containers, processes
@@ -60,12 +61,13 @@ def test_an_id_file_is_read_when_it_is_there(tmp_path):
 def test_a_container_belongs_to_the_target_by_tree_and_cgroup(monkeypatch):
     parents = {1: 0, 50: 1, 60: 50, 70: 1, 80: 1}
     cgroups = {1: "/", 50: "/docker/abc", 60: "/docker/abc/child", 70: "/docker/abc", 80: "/user"}
-    monkeypatch.setattr(processes, "all_pids", lambda: list(parents))
-    monkeypatch.setattr(
-        processes, "stat_fields", lambda pid, tid=None: ["S", str(parents[pid])] if pid in parents else None  # noqa: E501
-    )  # fmt: skip
+
+    def tree(root):
+        return {root}.union(*(tree(pid) for pid, parent in parents.items() if parent == root))
+
+    monkeypatch.setattr(psutil, "pids", lambda: list(parents))
+    monkeypatch.setattr(processes, "tree", tree)
     monkeypatch.setattr(processes, "cgroup_of", cgroups.get)
-    monkeypatch.setattr(processes, "cgroup_of_self", lambda: "/user")
     target = processes.Target()
     target.add_container(50)
     assert target.pids() == [50, 60, 70]  # 70: started by exec, no child of 50

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 
@@ -20,7 +21,7 @@ from tests.tracing.conftest import (
     require,
     trace,
 )
-from tracing import backends, processes, tables
+from tracing import backends, tables
 
 FILE_BYTES = example.NUM_RECORDS * (example.RECORD_BYTES + 16)
 
@@ -192,7 +193,7 @@ def test_what_was_used_and_lost_is_printed(traced):
 
 def test_nothing_is_left_mounted_or_running(traced):
     assert str(traced.folder) not in Path("/proc/mounts").read_text()
-    running = [command for pid in processes.all_pids() if (command := command_of(pid))]
+    running = [command for pid in psutil.pids() if (command := command_of(pid))]
     assert any(sys.executable in command for command in running)
     assert not [command for command in running if str(traced.folder.parent) in command]
 

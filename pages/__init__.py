@@ -1,0 +1,45 @@
+"""HTML pages that need nothing from outside: no script, font or file.
+
+Reports on submissions and on traces share a base, a style sheet and the look of their pictures.
+"""
+
+import html
+from pathlib import Path
+from typing import NamedTuple
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+
+class Card(NamedTuple):
+    """One figure at the head of a page."""
+
+    label: str
+    value: str
+    note: str
+    good: bool | None = None
+    """Colours the value; None leaves it as it is."""
+
+
+def render(template: str, **values: object) -> str:
+    """Returns a page of templates/; every value is escaped unless the template says `safe`.
+
+    Raises:
+      jinja2.UndefinedError: the template asks for a value that is not given.
+    """
+    return _TEMPLATES.get_template(template).render(values)
+
+
+def _escaped(value: object) -> Markup:
+    """By html.escape, which spells quotation marks as other HTML tools do: Jinja2 does not."""
+    return value if isinstance(value, Markup) else Markup(html.escape(str(value)))
+
+
+_TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    finalize=_escaped,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)

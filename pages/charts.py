@@ -1,0 +1,74 @@
+"""How the pictures of all pages look, and how they become SVG text that can stand in a page."""
+
+import io
+from collections.abc import Callable, Sequence
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")  # no display is needed
+
+from matplotlib import pyplot
+
+INK, MUTED, GRID = "#1c2733", "#5b6b7b", "#e3e8ee"
+BLUE, RED, GREEN, ORANGE, GREY = "#1f5fa8", "#b3261e", "#1b7f4b", "#d9822b", "#b9c4cf"
+
+_STYLE = {
+    "svg.fonttype": "none",  # text stays text
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "text.color": INK,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": GREY,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+}
+
+
+def svg(
+    draw: Callable[[np.ndarray], None],
+    size_inches: tuple[float, float],
+    *,
+    salt: str,
+    rows: int = 1,
+    columns: int = 1,
+    **saved: object,
+) -> str:
+    """Returns a picture from "<svg" on.
+
+    Args:
+      draw: is given the axes, as an array of rows and columns.
+      size_inches: width and height.
+      salt: of the names inside; the same data then give the same bytes.
+      rows, columns: of axes.
+      saved: further arguments of `Figure.savefig`.
+    """
+    with pyplot.rc_context(_STYLE | {"svg.hashsalt": salt}):
+        figure, axes = pyplot.subplots(
+            rows, columns, figsize=size_inches, layout="constrained", squeeze=False
+        )
+        try:
+            draw(axes)
+            text = io.StringIO()
+            figure.savefig(text, format="svg", **{"metadata": {"Date": None}} | saved)
+        finally:
+            pyplot.close(figure)
+    return text.getvalue()[text.getvalue().index("<svg") :]
+
+
+def in_units(value: float, units: Sequence[tuple[float, str]], spec: str = "g") -> str:
+    """Returns a number in the first unit that it reaches, or the last one: 2500000 as 2.5M.
+
+    Args:
+      units: (size, name), the largest first.
+      spec: how the number is formatted.
+    """
+    size, name = next((unit for unit in units if abs(value) >= unit[0]), units[-1])
+    return f"{value / size:{spec}}{name}"
