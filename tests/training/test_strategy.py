@@ -42,23 +42,14 @@ BAD_CONFIGS = {
     "a host in two jobs": (tf_config({"chief": ["a:1"], "worker": ["a:1"]}), r"names a:1 twice"),
     "no port": (tf_config({"worker": ["a", "b:1"]}), r"names 'a', which is not host:port"),
     "an IPv6 address without brackets": (tf_config({"worker": ["::1:1", "b:1"]}), r"not host:port"),
-    "a port too high": (
-        tf_config({"worker": ["a:65536", "b:1"]}),
-        r"names 'a:65536', which is not",
-    ),
+    "a port too high": (tf_config({"worker": ["a:65536", "b:1"]}), r"'a:65536', which is not host"),
     "a number": (tf_config({"worker": [1, "b:1"]}), r"names 1, which is not host:port"),
-    "a list as kind": (
-        tf_config(TWO, kind=[]),
-        r"this process is \[\] 0, which is not in its cluster",
-    ),
+    "a list as kind": (tf_config(TWO, kind=[]), r"is \[\] 0, which is not in its cluster"),
     "an infinite index": (tf_config(TWO, index=float("inf")), r"is not as expected"),
     "nested deeply": ({"TF_CONFIG": "[" * 100_000}, r"not JSON \(nested too deeply\)"),
     "a parameter server": (tf_config({**TWO, "ps": ["c:1"]}), r"has tasks of kind 'ps'"),
     "an index too high": (tf_config(TWO, index=2), r"'worker' 2, which is not in its cluster"),
-    "no task": (
-        {"TF_CONFIG": json.dumps({"cluster": TWO})},
-        r"None 0, which is not in its cluster",
-    ),
+    "no task": ({"TF_CONFIG": json.dumps({"cluster": TWO})}, r"None 0, which is not in its"),
 }
 
 
