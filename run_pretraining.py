@@ -229,7 +229,7 @@ def _train() -> None:
 
 def main():
     logging.set_verbosity(logging.ERROR)
-    # SIGTERM acts as Ctrl-C where training does not handle it: process 1 of a container ignores it.
+    # SIGTERM acts as Ctrl-C until training handles it; process 1 of a container would ignore it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _failures_explained():
         if FLAGS.check:

@@ -207,7 +207,7 @@ def _require_valid_files(files: Sequence[str], limits: ExampleLimits, packed: Co
 
 
 @functools.cache
-def _check_of(limits: ExampleLimits, packs: bool):
+def _pipeline_check(limits: ExampleLimits, packs: bool):
     """A function of strings [B] that raises the error that the pipeline would raise."""
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
@@ -220,7 +220,7 @@ def _check_of(limits: ExampleLimits, packs: bool):
 
 
 def _require_valid_file(path: str, limits: ExampleLimits, *, packs: bool) -> None:
-    check = _check_of(limits, packs)
+    check = _pipeline_check(limits, packs)
     frames = tfrecord.read_frames(path)
     while group := list(itertools.islice(frames, EXAMPLES_PARSED_AT_ONCE)):
         if _error_of(check, group):

@@ -265,7 +265,7 @@ class _LogFile(logging.FileHandler):
         raise
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # that of a line has been raised already
+        with contextlib.suppress(OSError):  # a line that failed has raised its error
             super().close()
 
 
@@ -275,7 +275,7 @@ def with_open_division(line: str) -> str:
 
 
 def _hyperparameter_events(given: Hyperparameters) -> dict[str, object]:
-    """Return log key -> value; both keys of epsilon, as each ruleset requires one of them."""
+    """Return log key -> value; with both keys of epsilon, as the rulesets differ in it."""
     events: dict[str, object] = {
         constants.SEED: given.seed,
         constants.GLOBAL_BATCH_SIZE: given.global_batch_size,

@@ -16,7 +16,7 @@ _OFFICIAL_DATA = {
     "dupe_factor": rules.DUPE_FACTOR,
     "masked_lm_prob": rules.MASKED_LM_PROB,
 }
-"""Parameter of the data generation -> its value in the rules; flags already check the lengths."""
+"""Parameter of the data generation -> its value in the rules; config.py checks the lengths."""
 
 
 def check_data(found: Inspection, config: RunConfig) -> None:

@@ -54,7 +54,7 @@ class Inspection:
         return [finding.text for finding in self.findings if finding.level == ERROR]
 
     def setup(self, shape: ExampleShape) -> "Setup":
-        """The parts that the checks made, all of them.
+        """The parts that the checks made.
 
         Raises:
           ValueError: with all errors, if there are any.

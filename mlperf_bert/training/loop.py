@@ -215,7 +215,7 @@ class TrainingLoop:
 
 
 def require_finite(loss: float, step: int) -> None:
-    """Checks that a loss is finite; the error says whether the weights or the training is bad.
+    """Checks that a loss is finite; the error says whether weights or training are the cause.
 
     Raises:
       ValueError: the loss of the first step is not finite: the initial weights are bad.

@@ -19,7 +19,7 @@ and the others end at once with one line; the kernel notices a lost host after a
 that is stopped (SIGSTOP) between `meet` and the start of TensorFlow's servers is not noticed.
 
 The chief reads all new connections at the same time, and accepts those that prove that they belong
-to this run (run_key.py says how, and what this protects from). It ignores others with one line.
+to this run (run_key.py says how, and what this protects against). It ignores others with one line.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ _RESUME = "run the same command on all processes to resume from the last checkpo
 
 
 class Peers:
-    """Connections to the other processes: one to each on the chief, one to the chief elsewhere."""
+    """The chief's connections to all other processes, or another process's one to the chief."""
 
     def __init__(self, cluster: Cluster, channels: dict[int, Channel]):
         """Takes over the open connections, by index of the process at the other end."""
@@ -78,7 +78,7 @@ class Peers:
         time.sleep(_WATCH_SECONDS)
 
     def loss(self, tensorflow_error: str) -> str | None:
-        """One line about the lost process that TensorFlow's error is about; None if about none."""
+        """One line about the process that TensorFlow's error reports as lost; None if none is."""
         if not (reason := _ABORTED.search(tensorflow_error)):
             return None
         # The chief's coordination service names the process that does not answer. The error names
@@ -110,7 +110,7 @@ class Peers:
             with contextlib.suppress(Exception):
                 self._on_loss()
             _say(f"{reason}; {_RESUME}")
-            os._exit(1)  # the main thread may hang in a collective, which no exception reaches
+            os._exit(1)  # the main thread may hang in a collective, where no exception reaches it
 
 
 def meet(
@@ -245,7 +245,7 @@ class _Connections:
         return index, _Member(channel, parameters)
 
     def _ignore(self, connection: socket.socket, host: str, reason: str) -> None:
-        """Prints one line per host and reason, of a limited number, so that no disk gets full."""
+        """Prints one line per host and reason, up to a limit, so that the output fills no disk."""
         with self._lock:
             self._unknown.discard(connection)
             connection.close()

@@ -6,11 +6,11 @@ path of the file to each connection, and both ends prove that they have read it,
 random numbers that both have just drawn. The flags are not part of this: processes with different
 flags recognise each other too, so the chief can report the difference.
 
-This protects from everyone who cannot read that file: other runs, other users, port scanners, and
-programs that pretend to be a worker or the chief. It does not protect from those who can read the
-file (root, the same user, and anyone if the file system ignores its mode) or who can change packets
-on the network, because later messages are neither encrypted nor signed. TensorFlow's own servers,
-which start on the same ports later, ask for no proof: use a network that you trust.
+This protects against everyone who cannot read that file: other runs, other users, port scanners,
+and programs that pretend to be a worker or the chief. It does not protect against those who can
+read the file (root, the same user, and anyone if the file system ignores its mode) or change
+packets on the network, because later messages are neither encrypted nor signed. TensorFlow's own
+servers, which start on the same ports later, ask for no proof: use a network that you trust.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Where to compute: makes a tf.distribute strategy of the flags and the cluster.
+"""Where to compute: makes a tf.distribute strategy from the flags and the cluster.
 
 No other module chooses devices.
 """

@@ -124,7 +124,7 @@ def test_a_folder_that_cannot_be_written_is_named():
 
 
 def connected(address: str, *, seconds: float = 5) -> socket.socket:
-    """A connection, as soon as somebody listens there."""
+    """A connection, as soon as a process listens there."""
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + seconds
     while True:
@@ -244,7 +244,7 @@ def fifo() -> str:
     return str(Path(".meeting-0123456789abcdef.key").absolute())
 
 
-# What somebody in the chief's place says -> why a worker does not believe it.
+# What a program in the chief's place sends -> why a worker refuses it.
 POSING_CHIEFS = {
     "no object": (lambda: [], "expected a JSON object, got list"),
     "no file": (lambda: {}, "sent no path of a key file"),
@@ -444,7 +444,7 @@ team.leave(line or None)
 
 
 def start_members(repository, folder: Path, count: int) -> list[subprocess.Popen]:
-    """So many processes that have met, and leave with the reason that they read."""
+    """Processes that have met; each leaves with the reason that it reads."""
     addresses = '["' + '","'.join(free_addresses(count)) + '"]'
     members = [
         subprocess.Popen(
