@@ -1,13 +1,13 @@
-# docker build -t mlperf-bert .        nothing else is needed; start_training.sh does it when the image is missing
+# docker build -t mlperf-bert .        needs nothing else; start_training.sh runs it when the image is missing
 #
 #   --build-arg ACCELERATOR=gpu        cpu (default), gpu (CUDA comes with it, the host needs only the driver) or tpu
-#   --build-arg BASE_IMAGE=...         any Debian with Python 3.11 as python3.11, by digest if you like
+#   --build-arg BASE_IMAGE=...         any Debian with Python 3.11 as python3.11; a digest works too
 #   --build-arg COMMIT=$(git rev-parse HEAD)
 ARG BASE_IMAGE=python:3.11.14-slim-bookworm
 
 FROM ${BASE_IMAGE} AS environment
 ARG ACCELERATOR=cpu
-# Only the lock file chosen here decides this layer: a change of code does not install anew.
+# This layer depends only on the lock files: a change of the code does not install again.
 COPY requirements*.lock /locks/
 RUN case "$ACCELERATOR" in \
       cpu) lock=requirements.lock ;; \
@@ -24,7 +24,7 @@ ARG ACCELERATOR=cpu
 ARG VERSION=0.1.0
 COPY --from=environment /opt/venv /opt/venv
 COPY . /opt/bert
-# The root file system may be read-only and the user any number: all that is written goes to /output and /tmp.
+# The root file system may be read-only and the user id any number: all output goes to /output and /tmp.
 ENV PATH=/opt/venv/bin:$PATH \
     HOME=/tmp \
     MPLCONFIGDIR=/tmp \
@@ -34,7 +34,7 @@ RUN python -m compileall -q /opt/bert/mlperf_bert /opt/bert/demo /opt/bert/pages
 WORKDIR /opt/bert
 USER 1000:1000
 CMD ["./train_model.sh"]
-# Last, for it changes with every commit.
+# Last, because it changes with every commit.
 ARG COMMIT=unknown
 LABEL org.opencontainers.image.title="MLPerf BERT pre-training" \
       org.opencontainers.image.licenses="Apache-2.0" \

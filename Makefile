@@ -1,4 +1,4 @@
-# make setup | demo | test | lint | lock.  Everything is set up on first use in .venv; only Python 3.11 is needed.
+# make setup | demo | test | lint | lock.  The first use installs everything in .venv; only Python 3.11 is needed.
 
 PYTHON ?= python3.11
 BIN    := .venv/bin
@@ -20,7 +20,7 @@ help:
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes \
 		-r requirements-dev.lock
-	@# -j 0, all cores, takes semaphores in /dev/shm; else -j 1. Not every file need compile.
+	@# -j 0, all cores, needs semaphores in /dev/shm; else -j 1. A file that does not compile is no error.
 	@$(BIN)/python -m compileall -qq -j "$$([ -w /dev/shm ]; echo $$?)" .venv/lib || true
 	@touch $@
 
@@ -52,7 +52,7 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# No index or find-links line may enter the lock files: whoever installs chooses the index.
+# The lock files must have no index or find-links line: the user chooses the index.
 LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --no-header --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --python-version 3.11
 # What users install is what is tested: a subset of the development lock.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# In a second container on the same /output: evaluates each checkpoint of a training once, oldest first, waiting for
-# the next one, until the target or the last step. Train with EVAL_FILE= then. Environment as in train_model.sh:
+# Runs in a second container with the same /output: evaluates each checkpoint of a training once, oldest first, and
+# waits for the next one, until the target or the last step. Train with EVAL_FILE= then. Environment as in train_model.sh:
 #
 # DATA_DIR=/data  WIKI_DIR=/wiki  OUTPUT_DIR=/output  NUM_GPUS=0  EVAL_FILE=$DATA_DIR/eval_10k
 set -euo pipefail

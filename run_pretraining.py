@@ -1,8 +1,8 @@
 """Trains BERT until masked-LM accuracy 0.720, or evaluates the checkpoints of a run.
 
 Exit codes: 0 the run went to its end (the RESULT line says whether the target was reached),
-1 bad input or a failure, 75 interrupted by SIGTERM or SIGINT with the checkpoint saved: the same
-command goes on.
+1 bad input or a failure, 75 interrupted by SIGTERM or SIGINT with the checkpoint saved: run the
+same command again to resume.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Iterator
 
-# Before TensorFlow is imported: with tf_keras, which the model takes, it leaves Keras 3 out.
+# Set before TensorFlow is imported: the model needs tf_keras, and Keras 3 is not imported then.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
@@ -77,7 +77,7 @@ flags.DEFINE_float(
 flags.DEFINE_integer(
     "eval_interval_samples",
     None,
-    "Samples between evaluations; if not given, what the rules ask for.",
+    "Samples between evaluations; if not given, what the rules require.",
 )
 flags.DEFINE_integer("seed", None, "Seed of weights, dropout and order; random if not given.")
 in_range("train_batch_size", "eval_batch_size", "num_train_steps", "max_eval_steps", at_least=1)
@@ -168,7 +168,7 @@ in_range("num_tpu_cores", at_least=1)
 
 
 def _flags_of(configuration: type) -> dict:
-    """The values of the flags that a dataclass has fields for."""
+    """The values of the flags that are fields of a dataclass."""
     names = (field.name for field in dataclasses.fields(configuration))
     return {name: FLAGS[name].value for name in names if name in FLAGS}
 
@@ -229,7 +229,7 @@ def _train() -> None:
 
 def main():
     logging.set_verbosity(logging.ERROR)
-    # As Ctrl-C, wherever training does not see to it; a container's first process has no default.
+    # SIGTERM acts as Ctrl-C until training handles it; process 1 of a container would ignore it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _failures_explained():
         if FLAGS.check:
@@ -249,15 +249,15 @@ def _failures_explained() -> Iterator[None]:
     try:
         yield
     except (Interrupted, KeyboardInterrupt) as interruption:
-        reason = str(interruption) or "interrupted; the same command goes on"
+        reason = str(interruption) or "interrupted; run the same command again to resume"
         print(f"run_pretraining.py: {reason}", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
     except FloatingPointError as error:
         raise ValueError(str(error)) from error
     except tf.errors.ResourceExhaustedError as error:
         raise ValueError(
-            f"out of memory ({_first_line(error)}); lower --train_batch_size, with as many more "
-            "--steps_per_update for the same updates, or --eval_batch_size"
+            f"out of memory ({_first_line(error)}); lower --train_batch_size (and raise "
+            "--steps_per_update to keep the updates), or lower --eval_batch_size"
         ) from error
     except tf.errors.OpError as error:
         raise ValueError(f"TensorFlow failed: {_first_line(error)}") from error

@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# On the host: trains in a container. Builds the image if it is missing.
+# Runs on the host: trains in a container. Builds the image if it is missing.
 #
 #   DATA_DIR=tfrecords WIKI_DIR=wiki OUTPUT_DIR=output ./start_training.sh [options] [flags of run_pretraining.py]
-#   ./start_training.sh --demo         the whole benchmark in miniature, without any data
+#   ./start_training.sh --demo         the whole benchmark in miniature, needs no data
 #
 # Options:
 #   --demo         run the demo into $OUTPUT_DIR/demo
 #   --eval         evaluate the checkpoints in OUTPUT_DIR (eval_model.sh) instead of training
-#   --detach       go on in the background; prints the container's name and the host's PID of its process 1
+#   --detach       run in the background; prints the container's name and the host's PID of its process 1
 #   --dry-run      print the command and do nothing
 #   --help
 #
 # Environment:
 #   DATA_DIR=./data WIKI_DIR=./wiki    mounted read-only: TFRecords and eval_10k; bert_config.json and checkpoint
 #   OUTPUT_DIR=./output                mounted for writing; made if missing
-#   TF_CONFIG, or what srun sets       several hosts make one run: passed on, and the container uses the host's network
-#   NUM_GPUS=(all; for --eval 0)  SEED=  EVAL_FILE=  INIT_CHECKPOINT=    as train_model.sh explains; paths as in the container
+#   TF_CONFIG, or variables of srun    several hosts make one run: passed on, and the container uses the host's network
+#   NUM_GPUS=(all; 0 for --eval)  SEED=  EVAL_FILE=  INIT_CHECKPOINT=    see train_model.sh; paths are those in the container
 #   ENGINE=(docker, else podman)
-#   IMAGE=(mlperf-bert:cpu or :gpu)    BUILD_OPTIONS=(more words for the build)
+#   IMAGE=(mlperf-bert:cpu or :gpu)    BUILD_OPTIONS=(more arguments of the build)
 #   NAME=(a new one)  SHM_SIZE=1g      STOP_TIMEOUT=300: seconds that a stop waits for the checkpoint
 set -euo pipefail
 unset CDPATH
@@ -44,7 +44,7 @@ find_engine() {
   for engine in docker podman; do
     if answers "$engine"; then echo "$engine"; return; fi
   done
-  fail "no container engine answers: install docker or podman, or start its daemon; ENGINE=... names another"
+  fail "no container engine answers: install docker or podman, or start its daemon; ENGINE=... selects another"
 }
 if [ -z "${ENGINE:-}" ]; then
   engine=$(find_engine)
@@ -64,7 +64,7 @@ image=${IMAGE:-mlperf-bert:$accelerator}
 
 # --- what to mount --------------------------------------------------------------------------------------------
 data=${DATA_DIR:-./data} wiki=${WIKI_DIR:-./wiki} output=${OUTPUT_DIR:-./output}
-offer="or see it work without any: ./start_training.sh --demo"
+offer="or try it without data: ./start_training.sh --demo"
 if [ ! "$demo" ]; then
   [ -d "$data" ] || fail "DATA_DIR=$data: no such folder; name the one with part-* and eval_10k, $offer"
   [ "$(ls -- "$data" 2>/dev/null)" ] || fail "DATA_DIR=$data is empty; name the one with part-* and eval_10k, $offer"
@@ -113,7 +113,7 @@ else
   for name in SEED EVAL_FILE INIT_CHECKPOINT TF_XLA_FLAGS TF_NUM_INTRAOP_THREADS TF_NUM_INTEROP_THREADS; do
     if [ -n "${!name+set}" ]; then run+=(--env "$name=${!name}"); fi
   done
-  # The processes of several hosts meet at the hosts' addresses.
+  # The processes of several hosts connect at the hosts' addresses.
   for name in TF_CONFIG SLURM_JOB_ID SLURM_PROCID SLURM_STEP_{NUM_TASKS,NODELIST,TASKS_PER_NODE}; do
     if [ -n "${!name+set}" ]; then run+=(--env "$name=${!name}"); hosts=--network=host; fi
   done
@@ -132,7 +132,7 @@ if ! "$engine" image inspect "$image" >/dev/null 2>&1; then
   # shellcheck disable=SC2086
   "$engine" build --tag "$image" --build-arg "ACCELERATOR=$accelerator" \
     --build-arg "COMMIT=$(git -C "$here" rev-parse HEAD 2>/dev/null || echo unknown)" \
-    ${BUILD_OPTIONS:-} "$here" >&2 || fail "the image could not be built; BUILD_OPTIONS=... adds words to the build"
+    ${BUILD_OPTIONS:-} "$here" >&2 || fail "the image could not be built; BUILD_OPTIONS=... adds arguments to the build"
 fi
 if [ "$detach" ]; then
   container=$("${run[@]}" "$image" "${command[@]}")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# In the container: trains until masked-LM accuracy 0.720. The environment chooses, flags given here come last and win:
+# Runs in the container: trains until masked-LM accuracy 0.720. Settings come from the environment; flags override them:
 #
 #   train_model.sh --train_batch_size=48 --learning_rate=0.0002
 #
@@ -8,10 +8,10 @@
 # OUTPUT_DIR=/output        checkpoints, bert.log, metrics.jsonl
 # NUM_GPUS=(all there are)  0 = the CPU
 # SEED=(a random one)       a fixed one is for debugging only: such a run is no submission
-# EVAL_FILE=$DATA_DIR/eval_10k    empty: no evaluation while training, for eval_model.sh beside it
+# EVAL_FILE=$DATA_DIR/eval_10k    empty: no evaluation in the training; run eval_model.sh at the same time
 # INIT_CHECKPOINT=$WIKI_DIR/tf1_ckpt/model.ckpt-28252
 #
-# The other values are those of eight V100 GPUs with 16 GB: batch 24. They have no reference convergence points.
+# The other values are for eight V100 GPUs with 16 GB: batch 24. They have no reference convergence points.
 set -euo pipefail
 unset CDPATH
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -23,14 +23,14 @@ wiki=${WIKI_DIR:-/wiki}
 checkpoint=${INIT_CHECKPOINT:-$wiki/tf1_ckpt/model.ckpt-28252}
 evaluation=${EVAL_FILE-$data/eval_10k}
 
-# Exported, so that TensorFlow sees them: XLA compiles on GPUs, as many threads as this container has cores.
+# Read by TensorFlow: XLA compiles on GPUs, and there are as many threads as this container has cores.
 export TF_XLA_FLAGS=${TF_XLA_FLAGS---tf_xla_auto_jit=2}
 export TF_NUM_INTRAOP_THREADS=${TF_NUM_INTRAOP_THREADS:-$(nproc)}
 export TF_NUM_INTEROP_THREADS=${TF_NUM_INTEROP_THREADS:-2}
 export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
 
-# exec: python takes this shell's place. As process 1 of the container it gets docker stop's SIGTERM and saves,
-# it is what tracers attach to, and its exit code is the container's.
+# exec: python replaces this shell. As process 1 of the container it gets docker stop's SIGTERM and saves a
+# checkpoint, tracers attach to it, and its exit code is the container's.
 exec "${PYTHON:-python}" run_pretraining.py \
   --do_train \
   --bert_config_file="$wiki/bert_config.json" \

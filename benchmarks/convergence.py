@@ -5,10 +5,10 @@
 
 Makes the demo's data and checkpoint of each seed, then trains from there: in float32, in bfloat16,
 and in bfloat16 compiled and packed. The demo's examples nearly fill their rows. With
-`--short_examples` rows are 128 tokens and half of that is padding, so that packed examples do share
-them, and the trainings differ in nothing else. Prints the samples and the seconds that each
-training needed and writes OUTPUT.md and OUTPUT.png. The work stays in the folder OUTPUT; what is
-trained already is not trained again.
+`--short_examples` rows have 128 tokens and half of them are padding, so that packed examples share
+rows; packing is then the only difference. Prints the samples and the seconds that each training
+needed, and writes OUTPUT.md and OUTPUT.png. The folder OUTPUT is kept; finished trainings are not
+run again.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from mlperf_bert.writing import write_whole
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained, where by default, and the variants to compare: their names and flags."""
+    """What is trained, the default folder, and the variants to compare: their names and flags."""
 
     title: str
     output: Path
@@ -59,7 +59,7 @@ COLOURS = ("#b0b7c0", "#e08e36", "#1f5fa8")
 
 
 def train(folder: Path, seed: int, task: Task, variant: str) -> dict:
-    """What one training needed: seconds from its process's start, and its evaluations."""
+    """The seconds of one training, from the start of its process, and its evaluations."""
     [step] = the_demo.training_steps(folder, seed, task.lengths)
     run = folder / "run" / variant.replace(", ", "_")
     found = run / "needed.json"
@@ -79,7 +79,7 @@ def train(folder: Path, seed: int, task: Task, variant: str) -> dict:
 
 
 def samples_to_target(evaluations: list[tuple[int, float]]) -> float:
-    """Where the line between the last evaluations crosses the target: finer than the interval."""
+    """Interpolates between the last two evaluations where the accuracy reaches the target."""
     (before, low), (after, high) = evaluations[-2:]
     if high < rules.TARGET_MASKED_LM_ACCURACY:
         raise ValueError(f"accuracy {high} after {after} samples: the target was not reached")
@@ -129,10 +129,10 @@ def draw(needed: dict[str, list[dict]], title: str, path: Path) -> None:
 
 
 def main() -> None:
-    """Prepares, trains in turn, tells."""
+    """Prepares the data, trains each variant in turn, prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=3, help="how many")
-    parser.add_argument("--output", type=Path, help="default: one of each kind in build/")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds")
+    parser.add_argument("--output", type=Path, help="default: a folder in build/")
     parser.add_argument("--short_examples", action="store_true", help="rows of 128, half padding")
     args = parser.parse_args()
     task = SHORT_EXAMPLES if args.short_examples else DEMO

@@ -1,14 +1,14 @@
-"""How fast the data preparation is, beside the reference's in the same run.
+"""How fast the data preparation is, compared with the reference's in the same run.
 
     python benchmarks/data_preparation.py --text=part-00000-of-00500 --vocab_file=vocab.txt \\
         --wiki='wiki_??' --punkt=nltk_data/tokenizers/punkt_tab/english \\
         --reference=training/retired_benchmarks/bert --reference_python=venv37/bin/python \\
         --nltk_data=nltk_data
 
-Without --reference only ours is measured. Every time is of whole commands. The start-up (a run on
-one line of text) is subtracted on both sides and reported apart, as is the first run of ours with
-an empty cache, which compiles. Needs: the reference's interpreter with TensorFlow 1.15 and nltk
-3.4.5; as much room beside as the text times 20.
+Without --reference only ours is measured. Whole commands are timed. The start-up (a run on one
+line of text) is subtracted on both sides and reported separately, and so is our first run with an
+empty cache, which compiles. Needs: the reference's interpreter with TensorFlow 1.15 and nltk
+3.4.5; free disk space of 20 times the text.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def seconds(command: list, *, cwd: Path | None = None, **environment: str) -> fl
 
 
 def disk_mb_per_second(folder: Path, num_mb: int) -> float:
-    """What dd reaches with fsync."""
+    """The speed of dd with fsync."""
     command = ["dd", "if=/dev/zero", f"of={folder / 'zeros'}", "bs=1M", f"count={num_mb}"]
     elapsed = seconds([*command, "conv=fsync"])
     (folder / "zeros").unlink()
@@ -94,7 +94,7 @@ def measure_workers(args: argparse.Namespace, work: Path, start: float) -> None:
 
 
 def stages(folder: Path, python: str, work: Path, *, punkt: list[str]) -> list[list]:
-    """The commands of process_wiki.sh, one after the other."""
+    """The commands of process_wiki.sh, in order."""
     data = "--data=wiki_??"
     clean = [[python, folder / "clean.py", data, "--input_suffix=.1", "--output_suffix=.2"]]
     if not (folder / "clean.py").exists():  # the reference has a shell script for one file
@@ -132,7 +132,7 @@ def measure_clean_up(args: argparse.Namespace, work: Path) -> None:
 
 
 def absolute_path(name: str) -> Path:
-    """The commands run in folders of their own. Links stay: venvs know themselves by them."""
+    """The commands run in other folders. Links are kept: a venv needs them."""
     return Path.cwd() / name
 
 
@@ -140,7 +140,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--text", type=absolute_path, help="a part, one sentence a line")
     parser.add_argument("--vocab_file", type=absolute_path, help="vocab.txt")
-    parser.add_argument("--workers", type=int, default=2, help="for the parallel measurement")
+    parser.add_argument("--workers", type=int, default=2, help="of the parallel measurement")
     parser.add_argument("--wiki", type=absolute_path, help="glob of extracted files named wiki_??")
     parser.add_argument("--punkt", type=absolute_path, help="punkt data for ours")
     parser.add_argument("--reference", type=absolute_path, help="its bert folder")
@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("--nltk_data", type=absolute_path, help="punkt data for the reference")
     args = parser.parse_args()
     if not (args.text and args.vocab_file) and not args.wiki:
-        parser.error("give --text and --vocab_file, or --wiki, or all")
+        parser.error("give --text and --vocab_file, or --wiki, or all three")
     if bool(args.reference) != bool(args.reference_python):
         parser.error("--reference and --reference_python go together")
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as work:

@@ -2,11 +2,11 @@
 
     python -m benchmarks.input_pipeline --input_file=part-00000.tfrecord
 
-BERT-base, 512 tokens, by default batch 4. First the input pipeline of a run (read, shuffled,
-decoded, checked, packed) alone, as fast as it goes, beside the same one without the check of every
-value; they take turns. Then a trainer takes every batch twice in a row: from the input pipeline,
-and from its batches kept in memory; which comes first alternates. Without --input_file the examples
-are random words with the lengths of the published data.
+BERT-base, 512 tokens, by default batch 4. First measures the input pipeline of a run alone (read,
+shuffled, decoded, checked, packed), in turns with the same one without the check of every value.
+Then trains each step twice: with a batch from the input pipeline, and with a batch kept in memory;
+the order alternates. Without --input_file the examples are random words with the lengths of the
+published data.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from mlperf_bert.input import packing, pipeline
 
 
 def unchecked_batches(task: dict) -> tf.data.Dataset:
-    """The input pipeline of a run without the checks, which are made as it is traced."""
+    """The input pipeline of a run without the checks, which are removed before it is traced."""
     with (
         mock.patch.object(pipeline, "_require_values"),
         mock.patch.object(packing, "require_packable"),
@@ -34,7 +34,7 @@ def unchecked_batches(task: dict) -> tf.data.Dataset:
 
 @tf.function
 def draw(iterator, num_batches: tf.Tensor) -> tf.Tensor:
-    """Takes so many batches (int32 scalar) and makes nothing of them."""
+    """Draws `num_batches` (int32 scalar) batches and does not use them."""
     total = tf.constant(0)
     for _ in tf.range(num_batches):
         total += next(iterator)["input_ids"][0, 0]
@@ -42,7 +42,7 @@ def draw(iterator, num_batches: tf.Tensor) -> tf.Tensor:
 
 
 def seconds_of_batches(task: dict, *, num_examples: int, num_turns: int) -> list[tuple]:
-    """Seconds a batch, and processor seconds a batch, (checked, unchecked), of each turn."""
+    """Of each turn: (checked, unchecked) seconds per batch, and processor seconds per batch."""
     num_batches = tf.constant(num_examples // task["batch_size"])
     checked, unchecked = iter(ours.training_batches(task)), iter(unchecked_batches(task))
     found = []
@@ -58,10 +58,10 @@ def seconds_of_batches(task: dict, *, num_examples: int, num_turns: int) -> list
 
 
 def report_checks(task: dict, args: argparse.Namespace) -> float:
-    """Prints rates and their ratio; returns the seconds a batch that checking takes."""
+    """Prints rates and their ratio; returns the seconds per batch that checking takes."""
     turns = seconds_of_batches(task, num_examples=args.examples, num_turns=args.turns)
     for what, pairs in zip(("seconds", "processor seconds"), zip(*turns)):
-        # Others on the machine only ever add: the quarter that was disturbed least.
+        # Other processes on the machine only add time: take the first quartile.
         checked, unchecked = (sorted(column)[len(column) // 4] for column in zip(*pairs))
         ratios = sorted(one / other for one, other in pairs)
         print(
@@ -72,11 +72,11 @@ def report_checks(task: dict, args: argparse.Namespace) -> float:
             f"{ratios[len(ratios) // 4] - 1:+.1%} and {ratios[-len(ratios) // 4] - 1:+.1%}",
             flush=True,
         )
-    return checked - unchecked  # of the processor: others on the machine do not count
+    return checked - unchecked  # processor seconds: other processes do not count
 
 
 def seconds_of_steps(task: dict, num_steps: int) -> list[tuple[float, float]]:
-    """(read, from memory) of each batch."""
+    """Seconds of each step: (batch read, batch from memory)."""
     trainer = ours.build_trainer(task)
     kept = ours.training_batches(task).take(num_steps + 1).cache()
     for _ in kept:  # now they are in memory
@@ -95,7 +95,7 @@ def seconds_of_steps(task: dict, num_steps: int) -> list[tuple[float, float]]:
 
 
 def report_steps(task: dict, num_steps: int, seconds_checking: float) -> None:
-    """Prints how long steps wait, and which part of one the check is."""
+    """Prints how long steps wait for input, and the share of the check in a step."""
     found = seconds_of_steps(task, num_steps)
     read, remembered = (statistics.mean(column) for column in zip(*found))
     ratios = sorted(one / other for one, other in found)
@@ -113,10 +113,10 @@ def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--input_file", type=Path, help="TFRecords of 512 tokens")
-    parser.add_argument("--batch_size", type=int, default=4, help="examples a step")
+    parser.add_argument("--batch_size", type=int, default=4, help="examples per step")
     parser.add_argument("--steps", type=int, default=20, help="timed steps of each kind; 0: none")
     parser.add_argument("--turns", type=int, default=30, help="timed turns with and without checks")
-    parser.add_argument("--examples", type=int, default=20480, help="drawn in a turn")
+    parser.add_argument("--examples", type=int, default=20480, help="examples drawn per turn")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         write_task(Path(name), args.input_file)

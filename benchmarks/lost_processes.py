@@ -1,13 +1,13 @@
-"""What a process of a run says, and after how long, when the other one is lost.
+"""What a process of a run reports, and after how long, when the other one is lost.
 
     python -m benchmarks.lost_processes --case=killed --watch=peers
     python -m benchmarks.lost_processes
 
-starts two processes on loopback that add up a tensor again and again, as the gradients of a
-training, lets one of them be killed, fall silent, not come at all, or be started with other flags,
-and prints when and how the other one ended, in seconds since then (where nobody is lost, since the
-start of both). Who notices is TensorFlow's coordination service (as
-it is set up by default), its older check_health, or training/peers.py beside TensorFlow. The whole
+Starts two processes on loopback that add up a tensor again and again, like the gradients of a
+training. One of them is killed, is stopped (SIGSTOP), is not started, or is started with other
+flags. Prints when and how the other one ended, in seconds since the loss (or since the start of
+both, if none is lost). The loss is noticed by TensorFlow's coordination service (with its default
+settings), by its older check_health, or by training/peers.py together with TensorFlow. The whole
 table takes about an hour on an idle machine, nearly all of it waiting.
 """
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WATCHES = ("coordination", "check_health", "peers")
 SECONDS_TO_START = 60.0
 
-# case -> what the lost process is told to do otherwise
+# case -> flags of the lost process that differ
 CASES = {
     "killed": {},
     "silent": {},
@@ -94,7 +94,7 @@ def member(watch: str, flags: dict) -> None:
 
 
 def start(watch: str, flags: dict, addresses: list[str], index: int, log: Path):
-    """Starts one of them, its output into a file."""
+    """Starts one of the two processes, with its output in a file."""
     task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
     with log.open("w") as file:
         return subprocess.Popen(
@@ -116,7 +116,7 @@ def free_addresses(count: int) -> list[str]:
 
 
 def wait_until(condition, seconds: float) -> float | None:
-    """Seconds until the condition held, None if it did not in time."""
+    """Seconds until the condition was true, None if it was not in time."""
     began = time.monotonic()
     while time.monotonic() - began < seconds:
         if condition():
@@ -126,7 +126,7 @@ def wait_until(condition, seconds: float) -> float | None:
 
 
 def observe(case: str, watch: str, lost: int, *, folder: Path, patience: float) -> str:
-    """One row of the table: when and how the process that is left ended."""
+    """One row of the table: when and how the remaining process ended."""
     addresses, logs = free_addresses(2), [folder / "0.log", folder / "1.log"]
     flags = [FLAGS | (CASES[case] if index == lost else {}) for index in range(2)]
     indices = [1 - lost] if case == "missing" else [0, 1]
@@ -164,7 +164,7 @@ def last_line(text: str) -> str:
 
 
 def main() -> None:
-    """Observes, prints the table row by row."""
+    """Runs all cases, prints the table row by row."""
     if len(sys.argv) == 3 and sys.argv[1] in WATCHES:
         member(sys.argv[1], json.loads(sys.argv[2]))
         return
@@ -172,9 +172,9 @@ def main() -> None:
     parser.add_argument("--case", choices=CASES, action="append", help="Only this one.")
     parser.add_argument("--watch", choices=WATCHES, action="append", help="Only this one.")
     parser.add_argument(
-        "--seconds", type=float, default=330, help="Then the other is said to hang."
+        "--seconds", type=float, default=330, help="Waits this long for the other to end."
     )
-    parser.add_argument("--log_dir", type=Path, help="Keeps what the processes wrote.")
+    parser.add_argument("--log_dir", type=Path, help="Keeps the output of the processes here.")
     given = parser.parse_args()
     print(
         "| case | lost | noticed by | the other ended after | its reason |\n|---|---|---|---|---|"

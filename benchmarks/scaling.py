@@ -1,14 +1,14 @@
-"""How training scales: measured on this machine to two processes, expected beyond.
+"""How training scales: measured on this machine for two processes, simulated for more.
 
     python -m benchmarks.scaling --gb_per_second=25 --output_file=scaling.png
     python -m benchmarks.scaling --gb_per_second=25 --output_file=scaling.png \\
         --bert_config_file=wiki/bert_config.json --replica_batch_size=16 --step_seconds=0.2
 
-First it trains a small BERT with one process and with two, each on a core of its own, and prints
+First it trains a small BERT with one process and with two, each on its own core, and prints
 samples/s. Then it draws the efficiency that a ring would allow up to 1,024 replicas: a simulation,
-no promise. It takes the step time just measured, or that of your device and model (the second
-command), the bytes of the gradients, and the bandwidth that you state. What it supposes stands in
-the picture.
+not a promise. It uses the step time just measured, or that of your device and model (the second
+command), the bytes of the gradients, and the bandwidth that you give. The picture lists the
+assumptions.
 """
 
 import argparse
@@ -50,33 +50,33 @@ MEASURED = BertConfig(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What the expectation rests on."""
+    """The assumptions of the simulation."""
 
     step_seconds: float
-    """Of one replica alone, communication left out."""
+    """Time of a step of one replica, without communication."""
     gradient_bytes: int
     bytes_per_second: float
-    """That each replica can send and receive at once."""
+    """Bandwidth of a replica in each direction."""
     latency_seconds: float
-    """Of one message between neighbours in the ring."""
+    """Time of one message between neighbours in the ring."""
 
     def all_reduce_seconds(self, num_replicas: int) -> float:
-        """A ring's: every replica sends 2(n-1)/n of the bytes in 2(n-1) messages."""
+        """Of a ring: every replica sends 2(n-1)/n of the bytes in 2(n-1) messages."""
         hops = 2 * (num_replicas - 1)
         sent = self.gradient_bytes * hops / num_replicas
         return sent / self.bytes_per_second + hops * self.latency_seconds
 
     def efficiency(self, num_replicas: int, *, hidden_share: float) -> float:
-        """Samples/s per replica, over those of one alone.
+        """Samples/s per replica, divided by those of a single replica.
 
-        `hidden_share` of the step can pass while gradients are already on their way.
+        Gradients can be sent during `hidden_share` of the step.
         """
         exposed = self.all_reduce_seconds(num_replicas) - hidden_share * self.step_seconds
         return self.step_seconds / (self.step_seconds + max(0.0, exposed))
 
 
 def write_inputs(folder: Path) -> None:
-    """A configuration and random examples: what they say is no matter here."""
+    """Writes a configuration and random examples."""
     (folder / "bert_config.json").write_text(json.dumps(dataclasses.asdict(MEASURED)))
     random = np.random.default_rng(1)
     framed = []
@@ -96,7 +96,7 @@ def write_inputs(folder: Path) -> None:
 
 
 def measure(folder: Path, num_workers: int) -> float:
-    """Samples/s of so many processes, each on one core; the median of the later steps."""
+    """Samples/s of `num_workers` processes, each on one core; the median of the later steps."""
     output = folder / f"out-{num_workers}"
     flags = [
         *["--do_train", "--optimizer=lamb", "--num_warmup_steps=0", "--log_every_steps=2"],
@@ -132,12 +132,12 @@ def measure(folder: Path, num_workers: int) -> float:
 
 
 def draw(machine: Machine, replica_batch_size: int, title: str, measured: list[float], path):
-    """The picture: the efficiency with and without overlap, and what it supposes."""
+    """Draws the efficiency with and without overlap, and writes the assumptions below."""
     replicas = 2 ** np.arange(11)
     figure, axes = plt.subplots(figsize=(9, 6.2), layout="constrained")
     for label, share, style in (
-        ("gradients travel during the backward pass", BACKWARD_SHARE, "-"),
-        ("gradients travel after the backward pass", 0.0, "--"),
+        ("gradients are sent during the backward pass", BACKWARD_SHARE, "-"),
+        ("gradients are sent after the backward pass", 0.0, "--"),
     ):
         shown = [100 * machine.efficiency(int(n), hidden_share=share) for n in replicas]
         axes.plot(replicas, shown, style, marker="o", label=label)
@@ -153,26 +153,26 @@ def draw(machine: Machine, replica_batch_size: int, title: str, measured: list[f
     axes.set_title(f"Expected efficiency, a simulation: {title}")
     axes.grid(alpha=0.3)
     axes.legend(loc="lower left")
-    supposed = (
-        f"Supposed: {replica_batch_size} samples per replica in "
+    assumptions = (
+        f"Assumptions: {replica_batch_size} samples per replica in "
         f"{1000 * machine.step_seconds:,.0f} ms;  {machine.gradient_bytes / 1e6:,.0f} MB of "
         f"float32 gradients once a step;\na ring all-reduce at "
         f"{machine.bytes_per_second / 1e9:g} GB/s each way per replica and "
         f"{1e6 * machine.latency_seconds:g} µs a message; no straggler, no waiting for input, "
         "no congestion."
     )
-    figure.supxlabel(supposed, fontsize=9, ha="left", x=0.02)
+    figure.supxlabel(assumptions, fontsize=9, ha="left", x=0.02)
     figure.savefig(path, dpi=110)
 
 
 def main() -> None:
-    """Measures, tells, draws."""
+    """Measures, prints, draws."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output_file", required=True, help="The PNG to write.")
     parser.add_argument("--gb_per_second", type=float, required=True, help="Each way per replica.")
     parser.add_argument("--latency_us", type=float, default=10.0, help="Of a message in the ring.")
     parser.add_argument("--bert_config_file", help="Another model than the small one measured.")
-    parser.add_argument("--step_seconds", type=float, help="Of one replica of your device.")
+    parser.add_argument("--step_seconds", type=float, help="Step time of one replica of yours.")
     parser.add_argument("--replica_batch_size", type=int, default=BATCH_SIZE)
     args = parser.parse_args()
     if bool(args.bert_config_file) != bool(args.step_seconds):

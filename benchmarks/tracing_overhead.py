@@ -4,8 +4,8 @@
 
 A tiny BERT trains on generated TFRecords (`training`: seconds from run_start to run_stop of the
 MLPerf log), and a program reads the same files as fast as it can, 4,096 bytes at a time (`reading`:
-the worst case, nothing but calls). Every round runs each variant once, untraced first; the ratio
-of each is taken within its round, and the median is told with the least and the greatest.
+the worst case, nothing but calls). Every round runs each variant once, untraced first. The ratio
+of each is computed within its round; the median, the least and the greatest are printed.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def make_data(folder: Path) -> list[Path]:
 
 
 def training_command(folder: Path, output: Path, num_steps: int) -> list[str]:
-    """Of run_pretraining.py."""
+    """The command line of run_pretraining.py."""
     flags = {
         "bert_config_file": folder / "bert_config.json",
         "input_file": folder / "part-*",
@@ -111,13 +111,13 @@ def seconds_of_training(folder: Path, variant: str, number: int, num_steps: int)
 
 
 def seconds_of_reading(folder: Path, variant: str, number: int, paths: list[Path]) -> float:
-    """By the program's own clock."""
+    """Measured by the program itself."""
     command = [sys.executable, "-c", READING, *map(str, paths)]
     return float(run(variant, command, folder / f"reading-{variant}-{number}").split()[-1])
 
 
 def main() -> None:
-    """Measures and tells."""
+    """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--num_steps", type=int, default=600, help="of the training")
@@ -138,11 +138,11 @@ def main() -> None:
         }
         for title, measure in workloads.items():
             if given.workload in (None, title):
-                tell(title, [one_round(measure, variants, n) for n in range(given.rounds)])
+                report(title, [one_round(measure, variants, n) for n in range(given.rounds)])
 
 
 def one_round(measure, variants: list[str], number: int) -> dict[str, float]:
-    """Seconds of every variant, each printed when it is known."""
+    """Seconds of every variant, each printed at once."""
     found = {}
     for variant in variants:
         found[variant] = measure(variant, number)
@@ -150,7 +150,7 @@ def one_round(measure, variants: list[str], number: int) -> dict[str, float]:
     return found
 
 
-def tell(title: str, rounds: list[dict[str, float]]) -> None:
+def report(title: str, rounds: list[dict[str, float]]) -> None:
     """Prints seconds and ratios of a workload."""
     print(time.strftime(f"{title}, %Y-%m-%d"))
     for variant in rounds[0]:

@@ -1,23 +1,23 @@
-"""How fast a training step is, beside tf-models', Hugging Face's and the reference's in one run.
+"""How fast a training step is, against tf-models', Hugging Face's and the reference's in one run.
 
     python -m benchmarks.training_throughput --input_file=part-00000.tfrecord \\
         --tf_models_python=venv_tfm/bin/python --hugging_face_python=venv_hf/bin/python \\
         --reference=training/retired_benchmarks/bert --reference_python=venv37/bin/python \\
         --output=benchmarks/training_throughput
 
-BERT-base, 512 tokens, dropout 0.1, the same examples and batch for all; LAMB, but for Hugging
-Face's, which takes PyTorch's AdamW (less work). Contestants take turns, `--rounds` times; each is a
-process of its own that is alone on the machine, warms up, and then is timed for `--steps` steps,
-ten times as many where sequences are packed: a step has more rows there, or fewer. Every turn is
-appended to OUTPUT.jsonl, so that a measurement can be made in several sittings (`--only`, then
-`--rounds=0` to draw); OUTPUT.md and OUTPUT.png show all turns in it. Without --input_file the
-examples are random words with the lengths of the published data (the source is named in
-`published_lengths`). A contestant whose interpreter is not given is left out: tf-models' trainer,
-too, imports packages that this project does without.
+BERT-base, 512 tokens, dropout 0.1, the same examples and batch for all. All use LAMB, but Hugging
+Face uses PyTorch's AdamW (less work). Contestants take turns, `--rounds` times; each is a separate
+process that is alone on the machine, warms up, and then is timed for `--steps` steps. With packing
+it is ten times as many steps, because their number of rows varies. Every turn is appended to
+OUTPUT.jsonl, so that a measurement can be split over several calls (`--only`, then `--rounds=0` to
+draw); OUTPUT.md and OUTPUT.png show all turns in it. Without --input_file the examples are random
+words with the lengths of the published data (`published_lengths` has the source). A contestant
+without an interpreter is left out: tf-models' trainer needs packages that this project does not
+install.
 
-Model FLOP count multiplications and additions of the matrix products of real tokens, forward and
-backward (three times forward), not those of padding. The peak is what a product of 2048x3072x3072
-reaches here in TensorFlow, in that precision.
+Model FLOP are the multiplications and additions of the matrix products of real tokens, forward and
+backward (three times forward), without padding. The peak is that of a product of 2048x3072x3072 on
+this machine in TensorFlow, in the same precision.
 """
 
 import argparse
@@ -63,8 +63,8 @@ BERT_BASE = {
     "type_vocab_size": 2,
     "vocab_size": 30522,
 }
-# Name -> script, interpreter, precision of its matrix products, what it is told. "Compiled" is what
-# --jit_compile=auto chooses.
+# Name -> script, interpreter, precision of its matrix products, options. "Compiled" is
+# --jit_compile=auto.
 CONTESTANTS = {
     "reference, TensorFlow 2.4": ("reference", "reference", "float32", {}),
     "tf-models, float32": ("tf_models", "tf_models", "float32", {"dtype": "float32"}),
@@ -188,7 +188,7 @@ def measure(command: list[str], folder: Path, *, num_warm_up: int, num_steps: in
             if len(stamps) == num_warm_up + num_steps:
                 break
     finally:
-        process.kill()  # alone: the next contestant must not share the machine with it
+        process.kill()  # the next contestant must not share the machine with it
         process.wait()
     if len(stamps) < num_warm_up + num_steps:
         errors.seek(0)
@@ -214,16 +214,16 @@ def run_rounds(args: argparse.Namespace, folder: Path, results: Path) -> None:
         "reference": args.reference_python,
     }
     for number in range(args.rounds):
-        for name, (script, interpreter, _, told) in CONTESTANTS.items():
+        for name, (script, interpreter, _, options) in CONTESTANTS.items():
             if not interpreters[interpreter] or (args.only and args.only not in name):
                 continue
             path = ROOT / "benchmarks" / "contestants" / f"{script}.py"
             with tempfile.TemporaryDirectory(dir=folder) as work:
                 seconds = measure(
-                    [str(interpreters[interpreter]), str(path), json.dumps(task | told)],
+                    [str(interpreters[interpreter]), str(path), json.dumps(task | options)],
                     Path(work),
                     num_warm_up=args.warm_up_steps,
-                    num_steps=args.steps * (10 if told.get("pack_sequences") else 1),
+                    num_steps=args.steps * (10 if options.get("pack_sequences") else 1),
                 )
             rate = args.batch_size / statistics.mean(seconds)
             print(f"round {number + 1}: {name}: {rate:.2f} samples/s", flush=True)
@@ -233,7 +233,7 @@ def run_rounds(args: argparse.Namespace, folder: Path, results: Path) -> None:
 
 
 def processor() -> str:
-    """Its name, and what it has for products in bfloat16."""
+    """The name of the processor, and its unit for matrix products in bfloat16."""
     facts = Path("/proc/cpuinfo").read_text()
     name = re.search(r"^model name\s*: (.*)", facts, re.MULTILINE)
     units = [unit for unit in ("amx_bf16", "avx512_bf16") if re.search(rf"\b{unit}\b", facts)]
@@ -264,10 +264,10 @@ def report(results: Path, output: Path, flop_per_sample: float) -> None:
             f"| {name} | {mean:.2f} | {min(rates):.2f} to {max(rates):.2f} | {mean / first:.2f} "
             f"| {flops / 1e9:.0f} | {flops / peaks[CONTESTANTS[name][2]]:.0%} |"
         )
-    told = ", ".join(f"{dtype} {peak / 1e9:.0f} GFLOP/s" for dtype, peak in peaks.items())
+    shown = ", ".join(f"{dtype} {peak / 1e9:.0f} GFLOP/s" for dtype, peak in peaks.items())
     lines += [
         "",
-        f"{processor()}; peak of a matrix product: {told}; "
+        f"{processor()}; peak of a matrix product: {shown}; "
         f"{flop_per_sample / 1e9:.0f} GFLOP a sample.",
     ]
     output.with_suffix(".md").write_text("\n".join(lines) + "\n")
@@ -303,7 +303,7 @@ def draw(rows: dict[str, list[float]], path: Path) -> None:
 
 
 def absolute_path(name: str) -> Path:
-    """The contestants run in folders of their own. Links stay: venvs know themselves by them."""
+    """Contestants run in other folders. Links are kept: a venv needs them."""
     return Path.cwd() / name
 
 
@@ -311,17 +311,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--input_file", type=absolute_path, help="TFRecords of 512 tokens")
     parser.add_argument("--output", type=absolute_path, required=True, help="without suffix")
-    parser.add_argument("--batch_size", type=int, default=4, help="examples a step")
+    parser.add_argument("--batch_size", type=int, default=4, help="examples per step")
     parser.add_argument("--rounds", type=int, default=2, help="turns of each contestant")
     parser.add_argument("--steps", type=int, default=3, help="timed steps of a turn")
-    parser.add_argument("--warm_up_steps", type=int, default=2, help="steps before those")
-    parser.add_argument("--only", help="contestants whose name has this in it")
-    parser.add_argument("--tf_models_python", type=absolute_path, help="has all that it requires")
+    parser.add_argument("--warm_up_steps", type=int, default=2, help="steps before the timed ones")
+    parser.add_argument("--only", help="only contestants whose name contains this")
+    parser.add_argument("--tf_models_python", type=absolute_path, help="has tf-models' packages")
     parser.add_argument("--hugging_face_python", type=absolute_path, help="has transformers, torch")
     parser.add_argument("--reference", type=absolute_path, help="its bert folder")
     parser.add_argument("--reference_python", type=absolute_path, help="its interpreter")
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no contestant stays behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` is run
     if bool(args.reference) != bool(args.reference_python):
         parser.error("--reference and --reference_python go together")
     results = args.output.with_suffix(".jsonl")

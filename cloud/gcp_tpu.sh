@@ -14,7 +14,7 @@ set -euo pipefail
 unset CDPATH
 
 readonly MOUNT=/mnt/bert
-readonly TENSORFLOW=2.20.0 # as requirements-tpu.lock has it
+readonly TENSORFLOW=2.20.0 # as in requirements-tpu.lock
 root=$(cd "$(dirname "$0")/.." && pwd)
 
 RUN=${RUN:-output}
@@ -28,11 +28,11 @@ usage() {
   exit 2
 }
 
-require() { # NAME...: settings that must be there
+require() { # NAME...: settings that must be given
   local name missing=()
   for name in "$@"; do [[ -n ${!name:-} ]] || missing+=("$name"); done
   if ((${#missing[@]})); then
-    echo "gcp_tpu.sh: set ${missing[*]}; the head of cloud/gcp_tpu.sh says what they mean" >&2
+    echo "gcp_tpu.sh: set ${missing[*]}; the first lines of cloud/gcp_tpu.sh explain them" >&2
     exit 2
   fi
 }
@@ -50,7 +50,7 @@ tpu() { # VERB NAME ARGUMENT...
   run gcloud compute tpus tpu-vm "$verb" "$name" --project="$GCP_PROJECT" --zone="$GCP_ZONE" "$@"
 }
 
-# Whatever ends this script, its archive goes, and TPUs that cost money are named.
+# However this script ends, it removes its archive and names the TPUs that still cost money.
 leave() {
   local code=$? name state
   trap - EXIT
@@ -74,7 +74,7 @@ create() {
 
 setup() {
   local name archive
-  scratch=${TMPDIR:-/tmp}/bert-checkout.XXXXXX # what mktemp makes of it nobody can guess
+  scratch=${TMPDIR:-/tmp}/bert-checkout.XXXXXX # mktemp makes a name that nobody can guess
   "$dry_run" || scratch=$(mktemp -d "$scratch")
   archive=$scratch/bert-checkout.tar.gz
   run git -C "$root" archive --format=tar.gz --output="$archive" HEAD
@@ -85,7 +85,7 @@ setup() {
   done
 }
 
-on_each_host() { # what setup does there
+on_each_host() { # prints the commands of setup
   cat <<END
 set -e
 sudo apt-get -qq update
@@ -148,7 +148,7 @@ if [[ $action == setup && $SHARE != [!-]*:/* ]]; then
   exit 2
 fi
 "$dry_run" || command -v gcloud >/dev/null || {
-  echo "gcp_tpu.sh: no gcloud here; install the Google Cloud CLI, or look with --dry-run" >&2
+  echo "gcp_tpu.sh: no gcloud here; install the Google Cloud CLI, or use --dry-run" >&2
   exit 2
 }
 trap leave EXIT

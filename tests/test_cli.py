@@ -238,9 +238,9 @@ BAD_INPUTS = {
         lambda work: {"profile_steps": "3"},
         r"--profile_steps=3 must be two steps, the first and the last, as in 20-29",
     ),
-    "profile behind the end": (
+    "profile after the end": (
         lambda work: {"profile_steps": "3-5"},
-        r"--profile_steps ends at 5, behind --num_train_steps=4",
+        r"--profile_steps ends at 5, after --num_train_steps=4",
     ),
     "a batch that no memory holds": (
         lambda work: {"train_batch_size": 10**9, "num_train_steps": 1},

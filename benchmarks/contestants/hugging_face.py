@@ -1,6 +1,6 @@
 """Hugging Face's BertForPreTraining in PyTorch, with AdamW; see training_throughput.py.
 
-Runs in an interpreter of its own, which has torch and transformers; the examples come as arrays.
+Runs in a separate interpreter, which has torch and transformers; the examples come as arrays.
 """
 
 import json
@@ -12,7 +12,7 @@ from transformers import BertConfig, BertForPreTraining
 
 
 def batches(path: str, batch_size: int):
-    """Yields the examples again and again, labels spread over the tokens, as the model wants."""
+    """Yields the examples again and again, with one label per token, as the model requires."""
     arrays = numpy.load(path)
     num_examples = len(arrays["input_ids"])
     labels = numpy.full_like(arrays["input_ids"], -100)
@@ -33,7 +33,7 @@ def batches(path: str, batch_size: int):
 
 
 def main() -> None:
-    """Says so after every step."""
+    """Trains, and prints STEP after every step."""
     task = json.loads(sys.argv[1])
     model = BertForPreTraining(BertConfig.from_json_file(task["bert_config_file"])).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01)

@@ -64,7 +64,7 @@ def training_batches(task: dict) -> tf.data.Dataset:
 
 
 def main() -> None:
-    """Says so after every step."""
+    """Trains, and prints STEP after every step."""
     task = json.loads(sys.argv[1])
     trainer = build_trainer(task)
     batches = trainer.batches(lambda _: training_batches(task))

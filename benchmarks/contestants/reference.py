@@ -1,4 +1,4 @@
-"""The reference's run_pretraining.py as it is, timed by a hook; see training_throughput.py.
+"""The reference's run_pretraining.py, unchanged, timed by a hook; see training_throughput.py.
 
 Runs in the reference's interpreter (TensorFlow 2.4), in an empty folder.
 """
@@ -17,7 +17,7 @@ after_step = run_pretraining.CheckpointHook.after_run
 
 
 def after_run(self, run_context, run_values):
-    """Says so after every step."""
+    """Prints STEP after every step."""
     after_step(self, run_context, run_values)
     print("STEP", flush=True)
 

@@ -14,7 +14,7 @@ from official.nlp.configs import pretraining_experiments  # noqa: F401 - registe
 
 
 def main() -> None:
-    """Says so after every step."""
+    """Trains, and prints STEP after every step."""
     given = json.loads(sys.argv[1])
     performance.set_mixed_precision_policy(tf.as_dtype(given["dtype"]))
     bert = json.loads(Path(given["bert_config_file"]).read_text(encoding="utf-8"))

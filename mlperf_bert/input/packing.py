@@ -1,15 +1,15 @@
 """Packs several short examples into one row of tokens.
 
-More than half of the published examples' tokens are padding. A packed batch holds as many examples
-as any other, in fewer rows. Every example comes exactly once, a bounded time earlier or later than
-it would unpacked. The model sees each as if it were alone: it has its own positions, its own first
-token, its own predictions, and attends to nothing but itself.
+More than half of the published examples' tokens are padding. A packed batch has the same number of
+examples as an unpacked one, in fewer rows. Every example comes exactly once, a bounded time earlier
+or later than without packing. The model computes each as if it were alone: it has its own
+positions, its own first token, its own predictions, and attends only to itself.
 
 Examples are packed window by window, a window being at least 1,024 examples and 8 batches:
 1. `_fill_rows` puts the examples of the window into rows, the longest first.
-2. `_deal` deals the rows to the batches of the window, like cards. Each batch gets as many examples
-   as any other, and one of at most 8 numbers of rows: every number is a shape to compile.
-3. `assemble` lays the tokens of a batch into its rows.
+2. `_deal` deals the rows to the batches of the window, like cards. Each batch gets the same number
+   of examples, and one of at most 8 numbers of rows: every number is a shape to compile.
+3. `assemble` copies the tokens of a batch into its rows.
 
 A worked example, with rows of 10 tokens and a window of two batches of 4 examples:
 
@@ -19,13 +19,13 @@ A worked example, with rows of 10 tokens and a window of two batches of 4 exampl
     _deal        batch 0: rows 8+2, 6+4     4 examples in 2 rows
                  batch 1: rows 7+3, 9, 5    4 examples in 3 rows
 
-Packers that chose every batch from a buffer made learning slower. This one does not, as far as
-measured (benchmarks/NOTES.md).
+Earlier versions that filled each batch from a buffer made learning slower. This one does not, as
+far as measured (benchmarks/NOTES.md).
 
 Shapes: B=examples of a batch, R=rows of a batch, S=sequence, P=predictions of an example,
 E=examples of a row, W=examples of a window, M=batches of a window.
 Source: Krell et al., arXiv 2107.02027. Their algorithms plan from a histogram of all lengths; this
-one packs the examples at hand.
+one packs the examples of a window.
 """
 
 from collections.abc import Callable
@@ -40,12 +40,12 @@ MAX_EXAMPLES_PER_ROW = 4
 _MIN_WINDOW_EXAMPLES = 1024
 _MIN_WINDOW_BATCHES = 8
 _MAX_ROW_COUNTS = 8
-# Rows are never quite full: an aim that left no room for gaps would often be missed by a row.
+# Rows are never quite full: a plan without gaps would often need one more row.
 _AIMED_SHARE_OF_REAL_TOKENS = 0.985
 
 
 def predictions_per_row(max_predictions_per_seq: int) -> int:
-    """Room for the predictions of a row: as of one full example, and one more per example.
+    """Room for the predictions of a row: those of one full example, and one more per example.
 
     An example predicts 15% of its tokens, rounded, and at least one. So the examples of a row can
     have a few more predictions than one example of the same length.
@@ -54,13 +54,13 @@ def predictions_per_row(max_predictions_per_seq: int) -> int:
 
 
 def row_counts(batch_size: int) -> list[int]:
-    """How many rows a batch of so many examples may have, in ascending order."""
+    """The numbers of rows that a batch of this size may have, in ascending order."""
     fewest = -(-batch_size // MAX_EXAMPLES_PER_ROW)
     return list(range(batch_size, fewest - 1, -_row_unit(batch_size)))[::-1]
 
 
 def window_size(batch_size: int) -> int:
-    """How many examples are packed at a time: whole batches, and enough that lengths fit.
+    """The number of examples of a window: whole batches, and enough for a good fit of lengths.
 
     Up to four windows of serialized examples are in memory at once.
     """
@@ -78,10 +78,10 @@ def pack(
     """Packed batches of `batch_size` examples each.
 
     Args:
-      examples: serialized examples, without end.
-      shape: how long the features are.
-      check_and_parse: makes of strings [B] the batch of features that `pipeline` describes.
-      parse: the same for examples that have been checked.
+      examples: serialized examples, an endless stream.
+      shape: the lengths of the features.
+      check_and_parse: turns strings [B] into the batch of features that `pipeline` describes.
+      parse: does the same without the check.
 
     Returns: a dataset of dicts, int32 unless said otherwise: `input_ids`, `input_mask`,
       `segment_ids`, `position_ids` and `block_ids` (1..E, 0 = padding) [R, S];
@@ -111,10 +111,10 @@ def pack(
 
 
 def require_packable(features: dict[str, tf.Tensor]) -> None:
-    """Checks that all examples of a batch have what `validity.require_packable` asks of one.
+    """Checks for all examples of a batch what `validity.require_packable` checks for one.
 
     Raises:
-      InvalidArgumentError: some have not, when the graph runs.
+      InvalidArgumentError: an example does not pass, when the graph runs.
     """
     lengths, num_predictions = _sizes(features)
     is_prediction = features["masked_lm_weights"] > 0
@@ -124,7 +124,7 @@ def require_packable(features: dict[str, tf.Tensor]) -> None:
     checks = (
         _come_first(features["input_mask"], lengths),
         _come_first(tf.cast(is_prediction, tf.int32), num_predictions),
-        last_position < lengths,  # so there is a token
+        last_position < lengths,  # so an example has at least one token
     )
     tf.debugging.Assert(tf.reduce_all(checks), ["an example that cannot be packed"])
 
@@ -138,8 +138,8 @@ def _sizes(features: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
 def _come_first(ones: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
     """Whether the ones of each row come before its zeros: int32 [B, L], [B] -> bool [B].
 
-    Of all places that k ones can have, the first k have the least sum, k(k-1)/2. This reads the
-    matrix once and makes no other of its size.
+    The positions of k ones have their least possible sum, k(k-1)/2, if the ones come first. This
+    reads the matrix once and makes no other of its size.
     """
     return tf.linalg.matvec(ones, tf.range(ones.shape[1])) == counts * (counts - 1) // 2
 
@@ -159,8 +159,8 @@ def plan(
       predictions: int32 [W].
       max_predictions: room for the predictions of a row.
 
-    Returns: int32 [M, B] twice: the examples of each batch, those of a row side by side, and the
-      row of each, ascending from 0 without gaps.
+    Returns: int32 [M, B] twice: the examples of each batch, those of a row next to each other, and
+      the row of each example, ascending from 0 without gaps.
     """
     num_examples = lengths.shape[0]
     # The time grows with the square of the examples, so a large window is filled in parts.
@@ -189,11 +189,13 @@ def _fill_rows(
 ) -> tf.Tensor:
     """Puts every example into a row; returns the row of each, int32, from 0.
 
+    First the number of rows is planned: enough for all tokens, with small gaps, and one for each
+    example longer than half a row. Then:
     1. The longest example that is left begins a row.
-    2. The row should get an equal share of the examples that are left: their number divided by the
-       number of rows that are left, out of those that all tokens would fill without gaps.
-    3. Until it has its share, it gets the longest example that is no longer than an equal part of
-       its free tokens, where each example still missing gets a part.
+    2. The row should get an equal share of the examples: the number of those left divided by the
+       number of planned rows left.
+    3. Until the row has its share, its free tokens are divided equally among the missing examples.
+       The row gets the longest example that is no longer than such a part.
     4. Then, or if no example is that short, it gets the longest one that fits. If none does, the
        next row begins.
     """
@@ -234,14 +236,15 @@ def _fill_rows(
 def _deal(rows: tf.Tensor, batch_size: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Deals the rows of a window to its batches, so that each has an allowed number of rows.
 
-    A row of k examples saves k - 1 rows. What all rows save is divided equally among the batches,
-    in multiples of the difference between two allowed numbers of rows: that is what a batch needs.
-    1. Rows of several examples are dealt, those of most examples first, each to the batch that
-       still needs to save most. Among equal batches a fixed draw decides. A row that saves an odd
-       number goes to a batch that needs an odd number if there is one: rows that save just one may
-       be few.
-    2. A row that no batch needs, or has places for, is broken up into single examples.
-    3. Single examples fill the places that are left, in order.
+    A row of k examples saves k - 1 rows. The sum of these savings is divided equally among the
+    batches, in multiples of the difference between two allowed numbers of rows. This is the number
+    of rows that a batch needs to save.
+    1. Rows of several examples are dealt, those with the most examples first, each to the batch
+       that still needs to save the most. Between equal batches a fixed random order decides. A row
+       that saves an odd number goes to a batch that needs an odd number, if there is one, because
+       rows that save exactly one may be few.
+    2. A row that no batch needs, or has room for, is split into single examples.
+    3. Single examples fill the remaining places, in order.
 
     Args:
       rows: int32 [W], the row of each example, below W.
@@ -287,7 +290,7 @@ def _deal(rows: tf.Tensor, batch_size: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def assemble(features: dict[str, tf.Tensor], rows: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Lays the examples of a batch into rows; see `pack` for what comes out.
+    """Copies the examples of a batch into rows; `pack` describes the result.
 
     Args:
       features: a batch of B examples whose real tokens and predictions come first, as they do in
@@ -331,7 +334,7 @@ def assemble(features: dict[str, tf.Tensor], rows: tf.Tensor) -> dict[str, tf.Te
 def synthetic_rows(
     num_rows: tf.Tensor, *, max_seq_length: int, max_predictions_per_seq: int
 ) -> dict[str, tf.Tensor]:
-    """A packed batch of so many rows (int32 scalar), made without touching any data."""
+    """A packed batch with this number of rows (int32 scalar), made without reading any data."""
     widths = dict.fromkeys(
         ("input_ids", "input_mask", "segment_ids", "position_ids", "block_ids"), max_seq_length
     )
@@ -357,14 +360,14 @@ class _Layout:
         self._num_rows, self._width = num_rows, width
 
     def lay(self, values: tf.Tensor) -> tf.Tensor:
-        """[B, L] -> [R, width], zero where nothing is laid."""
+        """[B, L] -> [R, width], zero elsewhere."""
         real = tf.gather_nd(values, self._sources)
         flat = tf.scatter_nd(self._targets, real, tf.cast([self._num_rows * self._width], tf.int64))
         return tf.ensure_shape(tf.reshape(flat, [self._num_rows, self._width]), [None, self._width])
 
 
 def _sum_before(values: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """For each example the sum over those before it in its row: [B], [B] -> [B]."""
+    """For each example the sum over the examples before it in its row: [B], [B] -> [B]."""
     before = tf.cumsum(values, exclusive=True)
     return before - tf.gather(tf.math.segment_min(before, rows), rows)
 
@@ -374,6 +377,6 @@ def _row_unit(batch_size: int) -> int:
 
 
 def _allowed_rows(num_rows: tf.Tensor, batch_size: int) -> tf.Tensor:
-    """The fewest rows that are allowed and suffice."""
+    """The smallest allowed number of rows that is at least `num_rows`."""
     unit = _row_unit(batch_size)
     return batch_size - (batch_size - num_rows) // unit * unit

@@ -24,13 +24,13 @@ from mlperf_bert.reading import require_regular_file
 NUM_PARALLEL_FILES = 8
 SHUFFLE_BUFFER_EXAMPLES = 1000
 BATCHES_AHEAD = 4
-# Parsing and checking a few examples costs as much as many: small batches are made together, but
+# Parsing and checking few examples takes as long as many: small batches are parsed together, but
 # not so many that much is read ahead.
 EXAMPLES_PARSED_AT_ONCE = 64
 PARSED_AT_A_TIME = 4
-# TensorFlow's reader dies of a length that exceeds memory and has the right checksum, which no
-# accident makes. Lengths are looked at beforehand where that takes less than a second.
-_BYTES_LOOKED_THROUGH = 256 * 2**20
+# TensorFlow's reader crashes on a length that exceeds memory but has the right checksum, which does
+# not happen by accident. Lengths are checked beforehand where that takes less than a second.
+_MAX_BYTES_CHECKED_FIRST = 256 * 2**20
 
 # TensorFlow quotes the bytes that it cannot parse, and then cannot decode its own message.
 _PARSE_ERRORS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
@@ -79,19 +79,19 @@ def training_batches(
     first_example: int = 0,
     pack_sequences: bool = False,
 ) -> tf.data.Dataset:
-    """Batches without end.
+    """Endless training batches.
 
     With a `seed` the files are shuffled every epoch, eight are read in turn, and a buffer of 1,000
-    examples is shuffled; the order is a function of the seed. Without one (None) the files are read
-    one after the other in sorted order. With `deterministic` off, whichever file is ready is read
-    next: faster on slow storage, and the order is no longer a function of the seed.
+    examples is shuffled; the order is a function of the seed. Without a seed (None) the files are
+    read one after the other in sorted order. With `deterministic` off, the next file is the one
+    that is ready first: faster on slow storage, but the order does not depend on the seed alone.
 
-    Of `num_workers` processes each reads its own examples, and every example is read by exactly one
+    Each of `num_workers` processes reads its own examples, and every example is read by exactly one
     of them: `worker` takes every `num_workers`-th file, or, if there are fewer files than workers,
     every `num_workers`-th example of each file. Unshuffled, it is always every `num_workers`-th
-    example, so that the global batches are those of a single process. `first_example` of this
-    worker's stream are passed over, to go on where a run was. With `pack_sequences` short examples
-    share rows (packing.py), and a batch is what `packing.pack` describes.
+    example, so that the global batches are those of a single process. The first `first_example`
+    examples of this worker are skipped, to resume a run. With `pack_sequences` short examples share
+    rows (packing.py), and `packing.pack` describes a batch.
 
     Every value is checked as it is parsed; `bad_input_named` explains TensorFlow's errors.
     """
@@ -125,7 +125,7 @@ def training_batches(
         dataset = dataset.skip(first_example // batch_size)
     else:
         dataset = _batched(dataset.skip(first_example), limits, batch_size)
-    return _made_ahead(dataset)
+    return _prefetched(dataset)
 
 
 def evaluation_batches(
@@ -142,14 +142,14 @@ def evaluation_batches(
     dataset = dataset.map(
         lambda examples: _fill_up(_parse(examples, limits), batch_size), tf.data.AUTOTUNE
     )
-    return _made_ahead(dataset)
+    return _prefetched(dataset)
 
 
-def _made_ahead(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Prepares batches while others are computed, with as many threads as there are processors.
+def _prefetched(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Prepares batches ahead, with as many threads as there are processors.
 
-    Nothing is tuned while it runs: TensorFlow 2.20's tuner can miss that an iterator ends, and then
-    holds up the end of an evaluation or of the process until its next turn, up to a minute later.
+    Autotuning is off: TensorFlow 2.20's tuner can miss the end of an iterator, and then delays the
+    end of an evaluation or of the process by up to a minute.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -157,7 +157,7 @@ def _made_ahead(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def synthetic_batch(shape: ExampleShape, *, batch_size: int) -> dict[str, tf.Tensor]:
-    """A batch of the right shapes and types, made without touching any data."""
+    """A batch of the right shapes and types, made without reading any data."""
     batch = {
         name: tf.zeros([batch_size, length], _model_dtype(name))
         for name, length in shape.lengths().items()
@@ -171,7 +171,7 @@ def synthetic_batch(shape: ExampleShape, *, batch_size: int) -> dict[str, tf.Ten
 def synthetic_batches(
     shape: ExampleShape, *, batch_size: int, pack_sequences: bool
 ) -> tf.data.Dataset:
-    """A training batch of every shape that `training_batches` makes, without touching any data."""
+    """A training batch of every shape that `training_batches` makes, without reading any data."""
     if not pack_sequences:
         return tf.data.Dataset.from_tensors(synthetic_batch(shape, batch_size=batch_size))
     row_counts = tf.data.Dataset.from_tensor_slices(packing.row_counts(batch_size))
@@ -183,27 +183,27 @@ def synthetic_batches(
 def bad_input_named(
     files: Sequence[str], limits: ExampleLimits, *, packed: Collection[str] = ()
 ) -> Iterator[None]:
-    """Wherever batches are drawn: names the bad record behind an error of TensorFlow's.
+    """Replaces TensorFlow's errors while batches are drawn by one that names the bad record.
 
-    To find it the files are read once more, up to that record. Those in `packed` are packed.
+    To find that record the files are read again. `packed` are the files whose examples are packed.
 
     Raises:
-      ValueError: in place of TensorFlow's own error: a record is bad.
-      OSError: in place of TensorFlow's own error: no record is.
+      ValueError: a record is bad.
+      OSError: TensorFlow cannot read the input, but no record is bad.
     """
-    _look_through(files)
+    _check_lengths(files)
     try:
         yield
     except (tf.errors.DataLossError, *_PARSE_ERRORS) as error:
         _require_valid_files([path for path in files if _is_local(path)], limits, packed)
         raise OSError(
             "the input could not be read, but no bad record is found in local files; TensorFlow "
-            f"says: {_told(error)}"
+            f"says: {_reason(error)}"
         ) from error
 
 
 def _require_valid_files(files: Sequence[str], limits: ExampleLimits, packed: Collection[str]):
-    """Raises BadRecord for the first record that the pipeline does not take."""
+    """Raises BadRecord for the first record that the pipeline does not accept."""
     with Progress(total=len(files), unit="files", description="find the bad record") as progress:
         for path in files:
             _require_valid_file(path, limits, packs=path in packed)
@@ -211,40 +211,40 @@ def _require_valid_files(files: Sequence[str], limits: ExampleLimits, packed: Co
 
 
 @functools.cache
-def _taker(limits: ExampleLimits, packs: bool):
-    """Strings [B] -> None, or the error that the pipeline would raise."""
+def _pipeline_check(limits: ExampleLimits, packs: bool):
+    """A function of strings [B] that raises the error that the pipeline would raise."""
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
-    def take(examples):
+    def check(examples):
         features = _parse(examples, limits)
         if packs:
             packing.require_packable(features)
 
-    return take
+    return check
 
 
 def _require_valid_file(path: str, limits: ExampleLimits, *, packs: bool) -> None:
-    take = _taker(limits, packs)
+    check = _pipeline_check(limits, packs)
     frames = tfrecord.read_frames(path)
-    while some := list(itertools.islice(frames, EXAMPLES_PARSED_AT_ONCE)):
-        if _error_of(take, some):
-            for frame in some:
-                if error := _error_of(take, [frame]):
+    while group := list(itertools.islice(frames, EXAMPLES_PARSED_AT_ONCE)):
+        if _error_of(check, group):
+            for frame in group:
+                if error := _error_of(check, [frame]):
                     also = [validity.require_packable] if packs else []
                     validity.require_valid_record(frame, limits, *also)
-                    raise frame.bad(f"cannot be parsed: {_told(error)}") from error
+                    raise frame.bad(f"cannot be parsed: {_reason(error)}") from error
 
 
-def _error_of(take, frames: list[tfrecord.Frame]) -> Exception | None:
+def _error_of(check, frames: list[tfrecord.Frame]) -> Exception | None:
     try:
-        take(tf.constant([frame.record for frame in frames]))
+        check(tf.constant([frame.record for frame in frames]))
     except _PARSE_ERRORS as error:
         return error
     return None
 
 
-def _told(error: Exception) -> str:
-    """What TensorFlow said, in one line without the names of nodes."""
+def _reason(error: Exception) -> str:
+    """TensorFlow's message in one line, without the names of graph nodes."""
     lines = [line for line in str(error).splitlines() if not line.startswith(_GRAPH_WORDS)]
     return _NODE_NAMES.sub("", " ".join(lines)).strip()[:300]
 
@@ -253,15 +253,15 @@ def _is_local(path: str) -> bool:
     return "://" not in path
 
 
-def _look_through(files: Sequence[str]) -> None:
+def _check_lengths(files: Sequence[str]) -> None:
     local = [path for path in files if _is_local(path)]
-    if sum(Path(path).stat().st_size for path in local) <= _BYTES_LOOKED_THROUGH:
+    if sum(Path(path).stat().st_size for path in local) <= _MAX_BYTES_CHECKED_FIRST:
         for path in local:
             tfrecord.count_records(path)
 
 
 def _batched(examples: tf.data.Dataset, limits: ExampleLimits, batch_size: int) -> tf.data.Dataset:
-    """Parsed batches of a stream without end."""
+    """Parsed batches of an endless stream."""
     num_batches = EXAMPLES_PARSED_AT_ONCE // batch_size
     if num_batches < 2:
         batches = examples.batch(batch_size, drop_remainder=True)
@@ -284,14 +284,14 @@ def _model_dtype(name: str) -> tf.DType:
 
 
 def _parse(examples: tf.Tensor, limits: ExampleLimits) -> dict[str, tf.Tensor]:
-    """Strings [B] to checked features; whatever is wrong is an error when the graph runs."""
+    """Strings [B] to checked features; a bad value is an error when the graph runs."""
     features = _decode(examples, limits)
     _require_values(features, limits)
     return _cast(features)
 
 
 def _decode(examples: tf.Tensor, shape: ExampleShape) -> dict[str, tf.Tensor]:
-    """Strings [B] to features as they stand in the record."""
+    """Strings [B] to features, as they are in the record."""
     return tf.io.parse_example(
         examples,
         {

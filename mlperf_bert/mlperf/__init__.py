@@ -1,1 +1,1 @@
-"""What MLPerf asks: the rules as code, what a run logs, how logs are read."""
+"""MLPerf's rules as code, what a run logs, how logs are read."""

@@ -17,7 +17,7 @@ def obstacle(control: Path = DROP_CACHES) -> str | None:
 
 
 def drop(control: Path = DROP_CACHES) -> str | None:
-    """Write dirty pages back and empty the caches; return why it failed, None if it is done."""
+    """Write dirty pages back and empty the caches; return why it failed, None if it worked."""
     if reason := obstacle(control):
         return reason
     os.sync()  # a dirty page cannot be dropped

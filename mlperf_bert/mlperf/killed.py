@@ -1,4 +1,4 @@
-"""The end that a killed run could not write into its log, written by the next start."""
+"""Ends the log of a killed run, when the run is started again."""
 
 import io
 import logging
@@ -13,7 +13,7 @@ from mlperf_bert.writing import write_whole
 
 
 def close_logs(paths: Iterable[Path]) -> None:
-    """Gives every log of a run that lacks it a run_stop; see `close_log`."""
+    """Adds a run_stop to every log of a run that lacks one; see `close_log`."""
     for path in paths:
         close_log(path)
 
@@ -21,9 +21,9 @@ def close_logs(paths: Iterable[Path]) -> None:
 def close_log(path: Path) -> bool:
     """Adds train_samples and run_stop, status "aborted", to a log that has a run_start only.
 
-    Both carry the time of the last line: later the run may not have lived. `written_ms` in
-    run_stop's metadata is the time of this call, by which a reader knows that the run was killed.
-    A last line that was cut is dropped.
+    Both have the time of the last line, as the run may have ended right after it. `written_ms` in
+    run_stop's metadata is the time of this call; it shows a reader that the run was killed. An
+    incomplete last line is dropped.
 
     Returns: whether the log was changed.
     """

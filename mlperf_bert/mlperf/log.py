@@ -15,8 +15,8 @@
             run.succeed()
 
 All positions are in samples trained so far; the official keys call them epoch_num and
-first_epoch_num. Every method takes `time_ms` (milliseconds since 1970) to date an event back,
-as an evaluation after the training must.
+first_epoch_num. Every method takes `time_ms` (milliseconds since 1970) for events of the past,
+which an evaluation after the training needs.
 
 Source: the rule files of mlperf_logging.compliance_checker, rulesets 1.0.0 to 5.0.0.
 """
@@ -67,7 +67,7 @@ class SubmissionInfo:
     def __post_init__(self) -> None:
         for name in ("org", "platform"):
             if not getattr(self, name).strip():
-                raise ValueError(f"submission {name} is empty: the official checker wants a name")
+                raise ValueError(f"submission {name} is empty: the official checker needs a name")
         if self.division not in DIVISIONS:
             raise ValueError(f"submission division={self.division!r}: use {' or '.join(DIVISIONS)}")
         if self.status not in STATUSES:
@@ -76,7 +76,7 @@ class SubmissionInfo:
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """What the log must say about a run before it starts.
+    """What the log must contain before the run starts.
 
     Attributes:
       global_batch_size: samples per update, over all replicas and accumulated gradients.
@@ -89,8 +89,8 @@ class Hyperparameters:
       poly_power: power of the polynomial decay.
       max_seq_length: tokens per sample.
       max_predictions_per_seq: masked tokens per sample.
-      num_eval_samples: samples in every evaluation; None when they may not be counted before
-        the clock runs: log `Run.eval_samples` then.
+      num_eval_samples: samples in every evaluation; None if they may not be counted before the
+        clock starts: then log `Run.eval_samples`.
       seed: of the training.
     """
 
@@ -115,12 +115,12 @@ class Hyperparameters:
 class MlperfLog(MllogWriter):
     """The log of one run: lines go to a file and, with `echo`, to stdout.
 
-    Until `commit` lines are held in memory: a run refused for bad input leaves nothing, and what
-    is found before the file appears can still change its division. Closing commits.
+    Until `commit` lines are held in memory: a run refused for bad input leaves no file, and the
+    division can still be changed. Closing commits.
 
     Args:
-      path: the log to write, by custom result_N.txt; None writes no file, as all processes of a
-        run but one.
+      path: the log to write, usually result_N.txt; None writes no file, for processes other than
+        the chief.
       echo: also print every line.
 
     Raises:
@@ -143,7 +143,7 @@ class MlperfLog(MllogWriter):
 
     @classmethod
     def continuing(cls, path: str | os.PathLike, header: Iterable[str]) -> "MlperfLog":
-        """A log that begins with another's lines, up to its run_start, as they stand there."""
+        """A log that begins with the lines of another log before its run_start, unchanged."""
         log = cls(path, echo=False)
         for line in header:
             log.copy_line(line)
@@ -162,12 +162,12 @@ class MlperfLog(MllogWriter):
         self.close()
 
     def declare_open(self) -> None:
-        """Log division open after all, for what was found after `submission`; before `commit`."""
+        """Change the division to open; only before `commit`."""
         for record in self._early.buffer:
             record.msg = with_open_division(record.msg)
 
     def commit(self) -> None:
-        """Write the file, whole so far; from now on lines go straight to it. Once is enough.
+        """Write all lines so far to the file, and later lines at once. Further calls do nothing.
 
         Raises:
           OSError: it cannot be written; nothing is left of it.
@@ -182,12 +182,12 @@ class MlperfLog(MllogWriter):
         self._add_handler(_LogFile(self.path, mode="a", encoding="utf-8"))
 
     def close(self) -> None:
-        """Commit the file and end the writing. Further calls do nothing."""
+        """Commit the file and stop writing. Further calls do nothing."""
         self.commit()
         self.discard()
 
     def discard(self) -> None:
-        """End the writing, without the file if it is not committed."""
+        """Stop writing; without `commit` no file is left."""
         for handler in self._mllog.logger.handlers[:]:
             self._remove_handler(handler)
 
@@ -196,14 +196,14 @@ class MlperfLog(MllogWriter):
 
         Args:
           cache_cleared: whether the system's file caches were emptied before; None for unknown.
-          time_ms: when, if not now.
+          time_ms: the time of the event; None for now.
         """
         self.event(constants.CACHE_CLEAR, cache_cleared, time_ms=time_ms)
         self.start(constants.INIT_START, time_ms=time_ms)
         self._steps_done.add("init_start")
 
     def submission(self, info: SubmissionInfo) -> None:
-        """Log who submits; the checker wants it before init_stop."""
+        """Log who submits; the checker requires it before init_stop."""
         self.event(constants.SUBMISSION_BENCHMARK, BENCHMARK)
         self.event(constants.SUBMISSION_ORG, info.org)
         self.event(constants.SUBMISSION_PLATFORM, info.platform)
@@ -232,50 +232,50 @@ class MlperfLog(MllogWriter):
 
     @contextlib.contextmanager
     def run(self, *, time_ms: int | None = None) -> Iterator[Run]:
-        """Log run_start, hand out the `Run`, and log exactly one run_stop whatever happens.
+        """Log run_start, yield the `Run`, and log exactly one run_stop whatever happens.
 
-        The status is "success" after `Run.succeed`, else "aborted"; exceptions, KeyboardInterrupt
-        and SystemExit among them, pass through.
+        The status is "success" after `Run.succeed`, else "aborted"; all exceptions, also
+        KeyboardInterrupt and SystemExit, are raised again.
 
         Raises:
           RuntimeError: a step that the checkers require before run_start is missing, or this
-            log has had its run.
+            log already has a run.
         """
         missing = sorted(_BEFORE_RUN - self._steps_done)
         if missing:
             raise RuntimeError(f"call MlperfLog.{', '.join(missing)} before MlperfLog.run")
         if "run" in self._steps_done:
-            raise RuntimeError("this log has had its run: one log, one run")
+            raise RuntimeError("this log already has a run: one log, one run")
         self._steps_done.add("run")
         self.start(constants.RUN_START, time_ms=time_ms)
         run = Run(self)
         try:
             yield run
         except BaseException:
-            with contextlib.suppress(OSError):  # on a full disk the first failure is the one to see
+            with contextlib.suppress(OSError):  # keep the first error, such as a full disk
                 run.stop_unless_stopped()
             raise
         run.stop_unless_stopped()
 
 
 class _LogFile(logging.FileHandler):
-    """A file whose failure ends the run: logging's own handlers print a traceback and go on."""
+    """A file whose errors end the run; logging's own handlers print a traceback and continue."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         raise
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # of a line whose failure has been raised
+        with contextlib.suppress(OSError):  # a line that failed has raised its error
             super().close()
 
 
 def with_open_division(line: str) -> str:
-    """Return a line of a log, with "open" in place of the division if it states one."""
+    """Return a line of a log; if it has the division, with "open" as its value."""
     return re.sub(r'("key": "submission_division", "value": )"\w+"', r'\1"open"', line)
 
 
 def _hyperparameter_events(given: Hyperparameters) -> dict[str, object]:
-    """Return log key -> value; both spellings of epsilon, of which each ruleset wants one."""
+    """Return log key -> value; with both keys of epsilon, as the rulesets differ in it."""
     events: dict[str, object] = {
         constants.SEED: given.seed,
         constants.GLOBAL_BATCH_SIZE: given.global_batch_size,

@@ -1,4 +1,4 @@
-"""Lines of an MLLOG: mllog's own, with values that JSON can hold, on handlers of one's own."""
+"""Writes lines of an MLLOG with mllog, but with plain JSON values and separate handlers."""
 
 import logging
 import math
@@ -14,7 +14,7 @@ _PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
 
 class MllogWriter:
-    """Writes lines to logging handlers, of which a file and stdout are two."""
+    """Writes lines to logging handlers, such as a file and stdout."""
 
     def __init__(self, handlers: list[logging.Handler]) -> None:
         self._mllog = _make_mllogger()
@@ -57,7 +57,7 @@ class MllogWriter:
         self._mllog.end(key, None, json_safe(metadata or {}), time_ms=time_ms)
 
     def copy_line(self, line: str) -> None:
-        """Write a line of another log as it stands there."""
+        """Write a line of another log unchanged."""
         self._mllog.logger.info(line)
 
     def _add_handler(self, handler: logging.Handler) -> None:
@@ -70,18 +70,18 @@ class MllogWriter:
 
 
 def _make_mllogger() -> MLLogger:
-    """Return an MLLogger over a logger of its own.
+    """Return an MLLogger with a separate logger.
 
-    mllog's default logger is global and gains a handler each time it is asked for: two runs in
-    one process would write into each other's files, and every line twice.
+    mllog's default logger is global and gets another handler at each call: two runs in one
+    process would write into each other's files, and every line twice.
     """
     logger = logging.Logger(constants.DEFAULT_LOGGER_NAME, level=logging.INFO)
-    # root_dir serves as a regular expression there.
+    # MLLogger uses root_dir as a regular expression.
     return MLLogger(logger, root_dir=re.escape(str(_PROJECT_ROOT)))
 
 
 def json_safe(value: object) -> object:
-    """Return `value` as plain JSON: NumPy unwrapped, NaN and the infinities as words."""
+    """Return `value` as plain JSON: no NumPy types, NaN and the infinities as strings."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if isinstance(value, float) and not math.isfinite(value):
@@ -92,4 +92,4 @@ def json_safe(value: object) -> object:
         return {str(key): json_safe(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [json_safe(entry) for entry in value]
-    raise TypeError(f"{value!r} ({type(value).__name__}) cannot stand in a JSON log line")
+    raise TypeError(f"{value!r} ({type(value).__name__}) cannot be written as JSON to the log")

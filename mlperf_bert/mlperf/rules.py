@@ -15,7 +15,7 @@ TARGET_MASKED_LM_ACCURACY = 0.720
 """Masked-LM accuracy on the evaluation samples at which a run has converged."""
 
 INITIAL_MASKED_LM_ACCURACY = 0.34085
-"""What the official initial checkpoint scores before any training: a test of the loading."""
+"""Masked-LM accuracy of the official initial checkpoint before training, to test the loading."""
 
 NUM_EVAL_SAMPLES = 10_000
 MAX_SEQ_LENGTH = 512
@@ -90,8 +90,8 @@ class Issue:
 def nominal_evaluation_interval_samples(global_batch_size: int) -> int:
     """Return how many samples may pass between two evaluations, before rounding to batches.
 
-    floor(0.05 * (230.23 * global_batch_size + 3,000,000) / 25,000) * 25,000, in whole numbers
-    (both sides of the division times 2,000), free of rounding errors.
+    floor(0.05 * (230.23 * global_batch_size + 3,000,000) / 25,000) * 25,000, in integers (both
+    sides of the division times 2,000), without rounding errors.
 
     Raises:
       ValueError: global_batch_size is not positive.
@@ -138,8 +138,8 @@ def departures_from_closed_rules(
         run could stop earlier than the rules allow.
       seed_is_random: False when the user fixed the seed of training.
       model: the entries of bert_config.json.
-      **fixed_hyperparameters: values for keys of FIXED_HYPERPARAMETERS; those left out are
-        taken to follow the rules.
+      **fixed_hyperparameters: values for keys of FIXED_HYPERPARAMETERS; those left out count as
+        equal to the rules.
 
     Raises:
       ValueError: a name that is not among FIXED_HYPERPARAMETERS.
@@ -169,14 +169,14 @@ def departures_from_closed_rules(
 
 
 def departure_of_evaluation(num_eval_samples: int) -> Issue | None:
-    """Return the departure of an evaluation over another number of examples than the rules'."""
+    """Return the departure of an evaluation whose number of examples is not that of the rules."""
     if num_eval_samples == NUM_EVAL_SAMPLES:
         return None
     return Issue("evaluation examples", f"{NUM_EVAL_SAMPLES:,}", f"{num_eval_samples:,}")
 
 
 def require_ruleset(ruleset: str) -> None:
-    """Refuse a ruleset in which the tools would skip BERT, and then report success.
+    """Refuse a ruleset without BERT: the official tools would check nothing and report success.
 
     Raises:
       ValueError: the ruleset has no BERT.

@@ -21,12 +21,12 @@ class Run:
         self._block_start_samples = 0
 
     def block_start(self, samples: int, *, num_samples: int, time_ms: int | None = None) -> None:
-        """Log the start of a stretch of training.
+        """Log the start of a block of training.
 
         Args:
           samples: trained before it.
           num_samples: to be trained in it, 1 or more.
-          time_ms: when, if not now.
+          time_ms: the time of the event; None for now.
         """
         self._require_running()
         if num_samples < 1:
@@ -40,14 +40,14 @@ class Run:
         self._log.start(constants.BLOCK_START, metadata, time_ms=time_ms)
 
     def block_stop(self, samples: int, *, time_ms: int | None = None) -> None:
-        """Log the end of a stretch of training, with `samples` trained so far."""
+        """Log the end of a block of training, with `samples` trained so far."""
         self._require_running()
         self.samples = samples
         metadata = {"first_epoch_num": self._block_start_samples, "samples_count": samples}
         self._log.end(constants.BLOCK_STOP, metadata, time_ms=time_ms)
 
     def eval_samples(self, num_samples: int, *, time_ms: int | None = None) -> None:
-        """Log how many samples every evaluation has, when this was not known before the run."""
+        """Log the number of samples of every evaluation, if it was not known before the run."""
         self._require_running()
         self._log.event(constants.EVAL_SAMPLES, num_samples, time_ms=time_ms)
 
@@ -67,13 +67,13 @@ class Run:
         """Log the masked-LM accuracy after `samples` trained in `step` steps.
 
         Raises:
-          ValueError: an accuracy outside 0 to 1, NaN among them: the checkers would take it, or
-            crash on it.
+          ValueError: the accuracy is outside 0 to 1, or NaN: the checkers would accept it, or
+            crash.
         """
         self._require_running()
         if not 0.0 <= value <= 1.0:
             raise ValueError(
-                f"masked-LM accuracy {value} after {samples} samples: an accuracy lies in 0 to 1; "
+                f"masked-LM accuracy {value} after {samples} samples: must be from 0 to 1; "
                 "look for NaN weights or an evaluation without masked tokens"
             )
         self.samples = samples
@@ -92,7 +92,8 @@ class Run:
         """Stop the clock: the target is reached. Logs train_samples and run_stop at once.
 
         Args:
-          time_ms: when; for an evaluation after training, the time of the checkpoint that passed.
+          time_ms: the time of the event; for an evaluation after training, the time of the
+            checkpoint that reached the target.
 
         Raises:
           RuntimeError: the run has stopped already.
@@ -103,8 +104,8 @@ class Run:
         """Stop the clock without success. Logs train_samples and run_stop at once.
 
         Args:
-          time_ms: when, if not now.
-          **metadata: more to say in run_stop.
+          time_ms: the time of the event; None for now.
+          **metadata: more entries for the metadata of run_stop.
 
         Raises:
           RuntimeError: the run has stopped already.

@@ -1,4 +1,4 @@
-"""The architecture, as `bert_config.json` states it."""
+"""The architecture, as in `bert_config.json`."""
 
 import dataclasses
 

@@ -4,7 +4,7 @@ The arithmetic is that of tf-models' layers; what differs is the work around the
 element-wise passes are fused, dropout's bits come from a hash (fusion.py), and several examples may
 share a row (mlperf_bert/input/packing.py).
 Shapes: R=rows (= batch where rows are not shared), S=sequence, H=hidden, N=heads, D=head size,
-P=predictions of a row, E=examples of a row, Q=places that ask for attention, V=vocabulary.
+P=predictions of a row, E=examples of a row, Q=query positions, V=vocabulary.
 """
 
 import tensorflow as tf
@@ -50,17 +50,17 @@ class Encoder:
         """
         dropout = Dropout(self._passes, dropout_seed)
         hidden = self._embed(features, dropout)
-        queries, keys = _mask_ids(features)
+        query_ids, key_ids = _mask_ids(features)
         *blocks, last = self._layers.blocks
         for block in blocks:
-            hidden = self._block(block, hidden, hidden, queries, keys, dropout)
-        # The heads look at few places; what the last block makes of the others is not computed.
+            hidden = self._block(block, hidden, hidden, query_ids, key_ids, dropout)
+        # The heads read few positions; the last block computes only these.
         predictions = features["masked_lm_positions"]
-        places = tf.concat([predictions, _first_tokens(features)], axis=1)
-        asking = tf.gather(hidden, places, batch_dims=1)
-        if queries.shape[1] != 1:
-            queries = tf.gather(queries, places, batch_dims=1)
-        hidden = self._block(last, asking, hidden, queries, keys, dropout)
+        positions = tf.concat([predictions, _first_tokens(features)], axis=1)
+        queries = tf.gather(hidden, positions, batch_dims=1)
+        if query_ids.shape[1] != 1:
+            query_ids = tf.gather(query_ids, positions, batch_dims=1)
+        hidden = self._block(last, queries, hidden, query_ids, key_ids, dropout)
         token_logits = self._masked_lm(hidden[:, : predictions.shape[1]])
         return token_logits, self._next_sentence(hidden[:, predictions.shape[1] :])
 
@@ -75,25 +75,27 @@ class Encoder:
         embedded = self._normalise(words + positions, types, self._layers.embedding_norm)
         return dropout(tf.cast(embedded, self._dtype), self._config.hidden_dropout_prob)
 
-    def _block(self, block: tf_models.Block, asking, hidden, queries, keys, dropout) -> tf.Tensor:
-        """[R, Q, H] that ask and [R, S, H] that are asked -> [R, Q, H]."""
+    def _block(
+        self, block: tf_models.Block, queries, hidden, query_ids, key_ids, dropout
+    ) -> tf.Tensor:
+        """Queries [R, Q, H] attend to [R, S, H] -> [R, Q, H]."""
         config = self._config
-        query = self._split_heads(asking, block.query)
+        query = self._split_heads(queries, block.query)
         key = self._split_heads(hidden, block.key)
         value = self._split_heads(hidden, block.value)
-        context = self._attend(query, key, value, queries, keys, dropout)
+        context = self._attend(query, key, value, query_ids, key_ids, dropout)
         attended = dropout(
             self._project(context, block.attention_output), config.hidden_dropout_prob
         )
-        hidden = self._normalise(asking, attended, block.attention_norm)
+        hidden = self._normalise(queries, attended, block.attention_norm)
         inner = self._passes.activation(self._project(hidden, block.intermediate))
         output = dropout(self._project(inner, block.output), config.hidden_dropout_prob)
         return self._normalise(hidden, output, block.output_norm)
 
-    def _attend(self, query, key, value, queries, keys, dropout) -> tf.Tensor:
-        """[R, N, Q, D], and [R, N, S, D] twice -> [R, Q, H]."""
+    def _attend(self, query, key, value, query_ids, key_ids, dropout) -> tf.Tensor:
+        """Query [R, N, Q, D], key and value [R, N, S, D] -> [R, Q, H]."""
         scores = tf.matmul(query * self._config.head_size**-0.5, key, transpose_b=True)
-        probabilities = self._passes.masked_softmax(scores, queries, keys)
+        probabilities = self._passes.masked_softmax(scores, query_ids, key_ids)
         probabilities = dropout(probabilities, self._config.attention_probs_dropout_prob)
         context = tf.transpose(tf.matmul(probabilities, value), [0, 2, 1, 3])
         return tf.reshape(context, [-1, query.shape[2], self._config.hidden_size])
@@ -106,7 +108,7 @@ class Encoder:
         )
 
     def _project(self, inputs: tf.Tensor, dense) -> tf.Tensor:
-        """A dense layer over the last axis; attention's kernels hold heads and sizes apart."""
+        """A dense layer over the last axis; attention's kernels have two axes: heads and sizes."""
         size = inputs.shape[-1]
         kernel = tf.cast(tf.reshape(dense.kernel, [size, -1]), self._dtype)
         bias = tf.cast(tf.reshape(dense.bias, [-1]), self._dtype)
@@ -138,14 +140,14 @@ class Encoder:
 
 
 def _first_tokens(features: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Where each example of a row begins, [R, E]."""
+    """The position of the first token of each example of a row, [R, E]."""
     if "cls_positions" in features:
         return features["cls_positions"]
     return tf.zeros_like(features["masked_lm_positions"][:, :1])
 
 
 def _mask_ids(features: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Ids [R, 1 or S] of queries and [R, S] of keys: a query sees the keys of its own id."""
+    """Ids [R, 1 or S] of queries and [R, S] of keys: a query attends to keys with the same id."""
     if "block_ids" in features:
         return features["block_ids"], features["block_ids"]
     mask = features["input_mask"]
@@ -153,7 +155,7 @@ def _mask_ids(features: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 class Dropout:
-    """Dropout whose every use draws other bits, a function of the step's seed and of the order."""
+    """Dropout; each call gets other random bits, from the step's seed and the number of calls."""
 
     def __init__(self, passes: fusion.Passes, seed: tf.Tensor | None):
         """Takes int32 [2], or None for no dropout at all."""

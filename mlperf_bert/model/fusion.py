@@ -5,7 +5,7 @@ The gradient of a pass computes the pass again from its inputs, so that nothing 
 memory. Statistics and exponentials are float32, whatever the type of the inputs; results have the
 type of the inputs.
 
-Dropout stores no mask either: its bits are a hash of the step's seed and the element's place. A
+Dropout stores no mask either: its bits are a hash of the step's seed and the element's position. A
 worked example, ones [2, 3] at rate 0.5 with seed [1, 2], bits in hexadecimal:
 
     _hash          04053759 86321b24 2dd9618c    32 bits per element
@@ -55,10 +55,10 @@ class Passes:
     def masked_softmax(
         self, scores: tf.Tensor, query_ids: tf.Tensor, key_ids: tf.Tensor
     ) -> tf.Tensor:
-        """Softmax over the last axis of [R, N, Q, S]; a query sees the keys of its own id.
+        """Softmax over the last axis of [R, N, Q, S]; a query attends to keys with the same id.
 
         Ids are int32: [R, Q] or [R, 1] of the queries, [R, S] of the keys.
-        Forward, TensorFlow's kernel beats XLA's on a CPU; backward it is the other way round.
+        On a CPU TensorFlow's kernel is faster in the forward pass, XLA's in the backward pass.
         """
         allowed = tf.equal(
             query_ids[:, tf.newaxis, :, tf.newaxis], key_ids[:, tf.newaxis, tf.newaxis]
@@ -73,7 +73,7 @@ class Passes:
         return softmax(scores)
 
     def dropout(self, inputs: tf.Tensor, seed: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
-        """Drops elements at `rate` (float32 scalar); `seed` int32 [2] is of step and use."""
+        """Drops elements at `rate` (float32 scalar); `seed`: int32 [2], of step and call."""
 
         @tf.custom_gradient
         def drop(values):
@@ -131,7 +131,7 @@ def _keep(values: tf.Tensor, seed: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
 def _hash(num_rows: tf.Tensor, num_columns: int, seed: tf.Tensor) -> tf.Tensor:
     """uint32 [rows, columns], a function of the seed, int32 [2].
 
-    Each row is hashed once, then each element of it: much cheaper than the bits of a generator.
+    Each row is hashed once, then each element of it: much cheaper than a random generator.
     Source of the mixing constants: Wellons, "Prospecting for hash functions" (triple32).
     """
     first, second = tf.unstack(tf.bitcast(seed, tf.uint32))

@@ -15,6 +15,6 @@ def masked_lm_losses(logits: tf.Tensor, label_ids: tf.Tensor) -> tf.Tensor:
 
 
 def next_sentence_losses(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Cross-entropy of every example: [B, 2], [B, 1] -> [B], in nats; label 1 = a random next."""
+    """Cross-entropy of every example: [B, 2], [B, 1] -> [B], in nats; 1 = a random segment."""
     labels = tf.reshape(labels, [-1])
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, tf.cast(logits, tf.float32))

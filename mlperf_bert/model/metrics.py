@@ -1,6 +1,6 @@
 """Evaluation totals: plain sums over examples, divided once at the end.
 
-Sums make the result independent of how the examples are cut into batches and spread over replicas.
+So the result does not depend on the batch size or on the number of replicas.
 Shapes: B=batch, P=predictions, V=vocabulary.
 """
 
@@ -32,7 +32,7 @@ def batch_totals(
       masked_lm_logits: [B, P, V].
       next_sentence_logits: [B, 2].
       features: the labels, as in the TFRecords.
-      example_weights: [B] float32, 1 for an example, 0 for a row that only fills up the batch.
+      example_weights: [B] float32, 1 for an example, 0 for a row of padding.
 
     Returns: float32 [6], in the order of `TOTALS`.
     """
@@ -58,7 +58,7 @@ def batch_totals(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What one evaluation found, over all evaluation examples."""
+    """The results of one evaluation, over all evaluation examples."""
 
     masked_lm_accuracy: float
     masked_lm_loss: float
@@ -70,7 +70,7 @@ class Evaluation:
 
     @classmethod
     def from_totals(cls, totals: list[list[float]]) -> "Evaluation":
-        """Joins the totals of all batches ([batches, 6], order of `TOTALS`)."""
+        """Adds up the totals of all batches ([batches, 6], order of `TOTALS`)."""
         correct, token_loss, predictions, next_correct, next_loss, examples = (
             sum(column) for column in zip(*totals)
         )

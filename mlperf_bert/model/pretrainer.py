@@ -13,8 +13,8 @@ from mlperf_bert.model.encoder import Encoder
 
 PRECISIONS = ("float32", "bfloat16", "tf32")
 
-# The encoder's own pooler: next-sentence prediction pools in its head, so this one is never used
-# and gets no gradient. Checkpoints keep `bert/pooler` in the head.
+# The encoder's own pooler is never used and gets no gradient: the head of next-sentence prediction
+# has the pooler that checkpoints call `bert/pooler`.
 _UNUSED_POOLER = "pooler_transform"
 
 
@@ -29,19 +29,18 @@ def build_pretrainer(
     """Builds the model with random weights; call it inside the strategy's scope.
 
     The layers hold the weights, always float32. By default `forward` calls these layers; with any
-    of the options for speed it computes with their weights in a way of its own (encoder.py), equal
-    to 1e-5 in float32. `precision` is float32, bfloat16 (matrix products and what passes between
-    layers; softmax, LayerNorm and losses stay float32), or tf32 (float32 that NVIDIA's tensor cores
-    may round). With `compile_passes` XLA compiles the passes between the matrix products. With
-    `pack_sequences` examples may share rows (mlperf_bert/input/packing.py).
+    of the speed options encoder.py computes with their weights instead, equal to 1e-5 in float32.
+    `precision` is float32, bfloat16 (matrix products and the values passed between layers; softmax,
+    LayerNorm and losses stay float32), or tf32 (float32 that NVIDIA's tensor cores may round). With
+    `compile_passes` XLA compiles the passes between the matrix products. With `pack_sequences`
+    examples may share rows (mlperf_bert/input/packing.py).
 
     Inputs of the model: `input_word_ids`, `input_mask`, `input_type_ids` [B, S] and
     `masked_lm_positions` [B, P], int32. Outputs: `mlm_logits` [B, P, V], `next_sentence` [B, 2],
     `sequence_output` [B, S, H], `pooled_output` (unused).
 
     Dropout draws from `tf.random.Generator`s (see `random_generators`), so that their state can be
-    saved and a run resumed exactly: one for every layer, or with the options for speed a single
-    one.
+    saved and a run resumed exactly: one for each layer, or a single one with the speed options.
 
     Raises:
       ValueError: the precision is unknown.
@@ -96,9 +95,9 @@ def forward(
     training: bool,
     seed: tf.Tensor | None = None,
 ):
-    """Runs the model on a batch of features as they stand in the TFRecords, or packed.
+    """Runs the model on a batch of features as in the TFRecords, or packed.
 
-    While training, `seed` is what `dropout_seed` has drawn.
+    While training, `seed` comes from `dropout_seed`.
 
     Returns: masked-LM logits [R, P, V] and next-sentence logits [R * E, 2], float32; see
     encoder.py for the shapes.
@@ -118,7 +117,7 @@ def forward(
 
 
 def dropout_seed(model: models.BertPretrainerV2) -> tf.Tensor | None:
-    """Draws the seed of one step's dropout, int32 [2]; None where the layers draw themselves."""
+    """Draws the seed of one step's dropout, int32 [2]; None if the layers draw their own."""
     return model.dropout_generator.uniform_full_int([2], tf.int32) if model.fused else None
 
 
@@ -128,7 +127,7 @@ def trained_variables(model: models.BertPretrainerV2) -> list[tf.Variable]:
 
 
 def random_generators(model: models.BertPretrainerV2) -> list[tf.random.Generator]:
-    """The generators behind dropout: of every layer, in the model's order, or the single one."""
+    """The generators of dropout: one per layer, in the model's order, or the single one."""
     if model.fused:
         return [model.dropout_generator]
     return tf_models.random_generators(model)

@@ -1,4 +1,4 @@
-"""The parts of tf-models' BERT that have no public name. No other module knows private names.
+"""The parts of tf-models' BERT that have no public name. No other module uses these names.
 
 Shapes: S=longest sequence, H=hidden, T=types of segments, V=vocabulary.
 """
@@ -32,7 +32,7 @@ class Block:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderLayers:
-    """What the encoder consists of, but for its unused pooler."""
+    """The layers of the encoder, without its unused pooler."""
 
     words: tf.Variable
     """[V, H]"""
@@ -78,7 +78,7 @@ def _block(layer: tf_keras.layers.Layer) -> Block:
 
 
 def random_generators(model: models.BertPretrainerV2) -> list[tf.random.Generator]:
-    """The generators behind the dropout of every layer, in the model's order.
+    """The generators of the dropout layers, in the model's order.
 
     Raises:
       ValueError: another version of tf-models or Keras has other names.

@@ -1,4 +1,4 @@
-"""Gradient aggregation: several micro-batches, one update, to imitate a bigger machine."""
+"""Gradient aggregation: several micro-batches make one update, as on a bigger machine."""
 
 import tensorflow as tf
 import tf_keras
@@ -14,11 +14,11 @@ class GradientAggregationOptimizer(tf.Module):
     gradient / steps_per_update (absent when steps_per_update is 1); the wrapped `optimizer` with
     its slots and its count of updates.
 
-    Clipping to a global norm of 1.0 happens to the gradient of each micro-batch before it is
-    accumulated, or, with `clip_after_allreduce`, once per update to what was accumulated.
+    The gradient of each micro-batch is clipped to a global norm of 1.0 before it is accumulated;
+    with `clip_after_allreduce` the accumulated gradient is clipped instead, once per update.
 
-    Gradients are expected to be reduced over the replicas already, so that every replica holds the
-    same accumulators, and needs no traffic to change them.
+    Gradients must already be reduced over the replicas: every replica holds the same accumulators,
+    and changes them without communication.
 
     Source: the reference's GradientAggregationOptimizer and clip_by_global_norm.
     """
@@ -54,7 +54,7 @@ class GradientAggregationOptimizer(tf.Module):
             ]
 
     def clip(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Clips the gradient of a micro-batch, unless clipping waits for the update."""
+        """Clips the gradient of a micro-batch, unless clipping is done once per update."""
         if self.clip_after_allreduce:
             return gradients
         return tf.clip_by_global_norm(gradients, CLIP_NORM)[0]
@@ -63,7 +63,7 @@ class GradientAggregationOptimizer(tf.Module):
         """Takes the gradients of one micro-batch, clipped and reduced, in the order of `variables`.
 
         Without aggregation this is the whole update; with it, call `update` after every
-        `steps_per_update` of these. Replica context.
+        `steps_per_update` calls. Call both in replica context.
         """
         if self.steps_per_update == 1:
             self._apply(gradients, variables)
@@ -72,7 +72,7 @@ class GradientAggregationOptimizer(tf.Module):
             accumulator.assign_add(gradient / self.steps_per_update)
 
     def update(self, variables: list[tf.Variable]) -> None:
-        """Applies what was accumulated and starts again. Replica context."""
+        """Applies the accumulated gradients and sets the accumulators to zero."""
         self._apply([accumulator.read_value() for accumulator in self.accumulators], variables)
         for accumulator in self.accumulators:
             accumulator.assign(tf.zeros_like(accumulator))
@@ -85,6 +85,6 @@ class GradientAggregationOptimizer(tf.Module):
         )
 
     def reset(self) -> None:
-        """Back to a fresh optimizer: zero slots, accumulators and count of updates."""
+        """Sets slots, accumulators and the count of updates to zero."""
         for variable in [*self.optimizer.variables(), *self.accumulators]:
             variable.assign(tf.zeros_like(variable))

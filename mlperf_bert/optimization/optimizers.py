@@ -7,8 +7,8 @@ import tf_keras
 from official.modeling.optimization import lamb
 from official.modeling.optimization.legacy_adamw import AdamWeightDecay
 
-# Patterns of variables that neither decay nor adapt layer-wise. `output_bias` counts as a bias;
-# embeddings, the position embeddings too, decay. Source: the reference's optimizer set-up.
+# Names of variables without weight decay and without LAMB's scaling by norms. `output_bias` is a
+# bias; all embeddings decay. Source: the reference's optimizer set-up.
 NOT_DECAYED = ("LayerNorm", "layer_norm", "bias")
 
 
@@ -29,19 +29,19 @@ ADAMW = OptimizerConfig(name="adamw")
 
 
 class LAMB(lamb.LAMB):
-    """LAMB, on each device one variable after the other.
+    """LAMB that updates one variable after the other on each device.
 
-    All at once, the temporary results of all variables would be in memory together. The state
+    Otherwise the temporary results of all variables would be in memory at the same time. The state
     (slots `m` and `v`, the count of updates) and its names in checkpoints are tf-models'. With
-    `compiled`, XLA makes one program for all variables of a shape. On several replicas it may not:
-    it would take the slots of the first replica for all of them.
+    `compiled`, XLA compiles one program for all variables of a shape; not on several replicas, as
+    it would use the slots of the first replica for all of them.
     """
 
     def __init__(self, *, compiled: bool, **kwargs):
         super().__init__(**kwargs)
-        alone = tf.distribute.get_strategy().num_replicas_in_sync == 1
+        one_replica = tf.distribute.get_strategy().num_replicas_in_sync == 1
         self._change = (
-            tf.function(lamb_change, jit_compile=True) if compiled and alone else lamb_change
+            tf.function(lamb_change, jit_compile=True) if compiled and one_replica else lamb_change
         )
         self._last_changes = {}
 
@@ -112,7 +112,7 @@ class ReferenceAdamW(AdamWeightDecay):
         rate, _ = self._get_lr(var.device, var.dtype.base_dtype, apply_state)
         beta_1, beta_2 = self._betas
         m, v = self.get_slot(var, "m"), self.get_slot(var, "v")
-        # 1 - beta is taken in double precision: in float32 it would be off by 1e-5.
+        # 1 - beta is computed in double precision: in float32 its error would be 1e-5.
         m.assign(beta_1 * m + (1.0 - beta_1) * grad)
         v.assign(beta_2 * v + (1.0 - beta_2) * tf.square(grad))
         update = m / (tf.sqrt(v) + self.epsilon)
@@ -127,7 +127,7 @@ def create_optimizer(
     *,
     compiled: bool = False,
 ) -> tf_keras.optimizers.legacy.Optimizer:
-    """Builds the optimizer; clipping is the aggregation's task (aggregation.py).
+    """Builds the optimizer; aggregation.py does the clipping.
 
     Call it inside the strategy's scope. With `compiled` XLA compiles LAMB.
 

@@ -1,4 +1,4 @@
-"""What the processes of a run agree on before it starts: that all is equal, the seed, the step."""
+"""Before a run starts, its processes compare flags and data, and share the seed and the step."""
 
 import contextlib
 import dataclasses
@@ -15,7 +15,7 @@ from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.loop import Interrupted
 from mlperf_bert.training.output import OutputDirectory
 
-# These ends are reached by all processes at the same step.
+# All processes raise these at the same step.
 _AGREED_ENDS = (Interrupted, FloatingPointError)
 
 
@@ -25,19 +25,19 @@ class Team:
 
     is_chief: bool
     output: OutputDirectory
-    """Held by the chief until the end."""
+    """Locked by the chief until the end."""
     seed: int
     resumes: bool
-    """Whether a run that began earlier goes on."""
+    """Whether the run was started before."""
     latest_step: int | None
-    """Of the chief's newest checkpoint, when all met."""
+    """The step of the chief's newest checkpoint at the start; None without one."""
     others: peers.Peers | None
     on_loss: contextlib.ExitStack
-    """What this process still does when another one is lost, the last first."""
+    """What this process does when another one is lost; the last callback runs first."""
 
     @property
     def goes_on(self) -> bool:
-        """Whether there is a checkpoint to go on from."""
+        """Whether there is a checkpoint to resume from."""
         return self.resumes and self.latest_step is not None
 
     def log_path(self) -> Path | None:
@@ -58,7 +58,7 @@ class Team:
         """Checks that this process sees the chief's newest checkpoint.
 
         Raises:
-          ValueError: it sees another.
+          ValueError: it sees another one.
         """
         if latest_step != self.latest_step:
             raise ValueError(
@@ -68,7 +68,7 @@ class Team:
 
     @contextlib.contextmanager
     def failures_reported(self) -> Iterator[None]:
-        """Reports to the others how this part of the run ended, if it failed."""
+        """Reports a failure of this part of the run to the other processes."""
         try:
             yield
         except _AGREED_ENDS:
@@ -91,7 +91,7 @@ class Team:
         return self.others.loss(tensorflow_error)
 
     def finish(self) -> None:
-        """Reports to the others that this process has come to the agreed end."""
+        """Reports to the other processes that this one has ended as agreed."""
         self._leave(None)
 
     def _leave(self, failure: str | None) -> None:
@@ -105,19 +105,19 @@ def _first_line(error: BaseException) -> str:
 
 
 def agree(config: RunConfig) -> Team:
-    """Meets the other processes, if there are any; from then on losing one ends this process.
+    """Connects to the other processes, if any; from then on the loss of one ends this process.
 
-    Before anything is decided the chief claims the output directory.
+    The chief locks the output directory before it decides anything.
 
     Raises:
-      ValueError: flags or data differ; the process and the difference are named. Or the output
-        directory cannot be used.
+      ValueError: flags or data differ (the message names the process and the difference), or the
+        output directory cannot be used.
       OSError: a process is missing.
     """
     cluster = config.cluster
     output = OutputDirectory(config.output_dir, config.parameters())
     on_loss = contextlib.ExitStack()
-    on_loss.callback(output.release)  # this process ends without returning: nothing else would
+    on_loss.callback(output.release)  # os._exit in peers.py runs no `finally`
     try:
         others = None
         if cluster is None:
@@ -152,7 +152,7 @@ def _decide(config: RunConfig, output: OutputDirectory) -> dict:
 def _compared(config: RunConfig) -> dict:
     """Everything that must be equal on all processes, by flag."""
     flags = dataclasses.asdict(config)
-    del flags["cluster"]  # every process has another place in it
+    del flags["cluster"]  # it has the index of the process
     return {
         **flags,
         "TensorFlow": tf.__version__,

@@ -1,4 +1,4 @@
-"""The parts of a run, built from its configuration; no data are touched."""
+"""Builds the parts of a run from its configuration; reads no data."""
 
 import dataclasses
 
@@ -33,7 +33,7 @@ class Parts:
 
 
 def build(config: RunConfig, setup: Setup, team: Team) -> Parts:
-    """Builds model, optimizer, trainer and evaluator, and names what a checkpoint holds."""
+    """Builds model, optimizer, trainer and evaluator, and lists what a checkpoint holds."""
     rates = WarmupPolynomialDecay(
         learning_rate=config.learning_rate,
         num_train_steps=config.num_train_steps,
@@ -68,7 +68,7 @@ def build(config: RunConfig, setup: Setup, team: Team) -> Parts:
     )
 
     def is_evaluated(step: int) -> bool:
-        """Without evaluation during training a checkpoint stays until somebody evaluates it."""
+        """Without evaluation during training a checkpoint is kept until it has been evaluated."""
         return bool(setup.eval_files) or step in evaluations.evaluated_steps(team.output.path)
 
     state = RunState(
@@ -93,7 +93,7 @@ def build(config: RunConfig, setup: Setup, team: Team) -> Parts:
 
 
 def warm_up(parts: Parts, config: RunConfig, setup: Setup, *, keeps_weights: bool) -> None:
-    """Compiles training and evaluation on synthetic batches of the shapes that will come."""
+    """Compiles training and evaluation on synthetic batches of all shapes that the run will use."""
     parts.trainer.warm_up(
         pipeline.synthetic_batches(
             config.shape,

@@ -1,4 +1,4 @@
-"""Messages between two processes: JSON objects, one a line, over a socket."""
+"""Messages between two processes over a socket: JSON objects, one per line."""
 
 import json
 import select
@@ -8,7 +8,7 @@ import time
 from mlperf_bert import json_text
 
 _SEND_SECONDS = 30.0
-# A peer whose host or network is gone is noticed by the kernel after a minute.
+# The kernel notices after a minute that the host or the network of the other process is gone.
 _KEEPALIVE = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
 
 
@@ -16,7 +16,7 @@ class Channel:
     """One end of a connection."""
 
     def __init__(self, connection: socket.socket):
-        """Takes the connection over."""
+        """Takes over the connection."""
         self._connection = connection
         self._received = bytearray()
         connection.settimeout(_SEND_SECONDS)
@@ -33,11 +33,11 @@ class Channel:
         self._connection.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self, *, max_bytes: int, deadline: float | None = None) -> dict:
-        """The next message; `deadline` is a time of `time.monotonic`, and None is never.
+        """The next message; `deadline` is a value of `time.monotonic`, None waits forever.
 
         Raises:
-          ValueError: what came is no JSON object, or longer than `max_bytes`.
-          OSError: nothing more comes, or not in time.
+          ValueError: the message is no JSON object, or longer than `max_bytes`.
+          OSError: the connection is closed, or no message came before the deadline.
         """
         piece = self._received
         while b"\n" not in piece:
@@ -53,7 +53,7 @@ class Channel:
         poll = select.poll()
         poll.register(self._connection, select.POLLIN)
         if not poll.poll(left_ms):
-            raise TimeoutError("said nothing in time")
+            raise TimeoutError("sent nothing in time")
         piece = self._connection.recv(1 << 16)
         if not piece:
             raise ConnectionError("closed the connection")

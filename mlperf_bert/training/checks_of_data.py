@@ -1,4 +1,4 @@
-"""Checks of the data: names, sizes and manifests before the clock, the first touch after it."""
+"""Checks of the data: names, sizes and manifests before the clock starts, the content after."""
 
 import dataclasses
 from collections.abc import Callable
@@ -16,11 +16,11 @@ _OFFICIAL_DATA = {
     "dupe_factor": rules.DUPE_FACTOR,
     "masked_lm_prob": rules.MASKED_LM_PROB,
 }
-"""Parameter of the data generation -> the value that the rules fix; the lengths are flags too."""
+"""Parameter of the data generation -> its value in the rules; config.py checks the lengths."""
 
 
 def check_data(found: Inspection, config: RunConfig) -> None:
-    """Compares files with the manifests in their folders, by name and size; touches no content."""
+    """Compares files with the manifests in their folders, by name and size; reads no content."""
     for folder in _folders(found.files or []):
         try:
             found.manifests[folder] = manifest.load(folder)
@@ -30,8 +30,8 @@ def check_data(found: Inspection, config: RunConfig) -> None:
         if made is None:
             found.add(
                 WARNING,
-                f"{folder}: no {manifest.NAME}, so nobody can tell whether these data are whole; "
-                "create_pretraining_data.py --output_dir=... makes it",
+                f"{folder}: no {manifest.NAME}, so it is unknown whether the data are complete; "
+                "create_pretraining_data.py --output_dir=... writes one",
             )
         else:
             _check_parts(found, folder, made)
@@ -42,7 +42,7 @@ def check_data(found: Inspection, config: RunConfig) -> None:
 def check_at_first_touch(
     run: Run, log: MlperfLog, config: RunConfig, setup: Setup, *, say: Callable[[str], None]
 ) -> None:
-    """Opens the data while the clock runs, and the log is not on disk yet.
+    """Opens the data for the first time: the clock runs, and the log is not on disk yet.
 
     Raises:
       ValueError: the first record of a kind does not fit, or a file is damaged.
@@ -90,7 +90,7 @@ def _check_parameters(
 
 
 def _check_evaluation_size(found: Inspection) -> None:
-    """The published evaluation shard is known by its size."""
+    """A file with the name of the published evaluation shard should have its size."""
     paths = [Path(path) for path in found.eval_files or [] if "://" not in path]
     expected = manifest.PUBLISHED_RECORD_BYTES["eval_10k"]
     for path in paths:
@@ -103,7 +103,7 @@ def _check_evaluation_size(found: Inspection) -> None:
 
 
 def count_evaluation_examples(found: Inspection) -> None:
-    """Compares their number with that of the rules; reads all of their files."""
+    """Compares the number of evaluation examples with the rules; reads all their files."""
     counts = [found.attempt(tfrecord.count_records, path) for path in found.eval_files]
     if None not in counts and (issue := rules.departure_of_evaluation(sum(counts))):
         found.add(
@@ -116,7 +116,7 @@ def count_evaluation_examples(found: Inspection) -> None:
 def departures_of_data(
     files: list[str], manifests: dict[Path, manifest.Manifest | None]
 ) -> list[rules.Issue]:
-    """Every way in which the data are not the published ones, by the manifests of their folders."""
+    """Every difference from the published data, according to the manifests of the folders."""
     issues = []
     for folder, made in manifests.items():
         if made is None:
@@ -138,7 +138,7 @@ def departures_of_data(
 
 
 def _folders(files: list[str]) -> list[Path]:
-    """The folders of files, those in a bucket left out."""
+    """The folders of the files; files in a bucket are left out."""
     return sorted({Path(path).parent for path in files if "://" not in path})
 
 

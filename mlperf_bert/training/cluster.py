@@ -1,7 +1,7 @@
-"""Which processes make a run, as the environment says: TF_CONFIG, or Slurm's srun.
+"""The processes of a run, from the environment: TF_CONFIG, or the variables of Slurm's srun.
 
-Kubernetes' TFJob sets TF_CONFIG too. run_pretraining.py reads it once; nothing else in the package
-reads the environment. Nothing here needs TensorFlow.
+Kubernetes' TFJob sets TF_CONFIG too. run_pretraining.py reads it once; no other module of the
+package reads the environment. Nothing here needs TensorFlow.
 """
 
 import dataclasses
@@ -14,10 +14,10 @@ from mlperf_bert import json_text
 _EXAMPLE = (
     '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
 )
-# An IPv6 address stands in brackets.
+# An IPv6 address is in brackets.
 _ADDRESS = re.compile(r"([^\s:\[\]]+|\[[0-9a-fA-F:.]+(%\w+)?\]):(?P<port>[0-9]{1,5})")
-# Slurm gives no ports; tasks of different jobs on one node must not meet.
 _MAX_PROCESSES = 100_000
+# Slurm assigns no ports; different jobs on one node need different ones.
 _SLURM_FIRST_PORT, _SLURM_NUM_PORTS = 20000, 10000
 
 
@@ -26,9 +26,9 @@ class Cluster:
     """The processes of a run, one address each; the first is the chief."""
 
     addresses: tuple[str, ...]
-    """host:port of every worker, in the order that all of them agree on."""
+    """host:port of every worker, in the same order on all of them."""
     index: int
-    """Which of them this process is."""
+    """The position of this process in `addresses`."""
 
     @property
     def is_chief(self) -> bool:
@@ -36,7 +36,7 @@ class Cluster:
         return self.index == 0
 
     def host_and_port(self, index: int) -> tuple[str, int]:
-        """Where a process is; an IPv6 address has no brackets here."""
+        """The address of a process; without brackets if it is an IPv6 address."""
         host, _, port = self.addresses[index].rpartition(":")
         return host.removeprefix("[").removesuffix("]"), int(port)
 
@@ -75,13 +75,13 @@ def _from_tf_config(text: str) -> Cluster:
         )
     order = [job for job in ("chief", "master", "worker") if job in listed]
     if kind not in order or not 0 <= index < len(listed[kind]):
-        raise refuse(f"says that this process is {kind!r:.80} {index}, which its cluster lacks")
+        raise refuse(f"says that this process is {kind!r:.80} {index}, which is not in its cluster")
     addresses = tuple(address for job in order for address in listed[job])
     for address in addresses:
         if not _is_address(address):
-            raise refuse(f"names {address!r:.80}, which is no host:port")
+            raise refuse(f"names {address!r:.80}, which is not host:port")
         if addresses.count(address) > 1:
-            raise refuse(f"names {address:.80} twice: give every process a port of its own")
+            raise refuse(f"names {address:.80} twice: give every process its own port")
     before = sum(len(listed[job]) for job in order[: order.index(kind)])
     return Cluster(addresses, before + index)
 
@@ -92,7 +92,7 @@ def _is_address(given: object) -> bool:
 
 
 def _from_slurm(environment: Mapping[str, str]) -> Cluster:
-    """One worker a task; source: srun's manual, section OUTPUT ENVIRONMENT VARIABLES."""
+    """One worker per task; source: srun's manual, section OUTPUT ENVIRONMENT VARIABLES."""
     try:
         hosts = expand_hosts(environment["SLURM_STEP_NODELIST"])
         counts = _expand_counts(environment["SLURM_STEP_TASKS_PER_NODE"])
@@ -109,9 +109,9 @@ def _from_slurm(environment: Mapping[str, str]) -> Cluster:
     )
     if len(addresses) != num_tasks or not 0 <= task < num_tasks:
         raise ValueError(
-            f"Slurm tells of {num_tasks} tasks, but of {len(addresses)} in SLURM_STEP_NODELIST and "
-            f"SLURM_STEP_TASKS_PER_NODE, and that this is task {task}; use srun's block "
-            "distribution, or set TF_CONFIG"
+            f"Slurm's variables disagree: {num_tasks} tasks in SLURM_STEP_NUM_TASKS, "
+            f"{len(addresses)} in SLURM_STEP_NODELIST and SLURM_STEP_TASKS_PER_NODE, and this is "
+            f"task {task}; use srun's block distribution, or set TF_CONFIG"
         )
     return Cluster(addresses, task)
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 @dataclasses.dataclass(frozen=True)
 class Compilation:
-    """A choice and the reason for it."""
+    """What XLA compiles, and why."""
 
     passes: bool
     """The element-wise passes of the model (model/fusion.py), and LAMB for each shape."""
@@ -27,9 +27,9 @@ NOTHING = Compilation(passes=False, step=False, reason="--jit_compile=false")
 def choose(
     jit_compile: str, *, strategy: tf.distribute.Strategy, packs_sequences: bool
 ) -> Compilation:
-    """Turns --jit_compile into a choice; `auto` takes what is faster on the device.
+    """Decides by --jit_compile; `auto` takes what is faster on the device.
 
-    Source of what is faster: benchmarks/NOTES.md.
+    The measurements are in benchmarks/NOTES.md.
     """
     if isinstance(strategy, tf.distribute.TPUStrategy):
         return Compilation(False, False, "everything for a TPU is compiled anyway")
@@ -38,7 +38,7 @@ def choose(
     if jit_compile == "true":
         return Compilation(True, True, "--jit_compile=true")
     if not any("GPU" in device for device in strategy.extended.worker_devices):
-        return Compilation(True, False, "a CPU multiplies matrices faster outside of it")
+        return Compilation(True, False, "matrix products on a CPU are faster outside XLA")
     if packs_sequences:
         return Compilation(True, False, "packed batches have too many shapes")
     return Compilation(True, True, "a GPU starts fewer kernels")

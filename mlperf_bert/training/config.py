@@ -1,4 +1,4 @@
-"""A training run as the flags of run_pretraining.py give it, checked."""
+"""The configuration of a training run: the flags of run_pretraining.py, checked."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ from mlperf_bert.training.profiling import ProfileWindow
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """What to train, on what, how, and where to."""
+    """What to train, on which data, how, and where the output goes."""
 
     bert_config_file: str
     input_file: str
@@ -26,7 +26,7 @@ class RunConfig:
     """None: random weights."""
     shape: ExampleShape
     train_batch_size: int
-    """Of one micro-batch, over all replicas."""
+    """Examples of one micro-batch, over all replicas."""
     eval_batch_size: int
     max_eval_steps: int | None
     optimizer: OptimizerConfig
@@ -44,7 +44,7 @@ class RunConfig:
     jit_compile: str
     """auto, true or false; see compilation.py."""
     pack_sequences: bool
-    """Short examples share rows; a batch holds as many examples as ever."""
+    """Short examples share rows; the number of examples of a batch stays the same."""
     save_checkpoints_steps: int
     iterations_per_loop: int
     log_every_steps: int
@@ -53,10 +53,10 @@ class RunConfig:
     deterministic: bool
     """The order of the examples is a function of the seed; False reads faster."""
     seed: int | None
-    """None: drawn from the system's randomness, as the rules ask."""
+    """None: drawn from the system's randomness, as the rules require."""
     target_accuracy: float
     eval_interval_samples: int | None
-    """None: as the rules compute it."""
+    """None: computed by the rules."""
     drop_caches: bool
     """Empty the system's file caches before the run, and log whether that was possible."""
     profile_steps: ProfileWindow | None
@@ -64,7 +64,7 @@ class RunConfig:
     submission: SubmissionInfo
     device: strategy.DeviceConfig
     cluster: Cluster | None
-    """The processes of the run; None: just this one."""
+    """The processes of the run; None: only this one."""
 
     def __post_init__(self):
         if self.num_train_steps % self.steps_per_update:
@@ -85,7 +85,7 @@ class RunConfig:
 
     @property
     def evaluation_interval_samples(self) -> int:
-        """Samples between evaluations, whole updates."""
+        """Samples between evaluations, rounded up to whole updates."""
         if self.eval_interval_samples is None:
             return rules.evaluation_interval_samples(self.global_batch_size)
         steps = rules.samples_to_steps(self.eval_interval_samples, self.global_batch_size)
@@ -105,22 +105,22 @@ class RunConfig:
 
     @property
     def checkpoint_or_evaluation_interval_samples(self) -> int:
-        """Samples between the points at which the target can be found reached.
+        """Samples between two measurements of the accuracy.
 
-        Without evaluation during training these are the checkpoints, evaluated later.
+        Without evaluation during training, each checkpoint is evaluated later.
         """
         if self.eval_input_file is None:
             return self.save_checkpoints_steps * self.train_batch_size
         return self.evaluation_interval_samples
 
     def parameters(self) -> dict:
-        """What determines the computation: a run is resumed only with all of it equal."""
-        elsewhere = (
+        """What determines the computation: a run is resumed only if all of it is equal."""
+        excluded = (
             "output_dir eval_batch_size max_eval_steps save_checkpoints_steps iterations_per_loop "
             "log_every_steps keep_checkpoint_max drop_caches profile_steps submission cluster"
         )
         fields = dataclasses.asdict(self)
-        kept = {name: value for name, value in fields.items() if name not in elsewhere.split()}
+        kept = {name: value for name, value in fields.items() if name not in excluded.split()}
         return {**kept, "num_workers": len(self.cluster.addresses) if self.cluster else 1}
 
     def departures(self, bert_config: BertConfig) -> list[rules.Issue]:
@@ -142,7 +142,7 @@ class RunConfig:
         if not self.shuffle:
             issues.append(rules.Issue("shuffle", "a random order", "sorted files"))
         if self.init_checkpoint is None:
-            issues.append(rules.Issue("init_checkpoint", "the given one", "random weights"))
+            issues.append(rules.Issue("init_checkpoint", "the official one", "random weights"))
         if self.max_eval_steps is not None:
             issues.append(
                 rules.Issue("max_eval_steps", "all examples evaluated", self.max_eval_steps)

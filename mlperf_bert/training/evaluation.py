@@ -25,7 +25,7 @@ class Evaluator(tf.Module):
         return metrics.batch_totals(token_logits, sentence_logits, features, example_weights)
 
     def evaluate(self, dataset: tf.data.Dataset) -> metrics.Evaluation:
-        """Runs over `pipeline.evaluation_batches`."""
+        """Evaluates all batches of `pipeline.evaluation_batches`."""
         shared = dataset
         if not one_cpu(self.strategy):
             shared = self.strategy.distribute_datasets_from_function(
@@ -41,7 +41,7 @@ class Evaluator(tf.Module):
 
 
 def _share(batches: tf.data.Dataset, context: tf.distribute.InputContext) -> tf.data.Dataset:
-    """The replica batches of one process: global batch by global batch, each example once."""
+    """The replica batches of one process, in the order of the global batches."""
     size = context.get_per_replica_batch_size(batches.element_spec[1].shape[0])
     replica_batches = batches.rebatch(size, drop_remainder=True)
     return replica_batches.shard(context.num_input_pipelines, context.input_pipeline_id)

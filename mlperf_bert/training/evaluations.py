@@ -1,4 +1,4 @@
-"""The files that offline evaluation leaves in a run's directory."""
+"""The files that offline evaluation writes into a run's directory."""
 
 import dataclasses
 import json
@@ -24,10 +24,10 @@ def record(directory: Path, step: int, found: Evaluation) -> None:
 
 
 def read(directory: Path) -> dict[int, Evaluation]:
-    """Step -> evaluation, oldest step first; a line that was cut is left out.
+    """Step -> evaluation, oldest step first; an incomplete last line is left out.
 
     Raises:
-      ValueError: a line is none that `record` has written.
+      ValueError: a line was not written by `record`.
     """
     found = {}
     for number, line in enumerate(_whole_lines(directory), start=1):
@@ -46,7 +46,7 @@ def _entry(line: bytes) -> tuple[int, Evaluation]:
     values = json_text.parse_object(line)
     step = values.pop("step")
     if type(step) is not int or not all(type(value) in (int, float) for value in values.values()):
-        raise TypeError("a value is no number")
+        raise TypeError("a value is not a number")
     return step, Evaluation(**values)
 
 

@@ -1,4 +1,4 @@
-"""What is found before a run starts: one line each, with what, where and how to fix it."""
+"""Findings of the checks before a run: one line each, with what, where and how to fix it."""
 
 import dataclasses
 from collections.abc import Callable
@@ -16,7 +16,7 @@ ERROR, WARNING, NOTE = "error", "warning", "note"
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One thing found: an error stops the run, a warning does not, a note is asked for."""
+    """One finding: an error stops the run, a warning does not, a note only informs."""
 
     level: str
     text: str
@@ -27,7 +27,7 @@ class Finding:
 
 @dataclasses.dataclass(kw_only=True)
 class Inspection:
-    """What was found, and the parts of a run that were made on the way; None where that failed."""
+    """The findings, and the parts of a run that the checks made; None where making one failed."""
 
     findings: list[Finding] = dataclasses.field(default_factory=list)
     bert_config: BertConfig | None = None
@@ -35,7 +35,7 @@ class Inspection:
     eval_files: list[str] | None = None
     strategy: tf.distribute.Strategy | None = None
     manifests: dict[Path, Manifest | None] = dataclasses.field(default_factory=dict)
-    """Of each folder of training data; None where there is none."""
+    """The manifest of each folder of training data; None where there is none."""
 
     def add(self, level: str, text: str) -> None:
         """Adds a finding."""
@@ -54,7 +54,7 @@ class Inspection:
         return [finding.text for finding in self.findings if finding.level == ERROR]
 
     def setup(self, shape: ExampleShape) -> "Setup":
-        """What was made on the way, complete.
+        """The parts that the checks made.
 
         Raises:
           ValueError: with all errors, if there are any.
@@ -73,7 +73,7 @@ class Inspection:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What a run is built from, beside its configuration: found and checked before it starts."""
+    """What a run is built from besides its configuration; checked before it starts."""
 
     bert_config: BertConfig
     strategy: tf.distribute.Strategy

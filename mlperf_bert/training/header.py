@@ -1,4 +1,4 @@
-"""What a run's log says before the clock starts: who, on what terms, with which parameters."""
+"""The log of a run before the clock starts: submitter, division and hyper-parameters."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ from mlperf_bert.training.findings import Setup
 
 
 def write(log: MlperfLog, config: RunConfig, setup: Setup, team: Team) -> None:
-    """Empties the file caches if asked to, then logs everything that the checkers want to read."""
+    """Empties the file caches if asked to, then logs everything that the checkers require."""
     log.init_start(cache_cleared=caches.drop() is None if config.drop_caches else None)
     log.submission(_submission(config, setup, team))
     log.hyperparameters(_hyperparameters(config, seed=team.seed))

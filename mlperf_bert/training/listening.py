@@ -1,9 +1,9 @@
 """Where the chief listens: on its own address in the cluster, not on every interface.
 
-The chief's host may stand for several addresses (IPv4 and IPv6, several networks): it listens on
-all of them that this machine has. Sometimes none is known that the others could reach: behind a
-Kubernetes service or NAT the address is not this machine's, and Debian knows itself as 127.0.1.1.
-Then it listens on all interfaces, and says so.
+The name of the chief's host may have several addresses (IPv4 and IPv6, several networks): the chief
+listens on those that this machine has. Sometimes the other processes can reach none of these: with
+a Kubernetes service or NAT the address belongs to another machine, and Debian resolves its own name
+to 127.0.1.1. Then the chief listens on all interfaces, and prints a line about it.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import sys
 
 from mlperf_bert.training.cluster import Cluster
 
-# Not an address of this machine, or a family that its kernel does not have.
+# Not an address of this machine, or a family that its kernel does not support.
 _FOREIGN = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 
 
@@ -34,7 +34,7 @@ def listeners(cluster: Cluster) -> list[socket.socket]:
             listener.close()
         print(
             f"run_pretraining.py: {host}, the chief's host, is no address of this machine that "
-            f"others could reach; listening on port {port} of all interfaces",
+            f"other hosts could reach; listening on port {port} of all interfaces",
             file=sys.stderr,
         )
         return [_listen_everywhere(port)]
@@ -46,7 +46,7 @@ def listeners(cluster: Cluster) -> list[socket.socket]:
 
 
 def _addresses(host: str, port: int) -> list[tuple]:
-    """Family and address of each that the host stands for; none if it is unknown."""
+    """Family and address of each address of the host; empty if its name is unknown."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (socket.gaierror, UnicodeError):  # a name with an empty or overlong part
@@ -55,7 +55,7 @@ def _addresses(host: str, port: int) -> list[tuple]:
 
 
 def _listen_on(addresses: list[tuple], port: int) -> list[socket.socket]:
-    """Listens on those addresses that are this machine's."""
+    """Listens on the addresses that belong to this machine."""
     with contextlib.ExitStack() as opened:
         found = []
         for family, address in addresses:
@@ -81,7 +81,7 @@ def _only_loopback(listening: list[socket.socket]) -> bool:
 
 
 def _others_are_elsewhere(cluster: Cluster) -> bool:
-    """Whether a process has an address that is not loopback, or none that is known here."""
+    """Whether a process has an address that is not loopback, or a name that is unknown here."""
     for index in range(len(cluster.addresses)):
         found = _addresses(*cluster.host_and_port(index))
         if not found or not all(_is_loopback(address) for _, address in found):

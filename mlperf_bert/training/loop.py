@@ -21,7 +21,7 @@ from mlperf_bert.training.steps import FIGURES, LOSSES, Trainer
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """When what happens, in steps (micro-batches)."""
+    """When to evaluate, save and log, in steps (micro-batches)."""
 
     num_train_steps: int
     evaluation_interval_steps: int | None
@@ -29,7 +29,7 @@ class Schedule:
     save_checkpoints_steps: int
     log_every_steps: int
     iterations_per_loop: int
-    """Upper bound of the steps that one call of the device takes."""
+    """At most this many steps in one device call."""
 
     def next_stop(self, step: int) -> int:
         """The first step after `step` at which the outer loop has something to do."""
@@ -60,7 +60,7 @@ class Outcome:
 
     @property
     def status(self) -> str:
-        """As MLPerf's logs call it."""
+        """The status in MLPerf's logs."""
         return "success" if self.reached_target else "aborted"
 
 
@@ -69,10 +69,10 @@ class Interrupted(Exception):
 
 
 class StopRequest:
-    """What SIGTERM and SIGINT ask for: they interrupt at once, and after `defer` when it suits.
+    """Handles SIGTERM and SIGINT: they interrupt at once, and after `defer` between two steps.
 
-    TensorFlow can swallow a KeyboardInterrupt that comes while it builds a graph: `defer` raises it
-    again. After that the first signal is a flag, and the second SIGINT interrupts at once.
+    TensorFlow can swallow a KeyboardInterrupt while it builds a graph: `defer` raises it again.
+    After that the first signal only sets `signal_name`, and a second SIGINT interrupts at once.
     """
 
     def __init__(self):
@@ -88,10 +88,10 @@ class StopRequest:
             signal.signal(number, handler)
 
     def defer(self) -> None:
-        """From now on the first signal is only noted.
+        """From now on the first signal only sets `signal_name`.
 
         Raises:
-          KeyboardInterrupt: there was one already.
+          KeyboardInterrupt: there was a signal before.
         """
         self._defers = True
         if self.signal_name:
@@ -105,7 +105,7 @@ class StopRequest:
 
 @dataclasses.dataclass(kw_only=True)
 class TrainingLoop:
-    """Everything the loop touches; `run` is the loop."""
+    """Everything that the loop uses; `run` is the loop."""
 
     trainer: Trainer
     schedule: Schedule
@@ -118,16 +118,16 @@ class TrainingLoop:
     profiler: StepProfiler
     stop_request: StopRequest
     num_real_tokens: int = 0
-    """Trained on so far, padding not counted."""
+    """Tokens trained so far, without padding."""
     num_rows: int = 0
-    """In which they came."""
+    """Rows trained so far."""
 
     def run(self, iterator, run: Run, *, start_step: int) -> Outcome:
         """Trains from `start_step` until the target, the last step, or a signal.
 
         Raises:
           FloatingPointError: a loss is NaN or infinite.
-          ValueError: that of the first step is, before any weight has changed.
+          ValueError: the loss of the first step is, before any weight has changed.
           Interrupted: a signal came; the checkpoint is saved.
         """
         step, accuracy = start_step, None
@@ -210,16 +210,16 @@ class TrainingLoop:
             self._save(run, step)
         raise Interrupted(
             f"{self.stop_request.signal_name or 'another process got a signal'} after step {step}: "
-            "the checkpoint is saved, and the same command goes on from there"
+            "the checkpoint is saved; run the same command again to resume"
         )
 
 
 def require_finite(loss: float, step: int) -> None:
-    """Checks a loss, and separates weights that cannot be trained from training that diverged.
+    """Checks that a loss is finite; the error says whether weights or training are the cause.
 
     Raises:
-      ValueError: that of the first step is not finite.
-      FloatingPointError: that of a later step is not.
+      ValueError: the loss of the first step is not finite: the initial weights are bad.
+      FloatingPointError: the loss of a later step is not: the training has diverged.
     """
     if math.isfinite(loss):
         return

@@ -1,6 +1,6 @@
 """Offline evaluation: every saved checkpoint of a run, oldest first, each exactly once.
 
-It may run beside the training, in another process: then it waits for the next checkpoint.
+It may run during the training, in another process: then it waits for the next checkpoint.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ SECONDS_BETWEEN_LOOKS = 2.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OfflineConfig:
-    """An offline evaluation, as the flags of run_pretraining.py give it."""
+    """The configuration of an offline evaluation: flags of run_pretraining.py."""
 
     bert_config_file: str
     input_file: str
@@ -46,7 +46,7 @@ class OfflineConfig:
     target_accuracy: float
     device: strategy.DeviceConfig
     cluster: Cluster | None
-    """Must be None: it works in one process."""
+    """Must be None: offline evaluation runs in one process."""
 
 
 def evaluate_checkpoints(config: OfflineConfig) -> dict[int, Evaluation]:
@@ -55,7 +55,7 @@ def evaluate_checkpoints(config: OfflineConfig) -> dict[int, Evaluation]:
     Results go to eval_results.txt (the newest, in the reference's format) and eval_results.jsonl
     (a line for each), both in the output directory.
 
-    Returns: step -> evaluation, of this call.
+    Returns: step -> evaluation, for the checkpoints that this call has evaluated.
 
     Raises:
       ValueError: bad configuration or input, a directory without a run, another process that
@@ -85,7 +85,7 @@ def _evaluate_checkpoints(config: OfflineConfig, directory: Path) -> dict[int, E
     files = pipeline.expand_input(config.input_file, flag="input_file")
     if config.cluster:
         raise ValueError(
-            "--do_eval without --do_train works in one process; unset TF_CONFIG, or start it "
+            "--do_eval without --do_train runs in one process; unset TF_CONFIG, or start it "
             "without srun"
         )
     devices = strategy.create_strategy(config.device)
@@ -137,9 +137,9 @@ def write_result(output_dir: str, *, target_accuracy: float) -> str:
     accuracies = {step: entry.masked_lm_accuracy for step, entry in found.items()}
     logs = run_logs(directory)
     if not logs or logs[0].name != LOG_NAME:
-        return f"no result log: {directory / LOG_NAME}, the training's, is missing"
+        return f"no result log: {directory / LOG_NAME}, the log of the training, is missing"
     if _is_running(directory) and not _has_reached(directory, target_accuracy):
-        return "no result log yet: the training goes on"
+        return "no result log yet: the training is still running"
     if not found:
         return "no result log: no checkpoint has been evaluated"
     output = directory / RESULT_LOG
@@ -160,7 +160,7 @@ def write_result(output_dir: str, *, target_accuracy: float) -> str:
 
 
 def _has_reached(directory: Path, target_accuracy: float) -> bool:
-    """Whether a checkpoint of the training has; what it started from does not count."""
+    """Whether a checkpoint has reached the target; the initial weights do not count."""
     found = evaluations.read(directory).items()
     return any(step > 0 and entry.masked_lm_accuracy >= target_accuracy for step, entry in found)
 
@@ -170,7 +170,7 @@ def _pending(
 ) -> Iterator[tuple[int, str]]:
     """Yields (step, path) of unevaluated checkpoints, oldest first; waits for a running training.
 
-    On a finished run `num_train_steps` may name one of its checkpoints: then just that one.
+    On a finished run `num_train_steps` may be the step of an earlier checkpoint: only that one.
     """
     done = evaluations.evaluated_steps(directory)
     saved = saved_checkpoints(str(directory))
@@ -180,7 +180,7 @@ def _pending(
         return
     waits = False
     while not only_named:
-        running = _is_running(directory)  # before the look: the last checkpoint comes first
+        running = _is_running(directory)  # first: the last checkpoint is saved before the end
         look = complete_checkpoints if running else saved_checkpoints
         saved = look(str(directory))
         pending = [step for step in saved if step not in done]

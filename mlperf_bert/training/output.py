@@ -54,7 +54,7 @@ class StartUp:
         self._seconds: dict[str, float] = {}
 
     def done(self, part: str) -> None:
-        """All since the last call, or the start, was for `part`."""
+        """Counts the time since the last call, or since the start, for `part`."""
         now = time.time()
         self._seconds[part] = now - self._last
         self._last = now
@@ -67,19 +67,19 @@ class StartUp:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container may run as a number without a name
+    except (KeyError, OSError):  # a container may run as a user id without a name
         return str(os.getuid())
 
 
 class OutputDirectory:
-    """A directory for one run, fresh or resumed; run.json in it says which run."""
+    """A directory for one run, new or resumed; run.json in it says which run."""
 
     def __init__(self, path: str, parameters: dict):
-        """Names the directory; looks at nothing.
+        """Stores the path; reads and writes nothing.
 
         Args:
           path: the directory, which need not exist.
-          parameters: what determines the computation; a run goes on only with the same.
+          parameters: what determines the computation; a run is resumed only with the same.
         """
         self.path = Path(path)
         self._record = self.path / RECORD_NAME
@@ -87,7 +87,7 @@ class OutputDirectory:
         self._lock = DirectoryLock(self.path)
 
     def claim(self) -> None:
-        """Takes the directory for this process, and makes sure that it may be trained into.
+        """Locks the directory for this process, and checks that a run may write into it.
 
         Raises:
           ValueError: another process trains into it, or as `require_usable`.
@@ -110,20 +110,20 @@ class OutputDirectory:
             raise
 
     def release(self) -> None:
-        """Gives the directory back; nothing is left of it if nothing was written."""
+        """Unlocks the directory; removes it if this process made it and wrote nothing into it."""
         self._lock.release()
 
     def require_available(self) -> None:
-        """As `claim`, for --check: takes and writes nothing."""
+        """Checks as `claim` does, for --check; locks and writes nothing."""
         if self._lock.is_held_elsewhere():
             raise self._taken()
         self.require_usable()
 
     def require_usable(self) -> None:
-        """Looks whether a run may begin or go on here.
+        """Checks whether a run may start or resume here.
 
         Raises:
-          ValueError: the directory holds another run, a finished one, or foreign checkpoints.
+          ValueError: the directory holds another run, a finished one, or files of an unknown run.
         """
         if self.resumes:
             self._require_same_unfinished_run()
@@ -135,7 +135,7 @@ class OutputDirectory:
 
     @property
     def resumes(self) -> bool:
-        """Whether a run has begun here."""
+        """Whether a run was started here before."""
         return self._record.exists()
 
     @property
@@ -144,7 +144,7 @@ class OutputDirectory:
         return read_record(self.path).seed
 
     def log_path(self) -> Path:
-        """Where this process writes its MLPerf log; a resumed run leaves the older ones alone."""
+        """Where this process writes its MLPerf log; a resumed run keeps the older ones."""
         path, number = self.path / LOG_NAME, 0
         while path.exists():
             number += 1
@@ -181,7 +181,7 @@ class OutputDirectory:
             )
             raise ValueError(
                 f"--output_dir={self.path} holds another run ({details}); choose a new directory, "
-                "or give the same flags to go on with that run"
+                "or give the same flags to resume that run"
             )
 
 
@@ -207,7 +207,7 @@ def read_record(directory: Path) -> RunRecord:
         if record.status not in ("running", "success", "aborted"):
             raise ValueError(f"status {record.status!r}")
         if type(record.seed) is not int or not isinstance(record.parameters, dict):
-            raise TypeError("seed is a number, parameters an object")
+            raise TypeError("seed must be an integer and parameters an object")
     except (ValueError, TypeError, OSError) as error:
         raise ValueError(
             f"{path}: damaged ({error}); copy it here again, or choose another --output_dir"
@@ -216,7 +216,7 @@ def read_record(directory: Path) -> RunRecord:
 
 
 def run_logs(directory: Path) -> list[Path]:
-    """The MLPerf logs of the run in a directory, the first one first."""
+    """The MLPerf logs of the run in a directory, oldest first."""
     numbers = {log.stem.rpartition("-")[2]: log for log in directory.glob(RESUMED_LOGS)}
     resumed = [numbers[number] for number in sorted(filter(str.isdecimal, numbers), key=int)]
     return [log for log in (directory / LOG_NAME, *resumed) if log.exists()]

@@ -1,25 +1,25 @@
-"""The other processes of a run: met before TensorFlow starts, watched until the end.
+"""Connections to the other processes of a run: made before TensorFlow starts, open until the end.
 
-TensorFlow watches its processes too. What it says, measured on loopback with TensorFlow 2.20 by
-`python -m benchmarks.lost_processes`, seconds until the process that is left has ended:
+TensorFlow watches its processes too. Measured on loopback with TensorFlow 2.20 by
+`python -m benchmarks.lost_processes`: seconds until the remaining process has ended.
 
-    the other one                 coordination service    check_health    this module
+    the other process             coordination service    check_health    this module
     is killed                     1.2                     1.3             0.2
-    falls silent                  9                       58              12, by TensorFlow
-    never comes                   not in 150              not in 150      300, with its name
+    is stopped (SIGSTOP)          9                       58              12, by TensorFlow
+    never starts                  not in 150              not in 150      300, with its name
     has another learning rate     both train to the end   the same        at the start
     has another batch size        an error of shapes at the first step    at the start
 
-So silence is left to TensorFlow's coordination service, which is on by default: `loss` only turns
-its error into a line. The meeting stays: without it a process that is missing is waited for, and
-training with other flags goes unnoticed. And the connections stay open until the end, for what
-TensorFlow does not say: who is gone, why it gave up ("disk is full"), and that it went before all
-of TensorFlow's servers had met. A process that dies closes them, and the others end at once with
-one line; a host that vanishes is noticed by the kernel after a minute. Not noticed is a process
-that is stopped (SIGSTOP) between the meeting and the start of TensorFlow's servers.
+So this module leaves stopped processes to TensorFlow's coordination service, which is on by
+default; `loss` only turns its error into one line. `meet` is needed: without it TensorFlow waits
+for a missing process, and trains with different flags without an error. The connections stay open
+for what TensorFlow does not report: which process is gone, why it failed ("disk is full"), and a
+loss before all of TensorFlow's servers have connected. When a process dies its connections close,
+and the others end at once with one line; the kernel notices a lost host after a minute. A process
+that is stopped (SIGSTOP) between `meet` and the start of TensorFlow's servers is not noticed.
 
-Connections are heard side by side, and believed once they prove that they are of this run
-(run_key.py says how, what that keeps out, and what it does not). All else is ignored with one line.
+The chief reads all new connections at the same time, and accepts those that prove that they belong
+to this run (run_key.py says how, and what this protects against). It ignores others with one line.
 """
 
 import contextlib
@@ -44,16 +44,16 @@ MEETING_SECONDS = 300.0
 _INTRODUCTION_SECONDS = 10.0
 _RETRY_SECONDS = 0.2
 _WATCH_SECONDS = 3.0
-_MAX_STRANGERS = 100
+_MAX_UNKNOWN = 100  # connections that are not identified yet
 _MAX_INTRODUCTION_BYTES = 4 << 10
 _MAX_MESSAGE_BYTES = 64 << 20
 _ABORTED = re.compile(r"Collective ops is aborted by: (.*)")
 _TASK = re.compile(r"/job:worker/(?:replica:0/)?task:(\d+)")
-_GO_ON = "the same command on all processes goes on from the last checkpoint"
+_RESUME = "run the same command on all processes to resume from the last checkpoint"
 
 
 class Peers:
-    """Connections to the other processes: the chief has one to each, the others one to it."""
+    """The chief's connections to all other processes, or another process's one to the chief."""
 
     def __init__(self, cluster: Cluster, channels: dict[int, Channel]):
         """Takes over the open connections, by index of the process at the other end."""
@@ -63,35 +63,31 @@ class Peers:
         self._lock = threading.Lock()
 
     def watch(self, *, on_loss: Callable[[], None]) -> None:
-        """From now on the end of any process ends this one: `on_loss`, a line, exit code 1."""
+        """From now on the loss of a process ends this one: `on_loss`, one line, exit code 1."""
         self._on_loss = on_loss
         for index in self._channels:
             threading.Thread(target=self._listen, args=(index,), daemon=True).start()
 
     def leave(self, failure: str | None = None) -> None:
-        """Tells the others that this process has ended as agreed, or why it failed."""
+        """Reports to the others that this process has ended as agreed, or why it failed."""
         self._closing.set()
-        self._tell_all(failure)
+        self._send_end(failure)
 
     def await_end(self) -> None:
-        """Gives the watch the time to end this process: TensorFlow has noticed a loss before it."""
+        """Waits for `watch` to end this process, if TensorFlow has noticed the loss first."""
         time.sleep(_WATCH_SECONDS)
 
     def loss(self, tensorflow_error: str) -> str | None:
-        """What an error of TensorFlow says about a lost process, in one line.
-
-        Returns:
-          None if the error is about something else.
-        """
+        """One line about the process that TensorFlow's error reports as lost; None if none is."""
         if not (reason := _ABORTED.search(tensorflow_error)):
             return None
-        # The chief's coordination service knows who is silent. Where it is silent itself, the
-        # others only find that it does not answer.
+        # The chief's coordination service names the process that does not answer. The error names
+        # none if this is the chief itself.
         task = _TASK.search(tensorflow_error)
         index = int(task[1]) if task else 0
-        return f"{_name(self._cluster, index)} does not answer ({reason[1].rstrip(':')}); {_GO_ON}"
+        return f"{_name(self._cluster, index)} does not answer ({reason[1].rstrip(':')}); {_RESUME}"
 
-    def _tell_all(self, failure: str | None) -> None:
+    def _send_end(self, failure: str | None) -> None:
         for channel in self._channels.values():
             with contextlib.suppress(OSError):
                 channel.send({"end": failure})
@@ -109,41 +105,41 @@ class Peers:
             self._end(f"{_name(self._cluster, index)} {reason}")
 
     def _end(self, reason: str) -> None:
-        with self._lock:  # one of the listeners speaks, for the process ends with it
-            self._tell_all(reason)
+        with self._lock:  # only one thread reports: it ends the process
+            self._send_end(reason)
             with contextlib.suppress(Exception):
                 self._on_loss()
-            _say(f"{reason}; {_GO_ON}")
-            os._exit(1)  # the main thread may hang in a collective, out of Python's reach
+            _say(f"{reason}; {_RESUME}")
+            os._exit(1)  # the main thread may hang in a collective, where no exception reaches it
 
 
 def meet(
     cluster: Cluster,
-    told: dict,
+    parameters: dict,
     decide: Callable[[], dict],
     *,
     folder: Path,
     seconds: float = MEETING_SECONDS,
 ) -> tuple[Peers, dict]:
-    """Meets all processes of the cluster; returns the connections and what the chief decided.
+    """Connects all processes of the cluster; returns the connections and the chief's decision.
 
     Args:
       cluster: of this process.
-      told: what must be equal on all of them, name -> JSON value.
-      decide: called on the chief once all are known to be equal; its result goes to everyone.
-      folder: shared by all; on the chief the key of the run lies there while they meet.
+      parameters: what must be equal on all processes, name -> JSON value.
+      decide: called on the chief once all are known to be equal; its result is sent to all.
+      folder: shared by all; the chief keeps the key of the run there while they connect.
       seconds: how long to wait for the others.
 
     Raises:
       ValueError: something differs; the message names the process and the difference.
-      OSError: a process did not come in time, or the address or the folder cannot be used.
+      OSError: a process did not connect in time, or the address or the folder cannot be used.
     """
     deadline = time.monotonic() + seconds
-    told = json.loads(json.dumps(told))
+    parameters = json.loads(json.dumps(parameters))
     if not cluster.is_chief:
-        return _join(cluster, told, deadline)
+        return _join(cluster, parameters, deadline)
     members = _gather(cluster, folder, deadline)
-    problem = _missing(cluster, members, seconds) or _difference(cluster, told, members)
+    problem = _missing(cluster, members, seconds) or _difference(cluster, parameters, members)
     decision = None
     if not problem:
         try:
@@ -160,82 +156,82 @@ def meet(
 
 @dataclasses.dataclass(frozen=True)
 class _Member:
-    """A process that has proved to be of this run."""
+    """A process that has proved that it belongs to this run."""
 
     channel: Channel
-    told: dict
+    parameters: dict
 
 
 def _gather(cluster: Cluster, folder: Path, deadline: float) -> dict[int, _Member]:
-    """The chief's part of the meeting: the others by index, as many as have come in time."""
+    """The chief's part of `meet`: index -> process, for all that have connected in time."""
     with contextlib.ExitStack() as opened:
-        key_path, key = opened.enter_context(run_key.left_in(folder))
+        key_path, key = opened.enter_context(run_key.temporary_key(folder))
         listening = [opened.enter_context(listener) for listener in listeners(cluster)]
-        reception = _Reception(cluster, key_path, key)
+        connections = _Connections(cluster, key_path, key)
         selector = opened.enter_context(selectors.DefaultSelector())
         for listener in listening:
             selector.register(listener, selectors.EVENT_READ)
-        while not reception.is_complete() and time.monotonic() < deadline:
+        while not connections.is_complete() and time.monotonic() < deadline:
             for ready, _ in selector.select(timeout=_RETRY_SECONDS):
-                reception.admit(ready.fileobj)
-        return reception.close()
+                connections.admit(ready.fileobj)
+        return connections.close()
 
 
-class _Reception:
-    """Hears everyone who connects to the chief, each in a thread: nobody holds up the others."""
+class _Connections:
+    """Reads the connections to the chief, each in its own thread, so that none delays another."""
 
     def __init__(self, cluster: Cluster, key_path: str, key: bytes):
-        """Nobody has come yet."""
+        """No process has connected yet."""
         self._cluster, self._key_path, self._key = cluster, key_path, key
         self._lock = threading.Lock()
-        self._strangers: set[socket.socket] = set()
+        self._unknown: set[socket.socket] = set()
         self._members: dict[int, _Member] = {}
         self._ignored: set[tuple[str, str]] = set()
         self._closed = False
 
     def is_complete(self) -> bool:
-        """Whether all have come."""
+        """Whether all processes have connected."""
         return len(self._members) == len(self._cluster.addresses) - 1
 
     def admit(self, listener: socket.socket) -> None:
-        """Takes a connection; of too many at once the last are turned away, to come again."""
+        """Accepts a connection; closes it if too many are open, so that the process tries again."""
         try:
             connection, address = listener.accept()
-        except OSError:  # it is gone already, or there are too many open files
+        except OSError:  # the connection is closed already, or there are too many open files
             time.sleep(_RETRY_SECONDS)
             return
-        if len(self._strangers) >= _MAX_STRANGERS + len(self._cluster.addresses):
+        if len(self._unknown) >= _MAX_UNKNOWN + len(self._cluster.addresses):
             connection.close()
             return
-        self._strangers.add(connection)
-        threading.Thread(target=self._hear, args=(connection, address[0]), daemon=True).start()
+        self._unknown.add(connection)
+        threading.Thread(target=self._identify, args=(connection, address[0]), daemon=True).start()
 
     def close(self) -> dict[int, _Member]:
-        """Those who have come; whoever is still speaking is sent away."""
+        """Returns the processes that have connected; closes all unfinished connections."""
         with self._lock:
             self._closed = True
-            for connection in self._strangers:
+            for connection in self._unknown:
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
         return self._members
 
-    def _hear(self, connection: socket.socket, host: str) -> None:
+    def _identify(self, connection: socket.socket, host: str) -> None:
         try:
-            index, member = self._introduced(Channel(connection))
+            index, member = self._introduction(Channel(connection))
         except (OSError, ValueError) as error:
             self._ignore(connection, host, str(error))
             return
         with self._lock:
-            self._strangers.discard(connection)
+            self._unknown.discard(connection)
             if self._closed:
                 connection.close()
                 return
-            if index in self._members:  # it has lost its connection and comes again
+            if index in self._members:  # it lost its connection and connects again
                 self._members[index].channel.close()
             self._members[index] = member
 
-    def _introduced(self, channel: Channel) -> tuple[int, _Member]:
-        """Lets both ends prove that they know the key, then hears what the other tells."""
+    def _introduction(self, channel: Channel) -> tuple[int, _Member]:
+        """Lets both ends prove that they know the key, then reads the parameters of the other."""
         deadline = time.monotonic() + _INTRODUCTION_SECONDS
         own = run_key.challenge()
         channel.send({"key_file": self._key_path, "challenge": own})
@@ -243,27 +239,27 @@ class _Reception:
         index, theirs = said.get("index"), said.get("challenge")
         run_key.require_proof(said.get("proof"), self._key, "other", index, own, theirs)
         channel.send({"proof": run_key.proof(self._key, "chief", index, own, theirs)})
-        told = channel.receive(max_bytes=_MAX_MESSAGE_BYTES, deadline=deadline)
+        parameters = channel.receive(max_bytes=_MAX_MESSAGE_BYTES, deadline=deadline)
         if index not in range(1, len(self._cluster.addresses)):
-            raise ValueError(f"says that it is worker {index}, which the cluster lacks")
-        return index, _Member(channel, told)
+            raise ValueError(f"says that it is worker {index}, which is not in the cluster")
+        return index, _Member(channel, parameters)
 
     def _ignore(self, connection: socket.socket, host: str, reason: str) -> None:
-        """One line for every host and reason, and not endlessly many: they shall fill no disk."""
+        """Prints one line per host and reason, up to a limit, so that the output fills no disk."""
         with self._lock:
-            self._strangers.discard(connection)
+            self._unknown.discard(connection)
             connection.close()
-            is_new = (host, reason) not in self._ignored and len(self._ignored) < _MAX_STRANGERS
+            is_new = (host, reason) not in self._ignored and len(self._ignored) < _MAX_UNKNOWN
             if is_new and not self._closed:
                 self._ignored.add((host, reason))
                 _say(f"ignored a connection from {host}: {reason}")
 
 
-def _join(cluster: Cluster, told: dict, deadline: float) -> tuple[Peers, dict]:
-    """The others' part of the meeting."""
+def _join(cluster: Cluster, parameters: dict, deadline: float) -> tuple[Peers, dict]:
+    """The part of `meet` on all processes but the chief."""
     while True:
         try:
-            channel = _introduce(cluster, told)
+            channel = _introduce(cluster, parameters)
             answer = channel.receive(max_bytes=_MAX_MESSAGE_BYTES, deadline=deadline + 1)
             break
         except (OSError, ValueError) as error:
@@ -278,8 +274,8 @@ def _join(cluster: Cluster, told: dict, deadline: float) -> tuple[Peers, dict]:
     return Peers(cluster, {0: channel}), answer["decision"]
 
 
-def _introduce(cluster: Cluster, told: dict) -> Channel:
-    """Connects to the chief, and tells it what it asks for once both have proved who they are."""
+def _introduce(cluster: Cluster, parameters: dict) -> Channel:
+    """Connects to the chief; once both have proved that they know the key, sends the parameters."""
     channel = Channel(socket.create_connection(cluster.host_and_port(0), timeout=2))
     try:
         deadline = time.monotonic() + _INTRODUCTION_SECONDS
@@ -290,7 +286,7 @@ def _introduce(cluster: Cluster, told: dict) -> Channel:
         channel.send({"index": index, "challenge": own, "proof": proof})
         said = channel.receive(max_bytes=_MAX_INTRODUCTION_BYTES, deadline=deadline)
         run_key.require_proof(said.get("proof"), key, "chief", index, theirs, own)
-        channel.send(told)
+        channel.send(parameters)
     except BaseException:
         channel.close()
         raise
@@ -304,20 +300,20 @@ def _missing(cluster: Cluster, members: dict, seconds: float) -> str | None:
         return None
     names = ", ".join(_name(cluster, index) for index in absent)
     return (
-        f"{names} did not come within {seconds:.0f} s; check that every process was started and "
+        f"{names} did not connect within {seconds:.0f} s; check that every process was started and "
         f"can reach {cluster.addresses[0]}"
     )
 
 
-def _difference(cluster: Cluster, told: dict, members: dict[int, _Member]) -> str | None:
+def _difference(cluster: Cluster, parameters: dict, members: dict[int, _Member]) -> str | None:
     for index, member in sorted(members.items()):
-        other = member.told
-        names = sorted(told.keys() | other.keys())
-        differing = [name for name in names if told.get(name) != other.get(name)]
+        other = member.parameters
+        names = sorted(parameters.keys() | other.keys())
+        differing = [name for name in names if parameters.get(name) != other.get(name)]
         if differing:
             details = "; ".join(
-                f"{name}: {_short(told.get(name), other.get(name))} on the chief, "
-                f"{_short(other.get(name), told.get(name))} there"
+                f"{name}: {_short(parameters.get(name), other.get(name))} on the chief, "
+                f"{_short(other.get(name), parameters.get(name))} there"
                 for name in differing
             )
             return (
@@ -328,7 +324,7 @@ def _difference(cluster: Cluster, told: dict, members: dict[int, _Member]) -> st
 
 
 def _short(value, other) -> str:
-    """A value; of a table only what differs from the other's."""
+    """A value as text; of a dict only the entries that differ from the other's."""
     if isinstance(value, dict) and isinstance(other, dict):
         names = [name for name in value if value[name] != other.get(name)]
         shown = ", ".join(f"{name}={value[name]}" for name in names[:3])

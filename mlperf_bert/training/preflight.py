@@ -1,6 +1,6 @@
-"""What can be checked before the clock starts, without touching data: everything, and all at once.
+"""Checks everything that can be checked before the clock starts, without reading data.
 
-Looks at names, sizes, manifests, checkpoints' tables of contents, disks and devices. Each finding
+Reads names, sizes, manifests, the indexes of checkpoints, free disk space and devices. Each finding
 is one line that says what, where and how to fix it.
 """
 
@@ -29,10 +29,10 @@ _INITIAL_ACCURACY_TOLERANCE = 0.001
 
 
 def prepare(config: RunConfig, *, resumes: bool, say: Callable[[object], None]) -> Setup:
-    """Checks a run and says what was found, warnings too.
+    """Checks a run and prints all findings, also warnings.
 
     Raises:
-      ValueError: with a line for everything that is wrong, and how to fix it.
+      ValueError: with a line for every error, and how to fix it.
     """
     found = inspect(config, resumes=resumes)
     setup = found.setup(config.shape)
@@ -42,11 +42,11 @@ def prepare(config: RunConfig, *, resumes: bool, say: Callable[[object], None]) 
 
 
 def inspect(config: RunConfig, *, resumes: bool = False) -> Inspection:
-    """Checks what every run is checked for before its clock starts, in a second or so.
+    """Runs the checks that every run makes before its clock starts, in about a second.
 
     Args:
       config: of the run, whose output directory has been checked.
-      resumes: a run that began earlier goes on.
+      resumes: whether the run was started before.
     """
     found = Inspection()
     found.bert_config = found.attempt(BertConfig.from_json_file, config.bert_config_file)
@@ -77,17 +77,17 @@ def inspect(config: RunConfig, *, resumes: bool = False) -> Inspection:
 
 
 def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Inspection:
-    """For --check, with no clock to come: also counts examples, and says what is active.
+    """For --check, where no clock starts: also counts examples, and reports what is active.
 
     Args:
       measure_initial_accuracy: evaluate the initial checkpoint, which takes as long as an
         evaluation does.
 
     Raises:
-      ValueError: it is one of several processes, which would wait for the others.
+      ValueError: this is one of several processes, which would wait for the others.
     """
     if config.cluster:
-        raise ValueError("--check looks from one process; unset TF_CONFIG, or start without srun")
+        raise ValueError("--check runs in one process; unset TF_CONFIG, or start without srun")
     output = OutputDirectory(config.output_dir, config.parameters())
     found = inspect(config, resumes=output.resumes)
     found.attempt(output.require_available)
@@ -98,8 +98,8 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Ins
             found.add(WARNING, f"no submission to the closed division: {issue}")
         _compare_with_reference_point(found, config)
     if not config.drop_caches:
-        way = caches.obstacle() or "they can: add --drop_caches"
-        found.add(NOTE, f"the log will not claim that the file caches were emptied; {way}")
+        way = caches.obstacle() or "add --drop_caches to empty them"
+        found.add(NOTE, f"the log will not say that the file caches were emptied; {way}")
     found.add(NOTE, _active_devices(found.strategy, config))
     if measure_initial_accuracy and not found.errors:
         found.attempt(_measure_initial_accuracy, found, config)
@@ -115,7 +115,7 @@ def departures(config: RunConfig, found: Inspection | Setup) -> list[rules.Issue
 def require_fitting_model(
     bert_config: BertConfig, shape: pipeline.ExampleShape, *, bert_config_file: str
 ) -> None:
-    """Checks the model against the examples' length and the vocabulary beside it.
+    """Checks the model against the examples' length and the vocab.txt in its folder.
 
     Raises:
       ValueError: they do not fit.
@@ -137,7 +137,7 @@ def require_fitting_model(
 
 
 def num_weights(config: BertConfig) -> int:
-    """Returns the number of trained numbers of a BERT with both heads."""
+    """Returns the number of trained weights of a BERT with both heads."""
     h, i = config.hidden_size, config.intermediate_size
     embeddings = (config.vocab_size + config.max_position_embeddings + config.type_vocab_size) * h
     layer = 4 * (h * h + h) + (h * i + i) + (i * h + h) + 4 * h
@@ -160,7 +160,7 @@ def _check_batches(found: Inspection, config: RunConfig) -> None:
 
 
 def _check_checkpoint(found: Inspection, config: RunConfig) -> None:
-    """Every weight is listed, with the model's width, and the data files are long enough."""
+    """Checks the names of the weights, the number of layers, and the size of the data files."""
     stored = found.attempt(StoredCheckpoint, config.init_checkpoint)
     if stored is None:
         return
@@ -180,7 +180,7 @@ def _check_checkpoint(found: Inspection, config: RunConfig) -> None:
     listed_bytes = sum(math.prod(shape) for shape in stored.shapes.values()) * _FLOAT_BYTES
     data_files = tf.io.gfile.glob(f"{config.init_checkpoint}.data-*")
     stored_bytes = sum(tf.io.gfile.stat(path).length for path in data_files)
-    # Not all tensors have four bytes a number (steps have eight): a cut file is far shorter.
+    # A loose bound: not all numbers have four bytes (steps have eight). A cut file is far shorter.
     if stored_bytes < 0.9 * listed_bytes:
         found.add(
             ERROR,
@@ -195,7 +195,7 @@ def _check_disk(found: Inspection, config: RunConfig) -> None:
     each = checkpoint_bytes(found.bert_config, steps_per_update=config.steps_per_update)
     num_all = -(-config.num_train_steps // config.save_checkpoints_steps)
     kept = min(config.keep_checkpoint_max or num_all, num_all)
-    needed = (kept + 1) * each  # a new one is written before the oldest goes
+    needed = (kept + 1) * each  # a new one is written before the oldest is removed
     path = Path(config.output_dir).absolute()
     existing = next(folder for folder in (path, *path.parents) if folder.exists())
     needed -= sum(file.stat().st_size for file in path.glob("model.ckpt-*"))  # when resuming
@@ -226,7 +226,7 @@ def _check_reference_points(found: Inspection, config: RunConfig) -> None:
 
 
 def _compare_with_reference_point(found: Inspection, config: RunConfig) -> None:
-    """Other free hyper-parameters than the reference's are allowed, and worth knowing."""
+    """Notes free hyper-parameters that differ from the reference's, which is allowed."""
     if not _is_bert_large(found.bert_config):
         return
     point = convergence.reference_points().get(config.global_batch_size)
@@ -270,15 +270,15 @@ def _check_speed_options(found: Inspection, config: RunConfig) -> None:
     if config.pack_sequences and config.device.use_tpu:
         found.add(
             ERROR,
-            "--pack_sequences makes batches of several shapes, a TPU takes one; leave it out",
+            "--pack_sequences makes batches of several shapes, a TPU needs one; leave it out",
         )
 
 
 def _active_devices(devices: tf.distribute.Strategy | None, config: RunConfig) -> str:
-    """What TensorFlow will really do."""
+    """What TensorFlow will use: replicas, devices, precision, XLA."""
     kinds = sorted({device.device_type for device in tf.config.list_logical_devices()})
     replicas = devices.num_replicas_in_sync if devices else 0
-    compiled = "XLA as asked for"
+    compiled = f"--jit_compile={config.jit_compile}"
     if devices:
         compiled = compilation.choose(
             config.jit_compile, strategy=devices, packs_sequences=config.pack_sequences

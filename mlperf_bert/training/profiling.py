@@ -1,4 +1,4 @@
-"""TensorFlow's profiler over a chosen window of steps."""
+"""Runs TensorFlow's profiler during a window of steps."""
 
 import dataclasses
 from pathlib import Path
@@ -18,7 +18,7 @@ class ProfileWindow:
         """Reads "first-last".
 
         Raises:
-          ValueError: it is something else.
+          ValueError: the text has another form.
         """
         first, dash, last = text.partition("-")
         if not (dash and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
@@ -29,14 +29,14 @@ class ProfileWindow:
 
 
 class StepProfiler:
-    """Profiles the steps of a window; what it finds goes to `output_dir`/plugins/profile.
+    """Profiles the steps of a window, and writes to `output_dir`/plugins/profile.
 
-    TensorBoard's profile plugin reads it. A run that is resumed within the window profiles the
-    rest of it, one that is resumed behind it nothing.
+    TensorBoard's profile plugin reads this. A run that is resumed within the window profiles the
+    rest of it, one that is resumed after it nothing.
     """
 
     def __init__(self, window: ProfileWindow | None, output_dir: str | Path | None):
-        """Without a window it does nothing; without a directory it only tells the stops."""
+        """Without a window it does nothing; without a directory only `next_stop` works."""
         self._window = window
         self._output_dir = output_dir
         self._is_running = False
@@ -48,7 +48,7 @@ class StepProfiler:
         return next((s for s in (self._window.first - 1, self._window.last) if s > step), None)
 
     def begin_if_due(self, step: int) -> None:
-        """Call it before the steps after `step`."""
+        """Starts profiling if the window begins after `step`; call it before the next step."""
         window = self._window
         if window is None or self._output_dir is None or self._is_running:
             return
@@ -57,12 +57,12 @@ class StepProfiler:
             self._is_running = True
 
     def end_if_due(self, step: int) -> None:
-        """Call it after `step`."""
+        """Stops profiling if the window ends at `step`; call it after that step."""
         if self._is_running and step >= self._window.last:
             self.close()
 
     def close(self) -> None:
-        """Writes what was found so far, if the window has begun."""
+        """Writes the profile so far, if the window has begun."""
         if self._is_running:
             self._is_running = False
             tf.profiler.experimental.stop()

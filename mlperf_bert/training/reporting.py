@@ -1,4 +1,4 @@
-"""What a run writes down while it trains: metrics.jsonl and TensorBoard summaries."""
+"""What a run writes while it trains: metrics.jsonl and TensorBoard summaries."""
 
 import json
 from pathlib import Path
@@ -10,10 +10,10 @@ from mlperf_bert.writing import write_whole
 
 
 class MetricsWriter:
-    """Appends one JSON object a line to metrics.jsonl and writes the same to TensorBoard."""
+    """Appends one JSON object per line to metrics.jsonl and writes the same for TensorBoard."""
 
     def __init__(self, output_dir: str | None, *, resumed_step: int | None = None):
-        """Opens both; lines of steps after `resumed_step` are dropped: they are trained again.
+        """Opens both; drops lines of steps after `resumed_step`, which are trained again.
 
         Without an `output_dir` (None) nothing is written.
         """

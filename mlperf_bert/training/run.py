@@ -82,7 +82,7 @@ def _train(
         with log.run() as run:
             team.on_loss.callback(run.stop_unless_stopped)
             checks_of_data.check_at_first_touch(run, log, config, setup, say=team.say)
-            team.record("running")  # before the log: alone it would be another run's
+            team.record("running")  # first: a log without run.json counts as another run's
             if team.is_chief:
                 killed.close_logs(run_logs(team.output.path))
             log.commit()
@@ -111,7 +111,7 @@ def _train_against_the_clock(
     own_output_dir = config.output_dir if team.is_chief else None
 
     def own_batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        """This process's share of the input; on one CPU the saved iterator finds its place."""
+        """This process's share of the input; on one CPU the checkpoint restores the position."""
         workers = context.num_input_pipelines
         start_samples = 0 if one_cpu(setup.strategy) else start_step * config.train_batch_size
         return pipeline.training_batches(
@@ -175,7 +175,7 @@ def _train_against_the_clock(
             stop_request=stop_request,
         )
         if start_step == 0 and not setup.eval_files:
-            save(0)  # for whoever evaluates the checkpoints
+            save(0)  # for the offline evaluation
         start_up.done("data")
         team.say(start_up)
         outcome = training.run(iterator, run, start_step=start_step)

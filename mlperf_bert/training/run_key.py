@@ -1,16 +1,16 @@
-"""How the processes of a run know each other: by a key that the chief leaves in --output_dir.
+"""How the processes of a run recognise each other: by a key in a file that the chief writes.
 
-All processes share --output_dir, and a stranger on the network does not. As long as they meet, a
-file with a random key lies there that only the same user can read. The chief names the file to
-whoever connects, and both ends prove that they have read it, by an HMAC over numbers that both
-have just drawn. The flags play no part: processes with other flags know each other too, and can be
-told what differs.
+All processes of a run share --output_dir; other programs on the network do not. While the processes
+connect, a file with a random key is there, which only the same user can read. The chief sends the
+path of the file to each connection, and both ends prove that they have read it, by an HMAC over
+random numbers that both have just drawn. The flags are not part of this: processes with different
+flags recognise each other too, so the chief can report the difference.
 
-It keeps out whoever cannot read that file: other runs, other users, scanners, and strangers who
-pose as a worker or as the chief. It does not keep out who can read the file (root, the same user,
-and anyone where the file system ignores its mode), nor who can change packets on the way, for what
-is said afterwards is neither encrypted nor signed. And TensorFlow's own servers, which start on the
-same ports later, ask nobody for a proof: a run belongs in a network that you trust.
+This protects against everyone who cannot read that file: other runs, other users, port scanners,
+and programs that pretend to be a worker or the chief. It does not protect against those who can
+read the file (root, the same user, and anyone if the file system ignores its mode) or change
+packets on the network, because later messages are neither encrypted nor signed. TensorFlow's own
+servers, which start on the same ports later, ask for no proof: use a network that you trust.
 """
 
 import contextlib
@@ -28,8 +28,8 @@ _KEY_BYTES = 32
 
 
 @contextlib.contextmanager
-def left_in(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Leaves a new key in a folder, its path and the key; afterwards all is as before.
+def temporary_key(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """Writes a new key into a folder; yields its path and the key; removes it afterwards.
 
     Raises:
       OSError: the folder cannot be written.
@@ -45,7 +45,7 @@ def left_in(folder: Path) -> Iterator[tuple[str, bytes]]:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
             for part in missing:
-                part.rmdir()  # refused by the system where somebody has put something
+                part.rmdir()  # fails where another process has written something
 
 
 def _write(path: Path, key: bytes) -> None:
@@ -62,16 +62,16 @@ def _write(path: Path, key: bytes) -> None:
 
 
 def read(path: object) -> bytes:
-    """The key that the chief has left.
+    """The key that the chief has written.
 
     Raises:
-      ValueError: the path is not one that a chief would name, or there is no key.
-      OSError: it cannot be read: there is no such file here, or it belongs to another user.
+      ValueError: the path is not that of a key file, or the file holds no key.
+      OSError: the file cannot be read: it does not exist here, or belongs to another user.
     """
     if not isinstance(path, str) or not _NAME.fullmatch(Path(path).name):
-        raise ValueError("names no file with a key")
+        raise ValueError("sent no path of a key file")
     try:
-        # A FIFO would be waited for.
+        # Opening a FIFO would block.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123
             is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
             key = file.read(_KEY_BYTES + 1) if is_file else b""
@@ -81,17 +81,17 @@ def read(path: object) -> bytes:
             "processes share as --output_dir, and run them as one user"
         ) from error
     if len(key) != _KEY_BYTES:
-        raise ValueError(f"names the file {path}, which holds no key")
+        raise ValueError(f"sent the path {path}, which holds no key")
     return key
 
 
 def challenge() -> str:
-    """A number that nobody has used before."""
+    """A new random number."""
     return secrets.token_hex(16)
 
 
 def proof(key: bytes, *parts: str | int) -> str:
-    """What only who has the key can say about these parts."""
+    """An HMAC of these parts, which only a process with the key can compute."""
     return hmac.digest(key, json.dumps(parts).encode(), "sha256").hex()
 
 

@@ -1,7 +1,7 @@
 """The training step and the inner loop: what runs on the devices.
 
-Shapes, of one replica: R=rows (= its batch where rows are not shared), S=sequence, P=predictions of
-a row, E=examples of a row, V=vocabulary.
+Shapes, of one replica: R=rows (= its batch without packing), S=sequence, P=predictions of a row,
+E=examples of a row, V=vocabulary.
 """
 
 from collections.abc import Callable
@@ -58,10 +58,10 @@ class Trainer(tf.Module):
 
     @tf.function
     def train(self, iterator, num_steps: tf.Tensor) -> tf.Tensor:
-        """Takes `num_steps` (int32 scalar) micro-batches; one trace serves any number.
+        """Trains `num_steps` (int32 scalar) micro-batches; one trace works for any number.
 
-        Returns: float32 [num_steps, 5], the losses before each step and what its batch held, in the
-        order of `FIGURES`.
+        Returns: float32 [num_steps, 5], for each step the losses before it and the counts of its
+        batch, in the order of `FIGURES`.
         """
         history = tf.TensorArray(tf.float32, size=num_steps, element_shape=[len(FIGURES)])
         for index in tf.range(num_steps):
@@ -102,9 +102,9 @@ class Trainer(tf.Module):
     def _losses_and_gradients(
         self, features: dict[str, tf.Tensor], dropout_seed, num_predictions, num_examples
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Losses [3] of one replica, divided by the numbers given, and their gradients.
+        """Losses [3] of one replica, divided by the given counts, and their gradients.
 
-        Packed batches have `next_sentence_weights`: rows with fewer than E examples are filled up.
+        Packed batches have `next_sentence_weights`, 0 where a row has fewer than E examples.
         """
         with tf.GradientTape() as tape:
             token_logits, sentence_logits = pretrainer.forward(  # [R, P, V], [R * E, 2]
@@ -127,9 +127,9 @@ class Trainer(tf.Module):
         return tf.stack([loss, masked_lm, next_sentence]), gradients
 
     def _reduce_and_step(self, gradients: list[tf.Tensor]) -> None:
-        """Reduces the gradients over the replicas, clips them, and hands them to the optimizer.
+        """Reduces the gradients over the replicas, clips them, and passes them to the optimizer.
 
-        "global" clips what the replicas have summed; the others clip on each replica before.
+        "global" clips the sum over the replicas; the others clip on each replica before it.
         """
         all_reduce = tf.distribute.get_replica_context().all_reduce
         if self.normalization == "global":
@@ -143,10 +143,10 @@ class Trainer(tf.Module):
         self.optimizer.update(self.variables_to_train)
 
     def warm_up(self, batches: tf.data.Dataset, *, keeps_weights: bool = True) -> None:
-        """Compiles the inner loop on synthetic batches, then puts everything back as it was.
+        """Compiles the inner loop on synthetic batches, then restores all variables.
 
-        Takes replica batches, one of every shape that will come. Weights that are loaded afterwards
-        need not be kept, which takes as much memory once more.
+        Takes replica batches, one of every shape that the run will use. Weights that are loaded
+        afterwards need not be kept; a copy takes as much memory as the weights.
         """
         kept = [generator.state for generator in pretrainer.random_generators(self.model)]
         if keeps_weights:
@@ -164,7 +164,7 @@ class Trainer(tf.Module):
         self.step.assign(0)
 
     def batches(self, make_dataset: Callable[[tf.distribute.InputContext], tf.data.Dataset]):
-        """An iterator over global batches, shared out to the replicas and fetched ahead to them.
+        """An iterator over global batches, distributed to the replicas and prefetched.
 
         `make_dataset` makes the replica batches of one process.
         """

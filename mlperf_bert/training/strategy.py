@@ -1,6 +1,6 @@
-"""Where to compute: flags and cluster environment become a tf.distribute strategy.
+"""Where to compute: makes a tf.distribute strategy from the flags and the cluster.
 
-Nothing else in the project knows the device.
+No other module chooses devices.
 """
 
 import dataclasses
@@ -26,12 +26,12 @@ class DeviceConfig:
 def create_strategy(config: DeviceConfig, cluster: Cluster | None = None) -> tf.distribute.Strategy:
     """Picks the strategy: TPU, several processes, several GPUs of one host, one device.
 
-    With several processes this waits for all of them; meet them before (peers.py), so that one
-    that is missing is named.
+    With several processes this waits for all of them; call `peers.meet` first, which reports a
+    missing one by name.
 
     Raises:
-      ValueError: more GPUs are asked for than there are, a TPU does not answer, or GPUs and a TPU
-        at once.
+      ValueError: more GPUs are requested than there are, a TPU does not answer, or both GPUs and a
+        TPU are requested.
     """
     if config.use_tpu and config.num_gpus:
         raise ValueError("--use_tpu and --num_gpus exclude each other; give one of them")
@@ -51,7 +51,7 @@ def create_strategy(config: DeviceConfig, cluster: Cluster | None = None) -> tf.
 
 
 def one_cpu(strategy: tf.distribute.Strategy) -> bool:
-    """Whether the strategy computes on one CPU, where nothing has to be shared out or fetched."""
+    """Whether the strategy computes on one CPU, where batches need not be distributed."""
     one_device = isinstance(strategy, tf.distribute.OneDeviceStrategy)
     return one_device and "CPU" in strategy.extended.worker_devices[0]
 

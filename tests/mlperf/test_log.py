@@ -168,7 +168,7 @@ def test_values_become_plain_json(log, path):
         log.event("throughput", np.float32(0.5), {"rows": np.arange(2), "steps": np.int64(3)})
         log.event("loss", float("nan"))
         log.event("range", (float("inf"), np.float64("-inf")))
-        with pytest.raises(TypeError, match=r"object .* cannot stand in a JSON log line"):
+        with pytest.raises(TypeError, match=r"object .* cannot be written as JSON to the log"):
             log.event("odd", object())
         run.eval_accuracy(np.float32(0.75), np.int64(448), np.int64(1))
     records = read_log(_closed(log, path))
@@ -181,7 +181,7 @@ def test_values_become_plain_json(log, path):
 
 @pytest.mark.parametrize("accuracy", [float("nan"), float("inf"), -0.1, 1.01])
 def test_impossible_accuracy_aborts_the_run(log, path, accuracy):
-    message = "after 448 samples: an accuracy lies in 0 to 1"
+    message = "after 448 samples: must be from 0 to 1"
     with pytest.raises(ValueError, match=message), log.run() as run:
         run.eval_accuracy(accuracy, 448, 1)
     records = read_log(_closed(log, path))

@@ -18,7 +18,7 @@ DAMAGED = {
     b"\xff": "codec can't decode",
     b'{"step"': "not JSON",
     b"{}": "step",
-    ENTRY.replace(b"5", b'"5"', 1): "no number|not supported between",
+    ENTRY.replace(b"5", b'"5"', 1): "not a number|not supported between",
 }
 
 

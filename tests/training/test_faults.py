@@ -68,7 +68,7 @@ def test_five_kills_and_a_notice_end_bitwise_where_an_undisturbed_run_does(
         code, _, errors = workers.finish(started, seconds=SECONDS_TO_END)[1 - victim]
         assert code == 1, errors
         assert f"worker {victim} (localhost:" in errors and "Traceback" not in errors
-        assert re.search(r"is gone; the same command on all processes goes on", errors)
+        assert re.search(r"is gone; run the same command on all processes to resume", errors)
         if victim == 1:
             assert run_stops(output)[-1] == ["aborted"]
 
@@ -104,7 +104,9 @@ def test_a_silent_process_ends_the_other_with_one_line(repository, task, tmp_pat
     assert code == 1 and "Traceback" not in errors
     [line] = [line for line in errors.splitlines() if line.startswith("run_pretraining.py: ")]
     assert line.startswith(f"run_pretraining.py: worker {victim} (localhost:")
-    assert re.search(r"does not answer \(.*\); the same command on all processes goes on", line)
+    assert re.search(
+        r"does not answer \(.*\); run the same command on all processes to resume", line
+    )
     if victim == 1:
         assert run_stops(output) == [["aborted"]]
 

@@ -173,7 +173,7 @@ def test_waiting_burns_no_cpu(repository, task, tmp_path):
     waiting.terminate()
     _, errors = waiting.communicate(timeout=60)
     assert waiting.returncode == 75
-    assert errors.strip() == "run_pretraining.py: interrupted; the same command goes on"
+    assert errors.strip() == "run_pretraining.py: interrupted; run the same command again to resume"
     assert burnt < 0.5  # of 5 seconds
 
 

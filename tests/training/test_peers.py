@@ -34,7 +34,7 @@ def free_addresses(count: int) -> tuple[str, ...]:
 
 
 def meet_all(
-    told: list[dict],
+    parameters: list[dict],
     *,
     decide=lambda: {"seed": 7},
     seconds=10.0,
@@ -42,20 +42,20 @@ def meet_all(
     before_the_others=lambda address: None,
 ) -> list:
     """What every process gets: the decision, or the error's text. One thread stands for each."""
-    addresses, found = free_addresses(len(told)), [None] * len(told)
+    addresses, found = free_addresses(len(parameters)), [None] * len(parameters)
     shared = Path("a/run")
 
     def join(index):
         cluster = Cluster(addresses, index)
         try:
-            found[index] = peers.meet(cluster, told[index], decide, folder=shared, seconds=seconds)[
-                1
-            ]
+            found[index] = peers.meet(
+                cluster, parameters[index], decide, folder=shared, seconds=seconds
+            )[1]
         except (ValueError, OSError) as error:
             found[index] = str(error)
 
     threads = [
-        threading.Thread(target=join, args=(n,)) for n in range(len(told)) if n not in absent
+        threading.Thread(target=join, args=(n,)) for n in range(len(parameters)) if n not in absent
     ]
     threads[0].start()
     before_the_others(addresses[0])
@@ -99,7 +99,7 @@ def test_a_missing_process_is_named_in_time():
     began = time.monotonic()
     found = meet_all([{}] * 3, seconds=2.0, absent=[2])
     assert time.monotonic() - began < 8
-    assert "worker 2 (localhost:" in found[0] and "did not come within 2 s" in found[0]
+    assert "worker 2 (localhost:" in found[0] and "did not connect within 2 s" in found[0]
     assert found[1] == found[0]
 
 
@@ -124,7 +124,7 @@ def test_a_folder_that_cannot_be_written_is_named():
 
 
 def connected(address: str, *, seconds: float = 5) -> socket.socket:
-    """A connection, as soon as somebody listens there."""
+    """A connection, as soon as a process listens there."""
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + seconds
     while True:
@@ -149,7 +149,7 @@ STRANGERS = {
     b"\xff\xfe\xff\n": "codec can't decode",
     b"[" * 4000 + b"\n": "not JSON (nested too deeply)",
     b"x" * 100_000: "sent more than 4096 bytes in one message",
-    b'{"index": 1, "told": {}}\n': "does not know the key of this run",
+    b'{"index": 1, "parameters": {}}\n': "does not know the key of this run",
     introduction(): "does not know the key of this run",
     introduction(proof="é" * 64): "does not know the key of this run",
     introduction(proof=[]): "does not know the key of this run",
@@ -204,7 +204,7 @@ def test_strangers_that_say_nothing_or_little_hold_up_nobody():
 
 
 def test_too_many_strangers_are_turned_away_and_members_still_come(monkeypatch):
-    monkeypatch.setattr(peers, "_MAX_STRANGERS", 3)
+    monkeypatch.setattr(peers, "_MAX_UNKNOWN", 3)
     monkeypatch.setattr(peers, "_INTRODUCTION_SECONDS", 1.0)
     connections = []
 
@@ -219,7 +219,7 @@ def test_too_many_strangers_are_turned_away_and_members_still_come(monkeypatch):
 def test_only_the_user_can_read_the_key_and_it_is_another_one_each_time(folder):
     found = set()
     for _ in range(2):
-        with run_key.left_in(folder) as (path, key):
+        with run_key.temporary_key(folder) as (path, key):
             assert Path(path).stat().st_mode & 0o777 == 0o600 and Path(path).parent == folder
             assert run_key.read(path) == key
         found |= {path, key}
@@ -228,7 +228,7 @@ def test_only_the_user_can_read_the_key_and_it_is_another_one_each_time(folder):
 
 
 def test_what_others_put_into_the_folder_stays(folder):
-    with run_key.left_in(folder):
+    with run_key.temporary_key(folder):
         (folder / "theirs").write_text("")
     assert [path.name for path in folder.iterdir()] == ["theirs"]
 
@@ -244,12 +244,12 @@ def fifo() -> str:
     return str(Path(".meeting-0123456789abcdef.key").absolute())
 
 
-# What somebody in the chief's place says -> why a worker does not believe it.
+# What a program in the chief's place sends -> why a worker refuses it.
 POSING_CHIEFS = {
     "no object": (lambda: [], "expected a JSON object, got list"),
-    "no file": (lambda: {}, "names no file with a key"),
-    "a list of files": (lambda: {"key_file": ["/etc/passwd"]}, "names no file with a key"),
-    "another file": (lambda: {"key_file": "/etc/passwd"}, "names no file with a key"),
+    "no file": (lambda: {}, "sent no path of a key file"),
+    "a list of files": (lambda: {"key_file": ["/etc/passwd"]}, "sent no path of a key file"),
+    "another file": (lambda: {"key_file": "/etc/passwd"}, "sent no path of a key file"),
     "a key not there": (
         lambda: {"key_file": "/nowhere/.meeting-0123456789abcdef.key"},
         r"cannot be read here \(No such file or directory\); give a directory that all processes",
@@ -404,7 +404,7 @@ ERRORS = {
         "Graph execution error:\n\nCollective ops is aborted by: recvmsg:Connection reset by peer\n"
         "Additional GRPC error information from remote target /job:worker/replica:0/task:1 while "
         "calling /tensorflow.WorkerService/RecvBuf:\n",
-        "worker 1 (b:1) does not answer (recvmsg:Connection reset by peer); the same command",
+        "worker 1 (b:1) does not answer (recvmsg:Connection reset by peer); run the same command",
     ),
     "silent": (
         "Collective ops is aborted by: Error reported from /job:worker/task:1: The following tasks "
@@ -414,7 +414,7 @@ ERRORS = {
     "a silent chief": (
         "Graph execution error:\n\nCollective ops is aborted by: Deadline Exceeded\n"
         "RPC: /tensorflow.CoordinationService/Heartbeat\n",
-        "worker 0 (a:1) does not answer (Deadline Exceeded); the same command on all processes",
+        "worker 0 (a:1) does not answer (Deadline Exceeded); run the same command on all",
     ),
     "of its own": ("Graph execution error:\n\nOOM when allocating tensor", None),
 }
@@ -444,7 +444,7 @@ team.leave(line or None)
 
 
 def start_members(repository, folder: Path, count: int) -> list[subprocess.Popen]:
-    """So many processes that have met, and leave with the reason that they read."""
+    """Processes that have met; each leaves with the reason that it reads."""
     addresses = '["' + '","'.join(free_addresses(count)) + '"]'
     members = [
         subprocess.Popen(

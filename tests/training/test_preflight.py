@@ -282,5 +282,5 @@ def test_initial_accuracy_is_measured_when_asked(config, tmp_path):
 
 def test_a_close_look_from_one_of_several_processes_is_refused(config):
     config = dataclasses.replace(config, cluster=Cluster(("a:1", "b:1"), 0))
-    with pytest.raises(ValueError, match="--check looks from one process; unset TF_CONFIG"):
+    with pytest.raises(ValueError, match="--check runs in one process; unset TF_CONFIG"):
         preflight.inspect_closely(config, measure_initial_accuracy=False)

@@ -150,7 +150,10 @@ def test_sigterm_before_the_clock_leaves_nothing(repository, task, tmp_path):
     process.send_signal(signal.SIGTERM)  # the model is being built
     text, _ = process.communicate(timeout=60)
     assert process.returncode == 75, text
-    assert text.splitlines()[-1] == "run_pretraining.py: interrupted; the same command goes on"
+    assert (
+        text.splitlines()[-1]
+        == "run_pretraining.py: interrupted; run the same command again to resume"
+    )
     assert "Traceback" not in text and not output.exists()
 
 
