@@ -7,7 +7,7 @@ generators of dropout, and the position in the input (with its shuffle buffer).
 import contextlib
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import tensorflow as tf
 
@@ -130,11 +130,6 @@ class RunState:
         )
 
 
-def step_of(path: str) -> int:
-    """The step in a checkpoint's name: ".../model.ckpt-600" -> 600."""
-    return int(path.rpartition("-")[2])
-
-
 def complete_checkpoints(directory: str) -> dict[int, str]:
     """As `saved_checkpoints`, without one whose saving was interrupted or is under way.
 
@@ -168,9 +163,13 @@ def saved_checkpoints(directory: str) -> dict[int, str]:
     TensorFlow writes the index file last: where it is, the data are.
     """
     pattern = f"{directory.rstrip('/')}/{CHECKPOINT_NAME}-*.index"
-    paths = [path.removesuffix(".index") for path in tf.io.gfile.glob(pattern)]
-    steps = {step_of(path): path for path in paths if re.search(r"-\d+$", path)}
-    return dict(sorted(steps.items()))
+    found = _by_step(path.removesuffix(".index") for path in tf.io.gfile.glob(pattern))
+    return dict(sorted(found.items()))
+
+
+def _by_step(paths: Iterable[str]) -> dict[int, str]:
+    """ ".../model.ckpt-600" -> {600: ".../model.ckpt-600"}; other names are left out."""
+    return {int(found[1]): path for path in paths if (found := re.search(r"-(\d+)$", path))}
 
 
 def _listed_steps(directory: str) -> set[int]:
@@ -179,8 +178,7 @@ def _listed_steps(directory: str) -> set[int]:
         state = tf.train.get_checkpoint_state(directory)
     except (ValueError, tf.errors.OpError):
         return set()
-    paths = state.all_model_checkpoint_paths if state else ()
-    return {step_of(path) for path in paths if re.search(r"-\d+$", path)}
+    return set(_by_step(state.all_model_checkpoint_paths if state else ()))
 
 
 def _is_whole(path: str) -> bool:
@@ -199,12 +197,7 @@ def _is_whole(path: str) -> bool:
 
 def _remove(path: str) -> None:
     """Removes a checkpoint, the index first: without it the rest is ignored."""
-    leftovers = [
-        f"{path}_temp",
-        *tf.io.gfile.glob(f"{path}.data-*"),
-        *tf.io.gfile.glob(f"{path}.*"),
-    ]
-    for name in [f"{path}.index", *leftovers]:
+    for name in [f"{path}.index", f"{path}_temp", *tf.io.gfile.glob(f"{path}.*")]:
         with contextlib.suppress(tf.errors.OpError):
             if tf.io.gfile.isdir(name):
                 tf.io.gfile.rmtree(name)

@@ -110,9 +110,9 @@ def write_dataset(
     )
     folder = Path(output_dir)
     with _held(DirectoryLock(folder), folder):
-        there = [name for name in inputs if (folder / name).exists()]
         before = manifest.load(folder)
-        found = open_manifest(before, config, there, folder)
+        present = [name for name in inputs if (folder / name).exists()]
+        found = open_manifest(before, config, present, folder)
         if before is None:
             found.save(folder)
         missing = {n: p for n, p in inputs.items() if not _is_done(folder, found, n, p)}
@@ -156,22 +156,16 @@ def by_name(paths: Collection[str]) -> dict[str, str]:
 
 
 def open_manifest(
-    found: Manifest | None, config: DatasetConfig, there: Iterable[str], folder: str | Path
+    found: Manifest | None, config: DatasetConfig, parts: Iterable[str], folder: str | Path
 ) -> Manifest:
-    """Returns the manifest to go on with: the found one, or a new one.
-
-    Args:
-      found: in the folder.
-      config: of the data to make now.
-      there: names of the parts that the folder holds.
-      folder: for the messages.
+    """Returns the manifest to go on with: the one `found` in the folder, or a new one.
 
     Raises:
       ValueError: the folder holds data made with other parameters, or of unknown origin.
     """
     parameters = config.parameters()
     if found is None:
-        if foreign := min(there, default=None):
+        if foreign := min(parts, default=None):
             raise ValueError(
                 f"{folder}: holds {foreign} but no {manifest.NAME}; "
                 "choose another --output_dir or remove the old data"

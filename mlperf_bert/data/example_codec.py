@@ -49,15 +49,9 @@ def feature_lengths(max_seq_length: int, max_predictions_per_seq: int) -> dict[s
 # --- Encoding ------------------------------------------------------------------------------
 
 
-def _names() -> tuple[np.ndarray, np.ndarray]:
-    """Returns the names as rows [7, 32] uint8, and their lengths [7]."""
-    rows = np.zeros((len(FEATURE_DTYPES), 32), np.uint8)
-    for row, name in zip(rows, FEATURE_DTYPES):
-        row[: len(name)] = np.frombuffer(name.encode(), np.uint8)
-    return rows, np.array([len(name) for name in FEATURE_DTYPES])
-
-
-_NAMES, _NAME_LENGTHS = _names()
+# Feature names [7, 32], padded, and their lengths [7].
+_NAMES = np.array([list(name.encode().ljust(32)) for name in FEATURE_DTYPES], np.uint8)
+_NAME_LENGTHS = np.array([len(name) for name in FEATURE_DTYPES])
 
 
 @kernel

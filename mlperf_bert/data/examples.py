@@ -40,11 +40,11 @@ def write_examples(
 ) -> Statistics:
     """Makes all examples of the inputs; returns counts of what was written.
 
-    Several outputs get the examples in turn. Nothing takes the place of an output before all are
-    written.
+    The inputs are taken as one text; several outputs get the examples in turn, and are put into
+    place when all are written.
 
     Args:
-      inputs: text files, taken as one text.
+      inputs: text files.
       outputs: TFRecord files.
       tokenizer: with the vocabulary.
       config: how examples are made.

@@ -57,9 +57,9 @@ class Manifest:
     """The content of manifest.json."""
 
     parameters: dict[str, object]
-    """All that decides the bytes; examples_per_part is 0 for whole parts."""
+    """Everything that determines the bytes; examples_per_part is 0 for whole parts."""
     versions: dict[str, str]
-    """What made it, for the record."""
+    """Of the software that made it, for information."""
     parts: dict[str, Part] = dataclasses.field(default_factory=dict)
 
     @property
@@ -90,10 +90,10 @@ def load(folder: Path) -> Manifest | None:
 
 
 def parse(text: bytes, path: str) -> Manifest:
-    """Returns the manifest that stands in a file.
+    """Returns the manifest that a file holds.
 
     Raises:
-      ValueError: it is none; the message names `path`.
+      ValueError: it is not a manifest; the message names `path`.
     """
     try:
         content = json_text.parse_object(text)

@@ -86,14 +86,8 @@ def close_frame(out, begin, end, tables):
 def frame(record: bytes) -> bytes:
     """Wraps the bytes of one example as a TFRecord: length, checksums."""
     length = struct.pack("<Q", len(record))
-    return b"".join(
-        (
-            length,
-            struct.pack("<I", masked_crc32c(length)),
-            record,
-            struct.pack("<I", masked_crc32c(record)),
-        )
-    )
+    length_crc, record_crc = (struct.pack("<I", masked_crc32c(data)) for data in (length, record))
+    return length + length_crc + record + record_crc
 
 
 class BadRecord(ValueError):
