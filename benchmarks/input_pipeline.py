@@ -24,7 +24,7 @@ from mlperf_bert.input import packing, pipeline
 
 
 def unchecked_batches(task: dict) -> tf.data.Dataset:
-    """The input pipeline of a run without the checks, which are removed before it is traced."""
+    """The input pipeline of a run without the checks, which are replaced while it is traced."""
     with (
         mock.patch.object(pipeline, "_require_values"),
         mock.patch.object(packing, "require_packable"),

@@ -19,7 +19,7 @@ A worked example, with rows of 10 tokens and a window of two batches of 4 exampl
     _deal        batch 0: rows 8+2, 6+4     4 examples in 2 rows
                  batch 1: rows 7+3, 9, 5    4 examples in 3 rows
 
-Earlier versions that filled each batch from a buffer made learning slower. This one does not, as
+Packers that filled each batch from a buffer made learning slower. This one does not, as
 far as measured (benchmarks/NOTES.md).
 
 Shapes: B=examples of a batch, R=rows of a batch, S=sequence, P=predictions of an example,
