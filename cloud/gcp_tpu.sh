@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Batch 8,192 on a TPU-v3-128, with a TPU-v3-8 that evaluates the checkpoints. See cloud/README.md.
+# Batch 8,192 on a TPU-v3-128, with a TPU-v3-8 that evaluates the checkpoints. See docs/clusters.md.
 #
 #   cloud/gcp_tpu.sh create | setup | train | eval | status | delete  [--dry-run]
 #

@@ -19,7 +19,7 @@ _CHECKPOINT_FILE = re.compile(r"(?P<prefix>.*ckpt-(?P<step>\d+))\.(index|data-\d
 
 
 def summary(trace: Loaded) -> dict:
-    """Everything that summary.json holds; README.md explains it."""
+    """Everything that summary.json holds; docs/tracing.md explains it."""
     recording = trace.recording
     alignment = recording.alignment()
     has_calls = recording.backend != backends.PROC

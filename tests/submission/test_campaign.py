@@ -103,6 +103,12 @@ def test_ten_runs_become_a_submission_that_all_tools_accept(make):
         "benchmarks/bert/implementations/mlperf_bert/mlperf_bert/training/loop.py",
     } <= found
     assert not any("__pycache__" in name for name in found)
+    script = org / "benchmarks" / "bert" / "1xExample" / "init_datasets.sh"
+    printed = subprocess.check_output([script], text=True)
+    assert Path(printed.partition(" says")[0]).read_text().startswith("# Data")
+    implementation = org / "benchmarks" / "bert" / "implementations" / "mlperf_bert"
+    # What setup.sh runs: nothing that it needs is missing.
+    subprocess.run(["make", "--dry-run", "setup"], cwd=implementation, check=True)
     description = json.loads((org / "systems" / "1xExample.json").read_text())
     assert (description["division"], description["cooling"]) == ("closed", "air")
     assert description["status"] == "Available on-premise"
