@@ -5,19 +5,22 @@ Shapes: B=batch, P=predictions, V=vocabulary.
 """
 
 import dataclasses
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from mlperf_bert.model import losses
 
-TOTALS = (
-    "masked_lm_correct",
-    "masked_lm_loss",
-    "num_predictions",
-    "next_sentence_correct",
-    "next_sentence_loss",
-    "num_examples",
-)
+
+class Totals(NamedTuple):
+    """Sums over one batch, or over many: scalars, losses in nats."""
+
+    masked_lm_correct: tf.Tensor | float
+    masked_lm_loss: tf.Tensor | float
+    num_predictions: tf.Tensor | float
+    next_sentence_correct: tf.Tensor | float
+    next_sentence_loss: tf.Tensor | float
+    num_examples: tf.Tensor | float
 
 
 def batch_totals(
@@ -34,7 +37,7 @@ def batch_totals(
       features: the labels, as in the TFRecords.
       example_weights: [B] float32, 1 for an example, 0 for a row of padding.
 
-    Returns: float32 [6], in the order of `TOTALS`.
+    Returns: float32 [6], in the order of `Totals`.
     """
     weights = features["masked_lm_weights"] * example_weights[:, tf.newaxis]
     label_ids, next_labels = features["masked_lm_ids"], features["next_sentence_labels"]
@@ -45,14 +48,16 @@ def batch_totals(
         next_labels, [-1]
     )
     return tf.stack(
-        [
-            tf.reduce_sum(tf.cast(token_hits, tf.float32) * weights),
-            tf.reduce_sum(token_losses * weights),
-            tf.reduce_sum(weights),
-            tf.reduce_sum(tf.cast(sentence_hits, tf.float32) * example_weights),
-            tf.reduce_sum(sentence_losses * example_weights),
-            tf.reduce_sum(example_weights),
-        ]
+        Totals(
+            masked_lm_correct=tf.reduce_sum(tf.cast(token_hits, tf.float32) * weights),
+            masked_lm_loss=tf.reduce_sum(token_losses * weights),
+            num_predictions=tf.reduce_sum(weights),
+            next_sentence_correct=tf.reduce_sum(
+                tf.cast(sentence_hits, tf.float32) * example_weights
+            ),
+            next_sentence_loss=tf.reduce_sum(sentence_losses * example_weights),
+            num_examples=tf.reduce_sum(example_weights),
+        )
     )
 
 
@@ -70,15 +75,20 @@ class Evaluation:
 
     @classmethod
     def from_totals(cls, totals: list[list[float]]) -> "Evaluation":
-        """Adds up the totals of all batches ([batches, 6], order of `TOTALS`)."""
-        correct, token_loss, predictions, next_correct, next_loss, examples = (
-            sum(column) for column in zip(*totals)
-        )
+        """Adds up the totals of all batches, [batches, 6] in the order of `Totals`."""
+        batches = [Totals(*batch) for batch in totals]
+        all_batches = Totals(*(sum(column) for column in zip(*totals)))
+        num_predictions, num_examples = all_batches.num_predictions, all_batches.num_examples
+        losses_of_batches = [
+            batch.masked_lm_loss / (batch.num_predictions + losses.EPSILON)
+            + batch.next_sentence_loss / batch.num_examples
+            for batch in batches
+        ]
         return cls(
-            masked_lm_accuracy=correct / predictions if predictions else 0.0,
-            masked_lm_loss=token_loss / predictions if predictions else 0.0,
-            next_sentence_accuracy=next_correct / examples,
-            next_sentence_loss=next_loss / examples,
-            loss=sum(t[1] / (t[2] + losses.EPSILON) + t[4] / t[5] for t in totals) / len(totals),
-            num_examples=round(examples),
+            masked_lm_accuracy=all_batches.masked_lm_correct / (num_predictions or 1.0),
+            masked_lm_loss=all_batches.masked_lm_loss / (num_predictions or 1.0),
+            next_sentence_accuracy=all_batches.next_sentence_correct / num_examples,
+            next_sentence_loss=all_batches.next_sentence_loss / num_examples,
+            loss=sum(losses_of_batches) / len(batches),
+            num_examples=round(num_examples),
         )

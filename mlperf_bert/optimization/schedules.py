@@ -51,11 +51,3 @@ class WarmupPolynomialDecay(tf_keras.optimizers.schedules.LearningRateSchedule):
     def __call__(self, update: tf.Tensor) -> tf.Tensor:
         """The rate of update `update` (from 0), float32 scalar."""
         return self.at_step((tf.cast(update, tf.int64) + 1) * self.steps_per_update - 1)
-
-    def get_config(self) -> dict:
-        """The constructor's arguments."""
-        names = (
-            "learning_rate num_train_steps num_warmup_steps start_warmup_step poly_power "
-            "steps_per_update"
-        )
-        return {name: getattr(self, name) for name in names.split()}

@@ -16,7 +16,7 @@ class Evaluator(tf.Module):
 
     @tf.function
     def evaluate_batch(self, features, example_weights) -> tf.Tensor:
-        """Totals of one global batch: float32 [6], in the order of `metrics.TOTALS`."""
+        """Totals of one global batch: float32 [6], in the order of `metrics.Totals`."""
         per_replica = self.strategy.run(self._totals, args=(features, example_weights))
         return self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.lost_processes import free_addresses
 from mlperf_bert.training import listening, peers, run_key
 from mlperf_bert.training.channel import Channel
 from mlperf_bert.training.cluster import Cluster
@@ -24,15 +25,6 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path / "a" / "run"
 
 
-def free_addresses(count: int) -> tuple[str, ...]:
-    """Loopback addresses whose ports were free just now."""
-    servers = [socket.create_server(("localhost", 0)) for _ in range(count)]
-    addresses = [f"localhost:{server.getsockname()[1]}" for server in servers]
-    for server in servers:
-        server.close()
-    return tuple(addresses)
-
-
 def meet_all(
     parameters: list[dict],
     *,
@@ -42,7 +34,7 @@ def meet_all(
     before_the_others=lambda address: None,
 ) -> list:
     """What every process gets: the decision, or the error's text. One thread stands for each."""
-    addresses, found = free_addresses(len(parameters)), [None] * len(parameters)
+    addresses, found = tuple(free_addresses(len(parameters))), [None] * len(parameters)
     shared = Path("a/run")
 
     def join(index):
@@ -120,7 +112,7 @@ def test_a_port_in_use_is_named():
 def test_a_folder_that_cannot_be_written_is_named():
     Path("a").write_text("a file")
     with pytest.raises(OSError, match=r"--output_dir=.*/a/run: cannot be written .*share"):
-        peers.meet(Cluster(free_addresses(2), 0), {}, dict, folder=Path("a/run"), seconds=1)
+        peers.meet(Cluster(tuple(free_addresses(2)), 0), {}, dict, folder=Path("a/run"), seconds=1)
 
 
 def connected(address: str, *, seconds: float = 5) -> socket.socket:

@@ -2,18 +2,10 @@
 
 import json
 import os
-import socket
 import subprocess
 from pathlib import Path
 
-
-def free_addresses(count: int) -> list[str]:
-    """Loopback addresses whose ports were free just now."""
-    servers = [socket.create_server(("localhost", 0)) for _ in range(count)]
-    addresses = [f"localhost:{server.getsockname()[1]}" for server in servers]
-    for server in servers:
-        server.close()
-    return addresses
+from benchmarks.lost_processes import free_addresses
 
 
 def environment_of(addresses: list[str], index: int) -> dict[str, str]:
