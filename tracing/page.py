@@ -120,7 +120,7 @@ def _file_rows(summary: dict) -> list[list[str]]:
 
 
 def _checkpoint_rows(summary: dict) -> list[list[str]]:
-    rows = [["checkpoint", "at", "files", "written", "calls", "in write calls", "as MLLOG tells"]]
+    rows = [["checkpoint", "at", "files", "written", "calls", "in write calls", "as MLLOG reports"]]
     for found in summary["checkpoints"]:
         span = "-" if found["span_seconds"] is None else f"{found['span_seconds']:.3f} s"
         rows.append(

@@ -5,7 +5,7 @@
 #   tracing/trace.sh -- make demo
 #   tracing/trace.sh --help
 #
-# docs/tracing.md tells what is recorded and how to read it.
+# docs/tracing.md says what is recorded and how to read it.
 set -euo pipefail
 unset CDPATH
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
