@@ -81,9 +81,10 @@ def lamb_change(
 
     Source: You et al., arXiv 1904.00962, algorithm 2, without a bound on the norm of the weight.
     """
+    # Not tf.square(gradient): in a graph its results differ from the product's in the last bit.
     m_t = m.assign(constants["beta_1_t"] * m + constants["one_minus_beta_1_t"] * gradient)
     v_t = v.assign(
-        constants["beta_2_t"] * v + constants["one_minus_beta_2_t"] * tf.square(gradient)
+        constants["beta_2_t"] * v + constants["one_minus_beta_2_t"] * (gradient * gradient)
     )
     m_hat = m_t / (1.0 - constants["beta_1_power"])
     v_hat = v_t / (1.0 - constants["beta_2_power"])

@@ -29,11 +29,17 @@ def draw(scale: float, number: int = 0) -> np.ndarray:
 
 
 def trained(optimizer, name: str, weight_scale: float, gradient_scale: float) -> list[np.ndarray]:
-    """The weight after each update."""
+    """The weight after each update, made in a graph from clipped gradients as in a training."""
     weight = tf.Variable(draw(weight_scale), name=name)
+
+    @tf.function
+    def update(gradient):
+        [clipped], _ = tf.clip_by_global_norm([gradient], 1.0)
+        optimizer.apply_gradients([(clipped, weight)])
+
     found = []
     for number in range(1, NUM_UPDATES + 1):
-        optimizer.apply_gradients([(tf.constant(draw(gradient_scale, number)), weight)])
+        update(tf.constant(draw(gradient_scale, number)))
         found.append(weight.numpy())
     return found
 
