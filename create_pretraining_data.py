@@ -76,7 +76,7 @@ def _config() -> DatasetConfig:
         do_lower_case=FLAGS.do_lower_case,
         preserve_unused_tokens=FLAGS.preserve_unused_tokens,
         examples_per_part=FLAGS.examples_per_part,
-        instances=InstanceConfig(**{name: FLAGS[name].value for name in names.split()}),
+        instances=InstanceConfig(**{name: getattr(FLAGS, name) for name in names.split()}),
     )
 
 

@@ -6,7 +6,7 @@ unknown with more than 200 characters. Characters are classified as by Python 3.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -145,7 +145,7 @@ def _read(path: str) -> str:
 
 
 def read_documents(
-    paths: list[str], tokenizer: Tokenizer, *, on_bytes: Callable[[int], None] = lambda _: None
+    paths: Sequence[str], tokenizer: Tokenizer, *, on_bytes: Callable[[int], None] = lambda _: None
 ) -> list[list[np.ndarray]]:
     """Documents of sentences of token ids [length] int32; blank lines end a document.
 
