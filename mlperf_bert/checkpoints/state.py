@@ -53,7 +53,9 @@ class RunState:
         Raises:
           ValueError: the checkpoint is damaged, or was made by another configuration.
         """
-        self._restored = complete_checkpoints(self._directory)[self.latest_step]
+        step = self.latest_step
+        assert step is not None  # only a run with a checkpoint goes on
+        self._restored = complete_checkpoints(self._directory)[step]
         try:
             status = self._checkpoint.restore(self._restored)
             status.assert_existing_objects_matched()
