@@ -53,6 +53,7 @@ _REQUIRED = ("input_file", "vocab_file")
 
 
 def main():
+    """Makes or verifies the data, as the flags say."""
     if bool(FLAGS.output_file) == bool(FLAGS.output_dir):
         raise ValueError("give either --output_file or --output_dir")
     if FLAGS.verify:

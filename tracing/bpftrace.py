@@ -87,7 +87,7 @@ def installed_version() -> str | None:
 
 
 def chosen_programs(events: frozenset[str]) -> dict[str, str]:
-    """what -> program, the first alternative whose tracepoint is there."""
+    """What is traced -> its program, the first alternative whose tracepoint is there."""
     chosen = {}
     for what, alternatives in ALTERNATIVES.items():
         for program, tracepoint, _ in alternatives:

@@ -114,7 +114,7 @@ def arguments_of(pid: int) -> list[str]:
 
 
 def threads_of(pid: int) -> list:
-    """psutil's (id, user_time, system_time) of its threads, in seconds; empty if it is gone."""
+    """Its threads as psutil's (id, user_time, system_time), in seconds; empty if it is gone."""
     try:
         return psutil.Process(pid).threads()
     except psutil.Error:

@@ -170,7 +170,7 @@ def saved_checkpoints(directory: str) -> dict[int, str]:
 
 
 def _by_step(paths: Iterable[str]) -> dict[int, str]:
-    """ ".../model.ckpt-600" -> {600: ".../model.ckpt-600"}; other names are left out."""
+    """Step -> path, as {600: ".../model.ckpt-600"}; names without a step are left out."""
     return {int(found[1]): path for path in paths if (found := re.search(r"-(\d+)$", path))}
 
 

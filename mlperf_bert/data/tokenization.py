@@ -137,7 +137,7 @@ def _split_at_punctuation(word: str) -> list[str]:
 
 
 def _read(path: str) -> str:
-    """A file's text. Quirk: TensorFlow's line reader, which the reference uses, drops every \\r."""
+    r"""A file's text. Quirk: TensorFlow's line reader, which the reference uses, drops every \r."""
     try:
         return require_regular_file(path).read_bytes().decode().replace("\r", "")
     except UnicodeDecodeError as error:
