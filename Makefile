@@ -10,7 +10,7 @@ help:
 	@echo "make demo    the whole benchmark in miniature: text -> TFRecords -> training to 0.720 -> checked log"
 	@echo "make test    the tests"
 	@echo "make test-distributed   several processes on loopback: the same numbers, kills, restarts"
-	@echo "make lint    ruff and shellcheck"
+	@echo "make lint    ruff, mypy and shellcheck"
 	@echo "make setup   only the environment, in .venv"
 	@echo "make lock    solve the pinned requirements again"
 
@@ -46,6 +46,7 @@ test-container: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy mlperf_bert pages tracing *.py
 	git ls-files -z '*.sh' '*.sbatch' .ci/run | xargs -0 -r $(BIN)/shellcheck
 
 format: setup

@@ -18,6 +18,7 @@ not_empty("old", "new")
 
 
 def main():
+    """Reads one checkpoint and writes the other."""
     num_accumulators = gradacc.add_accumulators(FLAGS.old, FLAGS.new)
     print(f"{num_accumulators} accumulators added: {FLAGS.new}")
 

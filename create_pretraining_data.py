@@ -53,6 +53,7 @@ _REQUIRED = ("input_file", "vocab_file")
 
 
 def main():
+    """Makes or verifies the data, as the flags say."""
     if bool(FLAGS.output_file) == bool(FLAGS.output_dir):
         raise ValueError("give either --output_file or --output_dir")
     if FLAGS.verify:
@@ -76,7 +77,7 @@ def _config() -> DatasetConfig:
         do_lower_case=FLAGS.do_lower_case,
         preserve_unused_tokens=FLAGS.preserve_unused_tokens,
         examples_per_part=FLAGS.examples_per_part,
-        instances=InstanceConfig(**{name: FLAGS[name].value for name in names.split()}),
+        instances=InstanceConfig(**{name: getattr(FLAGS, name) for name in names.split()}),
     )
 
 

@@ -21,6 +21,7 @@ not_empty("bert_config_file", "checkpoint", "vocab_file", "output_dir")
 
 
 def main():
+    """Writes the directory."""
     logging.set_verbosity(logging.ERROR)
     num_weights = export.export(
         FLAGS.checkpoint,

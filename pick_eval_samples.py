@@ -18,6 +18,7 @@ in_range("num_examples_to_pick", "max_seq_length", "max_predictions_per_seq", at
 
 
 def main():
+    """Writes the examples that are picked."""
     num_examples = evaluation_shard.pick(
         FLAGS.input_tfrecord,
         FLAGS.output_tfrecord,

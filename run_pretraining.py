@@ -228,6 +228,7 @@ def _train() -> None:
 
 
 def main():
+    """Checks, trains or evaluates, as the flags say."""
     logging.set_verbosity(logging.ERROR)
     # SIGTERM acts as Ctrl-C until training handles it; process 1 of a container would ignore it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -30,6 +30,7 @@ not_empty("bert_config_file", "checkpoint_to_convert", "converted_checkpoint_pat
 
 
 def main():
+    """Writes the converted checkpoint."""
     logging.set_verbosity(logging.ERROR)
     report = convert.convert(
         FLAGS.checkpoint_to_convert,

@@ -1,8 +1,8 @@
-"""How fast the data preparation is, compared with the reference's in the same run.
+r"""How fast the data preparation is, compared with the reference's in the same run.
 
-    python benchmarks/data_preparation.py --text=part-00000-of-00500 --vocab_file=vocab.txt \\
-        --wiki='wiki_??' --punkt=nltk_data/tokenizers/punkt_tab/english \\
-        --reference=training/retired_benchmarks/bert --reference_python=venv37/bin/python \\
+    python benchmarks/data_preparation.py --text=part-00000-of-00500 --vocab_file=vocab.txt \
+        --wiki='wiki_??' --punkt=nltk_data/tokenizers/punkt_tab/english \
+        --reference=training/retired_benchmarks/bert --reference_python=venv37/bin/python \
         --nltk_data=nltk_data
 
 Without --reference only ours is measured. Whole commands are timed. The start-up (a run on one
@@ -49,11 +49,13 @@ def disk_mb_per_second(folder: Path, num_mb: int) -> float:
 
 
 def examples(python: str, script: Path, text: Path, vocab_file: Path, output: Path) -> float:
+    """Seconds that a script needs to make the examples of a text."""
     command = [python, script, f"--input_file={text}", f"--output_file={output}"]
     return seconds([*command, f"--vocab_file={vocab_file}", *OPTIONS])
 
 
 def measure_examples(args: argparse.Namespace, work: Path) -> None:
+    """Prints how fast examples are made, and the reference's ratio."""
     one_line = work / "one_line"
     one_line.write_text("One line is enough.\n")
     script, output = ROOT / "create_pretraining_data.py", work / "output"
@@ -79,6 +81,7 @@ def measure_examples(args: argparse.Namespace, work: Path) -> None:
 
 
 def measure_workers(args: argparse.Namespace, work: Path, start: float) -> None:
+    """Prints how much several workers gain; `start` is the start-up in seconds."""
     (work / "texts").mkdir()
     for number in range(args.workers):
         (work / "texts" / f"part-{number}").symlink_to(args.text.resolve())
@@ -112,6 +115,7 @@ def stages(folder: Path, python: str, work: Path, *, punkt: list[str]) -> list[l
 
 
 def measure_clean_up(args: argparse.Namespace, work: Path) -> None:
+    """Prints how long the clean-up takes, and the reference's ratio."""
     sides = {"ours": (ROOT / "cleanup_scripts", sys.executable, [f"--punkt={args.punkt}"])}
     if args.reference:
         sides["reference"] = (args.reference / "cleanup_scripts", args.reference_python, [])
@@ -137,6 +141,7 @@ def absolute_path(name: str) -> Path:
 
 
 def main() -> None:
+    """Measures what the arguments name."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--text", type=absolute_path, help="a part, one sentence a line")
     parser.add_argument("--vocab_file", type=absolute_path, help="vocab.txt")

@@ -1,7 +1,7 @@
-"""How training scales: measured on this machine for two processes, simulated for more.
+r"""How training scales: measured on this machine for two processes, simulated for more.
 
     python -m benchmarks.scaling --gb_per_second=25 --output_file=scaling.png
-    python -m benchmarks.scaling --gb_per_second=25 --output_file=scaling.png \\
+    python -m benchmarks.scaling --gb_per_second=25 --output_file=scaling.png \
         --bert_config_file=wiki/bert_config.json --replica_batch_size=16 --step_seconds=0.2
 
 First it trains a small BERT with one process and with two, each on its own core, and prints

@@ -1,8 +1,8 @@
-"""How fast a training step is, against tf-models', Hugging Face's and the reference's in one run.
+r"""How fast a training step is, against tf-models', Hugging Face's and the reference's in one run.
 
-    python -m benchmarks.training_throughput --input_file=part-00000.tfrecord \\
-        --tf_models_python=venv_tfm/bin/python --hugging_face_python=venv_hf/bin/python \\
-        --reference=training/retired_benchmarks/bert --reference_python=venv37/bin/python \\
+    python -m benchmarks.training_throughput --input_file=part-00000.tfrecord \
+        --tf_models_python=venv_tfm/bin/python --hugging_face_python=venv_hf/bin/python \
+        --reference=training/retired_benchmarks/bert --reference_python=venv37/bin/python \
         --output=benchmarks/training_throughput
 
 BERT-base, 512 tokens, dropout 0.1, the same examples and batch for all. All use LAMB, but Hugging
@@ -308,6 +308,7 @@ def absolute_path(name: str) -> Path:
 
 
 def main() -> None:
+    """Runs the contestants and writes the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--input_file", type=absolute_path, help="TFRecords of 512 tokens")
     parser.add_argument("--output", type=absolute_path, required=True, help="without suffix")

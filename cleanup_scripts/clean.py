@@ -11,6 +11,7 @@ from mlperf_bert.data import stages, wiki
 
 
 def main() -> None:
+    """Runs the stage over one file or many."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("one_file", nargs="*", metavar="INPUT OUTPUT", help="just this file")
     parser.add_argument("--data", default="./wiki_??", help="glob of the raw files")

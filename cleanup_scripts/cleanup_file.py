@@ -11,6 +11,7 @@ from mlperf_bert.data import stages, wiki
 
 
 def main() -> None:
+    """Runs the stage over all files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="./wiki_??", help="glob of the raw files")
     parser.add_argument("--input_suffix", default="", help="suffix of the input files")

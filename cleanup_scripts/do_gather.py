@@ -10,6 +10,7 @@ from mlperf_bert.data import gathering, stages
 
 
 def main() -> None:
+    """Writes the parts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="~/book-corpus-feb-stn/*/*.txt", help="glob of raw files")
     parser.add_argument("--input_suffix", default=".3", help="suffix of the cleaned files")

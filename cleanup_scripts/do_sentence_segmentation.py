@@ -19,6 +19,7 @@ def _split(write, input_path: str, output_path: str, punkt: Path) -> None:
 
 
 def main() -> None:
+    """Runs the stage over all files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="./*/*.compact", help="glob of the raw files")
     parser.add_argument("--input_suffix", default=".2", help="suffix of the input files")

@@ -22,6 +22,7 @@ DEFAULT = ("config", "tf1", "tf2", "dump")
 
 
 def main() -> None:
+    """Fetches, checks and unpacks what is asked for."""
     parser = argparse.ArgumentParser(
         prog="download_and_uncompress.sh",
         description=__doc__,

@@ -11,6 +11,7 @@ from mlperf_bert.data import separation, stages
 
 
 def main() -> None:
+    """Runs the stage over all files, then writes the test set."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="./*/*.compact", help="glob of the raw files")
     parser.add_argument("--input_suffix", default=".3", help="suffix of the input files")

@@ -14,6 +14,7 @@ from mlperf_bert.data import punkt, punkt_training, stages
 
 
 def main() -> None:
+    """Writes the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="./wiki_??", help="glob of the raw files")
     parser.add_argument("--input_suffix", default="", help="suffix of the input files")

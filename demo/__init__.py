@@ -1,0 +1,1 @@
+"""The whole benchmark in miniature: `python -m demo` runs it."""

@@ -1,6 +1,6 @@
-"""Write the tiny model's bert_config.json and its initial checkpoint, named as TensorFlow 1 does.
+r"""Write the tiny model's bert_config.json and its initial checkpoint, named as TensorFlow 1 does.
 
-    python -m demo.checkpoint --seed=1 --vocab_file=build/demo/vocab.txt \\
+    python -m demo.checkpoint --seed=1 --vocab_file=build/demo/vocab.txt \
         --output_dir=build/demo/checkpoint
 
 The real benchmark starts from a published checkpoint that has learned for 28,252 steps. This one

@@ -35,6 +35,7 @@ def learn_vocabulary(files: list[str], vocab_size: int) -> list[str]:
 
 
 def main() -> None:
+    """Writes the vocabulary of a text."""
     parser = argparse.ArgumentParser(prog="python -m demo.vocabulary", description=__doc__)
     parser.add_argument("--input_file", required=True, help="glob of the text")
     parser.add_argument("--output_file", type=Path, required=True)

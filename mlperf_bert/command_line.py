@@ -54,7 +54,7 @@ def not_empty(*names: str) -> None:
         flags.register_validator(name, lambda value: value != "", "is empty: give a value")
 
 
-def run(main: Callable[[], None], argv: Sequence[str] | None = None) -> None:
+def run(main: Callable[[], None], argv: list[str] | None = None) -> None:
     """Parses the flags and runs a script's `main`; ends the process.
 
     Bad flags, ValueError and OSError become one line on standard error and exit code 1.

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -13,7 +14,7 @@ from matplotlib import pyplot
 INK, MUTED, GRID = "#1c2733", "#5b6b7b", "#e3e8ee"
 BLUE, RED, GREEN, ORANGE, GREY = "#1f5fa8", "#b3261e", "#1b7f4b", "#d9822b", "#b9c4cf"
 
-_STYLE = {
+_STYLE: Any = {  # matplotlib's types list every name of a parameter
     "svg.fonttype": "none",  # text stays text
     "font.family": "sans-serif",
     "font.size": 9,
@@ -39,7 +40,7 @@ def svg(
     salt: str,
     rows: int = 1,
     columns: int = 1,
-    **saved: object,
+    **saved: Any,
 ) -> str:
     """Returns a picture from "<svg" on.
 

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from tracing.calls import KIND_OF, CallParser
@@ -87,7 +87,7 @@ def installed_version() -> str | None:
 
 
 def chosen_programs(events: frozenset[str]) -> dict[str, str]:
-    """what -> program, the first alternative whose tracepoint is there."""
+    """What is traced -> its program, the first alternative whose tracepoint is there."""
     chosen = {}
     for what, alternatives in ALTERNATIVES.items():
         for program, tracepoint, _ in alternatives:
@@ -166,7 +166,7 @@ class Parser(CallParser):
         self._unborn: dict[int, dict] = {}
         self._name_of: dict[int, str] = {}
         self._new_name_of: dict[int, str] = {}
-        self._handlers = {
+        self._handlers: dict[str, Callable[..., tuple[str, dict] | None]] = {
             "fork": self._fork, "exec": self._exec, "exit": self._exit, "call": self._call,
             "open": self._open, "path": self._path, "rename": self._rename,
             "fault": self._fault, "block": self._block,
@@ -206,7 +206,7 @@ class Parser(CallParser):
         if len(fields) != _NUM_FIELDS[word]:
             raise ValueError
         is_number = [number for number in range(len(fields)) if number not in _TEXTS[word]]
-        values = [int(f) if n in is_number else f for n, f in enumerate(fields)]
+        values: list = [int(f) if n in is_number else f for n, f in enumerate(fields)]
         end = values[0] + (values[_LATENCY[word]] if word in _LATENCY else 0)
         if word in ("open", "path", "rename"):
             values.append(self._name_of.pop(values[2], None))

@@ -1,6 +1,6 @@
 """The pictures of a trace, as SVG text that can stand in a page."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import PurePath
 
@@ -76,7 +76,9 @@ def _finish_time_axis(axes: Axes, trace: Loaded, *, has_label: bool = True) -> N
         axes.set_xlabel("seconds since the trace began")
 
 
-def _over_time(trace: Loaded, alt: str, panels: list[Panel], *, height_inches: float = 4.6) -> str:
+def _over_time(
+    trace: Loaded, alt: str, panels: Sequence[Panel], *, height_inches: float = 4.6
+) -> str:
     """Draws panels above each other over the same seconds, with the phases shaded."""
 
     def draw(axes: np.ndarray) -> None:
@@ -140,14 +142,15 @@ def counters_over_time(trace: Loaded) -> str | None:
     totals = pd.DataFrame({c: table.ffill().sum(axis=1) for c, table in wide.items()})
     rates = totals.diff().div(np.diff(totals.index, prepend=np.nan), axis=0).iloc[1:] / 1e6
 
-    def panel(calls: str, storage: str, verb: str, place: Axes, shades: list) -> list:
+    def panel(columns: list[str], verb: str, place: Axes, shades: list) -> list:
+        calls, storage = columns
         place.plot(rates.index, rates[calls], color=BLUE, label="by calls")
         place.plot(rates.index, rates[storage], color=RED, label="from or to storage")
         place.set_ylabel(f"{verb}, MB/s")
         place.set_ylim(bottom=0)
         return [*place.get_lines(), *(shades if verb == "read" else [])]
 
-    panels = [partial(panel, *columns[:2], "read"), partial(panel, *columns[2:], "written")]
+    panels = [partial(panel, columns[:2], "read"), partial(panel, columns[2:], "written")]
     return _over_time(trace, "Bytes by the counters of the processes", panels)
 
 

@@ -24,15 +24,15 @@ class ClockPair:
 
 def read_pair(num_tries: int = 50) -> ClockPair:
     """Reads the clocks between two readings of the monotonic one; keeps the tightest try."""
-    tightest = None
-    for _ in range(num_tries):
-        before = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        realtime = time.clock_gettime_ns(time.CLOCK_REALTIME)
-        boottime = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        width = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - before
-        if tightest is None or width < tightest.uncertainty_ns:
-            tightest = ClockPair(before + width // 2, realtime, boottime, width)
-    return tightest
+    return min((_one_pair() for _ in range(num_tries)), key=lambda pair: pair.uncertainty_ns)
+
+
+def _one_pair() -> ClockPair:
+    before = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    realtime = time.clock_gettime_ns(time.CLOCK_REALTIME)
+    boottime = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    width = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - before
+    return ClockPair(before + width // 2, realtime, boottime, width)
 
 
 class Alignment:

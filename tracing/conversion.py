@@ -47,11 +47,12 @@ class Locator:
 
     def within(self, raw_file: RawFile) -> Callable[[str], str]:
         """The function from a path in one tracer's lines to this machine's path."""
-        if raw_file.container is None:
+        container = raw_file.container
+        if container is None:
             return str
 
         def host_path(path: str) -> str:
-            return self.of_path.setdefault(path, raw_file.container.host_path(path))
+            return self.of_path.setdefault(path, container.host_path(path))
 
         return host_path
 
@@ -92,6 +93,7 @@ def _convert(trace, recording: Recording, raw_file: RawFile, writers, losses, lo
     where = {"folder": recording.folder, "host_path": locator.within(raw_file)}
     if raw_file.container:
         where["folder"] = "/"
+    parser: strace.Parser | bpftrace.Parser
     if recording.backend == backends.STRACE:
         with _lines(path) as lines:
             threads = strace.threads_in(lines, raw_file.process_of_thread)

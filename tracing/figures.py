@@ -125,7 +125,7 @@ def _of_class(trace: Loaded, name: str) -> dict:
     operations = operations[operations["file_class"] == name]
     succeeded = operations["error"].isna()
     counts = operations[succeeded]["kind"].value_counts()
-    found = {
+    found: dict = {
         "num_opens": int(counts.get("open", 0) + counts.get("create", 0)),
         "num_failed_calls": int((~succeeded).sum()),
         "num_removed": int(counts.get("remove", 0)),

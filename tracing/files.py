@@ -67,7 +67,7 @@ def record_lengths(path: str | Path, most: int) -> list[int]:
     Raises:
       OSError: it cannot be read.
     """
-    lengths = []
+    lengths: list[int] = []
     with Path(path).open("rb") as file:
         while len(lengths) < most and len(head := file.read(12)) == 12:
             [length] = struct.unpack("<Q", head[:8])

@@ -1,13 +1,14 @@
 """GPU counters by NVML, where the driver and nvidia-ml-py are there."""
 
 from collections.abc import Iterator
+from typing import Any
 
 
 class Gpus:
     """The GPUs of this machine; none if NVML is missing, and `status` says why."""
 
     def __init__(self):
-        self._nvml = None
+        self._nvml: Any = None  # the module pynvml, which has no types
         try:
             import pynvml
         except ImportError:

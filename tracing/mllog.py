@@ -70,6 +70,6 @@ def span_rows(events: Iterable[dict], *, end_ns: int) -> list[dict]:
             span |= {"name": name, "end_realtime_ns": end_ns, "is_closed": False}
             spans.append(span)
             open_spans[place] = span
-        elif end == "stop" and (span := open_spans.pop(place, None)):
-            span |= {"end_realtime_ns": event["realtime_ns"], "is_closed": True}
+        elif end == "stop" and place in open_spans:
+            open_spans.pop(place).update(end_realtime_ns=event["realtime_ns"], is_closed=True)
     return sorted(spans, key=lambda span: span["realtime_ns"])

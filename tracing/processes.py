@@ -48,7 +48,8 @@ def cgroup_of(pid: int) -> str | None:
         return None
     # "0::/path" is cgroup2's; on older hosts the first hierarchy serves as well.
     unified = [line.split(":", 2)[2] for line in lines if line.startswith("0::")]
-    return (unified or [line.split(":", 2)[2] for line in lines] or [None])[0]
+    found = unified or [line.split(":", 2)[2] for line in lines]
+    return found[0] if found else None
 
 
 class Target:
@@ -113,7 +114,7 @@ def arguments_of(pid: int) -> list[str]:
 
 
 def threads_of(pid: int) -> list:
-    """psutil's (id, user_time, system_time) of its threads, in seconds; empty if it is gone."""
+    """Its threads as psutil's (id, user_time, system_time), in seconds; empty if it is gone."""
     try:
         return psutil.Process(pid).threads()
     except psutil.Error:

@@ -5,6 +5,7 @@ import os
 import platform
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -111,7 +112,7 @@ class _Recorder:
         self._notes: list[str] = []
         self._pipes = pipes
         self._tracer = Tracer(found.chosen, self._raw, pipes, self._target)
-        self._command = None
+        self._command: subprocess.Popen | None = None
         self._containers: list[Container] = []
         self._ended_by: str | None = None
 
@@ -155,7 +156,7 @@ class _Recorder:
             self._command = self._tracer.launch(self._request.command, self._request.user)
         elif container:
             self._note_container(container)
-        else:
+        elif self._request.pid is not None:
             self._target.add_tree(self._request.pid)
             self._tracer.attach(self._target.pids())
         if not self._command:
@@ -212,15 +213,15 @@ class _Recorder:
         if self._command.poll() is None:
             self._say(f"{self._ended_by}: waiting for the command to end")
             if came.si_code != _FROM_TERMINAL:
-                self._signal_the_tree(came.si_signo)
+                self._signal_the_tree(self._command.pid, came.si_signo)
         else:
             for container in self._containers:
                 containers.signal(container, self._ended_by)
         return False
 
-    def _signal_the_tree(self, number: int) -> None:
+    def _signal_the_tree(self, root: int, number: int) -> None:
         """As a terminal does; containers get the signal from the client that runs them."""
-        for pid in processes.tree(self._command.pid):
+        for pid in processes.tree(root):
             if pid not in self._target.tracers():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)

@@ -105,11 +105,13 @@ class Parser(CallParser):
         if found["error"] or found["result"] == "?":
             return
         pid, name, arguments = row["pid"], found["name"], found["arguments"]
-        if name == "chdir":
-            self._folders[pid] = self._absolute(pid, _unescaped(_QUOTED.match(arguments)[1]))
-        elif name == "execve":
-            program = _unescaped(_QUOTED.match(arguments)[1])
-            yield "process_events", {**row, "event": "exec", "detail": program}
+        if name in ("chdir", "execve"):
+            if not (path := _QUOTED.match(arguments)):
+                self.num_damaged_lines += 1
+            elif name == "chdir":
+                self._folders[pid] = self._absolute(pid, _unescaped(path[1]))
+            else:
+                yield "process_events", {**row, "event": "exec", "detail": _unescaped(path[1])}
         else:
             child = int(found["result"])
             is_thread = "CLONE_THREAD" in arguments
@@ -158,10 +160,11 @@ class Parser(CallParser):
         pid = row["pid"]
         if at := re.match(r"AT_FDCWD<([^>]*)>", arguments):
             self._folders[pid] = _unescaped(at[1])
-        folders = [_unescaped(folder) for _, folder in _FILE.findall(arguments)]
+        folders: list[str | None] = [_unescaped(folder) for _, folder in _FILE.findall(arguments)]
         names = [_unescaped(name) for name in _QUOTED.findall(arguments)]
         folders += [None] * (len(names) - len(folders))
         paths = [self._absolute(pid, name, folder) for name, folder in zip(names, folders)]
+        paths += ["unknown:"] * 2  # for names that strace could not read
         if opened is not None:
             paths[0] = _unescaped(opened)
         if result is not None and row["kind"] == "open":

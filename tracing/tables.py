@@ -228,6 +228,9 @@ class TableWriter:
 
     def _complete_stamps(self, columns: dict) -> None:
         first = self._rows[0]
+        if {"monotonic_ns", "realtime_ns"} <= first.keys():
+            return
+        assert self._alignment is not None  # without one, all rows carry both stamps
         if "monotonic_ns" not in first and "realtime_ns" in first:
             stamps = self._alignment.monotonic_from_realtime(columns["realtime_ns"])
             columns["monotonic_ns"] = stamps

@@ -179,7 +179,7 @@ def workload(trace: Path) -> dict:
     measured = Measured(trace)
     steps = measured.steps()
     checkpoints = measured.checkpoints()
-    found = {
+    found: dict = {
         "model": "bert",
         "framework": "tensorflow",
         "workflow": {

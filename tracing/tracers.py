@@ -200,7 +200,7 @@ def _open_gate(gate: Path, process: subprocess.Popen) -> None:
 
 
 def _start(command: Sequence[str], user: User | None, **more) -> subprocess.Popen:
-    whose = {}
+    whose: dict = {}
     if user:
         whose = {"user": user.uid, "group": user.gid, "extra_groups": _groups_of(user)}
     return subprocess.Popen(command, preexec_fn=_unblock_signals, **whose, **more)

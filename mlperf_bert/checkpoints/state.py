@@ -53,7 +53,9 @@ class RunState:
         Raises:
           ValueError: the checkpoint is damaged, or was made by another configuration.
         """
-        self._restored = complete_checkpoints(self._directory)[self.latest_step]
+        step = self.latest_step
+        assert step is not None  # only a run with a checkpoint goes on
+        self._restored = complete_checkpoints(self._directory)[step]
         try:
             status = self._checkpoint.restore(self._restored)
             status.assert_existing_objects_matched()
@@ -168,7 +170,7 @@ def saved_checkpoints(directory: str) -> dict[int, str]:
 
 
 def _by_step(paths: Iterable[str]) -> dict[int, str]:
-    """ ".../model.ckpt-600" -> {600: ".../model.ckpt-600"}; other names are left out."""
+    """Step -> path, as {600: ".../model.ckpt-600"}; names without a step are left out."""
     return {int(found[1]): path for path in paths if (found := re.search(r"-(\d+)$", path))}
 
 

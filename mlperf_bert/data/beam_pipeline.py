@@ -106,7 +106,7 @@ class _MakePart(beam.DoFn):
 
 def _expand(input_file: str) -> dict[str, int]:
     """Path -> bytes of every text."""
-    found = {}
+    found: dict[str, int] = {}
     for pattern in input_file.split(","):
         matches = _sizes(pattern.strip())
         if not matches:

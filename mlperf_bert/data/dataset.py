@@ -15,7 +15,7 @@ import platform
 import posixpath
 import sys
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -214,11 +214,11 @@ def _warm_up(tokenizer: Tokenizer, config: InstanceConfig) -> None:
 
 def _make_parts(
     inputs: dict[str, str], folder: Path, tokenizer: Tokenizer, config: DatasetConfig, workers: int
-) -> Iterator[tuple[str, Part | str]]:
+) -> Generator[tuple[str, Part | str], None, None]:
     """Yields each part's name with the part or the reason of its failure, as they end."""
     context = multiprocessing.get_context("fork")
     waiting = sorted(inputs, reverse=True)
-    running = {}
+    running: dict = {}
     total_bytes = sum(Path(path).stat().st_size for path in inputs.values())
     with (
         Progress(total=total_bytes, unit="B", description="text") as progress,
@@ -234,10 +234,10 @@ def _make_parts(
                 process.start()
                 sender.close()
                 running[receiver] = name, process
-            for receiver in wait(list(running)):
-                name, process = running[receiver]
-                result = _receive(receiver, process)
-                del running[receiver]
+            for ended in wait(list(running)):
+                name, process = running[ended]
+                result = _receive(ended, process)
+                del running[ended]
                 progress.advance(Path(inputs[name]).stat().st_size)
                 state = "done" if isinstance(result, Part) else "failed"
                 progress.line(f"{name}: {state}, {len(waiting) + len(running)} to go")
@@ -266,6 +266,7 @@ def _receive(receiver, process) -> Part | str:
 
 def _work(sender, input_path: str, output: Path, tokenizer: Tokenizer, config: DatasetConfig):
     threading.Thread(target=_die_with_parent, daemon=True).start()
+    result: Part | str
     try:
         result = make_part(input_path, output, tokenizer, config)
     except OSError as error:
@@ -277,7 +278,9 @@ def _work(sender, input_path: str, output: Path, tokenizer: Tokenizer, config: D
 
 def _die_with_parent() -> None:
     """A parent that is killed cannot stop its workers: each watches it and ends itself."""
-    wait([multiprocessing.parent_process().sentinel])
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # a worker's
+    wait([parent.sentinel])
     os._exit(1)
 
 

@@ -9,6 +9,7 @@ decompress what a server sends, send passwords of ~/.netrc, and quote a malforme
 """
 
 import dataclasses
+import gzip
 import hashlib
 import http.client
 import shutil
@@ -272,6 +273,6 @@ def md5_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def chunks(file: IO[bytes]) -> Iterator[bytes]:
+def chunks(file: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
     """What is left of a file, piece by piece."""
     return iter(lambda: file.read(_CHUNK_BYTES), b"")

@@ -167,7 +167,7 @@ def encode_records(batch: Batch) -> memoryview:
             raise ValueError(f"cannot encode {wrong}: integers must be in [0, 2**35)")
     out = np.empty(bytes_at_most(batch), np.uint8)
     used = _encode_records(*batch, _NAMES, _NAME_LENGTHS, CRC_TABLES, out)
-    return memoryview(out)[:used]
+    return out.data[:used]
 
 
 def bytes_at_most(batch: Batch) -> int:

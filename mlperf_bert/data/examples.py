@@ -81,7 +81,10 @@ def _deal_out(batch: example_codec.Batch, files: list[BinaryIO], *, first: int) 
     """Writes example n to file n modulo the number of files; the batch begins with n = `first`."""
     for index, file in enumerate(files):
         own = slice((index - first) % len(files), None, len(files))
-        arrays = batch.tokens[:, own], batch.predictions[:, own]
-        arrays += batch.weights[own], batch.next_sentence[own]
-        own_batch = example_codec.Batch(*map(np.ascontiguousarray, arrays))
+        own_batch = example_codec.Batch(
+            tokens=np.ascontiguousarray(batch.tokens[:, own]),
+            predictions=np.ascontiguousarray(batch.predictions[:, own]),
+            weights=np.ascontiguousarray(batch.weights[own]),
+            next_sentence=np.ascontiguousarray(batch.next_sentence[own]),
+        )
         file.write(example_codec.encode_records(own_batch))

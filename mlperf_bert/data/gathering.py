@@ -21,7 +21,7 @@ def plan(files: list[str], *, block_size_mb: float, num_workers: int) -> dict[in
     A file larger than a block makes a whole part (the reference fails on such a first file).
     """
     per_worker = -(-len(files) // num_workers)
-    parts = {}
+    parts: dict[int, list[str]] = {}
     for worker in range(num_workers):
         number, used_bytes = PARTS_PER_WORKER * worker, 0
         last = worker == num_workers - 1

@@ -139,13 +139,13 @@ def make_instances(
             for num_tokens in range(config.max_seq_length + 1)
         ]
     )
-    made = _make(
+    segments, mask_starts, mask_positions, mask_tokens = _make(
         text, special, len(vocabulary), num_to_predict,
         config.dupe_factor, config.max_seq_length, config.short_seq_prob, state,
     )  # fmt: skip
-    order = np.arange(len(made[0]))
+    order = np.arange(len(segments))
     mersenne.shuffle(state, order)
-    return Instances(text.tokens, *made, order)
+    return Instances(text.tokens, segments, mask_starts, mask_positions, mask_tokens, order)
 
 
 def batches(

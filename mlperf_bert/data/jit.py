@@ -4,8 +4,11 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numba
+
+_NUMBA_CONFIG: Any = numba.config  # it makes its attributes only as it is imported
 
 
 def _use_writable_cache() -> bool:
@@ -14,7 +17,7 @@ def _use_writable_cache() -> bool:
     numba keeps compiled code beside the source, which fails in a container with a read-only
     root. The fallback is a folder of this user alone: numba unpickles what it finds there.
     """
-    if numba.config.CACHE_DIR or os.access(Path(__file__).parent, os.W_OK):
+    if _NUMBA_CONFIG.CACHE_DIR or os.access(Path(__file__).parent, os.W_OK):
         return True
     folder = Path(tempfile.gettempdir()) / f"mlperf-bert-numba-{os.getuid()}"
     try:
@@ -23,7 +26,7 @@ def _use_writable_cache() -> bool:
         return False
     if folder.stat().st_uid != os.getuid() or folder.is_symlink():
         return False
-    numba.config.CACHE_DIR = str(folder)
+    _NUMBA_CONFIG.CACHE_DIR = str(folder)
     return True
 
 

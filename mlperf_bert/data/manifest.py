@@ -6,8 +6,9 @@ Source of the published figures: the benchmark's README.
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from mlperf_bert import json_text
 from mlperf_bert.data import tfrecord
@@ -108,7 +109,7 @@ def parse(text: bytes, path: str) -> Manifest:
         ) from error
 
 
-def _part(name: str, content: Mapping[str, object]) -> Part:
+def _part(name: str, content: Mapping[str, Any]) -> Part:
     part = Part(**content)
     if Path(name).name != name or "\0" in name:
         raise ValueError(f"{name!r:.80} is no name of a file in its folder")
@@ -122,7 +123,7 @@ def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < 2**63
 
 
-_FITS = {
+_FITS: dict[Any, Callable[[Any], bool]] = {
     str: lambda value: isinstance(value, str),
     int: _is_count,
     list[int]: lambda value: (

@@ -141,7 +141,8 @@ class SentenceSplitter:
 
 def _candidates(text: str) -> Iterator[tuple[re.Match, str]]:
     """The last possible boundary of each run without white space, and the run up to there."""
-    for match, following in itertools.pairwise([*_CANDIDATE.finditer(text), None]):
+    matches = list(_CANDIDATE.finditer(text))
+    for match, following in itertools.zip_longest(matches, matches[1:]):
         if following is not None:
             between = text[match.end() : following.end()]
             if between.split(maxsplit=1)[0] == between:
@@ -163,12 +164,12 @@ def _without_period(kind: str) -> str:
 def _with_closing_punctuation(text: str, slices: list[tuple[int, int]]) -> Iterator[str]:
     """The slices as text; quotes and brackets that open a slice close the one before instead."""
     moved = 0
-    for (start, stop), (next_start, next_stop) in itertools.pairwise([*slices, (None, None)]):
+    for (start, stop), following in itertools.zip_longest(slices, slices[1:]):
         start += moved
-        closing = None if next_start is None else _CLOSING.match(text[next_start:next_stop])
+        closing = following and _CLOSING.match(text[following[0] : following[1]])
         moved = closing.end() if closing else 0
         if closing:
-            yield text[start : next_start + len(closing[0].rstrip())]
+            yield text[start : following[0] + len(closing[0].rstrip())]
         elif text[start:stop]:
             yield text[start:stop]
 

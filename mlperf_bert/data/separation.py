@@ -35,7 +35,7 @@ def separate(text: str, num_test_articles: int, seed: int) -> tuple[list[str], l
             "text"
         )
     generator = random.Random(seed)
-    picked = set()
+    picked: set[int] = set()
     while len(picked) < num_test_articles:
         picked.add(int(generator.random() * len(articles)))
     train = [article for index, article in enumerate(articles) if index not in picked]

@@ -19,7 +19,7 @@ def input_files(pattern: str) -> list[str]:
 
 
 def read_text(path: str, *, encoding: str = "utf-8", keep_line_ends: bool = False) -> str:
-    """A file's text, by default with every line end, \\r and \\r\\n too, as \\n.
+    r"""A file's text, by default with every line end, \r and \r\n too, as \n.
 
     Raises:
       ValueError: no such file, no regular one, or bytes that are not UTF-8.
@@ -37,7 +37,7 @@ def read_text(path: str, *, encoding: str = "utf-8", keep_line_ends: bool = Fals
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines with their ends, cut at \\n alone (str.splitlines cuts at eight more)."""
+    r"""The lines with their ends, cut at \n alone (str.splitlines cuts at eight more)."""
     lines = text.split("\n")
     return [line + "\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
 

@@ -6,10 +6,11 @@ record, the masked CRC-32C of the record (uint32); all little-endian.
 Source: tensorflow/core/lib/io/record_writer.h.
 """
 
+import dataclasses
 import os
 import struct
 from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import numpy as np
 
@@ -99,7 +100,8 @@ class BadRecord(ValueError):
         super().__init__(f"{where} {problem}")
 
 
-class Frame(NamedTuple):
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frame:
     """A record of a file with its length and checksums, which have been verified."""
 
     path: str | os.PathLike

@@ -6,7 +6,7 @@ unknown with more than 200 characters. Characters are classified as by Python 3.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -137,7 +137,7 @@ def _split_at_punctuation(word: str) -> list[str]:
 
 
 def _read(path: str) -> str:
-    """A file's text. Quirk: TensorFlow's line reader, which the reference uses, drops every \\r."""
+    r"""A file's text. Quirk: TensorFlow's line reader, which the reference uses, drops every \r."""
     try:
         return require_regular_file(path).read_bytes().decode().replace("\r", "")
     except UnicodeDecodeError as error:
@@ -145,7 +145,7 @@ def _read(path: str) -> str:
 
 
 def read_documents(
-    paths: list[str], tokenizer: Tokenizer, *, on_bytes: Callable[[int], None] = lambda _: None
+    paths: Sequence[str], tokenizer: Tokenizer, *, on_bytes: Callable[[int], None] = lambda _: None
 ) -> list[list[np.ndarray]]:
     """Documents of sentences of token ids [length] int32; blank lines end a document.
 

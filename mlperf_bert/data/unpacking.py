@@ -42,7 +42,7 @@ def uncompress_dump(folder: Path) -> None:
     if target.exists():
         check(target, UNCOMPRESSED_DUMP)
         return
-    require_room(target, UNCOMPRESSED_DUMP.size_bytes)
+    require_room(target, UNCOMPRESSED_DUMP.at_most_bytes)
     md5 = hashlib.md5()
     total_bytes = require_regular_file(source).stat().st_size
     with (
@@ -57,7 +57,7 @@ def uncompress_dump(folder: Path) -> None:
             output.write(chunk)
             progress.advance(raw.tell() - position)
             position = raw.tell()
-            if output.tell() > UNCOMPRESSED_DUMP.size_bytes:
+            if output.tell() > UNCOMPRESSED_DUMP.at_most_bytes:
                 break
         if md5.hexdigest() != UNCOMPRESSED_DUMP.md5:
             raise ValueError(
@@ -97,6 +97,7 @@ def _is_unpacked(record: Path, source: dict[str, object]) -> bool:
     """Whether a folder holds what its record says, from this archive; prints what differs."""
     if not record.exists():
         return False
+    differing: str | None
     try:
         content = json_text.read_object(record)
         of_archive = {key: content["archive"][key] for key in source}
@@ -151,15 +152,16 @@ def _texts(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
         with _damage_named(archive), tarfile.open(fileobj=stream, mode="r|") as members:
             for member in members:
                 name = PurePosixPath(member.name).name
-                if member.isfile() and name in _wanted():
+                is_wanted = member.isfile() and name in _wanted()
+                if is_wanted and (content := members.extractfile(member)):
                     if member.size > TEXT_AT_MOST_BYTES:
                         raise ValueError(f"{name} has {member.size:,} bytes")
-                    yield name, members.extractfile(member)
+                    yield name, content
         for _ in _chunks_of_archive(archive, stream):
             pass
 
 
-def _chunks_of_archive(archive: Path, content: IO[bytes]) -> Iterator[bytes]:
+def _chunks_of_archive(archive: Path, content: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
     with _damage_named(archive):
         yield from chunks(content)
 

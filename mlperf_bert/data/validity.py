@@ -72,7 +72,7 @@ _LENGTH_FLAGS = {
 _MODEL_FEATURES = ("input_ids", "segment_ids", "masked_lm_ids")
 
 
-def as_unsigned(values: np.ndarray) -> np.ndarray:
+def as_unsigned(values: np.ndarray | np.generic) -> np.ndarray:
     """The same bits as unsigned integers, in the same order from 0 on.
 
     Negative values and NaN become the largest: one comparison finds everything that is wrong.

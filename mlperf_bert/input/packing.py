@@ -167,7 +167,10 @@ def plan(
     part = batch_size if batch_size >= _MIN_WINDOW_EXAMPLES else num_examples
     rows = tf.map_fn(
         lambda examples: _fill_rows(
-            *examples, min(MAX_EXAMPLES_PER_ROW, batch_size), max_seq_length, max_predictions
+            *examples,
+            most=min(MAX_EXAMPLES_PER_ROW, batch_size),
+            max_seq_length=max_seq_length,
+            max_predictions=max_predictions,
         ),
         (tf.reshape(lengths, [-1, part]), tf.reshape(predictions, [-1, part])),
         fn_output_signature=tf.int32,
@@ -183,6 +186,7 @@ def plan(
 def _fill_rows(
     lengths: tf.Tensor,
     predictions: tf.Tensor,
+    *,
     most: int,
     max_seq_length: int,
     max_predictions: int,

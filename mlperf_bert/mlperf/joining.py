@@ -50,7 +50,8 @@ def join(
         raise ValueError(f"the checkpoint of step {missing[0]} has not been evaluated")
     batch_size = _micro_batch_size(records, logs[0])
     with tempfile.TemporaryDirectory() as folder:  # a log refuses a file that is there already
-        log = MlperfLog.continuing(Path(folder) / output.name, _header(logs))
+        path = Path(folder) / output.name
+        log = MlperfLog.continuing(path, _header(logs))
         if rules.departure_of_evaluation(num_eval_samples):
             log.declare_open()
         with log, log.run(time_ms=start.time_ms) as run:
@@ -64,12 +65,12 @@ def join(
             stop = run.succeed if passing else run.abort
             stop(time_ms=before_ms)
         with written_beside(output) as file:
-            file.write(log.path.read_bytes())
+            file.write(path.read_bytes())
     return "success" if passing else "aborted", before_samples
 
 
 def _log_checkpoint(
-    run: Run, before_samples: int, samples: int, before_ms: int, now_ms: int
+    run: Run, before_samples: int, samples: int, before_ms: float, now_ms: float
 ) -> None:
     """The block of training up to a checkpoint, and an evaluation that took no time."""
     run.block_start(before_samples, num_samples=samples - before_samples, time_ms=before_ms)
@@ -78,7 +79,7 @@ def _log_checkpoint(
     run.eval_stop(samples, time_ms=now_ms)
 
 
-def _saved_ms(records: Sequence[Record], log: Path) -> dict[int, int]:
+def _saved_ms(records: Sequence[Record], log: Path) -> dict[int, float]:
     """Step -> when its checkpoint was saved; one that was trained again counts the last time."""
     found = {}
     for record in records:
@@ -119,11 +120,12 @@ def _lines_before_run(log: Path) -> list[str]:
 
 def _micro_batch_size(records: Sequence[Record], log: Path) -> int:
     values = {record.key: record.value for record in records}
-    batch_size = values.get("global_batch_size")
-    accumulated = values.get("gradient_accumulation_steps")
-    if not all(type(value) is int and 0 < value < 2**31 for value in (batch_size, accumulated)):
+    found = [values.get(key) for key in ("global_batch_size", "gradient_accumulation_steps")]
+    counts = [value for value in found if type(value) is int and 0 < value < 2**31]
+    if len(counts) < len(found):
         raise ValueError(
             f"{log}: global_batch_size or gradient_accumulation_steps is no number of samples; "
             "copy the log again"
         )
+    batch_size, accumulated = counts
     return batch_size // accumulated

@@ -191,7 +191,7 @@ class MlperfLog(MllogWriter):
         for handler in self._mllog.logger.handlers[:]:
             self._remove_handler(handler)
 
-    def init_start(self, cache_cleared: bool | None, *, time_ms: int | None = None) -> None:
+    def init_start(self, cache_cleared: bool | None, *, time_ms: float | None = None) -> None:
         """Log the start of the untimed initialisation.
 
         Args:
@@ -225,13 +225,13 @@ class MlperfLog(MllogWriter):
         for name in tf1_names:
             self.event(constants.WEIGHTS_INITIALIZATION, metadata={"tensor": name})
 
-    def init_stop(self, *, time_ms: int | None = None) -> None:
+    def init_stop(self, *, time_ms: float | None = None) -> None:
         """Log the end of the initialisation."""
         self.end(constants.INIT_STOP, time_ms=time_ms)
         self._steps_done.add("init_stop")
 
     @contextlib.contextmanager
-    def run(self, *, time_ms: int | None = None) -> Iterator[Run]:
+    def run(self, *, time_ms: float | None = None) -> Iterator[Run]:
         """Log run_start, yield the `Run`, and log exactly one run_stop whatever happens.
 
         The status is "success" after `Run.succeed`, else "aborted"; all exceptions, also

@@ -27,7 +27,7 @@ class MllogWriter:
         value: object = None,
         metadata: Mapping[str, object] | None = None,
         *,
-        time_ms: int | None = None,
+        time_ms: float | None = None,
     ) -> None:
         """Log a point in time. NumPy values and non-finite numbers become plain JSON.
 
@@ -41,7 +41,7 @@ class MllogWriter:
         key: str,
         metadata: Mapping[str, object] | None = None,
         *,
-        time_ms: int | None = None,
+        time_ms: float | None = None,
     ) -> None:
         """Log the start of an interval."""
         self._mllog.start(key, None, json_safe(metadata or {}), time_ms=time_ms)
@@ -51,7 +51,7 @@ class MllogWriter:
         key: str,
         metadata: Mapping[str, object] | None = None,
         *,
-        time_ms: int | None = None,
+        time_ms: float | None = None,
     ) -> None:
         """Log the end of an interval."""
         self._mllog.end(key, None, json_safe(metadata or {}), time_ms=time_ms)

@@ -10,6 +10,7 @@ holds the number.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from mlperf_bert import json_text
 from mlperf_bert.mlperf.rules import NUM_EVAL_SAMPLES, NUM_RUNS_PER_RESULT
@@ -42,7 +43,7 @@ _END_OF_TIME_MS = 2**63
 class Record:
     """One line of a log."""
 
-    time_ms: int
+    time_ms: float
     key: str
     value: object
     metadata: dict
@@ -59,7 +60,7 @@ class Evaluation:
     """
 
     minutes: float
-    samples: int | None
+    samples: float | None
     accuracy: float
 
 
@@ -97,10 +98,10 @@ class RunResult:
     status: str
     minutes: float
     init_minutes: float | None
-    samples_to_converge: int | None
+    samples_to_converge: float | None
     counts_by_train_samples: bool
-    global_batch_size: int | None
-    num_eval_samples: int | None
+    global_batch_size: float | None
+    num_eval_samples: float | None
     seeds: tuple[int, ...]
     evaluations: tuple[Evaluation, ...]
     phases: tuple[Phase, ...] = ()
@@ -250,7 +251,8 @@ def problems_of_result(runs: Sequence[RunResult]) -> list[str]:
     if len(batch_sizes) > 1:
         problems.append(f"different global batch sizes: {sorted(map(str, batch_sizes))}")
     closed = [run for run in runs if run.division == "closed"]
-    sizes = {run.num_eval_samples for run in closed} - {NUM_EVAL_SAMPLES, None}
+    sizes = {run.num_eval_samples for run in closed if run.num_eval_samples is not None}
+    sizes.discard(NUM_EVAL_SAMPLES)
     if sizes:
         problems.append(
             f"evaluated on {', '.join(map(str, sorted(sizes)))} samples, the rules want "
@@ -299,9 +301,10 @@ def _require_clocks_forward(timed_records: list[Record], path: Path) -> None:
         previous = record
 
 
-def _phases(records: list[Record], run_start_ms: int) -> tuple[Phase, ...]:
+def _phases(records: list[Record], run_start_ms: float) -> tuple[Phase, ...]:
     """Return every phase that was both started and stopped, by its first start."""
-    found, open_since = [], {}
+    found: list[Phase] = []
+    open_since: dict[str, float] = {}
     stops = {stop: (start, kind) for start, (kind, stop) in _PHASES.items()}
     for record in records:
         if record.key in _PHASES:
@@ -318,17 +321,15 @@ def _values(records: list[Record], key: str) -> list:
     return [record.value for record in records if record.key == key]
 
 
-def _counts(records: list[Record], key: str, path: Path) -> list[int | float]:
+def _counts(records: list[Record], key: str, path: Path) -> list[float]:
     """Numbers of samples, of which a log may also say that it does not know them."""
-    values = [value for value in _values(records, key) if value is not None]
-    for value in values:
-        _require_count(value, key, path)
-    return values
+    return [_count(value, key, path) for value in _values(records, key) if value is not None]
 
 
-def _require_count(value: object, key: str, path: Path) -> None:
-    if type(value) not in (int, float) or not 0 <= value < 2**63:
+def _count(value: object, key: str, path: Path) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**63:
         raise ValueError(f"{path}: {key} is {value!r:.80}, which is no number of samples")
+    return value
 
 
 def _seeds(records: list[Record], path: Path) -> tuple[int, ...]:
@@ -338,14 +339,12 @@ def _seeds(records: list[Record], path: Path) -> tuple[int, ...]:
         raise ValueError(f"{path}: a seed is no whole number ({error})") from error
 
 
-def _evaluations(records: list[Record], start_ms: int, path: Path) -> tuple[Evaluation, ...]:
+def _evaluations(records: list[Record], start_ms: float, path: Path) -> tuple[Evaluation, ...]:
     found = [record for record in records if record.key == "eval_accuracy"]
     samples = [record.metadata.get("epoch_num") for record in found]
-    for number in samples:
-        if number is not None:
-            _require_count(number, "epoch_num of eval_accuracy", path)
+    counts = [_count(n, "epoch_num of eval_accuracy", path) for n in samples if n is not None]
     # A stack that counts epochs says 1 in every line; a sample count of 1 is no run's.
-    counts_samples = all(number is not None for number in samples) and max(samples, default=0) > 1
+    counts_samples = len(counts) == len(found) and max(counts, default=0) > 1
     return tuple(
         Evaluation(
             minutes=(record.time_ms - start_ms) / 60_000,
@@ -356,7 +355,7 @@ def _evaluations(records: list[Record], start_ms: int, path: Path) -> tuple[Eval
     )
 
 
-def _accuracy(value: object, path: Path) -> float:
+def _accuracy(value: Any, path: Path) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):

@@ -20,7 +20,7 @@ class Run:
         self._log = log
         self._block_start_samples = 0
 
-    def block_start(self, samples: int, *, num_samples: int, time_ms: int | None = None) -> None:
+    def block_start(self, samples: int, *, num_samples: int, time_ms: float | None = None) -> None:
         """Log the start of a block of training.
 
         Args:
@@ -39,30 +39,30 @@ class Run:
         }
         self._log.start(constants.BLOCK_START, metadata, time_ms=time_ms)
 
-    def block_stop(self, samples: int, *, time_ms: int | None = None) -> None:
+    def block_stop(self, samples: int, *, time_ms: float | None = None) -> None:
         """Log the end of a block of training, with `samples` trained so far."""
         self._require_running()
         self.samples = samples
         metadata = {"first_epoch_num": self._block_start_samples, "samples_count": samples}
         self._log.end(constants.BLOCK_STOP, metadata, time_ms=time_ms)
 
-    def eval_samples(self, num_samples: int, *, time_ms: int | None = None) -> None:
+    def eval_samples(self, num_samples: int, *, time_ms: float | None = None) -> None:
         """Log the number of samples of every evaluation, if it was not known before the run."""
         self._require_running()
         self._log.event(constants.EVAL_SAMPLES, num_samples, time_ms=time_ms)
 
-    def eval_start(self, samples: int, *, time_ms: int | None = None) -> None:
+    def eval_start(self, samples: int, *, time_ms: float | None = None) -> None:
         """Log the start of the evaluation after `samples` trained."""
         self._require_running()
         self._log.start(constants.EVAL_START, _position(samples), time_ms=time_ms)
 
-    def eval_stop(self, samples: int, *, time_ms: int | None = None) -> None:
+    def eval_stop(self, samples: int, *, time_ms: float | None = None) -> None:
         """Log the end of the evaluation after `samples` trained."""
         self._require_running()
         self._log.end(constants.EVAL_STOP, _position(samples), time_ms=time_ms)
 
     def eval_accuracy(
-        self, value: float, samples: int, step: int, *, time_ms: int | None = None
+        self, value: float, samples: int, step: int, *, time_ms: float | None = None
     ) -> None:
         """Log the masked-LM accuracy after `samples` trained in `step` steps.
 
@@ -80,15 +80,15 @@ class Run:
         metadata = {**_position(samples), "step_num": step}
         self._log.event(constants.EVAL_ACCURACY, value, metadata, time_ms=time_ms)
 
-    def checkpoint_start(self, step: int, *, time_ms: int | None = None) -> None:
+    def checkpoint_start(self, step: int, *, time_ms: float | None = None) -> None:
         """Log that the checkpoint of `step` is being written. Allowed after run_stop."""
         self._log.start("checkpoint_start", {"step_num": step}, time_ms=time_ms)
 
-    def checkpoint_stop(self, step: int, *, time_ms: int | None = None) -> None:
+    def checkpoint_stop(self, step: int, *, time_ms: float | None = None) -> None:
         """Log that the checkpoint of `step` has been written. Allowed after run_stop."""
         self._log.end("checkpoint_stop", {"step_num": step}, time_ms=time_ms)
 
-    def succeed(self, *, time_ms: int | None = None) -> None:
+    def succeed(self, *, time_ms: float | None = None) -> None:
         """Stop the clock: the target is reached. Logs train_samples and run_stop at once.
 
         Args:
@@ -100,7 +100,7 @@ class Run:
         """
         self._stop(constants.SUCCESS, time_ms)
 
-    def abort(self, *, time_ms: int | None = None, **metadata: object) -> None:
+    def abort(self, *, time_ms: float | None = None, **metadata: object) -> None:
         """Stop the clock without success. Logs train_samples and run_stop at once.
 
         Args:
@@ -117,7 +117,7 @@ class Run:
         if not self.is_stopped:
             self._stop(constants.ABORTED, None)
 
-    def _stop(self, status: str, time_ms: int | None, **metadata: object) -> None:
+    def _stop(self, status: str, time_ms: float | None, **metadata: object) -> None:
         self._require_running()
         self.is_stopped = True
         # The checkers read train_samples only before run_stop.

@@ -43,7 +43,7 @@ class LAMB(lamb.LAMB):
         self._change = (
             tf.function(lamb_change, jit_compile=True) if compiled and one_replica else lamb_change
         )
-        self._last_changes = {}
+        self._last_changes: dict[str, list] = {}
 
     def _prepare(self, var_list):
         self._last_changes = {}

@@ -1,6 +1,6 @@
-"""N runs with seeds of their own, the submission folder, and the official tools' verdict.
+r"""N runs with seeds of their own, the submission folder, and the official tools' verdict.
 
-    python -m mlperf_bert.submission.campaign --org=ORG --system=8xH200 --output_dir=campaign -- \\
+    python -m mlperf_bert.submission.campaign --org=ORG --system=8xH200 --output_dir=campaign -- \
         --do_train --optimizer=lamb --bert_config_file=... --input_file=... (flags of one run)
 
 Each run is a process of its own in OUTPUT_DIR/runs/N, with the system's file caches emptied before

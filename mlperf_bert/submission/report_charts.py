@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import matplotlib
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -121,7 +122,7 @@ def timeline(runs: Sequence[RunResult]) -> Picture:
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("minutes since run_start")
         axes.set_ylabel("run")
-        handles = [Patch(color=_PHASE_COLORS[kind], label=kind) for kind in kinds]
+        handles: list[Artist] = [Patch(color=_PHASE_COLORS[kind], label=kind) for kind in kinds]
         handles.append(Line2D([], [], color=GREEN, label="run_stop"))
         _legend_above(axes, handles)
 
@@ -164,9 +165,9 @@ def _runs_handles(runs: Sequence[RunResult]) -> list[Line2D]:
 
 def _draw_dots(axes: Axes, runs: Sequence[RunResult], values: Sequence[float | None]) -> None:
     """Draw a dot for each run, hollow where the olympic mean leaves it out, x where it failed."""
-    places = [place for place, value in enumerate(values) if value is not None]
-    ordered = sorted(places, key=lambda place: values[place])
-    left_out = ordered[:1] if len(places) < len(values) else [ordered[0], ordered[-1]]
+    known = {place: value for place, value in enumerate(values) if value is not None}
+    ordered = sorted(known, key=lambda place: known[place])
+    left_out = ordered[:1] if len(known) < len(values) else [ordered[0], ordered[-1]]
     for place, value in enumerate(values):
         if value is None:  # it counts as the slowest
             axes.text(
@@ -188,8 +189,9 @@ def _draw_level(axes: Axes, value: float, color: str, label: str) -> None:
 
 
 def _legend_above(axes: Axes, handles: list) -> None:
-    columns = len(handles) if axes.figure.get_figwidth() > _NARROW_INCHES[0] else 1
-    axes.figure.legend(handles=handles, loc="outside upper left", ncols=columns, handlelength=1.6)
+    figure = axes.figure.get_figure(root=True)
+    columns = len(handles) if figure.get_figwidth() > _NARROW_INCHES[0] else 1
+    figure.legend(handles=handles, loc="outside upper left", ncols=columns, handlelength=1.6)
 
 
 def _colored(runs: Sequence[RunResult]) -> list[tuple[str, RunResult]]:

@@ -54,7 +54,7 @@ class Team:
         if self.is_chief:
             print(text, flush=True)
 
-    def require_same_step(self, latest_step: int) -> None:
+    def require_same_step(self, latest_step: int | None) -> None:
         """Checks that this process sees the chief's newest checkpoint.
 
         Raises:

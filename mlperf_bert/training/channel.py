@@ -39,7 +39,7 @@ class Channel:
           ValueError: the message is no JSON object, or longer than `max_bytes`.
           OSError: the connection is closed, or no message came before the deadline.
         """
-        piece = self._received
+        piece: bytes | bytearray = self._received
         while b"\n" not in piece:
             if len(self._received) > max_bytes:
                 raise ValueError(f"sent more than {max_bytes} bytes in one message")

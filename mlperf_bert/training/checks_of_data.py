@@ -21,7 +21,7 @@ _OFFICIAL_DATA = {
 
 def check_data(found: Inspection, config: RunConfig) -> None:
     """Compares files with the manifests in their folders, by name and size; reads no content."""
-    for folder in _folders(found.files or []):
+    for folder in _folders(found.files):
         try:
             found.manifests[folder] = manifest.load(folder)
         except (ValueError, OSError) as error:
@@ -91,7 +91,7 @@ def _check_parameters(
 
 def _check_evaluation_size(found: Inspection) -> None:
     """A file with the name of the published evaluation shard should have its size."""
-    paths = [Path(path) for path in found.eval_files or [] if "://" not in path]
+    paths = [Path(path) for path in found.eval_files if "://" not in path]
     expected = manifest.PUBLISHED_RECORD_BYTES["eval_10k"]
     for path in paths:
         if path.name == "eval_10k" and (size := path.stat().st_size) != expected:

@@ -27,12 +27,12 @@ class Finding:
 
 @dataclasses.dataclass(kw_only=True)
 class Inspection:
-    """The findings, and the parts of a run that the checks made; None where making one failed."""
+    """The findings, and the parts of a run that the checks made; None or empty where one failed."""
 
     findings: list[Finding] = dataclasses.field(default_factory=list)
     bert_config: BertConfig | None = None
-    files: list[str] | None = None
-    eval_files: list[str] | None = None
+    files: list[str] = dataclasses.field(default_factory=list)
+    eval_files: list[str] = dataclasses.field(default_factory=list)
     strategy: tf.distribute.Strategy | None = None
     manifests: dict[Path, Manifest | None] = dataclasses.field(default_factory=dict)
     """The manifest of each folder of training data; None where there is none."""
@@ -61,6 +61,7 @@ class Inspection:
         """
         if self.errors:
             raise Problems(self.errors)
+        assert self.bert_config is not None  # else there is an error
         return Setup(
             bert_config=self.bert_config,
             strategy=self.strategy,

@@ -39,8 +39,9 @@ def listeners(cluster: Cluster) -> list[socket.socket]:
         )
         return [_listen_everywhere(port)]
     except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else error
         raise OSError(
-            f"cannot listen on port {port} ({os.strerror(error.errno)}); end the program that uses "
+            f"cannot listen on port {port} ({reason}); end the program that uses "
             "it, or give the chief another port"
         ) from error
 

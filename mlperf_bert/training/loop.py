@@ -111,7 +111,7 @@ class TrainingLoop:
     schedule: Schedule
     target_accuracy: float
     learning_rate_at: Callable[[int], float]
-    evaluate: Callable[[], Evaluation] | None
+    evaluate: Callable[[], Evaluation]
     save: Callable[[int], None]
     metrics: MetricsWriter
     progress: Progress

@@ -149,7 +149,7 @@ def meet(
     for member in members.values():
         with contextlib.suppress(OSError):
             member.channel.send({"problem": problem, "decision": decision})
-    if problem:
+    if decision is None:
         raise ValueError(problem)
     return Peers(cluster, {index: member.channel for index, member in members.items()}), decision
 
@@ -170,10 +170,10 @@ def _gather(cluster: Cluster, folder: Path, deadline: float) -> dict[int, _Membe
         connections = _Connections(cluster, key_path, key)
         selector = opened.enter_context(selectors.DefaultSelector())
         for listener in listening:
-            selector.register(listener, selectors.EVENT_READ)
+            selector.register(listener, selectors.EVENT_READ, data=listener)
         while not connections.is_complete() and time.monotonic() < deadline:
             for ready, _ in selector.select(timeout=_RETRY_SECONDS):
-                connections.admit(ready.fileobj)
+                connections.admit(ready.data)
         return connections.close()
 
 
@@ -240,7 +240,7 @@ class _Connections:
         run_key.require_proof(said.get("proof"), self._key, "other", index, own, theirs)
         channel.send({"proof": run_key.proof(self._key, "chief", index, own, theirs)})
         parameters = channel.receive(max_bytes=_MAX_MESSAGE_BYTES, deadline=deadline)
-        if index not in range(1, len(self._cluster.addresses)):
+        if not isinstance(index, int) or index not in range(1, len(self._cluster.addresses)):
             raise ValueError(f"says that it is worker {index}, which is not in the cluster")
         return index, _Member(channel, parameters)
 

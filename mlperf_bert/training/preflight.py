@@ -50,12 +50,10 @@ def inspect(config: RunConfig, *, resumes: bool = False) -> Inspection:
     """
     found = Inspection()
     found.bert_config = found.attempt(BertConfig.from_json_file, config.bert_config_file)
-    found.files = found.attempt(pipeline.expand_input, config.input_file, flag="input_file")
-    found.eval_files = []
-    if config.eval_input_file:
-        found.eval_files = found.attempt(
-            pipeline.expand_input, config.eval_input_file, flag="eval_input_file"
-        )
+    expand = pipeline.expand_input
+    found.files = found.attempt(expand, config.input_file, flag="input_file") or []
+    if path := config.eval_input_file:
+        found.eval_files = found.attempt(expand, path, flag="eval_input_file") or []
     found.strategy = found.attempt(strategy.create_strategy, config.device, config.cluster)
     _check_batches(found, config)
     checks_of_data.check_data(found, config)
@@ -68,9 +66,10 @@ def inspect(config: RunConfig, *, resumes: bool = False) -> Inspection:
             bert_config_file=config.bert_config_file,
         )
         if config.init_checkpoint and not resumes:
-            _check_checkpoint(found, config)
-        _check_disk(found, config)
-        _check_reference_points(found, config)
+            _check_checkpoint(found, config, found.bert_config)
+        _check_disk(found, config, found.bert_config)
+        if _is_bert_large(found.bert_config):
+            _check_reference_points(found, config)
     if config.drop_caches and (obstacle := caches.obstacle()):
         found.add(WARNING, f"--drop_caches: the log will say that it was not possible; {obstacle}")
     return found
@@ -96,7 +95,8 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Ins
     if found.bert_config:
         for issue in departures(config, found):
             found.add(WARNING, f"no submission to the closed division: {issue}")
-        _compare_with_reference_point(found, config)
+        if _is_bert_large(found.bert_config):
+            _compare_with_reference_point(found, config)
     if not config.drop_caches:
         way = caches.obstacle() or "add --drop_caches to empty them"
         found.add(NOTE, f"the log will not say that the file caches were emptied; {way}")
@@ -108,7 +108,8 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Ins
 
 def departures(config: RunConfig, found: Inspection | Setup) -> list[rules.Issue]:
     """Every way in which a run departs from the closed division's rules."""
-    of_data = checks_of_data.departures_of_data(found.files or [], found.manifests)
+    assert found.bert_config is not None  # a model that is not there has no departures
+    of_data = checks_of_data.departures_of_data(found.files, found.manifests)
     return config.departures(found.bert_config) + of_data
 
 
@@ -159,15 +160,15 @@ def _check_batches(found: Inspection, config: RunConfig) -> None:
             found.attempt(strategy.replica_batch_size, size, replicas, flag=flag)
 
 
-def _check_checkpoint(found: Inspection, config: RunConfig) -> None:
+def _check_checkpoint(found: Inspection, config: RunConfig, bert_config: BertConfig) -> None:
     """Checks the names of the weights, the number of layers, and the size of the data files."""
     stored = found.attempt(StoredCheckpoint, config.init_checkpoint)
     if stored is None:
         return
     found.attempt(initial.refuse_output_of_a_run, stored)
-    table = names.weights(found.bert_config.num_hidden_layers)
+    table = names.weights(bert_config.num_hidden_layers)
     missing = [weight.tf1_name for weight in table if stored.name_of(weight) is None]
-    extra_layers = stored.num_hidden_layers - found.bert_config.num_hidden_layers
+    extra_layers = stored.num_hidden_layers - bert_config.num_hidden_layers
     if missing or extra_layers > 0:
         found.add(
             ERROR,
@@ -189,10 +190,10 @@ def _check_checkpoint(found: Inspection, config: RunConfig) -> None:
         )
 
 
-def _check_disk(found: Inspection, config: RunConfig) -> None:
+def _check_disk(found: Inspection, config: RunConfig, bert_config: BertConfig) -> None:
     if "://" in config.output_dir:
         return
-    each = checkpoint_bytes(found.bert_config, steps_per_update=config.steps_per_update)
+    each = checkpoint_bytes(bert_config, steps_per_update=config.steps_per_update)
     num_all = -(-config.num_train_steps // config.save_checkpoints_steps)
     kept = min(config.keep_checkpoint_max or num_all, num_all)
     needed = (kept + 1) * each  # a new one is written before the oldest is removed
@@ -213,9 +214,6 @@ def _size(num_bytes: int) -> str:
 
 
 def _check_reference_points(found: Inspection, config: RunConfig) -> None:
-    """Only BERT-large has reference points."""
-    if not _is_bert_large(found.bert_config):
-        return
     bound = convergence.bound_of(config.global_batch_size)
     if bound.kind != "point":
         found.add(
@@ -227,8 +225,6 @@ def _check_reference_points(found: Inspection, config: RunConfig) -> None:
 
 def _compare_with_reference_point(found: Inspection, config: RunConfig) -> None:
     """Notes free hyper-parameters that differ from the reference's, which is allowed."""
-    if not _is_bert_large(found.bert_config):
-        return
     point = convergence.reference_points().get(config.global_batch_size)
     if point is None:
         return
@@ -257,6 +253,7 @@ def _compare_with_reference_point(found: Inspection, config: RunConfig) -> None:
 
 
 def _is_bert_large(bert_config: BertConfig) -> bool:
+    """Only this model has reference points."""
     model = dataclasses.asdict(bert_config)
     return all(model.get(name) == value for name, value in rules.BERT_LARGE.items())
 
@@ -280,9 +277,10 @@ def _active_devices(devices: tf.distribute.Strategy | None, config: RunConfig) -
     replicas = devices.num_replicas_in_sync if devices else 0
     compiled = f"--jit_compile={config.jit_compile}"
     if devices:
-        compiled = compilation.choose(
+        chosen = compilation.choose(
             config.jit_compile, strategy=devices, packs_sequences=config.pack_sequences
         )
+        compiled = str(chosen)
     return (
         f"active: replicas: {replicas}, on {', '.join(kinds)}; "
         f"computing in {config.precision}, weights in float32; {compiled}"
@@ -292,22 +290,22 @@ def _active_devices(devices: tf.distribute.Strategy | None, config: RunConfig) -
 def _measure_initial_accuracy(found: Inspection, config: RunConfig) -> None:
     if not (config.init_checkpoint and found.eval_files):
         raise ValueError("the initial accuracy needs --init_checkpoint and --eval_input_file")
-    with found.strategy.scope():
-        model = pretrainer.build_pretrainer(found.bert_config, seed=0)
+    setup = found.setup(config.shape)
+    with setup.strategy.scope():
+        model = pretrainer.build_pretrainer(setup.bert_config, seed=0)
     initial.load_initial_weights(
         pretrainer.trained_variables(model),
         config.init_checkpoint,
-        num_hidden_layers=found.bert_config.num_hidden_layers,
+        num_hidden_layers=setup.bert_config.num_hidden_layers,
     )
-    evaluator = Evaluator(model=model, strategy=found.strategy)
-    limits = config.shape.for_model(found.bert_config)
+    evaluator = Evaluator(model=model, strategy=setup.strategy)
     batches = pipeline.evaluation_batches(
-        found.eval_files,
-        limits,
+        setup.eval_files,
+        setup.limits,
         batch_size=config.eval_batch_size,
         max_batches=config.max_eval_steps,
     )
-    with pipeline.bad_input_named(found.eval_files, limits):
+    with pipeline.bad_input_named(setup.eval_files, setup.limits):
         accuracy = evaluator.evaluate(batches).masked_lm_accuracy
     expected = rules.INITIAL_MASKED_LM_ACCURACY
     level = NOTE if abs(accuracy - expected) <= _INITIAL_ACCURACY_TOLERANCE else WARNING

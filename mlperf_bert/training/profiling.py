@@ -58,7 +58,7 @@ class StepProfiler:
 
     def end_if_due(self, step: int) -> None:
         """Stops profiling if the window ends at `step`; call it after that step."""
-        if self._is_running and step >= self._window.last:
+        if self._is_running and self._window and step >= self._window.last:
             self.close()
 
     def close(self) -> None:

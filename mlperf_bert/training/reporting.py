@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import TextIO
 
 import tensorflow as tf
 
@@ -17,7 +18,7 @@ class MetricsWriter:
 
         Without an `output_dir` (None) nothing is written.
         """
-        self._file = None
+        self._file: TextIO | None = None
         if output_dir is not None:
             self._open(output_dir, resumed_step)
 

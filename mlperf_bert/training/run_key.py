@@ -90,12 +90,12 @@ def challenge() -> str:
     return secrets.token_hex(16)
 
 
-def proof(key: bytes, *parts: str | int) -> str:
+def proof(key: bytes, *parts: object) -> str:
     """An HMAC of these parts, which only a process with the key can compute."""
     return hmac.digest(key, json.dumps(parts).encode(), "sha256").hex()
 
 
-def require_proof(given: object, key: bytes, *parts: str | int) -> None:
+def require_proof(given: object, key: bytes, *parts: object) -> None:
     """Checks a proof that came over the network.
 
     Raises:

@@ -117,6 +117,20 @@ def test_damaged_lines_are_counted(line):
     assert parser.num_damaged_lines == 1
 
 
+def test_calls_whose_path_cannot_be_read():
+    parser = strace.Parser(process_of_thread={}, folder="/data")
+    failed = "= -1 EFAULT (Bad address) <0.000000100>\n"
+    lines = [
+        f"7 1.000000000 openat(AT_FDCWD</data>, NULL, O_RDONLY) {failed}",
+        f'7 2.000000000 rename("a", NULL) {failed}',
+        "7 3.000000000 chdir(0x7ffd0000) = 0 <0.000000100>\n",
+    ]
+    opened, renamed = [row for _, row in parser.parse(lines)]
+    assert (opened["path"], opened["error"]) == ("unknown:", "EFAULT")
+    assert (renamed["path"], renamed["new_path"]) == ("/data/a", "unknown:")
+    assert parser.num_damaged_lines == 1
+
+
 def test_a_path_with_quotes_and_umlauts():
     line = '11 1.000000001 unlink("/d/a \\"b\\" \\303\\244") = 0 <0.000000007>\n'
     [(_, row)] = strace.Parser(process_of_thread={}, folder="/d").parse([line])
