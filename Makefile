@@ -3,16 +3,21 @@
 PYTHON ?= python3.11
 BIN    := .venv/bin
 SEED   ?=
+TESTS  ?=
 
 .PHONY: help setup demo test test-slow test-container test-distributed lint format lock clean
 
 help:
-	@echo "make demo    the whole benchmark in miniature: text -> TFRecords -> training to 0.720 -> checked log"
-	@echo "make test    the tests"
-	@echo "make test-distributed   several processes on loopback: the same numbers, kills, restarts"
-	@echo "make lint    ruff, mypy and shellcheck"
-	@echo "make setup   only the environment, in .venv"
-	@echo "make lock    solve the pinned requirements again"
+	@echo "make demo              the whole benchmark in miniature: text -> TFRecords -> training to 0.720 -> checked log"
+	@echo "make test              the tests; TESTS=tests/data only those of a folder or file"
+	@echo "make test-distributed  several processes on loopback: the same numbers, kills, restarts"
+	@echo "make test-container    the image, built and run; as root on Debian"
+	@echo "make test-slow         fuzzing, memory, whole demos"
+	@echo "make lint              ruff, mypy and shellcheck"
+	@echo "make format            what ruff can correct by itself"
+	@echo "make setup             only the environment, in .venv"
+	@echo "make lock              solve the pinned requirements again"
+	@echo "make clean             remove build/"
 
 # The environment is remade whenever the lock file changes. --no-deps: the lock names every package.
 .venv/.installed: requirements-dev.lock
@@ -30,7 +35,7 @@ demo: setup
 	$(BIN)/python -m demo $(if $(SEED),--seed=$(SEED))
 
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not container and not distributed"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not container and not distributed" $(TESTS)
 
 # Several processes on loopback: the same numbers, kills, restarts.
 test-distributed: setup
