@@ -1,8 +1,8 @@
 """Trains BERT until masked-LM accuracy 0.720, or evaluates the checkpoints of a run.
 
 Exit codes: 0 the run went to its end (the RESULT line says whether the target was reached),
-1 bad input or a failure, 75 interrupted by SIGTERM or SIGINT with the checkpoint saved: run the
-same command again to resume.
+1 bad input or a failure, 75 interrupted by SIGTERM or SIGINT, with the checkpoint saved if training
+had begun: run the same command again to resume.
 """
 
 import contextlib

@@ -39,7 +39,7 @@ def test_without_ptrace_the_counters_remain(monkeypatch):
         "strace: ptrace is not allowed here: strace: PTRACE_TRACEME: Operation not permitted"
     )
     answers["strace", "-V"] = (0, "strace -- version 4.26\n", "")
-    assert "version 4.26 is too old; 5.3 or later" in backends.choose(None).lines()[1]
+    assert "version 4.26 is too old; 5.6 or later" in backends.choose(None).lines()[1]
 
 
 def test_a_process_that_is_traced_already(monkeypatch):
