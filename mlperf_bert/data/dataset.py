@@ -291,6 +291,7 @@ def make_part(input_path: str, output: Path, tokenizer: Tokenizer, config: Datas
       ValueError: bad input.
       OSError: it cannot be written, as on a full disk; nothing is left of it then.
     """
+    sha256 = hashlib.sha256()
     # The run's own lock ends with a killed run, though its workers may write a moment longer.
     with _held(DirectoryLock(output.parent, file_name=f".{output.name}.lock"), output):
         statistics = write_examples(
@@ -300,11 +301,12 @@ def make_part(input_path: str, output: Path, tokenizer: Tokenizer, config: Datas
             config.instances,
             at_most=config.examples_per_part,
             silent=True,
+            on_written=sha256.update,
         )
     return Part(
         input_bytes=Path(input_path).stat().st_size,
         input_md5=digest(Path(input_path), "md5"),
         bytes=output.stat().st_size,
-        sha256=digest(output, "sha256"),
+        sha256=sha256.hexdigest(),
         **dataclasses.asdict(statistics),
     )

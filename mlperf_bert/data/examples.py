@@ -1,7 +1,7 @@
 """Text files to TFRecords: read, tokenize, cut and mask, encode, write beside and rename."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -37,6 +37,7 @@ def write_examples(
     *,
     at_most: int = 0,
     silent: bool = False,
+    on_written: Callable[[memoryview], object] = lambda encoded: None,
 ) -> Statistics:
     """Makes all examples of the inputs; returns counts of what was written.
 
@@ -50,6 +51,7 @@ def write_examples(
       config: how examples are made.
       at_most: only the first so many examples are written; 0 for all.
       silent: no progress is shown.
+      on_written: called with all bytes, in the order of writing.
 
     Raises:
       ValueError: bad input.
@@ -72,12 +74,18 @@ def write_examples(
     ):
         written = [files.enter_context(written_beside(name)) for name in outputs]
         for batch in batches(instances, tokenizer.vocabulary, config):
-            _deal_out(batch, written, first=progress.done)
+            _deal_out(batch, written, first=progress.done, on_written=on_written)
             progress.advance(len(batch.weights))
     return instances.statistics(config)
 
 
-def _deal_out(batch: example_codec.Batch, files: list[BinaryIO], *, first: int) -> None:
+def _deal_out(
+    batch: example_codec.Batch,
+    files: list[BinaryIO],
+    *,
+    first: int,
+    on_written: Callable[[memoryview], object],
+) -> None:
     """Writes example n to file n modulo the number of files; the batch begins with n = `first`."""
     for index, file in enumerate(files):
         own = slice((index - first) % len(files), None, len(files))
@@ -87,4 +95,6 @@ def _deal_out(batch: example_codec.Batch, files: list[BinaryIO], *, first: int) 
             weights=np.ascontiguousarray(batch.weights[own]),
             next_sentence=np.ascontiguousarray(batch.next_sentence[own]),
         )
-        file.write(example_codec.encode_records(own_batch))
+        encoded = example_codec.encode_records(own_batch)
+        file.write(encoded)
+        on_written(encoded)

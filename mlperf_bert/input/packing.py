@@ -92,8 +92,9 @@ def pack(
 
     def measure(serialized):
         features = check_and_parse(serialized)
-        require_packable(features)
-        return serialized, *_sizes(features)
+        lengths, num_predictions = sizes(features)
+        require_packable(features, lengths, num_predictions)
+        return serialized, lengths, num_predictions
 
     def plan_window(serialized, lengths, predictions):
         order, rows = plan(
@@ -110,13 +111,16 @@ def pack(
     return planned.map(lambda serialized, rows: assemble(parse(serialized), rows), tf.data.AUTOTUNE)
 
 
-def require_packable(features: dict[str, tf.Tensor]) -> None:
+def require_packable(
+    features: dict[str, tf.Tensor], lengths: tf.Tensor, num_predictions: tf.Tensor
+) -> None:
     """Checks for all examples of a batch what `validity.require_packable` checks for one.
+
+    Takes the batch and its `sizes`.
 
     Raises:
       InvalidArgumentError: an example does not pass, when the graph runs.
     """
-    lengths, num_predictions = _sizes(features)
     is_prediction = features["masked_lm_weights"] > 0
     last_position = tf.reduce_max(
         tf.where(is_prediction, features["masked_lm_positions"], 0), axis=1
@@ -129,7 +133,7 @@ def require_packable(features: dict[str, tf.Tensor]) -> None:
     tf.debugging.Assert(tf.reduce_all(checks), ["an example that cannot be packed"])
 
 
-def _sizes(features: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+def sizes(features: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     """Real tokens and predictions of each example: int32 [B] twice."""
     lengths = tf.reduce_sum(features["input_mask"], axis=1)
     return lengths, tf.math.count_nonzero(features["masked_lm_weights"], axis=1, dtype=tf.int32)

@@ -218,7 +218,7 @@ def _pipeline_check(limits: ExampleLimits, packs: bool):
     def check(examples):
         features = _parse(examples, limits)
         if packs:
-            packing.require_packable(features)
+            packing.require_packable(features, *packing.sizes(features))
 
     return check
 

@@ -1,8 +1,8 @@
 """How many samples the reference needs to converge: the reference convergence points (RCP).
 
 The numbers are mlperf-logging's own, read from the JSON files of its RCP checker; mean, deviation
-and the fewest credible samples are computed by that checker. This
-module adds what the checker answers only for logs: the bound that a batch size must meet.
+and the fewest credible samples are computed by that checker. This module adds what the checker
+answers only for logs: the bound that a batch size must meet.
 
 SciPy, on which the checker is built, is imported at the first use: every training imports this
 module, few use it.
