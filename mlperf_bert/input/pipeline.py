@@ -67,6 +67,7 @@ def expand_input(patterns: str, *, flag: str) -> list[str]:
     return sorted(set(files))
 
 
+@tf.autograph.experimental.do_not_convert
 def training_batches(
     files: list[str],
     limits: ExampleLimits,
@@ -128,6 +129,7 @@ def training_batches(
     return _prefetched(dataset)
 
 
+@tf.autograph.experimental.do_not_convert
 def evaluation_batches(
     files: list[str], limits: ExampleLimits, *, batch_size: int, max_batches: int | None = None
 ) -> tf.data.Dataset:
@@ -168,6 +170,7 @@ def synthetic_batch(shape: ExampleShape, *, batch_size: int) -> dict[str, tf.Ten
     }
 
 
+@tf.autograph.experimental.do_not_convert
 def synthetic_batches(
     shape: ExampleShape, *, batch_size: int, pack_sequences: bool
 ) -> tf.data.Dataset:
@@ -214,7 +217,7 @@ def _require_valid_files(files: Sequence[str], limits: ExampleLimits, packed: Co
 def _pipeline_check(limits: ExampleLimits, packs: bool):
     """A function of strings [B] that raises the error that the pipeline would raise."""
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
     def check(examples):
         features = _parse(examples, limits)
         if packs:

@@ -14,7 +14,7 @@ class Evaluator(tf.Module):
         self.model = model
         self.strategy = strategy
 
-    @tf.function
+    @tf.function(autograph=False)
     def evaluate_batch(self, features, example_weights) -> tf.Tensor:
         """Totals of one global batch: float32 [6], in the order of `metrics.Totals`."""
         per_replica = self.strategy.run(self._totals, args=(features, example_weights))

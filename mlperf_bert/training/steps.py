@@ -60,6 +60,8 @@ class Trainer(tf.Module):
     def train(self, iterator, num_steps: tf.Tensor) -> tf.Tensor:
         """Trains `num_steps` (int32 scalar) micro-batches; one trace works for any number.
 
+        AutoGraph turns the loop and the condition on the step into TensorFlow's.
+
         Returns: float32 [num_steps, 5], for each step the losses before it and the counts of its
         batch, in the order of `FIGURES`.
         """
@@ -75,6 +77,7 @@ class Trainer(tf.Module):
                     self.strategy.run(self._update)
         return history.stack()
 
+    @tf.autograph.experimental.do_not_convert
     def _micro_step(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
         """One micro-batch of one replica; float32 [5], whose sum over the replicas is reported."""
         context = tf.distribute.get_replica_context()
@@ -139,6 +142,7 @@ class Trainer(tf.Module):
             reduced = all_reduce(operation, self.optimizer.clip(gradients))
         self.optimizer.step(reduced, self.variables_to_train)
 
+    @tf.autograph.experimental.do_not_convert
     def _update(self) -> None:
         self.optimizer.update(self.variables_to_train)
 
@@ -178,7 +182,7 @@ class Trainer(tf.Module):
             return flag
         return float(self._sum_over_replicas(tf.constant(float(flag)))) > 0
 
-    @tf.function
+    @tf.function(autograph=False)
     def _sum_over_replicas(self, value: tf.Tensor) -> tf.Tensor:
         per_replica = self.strategy.run(lambda: tf.identity(value))
         return self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
