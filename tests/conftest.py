@@ -10,8 +10,6 @@ from typing import NoReturn
 
 import pytest
 
-from tests.forks import Forks, forking
-
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED = REPOSITORY.parent / "shared"
 
@@ -58,13 +56,6 @@ def shared() -> Path:
     if not SHARED.is_dir():
         lacking(f"{SHARED} is absent: the recorded reference results are not at hand")
     return SHARED
-
-
-@pytest.fixture(scope="session")
-def forks(repository) -> Iterator[Forks]:
-    """Starts of run_pretraining.py without its imports."""
-    with forking(repository) as started:
-        yield started
 
 
 @pytest.fixture

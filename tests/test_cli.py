@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from mlperf_bert.data import example_codec, tfrecord
+from tests import starts
 
 # Flag -> default. Names and defaults are the reference's, but for those listed after them.
 RUN_PRETRAINING_FLAGS = {
@@ -100,27 +101,18 @@ TINY = {
 
 
 def flags_of(script) -> dict:
-    """Flag -> default of an absl script, asked in a process of its own."""
-    code = (
-        "import json, runpy, sys; sys.argv = ['x'];"
-        f"flags = runpy.run_path({str(script)!r}, run_name='the_script')['FLAGS'];"
-        "own = flags.flags_by_module_dict()['the_script'];"
-        "print(json.dumps({flag.name: flag.default for flag in own}))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=script.parent
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    """Flag -> default of a root script, asked in a process of its own."""
+    done = starts.run([sys.executable, "tests/print_flags.py", script], check=True)
+    return json.loads(done.stdout)
 
 
-def test_flags_of_run_pretraining_are_frozen(repository):
-    assert flags_of(repository / "run_pretraining.py") == RUN_PRETRAINING_FLAGS
+def test_flags_of_run_pretraining_are_frozen():
+    assert flags_of("run_pretraining.py") == RUN_PRETRAINING_FLAGS
 
 
 @pytest.mark.parametrize("script", CHECKPOINT_SCRIPT_FLAGS)
-def test_flags_of_the_checkpoint_scripts_are_frozen(repository, script):
-    assert flags_of(repository / script) == CHECKPOINT_SCRIPT_FLAGS[script]
+def test_flags_of_the_checkpoint_scripts_are_frozen(script):
+    assert flags_of(script) == CHECKPOINT_SCRIPT_FLAGS[script]
 
 
 def example(rng, *, sequence=16, predictions=4) -> dict:
@@ -172,13 +164,12 @@ def training_flags(work, **changed) -> list[str]:
     return ["--do_train", *(f"--{name}={value}" for name, value in given.items())]
 
 
-def train(repository, work, **changed) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "run_pretraining.py", *training_flags(work, **changed)],
-        capture_output=True,
-        text=True,
-        cwd=repository,
-    )
+def run(flags: list[str]) -> subprocess.CompletedProcess:
+    return starts.run([sys.executable, "run_pretraining.py", *flags])
+
+
+def train(work, **changed) -> subprocess.CompletedProcess:
+    return run(training_flags(work, **changed))
 
 
 def spoil(work, name, change):
@@ -252,12 +243,13 @@ BAD_INPUTS = {
 
 
 @pytest.mark.parametrize("case", BAD_INPUTS)
-def test_bad_input_is_one_line_and_leaves_nothing(forks, work, case):
+def test_bad_input_is_one_line_and_leaves_nothing(work, case):
     spoiling, message = BAD_INPUTS[case]
     changed = spoiling(work)
     flags = training_flags(work, **(changed if isinstance(changed, dict) else {}))
-    assert forks.run(flags, work / "errors") == 1
-    [line] = (work / "errors").read_text().strip().splitlines()
+    done = run(flags)
+    assert done.returncode == 1
+    [line] = done.stderr.strip().splitlines()
     assert re.search(message, line), line
     assert not (work / "out").exists()
 
@@ -289,12 +281,10 @@ OUT_OF_RANGE = [
 
 
 @pytest.mark.parametrize("name, value, message", OUT_OF_RANGE)
-def test_a_flag_out_of_its_range_is_one_line_that_says_the_range(
-    forks, inputs, tmp_path, name, value, message
-):
-    flags = [*training_flags(inputs), f"--{name}={value}"]
-    assert forks.run(flags, tmp_path / "errors") == 1
-    [line] = (tmp_path / "errors").read_text().strip().splitlines()
+def test_a_flag_out_of_its_range_is_one_line_that_says_the_range(inputs, name, value, message):
+    done = run([*training_flags(inputs), f"--{name}={value}"])
+    assert done.returncode == 1
+    [line] = done.stderr.strip().splitlines()
     assert line.startswith("run_pretraining.py: ") and name in line and message in line
     assert not (inputs / "out").exists()
 
@@ -316,10 +306,10 @@ OTHER_SCRIPTS = {
 
 
 @pytest.mark.parametrize("script", OTHER_SCRIPTS)
-def test_other_scripts_find_all_flags_out_of_range_too(repository, script):
+def test_other_scripts_find_all_flags_out_of_range_too(script):
     wrong = OTHER_SCRIPTS[script]
     command = [sys.executable, script, *(f"--{name}={value}" for name, value in wrong.items())]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=repository)
+    done = starts.run(command)
     assert done.returncode == 1
     first, *rest = done.stderr.splitlines()
     assert first == f"{script}: {len(wrong)} problems:"
@@ -327,34 +317,35 @@ def test_other_scripts_find_all_flags_out_of_range_too(repository, script):
 
 
 @pytest.mark.parametrize("mode", ["--check", "--nocheck"])
-def test_all_flags_out_of_range_are_found_at_once(forks, inputs, tmp_path, mode):
+def test_all_flags_out_of_range_are_found_at_once(inputs, mode):
     wrong = {"learning_rate": "nan", "target_accuracy": 2, "num_gpus": -1, "output_dir": ""}
-    flags = [*training_flags(inputs, **wrong), mode]
-    assert forks.run(flags, tmp_path / "errors") == 1
-    first, *rest = (tmp_path / "errors").read_text().splitlines()
+    done = run([*training_flags(inputs, **wrong), mode])
+    assert done.returncode == 1
+    first, *rest = done.stderr.splitlines()
     assert first == "run_pretraining.py: 4 problems:"
     assert all(any(f"--{name}=" in line for line in rest) for name in wrong)
 
 
-def test_a_flagfile_that_is_no_text_is_one_line(forks, tmp_path):
+def test_a_flagfile_that_is_no_text_is_one_line(tmp_path):
     (tmp_path / "flags").write_bytes(b"\xff\xfe\x00")
-    assert forks.run([f"--flagfile={tmp_path / 'flags'}"], tmp_path / "errors") == 1
-    [line] = (tmp_path / "errors").read_text().splitlines()
+    done = run([f"--flagfile={tmp_path / 'flags'}"])
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
     assert (
         line == "run_pretraining.py: --flagfile names a file that is no text (invalid start byte)"
     )
 
 
-def test_bad_input_to_the_script_itself_is_one_line_too(repository, work):
-    done = train(repository, work, input_file=work / "nothing*")
+def test_bad_input_to_the_script_itself_is_one_line_too(work):
+    done = train(work, input_file=work / "nothing*")
     assert done.returncode == 1
     [line] = done.stderr.strip().splitlines()
     assert line.startswith("run_pretraining.py: --input_file: no file matches ")
 
 
-def test_a_run_its_files_and_a_second_run_into_the_same_directory(repository, work):
+def test_a_run_its_files_and_a_second_run_into_the_same_directory(work):
     began = time.time()
-    done = train(repository, work)
+    done = train(work)
     assert done.returncode == 0, done.stderr
     out = work / "out" / "run"
     seconds = (out / "run.json").stat().st_mtime - began  # written last
@@ -375,13 +366,13 @@ def test_a_run_its_files_and_a_second_run_into_the_same_directory(repository, wo
     assert list(out.glob("events.out.tfevents.*")) and (out / "model.ckpt-4.index").exists()
 
     before = {path: path.read_bytes() for path in out.iterdir()}
-    again = train(repository, work)
+    again = train(work)
     assert again.returncode == 1 and "holds a finished run" in again.stderr
     assert before == {path: path.read_bytes() for path in out.iterdir()}
 
 
-def test_profile_of_some_steps(repository, work):
-    done = train(repository, work, profile_steps="2-3")
+def test_profile_of_some_steps(work):
+    done = train(work, profile_steps="2-3")
     assert done.returncode == 0, done.stderr
     [profile] = (work / "out" / "run" / "plugins" / "profile").glob("*/*.xplane.pb")
     assert profile.stat().st_size > 10_000
@@ -390,25 +381,25 @@ def test_profile_of_some_steps(repository, work):
     assert steps == [1, 2, 3, 4]
 
 
-def test_a_run_on_a_sample_of_the_data_says_that_it_is_no_submission(repository, work):
+def test_a_run_on_a_sample_of_the_data_says_that_it_is_no_submission(work):
     parameters = {"examples_per_part": 6000}
     content = {"parameters": parameters, "versions": {}, "parts": {}}
     (work / "manifest.json").write_text(json.dumps(content))
-    done = train(repository, work)
+    done = train(work)
     assert done.returncode == 0, done.stderr
     assert "all examples of every part, this run has the first 6000 of each" in done.stdout
 
 
-def test_foreign_directory_is_refused(repository, work):
+def test_foreign_directory_is_refused(work):
     out = work / "out" / "run"
     out.mkdir(parents=True)
     (out / "model.ckpt-7.index").write_bytes(b"")
-    done = train(repository, work)
+    done = train(work)
     assert done.returncode == 1 and "holds files of another run" in done.stderr
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_as_aborted(repository, work):
-    done = train(repository, work, learning_rate="1e38", num_train_steps=8)
+def test_a_loss_that_is_not_finite_ends_the_run_as_aborted(work):
+    done = train(work, learning_rate="1e38", num_train_steps=8)
     assert done.returncode == 1
     assert "training has diverged" in done.stderr
     log = (work / "out" / "run" / "bert.log").read_text()
@@ -416,9 +407,9 @@ def test_a_loss_that_is_not_finite_ends_the_run_as_aborted(repository, work):
     assert re.findall(r'"run_stop".*"status": "(\w+)"', log) == ["aborted"]
 
 
-def test_damage_behind_the_first_record_names_the_file(repository, work):
+def test_damage_behind_the_first_record_names_the_file(work):
     spoil(work, "train", lambda data: data[:-5])
-    done = train(repository, work, num_train_steps=40, eval_interval_samples=160)
+    done = train(work, num_train_steps=40, eval_interval_samples=160)
     assert done.returncode == 1
     assert re.search(
         r"train: record 49 at byte \d+ is damaged \(the file ends within the data\)", done.stderr

@@ -2,12 +2,12 @@
 
 import json
 import re
-import subprocess
 import sys
 
 import pytest
 
 from mlperf_bert.mlperf import convergence, rules
+from tests import starts
 from tests.conftest import REPOSITORY
 from tests.test_cli import RUN_PRETRAINING_FLAGS
 
@@ -81,7 +81,7 @@ def test_check_takes_a_preset(name, tmp_path):
     command += [f"--{flag}={tmp_path / 'part'}" for flag in ("input_file", "init_checkpoint")]
     command += [f"--bert_config_file={tmp_path / 'bert_config.json'}"]
     command += [f"--output_dir={tmp_path / 'out'}"]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    done = starts.run(command)
     assert done.returncode == 1  # such a checkpoint there is not
     assert ("judged by batch 448" in done.stdout) == (name == "batch_24")
     assert "no submission" not in done.stdout

@@ -13,6 +13,7 @@ from mlperf_bert.checkpoints import names
 from mlperf_bert.checkpoints.convert import convert
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.model.pretrainer import build_pretrainer
+from tests import starts
 
 
 @pytest.fixture(scope="module")
@@ -163,22 +164,20 @@ def test_what_a_killed_conversion_left_is_removed(generated, tmp_path):
     ]
 
 
-def run_script(repository, config_file, *checkpoints) -> subprocess.CompletedProcess:
+def run_script(config_file, *checkpoints) -> subprocess.CompletedProcess:
     flags = ("checkpoint_to_convert", "converted_checkpoint_path")
     command = [sys.executable, "tf2_encoder_checkpoint_converter.py"]
     command += [f"--bert_config_file={config_file}"]
     command += [f"--{flag}={value}" for flag, value in zip(flags, checkpoints)]
-    return subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=120)
+    return starts.run(command)
 
 
-def test_command_line(repository, generated, tmp_path):
-    result = run_script(
-        repository, generated.config_file, generated.checkpoint, tmp_path / "out" / "bert"
-    )
+def test_command_line(generated, tmp_path):
+    result = run_script(generated.config_file, generated.checkpoint, tmp_path / "out" / "bert")
     expected = f"46 weights converted from TF1 to TF2 (pretrainer): {tmp_path}/out/bert\n"
     assert (result.returncode, result.stdout, result.stderr) == (0, expected, "")
 
-    result = run_script(repository, generated.config_file, tmp_path / "none", tmp_path / "bert")
+    result = run_script(generated.config_file, tmp_path / "none", tmp_path / "bert")
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.startswith(
         f"tf2_encoder_checkpoint_converter.py: {tmp_path}/none: no such checkpoint"

@@ -6,7 +6,6 @@ holds the bytes to those that passed the same comparison in torch.
 
 import hashlib
 import json
-import subprocess
 import sys
 
 import numpy as np
@@ -17,6 +16,7 @@ import transformers
 from mlperf_bert.checkpoints import initial
 from mlperf_bert.checkpoints.export import export
 from mlperf_bert.model.pretrainer import build_pretrainer, forward, trained_variables
+from tests import starts
 
 # SHA-256 of model.safetensors from the generated checkpoint, with which transformers 5.23.0 on
 # torch 2.13.0 computed our logits to 1e-5.
@@ -114,14 +114,14 @@ def test_refusals_and_failures_leave_nothing(generated, tmp_path, monkeypatch):
     assert "No space left" in refusal()
 
 
-def test_command_line(repository, generated, tmp_path):
+def test_command_line(generated, tmp_path):
     vocabulary = write_vocabulary(tmp_path / "vocab.txt", generated.config.vocab_size)
 
     def run(checkpoint):
         command = [sys.executable, "export_to_hugging_face.py", f"--checkpoint={checkpoint}"]
         command += [f"--bert_config_file={generated.config_file}", f"--vocab_file={vocabulary}"]
         command += [f"--output_dir={tmp_path}/out"]
-        return subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=120)
+        return starts.run(command)
 
     result = run(tmp_path / "none")
     assert (result.returncode, result.stdout) == (1, "")

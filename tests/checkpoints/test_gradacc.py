@@ -1,7 +1,6 @@
 """Accumulators in a TF1 checkpoint, byte by byte as the reference adds them. CPU, 15 s."""
 
 import hashlib
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from mlperf_bert.checkpoints import gradacc
 from mlperf_bert.checkpoints.convert import convert
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
+from tests import starts
 
 # SHA-256 of what the reference's script writes from the generated checkpoint under TensorFlow
 # 1.15.5, data file and index; its third file, the .meta graph, is not needed to read them.
@@ -59,11 +59,11 @@ def test_refusals(generated, tmp_path):
     assert not list(tmp_path.glob("*model.ckpt-[245]*"))
 
 
-def test_command_line(repository, generated, tmp_path):
+def test_command_line(generated, tmp_path):
     def run(new):
         command = [sys.executable, "checkpoint_add_gradacc.py"]
         command += [f"--old={generated.checkpoint}", f"--new={new}"]
-        return subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=120)
+        return starts.run(command)
 
     new = tmp_path / "model.ckpt-1"
     result = run(new)

@@ -1,6 +1,6 @@
 """One process of a distributed training of twenty steps; test_distributed.py starts several.
 
-    python -m tests.training.distributed_losses PLAN.json OUTPUT.json --devices=2
+    python tests/training/distributed_losses.py PLAN.json OUTPUT.json --devices=2
 
 Trains every case of the plan by the project's parts, on so many logical CPU devices or, with
 TF_CONFIG, as one of several workers, and writes the losses and the evaluation.

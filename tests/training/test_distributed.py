@@ -58,16 +58,14 @@ def case_of(
     }
 
 
-def run_cases(repository, task, folder, cases, *, devices=1, num_workers=1) -> list[dict]:
+def run_cases(task, folder, cases, *, devices=1, num_workers=1) -> list[dict]:
     """What each process found: case -> losses, and the evaluation after them."""
     folder.mkdir()
     plan = folder / "plan.json"
     plan.write_text(json.dumps({**task, "cases": cases}))
     outputs = [folder / f"found-{index}.json" for index in range(num_workers)]
-    module = [sys.executable, "-m", "tests.training.distributed_losses", plan]
-    started = workers.start(
-        [[*module, output, f"--devices={devices}"] for output in outputs], repository
-    )
+    module = [sys.executable, "tests/training/distributed_losses.py", plan]
+    started = workers.start([[*module, output, f"--devices={devices}"] for output in outputs])
     for code, _, errors in workers.finish(started, seconds=500):
         assert code == 0, errors
     return [json.loads(output.read_text()) for output in outputs]
@@ -100,21 +98,21 @@ def shared_by(case: dict, num_replicas: int) -> dict:
     return {**case, "name": f"{case['name']}, batch {BATCH_SIZE}", "flags": changed}
 
 
-def assert_layouts_agree(repository, task, folder, cases_of: dict[str, list[dict]]) -> None:
+def assert_layouts_agree(task, folder, cases_of: dict[str, list[dict]]) -> None:
     """Compares every layout's losses and evaluation with one device's, which equal the oracle's."""
     cases_of = {
         layout: [shared_by(case, max(LAYOUTS[layout].values())) for case in cases]
         for layout, cases in cases_of.items()
     }
     alone = {case["name"]: case for cases in cases_of.values() for case in cases}
-    [expected] = run_cases(repository, task, folder / "1 device", list(alone.values()))
+    [expected] = run_cases(task, folder / "1 device", list(alone.values()))
     for name, case in alone.items():
         recorded = task["trajectories"][case["recorded"]]
         if case["flags"] == recorded["flags"]:
             losses = expected[name]["losses"]
             np.testing.assert_allclose(losses, recorded["losses"], rtol=0, atol=1e-5, err_msg=name)
     for layout, cases in cases_of.items():
-        everyone = run_cases(repository, task, folder / layout, cases, **LAYOUTS[layout])
+        everyone = run_cases(task, folder / layout, cases, **LAYOUTS[layout])
         assert all(found == everyone[0] for found in everyone)
         assert everyone[0].keys() == {case["name"] for case in cases}
         for name, found in everyone[0].items():
@@ -125,7 +123,7 @@ def assert_layouts_agree(repository, task, folder, cases_of: dict[str, list[dict
             assert found["evaluation"] == pytest.approx(expected[name]["evaluation"], abs=1e-5)
 
 
-def test_every_recorded_case_loses_the_same_on_some_layout(repository, task, tmp_path):
+def test_every_recorded_case_loses_the_same_on_some_layout(task, tmp_path):
     """One of them with the passes between the products compiled."""
     names_of = {
         "2 devices": ["g1_lamb", "g5_lamb_poly"],
@@ -139,22 +137,22 @@ def test_every_recorded_case_loses_the_same_on_some_layout(repository, task, tmp
         layout: [case_of(task, name, compiled=name == "g5_lamb_poly") for name in names]
         for layout, names in names_of.items()
     }
-    assert_layouts_agree(repository, task, tmp_path, cases_of)
+    assert_layouts_agree(task, tmp_path, cases_of)
 
 
 @pytest.mark.slow
 def test_losses_of_every_case_with_and_without_aggregation_are_the_same_on_all_layouts(
-    repository, task, tmp_path
+    task, tmp_path
 ):
     cases = with_and_without_aggregation(task)
     assert len(cases) == 9
-    assert_layouts_agree(repository, task, tmp_path, dict.fromkeys(LAYOUTS, cases))
+    assert_layouts_agree(task, tmp_path, dict.fromkeys(LAYOUTS, cases))
 
 
-def assert_replicas_in_turn_agree(repository, task, folder, cases: list[dict]) -> None:
+def assert_replicas_in_turn_agree(task, folder, cases: list[dict]) -> None:
     imitated = [{**case, "imitated_replicas": 2} for case in cases]
-    [expected] = run_cases(repository, task, folder / "imitation", imitated)
-    found = run_cases(repository, task, folder / "processes", cases, num_workers=2)[0]
+    [expected] = run_cases(task, folder / "imitation", imitated)
+    found = run_cases(task, folder / "processes", cases, num_workers=2)[0]
     differences = []
     for case in cases:
         losses = found[case["name"]]["losses"]
@@ -173,18 +171,18 @@ def reference_cases(task: dict, names: list[str], normalization: str) -> list[di
     ]
 
 
-def test_the_reference_mode_is_what_its_replicas_would_do_in_turn(repository, task, tmp_path):
+def test_the_reference_mode_is_what_its_replicas_would_do_in_turn(task, tmp_path):
     cases = reference_cases(task, ["g1_lamb"], "replica_sum")
     cases += reference_cases(task, ["g3_lamb_accum4"], "replica_mean")
-    assert_replicas_in_turn_agree(repository, task, tmp_path, cases)
+    assert_replicas_in_turn_agree(task, tmp_path, cases)
 
 
 @pytest.mark.parametrize("layout", ["2 devices", "2 processes"])
-def test_every_replica_drops_others(repository, task, tmp_path, layout):
+def test_every_replica_drops_others(task, tmp_path, layout):
     """By the layers of the default, and by the passes of the options for speed."""
     precisions = ["float32", "bfloat16"]
     changed = {**task, "dropout_in": precisions}
-    everyone = run_cases(repository, changed, tmp_path / "found", [], **LAYOUTS[layout])
+    everyone = run_cases(changed, tmp_path / "found", [], **LAYOUTS[layout])
     assert all(found == everyone[0] for found in everyone)
     for precision in precisions:
         figures = everyone[0][precision]
@@ -193,8 +191,8 @@ def test_every_replica_drops_others(repository, task, tmp_path, layout):
 
 
 @pytest.mark.slow
-def test_the_reference_mode_of_every_case(repository, task, tmp_path):
+def test_the_reference_mode_of_every_case(task, tmp_path):
     names = list(task["trajectories"])
     cases = reference_cases(task, names, "replica_sum")
     cases += reference_cases(task, names, "replica_mean")
-    assert_replicas_in_turn_agree(repository, task, tmp_path, cases)
+    assert_replicas_in_turn_agree(task, tmp_path, cases)

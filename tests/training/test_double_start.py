@@ -3,10 +3,12 @@
 import json
 import random
 import re
+import sys
 import time
 
 import pytest
 
+from tests import starts
 from tests.training import generated_task
 
 
@@ -17,7 +19,7 @@ def task(tmp_path_factory):
     return folder
 
 
-def flags(task, output) -> list[str]:
+def command(task, output) -> list[str]:
     given = {
         "bert_config_file": task / "bert_config.json",
         "input_file": task / "train.tfrecord",
@@ -34,22 +36,22 @@ def flags(task, output) -> list[str]:
         "save_checkpoints_steps": 10,
         "log_every_steps": 1,
     }
-    return ["--do_train", *(f"--{name}={value}" for name, value in given.items())]
+    flags = [f"--{name}={value}" for name, value in given.items()]
+    return [sys.executable, "run_pretraining.py", "--do_train", *flags]
 
 
 @pytest.mark.parametrize(
     "num_starts", [4, pytest.param(20, marks=pytest.mark.slow, id="20 starts")]
 )
-def test_one_of_two_trains_and_the_other_leaves_no_trace(forks, task, tmp_path, num_starts):
+def test_one_of_two_trains_and_the_other_leaves_no_trace(task, tmp_path, num_starts):
     rng = random.Random(num_starts)
     for number in range(num_starts):
         output = tmp_path / str(number)
-        errors = [tmp_path / f"{number}.{which}" for which in range(2)]
-        first = forks.start(flags(task, output), errors[0])
+        first = starts.Start(command(task, output))
         time.sleep(rng.choice([0, rng.uniform(0, 0.1), rng.uniform(0, 10)]))
-        second = forks.start(flags(task, output), errors[1])
-        codes = [forks.wait(first), forks.wait(second)]
-        texts = [path.read_text() for path in errors]
+        second = starts.Start(command(task, output))
+        texts = [started.communicate(timeout=300)[1] for started in (first, second)]
+        codes = [first.returncode, second.returncode]
         assert sorted(codes) == [0, 1], texts
         [refusal] = texts[codes.index(1)].splitlines()
         assert re.search(r"another process trains into it|holds a finished run", refusal)

@@ -27,10 +27,10 @@ def task(tmp_path_factory) -> Path:
     return folder
 
 
-def both(repository, task, output) -> list:
+def both(task, output) -> list:
     """Starts the two processes of a run."""
     flags = {"num_train_steps": NUM_STEPS, "save_checkpoints_steps": 11, "steps_per_update": 2}
-    return workers.start([command(task, output, **flags)] * 2, repository)
+    return workers.start([command(task, output, **flags)] * 2)
 
 
 def wait_for_step(chief, output: Path, step: int) -> None:
@@ -47,11 +47,9 @@ def run_stops(output: Path) -> list[list[str]]:
     return [pattern.findall(log.read_text()) for log in logs]
 
 
-def test_five_kills_and_a_notice_end_bitwise_where_an_undisturbed_run_does(
-    repository, task, tmp_path
-):
+def test_five_kills_and_a_notice_end_bitwise_where_an_undisturbed_run_does(task, tmp_path):
     expected, output, rng = tmp_path / "undisturbed", tmp_path / "out", random.Random(3)
-    for code, _, errors in workers.finish(both(repository, task, expected)):
+    for code, _, errors in workers.finish(both(task, expected)):
         assert code == 0, errors
     assert run_stops(expected) == [["aborted"]]  # to the last step, below the target
     log = (expected / "bert.log").read_text()
@@ -60,7 +58,7 @@ def test_five_kills_and_a_notice_end_bitwise_where_an_undisturbed_run_does(
     assert len(list(expected.glob("events.out.tfevents.*"))) == 1  # each writer makes its own
 
     for victim in (1, 0, 0, 1, 0):
-        started = both(repository, task, output)
+        started = both(task, output)
         wait_for_step(started[0], output, last_logged_step(output) + rng.randint(1, 12))
         time.sleep(rng.random() * 0.1)
         assert [worker.poll() for worker in started] == [None, None]
@@ -72,7 +70,7 @@ def test_five_kills_and_a_notice_end_bitwise_where_an_undisturbed_run_does(
         if victim == 1:
             assert run_stops(output)[-1] == ["aborted"]
 
-    started = both(repository, task, output)
+    started = both(task, output)
     wait_for_step(started[0], output, last_logged_step(output) + 3)
     started[1].send_signal(signal.SIGTERM)
     ends = workers.finish(started, seconds=SECONDS_TO_END)
@@ -83,17 +81,17 @@ def test_five_kills_and_a_notice_end_bitwise_where_an_undisturbed_run_does(
     saved = re.findall(r'"checkpoint_start".*"step_num": (\d+)', newest_log.read_text())
     assert saved.count(step) == 1 and (output / f"model.ckpt-{step}.index").exists()
 
-    for code, _, errors in workers.finish(both(repository, task, output)):
+    for code, _, errors in workers.finish(both(task, output)):
         assert code == 0, errors
     assert_same_end(output, expected, num_steps=NUM_STEPS)
     assert set(map(tuple, run_stops(output))) == {("aborted",)}  # one each, kills included
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_silent_process_ends_the_other_with_one_line(repository, task, tmp_path, victim):
+def test_a_silent_process_ends_the_other_with_one_line(task, tmp_path, victim):
     """It is stopped, so it closes no connection: TensorFlow notices that its heartbeats stop."""
     output = tmp_path / "out"
-    started = both(repository, task, output)
+    started = both(task, output)
     wait_for_step(started[0], output, 2)
     started[victim].send_signal(signal.SIGSTOP)
     try:
@@ -111,14 +109,14 @@ def test_a_silent_process_ends_the_other_with_one_line(repository, task, tmp_pat
         assert run_stops(output) == [["aborted"]]
 
 
-def test_other_flags_and_data_are_named_before_training(repository, task, tmp_path):
+def test_other_flags_and_data_are_named_before_training(task, tmp_path):
     shorter, folders = tmp_path / "shorter.tfrecord", [tmp_path / "o", tmp_path / "other"]
     shorter.write_bytes((task / "train.tfrecord").read_bytes()[:5000])
     commands = [
         command(task, folders[0]),
         command(task, folders[1], learning_rate=0.002, input_file=shorter),
     ]
-    for code, output, errors in workers.finish(workers.start(commands, repository)):
+    for code, output, errors in workers.finish(workers.start(commands)):
         assert code == 1 and output == ""
         [line] = [line for line in errors.splitlines() if line.startswith("run_pretraining.py")]
         assert "worker 1 (localhost:" in line and "was started differently" in line
@@ -127,9 +125,9 @@ def test_other_flags_and_data_are_named_before_training(repository, task, tmp_pa
     assert not any(folder.exists() for folder in folders)
 
 
-def test_a_batch_that_two_processes_cannot_share_is_told_once_each(repository, task, tmp_path):
+def test_a_batch_that_two_processes_cannot_share_is_told_once_each(task, tmp_path):
     commands = [command(task, tmp_path / "o", train_batch_size=7)] * 2
-    for code, _, errors in workers.finish(workers.start(commands, repository)):
+    for code, _, errors in workers.finish(workers.start(commands)):
         assert code == 1
         assert "--train_batch_size=7 cannot be shared by 2 replicas; try 6 or 8" in errors
     assert not (tmp_path / "o").exists()

@@ -16,6 +16,7 @@ from mlperf_bert.mlperf import results
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.training import evaluations, offline
 from mlperf_bert.training.strategy import DeviceConfig
+from tests import starts
 from tests.training import generated_task
 
 COMMON = ["--max_seq_length=32", "--max_predictions_per_seq=6"]
@@ -48,19 +49,15 @@ def evaluation(task, output, *extra) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def run(task, repository):
+def run(task):
     """The output directory of a finished training."""
     output = task.parent / "out"
-    trained = subprocess.run(training(task, output), cwd=repository, capture_output=True, text=True)
-    assert trained.returncode == 0, trained.stderr
+    starts.run(training(task, output), check=True)
     return output
 
 
-def evaluate(repository, task, output, *extra) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        evaluation(task, output, *extra),
-        cwd=repository, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+def evaluate(task, output, *extra) -> subprocess.CompletedProcess:
+    return starts.run(evaluation(task, output, *extra))
 
 
 def lines_of(output) -> list[dict]:
@@ -72,13 +69,13 @@ def saved_steps(output) -> list[int]:
     return sorted(int(path.stem.split("-")[1]) for path in output.glob("model.ckpt-*.index"))
 
 
-def test_every_checkpoint_once_and_all_examples(repository, task, run):
+def test_every_checkpoint_once_and_all_examples(task, run):
     state = (run / "checkpoint").read_bytes()
-    one = evaluate(repository, task, run, "--num_train_steps=20")
+    one = evaluate(task, run, "--num_train_steps=20")
     assert one.returncode == 0, one.stderr
     assert [line["step"] for line in lines_of(run)] == [20]  # a finished run: just the named one
     assert "no result log: the checkpoint of step 10 has not been evaluated" in one.stdout
-    done = evaluate(repository, task, run, "--num_train_steps=30")
+    done = evaluate(task, run, "--num_train_steps=30")
     assert done.returncode == 0, done.stderr
     found = lines_of(run)
     assert [line["step"] for line in found] == [20, 0, 10, 30]
@@ -89,7 +86,7 @@ def test_every_checkpoint_once_and_all_examples(repository, task, run):
     assert first["masked_lm_loss"] == pytest.approx(3.7194197, abs=1e-5)
     text = (run / evaluations.RESULTS_TEXT).read_text().splitlines()
     assert text[0] == "global_step = 30" and text == sorted(text)
-    again = evaluate(repository, task, run, "--num_train_steps=30")
+    again = evaluate(task, run, "--num_train_steps=30")
     assert again.returncode == 0 and lines_of(run) == found
     assert "nothing new to evaluate" in again.stderr
     assert offline.evaluate_checkpoints(configuration(task, run, num_train_steps=20)) == {}
@@ -102,11 +99,11 @@ def test_every_checkpoint_once_and_all_examples(repository, task, run):
     assert [found.samples for found in result.evaluations] == [80, 160, 240]
 
 
-def test_a_target_reached_offline_stops_the_clock_at_its_checkpoint(repository, task, tmp_path):
+def test_a_target_reached_offline_stops_the_clock_at_its_checkpoint(task, tmp_path):
     output = tmp_path / "out"
-    subprocess.run(training(task, output), check=True, cwd=repository, capture_output=True)
+    starts.run(training(task, output), check=True)
     for _ in range(2):
-        done = evaluate(repository, task, output, "--num_train_steps=30", "--target_accuracy=0.01")
+        done = evaluate(task, output, "--num_train_steps=30", "--target_accuracy=0.01")
         assert [line["step"] for line in lines_of(output)] == [0, 10]  # 0 is before the training
         assert "bert.offline.log: success after 80 samples" in done.stdout
     log = (output / "bert.log").read_text()
@@ -116,24 +113,23 @@ def test_a_target_reached_offline_stops_the_clock_at_its_checkpoint(repository, 
     assert stopped[1] == saved[1]
 
 
-def test_beside_a_training_it_waits_and_no_waiting_checkpoint_is_pruned(repository, task, tmp_path):
+def test_beside_a_training_it_waits_and_no_waiting_checkpoint_is_pruned(task, tmp_path):
     output = tmp_path / "out"
     flags = ("--num_train_steps=3000", "--save_checkpoints_steps=500", "--keep_checkpoint_max=1")
-    trainer = subprocess.Popen(training(task, output, *flags), cwd=repository,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    trainer = starts.Start(training(task, output, *flags))
     deadline = time.monotonic() + 300
     while not (output / "model.ckpt-1000.index").exists():
         assert time.monotonic() < deadline and trainer.poll() is None
         time.sleep(0.05)
     assert saved_steps(output)[:3] == [0, 500, 1000]  # more than keep_checkpoint_max
-    done = evaluate(repository, task, output, "--num_train_steps=3000")
+    done = evaluate(task, output, "--num_train_steps=3000")
     assert done.returncode == 0, done.stderr
     assert trainer.wait(timeout=60) == 0
     assert [line["step"] for line in lines_of(output)] == list(range(0, 3001, 500))
     assert "bert.offline.log: aborted after 24,000 samples" in done.stdout
 
 
-def test_evaluated_checkpoints_are_pruned(repository, task, tmp_path):
+def test_evaluated_checkpoints_are_pruned(task, tmp_path):
     output = tmp_path / "out"
     output.mkdir()
     values = dict.fromkeys(
@@ -142,24 +138,21 @@ def test_evaluated_checkpoints_are_pruned(repository, task, tmp_path):
     )  # fmt: skip
     lines = "".join(json.dumps({"step": step, **values}) + "\n" for step in (0, 10))
     (output / evaluations.RESULTS_LINES).write_text(lines + '{"step": 20, "masked')
-    done = subprocess.run(
-        training(task, output, "--keep_checkpoint_max=1"),
-        cwd=repository, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    starts.run(training(task, output, "--keep_checkpoint_max=1"), check=True)
     assert saved_steps(output) == [20, 30]  # the line of 20 is being written
     assert not list(output.glob("model.ckpt-1*")) and not list(output.glob("model.ckpt-0*"))
     assert "model.ckpt-20" in (output / "checkpoint").read_text()
 
 
-def test_waiting_burns_no_cpu(repository, task, tmp_path):
+def test_waiting_burns_no_cpu(task, tmp_path):
     """A training that is not there yet: the evaluation waits for it until it is stopped."""
     output = tmp_path / "out"
     output.mkdir()
-    waiting = subprocess.Popen(evaluation(task, output, "--num_train_steps=30"), cwd=repository,
-                               stderr=subprocess.PIPE, text=True)  # fmt: skip
-    line = waiting.stderr.readline()
-    assert "waiting for the checkpoints of a training" in line
+    waiting = starts.Start(evaluation(task, output, "--num_train_steps=30"))
+    while "waiting for the checkpoints of a training" not in waiting.errors():
+        assert waiting.poll() is None
+        time.sleep(0.05)
+    told = waiting.errors()
 
     def cpu_seconds() -> float:
         stat = Path(f"/proc/{waiting.pid}/stat").read_text()
@@ -173,7 +166,8 @@ def test_waiting_burns_no_cpu(repository, task, tmp_path):
     waiting.terminate()
     _, errors = waiting.communicate(timeout=60)
     assert waiting.returncode == 75
-    assert errors.strip() == "run_pretraining.py: interrupted; run the same command again to resume"
+    [line] = errors.removeprefix(told).splitlines()
+    assert line == "run_pretraining.py: interrupted; run the same command again to resume"
     assert burnt < 0.5  # of 5 seconds
 
 
@@ -249,8 +243,8 @@ def test_a_line_that_was_cut_is_written_anew(tmp_path):
     assert evaluations.read(tmp_path) == {10: found, 20: found}
 
 
-def test_no_training_directory(repository, task, tmp_path):
-    done = evaluate(repository, task, tmp_path / "none")
+def test_no_training_directory(task, tmp_path):
+    done = evaluate(task, tmp_path / "none")
     assert done.returncode == 1
     [line] = done.stderr.strip().splitlines()
     assert "no such directory; start the training first" in line

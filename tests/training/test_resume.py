@@ -9,7 +9,6 @@ import random
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import starts
 from tests.training import generated_task
 
 NUM_STEPS = 400
@@ -56,20 +56,14 @@ def command(task: Path, output_dir: Path, **changed) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(task, repository, tmp_path_factory) -> Path:
+def undisturbed(task, tmp_path_factory) -> Path:
     output = tmp_path_factory.mktemp("undisturbed") / "out"
-    subprocess.run(command(task, output), check=True, cwd=repository, capture_output=True)
+    starts.run(command(task, output), check=True)
     return output
 
 
-def start(repository, task, output, **changed) -> subprocess.Popen:
-    return subprocess.Popen(
-        command(task, output, **changed),
-        cwd=repository,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+def start(task, output, **changed) -> starts.Start:
+    return starts.Start(command(task, output, **changed), errors_in_output=True)
 
 
 def last_logged_step(output: Path) -> int:
@@ -86,8 +80,8 @@ def wait_for_step(process, output: Path, step: int) -> None:
         time.sleep(0.002)
 
 
-def kill_at_step(step: int, repository, task, output, **changed) -> None:
-    process = start(repository, task, output, **changed)
+def kill_at_step(step: int, task, output, **changed) -> None:
+    process = start(task, output, **changed)
     wait_for_step(process, output, step)
     process.kill()
     process.communicate()
@@ -115,7 +109,7 @@ def assert_same_end(found: Path, expected: Path, *, num_steps: int = NUM_STEPS) 
 def test_sigterm_saves_and_the_same_command_goes_on(repository, task, undisturbed, tmp_path):
     output = tmp_path / "out"
     relative = os.path.relpath(output, repository)
-    process = start(repository, task, relative)
+    process = start(task, relative)
     wait_for_step(process, output, 90)
     process.send_signal(signal.SIGTERM)
     text, _ = process.communicate(timeout=60)
@@ -125,7 +119,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(repository, task, undisturbe
     assert re.findall(r'"run_stop".*"status": "(\w+)"', log) == ["aborted"]
     logged = dict(re.findall(r'"key": "(\w+)", "value": (\d+)', log))
     assert (logged["global_batch_size"], logged["gradient_accumulation_steps"]) == ("32", "4")
-    done = subprocess.run(command(task, relative), cwd=repository, capture_output=True, text=True)
+    done = starts.run(command(task, relative))
     assert done.returncode == 0, done.stderr
     assert re.search(rf"Going on from {re.escape(relative)}/model\.ckpt-\d+\n", done.stdout)
     assert "Initial weights" not in done.stdout
@@ -142,11 +136,12 @@ def test_sigterm_saves_and_the_same_command_goes_on(repository, task, undisturbe
     assert_same_end(output, undisturbed)
 
 
-def test_sigterm_before_the_clock_leaves_nothing(repository, task, tmp_path):
+def test_sigterm_before_the_clock_leaves_nothing(task, tmp_path):
     output = tmp_path / "out"
-    process = start(repository, task, output)
-    while not process.stdout.readline().startswith("This run is no submission"):
+    process = start(task, output)
+    while "This run is no submission" not in process.output():
         assert process.poll() is None
+        time.sleep(0.002)
     process.send_signal(signal.SIGTERM)  # the model is being built
     text, _ = process.communicate(timeout=60)
     assert process.returncode == 75, text
@@ -158,43 +153,43 @@ def test_sigterm_before_the_clock_leaves_nothing(repository, task, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_packed_bfloat16_run_goes_on_bitwise_too(repository, task, tmp_path):
+def test_a_packed_bfloat16_run_goes_on_bitwise_too(task, tmp_path):
     options = {"precision": "bfloat16", "pack_sequences": True, "num_train_steps": 120}
     alone = command(task, tmp_path / "alone", **options)
-    subprocess.run(alone, check=True, cwd=repository, capture_output=True)
+    starts.run(alone, check=True)
     output = tmp_path / "out"
-    kill_at_step(60, repository, task, output, **options)
+    kill_at_step(60, task, output, **options)
     disturbed = command(task, output, **options)
-    subprocess.run(disturbed, check=True, cwd=repository, capture_output=True)
+    starts.run(disturbed, check=True)
     assert_same_end(output, tmp_path / "alone", num_steps=120)
 
 
-def test_another_command_is_refused_until_the_run_is_done(repository, task, tmp_path):
+def test_another_command_is_refused_until_the_run_is_done(task, tmp_path):
     output = tmp_path / "out"
-    kill_at_step(60, repository, task, output)
+    kill_at_step(60, task, output)
     before = {path.name: path.stat().st_mtime_ns for path in output.glob("[!.]*")}
     other = command(task, output, learning_rate=0.002)
-    done = subprocess.run(other, cwd=repository, capture_output=True, text=True)
+    done = starts.run(other)
     assert done.returncode == 1
     assert "holds another run (learning_rate: 0.001 there, 0.002 here)" in done.stderr
     assert before == {path.name: path.stat().st_mtime_ns for path in output.glob("[!.]*")}
 
 
-def test_a_damaged_newest_checkpoint_is_named(repository, task, undisturbed, tmp_path):
+def test_a_damaged_newest_checkpoint_is_named(task, undisturbed, tmp_path):
     output = tmp_path / "out"
-    kill_at_step(60, repository, task, output)
+    kill_at_step(60, task, output)
     newest = max(output.glob("model.ckpt-*.index"), key=lambda path: path.stat().st_mtime)
     data = newest.with_suffix(".data-00000-of-00001")
     whole = data.read_bytes()
     data.write_bytes(whole[: len(whole) // 2])
-    done = subprocess.run(command(task, output), cwd=repository, capture_output=True, text=True)
+    done = starts.run(command(task, output))
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     line = done.stderr.strip().splitlines()[-1]
     assert f"{newest.stem}: cannot be restored" in line and "one before" in line, done.stderr
     data.write_bytes(whole)
     (output / "checkpoint").unlink()  # the list of checkpoints is lost: their files are looked for
-    done = subprocess.run(command(task, output), cwd=repository, capture_output=True, text=True)
+    done = starts.run(command(task, output))
     assert done.returncode == 0, done.stderr
     assert f"Going on from {newest.with_suffix('')}\n" in done.stdout
     assert_same_end(output, undisturbed)
@@ -205,11 +200,11 @@ def test_a_damaged_newest_checkpoint_is_named(repository, task, undisturbed, tmp
 
 
 def test_a_full_disk_leaves_the_checkpoint_before_and_ends_as_aborted(
-    repository, task, undisturbed, tmp_path, small_disk
+    task, undisturbed, tmp_path, small_disk
 ):
     each = sum(p.stat().st_size for p in undisturbed.glob(f"model.ckpt-{NUM_STEPS}*"))
     output = small_disk(40 * each // 1024) / "out"
-    process = start(repository, task, output, keep_checkpoint_max=0)
+    process = start(task, output, keep_checkpoint_max=0)
     wait_for_step(process, output, 30)
     filler = output.parent / "filler"
     with filler.open("wb") as file:
@@ -229,21 +224,21 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_ends_as_aborted(
     assert not list(output.glob(f"model.ckpt-{failed_step}*"))
     filler.unlink()
     again = command(task, output, keep_checkpoint_max=0)
-    subprocess.run(again, check=True, cwd=repository, capture_output=True)
+    starts.run(again, check=True)
     assert_same_end(output, undisturbed)
 
 
 @pytest.mark.slow
-def test_ten_kills_at_random_moments(repository, task, undisturbed, tmp_path, capsys):
+def test_ten_kills_at_random_moments(task, undisturbed, tmp_path, capsys):
     output, rng, kills = tmp_path / "out", random.Random(1), 1
-    process = start(repository, task, output)
+    process = start(task, output)
     while not (output / "run.json").exists():  # before there is a log or a checkpoint
         assert process.poll() is None
         time.sleep(0.0005)
     process.kill()
     process.communicate()
     while kills < 10:
-        process = start(repository, task, output)
+        process = start(task, output)
         reached = last_logged_step(output)
         wait_for_step(process, output, min(NUM_STEPS - 3, reached + rng.randint(1, 50)))
         time.sleep(rng.random() * 0.05)
@@ -253,7 +248,7 @@ def test_ten_kills_at_random_moments(repository, task, undisturbed, tmp_path, ca
         process.communicate()
         kills += 1
     assert kills == 10
-    subprocess.run(command(task, output), check=True, cwd=repository, capture_output=True)
+    starts.run(command(task, output), check=True)
     assert_same_end(output, undisturbed)
     with capsys.disabled():
         print(f"\n{kills} kills survived: every weight, slot and accumulator bitwise equal")

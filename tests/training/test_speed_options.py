@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 
 import numpy as np
@@ -19,6 +18,7 @@ from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
 from mlperf_bert.training import compilation
 from mlperf_bert.training.compilation import Compilation
 from mlperf_bert.training.steps import Trainer
+from tests import starts
 from tests.training import generated_task
 
 CPU = tf.distribute.OneDeviceStrategy("CPU:0")
@@ -191,8 +191,7 @@ def test_a_packed_bfloat16_run_counts_examples(task, repository, tmp_path):
     }
     given = [f"--{name}={value}" for name, value in flags.items()]
     command = [sys.executable, "run_pretraining.py", "--do_train", "--pack_sequences", *given]
-    done = subprocess.run(command, cwd=repository, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = starts.run(command, check=True)
     assert "computing in bfloat16; XLA compiles the passes between" in done.stdout
     assert re.search(r"packing: \d\d\.\d% of the tokens of \d+ rows were real", done.stdout)
     lines = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()

@@ -7,7 +7,6 @@ without dropout: `golden` on real text (in shared), and `generated` on a task ma
 import dataclasses
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from mlperf_bert.optimization.optimizers import ADAMW, OptimizerConfig, create_o
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
 from mlperf_bert.training.evaluation import Evaluator
 from mlperf_bert.training.steps import Trainer
+from tests import starts
 from tests.checkpoints.stored_weights import read_weights
 from tests.training import generated_task
 
@@ -171,7 +171,7 @@ def test_losses_weights_and_evaluation(oracle, name):
         assert_evaluation_equals(oracle, trainer, oracle.evaluations[f"{name}_step20"])
 
 
-def test_the_losses_from_the_command_line_alone(oracle, repository, tmp_path):
+def test_the_losses_from_the_command_line_alone(oracle, tmp_path):
     case = oracle.trajectories["g3_lamb_accum4"]
     flags = {
         "bert_config_file": oracle.folder / "bert_config.json",
@@ -184,7 +184,7 @@ def test_the_losses_from_the_command_line_alone(oracle, repository, tmp_path):
     }
     given = [f"--{name}={value}" for name, value in flags.items()]
     command = [sys.executable, "run_pretraining.py", "--noshuffle", "--do_train", *given]
-    subprocess.run(command, check=True, cwd=repository, capture_output=True)
+    starts.run(command, check=True)
     lines = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
     losses = [json.loads(line)["loss"] for line in lines]
     np.testing.assert_allclose(losses, case["losses"], rtol=0, atol=1e-5)

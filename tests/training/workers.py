@@ -2,10 +2,9 @@
 
 import json
 import os
-import subprocess
-from pathlib import Path
 
 from benchmarks.lost_processes import free_addresses
+from tests import starts
 
 
 def environment_of(addresses: list[str], index: int) -> dict[str, str]:
@@ -16,23 +15,16 @@ def environment_of(addresses: list[str], index: int) -> dict[str, str]:
     return {**os.environ, "TF_CONFIG": json.dumps(cluster)}
 
 
-def start(commands: list[list[str]], folder: Path) -> list[subprocess.Popen]:
+def start(commands: list[list[str]]) -> list[starts.Start]:
     """Starts one worker for each command; a single command is no cluster."""
     addresses = free_addresses(len(commands)) if len(commands) > 1 else []
     return [
-        subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environment_of(addresses, index),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        starts.Start(command, env=environment_of(addresses, index))
         for index, command in enumerate(commands)
     ]
 
 
-def finish(workers: list[subprocess.Popen], *, seconds: float = 200) -> list[tuple[int, str, str]]:
+def finish(workers: list[starts.Start], *, seconds: float = 200) -> list[tuple[int, str, str]]:
     """Exit code, output and errors of each, in order; none may outlive the time."""
     try:
         ended = [(worker.communicate(timeout=seconds), worker.returncode) for worker in workers]

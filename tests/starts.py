@@ -1,0 +1,117 @@
+"""Starts the project's programs as forks of a process that has imported TensorFlow.
+
+Each start is a process of its own, with its own environment, folder, output and signals, like
+`python program flags`; only the imports, seconds of each start, are paid once.
+"""
+
+import atexit
+import multiprocessing
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.conftest import REPOSITORY
+
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["tests.imported"])
+
+
+class Start:
+    """A started program, with the methods of subprocess.Popen that the tests use.
+
+    Standard output and error go to files, so that nobody needs to read them for it to go on.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[object],
+        *,
+        cwd: Path = REPOSITORY,
+        env: Mapping[str, str] | None = None,
+        errors_in_output: bool = False,
+    ):
+        """Starts `python program flags`, a command that begins with sys.executable."""
+        self.args = [str(word) for word in command]
+        assert self.args[0] == sys.executable and self.args[1].endswith(".py")
+        self._folder = tempfile.TemporaryDirectory(prefix="start-")
+        self._output = Path(self._folder.name, "output")
+        self._errors = self._output if errors_in_output else self._output.with_name("errors")
+        files = [str(self._output), str(self._errors)]
+        self._process = _SERVER.Process(
+            target=_run, args=(self.args[1:], str(cwd), dict(env or os.environ), files)
+        )
+        self._process.start()
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired(self.args, timeout)
+        return self._process.exitcode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Standard output and error, once it has ended."""
+        self.wait(timeout)
+        return self.output(), self.errors()
+
+    def output(self) -> str:
+        """What it has written to standard output so far."""
+        return self._output.read_text() if self._output.exists() else ""
+
+    def errors(self) -> str:
+        """What it has written to standard error so far."""
+        return self._errors.read_text() if self._errors.exists() else ""
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def run(
+    command: Sequence[object],
+    *,
+    cwd: Path = REPOSITORY,
+    timeout: float = 300,
+    check: bool = False,
+    **options,
+) -> subprocess.CompletedProcess:
+    """Runs a program to its end, which must come within the time in seconds."""
+    started = Start(command, **options)
+    try:
+        output, errors = started.communicate(timeout)
+    finally:
+        started.kill()
+    done = subprocess.CompletedProcess(started.args, started.returncode, output, errors)
+    assert not check or done.returncode == 0, done.stderr or done.stdout
+    return done
+
+
+def _run(argv: list[str], folder: str, environment: dict[str, str], files: list[str]) -> None:
+    for number, path in enumerate(files, start=1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.argv = argv
+    try:
+        runpy.run_path(argv[0], run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()
