@@ -1,18 +1,21 @@
-# make setup | demo | test | lint | lock.  The first use installs everything in .venv; only Python 3.11 is needed.
+# make demo | quick | test | lint.  The first use installs everything in .venv; Python 3.11 or 3.12 must be there.
 
-PYTHON ?= python3.11
+PYTHON ?= $(shell for name in python3.11 python3.12 python3; do "$$name" -c 'import sys; \
+	sys.exit((3, 11) > sys.version_info or sys.version_info >= (3, 13))' 2>/dev/null && echo $$name && break; done)
 BIN    := .venv/bin
 SEED   ?=
 TESTS  ?=
 
-.PHONY: help setup demo test test-slow test-container test-distributed lint format lock clean
+.PHONY: help setup demo quick test test-slow test-all test-soak test-container test-distributed lint format lock clean
 
 help:
 	@echo "make demo              the whole benchmark in miniature: text -> TFRecords -> training to 0.720 -> checked log"
-	@echo "make test              the tests; TESTS=tests/data only those of a folder or file"
-	@echo "make test-distributed  several processes on loopback: the same numbers, kills, restarts"
+	@echo "make quick             a minute: the tests that find most mistakes"
+	@echo "make test              five minutes: the tests; TESTS=tests/data only those of a folder or file"
+	@echo "make test-all          ten minutes more: whole trainings, clusters on loopback; what CI runs"
+	@echo "make test-distributed  of these, several processes on loopback: the same numbers, kills, restarts"
 	@echo "make test-container    the image, built and run; as root on Debian"
-	@echo "make test-slow         fuzzing, memory, whole demos"
+	@echo "make test-soak         an hour: long fuzzing, memory, many kills, whole demos"
 	@echo "make lint              ruff, mypy and shellcheck"
 	@echo "make format            what ruff can correct by itself"
 	@echo "make setup             only the environment, in .venv"
@@ -21,7 +24,7 @@ help:
 
 # The environment is remade whenever the lock file changes. --no-deps: the lock names every package.
 .venv/.installed: requirements-dev.lock
-	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: install Python 3.11 or name it with PYTHON=..." >&2; exit 1; }
+	@command -v "$(PYTHON)" >/dev/null || { echo "$(or $(PYTHON),Python 3.11 or 3.12) not found: install Python 3.11 or 3.12, or name it with PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes \
 		-r requirements-dev.lock
@@ -34,15 +37,26 @@ setup: .venv/.installed
 demo: setup
 	$(BIN)/python -m demo $(if $(SEED),--seed=$(SEED))
 
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# The reference's figures recorded on a generated task, flags, data, packing, logs.
+quick: setup
+	$(PYTEST) -m "not slow and not soak and not container and not distributed" $(QUICK)
+
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not container and not distributed" $(TESTS)
+	$(PYTEST) -m "not slow and not soak and not container and not distributed" $(TESTS)
+
+test-slow: setup
+	$(PYTEST) -m "(slow or distributed) and not soak and not container" $(TESTS)
+
+test-all: test test-slow
 
 # Several processes on loopback: the same numbers, kills, restarts.
 test-distributed: setup
-	$(BIN)/python -m pytest -m "distributed and not slow" tests/training
+	$(BIN)/python -m pytest -m "distributed and not soak" tests/training
 
-test-slow: setup
-	$(BIN)/python -m pytest -m slow
+test-soak: setup
+	$(BIN)/python -m pytest -m soak
 
 # As root on Debian; installs an engine if none answers.
 test-container: setup

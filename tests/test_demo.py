@@ -172,7 +172,7 @@ def test_a_run_that_misses_the_target_fails_the_demo(tmp_path):
         _require_success(record)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_demo_reaches_the_target(tmp_path, repository):
     finished = subprocess.run(
         [sys.executable, "-m", "demo", "--seed=1", f"--output_dir={tmp_path / 'demo'}"],

@@ -57,7 +57,7 @@ def test_a_prepared_task_is_not_made_again(tmp_path, capsys):
     assert "data and initial checkpoint are there" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_ten_runs_pass_everything_that_can_pass(tmp_path):
     """Takes half an hour on two busy cores."""
     done = subprocess.run(

@@ -244,7 +244,7 @@ def test_damaged_files_are_refused_in_one_line(target, tmp_path):
     fuzz(target, tmp_path, CASES)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("target", TARGETS)
 def test_thousands_of_damaged_files(target, tmp_path):
     fuzz(target, tmp_path, SLOW_CASES)

@@ -271,6 +271,7 @@ def test_a_full_disk_leaves_nothing_half_written(repository, work, small_disk):
     assert visible(out) == {"part-0", "part-1", "manifest.json"}
 
 
+@pytest.mark.slow
 def test_usage_errors(repository, work):
     one_of = "give either --output_file or --output_dir"
     assert one_of in fails(run(repository, work, output_dir=None))
@@ -289,6 +290,7 @@ def test_usage_errors(repository, work):
     assert "--verify needs --output_dir" in fails(only)
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_are_refused(repository, work):
     lock = DirectoryLock(work / "out")
     assert lock.acquire()
@@ -316,6 +318,7 @@ command_line.run(create_pretraining_data.main)
 """
 
 
+@pytest.mark.slow
 def test_a_worker_that_outlives_a_killed_run_keeps_others_from_its_part(repository, work):
     killed = subprocess.Popen(
         [sys.executable, "-c", STOPPED, *command(work)[2:]],
@@ -415,7 +418,7 @@ def test_published_text(tmp_path):
     assert any("published is 2a220f790517261547b1b45ed3ada07a" in line for line in issues)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_killed_at_any_moment_a_rerun_ends_as_an_undisturbed_run(repository, tmp_path):
     """20 parts, SIGKILL at 20 random moments over the life of a run, then one run to the end."""
     (tmp_path / "vocab.txt").write_bytes(vocabulary(1).encode())

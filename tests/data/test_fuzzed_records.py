@@ -1,6 +1,6 @@
 """Mutated TFRecords through picking, training and evaluation: taken, or refused in one line. CPU.
 
-Seeded: the same files every time. More of them, and steps of a model, under the marker `slow`.
+Seeded: the same files every time. More of them, and steps of a model, under the marker `soak`.
 """
 
 import collections
@@ -175,6 +175,7 @@ def fuzz(readers: Readers, num_files: int) -> collections.Counter:
     return ends
 
 
+@pytest.mark.slow
 def test_mutated_files_are_taken_or_refused(tmp_path):
     ends = fuzz(Readers(tmp_path), 100)
     assert min(ends[reader, end] for reader in READERS for end in ("taken", "refused")) > 10
@@ -206,7 +207,7 @@ class Model:
             self.num_steps += 1
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_thousand_mutated_files_and_a_model(tmp_path):
     model = Model()
     ends = fuzz(Readers(tmp_path, on_batch=model.step), 1000)

@@ -139,6 +139,7 @@ def test_picking_more_than_there_are_says_that_some_are_repeated(repository, gen
     assert len(twice) == 2 * num_examples and sorted(set(twice)) == sorted(set(once))
 
 
+@pytest.mark.slow
 def test_real_sample(repository, shared, tmp_path):
     golden = json.loads((shared / "golden" / "data.json").read_text())
     results = prepare_sample(repository, shared, tmp_path, golden)

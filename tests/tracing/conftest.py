@@ -13,6 +13,10 @@ from tests.conftest import lacking
 from tests.tracing import example_training
 from tracing import backends
 
+BACKENDS = [
+    pytest.param(name, marks=[pytest.mark.slow] if name == backends.BPFTRACE else [])
+    for name in backends.NAMES
+]
 TRACE = Path(__file__).resolve().parent.parent.parent / "tracing" / "trace.sh"
 
 
@@ -71,7 +75,7 @@ def trace(output: Path, *words, options=(), **more) -> Traced:
     return Traced(output, done)
 
 
-@pytest.fixture(scope="session", params=backends.NAMES)
+@pytest.fixture(scope="session", params=BACKENDS)
 def traced(request, tmp_path_factory) -> Traced:
     """The example training, traced with each backend that works here."""
     require(request.param)

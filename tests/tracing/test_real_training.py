@@ -10,6 +10,8 @@ from tests.test_cli import TINY, example
 from tests.tracing.conftest import require, trace
 from tracing import tables
 
+pytestmark = pytest.mark.slow
+
 NUM_EVAL_RECORDS, NUM_TRAIN_RECORDS = 3000, 500
 
 

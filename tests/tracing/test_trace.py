@@ -231,7 +231,7 @@ def start(output, training_folder, *options, **more) -> subprocess.Popen:
 @pytest.mark.parametrize(
     ("backend", "number"),
     [
-        (backends.BPFTRACE, signal.SIGINT),
+        pytest.param(backends.BPFTRACE, signal.SIGINT, marks=pytest.mark.slow),
         (backends.STRACE, signal.SIGINT),
         (backends.STRACE, signal.SIGTERM),
         (backends.PROC, signal.SIGTERM),
@@ -326,6 +326,7 @@ def test_a_command_that_ends_at_once(tmp_path, backend, told):
     assert told in (found.folder / "summary.html").read_text()
 
 
+@pytest.mark.slow
 def test_two_traces_at_once(tmp_path, training_folder, soonest):
     other = start(tmp_path / "first", training_folder, *soonest)
     second = trace(tmp_path / "second", "true", options=soonest)
@@ -339,6 +340,7 @@ def test_two_traces_at_once(tmp_path, training_folder, soonest):
     assert (tmp_path / "first" / "summary.json").exists()
 
 
+@pytest.mark.slow
 def test_a_trace_within_a_trace_has_no_second_strace(tmp_path):
     require(backends.STRACE)
     inner = command_line(tmp_path / "inner", "true", options=STRACE)
@@ -348,7 +350,9 @@ def test_a_trace_within_a_trace_has_no_second_strace(tmp_path):
     assert not (tmp_path / "inner").exists()
 
 
-@pytest.mark.parametrize("backend", [backends.BPFTRACE, backends.STRACE])
+@pytest.mark.parametrize(
+    "backend", [pytest.param(backends.BPFTRACE, marks=pytest.mark.slow), backends.STRACE]
+)
 def test_what_runs_already_is_traced_and_goes_on(tmp_path, training_folder, backend):
     require(backend)
     training = subprocess.Popen(example_command(training_folder, "--wait_s=60"))
@@ -397,6 +401,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, options, words, mess
     assert not (tmp_path / "trace").exists()
 
 
+@pytest.mark.slow
 def test_a_backend_that_does_not_work_here_says_what_is_missing(tmp_path):
     hidden = {"env": environment(PATH=str(tmp_path))}
     (tmp_path / "true").symlink_to("/bin/true")
@@ -452,6 +457,7 @@ def test_without_privileges_the_rest_is_recorded(tmp_path):
     assert json.loads((tmp_path / "trace" / "summary.json").read_text())["backend"] == "strace"
 
 
+@pytest.mark.slow
 def test_under_sudo_the_command_and_the_files_are_the_users(tmp_path):
     if os.geteuid() != 0:
         pytest.skip("only root can become somebody else")
@@ -478,6 +484,7 @@ def test_a_full_disk_costs_the_trace_and_not_the_training(small_disk, training_f
     assert not list((disk / "trace").glob("*.unfinished"))
 
 
+@pytest.mark.slow
 def test_a_trace_is_finished_later(tmp_path, training_folder, soonest):
     first = trace(
         tmp_path / "trace", *example_command(training_folder), options=["--keep_raw", *soonest]

@@ -15,6 +15,7 @@ FLAGS = """--do_train --max_seq_length=32 --max_predictions_per_seq=6 --optimize
 
 
 @pytest.mark.parametrize("offline", [False, True], ids=["online", "offline"])
+@pytest.mark.slow
 def test_a_training_becomes_a_submission(tmp_path, offline, capfd):
     task = tmp_path / "task"
     generated_task.write_task(task)

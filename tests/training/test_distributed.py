@@ -140,7 +140,7 @@ def test_every_recorded_case_loses_the_same_on_some_layout(task, tmp_path):
     assert_layouts_agree(task, tmp_path, cases_of)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_losses_of_every_case_with_and_without_aggregation_are_the_same_on_all_layouts(
     task, tmp_path
 ):
@@ -190,7 +190,7 @@ def test_every_replica_drops_others(task, tmp_path, layout):
         assert len(set(figures)) == 4
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_reference_mode_of_every_case(task, tmp_path):
     names = list(task["trajectories"])
     cases = reference_cases(task, names, "replica_sum")

@@ -41,7 +41,11 @@ def command(task, output) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "num_starts", [4, pytest.param(20, marks=pytest.mark.slow, id="20 starts")]
+    "num_starts",
+    [
+        pytest.param(4, marks=pytest.mark.slow),
+        pytest.param(20, marks=pytest.mark.soak),
+    ],
 )
 def test_one_of_two_trains_and_the_other_leaves_no_trace(task, tmp_path, num_starts):
     rng = random.Random(num_starts)

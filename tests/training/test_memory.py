@@ -22,7 +22,7 @@ MOST_BYTES = 12 * 2**30
 NUM_STEPS = 3
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "options",
     [

@@ -99,6 +99,7 @@ def test_every_checkpoint_once_and_all_examples(task, run):
     assert [found.samples for found in result.evaluations] == [80, 160, 240]
 
 
+@pytest.mark.slow
 def test_a_target_reached_offline_stops_the_clock_at_its_checkpoint(task, tmp_path):
     output = tmp_path / "out"
     starts.run(training(task, output), check=True)
@@ -113,6 +114,7 @@ def test_a_target_reached_offline_stops_the_clock_at_its_checkpoint(task, tmp_pa
     assert stopped[1] == saved[1]
 
 
+@pytest.mark.slow
 def test_beside_a_training_it_waits_and_no_waiting_checkpoint_is_pruned(task, tmp_path):
     output = tmp_path / "out"
     flags = ("--num_train_steps=3000", "--save_checkpoints_steps=500", "--keep_checkpoint_max=1")
@@ -129,6 +131,7 @@ def test_beside_a_training_it_waits_and_no_waiting_checkpoint_is_pruned(task, tm
     assert "bert.offline.log: aborted after 24,000 samples" in done.stdout
 
 
+@pytest.mark.slow
 def test_evaluated_checkpoints_are_pruned(task, tmp_path):
     output = tmp_path / "out"
     output.mkdir()
@@ -144,6 +147,7 @@ def test_evaluated_checkpoints_are_pruned(task, tmp_path):
     assert "model.ckpt-20" in (output / "checkpoint").read_text()
 
 
+@pytest.mark.slow
 def test_waiting_burns_no_cpu(task, tmp_path):
     """A training that is not there yet: the evaluation waits for it until it is stopped."""
     output = tmp_path / "out"

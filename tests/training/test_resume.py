@@ -20,7 +20,7 @@ import tensorflow as tf
 from tests import starts
 from tests.training import generated_task
 
-NUM_STEPS = 400
+NUM_STEPS = 200
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def command(task: Path, output_dir: Path, **changed) -> list[str]:
         "num_train_steps": NUM_STEPS,
         "train_batch_size": 8,
         "eval_batch_size": 20,
-        "eval_interval_samples": 8 * 50,
+        "eval_interval_samples": 8 * 25,
         "save_checkpoints_steps": 22,
         "steps_per_update": 4,
         "log_every_steps": 3,
@@ -152,7 +152,7 @@ def test_sigterm_before_the_clock_leaves_nothing(task, tmp_path):
     assert "Traceback" not in text and not output.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_packed_bfloat16_run_goes_on_bitwise_too(task, tmp_path):
     options = {"precision": "bfloat16", "pack_sequences": True, "num_train_steps": 120}
     alone = command(task, tmp_path / "alone", **options)
@@ -164,6 +164,7 @@ def test_a_packed_bfloat16_run_goes_on_bitwise_too(task, tmp_path):
     assert_same_end(output, tmp_path / "alone", num_steps=120)
 
 
+@pytest.mark.slow
 def test_another_command_is_refused_until_the_run_is_done(task, tmp_path):
     output = tmp_path / "out"
     kill_at_step(60, task, output)
@@ -175,6 +176,7 @@ def test_another_command_is_refused_until_the_run_is_done(task, tmp_path):
     assert before == {path.name: path.stat().st_mtime_ns for path in output.glob("[!.]*")}
 
 
+@pytest.mark.slow
 def test_a_damaged_newest_checkpoint_is_named(task, undisturbed, tmp_path):
     output = tmp_path / "out"
     kill_at_step(60, task, output)
@@ -199,6 +201,7 @@ def test_a_damaged_newest_checkpoint_is_named(task, undisturbed, tmp_path):
         assert ("written_ms" in stops[0]) == (log == "bert.log")  # the killed run's
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_checkpoint_before_and_ends_as_aborted(
     task, undisturbed, tmp_path, small_disk
 ):
@@ -228,7 +231,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_ends_as_aborted(
     assert_same_end(output, undisturbed)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_ten_kills_at_random_moments(task, undisturbed, tmp_path, capsys):
     output, rng, kills = tmp_path / "out", random.Random(1), 1
     process = start(task, output)
@@ -240,7 +243,7 @@ def test_ten_kills_at_random_moments(task, undisturbed, tmp_path, capsys):
     while kills < 10:
         process = start(task, output)
         reached = last_logged_step(output)
-        wait_for_step(process, output, min(NUM_STEPS - 3, reached + rng.randint(1, 50)))
+        wait_for_step(process, output, min(NUM_STEPS - 3, reached + rng.randint(1, 25)))
         time.sleep(rng.random() * 0.05)
         if process.poll() is not None:
             break
