@@ -39,7 +39,11 @@ demo: setup
 
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# The reference's figures recorded on a generated task, flags, data, packing, logs.
+# The reference's figures, on generated input, and all flags, documents, launchers and logs.
+QUICK := tests/test_architecture.py tests/test_documents.py tests/test_configs.py tests/test_cli.py \
+	tests/test_fuzzed_json.py tests/test_cloud.py tests/mlperf tests/model tests/optimization \
+	tests/data/test_cleanup_stages.py tests/data/test_pretraining_data.py tests/data/test_tokenization.py \
+	tests/input/test_pipeline.py tests/training/test_trajectories.py tests/checkpoints/test_names.py
 quick: setup
 	$(PYTEST) -m "not slow and not soak and not container and not distributed" $(QUICK)
 

@@ -1,51 +1,82 @@
 """The README's first commands where there is nothing: an ordinary user, Python, make, git.
 
 No strace, ps, browser or pseudo-terminal, no writable /dev/shm, SIGINT ignored as for what a shell
-starts in the background, and no folder `shared`. Of the tests those that ask for such things.
+starts in the background, and no folder `shared`. Once with Debian's Python 3.11 and once with
+Python 3.12, which Debian has not: it is copied from this machine, where pyenv has it. Of the tests
+`make quick`, and those that ask for what is missing.
 """
 
 import re
+import shutil
+from pathlib import Path
 
 import pytest
 
+from tests.conftest import lacking
 from tests.container.conftest import run
 
 pytestmark = pytest.mark.container
 
-IMAGE = "bert-test-bare"
+NAME = "bert-test-bare"
 USER = 1000
 DOCKERFILE = f"""
 FROM bert-test-base
-RUN apt-get -qq update && apt-get -qq install --yes --no-install-recommends git make \\
- && useradd --create-home --uid {USER} dev
+RUN apt-get -qq update && apt-get -qq install --yes --no-install-recommends git make
+{{python}}
+RUN useradd --create-home --uid {USER} dev
 COPY --chown={USER}:{USER} bert /home/dev/bert
+"""
+# What Python 3.12 from pyenv is linked with; Debian's own Python goes.
+PYTHON312 = """
+RUN apt-get -qq install --yes --no-install-recommends libssl3 libffi8 libbz2-1.0 liblzma5 \\
+      libsqlite3-0 libreadline8 libncursesw6 zlib1g \\
+ && apt-get -qq purge --yes "^python3" "^libpython3"
+COPY python /opt/python
+RUN ln -s /opt/python/bin/python3.12 /usr/local/bin/ \\
+ && echo /opt/python/lib > /etc/ld.so.conf.d/python.conf && ldconfig
 """
 TESTS = "tests/tracing/test_trace.py tests/submission/test_campaign.py tests/test_launchers.py"
 PYTEST = ".venv/bin/python -m pytest -n 2 --dist loadfile --color=no"
 
 
+def python312(folder: Path) -> str:
+    """Copies this machine's Python 3.12 to the folder; returns the lines that install it."""
+    found = sorted(Path.home().glob(".pyenv/versions/3.12.*"))
+    if not found:
+        lacking("no Python 3.12 to put into the machine: pyenv install 3.12")
+    ignored = shutil.ignore_patterns("test", "__pycache__", "site-packages", "*.a")
+    shutil.copytree(found[-1], folder / "python", ignore=ignored, symlinks=True)
+    return PYTHON312
+
+
+@pytest.fixture(scope="module", params=["3.11", "3.12"])
+def version(request) -> str:
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def machine(docker, base_image, repository, tmp_path_factory):
-    """The name of a container with a clone of this checkout, after `make setup`, and what it said.
+def machine(docker, base_image, repository, tmp_path_factory, version):
+    """Runs a command in a container with a clone of this checkout.
 
     It has the network of this machine, for packages.
     """
     folder = tmp_path_factory.mktemp("bare")
     run("git", "clone", "--quiet", repository, folder / "bert")
-    (folder / "Dockerfile").write_text(DOCKERFILE)
-    run("docker", "build", "--quiet", "--network=host", "--tag", IMAGE, folder, env=docker)
-    words = ["docker", "run", "--detach", "--rm", "--name", IMAGE, "--network=host", "--init"]
+    python = python312(folder) if version == "3.12" else ""
+    (folder / "Dockerfile").write_text(DOCKERFILE.format(python=python))
+    run("docker", "build", "--quiet", "--network=host", "--tag", NAME, folder, env=docker)
+    words = ["docker", "run", "--detach", "--rm", "--name", NAME, "--network=host", "--init"]
     words += [f"--user={USER}:{USER}", "--workdir=/home/dev/bert", "--env=HOME=/home/dev"]
     words += ["--mount=type=tmpfs,destination=/dev/shm,tmpfs-mode=0755"]
     words += ["--mount=type=tmpfs,destination=/dev/pts,tmpfs-mode=0755"]
-    run(*words, IMAGE, "sleep", "infinity", env=docker)
+    run(*words, NAME, "sleep", "infinity", env=docker)
     try:
         yield lambda command: run(
-            "docker", "exec", IMAGE, "sh", "-c", command, env=docker, check=False
+            "docker", "exec", NAME, "sh", "-c", command, env=docker, check=False
         )
     finally:
-        run("docker", "kill", IMAGE, env=docker, check=False)
-        run("docker", "image", "rm", "--force", IMAGE, env=docker, check=False)
+        run("docker", "kill", NAME, env=docker, check=False)
+        run("docker", "image", "rm", "--force", NAME, env=docker, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -55,15 +86,24 @@ def setup(machine):
     return done
 
 
-def test_the_machine_is_bare(machine):
+def test_the_machine_is_bare(machine, version):
     found = machine("id -u; command -v strace bpftrace ps docker chromium; ls ..; touch /dev/shm/x")
     assert found.stdout.split() == [str(USER), "bert"]
     assert "Permission denied" in found.stderr
-    assert "No such" in machine("python3.11 -c 'import os; os.openpty()'").stderr
+    assert "No such" in machine(f"python{version} -c 'import os; os.openpty()'").stderr
+    found = [v for v in ("3.11", "3.12") if machine(f"command -v python{v}").returncode == 0]
+    assert found == [version]
 
 
-def test_setup_says_nothing_of_a_failure(setup):
+def test_setup_says_nothing_of_a_failure(machine, setup, version):
+    assert f"Python {version}." in machine(".venv/bin/python --version").stdout
     assert "Traceback" not in setup.stderr and "rror" not in setup.stderr, setup.stderr
+
+
+def test_make_quick(machine, setup):
+    done = machine("make quick")
+    assert done.returncode == 0, done.stdout[-5000:]
+    assert re.search(r"^=+ \d+ passed", done.stdout, re.MULTILINE)
 
 
 def test_tests_pass_or_say_what_they_lack(machine, setup):
