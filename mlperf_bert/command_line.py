@@ -4,6 +4,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from operator import ge, gt, le, lt
 from pathlib import Path
 
 from absl import app, flags
@@ -13,22 +14,18 @@ from mlperf_bert.problems import Problems, as_lines
 MAX_SEED = 2**32 - 1
 """The random generators take 32 bits; a larger seed would be truncated silently."""
 _SEVERAL = re.compile(r"\n(?=flag --)")  # how absl separates them
+_COMPARISONS = {"at_least": ge, "above": gt, "at_most": le, "below": lt}
 _LARGEST = {int: 2**63 - 1, float: 3.4028234e38}  # of int64 and float32
 
 
-def in_range(
-    *names: str,
-    at_least: float | None = None,
-    above: float | None = None,
-    at_most: float | None = None,
-    below: float | None = None,
-) -> None:
-    """Refuses other values of numeric flags, also NaN and infinities; None passes.
+def in_range(*names: str, **bounds: float) -> None:
+    """Refuses numeric flags that are not `at_least`, `above`, `at_most`, `below`; None passes.
 
-    A validator, not absl's own bounds: these accept NaN, and report only the first bad flag.
+    NaN and infinities are refused too. A validator, not absl's own bounds: these accept NaN, and
+    report only the first bad flag.
     """
-    bounds = {"at least": at_least, "above": above, "at most": at_most, "below": below}
-    given = [f"{words} {bound}" for words, bound in bounds.items() if bound is not None]
+    given = " and ".join(f"{name.replace('_', ' ')} {bound}" for name, bound in bounds.items())
+    tests = [(_COMPARISONS[name], bound) for name, bound in bounds.items()]
 
     def holds(value: float | None) -> bool:
         if value is None:
@@ -36,16 +33,10 @@ def in_range(
         largest = _LARGEST[type(value)]
         if value > largest:
             raise flags.ValidationError(f"must be a number at most {largest:.6g}")
-        return (
-            abs(value) <= largest
-            and (at_least is None or value >= at_least)
-            and (above is None or value > above)
-            and (at_most is None or value <= at_most)
-            and (below is None or value < below)
-        )
+        return abs(value) <= largest and all(compare(value, bound) for compare, bound in tests)
 
     for name in names:
-        flags.register_validator(name, holds, f"must be a number {' and '.join(given)}")
+        flags.register_validator(name, holds, f"must be a number {given}")
 
 
 def not_empty(*names: str) -> None:
