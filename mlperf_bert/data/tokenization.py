@@ -6,6 +6,7 @@ unknown with more than 200 characters. Characters are classified as by Python 3.
 """
 
 import re
+import string
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -21,7 +22,10 @@ _CHINESE = (
     (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
 )  # fmt: skip
 _UNUSED_TOKEN = re.compile(r"\[unused\d+\]$")
-_PUNCTUATION = unicode11.PUNCTUATION | frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
+# For str.translate: accents go, every punctuation mark becomes a word of its own.
+_ACCENTS = dict.fromkeys(map(ord, unicode11.NONSPACING_MARKS))
+_PUNCTUATION = {ord(mark): f" {mark} " for mark in {*string.punctuation, *unicode11.PUNCTUATION}}
+_SPACES = unicode11.SPACES | frozenset("\t\n\r")
 # Quirk: these are white space to str.split, but are deleted before it as control characters, so
 # that words on both sides of one become a single word.
 _WHITE_SPACE_CONTROLS = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
@@ -49,21 +53,15 @@ class _Cleaner(dict):
     """Character -> replacement, filled on demand for str.translate."""
 
     def __missing__(self, code: int) -> str:
-        char = chr(code)
-        self[code] = replacement = self._replacement(char, code)
+        replacement = char = chr(code)
+        if char in _SPACES:
+            replacement = " "
+        elif code in (0, 0xFFFD) or char in unicode11.CONTROLS:
+            replacement = ""
+        elif any(first <= code <= last for first, last in _CHINESE):
+            replacement = f" {char} "
+        self[code] = replacement
         return replacement
-
-    @staticmethod
-    def _replacement(char: str, code: int) -> str:
-        if char in " \t\n\r":
-            return " "
-        if code in (0, 0xFFFD) or char in unicode11.CONTROLS:
-            return ""
-        if char in unicode11.SPACES:
-            return " "
-        if any(first <= code <= last for first, last in _CHINESE):
-            return f" {char} "
-        return char
 
 
 class Tokenizer:
@@ -94,9 +92,9 @@ class Tokenizer:
         if self.preserve_unused_tokens and word in self.vocabulary and _UNUSED_TOKEN.match(word):
             return [self.vocabulary[word]]
         if self.do_lower_case:
-            word = _strip_accents(unicode11.lower(word))
+            word = unicode11.decompose(unicode11.lower(word)).translate(_ACCENTS)
         # Splitting again at white space: lower-casing and decomposition can bring some in.
-        pieces = " ".join(_split_at_punctuation(word)).split()
+        pieces = word.translate(_PUNCTUATION).split()
         return [token for piece in pieces for token in self._wordpiece(piece)]
 
     def _wordpiece(self, piece: str) -> list[int]:
@@ -117,23 +115,6 @@ class Tokenizer:
             ids.append(token)
             start = end
         return ids
-
-
-def _strip_accents(word: str) -> str:
-    if word.isascii():
-        return word
-    return "".join(
-        char for char in unicode11.decompose(word) if char not in unicode11.NONSPACING_MARKS
-    )
-
-
-def _split_at_punctuation(word: str) -> list[str]:
-    pieces, start = [], 0
-    for index, char in enumerate(word):
-        if char in _PUNCTUATION:
-            pieces += [word[start:index], char]
-            start = index + 1
-    return [piece for piece in [*pieces, word[start:]] if piece]
 
 
 def _read(path: str) -> str:
