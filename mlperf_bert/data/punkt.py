@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mlperf_bert.reading import require_regular_file
-from mlperf_bert.writing import written_beside
+from mlperf_bert.writing import write_whole
 
 # nltk's package punkt_tab, folder english: the same tables as the reference's english.pickle.
 PUBLISHED_SHA256 = {
@@ -134,8 +134,7 @@ def write_tables(tables: PunktTables, folder: Path) -> None:
         "sent_starters.txt": tables.sent_starters,
     }
     for name, entries in lines.items():
-        with written_beside(folder / name) as output:
-            output.write("".join(f"{entry}\n" for entry in sorted(entries)).encode())
+        write_whole(folder / name, "".join(f"{entry}\n" for entry in sorted(entries)))
 
 
 def _rows(path: Path) -> list[list[str]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from mlperf_bert.data import punkt
 from mlperf_bert.data.punkt import PunktTables
 from mlperf_bert.data.stages import lines_of, read_text
-from mlperf_bert.writing import written_beside
+from mlperf_bert.writing import write_whole
 
 # How a word type was seen in training, as bits of ortho_context: at the beginning of a sentence,
 # in its middle, or where that is unknown; with an upper- or a lower-case first letter.
@@ -195,6 +195,4 @@ def split_lines(text: str, splitter: SentenceSplitter) -> str:
 
 def write_stage_3(input_path: str, output_path: str, punkt: Path) -> None:
     """Stage .3 from file to file."""
-    text = split_lines(read_text(input_path), load_splitter(punkt))
-    with written_beside(output_path) as output:
-        output.write(text.encode())
+    write_whole(output_path, split_lines(read_text(input_path), load_splitter(punkt)))

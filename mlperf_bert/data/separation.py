@@ -10,7 +10,7 @@ import random
 from pathlib import Path
 
 from mlperf_bert.data.stages import read_text
-from mlperf_bert.writing import written_beside
+from mlperf_bert.writing import write_whole
 
 SEED_STEP = 13
 
@@ -55,16 +55,13 @@ def write_stage_4(
         train, test = separate(text, num_test_articles, seed)
     except ValueError as error:
         raise ValueError(f"{input_path}: {error}") from error
-    with written_beside(output_path) as output:
-        output.write("".join(f"{article}\n\n" for article in train).encode())
+    write_whole(output_path, "".join(f"{article}\n\n" for article in train))
     return test
 
 
 def write_test_set(articles: list[str], prefix: str) -> None:
     """Writes `prefix`.txt with the articles and `prefix`.md5 with a line for each."""
     Path(prefix).parent.mkdir(parents=True, exist_ok=True)
-    with written_beside(f"{prefix}.txt") as output:
-        output.write("".join(f"{article}\n\n" for article in articles).encode())
+    write_whole(f"{prefix}.txt", "".join(f"{article}\n\n" for article in articles))
     digests = (hashlib.md5(article.rstrip().encode()).hexdigest() for article in articles)
-    with written_beside(f"{prefix}.md5") as output:
-        output.write("".join(f"{digest}\n" for digest in digests).encode())
+    write_whole(f"{prefix}.md5", "".join(f"{digest}\n" for digest in digests))

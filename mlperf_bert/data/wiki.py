@@ -8,7 +8,7 @@ import re
 
 from mlperf_bert.data.stages import lines_of, read_text
 from mlperf_bert.reading import require_regular_file
-from mlperf_bert.writing import written_beside
+from mlperf_bert.writing import write_whole, written_beside
 
 
 def drop_tags_and_titles(text: str) -> str:
@@ -53,8 +53,7 @@ def _edited(line: str) -> str:
 
 def write_stage_1(input_path: str, output_path: str) -> None:
     """Stage .1 from file to file."""
-    with written_beside(output_path) as output:
-        output.write(drop_tags_and_titles(read_text(input_path)).encode())
+    write_whole(output_path, drop_tags_and_titles(read_text(input_path)))
 
 
 def write_stage_2(input_path: str, output_path: str) -> None:
