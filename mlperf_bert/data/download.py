@@ -16,7 +16,7 @@ import shutil
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -85,13 +85,7 @@ GROUPS: dict[str, tuple[PublishedFile, ...]] = {
 UNCOMPRESSED_DUMP = PublishedFile(DUMP, 75_163_254_305, "1021bd606cba24ffc4b93239f5a09c02")
 
 
-def fetch_group(
-    group: Iterable[PublishedFile],
-    base_url: str | None,
-    folder: Path,
-    *,
-    wait: Callable[[float], None] = time.sleep,
-) -> list[str]:
+def fetch_group(group: Iterable[PublishedFile], base_url: str | None, folder: Path) -> list[str]:
     """Fetches or checks every file of a group; returns one line for each that is wrong.
 
     A file that exists is only checked. Without a base URL nothing is fetched.
@@ -103,7 +97,7 @@ def fetch_group(
             if not path.exists():
                 if base_url is None:
                     raise ValueError(f"{path}: missing, and no --base_url to fetch it from")
-                fetch(f"{base_url.rstrip('/')}/{published.path}", path, published, wait=wait)
+                fetch(f"{base_url.rstrip('/')}/{published.path}", path, published)
             else:
                 check(path, published)
             kind = "as published" if published.md5 else "no checksum is published for it"
@@ -131,13 +125,7 @@ def check(path: Path, published: PublishedFile) -> None:
         )
 
 
-def fetch(
-    url: str,
-    path: Path,
-    published: PublishedFile,
-    *,
-    wait: Callable[[float], None] = time.sleep,
-) -> None:
+def fetch(url: str, path: Path, published: PublishedFile) -> None:
     """Fetches a file; after a broken connection, also one of an earlier call, it goes on.
 
     That is why what came so far is kept, as `written_beside` would not.
@@ -152,7 +140,7 @@ def fetch(
         size_bytes = published.size_bytes or 0
         require_room(path, size_bytes - _size_of(beside))
         with Progress(total=size_bytes, unit="B", description=path.name) as progress:
-            _fetch_with_retries(url, beside, published.at_most_bytes, progress, wait)
+            _fetch_with_retries(url, beside, published.at_most_bytes, progress)
         _require_published(beside, published)
         beside.replace(path)
     except (ValueError, OSError, http.client.InvalidURL) as error:
@@ -178,9 +166,7 @@ def _not_published(reason: str) -> ValueError:
     return ValueError(f"not the published file ({reason}); fetch again, or from another server")
 
 
-def _fetch_with_retries(
-    url: str, beside: Path, at_most_bytes: int, progress: Progress, wait: Callable[[float], None]
-) -> None:
+def _fetch_with_retries(url: str, beside: Path, at_most_bytes: int, progress: Progress) -> None:
     tries_left, pause_seconds = TRIES_WITHOUT_PROGRESS, 1
     while True:
         before_bytes = _size_of(beside)
@@ -207,7 +193,7 @@ def _fetch_with_retries(
                 "where it stopped"
             )
         progress.line(printable(f"{url}: {reason:.300}; trying again in {pause_seconds} s"))
-        wait(pause_seconds)
+        time.sleep(pause_seconds)
         pause_seconds *= 2
 
 

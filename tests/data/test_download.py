@@ -96,7 +96,9 @@ def server():
 
 def fetch(server, path, published=PUBLISHED):
     pauses = []
-    download.fetch(f"{server.url}/vocab.txt", path, published, wait=pauses.append)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("time.sleep", pauses.append)
+        download.fetch(f"{server.url}/vocab.txt", path, published)
     return pauses
 
 
@@ -203,9 +205,10 @@ def test_a_servers_words_do_nothing_to_the_terminal(server, tmp_path, capsys, pl
         ("http://127.0.0.1/\u00e9", "ascii"),
     ],
 )
-def test_a_url_that_is_none_is_said_at_once(tmp_path, url, message):
+def test_a_url_that_is_none_is_said_at_once(tmp_path, monkeypatch, url, message):
+    monkeypatch.setattr("time.sleep", pytest.fail)
     with pytest.raises(ValueError, match=message) as raised:
-        download.fetch(url, tmp_path / "vocab.txt", PUBLISHED, wait=pytest.fail)
+        download.fetch(url, tmp_path / "vocab.txt", PUBLISHED)
     assert str(raised.value).startswith(f"{tmp_path}/vocab.txt: {url}: ")
 
 
@@ -225,9 +228,10 @@ def test_a_full_disk_names_file_and_url(server, small_disk):
     assert str(raised.value).startswith(f"{disk}/vocab.txt: {server.url}/vocab.txt: ")
 
 
-def test_what_the_server_lacks_is_said_at_once(server, tmp_path):
+def test_what_the_server_lacks_is_said_at_once(server, tmp_path, monkeypatch):
+    monkeypatch.setattr("time.sleep", pytest.fail)
     with pytest.raises(ValueError, match="404 Not Found; check the base URL"):
-        download.fetch(f"{server.url}/absent", tmp_path / "absent", PUBLISHED, wait=pytest.fail)
+        download.fetch(f"{server.url}/absent", tmp_path / "absent", PUBLISHED)
 
 
 def test_a_disk_too_small_is_said_before(server, tmp_path):
