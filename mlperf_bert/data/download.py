@@ -108,21 +108,18 @@ def fetch_group(group: Iterable[PublishedFile], base_url: str | None, folder: Pa
 
 
 def check(path: Path, published: PublishedFile) -> None:
-    """Compares a file with what is published of it.
+    """Raises ValueError if a file differs from what is published of it, or is no regular file."""
+    if difference := _difference(path, published):
+        raise ValueError(f"{path}: {difference}; remove it and fetch it again")
 
-    Raises:
-      ValueError: it differs, or is no regular file.
-    """
+
+def _difference(path: Path, published: PublishedFile) -> str | None:
     size_bytes = require_regular_file(path).stat().st_size
     if published.size_bytes not in (None, size_bytes):
-        raise ValueError(
-            f"{path}: {size_bytes:,} bytes, published are {published.size_bytes:,}; remove it and "
-            "fetch it again"
-        )
+        return f"{size_bytes:,} bytes, published are {published.size_bytes:,}"
     if published.md5 and (found := md5_of(path)) != published.md5:
-        raise ValueError(
-            f"{path}: MD5 {found}, published is {published.md5}; remove it and fetch it again"
-        )
+        return f"MD5 {found}, published is {published.md5}"
+    return None
 
 
 def fetch(url: str, path: Path, published: PublishedFile) -> None:
@@ -141,7 +138,9 @@ def fetch(url: str, path: Path, published: PublishedFile) -> None:
         require_room(path, size_bytes - _size_of(beside))
         with Progress(total=size_bytes, unit="B", description=path.name) as progress:
             _fetch_with_retries(url, beside, published.at_most_bytes, progress)
-        _require_published(beside, published)
+        if difference := _difference(beside, published):
+            beside.unlink()
+            raise _not_published(difference)
         beside.replace(path)
     except (ValueError, OSError, http.client.InvalidURL) as error:
         reason = getattr(error, "strerror", None) or error
@@ -152,14 +151,6 @@ def fetch(url: str, path: Path, published: PublishedFile) -> None:
 
 def _size_of(beside: Path) -> int:
     return require_regular_file(beside).stat().st_size if beside.exists() else 0
-
-
-def _require_published(beside: Path, published: PublishedFile) -> None:
-    try:
-        check(beside, published)
-    except ValueError as error:
-        beside.unlink()
-        raise _not_published(str(error).split("; ")[0].split(": ", 1)[1]) from error
 
 
 def _not_published(reason: str) -> ValueError:
@@ -235,11 +226,7 @@ def _receive(url: str, beside: Path, at_most_bytes: int, progress: Progress) -> 
 
 
 def require_room(path: Path, needed_bytes: int) -> None:
-    """Checks that the disk has room for a file.
-
-    Raises:
-      ValueError: the disk has less room.
-    """
+    """Raises ValueError if the disk has less room for a file than it needs."""
     free_bytes = shutil.disk_usage(path.parent).free
     if needed_bytes > free_bytes:
         raise ValueError(
