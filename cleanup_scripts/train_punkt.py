@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mlperf_bert.data import punkt, punkt_training, stages
+from mlperf_bert.data import punkt, stages
 
 
 def main() -> None:
@@ -23,7 +23,7 @@ def main() -> None:
     try:
         files = stages.input_files(args.data)
         texts = (stages.read_text(name + args.input_suffix) for name in files)
-        punkt.write_tables(punkt_training.learn_tables(texts), Path(args.out_dir))
+        punkt.write_tables(punkt.learn_tables(texts), Path(args.out_dir))
     except (ValueError, OSError) as error:
         sys.exit(f"train_punkt.py: {error}")
 

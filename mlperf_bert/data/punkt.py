@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mlperf_bert.reading import require_regular_file
@@ -122,6 +122,22 @@ def read_tables(folder: Path) -> PunktTables:
         raise ValueError(
             f"{folder}: not tables of punkt_tab ({error}); fetch them again"
         ) from error
+
+
+def learn_tables(texts: Iterable[str]) -> PunktTables:
+    """The tables of any texts, taken together: for other text than the official data."""
+    from nltk.tokenize.punkt import PunktTrainer  # slow to import
+
+    trainer = PunktTrainer()
+    for text in texts:
+        trainer.train(text, finalize=False)
+    learnt = trainer.get_params()
+    return PunktTables(
+        abbrev_types=frozenset(learnt.abbrev_types),
+        collocations=frozenset(learnt.collocations),
+        sent_starters=frozenset(learnt.sent_starters),
+        ortho_context=dict(learnt.ortho_context),
+    )
 
 
 def write_tables(tables: PunktTables, folder: Path) -> None:

@@ -9,7 +9,6 @@ import nltk.data
 import pytest
 
 from mlperf_bert.data import punkt, segmentation
-from mlperf_bert.data.punkt_training import learn_tables
 from tests.data import generated_sentences
 
 # Recorded by nltk 3.4.5 on Python 3.7.16 with the tables of generated_sentences, for seeds
@@ -131,7 +130,7 @@ def test_tables_learnt_from_text_know_its_abbreviations():
         for thing in things
         for other in things
     )
-    tables = learn_tables([text])
+    tables = punkt.learn_tables([text])
     assert tables.abbrev_types == {"dr"}
     sentences = segmentation.SentenceSplitter(tables).tokenize("He met Dr. Evans. The end.")
     assert sentences == ["He met Dr. Evans.", "The end."]
