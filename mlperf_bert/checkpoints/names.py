@@ -80,33 +80,24 @@ class Weight:
 
     def to_tf1(self, value: np.ndarray) -> np.ndarray:
         """Our array in the TF1 shape."""
-        if self.axes == "transpose":
-            return value.T
-        if self.axes == "heads":
-            return value.reshape(self._merged(value.shape))
-        return value
+        return value.T if self.axes == "transpose" else value.reshape(self.tf1_shape(value.shape))
 
     def from_tf1(self, value: np.ndarray, our_shape: tuple[int, ...]) -> np.ndarray:
-        """A TF1 array in our shape.
-
-        Raises:
-          ValueError: the shapes do not belong together.
-        """
-        if value.shape != (expected := self.tf1_shape(our_shape)):
-            raise ValueError(f"{self.tf1_name} has shape {value.shape}, expected {expected}")
+        """An array of `tf1_shape` in our shape."""
         return value.T if self.axes == "transpose" else value.reshape(our_shape)
 
     def tf1_shape(self, our_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The TF1 shape of a variable of ours."""
+        """The TF1 shape of a variable of ours.
+
+        Of heads: [H, N, D] -> [H, N*D]; [N, D] -> [N*D]; attention output [N, D, H] -> [N*D, H].
+        """
         if self.axes == "transpose":
             return tuple(reversed(our_shape))
-        return self._merged(our_shape) if self.axes == "heads" else tuple(our_shape)
-
-    def _merged(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """[H, N, D] -> [H, N*D]; [N, D] -> [N*D]; attention output [N, D, H] -> [N*D, H]."""
-        if "attention_output" in self.our_name:
-            return (shape[0] * shape[1], shape[2])
-        return (*shape[:-2], shape[-2] * shape[-1])
+        if self.axes == "heads" and "attention_output" in self.our_name:
+            return (our_shape[0] * our_shape[1], our_shape[2])
+        if self.axes == "heads":
+            return (*our_shape[:-2], our_shape[-2] * our_shape[-1])
+        return tuple(our_shape)
 
 
 def weights(num_hidden_layers: int) -> list[Weight]:
