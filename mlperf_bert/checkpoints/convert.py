@@ -40,7 +40,9 @@ def convert(
             saving.write_name_based(beside, tensors)
             direction = "from TF2 to TF1"
         else:
-            _fill_pooler_of_encoder(model)
+            # Our pooler is in the next-sentence head; users of the encoder alone look for it there.
+            pooler = model.classification_heads[0].dense
+            model.encoder_network.pooler_layer.set_weights(pooler.get_weights())
             tf.train.Checkpoint(**_items(model, converted_model)).save(beside)
             direction = f"from TF1 to TF2 ({converted_model})"
     return f"{len(loaded)} weights converted {direction}: {converted_prefix}"
@@ -56,9 +58,3 @@ def _items(model: BertPretrainerV2, converted_model: str) -> dict[str, tf.Module
     if converted_model == "encoder":
         return {"model": model.encoder_network, "encoder": model.encoder_network}
     return {"model": model, **model.checkpoint_items}
-
-
-def _fill_pooler_of_encoder(model: BertPretrainerV2) -> None:
-    """Our pooler is in the next-sentence head; users of the encoder alone look for it there."""
-    pooler = model.classification_heads[0].dense
-    model.encoder_network.pooler_layer.set_weights(pooler.get_weights())

@@ -43,9 +43,13 @@ def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str)
     variables = trained_variables(build_pretrainer(config, seed=0))
     num_layers = config.num_hidden_layers
     initial.load_weights(variables, StoredCheckpoint(prefix), num_hidden_layers=num_layers)
-    tensors = hugging_face_tensors(
-        initial.weights_by_tf1_name(variables, num_hidden_layers=num_layers)
-    )
+    weights = initial.weights_by_tf1_name(variables, num_hidden_layers=num_layers)
+    # A kernel is [out, in] there, [in, out] here. The matrix of the masked-LM decoder is absent: it
+    # is tied to the word embeddings.
+    tensors = {
+        names.hugging_face_name(name): value.T if name.endswith("/kernel") else value
+        for name, value in weights.items()
+    }
     tokenizer = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
     tokenizer["model_max_length"] = config.max_position_embeddings
     with directory_written_beside(Path(output_dir)) as folder:
@@ -65,17 +69,6 @@ def hugging_face_config(config: BertConfig) -> dict:
         "model_type": "bert",
         "layer_norm_eps": _LAYER_NORM_EPSILON,
         "pad_token_id": 0,
-    }
-
-
-def hugging_face_tensors(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """TF1 weights by their names and in their shapes: a kernel is [out, in] there, [in, out] here.
-
-    The matrix of the masked-LM decoder is absent: it is tied to the word embeddings.
-    """
-    return {
-        names.hugging_face_name(name): value.T if name.endswith("/kernel") else value
-        for name, value in weights.items()
     }
 
 
