@@ -309,12 +309,11 @@ def assemble(features: dict[str, tf.Tensor], rows: tf.Tensor) -> dict[str, tf.Te
     room = predictions_per_row(features["masked_lm_ids"].shape[1])
     num_rows = _allowed_rows(tf.reduce_max(rows) + 1, batch_size)
     ones = tf.ones_like(rows)
-    lengths = tf.reduce_sum(features["input_mask"], axis=1)
+    lengths, num_predictions = sizes(features)
     first_token, place = _sum_before(lengths, rows), _sum_before(ones, rows)
 
     tokens = _Layout(features["input_mask"] > 0, rows, first_token, num_rows, max_seq_length)
     is_prediction = features["masked_lm_weights"] > 0
-    num_predictions = tf.reduce_sum(tf.cast(is_prediction, tf.int32), axis=1)
     first_prediction = _sum_before(num_predictions, rows)
     predictions = _Layout(is_prediction, rows, first_prediction, num_rows, room)
     examples = _Layout(
@@ -337,24 +336,6 @@ def assemble(features: dict[str, tf.Tensor], rows: tf.Tensor) -> dict[str, tf.Te
         "next_sentence_labels": examples.lay(features["next_sentence_labels"]),
         "next_sentence_weights": examples.lay(tf.ones([batch_size, 1])),
     }
-
-
-def synthetic_rows(
-    num_rows: tf.Tensor, *, max_seq_length: int, max_predictions_per_seq: int
-) -> dict[str, tf.Tensor]:
-    """A packed batch with this number of rows (int32 scalar), made without reading any data."""
-    widths = dict.fromkeys(
-        ("input_ids", "input_mask", "segment_ids", "position_ids", "block_ids"), max_seq_length
-    )
-    predictions = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
-    widths |= dict.fromkeys(predictions, predictions_per_row(max_predictions_per_seq))
-    examples = ("cls_positions", "next_sentence_labels", "next_sentence_weights")
-    widths |= dict.fromkeys(examples, MAX_EXAMPLES_PER_ROW)
-    batch = {}
-    for name, width in widths.items():
-        dtype = tf.float32 if name.endswith("weights") else tf.int32
-        batch[name] = tf.ensure_shape(tf.ones([num_rows, width], dtype), [None, width])
-    return batch
 
 
 class _Layout:

@@ -5,7 +5,6 @@ int32 [B, P], float32 [B, P] for `masked_lm_weights`, int32 [B, 1] for `next_sen
 """
 
 import contextlib
-import dataclasses
 import functools
 import itertools
 import re
@@ -160,13 +159,10 @@ def _prefetched(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 def synthetic_batch(shape: ExampleShape, *, batch_size: int) -> dict[str, tf.Tensor]:
     """A batch of the right shapes and types, made without reading any data."""
-    batch = {
-        name: tf.zeros([batch_size, length], _model_dtype(name))
+    ones = ("input_mask", "masked_lm_weights")  # the others are 0
+    return {
+        name: tf.fill([batch_size, length], tf.cast(name in ones, _model_dtype(name)))
         for name, length in shape.lengths().items()
-    }
-    return batch | {
-        "input_mask": tf.ones_like(batch["input_mask"]),
-        "masked_lm_weights": tf.ones_like(batch["masked_lm_weights"]),
     }
 
 
@@ -177,9 +173,14 @@ def synthetic_batches(
     """A training batch of every shape that `training_batches` makes, without reading any data."""
     if not pack_sequences:
         return tf.data.Dataset.from_tensors(synthetic_batch(shape, batch_size=batch_size))
-    row_counts = tf.data.Dataset.from_tensor_slices(packing.row_counts(batch_size))
-    sizes = dataclasses.asdict(shape)
-    return row_counts.map(lambda num_rows: packing.synthetic_rows(num_rows, **sizes))
+
+    def packed(num_rows):
+        rows = tf.range(batch_size) * num_rows // batch_size
+        # Of examples without tokens any number fits into a row.
+        empty = tf.nest.map_structure(tf.zeros_like, synthetic_batch(shape, batch_size=batch_size))
+        return packing.assemble(empty, rows)
+
+    return tf.data.Dataset.from_tensor_slices(packing.row_counts(batch_size)).map(packed)
 
 
 @contextlib.contextmanager
