@@ -28,13 +28,7 @@ Source: Krell et al., arXiv 2107.02027. Their algorithms plan from a histogram o
 one packs the examples of a window.
 """
 
-from collections.abc import Callable
-
 import tensorflow as tf
-
-from mlperf_bert.data.validity import ExampleShape
-
-Parse = Callable[[tf.Tensor], dict[str, tf.Tensor]]
 
 MAX_EXAMPLES_PER_ROW = 4
 _MIN_WINDOW_EXAMPLES = 1024
@@ -65,50 +59,6 @@ def window_size(batch_size: int) -> int:
     Up to four windows of serialized examples are in memory at once.
     """
     return batch_size * max(_MIN_WINDOW_BATCHES, -(-_MIN_WINDOW_EXAMPLES // batch_size))
-
-
-def pack(
-    examples: tf.data.Dataset,
-    shape: ExampleShape,
-    *,
-    check_and_parse: Parse,
-    parse: Parse,
-    batch_size: int,
-) -> tf.data.Dataset:
-    """Packed batches of `batch_size` examples each.
-
-    Args:
-      examples: serialized examples, an endless stream.
-      shape: the lengths of the features.
-      check_and_parse: turns strings [B] into the batch of features that `pipeline` describes.
-      parse: does the same without the check.
-
-    Returns: a dataset of dicts, int32 unless said otherwise: `input_ids`, `input_mask`,
-      `segment_ids`, `position_ids` and `block_ids` (1..E, 0 = padding) [R, S];
-      `masked_lm_positions` (in the row), `masked_lm_ids`, `masked_lm_weights` (float32)
-      [R, P + E]; `cls_positions`, `next_sentence_labels`, `next_sentence_weights` (float32,
-      0 = no example) [R, E].
-    """
-
-    def measure(serialized):
-        features = check_and_parse(serialized)
-        lengths, num_predictions = sizes(features)
-        require_packable(features, lengths, num_predictions)
-        return serialized, lengths, num_predictions
-
-    def plan_window(serialized, lengths, predictions):
-        order, rows = plan(
-            lengths,
-            predictions,
-            batch_size=batch_size,
-            max_seq_length=shape.max_seq_length,
-            max_predictions=predictions_per_row(shape.max_predictions_per_seq),
-        )
-        return tf.gather(serialized, order), rows
-
-    windows = examples.batch(window_size(batch_size), drop_remainder=True)
-    planned = windows.map(measure).prefetch(1).map(plan_window).prefetch(1).unbatch()
-    return planned.map(lambda serialized, rows: assemble(parse(serialized), rows), tf.data.AUTOTUNE)
 
 
 def require_packable(
@@ -298,12 +248,17 @@ def _deal(rows: tf.Tensor, batch_size: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def assemble(features: dict[str, tf.Tensor], rows: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Copies the examples of a batch into rows; `pack` describes the result.
+    """Copies the examples of a batch into rows.
 
     Args:
       features: a batch of B examples whose real tokens and predictions come first, as they do in
         the TFRecords.
       rows: int32 [B], ascending from 0 without gaps: the row of each example.
+
+    Returns: a dict, int32 unless said otherwise: `input_ids`, `input_mask`, `segment_ids`,
+      `position_ids` and `block_ids` (1..E, 0 = padding) [R, S]; `masked_lm_positions` (in the row),
+      `masked_lm_ids`, `masked_lm_weights` (float32) [R, P + E]; `cls_positions`,
+      `next_sentence_labels`, `next_sentence_weights` (float32, 0 = no example) [R, E].
     """
     batch_size, max_seq_length = features["input_ids"].shape
     room = predictions_per_row(features["masked_lm_ids"].shape[1])

@@ -91,7 +91,7 @@ def training_batches(
     every `num_workers`-th example of each file. Unshuffled, it is always every `num_workers`-th
     example, so that the global batches are those of a single process. The first `first_example`
     examples of this worker are skipped, to resume a run. With `pack_sequences` short examples share
-    rows (packing.py), and `packing.pack` describes a batch.
+    rows (packing.py), and `packing.assemble` describes a batch.
 
     Every value is checked as it is parsed; `bad_input_named` explains TensorFlow's errors.
     """
@@ -115,14 +115,7 @@ def training_batches(
         )
         dataset = dataset.shuffle(SHUFFLE_BUFFER_EXAMPLES, seed=seed).repeat()
     if pack_sequences:
-        dataset = packing.pack(
-            dataset,
-            limits,
-            check_and_parse=lambda examples: _parse(examples, limits),
-            parse=lambda examples: _cast(_decode(examples, limits)),
-            batch_size=batch_size,
-        )
-        dataset = dataset.skip(first_example // batch_size)
+        dataset = _packed(dataset, limits, batch_size).skip(first_example // batch_size)
     else:
         dataset = _batched(dataset.skip(first_example), limits, batch_size)
     return _prefetched(dataset)
@@ -280,6 +273,33 @@ def _batched(examples: tf.data.Dataset, limits: ExampleLimits, batch_size: int) 
 
     together = examples.batch(num_batches * batch_size, drop_remainder=True)
     return together.map(parse, PARSED_AT_A_TIME).unbatch()
+
+
+def _packed(examples: tf.data.Dataset, limits: ExampleLimits, batch_size: int) -> tf.data.Dataset:
+    """Packed batches of an endless stream."""
+
+    def measure(serialized):
+        features = _parse(serialized, limits)
+        lengths, num_predictions = packing.sizes(features)
+        packing.require_packable(features, lengths, num_predictions)
+        return serialized, lengths, num_predictions
+
+    def plan_window(serialized, lengths, predictions):
+        order, rows = packing.plan(
+            lengths,
+            predictions,
+            batch_size=batch_size,
+            max_seq_length=limits.max_seq_length,
+            max_predictions=packing.predictions_per_row(limits.max_predictions_per_seq),
+        )
+        return tf.gather(serialized, order), rows
+
+    def assemble(serialized, rows):
+        return packing.assemble(_cast(_decode(serialized, limits)), rows)
+
+    windows = examples.batch(packing.window_size(batch_size), drop_remainder=True)
+    planned = windows.map(measure).prefetch(1).map(plan_window).prefetch(1).unbatch()
+    return planned.map(assemble, tf.data.AUTOTUNE)
 
 
 def _model_dtype(name: str) -> tf.DType:
