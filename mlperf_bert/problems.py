@@ -14,12 +14,7 @@ class Problems(ValueError):
 
 
 def printable(text: str, *, at_most: int | None = None) -> str:
-    r"""Escapes control characters, which names may hold: "a\nb" -> "a\\nb".
-
-    Args:
-      text: a message.
-      at_most: characters; more are cut off.
-    """
+    r"""Escapes the control characters of names, "a\nb" -> "a\\nb"; keeps `at_most` characters."""
     escaped = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return escaped[:at_most]
 

@@ -30,8 +30,6 @@ class RunState:
         """Wraps the trackable `parts`.
 
         Args:
-          directory: of the checkpoints.
-          parts: name -> trackable object.
           keep_checkpoint_max: how many checkpoints stay; 0 = all.
           is_disposable: whether the checkpoint of a step may go; others stay, however many.
         """

@@ -144,11 +144,7 @@ def _held(lock: DirectoryLock, folder: Path) -> Iterator[None]:
 
 
 def by_name(paths: Collection[str]) -> dict[str, str]:
-    """Name -> path of every part.
-
-    Raises:
-      ValueError: two have the same name.
-    """
+    """Name -> path of every part; raises ValueError if two have the same name."""
     found = {posixpath.basename(path): path for path in paths}
     if len(found) < len(paths):
         raise ValueError("--input_file: two files have one name; give them different --output_dir")

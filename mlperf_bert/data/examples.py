@@ -45,12 +45,7 @@ def write_examples(
     place when all are written.
 
     Args:
-      inputs: text files.
-      outputs: TFRecord files.
-      tokenizer: with the vocabulary.
-      config: how examples are made.
       at_most: only the first so many examples are written; 0 for all.
-      silent: no progress is shown.
       on_written: called with all bytes, in the order of writing.
 
     Raises:

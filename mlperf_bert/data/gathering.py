@@ -40,11 +40,7 @@ def part_name(number: int, num_outputs: int) -> str:
 
 
 def require_no_other_parts(folder: Path, names: Iterable[str]) -> None:
-    """Refuses a folder with parts of another run, which results/part-* would match.
-
-    Raises:
-      ValueError: there is a part that is not among `names`.
-    """
+    """Raises ValueError for parts of another run, which results/part-* would match."""
     if foreign := sorted({path.name for path in folder.glob("part-*")} - set(names)):
         raise ValueError(
             f"{folder}: holds {foreign[0]}, which this run does not make ({len(foreign)} such "

@@ -51,6 +51,7 @@ from mlperf_bert.data.example_codec import Batch
 from mlperf_bert.data.jit import kernel
 
 _NUM_BINS = 16
+_EXAMPLES_AT_ONCE = 512
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -149,16 +150,12 @@ def make_instances(
 
 
 def batches(
-    instances: Instances,
-    vocabulary: dict[str, int],
-    config: InstanceConfig,
-    *,
-    batch_size: int = 512,
+    instances: Instances, vocabulary: dict[str, int], config: InstanceConfig
 ) -> Iterator[Batch]:
     """The instances as arrays ready for encoding, some at a time, in order."""
     special = np.array([vocabulary[token] for token in ("[CLS]", "[SEP]")])
-    for start in range(0, len(instances.order), batch_size):
-        chosen = instances.order[start : start + batch_size]
+    for start in range(0, len(instances.order), _EXAMPLES_AT_ONCE):
+        chosen = instances.order[start : start + _EXAMPLES_AT_ONCE]
         batch = Batch(
             tokens=np.zeros((3, len(chosen), config.max_seq_length), np.int64),
             predictions=np.zeros((2, len(chosen), config.max_predictions_per_seq), np.int64),

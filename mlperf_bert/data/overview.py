@@ -19,9 +19,7 @@ def summary(
     """Returns the numbers of parts, examples and bytes, the time, and how many passes runs need.
 
     Args:
-      manifest: of all parts.
-      num_made: parts made by this run.
-      seconds: it took.
+      num_made: parts made by this run, in so many `seconds`.
       samples_needed: global batch size -> samples a run needs on average.
     """
     parts = manifest.parts.values()
