@@ -31,11 +31,7 @@ def parse(text: str | bytes) -> object:
 
 
 def parse_object(text: str | bytes) -> dict:
-    """The value of a JSON text that must be an object.
-
-    Raises:
-      ValueError: as `parse`, or the text is another JSON value.
-    """
+    """The value of a JSON text; raises ValueError as `parse`, or if it is no object."""
     value = parse(text)
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, got {type(value).__name__}")

@@ -95,11 +95,7 @@ class StoredCheckpoint:
         return value if self.is_object_based else weight.from_tf1(value, our_shape)
 
     def tensor(self, key: str) -> np.ndarray:
-        """Any tensor, by the key of `shapes`.
-
-        Raises:
-          ValueError: the data file is truncated, altered or missing.
-        """
+        """Any tensor, by the key of `shapes`; raises ValueError if the data file is damaged."""
         with self._damage_named():
             return self._reader.get_tensor(key)
 

@@ -46,10 +46,7 @@ def write_sentences(input_path: str, output_path: str, punkt: Path) -> None:
     """Writes what stage .3 writes: a blank line before each document, and one sentence a line.
 
     A line end inside a text ends a sentence, as in the extracted Wikipedia. Documents without a
-    sentence are left out.
-
-    Raises:
-      ValueError: as `read_texts`.
+    sentence are left out. Raises as `read_texts`.
     """
     splitter = load_splitter(punkt)
     with written_beside(output_path) as output:

@@ -81,11 +81,7 @@ class Manifest:
 
 
 def load(folder: Path) -> Manifest | None:
-    """Returns the manifest of a folder, None if it has none.
-
-    Raises:
-      ValueError: the file is no manifest.
-    """
+    """Returns the manifest of a folder, None if it has none; raises as `parse`."""
     path = folder / NAME
     return parse(require_regular_file(path).read_bytes(), str(path)) if path.exists() else None
 

@@ -105,11 +105,7 @@ def warn_if_not_published(folder: Path) -> None:
 
 
 def read_tables(folder: Path) -> PunktTables:
-    """The tables of a folder.
-
-    Raises:
-      ValueError: a table that is not what nltk's punkt_tab holds.
-    """
+    """The tables of a folder; raises ValueError if one is not what nltk's punkt_tab holds."""
     try:
         rows = {name: _rows(folder / name) for name in PUBLISHED_SHA256}
         return PunktTables(

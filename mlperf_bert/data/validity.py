@@ -142,11 +142,7 @@ def require_valid_record(
 
 
 def check_first_record(path: str | os.PathLike, limits: ExampleLimits) -> None:
-    """Checks the first record of a file.
-
-    Raises:
-      ValueError: the file has none, or it is damaged or not valid.
-    """
+    """Raises ValueError if a file has no record, or the first is damaged or not valid."""
     for frame in tfrecord.read_frames(path):
         return require_valid_record(frame, limits)
     raise ValueError(f"{os.fspath(path)}: holds no examples; make the file again")

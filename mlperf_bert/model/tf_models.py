@@ -45,11 +45,7 @@ class EncoderLayers:
 
 
 def encoder_layers(model: models.BertPretrainerV2) -> EncoderLayers:
-    """Finds the layers of a model.
-
-    Raises:
-      ValueError: another version of tf-models has other names.
-    """
+    """The layers of a model; raises ValueError if another version of tf-models names them."""
     try:
         network = model.encoder_network
         return EncoderLayers(
@@ -78,11 +74,7 @@ def _block(layer: tf_keras.layers.Layer) -> Block:
 
 
 def random_generators(model: models.BertPretrainerV2) -> list[tf.random.Generator]:
-    """The generators of the dropout layers, in the model's order.
-
-    Raises:
-      ValueError: another version of tf-models or Keras has other names.
-    """
+    """The generators of the dropout layers, in the model's order; raises as `encoder_layers`."""
     dropouts = [part for part in model.submodules if isinstance(part, tf_keras.layers.Dropout)]
     if not dropouts:
         raise _other_version("its model has no Dropout layer")
