@@ -45,7 +45,7 @@ class EncoderLayers:
 
 
 def encoder_layers(model: models.BertPretrainerV2) -> EncoderLayers:
-    """The layers of a model; raises ValueError if another version of tf-models names them."""
+    """The layers of a model; raises ValueError if this tf-models has other names for them."""
     try:
         network = model.encoder_network
         return EncoderLayers(
