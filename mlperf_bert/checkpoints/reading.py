@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.protobuf import trackable_object_graph_pb2
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from mlperf_bert.checkpoints import names
 from mlperf_bert.checkpoints.names import Weight
@@ -37,7 +37,9 @@ class StoredCheckpoint:
             self._reader = tf.train.load_checkpoint(prefix)
             self.shapes = self._reader.get_variable_to_shape_map()
             self._dtypes = self._reader.get_variable_to_dtype_map()
-            self._graph = self._object_graph()
+            self._graph = TrackableObjectGraph()  # empty: TF1
+            if self.is_object_based:
+                self._graph.ParseFromString(self._reader.get_tensor(_OBJECT_GRAPH))
         self._keys = self._keys_by_name()
 
     @property
@@ -48,9 +50,7 @@ class StoredCheckpoint:
     @property
     def root_objects(self) -> set[str]:
         """TF2: the names under which tf.train.Checkpoint was given its objects."""
-        return (
-            {child.local_name for child in self._graph.nodes[0].children} if self._graph else set()
-        )
+        return {child.local_name for root in self._graph.nodes[:1] for child in root.children}
 
     @property
     def num_hidden_layers(self) -> int:
@@ -99,16 +99,9 @@ class StoredCheckpoint:
         with self._damage_named():
             return self._reader.get_tensor(key)
 
-    def _object_graph(self) -> trackable_object_graph_pb2.TrackableObjectGraph | None:
-        if not self.is_object_based:
-            return None
-        graph = trackable_object_graph_pb2.TrackableObjectGraph()
-        graph.ParseFromString(self._reader.get_tensor(_OBJECT_GRAPH))
-        return graph
-
     def _keys_by_name(self) -> dict[str, str]:
         """Weight's name -> key of its tensor, without optimizer slots."""
-        if not self._graph:
+        if not self.is_object_based:
             return {
                 name: name for name in self.shapes if name.rpartition("/")[0] not in self.shapes
             }
