@@ -33,7 +33,7 @@ def main() -> None:
         warn_if_not_published(punkt)
         jobs = [
             (documents.write_sentences, name, name + args.output_suffix, punkt)
-            if documents.is_json_lines(name)
+            if name.endswith(documents.SUFFIXES)
             else (
                 segmentation.write_stage_3,
                 name + args.input_suffix,

@@ -17,11 +17,6 @@ SUFFIXES = (".jsonl", ".jsonl.zst")
 _CHUNK_BYTES = 1 << 20
 
 
-def is_json_lines(path: str) -> bool:
-    """Whether the name says that the file holds JSON lines."""
-    return path.endswith(SUFFIXES)
-
-
 def read_texts(path: str) -> Iterator[str]:
     """The text of every document; blank lines of the file are skipped.
 
