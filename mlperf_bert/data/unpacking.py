@@ -80,7 +80,11 @@ def unpack_text(archive: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     record = folder / RECORD_NAME
     source = {"bytes": require_regular_file(archive).stat().st_size, "md5": md5_of(archive)}
-    if not _is_unpacked(record, source):
+    is_unpacked = record.exists()
+    if is_unpacked and (difference := _difference(record, source)):
+        print(f"{difference}; unpacking again", file=sys.stderr, flush=True)
+        is_unpacked = False
+    if not is_unpacked:
         with contextlib.ExitStack() as outputs:
             found = _unpack(archive, folder, outputs)
             _require_published_text(archive, found)
@@ -93,29 +97,17 @@ def _wanted() -> set[str]:
     return PUBLISHED_PARTS | {"eval.txt", "eval.md5"}
 
 
-def _is_unpacked(record: Path, source: dict[str, object]) -> bool:
-    """Whether a folder holds what its record says, from this archive; prints what differs."""
-    if not record.exists():
-        return False
-    differing: str | None
+def _difference(record: Path, source: dict[str, object]) -> str | None:
+    """How a folder differs from its record, or the record from this archive, in words."""
     try:
         content = json_text.read_object(record)
         of_archive = {key: content["archive"][key] for key in source}
-        found = {name: (file["bytes"], file["md5"]) for name, file in content["files"].items()}
+        recorded = {name: (file["bytes"], file["md5"]) for name, file in content["files"].items()}
     except (ValueError, KeyError, TypeError, AttributeError):
-        differing = f"{record} is damaged"
-    else:
-        if of_archive == source and found.keys() == _wanted():
-            differing = _difference(record.parent, found)
-        else:
-            differing = f"{record} is of another archive"
-    if differing:
-        print(f"{differing}; unpacking again", file=sys.stderr, flush=True)
-    return not differing
-
-
-def _difference(folder: Path, recorded: dict[str, tuple[int, str]]) -> str | None:
-    """The first file that is not as recorded, in words."""
+        return f"{record} is damaged"
+    if of_archive != source or recorded.keys() != _wanted():
+        return f"{record} is of another archive"
+    folder = record.parent
     with Progress(total=len(recorded), unit="files", description=f"check {folder}") as progress:
         for name, (size_bytes, md5) in recorded.items():
             path = folder / name
