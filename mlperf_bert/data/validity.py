@@ -156,13 +156,11 @@ def _require_type(name: str, values: np.ndarray) -> None:
 
 
 def _require_length(name: str, found: int, expected: int) -> None:
-    if found == expected:
-        return
-    flag = _LENGTH_FLAGS.get(name)
-    remedy = f"1 is expected; {_MAKE_AGAIN}"
-    if flag:
-        remedy = f"{flag}={expected} was given; pass {flag}={found} or {_MAKE_AGAIN}"
-    raise ValueError(f"holds {found} values in {name}, but {remedy}")
+    if found != expected:
+        remedy = f"1 is expected; {_MAKE_AGAIN}"
+        if flag := _LENGTH_FLAGS.get(name):
+            remedy = f"{flag}={expected} was given; pass {flag}={found} or {_MAKE_AGAIN}"
+        raise ValueError(f"holds {found} values in {name}, but {remedy}")
 
 
 def _require_values(name: str, values: np.ndarray, greatest: np.generic) -> None:
