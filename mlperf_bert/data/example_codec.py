@@ -222,8 +222,9 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
         at += length
 
 
-def _require_numbers(fields: list[tuple[int, bytes]], *expected: int) -> list[bytes]:
-    """The bytes of fields that are exactly those expected, in this order."""
+def _require_numbers(message: bytes, *expected: int) -> list[bytes]:
+    """The bytes of the fields of a message, which are exactly those expected, in this order."""
+    fields = list(_fields(message))
     if (found := [number for number, _ in fields]) != [*expected]:
         raise ValueError(f"fields {found[:9]} where {[*expected]} belong")
     return [data for _, data in fields]
@@ -252,8 +253,7 @@ def _decode_feature(feature: bytes) -> np.ndarray:
     if len(lists) != 1 or lists[0][0] not in (2, 3):
         raise ValueError("a feature that is not one list of integers or floats")
     [(kind, values)] = lists
-    chunks = list(_fields(values))
-    packed = _require_numbers(chunks, 1)[0] if chunks else b""
+    packed = _require_numbers(values, 1)[0] if values else b""
     return np.frombuffer(packed, "<f4") if kind == 2 else _unpack_varints(packed)
 
 
@@ -268,9 +268,9 @@ def decode(record: bytes) -> dict[str, np.ndarray]:
     """
     example = {}
     try:
-        [features] = _require_numbers(list(_fields(record)), 1)
+        [features] = _require_numbers(record, 1)
         for _, entry in _fields(features):
-            key, feature = _require_numbers(list(_fields(entry)), 1, 2)
+            key, feature = _require_numbers(entry, 1, 2)
             if (name := key.decode()) in example:
                 raise ValueError("a feature comes twice")
             example[name] = _decode_feature(feature)
