@@ -120,8 +120,7 @@ def write_dataset(
             print("compiling (takes long the first time only)", file=sys.stderr, flush=True)
             _warm_up(tokenizer, config.instances)
         failures = {}
-        parts = _make_parts(missing, folder, tokenizer, config, workers)
-        with contextlib.closing(parts):
+        with contextlib.closing(_make_parts(missing, folder, tokenizer, config, workers)) as parts:
             for name, result in parts:
                 if isinstance(result, Part):
                     found.parts[name] = result
