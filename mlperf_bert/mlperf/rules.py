@@ -7,7 +7,7 @@ Source: MLCommons training_rules.adoc (sections on quality targets, evaluation f
 hyper-parameters and random number generation) and the README of the BERT reference.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -173,6 +173,12 @@ def departure_of_evaluation(num_eval_samples: int) -> Issue | None:
     if num_eval_samples == NUM_EVAL_SAMPLES:
         return None
     return Issue("evaluation examples", f"{NUM_EVAL_SAMPLES:,}", f"{num_eval_samples:,}")
+
+
+def open_division(departures: Sequence[Issue]) -> str:
+    """Return why a run is not in the closed division, a line for each departure."""
+    lines = "".join(f"\n  - {departure}" for departure in departures)
+    return f"This run is no submission to the closed division:{lines}"
 
 
 def require_ruleset(ruleset: str) -> None:

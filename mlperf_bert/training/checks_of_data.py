@@ -55,7 +55,7 @@ def check_at_first_touch(
     limit = (config.max_eval_steps or found) * config.eval_batch_size
     run.eval_samples(min(found, limit))
     if issue := rules.departure_of_evaluation(found):
-        say(f"This run is no submission to the closed division:\n  - {issue}")
+        say(rules.open_division([issue]))
         log.declare_open()
 
 

@@ -25,8 +25,7 @@ def _submission(config: RunConfig, setup: Setup, team: Team) -> SubmissionInfo:
         departures.append(rules.Issue("run", "one from start to end", "one that was resumed"))
     if not departures:
         return config.submission
-    lines = "".join(f"\n  - {departure}" for departure in departures)
-    team.say(f"This run is no submission to the closed division:{lines}")
+    team.say(rules.open_division(departures))
     return dataclasses.replace(config.submission, division="open")
 
 
