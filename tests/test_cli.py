@@ -361,7 +361,7 @@ def test_a_run_its_files_and_a_second_run_into_the_same_directory(work):
     told = int(re.search(r"^RESULT,bert,\d+,(\d+),", done.stdout, re.MULTILINE)[1])
     assert seconds - 2 < told <= seconds + 1  # imports included; the end of the process is not
     log = (out / "bert.log").read_text()
-    assert "evaluation examples: the rules want 10,000, this run has 50" in done.stdout
+    assert "evaluation examples: the rules require 10,000, this run has 50" in done.stdout
     assert re.findall(r'"submission_division", "value": "(\w+)"', log) == ["open"]
     assert list(out.glob("events.out.tfevents.*")) and (out / "model.ckpt-4.index").exists()
 

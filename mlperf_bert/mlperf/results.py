@@ -246,7 +246,7 @@ def problems_of_result(runs: Sequence[RunResult]) -> list[str]:
     problems = []
     if len(runs) != NUM_RUNS_PER_RESULT:
         logs = "log" if len(runs) == 1 else "logs"
-        problems.append(f"{len(runs)} {logs}, the rules want {NUM_RUNS_PER_RESULT}")
+        problems.append(f"{len(runs)} {logs}, the rules require {NUM_RUNS_PER_RESULT}")
     batch_sizes = {run.global_batch_size for run in runs}
     if len(batch_sizes) > 1:
         problems.append(f"different global batch sizes: {sorted(map(str, batch_sizes))}")
@@ -255,7 +255,7 @@ def problems_of_result(runs: Sequence[RunResult]) -> list[str]:
     sizes.discard(NUM_EVAL_SAMPLES)
     if sizes:
         problems.append(
-            f"evaluated on {', '.join(map(str, sorted(sizes)))} samples, the rules want "
+            f"evaluated on {', '.join(map(str, sorted(sizes)))} samples, the rules require "
             f"{NUM_EVAL_SAMPLES:,}"
         )
     unseeded = [run.path.name for run in runs if not run.seeds]

@@ -84,7 +84,7 @@ class Issue:
     actual: object
 
     def __str__(self) -> str:
-        return f"{self.parameter}: the rules want {self.expected}, this run has {self.actual}"
+        return f"{self.parameter}: the rules require {self.expected}, this run has {self.actual}"
 
 
 def nominal_evaluation_interval_samples(global_batch_size: int) -> int:

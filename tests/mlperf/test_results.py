@@ -150,7 +150,7 @@ def test_problems_of_a_result(tmp_path):
     runs = [results.read_run(write_log(path, [0.5])) for path in paths[:2]]
     runs += [results.read_run(write_log(path, [0.73])) for path in paths[2:]]
     assert results.problems_of_result(runs) == [
-        "9 logs, the rules want 10",
+        "9 logs, the rules require 10",
         "the same seed in several runs",
         "2 runs did not converge, the rules forgive 1",
     ]
@@ -158,7 +158,7 @@ def test_problems_of_a_result(tmp_path):
 
 def test_another_number_of_evaluation_samples_is_a_problem_of_the_closed_division(tmp_path):
     log = write_log(tmp_path / "result_0.txt", [0.73], num_eval_samples=9_999)
-    problem = "evaluated on 9999 samples, the rules want 10,000"
+    problem = "evaluated on 9999 samples, the rules require 10,000"
     assert problem in results.problems_of_result([results.read_run(log)])
     log.write_text(log.read_text().replace('"closed"', '"open"'))
     assert problem not in results.problems_of_result([results.read_run(log)])

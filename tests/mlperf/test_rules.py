@@ -91,7 +91,7 @@ def test_a_run_by_the_rules_has_no_departures():
 def test_each_departure_is_named(change, parameter, expected):
     [issue] = rules.departures_from_closed_rules(**CLOSED_RUN | change)
     assert (issue.parameter, issue.expected) == (parameter, expected)
-    assert str(issue).startswith(f"{parameter}: the rules want {expected}, this run has ")
+    assert str(issue).startswith(f"{parameter}: the rules require {expected}, this run has ")
 
 
 def test_all_departures_are_collected():

@@ -207,7 +207,7 @@ def test_a_log_that_was_cut_off_in_a_line_is_no_obstacle(make, tmp_path):
     [
         ({"7": "seed 102"}, 10, "the same seed in several runs"),
         ({"7": "batch 256"}, 10, "different global batch sizes: ['256', '448']"),
-        ({}, 9, "9 logs, the rules want 10"),
+        ({}, 9, "9 logs, the rules require 10"),
     ],
 )
 def test_what_is_no_result_does_not_pass(make, plan, num_runs, reason):

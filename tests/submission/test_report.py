@@ -138,7 +138,7 @@ def test_what_is_no_result_is_told_in_the_page(org_dir):
     [found] = report.judge_systems(org_dir, "5.0.0")
     page = report_page.page([found], title="t", subtitle="")
     for problem in (
-        "9 logs, the rules want 10",
+        "9 logs, the rules require 10",
         "different global batch sizes: [&#x27;256&#x27;, &#x27;448&#x27;]",
         "the same seed in several runs",
     ):

@@ -43,7 +43,7 @@ def test_a_training_becomes_a_submission(tmp_path, offline, capfd):
     assert (
         "division open: each run departs from the closed rules, as it said at its start" in verdict
     )
-    assert "problem: 1 log, the rules want 10" in verdict
+    assert "problem: 1 log, the rules require 10" in verdict
     assert verdict[-1] == "NOT PASSED under ruleset 5.0.0"
     result = tmp_path / "campaign" / "submission" / "o" / "results" / "s" / "bert" / "result_0.txt"
     name = "bert.offline.log" if offline else "bert.log"

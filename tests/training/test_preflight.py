@@ -155,10 +155,11 @@ def test_other_data_than_the_published_are_no_submission(config, tmp_path):
     found = [str(issue) for issue in departures]
     of_data = [line for line in found if line.startswith("input_file") or "of the data" in line]
     assert of_data == [
-        "input_file: the rules want all examples of every part, this run has the first 6000 of "
+        "input_file: the rules require all examples of every part, this run has the first 6000 of "
         "each",
-        f"input_file: the rules want the 500 published parts, this run has 1 of them in {tmp_path}",
-        "random_seed of the data: the rules want 12345, this run has 1",
+        "input_file: the rules require the 500 published parts, this run has 1 of them in "
+        f"{tmp_path}",
+        "random_seed of the data: the rules require 12345, this run has 1",
     ]
 
 
