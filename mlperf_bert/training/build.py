@@ -14,11 +14,10 @@ from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
 from mlperf_bert.training import compilation, evaluations
 from mlperf_bert.training.agreement import Team
 from mlperf_bert.training.compilation import Compilation
-from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.evaluation import Evaluator
 from mlperf_bert.training.findings import Setup
 from mlperf_bert.training.steps import Trainer
-from mlperf_bert.training.strategy import replica_batch_size
+from mlperf_bert.training.strategy import one_cpu, replica_batch_size
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,8 +31,9 @@ class Parts:
     state: RunState
 
 
-def build(config: RunConfig, setup: Setup, team: Team) -> Parts:
+def build(setup: Setup, team: Team) -> Parts:
     """Builds model, optimizer, trainer and evaluator, and lists what a checkpoint holds."""
+    config = setup.config
     rates = WarmupPolynomialDecay(
         learning_rate=config.learning_rate,
         num_train_steps=config.num_train_steps,
@@ -92,8 +92,9 @@ def build(config: RunConfig, setup: Setup, team: Team) -> Parts:
     )
 
 
-def warm_up(parts: Parts, config: RunConfig, setup: Setup, *, keeps_weights: bool) -> None:
+def warm_up(parts: Parts, setup: Setup, *, keeps_weights: bool) -> None:
     """Compiles training and evaluation on synthetic batches of all shapes that the run will use."""
+    config = setup.config
     parts.trainer.warm_up(
         pipeline.synthetic_batches(
             config.shape,
@@ -111,7 +112,7 @@ def warm_up(parts: Parts, config: RunConfig, setup: Setup, *, keeps_weights: boo
         parts.evaluator.warm_up(batch, tf.ones([config.eval_batch_size]))
 
 
-def load_weights(parts: Parts, config: RunConfig, setup: Setup, team: Team) -> None:
+def load_weights(parts: Parts, setup: Setup, team: Team) -> None:
     """Restores the newest checkpoint of a resumed run, or loads the initial checkpoint.
 
     Raises:
@@ -120,9 +121,35 @@ def load_weights(parts: Parts, config: RunConfig, setup: Setup, team: Team) -> N
     if team.goes_on:
         team.require_same_step(parts.state.latest_step)
         parts.state.restore()
-    elif config.init_checkpoint:
+    elif setup.config.init_checkpoint:
         initial.load_initial_weights(
             parts.trainer.variables_to_train,
-            config.init_checkpoint,
+            setup.config.init_checkpoint,
             num_hidden_layers=setup.bert_config.num_hidden_layers,
         )
+
+
+def training_batches(parts: Parts, setup: Setup, team: Team):
+    """An iterator over global batches from the step reached on; checkpoints hold its position."""
+    config = setup.config
+    # On one CPU the checkpoint restores the position.
+    start_step = 0 if one_cpu(setup.strategy) else int(parts.trainer.step.numpy())
+
+    def own_batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        """This process's share of the input."""
+        workers = context.num_input_pipelines
+        return pipeline.training_batches(
+            setup.files,
+            setup.limits,
+            batch_size=context.get_per_replica_batch_size(config.train_batch_size),
+            seed=team.seed if config.shuffle else None,
+            deterministic=config.deterministic,
+            num_workers=workers,
+            worker=context.input_pipeline_id,
+            first_example=start_step * config.train_batch_size // workers,
+            pack_sequences=config.pack_sequences,
+        )
+
+    iterator = parts.trainer.batches(own_batches)
+    parts.state.attach_input(iterator)
+    return iterator

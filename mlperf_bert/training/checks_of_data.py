@@ -8,7 +8,6 @@ from mlperf_bert.data import manifest, tfrecord, validity
 from mlperf_bert.mlperf import rules
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.mlperf.timed_run import Run
-from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.findings import ERROR, WARNING, Inspection, Setup
 
 _OFFICIAL_DATA = {
@@ -19,7 +18,7 @@ _OFFICIAL_DATA = {
 """Parameter of the data generation -> its value in the rules; config.py checks the lengths."""
 
 
-def check_data(found: Inspection, config: RunConfig) -> None:
+def check_data(found: Inspection) -> None:
     """Compares files with the manifests in their folders, by name and size; reads no content."""
     for folder in _folders(found.files):
         try:
@@ -35,12 +34,12 @@ def check_data(found: Inspection, config: RunConfig) -> None:
             )
         else:
             _check_parts(found, folder, made)
-            _check_parameters(found, config, folder, made)
+            _check_parameters(found, folder, made)
     _check_evaluation_size(found)
 
 
 def check_at_first_touch(
-    run: Run, log: MlperfLog, config: RunConfig, setup: Setup, *, say: Callable[[str], None]
+    run: Run, log: MlperfLog, setup: Setup, *, say: Callable[[str], None]
 ) -> None:
     """Opens the data for the first time: the clock runs, and the log is not on disk yet.
 
@@ -52,7 +51,7 @@ def check_at_first_touch(
     if not setup.eval_files:
         return
     found = sum(tfrecord.count_records(path) for path in setup.eval_files)
-    limit = (config.max_eval_steps or found) * config.eval_batch_size
+    limit = (setup.config.max_eval_steps or found) * setup.config.eval_batch_size
     run.eval_samples(min(found, limit))
     if issue := rules.departure_of_evaluation(found):
         say(rules.open_division([issue]))
@@ -77,10 +76,8 @@ def _check_parts(found: Inspection, folder: Path, made: manifest.Manifest) -> No
             )
 
 
-def _check_parameters(
-    found: Inspection, config: RunConfig, folder: Path, made: manifest.Manifest
-) -> None:
-    shape = dataclasses.asdict(config.shape)
+def _check_parameters(found: Inspection, folder: Path, made: manifest.Manifest) -> None:
+    shape = dataclasses.asdict(found.config.shape)
     for name, value in made.parameters.items():
         if name in shape and value != shape[name]:
             found.add(

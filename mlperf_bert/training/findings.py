@@ -7,9 +7,11 @@ from pathlib import Path
 import tensorflow as tf
 
 from mlperf_bert.data.manifest import Manifest
-from mlperf_bert.data.validity import ExampleLimits, ExampleShape
+from mlperf_bert.data.validity import ExampleLimits
+from mlperf_bert.input import pipeline
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.problems import Problems, printable
+from mlperf_bert.training.config import RunConfig
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 
@@ -29,6 +31,7 @@ class Finding:
 class Inspection:
     """The findings, and the parts of a run that the checks made; None or empty where one failed."""
 
+    config: RunConfig
     findings: list[Finding] = dataclasses.field(default_factory=list)
     bert_config: BertConfig | None = None
     files: list[str] = dataclasses.field(default_factory=list)
@@ -53,7 +56,7 @@ class Inspection:
         """The texts of the findings that stop the run."""
         return [finding.text for finding in self.findings if finding.level == ERROR]
 
-    def setup(self, shape: ExampleShape) -> "Setup":
+    def setup(self) -> "Setup":
         """The parts that the checks made.
 
         Raises:
@@ -63,19 +66,21 @@ class Inspection:
             raise Problems(self.errors)
         assert self.bert_config is not None  # else there is an error
         return Setup(
+            config=self.config,
             bert_config=self.bert_config,
             strategy=self.strategy,
             files=self.files,
             eval_files=self.eval_files,
-            limits=shape.for_model(self.bert_config),
+            limits=self.config.shape.for_model(self.bert_config),
             manifests=self.manifests,
         )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What a run is built from besides its configuration; checked before it starts."""
+    """What a run is built from; checked before it starts."""
 
+    config: RunConfig
     bert_config: BertConfig
     strategy: tf.distribute.Strategy
     files: list[str]
@@ -84,3 +89,12 @@ class Setup:
     """Empty: no evaluation during training."""
     limits: ExampleLimits
     manifests: dict[Path, Manifest | None]
+
+    def evaluation_batches(self) -> tf.data.Dataset:
+        """The batches of an evaluation."""
+        return pipeline.evaluation_batches(
+            self.eval_files,
+            self.limits,
+            batch_size=self.config.eval_batch_size,
+            max_batches=self.config.max_eval_steps,
+        )

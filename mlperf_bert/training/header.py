@@ -10,23 +10,24 @@ from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.findings import Setup
 
 
-def write(log: MlperfLog, config: RunConfig, setup: Setup, team: Team) -> None:
+def write(log: MlperfLog, setup: Setup, team: Team) -> None:
     """Empties the file caches if asked to, then logs everything that the checkers require."""
+    config = setup.config
     log.init_start(cache_cleared=caches.drop() is None if config.drop_caches else None)
-    log.submission(_submission(config, setup, team))
+    log.submission(_submission(setup, team))
     log.hyperparameters(_hyperparameters(config, seed=team.seed))
     log.event("gradient_normalization", config.normalization)
     log.event("num_replicas", setup.strategy.num_replicas_in_sync)
 
 
-def _submission(config: RunConfig, setup: Setup, team: Team) -> SubmissionInfo:
-    departures = preflight.departures(config, setup)
+def _submission(setup: Setup, team: Team) -> SubmissionInfo:
+    departures = preflight.departures(setup)
     if team.resumes:
         departures.append(rules.Issue("run", "one from start to end", "one that was resumed"))
     if not departures:
-        return config.submission
+        return setup.config.submission
     team.say(rules.open_division(departures))
-    return dataclasses.replace(config.submission, division="open")
+    return dataclasses.replace(setup.config.submission, division="open")
 
 
 def _hyperparameters(config: RunConfig, *, seed: int) -> Hyperparameters:

@@ -7,7 +7,7 @@ import dataclasses
 import math
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
@@ -108,11 +108,13 @@ class TrainingLoop:
     """Everything that the loop uses; `run` is the loop."""
 
     trainer: Trainer
+    batches: Iterator
+    """Global batches, as `Trainer.batches` makes them."""
     schedule: Schedule
     target_accuracy: float
     learning_rate_at: Callable[[int], float]
     evaluate: Callable[[], Evaluation]
-    save: Callable[[int], None]
+    save: Callable[[int], object]
     metrics: MetricsWriter
     progress: Progress
     profiler: StepProfiler
@@ -122,18 +124,18 @@ class TrainingLoop:
     num_rows: int = 0
     """Rows trained so far."""
 
-    def run(self, iterator, run: Run, *, start_step: int) -> Outcome:
-        """Trains from `start_step` until the target, the last step, or a signal.
+    def run(self, run: Run) -> Outcome:
+        """Trains from the trainer's step until the target, the last step, or a signal.
 
         Raises:
           FloatingPointError: a loss is NaN or infinite.
           ValueError: the loss of the first step is, before any weight has changed.
           Interrupted: a signal came; the checkpoint is saved.
         """
-        step, accuracy = start_step, None
+        step, accuracy = int(self.trainer.step.numpy()), None
         self._start_block(run, step)
         while step < self.schedule.num_train_steps:
-            step = self._train_to(self._next_stop(step), step, iterator)
+            step = self._train_to(self._next_stop(step), step)
             run.samples = self._samples(step)
             if self.schedule.evaluation_is_due(step):
                 accuracy = self._evaluate(run, step)
@@ -164,10 +166,10 @@ class TrainingLoop:
         num_steps = self.schedule.next_evaluation(step) - step
         run.block_start(self._samples(step), num_samples=self._samples(num_steps))
 
-    def _train_to(self, stop: int, step: int, iterator) -> int:
+    def _train_to(self, stop: int, step: int) -> int:
         self.profiler.begin_if_due(step)
         began = time.monotonic()
-        history = self.trainer.train(iterator, tf.constant(stop - step)).numpy()
+        history = self.trainer.train(self.batches, tf.constant(stop - step)).numpy()
         seconds = time.monotonic() - began
         self.profiler.end_if_due(stop)
         self.num_real_tokens += round(history[:, FIGURES.index("num_real_tokens")].sum(dtype=float))

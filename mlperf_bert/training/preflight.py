@@ -35,7 +35,7 @@ def prepare(config: RunConfig, *, resumes: bool, say: Callable[[object], None]) 
       ValueError: with a line for every error, and how to fix it.
     """
     found = inspect(config, resumes=resumes)
-    setup = found.setup(config.shape)
+    setup = found.setup()
     for finding in found.findings:
         say(finding)
     return setup
@@ -48,16 +48,16 @@ def inspect(config: RunConfig, *, resumes: bool = False) -> Inspection:
       config: of the run, whose output directory has been checked.
       resumes: whether the run was started before.
     """
-    found = Inspection()
+    found = Inspection(config=config)
     found.bert_config = found.attempt(BertConfig.from_json_file, config.bert_config_file)
     expand = pipeline.expand_input
     found.files = found.attempt(expand, config.input_file, flag="input_file") or []
     if path := config.eval_input_file:
         found.eval_files = found.attempt(expand, path, flag="eval_input_file") or []
     found.strategy = found.attempt(strategy.create_strategy, config.device, config.cluster)
-    _check_batches(found, config)
-    checks_of_data.check_data(found, config)
-    _check_speed_options(found, config)
+    _check_batches(found)
+    checks_of_data.check_data(found)
+    _check_speed_options(found)
     if found.bert_config:
         found.attempt(
             require_fitting_model,
@@ -66,10 +66,10 @@ def inspect(config: RunConfig, *, resumes: bool = False) -> Inspection:
             bert_config_file=config.bert_config_file,
         )
         if config.init_checkpoint and not resumes:
-            _check_checkpoint(found, config, found.bert_config)
-        _check_disk(found, config, found.bert_config)
+            _check_checkpoint(found, found.bert_config)
+        _check_disk(found, found.bert_config)
         if _is_bert_large(found.bert_config):
-            _check_reference_points(found, config)
+            _check_reference_points(found)
     if config.drop_caches and (obstacle := caches.obstacle()):
         found.add(WARNING, f"--drop_caches: the log will say that it was not possible; {obstacle}")
     return found
@@ -93,24 +93,24 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Ins
     if found.eval_files:
         checks_of_data.count_evaluation_examples(found)
     if found.bert_config:
-        for issue in departures(config, found):
+        for issue in departures(found):
             found.add(WARNING, f"no submission to the closed division: {issue}")
         if _is_bert_large(found.bert_config):
-            _compare_with_reference_point(found, config)
+            _compare_with_reference_point(found)
     if not config.drop_caches:
         way = caches.obstacle() or "add --drop_caches to empty them"
         found.add(NOTE, f"the log will not say that the file caches were emptied; {way}")
-    found.add(NOTE, _active_devices(found.strategy, config))
+    found.add(NOTE, _active_devices(found))
     if measure_initial_accuracy and not found.errors:
-        found.attempt(_measure_initial_accuracy, found, config)
+        found.attempt(_measure_initial_accuracy, found)
     return found
 
 
-def departures(config: RunConfig, found: Inspection | Setup) -> list[rules.Issue]:
+def departures(found: Inspection | Setup) -> list[rules.Issue]:
     """Every way in which a run departs from the closed division's rules."""
     assert found.bert_config is not None  # a model that is not there has no departures
     of_data = checks_of_data.departures_of_data(found.files, found.manifests)
-    return config.departures(found.bert_config) + of_data
+    return found.config.departures(found.bert_config) + of_data
 
 
 def require_fitting_model(
@@ -152,17 +152,18 @@ def checkpoint_bytes(bert_config: BertConfig, *, steps_per_update: int) -> int:
     return copies * num_weights(bert_config) * _FLOAT_BYTES
 
 
-def _check_batches(found: Inspection, config: RunConfig) -> None:
+def _check_batches(found: Inspection) -> None:
     if found.strategy:
         replicas = found.strategy.num_replicas_in_sync
         for flag in ("train_batch_size", "eval_batch_size"):
-            size = getattr(config, flag)
+            size = getattr(found.config, flag)
             found.attempt(strategy.replica_batch_size, size, replicas, flag=flag)
 
 
-def _check_checkpoint(found: Inspection, config: RunConfig, bert_config: BertConfig) -> None:
+def _check_checkpoint(found: Inspection, bert_config: BertConfig) -> None:
     """Checks the names of the weights, the number of layers, and the size of the data files."""
-    stored = found.attempt(StoredCheckpoint, config.init_checkpoint)
+    prefix = found.config.init_checkpoint
+    stored = found.attempt(StoredCheckpoint, prefix)
     if stored is None:
         return
     found.attempt(initial.refuse_output_of_a_run, stored)
@@ -172,25 +173,26 @@ def _check_checkpoint(found: Inspection, config: RunConfig, bert_config: BertCon
     if missing or extra_layers > 0:
         found.add(
             ERROR,
-            f"{config.init_checkpoint}: not a checkpoint of this architecture, {len(missing)} of "
+            f"{prefix}: not a checkpoint of this architecture, {len(missing)} of "
             f"{len(table)} weights are missing"
             + (f", such as {missing[0]}" if missing else "")
             + (f", and it has {stored.num_hidden_layers} layers" if extra_layers > 0 else "")
             + "; give the --bert_config_file that belongs to it",
         )
     listed_bytes = sum(math.prod(shape) for shape in stored.shapes.values()) * _FLOAT_BYTES
-    data_files = tf.io.gfile.glob(f"{config.init_checkpoint}.data-*")
+    data_files = tf.io.gfile.glob(f"{prefix}.data-*")
     stored_bytes = sum(tf.io.gfile.stat(path).length for path in data_files)
     # A loose bound: not all numbers have four bytes (steps have eight). A cut file is far shorter.
     if stored_bytes < 0.9 * listed_bytes:
         found.add(
             ERROR,
-            f"{config.init_checkpoint}: its data files hold {stored_bytes:,} bytes, its index "
+            f"{prefix}: its data files hold {stored_bytes:,} bytes, its index "
             f"lists about {listed_bytes:,}; copy it here again",
         )
 
 
-def _check_disk(found: Inspection, config: RunConfig, bert_config: BertConfig) -> None:
+def _check_disk(found: Inspection, bert_config: BertConfig) -> None:
+    config = found.config
     if "://" in config.output_dir:
         return
     each = checkpoint_bytes(bert_config, steps_per_update=config.steps_per_update)
@@ -213,27 +215,28 @@ def _size(num_bytes: int) -> str:
     return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.1f} MB"
 
 
-def _check_reference_points(found: Inspection, config: RunConfig) -> None:
-    bound = convergence.bound_of(config.global_batch_size)
+def _check_reference_points(found: Inspection) -> None:
+    batch_size = found.config.global_batch_size
+    bound = convergence.bound_of(batch_size)
     if bound.kind != "point":
         found.add(
             WARNING,
-            f"global batch size {config.global_batch_size}: {bound}; configs/ has a preset for "
+            f"global batch size {batch_size}: {bound}; configs/ has a preset for "
             "each batch size that has a point",
         )
 
 
-def _compare_with_reference_point(found: Inspection, config: RunConfig) -> None:
+def _compare_with_reference_point(found: Inspection) -> None:
     """Notes free hyper-parameters that differ from the reference's, which is allowed."""
+    config, optimizer = found.config, found.config.optimizer
     point = convergence.reference_points().get(config.global_batch_size)
     if point is None:
         return
-    steps_per_update, optimizer = config.steps_per_update, config.optimizer
     ours = {
         "opt_base_learning_rate": config.learning_rate,
-        "opt_learning_rate_training_steps": config.num_train_steps / steps_per_update,
-        "num_warmup_steps": config.num_warmup_steps / steps_per_update,
-        "start_warmup_step": config.start_warmup_step / steps_per_update,
+        "opt_learning_rate_training_steps": config.num_train_steps / config.steps_per_update,
+        "num_warmup_steps": config.num_warmup_steps / config.steps_per_update,
+        "start_warmup_step": config.start_warmup_step / config.steps_per_update,
         "opt_epsilon": optimizer.epsilon,
         "opt_lamb_beta_1": optimizer.beta_1,
         "opt_lamb_beta_2": optimizer.beta_2,
@@ -258,7 +261,8 @@ def _is_bert_large(bert_config: BertConfig) -> bool:
     return all(model.get(name) == value for name, value in rules.BERT_LARGE.items())
 
 
-def _check_speed_options(found: Inspection, config: RunConfig) -> None:
+def _check_speed_options(found: Inspection) -> None:
+    config = found.config
     gpus = tf.config.list_physical_devices("GPU")
     if config.precision == "tf32" and not (config.device.num_gpus and gpus):
         found.add(
@@ -271,8 +275,9 @@ def _check_speed_options(found: Inspection, config: RunConfig) -> None:
         )
 
 
-def _active_devices(devices: tf.distribute.Strategy | None, config: RunConfig) -> str:
+def _active_devices(found: Inspection) -> str:
     """What TensorFlow will use: replicas, devices, precision, XLA."""
+    config, devices = found.config, found.strategy
     kinds = sorted({device.device_type for device in tf.config.list_logical_devices()})
     replicas = devices.num_replicas_in_sync if devices else 0
     compiled = f"--jit_compile={config.jit_compile}"
@@ -287,10 +292,11 @@ def _active_devices(devices: tf.distribute.Strategy | None, config: RunConfig) -
     )
 
 
-def _measure_initial_accuracy(found: Inspection, config: RunConfig) -> None:
+def _measure_initial_accuracy(found: Inspection) -> None:
+    config = found.config
     if not (config.init_checkpoint and found.eval_files):
         raise ValueError("the initial accuracy needs --init_checkpoint and --eval_input_file")
-    setup = found.setup(config.shape)
+    setup = found.setup()
     with setup.strategy.scope():
         model = pretrainer.build_pretrainer(setup.bert_config, seed=0)
     initial.load_initial_weights(
@@ -299,14 +305,8 @@ def _measure_initial_accuracy(found: Inspection, config: RunConfig) -> None:
         num_hidden_layers=setup.bert_config.num_hidden_layers,
     )
     evaluator = Evaluator(model=model, strategy=setup.strategy)
-    batches = pipeline.evaluation_batches(
-        setup.eval_files,
-        setup.limits,
-        batch_size=config.eval_batch_size,
-        max_batches=config.max_eval_steps,
-    )
     with pipeline.bad_input_named(setup.eval_files, setup.limits):
-        accuracy = evaluator.evaluate(batches).masked_lm_accuracy
+        accuracy = evaluator.evaluate(setup.evaluation_batches()).masked_lm_accuracy
     expected = rules.INITIAL_MASKED_LM_ACCURACY
     level = NOTE if abs(accuracy - expected) <= _INITIAL_ACCURACY_TOLERANCE else WARNING
     found.add(

@@ -2,15 +2,12 @@
 
 import contextlib
 import time
-
-import tensorflow as tf
+from collections.abc import Iterator
 
 from mlperf_bert.checkpoints import names
 from mlperf_bert.input import pipeline
 from mlperf_bert.mlperf import killed
 from mlperf_bert.mlperf.log import MlperfLog
-from mlperf_bert.mlperf.timed_run import Run
-from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.progress import Progress
 from mlperf_bert.training import agreement, build, checks_of_data, header, loop, preflight
 from mlperf_bert.training.agreement import Team
@@ -20,7 +17,6 @@ from mlperf_bert.training.findings import Setup
 from mlperf_bert.training.output import Result, StartUp, process_start_time, run_logs
 from mlperf_bert.training.profiling import StepProfiler
 from mlperf_bert.training.reporting import MetricsWriter
-from mlperf_bert.training.strategy import one_cpu
 
 
 def train(config: RunConfig) -> Result | None:
@@ -42,7 +38,7 @@ def train(config: RunConfig) -> Result | None:
         setup = preflight.prepare(config, resumes=team.resumes, say=team.say)
         start_up.done("checks")
         with loop.StopRequest() as stop_request:
-            outcome = _train(config, setup, team, start_up, stop_request)
+            outcome = _train(setup, team, start_up, stop_request)
             team.finish()
     if not team.is_chief:
         return None
@@ -57,22 +53,18 @@ def train(config: RunConfig) -> Result | None:
 
 
 def _train(
-    config: RunConfig,
-    setup: Setup,
-    team: Team,
-    start_up: StartUp,
-    stop_request: loop.StopRequest,
+    setup: Setup, team: Team, start_up: StartUp, stop_request: loop.StopRequest
 ) -> loop.Outcome:
-    log = MlperfLog(team.log_path(), echo=False)
+    config, log = setup.config, MlperfLog(team.log_path(), echo=False)
     try:
-        header.write(log, config, setup, team)
-        parts = build.build(config, setup, team)
+        header.write(log, setup, team)
+        parts = build.build(setup, team)
         team.say(f"computing in {config.precision}; {parts.compiled}")
         start_up.done("model")
         loads_weights = team.goes_on or config.init_checkpoint
-        build.warm_up(parts, config, setup, keeps_weights=not loads_weights)
+        build.warm_up(parts, setup, keeps_weights=not loads_weights)
         start_up.done("compilation")
-        build.load_weights(parts, config, setup, team)
+        build.load_weights(parts, setup, team)
         start_up.done("weights")
         if not team.resumes:
             table = names.weights(setup.bert_config.num_hidden_layers)
@@ -81,14 +73,15 @@ def _train(
         stop_request.defer()
         with log.run() as run:
             team.on_loss.callback(run.stop_unless_stopped)
-            checks_of_data.check_at_first_touch(run, log, config, setup, say=team.say)
+            checks_of_data.check_at_first_touch(run, log, setup, say=team.say)
             team.record("running")  # first: a log without run.json counts as another run's
             if team.is_chief:
                 killed.close_logs(run_logs(team.output.path))
             log.commit()
-            outcome = _train_against_the_clock(
-                run, config, setup, team, parts, start_up, stop_request
-            )
+            with _loop_with_outputs(setup, team, parts, stop_request) as training:
+                start_up.done("data")
+                team.say(start_up)
+                outcome = training.run(run)
     except FloatingPointError:
         team.record("aborted")
         raise
@@ -98,88 +91,49 @@ def _train(
     return outcome
 
 
-def _train_against_the_clock(
-    run: Run,
-    config: RunConfig,
-    setup: Setup,
-    team: Team,
-    parts: Parts,
-    start_up: StartUp,
-    stop_request: loop.StopRequest,
-) -> loop.Outcome:
-    start_step = int(parts.trainer.step.numpy())
-    own_output_dir = config.output_dir if team.is_chief else None
-
-    def own_batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        """This process's share of the input; on one CPU the checkpoint restores the position."""
-        workers = context.num_input_pipelines
-        start_samples = 0 if one_cpu(setup.strategy) else start_step * config.train_batch_size
-        return pipeline.training_batches(
-            setup.files,
-            setup.limits,
-            batch_size=context.get_per_replica_batch_size(config.train_batch_size),
-            seed=team.seed if config.shuffle else None,
-            deterministic=config.deterministic,
-            num_workers=workers,
-            worker=context.input_pipeline_id,
-            first_example=start_samples // workers,
-            pack_sequences=config.pack_sequences,
-        )
-
-    def evaluate() -> Evaluation:
-        return parts.evaluator.evaluate(
-            pipeline.evaluation_batches(
-                setup.eval_files,
-                setup.limits,
-                batch_size=config.eval_batch_size,
-                max_batches=config.max_eval_steps,
-            )
-        )
-
-    def save(step: int) -> None:
-        if team.is_chief:
-            parts.state.save(step)
-
-    iterator = parts.trainer.batches(own_batches)
-    parts.state.attach_input(iterator)
+@contextlib.contextmanager
+def _loop_with_outputs(
+    setup: Setup, team: Team, parts: Parts, stop_request: loop.StopRequest
+) -> Iterator[loop.TrainingLoop]:
+    """Opens input and outputs, and closes the outputs at the end; a bad record is named."""
+    config, step = setup.config, int(parts.trainer.step.numpy())
+    output_dir = config.output_dir if team.is_chief else None
+    save = parts.state.save if team.is_chief else lambda step: None
+    batches = build.training_batches(parts, setup, team)
     with (
         contextlib.closing(
-            MetricsWriter(own_output_dir, resumed_step=start_step if team.resumes else None)
+            MetricsWriter(output_dir, resumed_step=step if team.resumes else None)
         ) as metrics,
-        contextlib.closing(
-            Progress(
-                total=config.num_train_steps * config.train_batch_size,
-                initial=start_step * config.train_batch_size,
-                unit="samples",
-                description="training",
-                silent=not team.is_chief,
-            )
+        Progress(
+            total=config.num_train_steps * config.train_batch_size,
+            initial=step * config.train_batch_size,
+            unit="samples",
+            description="training",
+            silent=not team.is_chief,
         ) as progress,
-        contextlib.closing(StepProfiler(config.profile_steps, own_output_dir)) as profiler,
+        contextlib.closing(StepProfiler(config.profile_steps, output_dir)) as profiler,
         pipeline.bad_input_named(
             [*setup.files, *setup.eval_files],
             setup.limits,
             packed=setup.files if config.pack_sequences else (),
         ),
     ):
+        if step == 0 and not setup.eval_files:
+            save(0)  # for the offline evaluation
         training = loop.TrainingLoop(
             trainer=parts.trainer,
+            batches=batches,
             schedule=config.schedule,
             target_accuracy=config.target_accuracy,
             learning_rate_at=lambda step: float(parts.rates.at_step(step)),
-            evaluate=evaluate,
+            evaluate=lambda: parts.evaluator.evaluate(setup.evaluation_batches()),
             save=save,
             metrics=metrics,
             progress=progress,
             profiler=profiler,
             stop_request=stop_request,
         )
-        if start_step == 0 and not setup.eval_files:
-            save(0)  # for the offline evaluation
-        start_up.done("data")
-        team.say(start_up)
-        outcome = training.run(iterator, run, start_step=start_step)
+        yield training
     if config.pack_sequences and training.num_rows:
         share = training.num_real_tokens / (training.num_rows * config.shape.max_seq_length)
         team.say(f"packing: {share:.1%} of the tokens of {training.num_rows} rows were real")
-    return outcome

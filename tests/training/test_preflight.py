@@ -151,7 +151,7 @@ def test_other_data_than_the_published_are_no_submission(config, tmp_path):
     changed = dataclasses.replace(config, input_file=files)
     parts = [("part-00000-of-00500", 9), ("part-00001-of-00500", 9), ("part-1", 9)]
     save_manifest(tmp_path, sizes=parts, random_seed=1, dupe_factor=10, examples_per_part=6000)
-    departures = preflight.departures(changed, preflight.inspect(changed))
+    departures = preflight.departures(preflight.inspect(changed))
     found = [str(issue) for issue in departures]
     of_data = [line for line in found if line.startswith("input_file") or "of the data" in line]
     assert of_data == [
@@ -256,11 +256,10 @@ def test_caches_that_cannot_be_dropped_are_told(config, monkeypatch, tmp_path):
 
 
 def test_options_for_speed_that_do_not_fit_are_told(config):
-    found = preflight.Inspection()
     tpu = DeviceConfig(use_tpu=True)
-    preflight._check_speed_options(
-        found, dataclasses.replace(config, precision="tf32", pack_sequences=True, device=tpu)
-    )
+    changed = dataclasses.replace(config, precision="tf32", pack_sequences=True, device=tpu)
+    found = preflight.Inspection(config=changed)
+    preflight._check_speed_options(found)
     assert [finding.level for finding in found.findings] == ["warning", "error"]
     assert "on NVIDIA GPUs only" in found.findings[0].text
     assert "--pack_sequences makes batches of several shapes" in found.findings[1].text
@@ -278,7 +277,7 @@ def test_close_look_counts_examples_and_says_what_is_active(config, tmp_path):
 
 def test_initial_accuracy_is_measured_when_asked(config, tmp_path):
     with pytest.raises(ValueError, match="needs --init_checkpoint and --eval_input_file"):
-        preflight._measure_initial_accuracy(preflight.Inspection(), config)
+        preflight._measure_initial_accuracy(preflight.Inspection(config=config))
 
 
 def test_a_close_look_from_one_of_several_processes_is_refused(config):
