@@ -11,7 +11,6 @@ from pathlib import Path
 from mlperf_bert.mlperf import rules
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.mlperf.results import Record, read_records
-from mlperf_bert.mlperf.timed_run import Run
 from mlperf_bert.writing import written_beside
 
 
@@ -59,7 +58,11 @@ def join(
             before_samples, before_ms = 0, start.time_ms
             for step in counted:
                 samples, now_ms = step * batch_size, saved_ms[step]
-                _log_checkpoint(run, before_samples, samples, before_ms, now_ms)
+                num_samples = samples - before_samples
+                run.block_start(before_samples, num_samples=num_samples, time_ms=before_ms)
+                run.block_stop(samples, time_ms=now_ms)
+                run.eval_start(samples, time_ms=now_ms)  # as if the evaluation took no time
+                run.eval_stop(samples, time_ms=now_ms)
                 run.eval_accuracy(accuracies[step], samples, step, time_ms=now_ms)
                 before_samples, before_ms = samples, now_ms
             stop = run.succeed if passing else run.abort
@@ -67,16 +70,6 @@ def join(
         with written_beside(output) as file:
             file.write(path.read_bytes())
     return "success" if passing else "aborted", before_samples
-
-
-def _log_checkpoint(
-    run: Run, before_samples: int, samples: int, before_ms: float, now_ms: float
-) -> None:
-    """The block of training up to a checkpoint, and an evaluation that took no time."""
-    run.block_start(before_samples, num_samples=samples - before_samples, time_ms=before_ms)
-    run.block_stop(samples, time_ms=now_ms)
-    run.eval_start(samples, time_ms=now_ms)
-    run.eval_stop(samples, time_ms=now_ms)
 
 
 def _saved_ms(records: Sequence[Record], log: Path) -> dict[int, float]:

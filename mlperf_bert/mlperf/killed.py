@@ -4,18 +4,11 @@ import io
 import logging
 import re
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
 from mlperf_bert.mlperf.mllog_writer import MllogWriter
 from mlperf_bert.mlperf.timed_run import Run
 from mlperf_bert.writing import write_whole
-
-
-def close_logs(paths: Iterable[Path]) -> None:
-    """Adds a run_stop to every log of a run that lacks one; see `close_log`."""
-    for path in paths:
-        close_log(path)
 
 
 def close_log(path: Path) -> bool:

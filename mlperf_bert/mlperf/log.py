@@ -30,7 +30,6 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from mlperf_logging.mllog import constants
 
@@ -153,18 +152,14 @@ class MlperfLog(MllogWriter):
     def __enter__(self) -> "MlperfLog":
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info) -> None:
         self.close()
 
     def declare_open(self) -> None:
         """Change the division to open; only before `commit`."""
+        division = r'("key": "submission_division", "value": )"\w+"'
         for record in self._early.buffer:
-            record.msg = with_open_division(record.msg)
+            record.msg = re.sub(division, r'\1"open"', record.msg)
 
     def commit(self) -> None:
         """Write all lines so far to the file, and later lines at once. Further calls do nothing.
@@ -194,9 +189,7 @@ class MlperfLog(MllogWriter):
     def init_start(self, cache_cleared: bool | None, *, time_ms: float | None = None) -> None:
         """Log the start of the untimed initialisation.
 
-        Args:
-          cache_cleared: whether the system's file caches were emptied before; None for unknown.
-          time_ms: the time of the event; None for now.
+        `cache_cleared` says whether the system's file caches were emptied before; None: unknown.
         """
         self.event(constants.CACHE_CLEAR, cache_cleared, time_ms=time_ms)
         self.start(constants.INIT_START, time_ms=time_ms)
@@ -267,11 +260,6 @@ class _LogFile(logging.FileHandler):
     def close(self) -> None:
         with contextlib.suppress(OSError):  # a line that failed has raised its error
             super().close()
-
-
-def with_open_division(line: str) -> str:
-    """Return a line of a log; if it has the division, with "open" as its value."""
-    return re.sub(r'("key": "submission_division", "value": )"\w+"', r'\1"open"', line)
 
 
 def _hyperparameter_events(given: Hyperparameters) -> dict[str, object]:

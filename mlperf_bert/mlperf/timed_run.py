@@ -8,6 +8,9 @@ from mlperf_bert.mlperf.mllog_writer import MllogWriter
 class Run:
     """The timed part of a run, between run_start and run_stop; made by `MlperfLog.run`.
 
+    `time_ms` is the time of an event, in milliseconds since 1970; None for now. After run_stop only
+    checkpoints may be logged: all else raises a RuntimeError.
+
     Attributes:
       samples: how many samples have been trained so far. `block_stop` and `eval_accuracy` set it;
         the training loop may set it more often, so that an aborted run logs the right number.
@@ -21,13 +24,7 @@ class Run:
         self._block_start_samples = 0
 
     def block_start(self, samples: int, *, num_samples: int, time_ms: float | None = None) -> None:
-        """Log the start of a block of training.
-
-        Args:
-          samples: trained before it.
-          num_samples: to be trained in it, 1 or more.
-          time_ms: the time of the event; None for now.
-        """
+        """Log the start of a block that trains `num_samples`, 1 or more, after `samples`."""
         self._require_running()
         if num_samples < 1:
             raise ValueError(f"num_samples={num_samples}: a block trains 1 sample or more")
@@ -81,35 +78,22 @@ class Run:
         self._log.event(constants.EVAL_ACCURACY, value, metadata, time_ms=time_ms)
 
     def checkpoint_start(self, step: int, *, time_ms: float | None = None) -> None:
-        """Log that the checkpoint of `step` is being written. Allowed after run_stop."""
+        """Log that the checkpoint of `step` is being written."""
         self._log.start("checkpoint_start", {"step_num": step}, time_ms=time_ms)
 
     def checkpoint_stop(self, step: int, *, time_ms: float | None = None) -> None:
-        """Log that the checkpoint of `step` has been written. Allowed after run_stop."""
+        """Log that the checkpoint of `step` has been written."""
         self._log.end("checkpoint_stop", {"step_num": step}, time_ms=time_ms)
 
     def succeed(self, *, time_ms: float | None = None) -> None:
         """Stop the clock: the target is reached. Logs train_samples and run_stop at once.
 
-        Args:
-          time_ms: the time of the event; for an evaluation after training, the time of the
-            checkpoint that reached the target.
-
-        Raises:
-          RuntimeError: the run has stopped already.
+        For an evaluation after training, at the time of the checkpoint that reached the target.
         """
         self._stop(constants.SUCCESS, time_ms)
 
     def abort(self, *, time_ms: float | None = None, **metadata: object) -> None:
-        """Stop the clock without success. Logs train_samples and run_stop at once.
-
-        Args:
-          time_ms: the time of the event; None for now.
-          **metadata: more entries for the metadata of run_stop.
-
-        Raises:
-          RuntimeError: the run has stopped already.
-        """
+        """Stop the clock without success, with `metadata` in run_stop; as `succeed`."""
         self._stop(constants.ABORTED, time_ms, **metadata)
 
     def stop_unless_stopped(self) -> None:

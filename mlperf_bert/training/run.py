@@ -76,7 +76,8 @@ def _train(
             checks_of_data.check_at_first_touch(run, log, setup, say=team.say)
             team.record("running")  # first: a log without run.json counts as another run's
             if team.is_chief:
-                killed.close_logs(run_logs(team.output.path))
+                for path in run_logs(team.output.path):
+                    killed.close_log(path)
             log.commit()
             with _loop_with_outputs(setup, team, parts, stop_request) as training:
                 start_up.done("data")
