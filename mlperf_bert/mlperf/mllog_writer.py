@@ -10,6 +10,8 @@ import numpy as np
 from mlperf_logging.mllog import constants
 from mlperf_logging.mllog.mllog import MLLogger
 
+TimeMs = float | None  # since 1970; None for now
+Metadata = Mapping[str, object] | None
 _PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -22,12 +24,7 @@ class MllogWriter:
             self._add_handler(handler)
 
     def event(
-        self,
-        key: str,
-        value: object = None,
-        metadata: Mapping[str, object] | None = None,
-        *,
-        time_ms: float | None = None,
+        self, key: str, value: object = None, metadata: Metadata = None, *, time_ms: TimeMs = None
     ) -> None:
         """Log a point in time. NumPy values and non-finite numbers become plain JSON.
 
@@ -36,23 +33,11 @@ class MllogWriter:
         """
         self._mllog.event(key, json_safe(value), json_safe(metadata or {}), time_ms=time_ms)
 
-    def start(
-        self,
-        key: str,
-        metadata: Mapping[str, object] | None = None,
-        *,
-        time_ms: float | None = None,
-    ) -> None:
+    def start(self, key: str, metadata: Metadata = None, *, time_ms: TimeMs = None) -> None:
         """Log the start of an interval."""
         self._mllog.start(key, None, json_safe(metadata or {}), time_ms=time_ms)
 
-    def end(
-        self,
-        key: str,
-        metadata: Mapping[str, object] | None = None,
-        *,
-        time_ms: float | None = None,
-    ) -> None:
+    def end(self, key: str, metadata: Metadata = None, *, time_ms: TimeMs = None) -> None:
         """Log the end of an interval."""
         self._mllog.end(key, None, json_safe(metadata or {}), time_ms=time_ms)
 
