@@ -27,39 +27,32 @@ _NUM_RUNS_OF_INTERPOLATION = 2 * NUM_RUNS_PER_RESULT
 
 @dataclass(frozen=True)
 class ReferencePoint:
-    """What the reference needs at one global batch size.
-
-    Attributes:
-      global_batch_size: of the reference runs.
-      num_runs: reference runs; 0 for an interpolation.
-      mean_samples: olympic mean of the samples to converge.
-      std_samples: standard deviation over all runs.
-      min_mean_samples: a result whose mean is less is too fast to be credible.
-      hyperparameters: MLLOG key -> value.
-      is_pruned: a result at this batch size is judged by an interpolation instead.
-    """
+    """What the reference needs at one global batch size."""
 
     global_batch_size: int
     num_runs: int
+    """0 for an interpolation."""
     mean_samples: float
+    """Olympic mean of the samples to converge."""
     std_samples: float
+    """Standard deviation over all runs."""
     min_mean_samples: float
+    """A result whose mean is less is too fast to be credible."""
     hyperparameters: Mapping[str, float]
+    """MLLOG key -> value."""
     is_pruned: bool = False
+    """A result at this batch size is judged by an interpolation instead."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The bound that results at a batch size must meet.
-
-    Attributes:
-      kind: "point", "interpolation", "smallest batch" (there is no smaller point: the bound of the
-        smallest one counts) or "missing" (larger than all points: the check fails).
-      point: the point; None if missing.
-    """
+    """The bound that results at a batch size must meet."""
 
     kind: str
+    """point, interpolation, smallest batch (there is no smaller point: the bound of the smallest
+    one counts) or missing (larger than all points: the check fails)."""
     point: ReferencePoint | None
+    """None if missing."""
 
     def __str__(self) -> str:
         if self.point is None:

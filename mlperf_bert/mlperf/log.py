@@ -48,20 +48,17 @@ _BEFORE_RUN = {"init_start", "submission", "hyperparameters", "init_stop"}
 class SubmissionInfo:
     """Who submits what; the official checker refuses empty names.
 
-    Attributes:
-      org: the submitting organisation.
-      platform: the system, for instance "8xH200".
-      division: "closed" or "open".
-      status: one of STATUSES (rulesets up to 4.0.0 check it).
-
     Raises:
       ValueError: an empty name, or a division or status outside the official lists.
     """
 
     org: str
     platform: str
+    """The system, for instance "8xH200"."""
     division: str = constants.CLOSED
+    """One of DIVISIONS."""
     status: str = constants.ONPREM
+    """One of STATUSES (rulesets up to 4.0.0 check it)."""
 
     def __post_init__(self) -> None:
         for name in ("org", "platform"):
@@ -75,28 +72,16 @@ class SubmissionInfo:
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """What the log must contain before the run starts.
-
-    Attributes:
-      global_batch_size: samples per update, over all replicas and accumulated gradients.
-      gradient_accumulation_steps: gradients summed on a replica for one update; 1 for none.
-      optimizer: "lamb" or "adamw".
-      learning_rate: peak of the schedule.
-      epsilon, beta_1, beta_2, weight_decay_rate: of the optimizer.
-      num_train_steps: length of the learning-rate schedule in steps.
-      num_warmup_steps, start_warmup_step: of the warm-up, in steps.
-      poly_power: power of the polynomial decay.
-      max_seq_length: tokens per sample.
-      max_predictions_per_seq: masked tokens per sample.
-      num_eval_samples: samples in every evaluation; None if they may not be counted before the
-        clock starts: then log `Run.eval_samples`.
-      seed: of the training.
-    """
+    """What the log must contain before the run starts."""
 
     global_batch_size: int
+    """Samples per update, over all replicas and accumulated gradients."""
     gradient_accumulation_steps: int
+    """Gradients summed on a replica for one update; 1 for none."""
     optimizer: str
+    """lamb or adamw; epsilon, beta_1, beta_2 and weight_decay_rate are of it."""
     learning_rate: float
+    """The peak of the schedule, whose lengths are in steps."""
     epsilon: float
     num_train_steps: int
     num_warmup_steps: int
@@ -105,9 +90,14 @@ class Hyperparameters:
     beta_2: float
     weight_decay_rate: float
     poly_power: float
+    """Of the polynomial decay."""
     max_seq_length: int
+    """Tokens per sample."""
     max_predictions_per_seq: int
+    """Masked tokens per sample."""
     num_eval_samples: int | None
+    """Samples in every evaluation; None if they may not be counted before the clock starts: then
+    log `Run.eval_samples`."""
     seed: int
 
 

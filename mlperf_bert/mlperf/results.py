@@ -51,17 +51,14 @@ class Record:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One eval_accuracy.
-
-    Attributes:
-      minutes: since run_start.
-      samples: trained before it; None if the log does not say.
-      accuracy: of the masked-LM task; NaN for a run that has diverged.
-    """
+    """One eval_accuracy."""
 
     minutes: float
+    """Since run_start."""
     samples: float | None
+    """Trained before it; None if the log does not say."""
     accuracy: float
+    """Of the masked-LM task; NaN for a run that has diverged."""
 
 
 @dataclass(frozen=True)
@@ -75,39 +72,34 @@ class Phase:
 
 @dataclass(frozen=True)
 class RunResult:
-    """What one log says.
-
-    Attributes:
-      path: the log.
-      status: of run_stop, "success" or "aborted" in most logs.
-      minutes: from run_start to run_stop.
-      init_minutes: from the first init_start to init_stop; None if the log does not say.
-      samples_to_converge: None for a run that did not succeed.
-      counts_by_train_samples: samples_to_converge was taken from train_samples.
-      global_batch_size: None if the log does not say.
-      num_eval_samples: in every evaluation; None if the log does not say.
-      seeds: every seed logged.
-      evaluations: before run_stop, in the order of the log.
-      phases: in the order of their starts; init lies before 0.
-      division: "closed" or "open"; None if the log does not say.
-      cache_cleared: whether the log says that the file caches were emptied.
-      hyperparameters: MLLOG key -> value of batch, optimizer and schedule.
-    """
+    """What one log says; None for what it does not say."""
 
     path: Path
     status: str
+    """Of run_stop, "success" or "aborted" in most logs."""
     minutes: float
+    """From run_start to run_stop."""
     init_minutes: float | None
+    """From the first init_start to init_stop."""
     samples_to_converge: float | None
+    """None for a run that did not succeed."""
     counts_by_train_samples: bool
+    """Whether samples_to_converge was taken from train_samples."""
     global_batch_size: float | None
     num_eval_samples: float | None
+    """In every evaluation."""
     seeds: tuple[int, ...]
+    """Every seed logged."""
     evaluations: tuple[Evaluation, ...]
+    """Before run_stop, in the order of the log."""
     phases: tuple[Phase, ...] = ()
+    """In the order of their starts; init lies before 0."""
     division: str | None = None
+    """closed or open."""
     cache_cleared: bool = False
+    """Whether the log says that the file caches were emptied."""
     hyperparameters: Mapping[str, object] = field(default_factory=dict)
+    """MLLOG key -> value of batch, optimizer and schedule."""
 
     @property
     def samples_per_second(self) -> float | None:

@@ -54,27 +54,22 @@ _OWN_FLAGS = ("output_dir", "seed", "submission_org", "submission_platform", "su
 
 @dataclass(frozen=True)
 class Campaign:
-    """What to run.
-
-    Attributes:
-      org, system: the names in logs and folders.
-      status: one of log.STATUSES.
-      folder: of the campaign.
-      num_runs: 10 make a result.
-      flags: of run_pretraining.py, for one run.
-      offline_eval_input_file: evaluate the checkpoints after each training, on this file; None for
-        evaluation during training.
-      command: starts one run, before its flags.
-    """
+    """What to run."""
 
     org: str
+    """This and `system` are the names in logs and folders."""
     system: str
     status: str
+    """One of log.STATUSES."""
     folder: Path
     num_runs: int
+    """10 make a result."""
     flags: tuple[str, ...]
+    """Of run_pretraining.py, for one run."""
     offline_eval_input_file: str | None = None
+    """Evaluate the checkpoints after each training, on this file; None: during training."""
     command: tuple[str, ...] = RUN_COMMAND
+    """Starts one run, before its flags."""
 
     def __post_init__(self) -> None:
         for name in ("org", "system"):

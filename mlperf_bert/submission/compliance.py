@@ -18,19 +18,14 @@ from mlperf_bert.submission import official
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the official checker says of one log under one ruleset.
-
-    Attributes:
-      path: the log.
-      ruleset: for instance "5.0.0".
-      passed: whether the log is compliant.
-      messages: what the checker found, one finding each; empty if it passed without warning.
-    """
+    """What the official checker says of one log under one ruleset."""
 
     path: Path
     ruleset: str
+    """For instance "5.0.0"."""
     passed: bool
     messages: tuple[str, ...]
+    """What the checker found, one finding each; empty if the log passed without warning."""
 
     def __str__(self) -> str:
         verdict = "SUCCESS" if self.passed else "FAILED"

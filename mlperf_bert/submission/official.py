@@ -35,17 +35,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class ToolVerdict:
-    """One official tool's verdict on a submission.
-
-    Attributes:
-      tool: its name.
-      passed: None if the tool does not apply.
-      reasons: what it found wrong, or why it does not apply, one each.
-    """
+    """One official tool's verdict on a submission."""
 
     tool: str
     passed: bool | None
+    """None if the tool does not apply."""
     reasons: tuple[str, ...] = ()
+    """What it found wrong, or why it does not apply, one each."""
 
     def __str__(self) -> str:
         word = {True: "passed", False: "FAILED", None: "not applicable"}[self.passed]

@@ -9,22 +9,19 @@ from mlperf_bert.submission import official
 
 @dataclass(frozen=True)
 class RcpVerdict:
-    """What the official checker says of one result.
-
-    Attributes:
-      passed: whether the result converged as slowly as is credible, or slower.
-      reason: the checker's last line, without its advice how to bypass the check.
-      mean_samples, min_mean_samples: of the reference at this batch size; None if there is none.
-      submission_mean_samples: olympic mean of the runs; None if too many failed.
-      scaling: multiplies the minutes of a result that converged faster than the reference.
-    """
+    """What the official checker says of one result."""
 
     passed: bool
+    """Whether the result converged as slowly as is credible, or slower."""
     reason: str
+    """The checker's last line, without its advice how to bypass the check."""
     mean_samples: float | None
+    """Of the reference at this batch size, as `min_mean_samples`; None if there is none."""
     min_mean_samples: float | None
     submission_mean_samples: float | None
+    """Olympic mean of the runs; None if too many failed."""
     scaling: float
+    """Multiplies the minutes of a result that converged faster than the reference."""
 
 
 def check_rcp(

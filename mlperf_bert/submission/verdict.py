@@ -16,36 +16,30 @@ from mlperf_bert.submission.system import read_overrides
 
 @dataclass(frozen=True, kw_only=True)
 class SystemVerdict:
-    """What the official tools say of one system's runs.
-
-    Attributes:
-      name: of the system's folder.
-      ruleset: for instance "5.0.0".
-      runs: what the logs say, in the order of their numbers.
-      compliance: the verdict on each log.
-      rcp: the verdict on the number of samples.
-      rcp_source: the reference points that the RCP checker was given.
-      seeds: the verdict on the seeds.
-      folder_tools: the verdicts on the submitter's whole folder; empty if they were not asked for.
-      problems: why the runs are not a result.
-      olympic_minutes: the score before scaling by the RCP; None if too many runs failed.
-      official_minutes: the official summarizer's score, scaled; None if it has none or was not
-        asked.
-      description: systems/SYSTEM.json; empty if there is none.
-    """
+    """What the official tools say of one system's runs."""
 
     name: str
+    """Of the system's folder."""
     ruleset: str
+    """For instance "5.0.0"."""
     runs: tuple[RunResult, ...]
+    """In the order of their numbers, as `compliance`, the verdicts on each log."""
     compliance: tuple[Verdict, ...]
     rcp: RcpVerdict
+    """On the number of samples."""
     rcp_source: str = ""
+    """The reference points that the RCP checker was given."""
     seeds: ToolVerdict
     folder_tools: tuple[ToolVerdict, ...] = ()
+    """On the submitter's whole folder; empty if they were not asked for."""
     problems: tuple[str, ...]
+    """Why the runs are not a result."""
     olympic_minutes: float | None
+    """The score before scaling by the RCP; None if too many runs failed."""
     official_minutes: float | None = None
+    """The official summarizer's score, scaled; None if it has none or was not asked."""
     description: Mapping[str, object] = field(default_factory=dict)
+    """systems/SYSTEM.json; empty if there is none."""
 
     @property
     def scaled_minutes(self) -> float | None:
