@@ -17,12 +17,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from mlperf_bert import json_text
-from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS, require_ruleset
+from mlperf_bert.mlperf.rules import RULESETS, require_ruleset
 
-_SIGNIFICANCE = 0.05
 _NUM_UNCOUNTED_RUNS = 2  # the fastest and the slowest
-_NUM_COUNTED_RUNS = NUM_RUNS_PER_RESULT - _NUM_UNCOUNTED_RUNS
-_NUM_RUNS_OF_INTERPOLATION = 2 * NUM_RUNS_PER_RESULT
 
 
 @dataclass(frozen=True)
@@ -77,22 +74,13 @@ def reference_points(
     Raises:
       ValueError: the ruleset has no BERT, or the file is no RCP file.
     """
-    require_ruleset(ruleset)
     checker = _checker(ruleset, custom_rcps)
     kept = {record["BS"] for record in checker.pruned_rcp_data.values()}
-    points = {
-        record["BS"]: ReferencePoint(
-            global_batch_size=record["BS"],
-            num_runs=len(record["Epochs to converge"]),
-            mean_samples=float(record["RCP Mean"]),
-            std_samples=float(record["RCP Stdev"]),
-            min_mean_samples=float(record["Min Epochs"]),
-            hyperparameters=MappingProxyType(record["Hyperparams"]),
-            is_pruned=record["BS"] not in kept,
-        )
-        for record in checker.rcp_data.values()
-    }
-    return MappingProxyType(dict(sorted(points.items())))
+    points = [
+        _point(record, is_pruned=record["BS"] not in kept) for record in checker.rcp_data.values()
+    ]
+    points.sort(key=lambda point: point.global_batch_size)
+    return MappingProxyType({point.global_batch_size: point for point in points})
 
 
 def bound_of(
@@ -103,42 +91,36 @@ def bound_of(
     Raises:
       ValueError: as `reference_points`.
     """
-    points = [
-        point for point in reference_points(ruleset, custom_rcps).values() if not point.is_pruned
-    ]
-    smaller = [point for point in points if point.global_batch_size <= global_batch_size]
-    larger = [point for point in points if point.global_batch_size >= global_batch_size]
-    if smaller and smaller[-1].global_batch_size == global_batch_size:
-        return Bound("point", smaller[-1])
+    checker = _checker(ruleset, custom_rcps)
+    records = sorted(checker.pruned_rcp_data.values(), key=lambda record: record["BS"])
+    smaller = [record for record in records if record["BS"] <= global_batch_size]
+    larger = [record for record in records if record["BS"] >= global_batch_size]
+    if smaller and smaller[-1]["BS"] == global_batch_size:
+        return Bound("point", _point(smaller[-1]))
     if not larger:
         return Bound("missing", None)
     if not smaller:
-        return Bound("smallest batch", larger[0])
-    return Bound("interpolation", _interpolated(global_batch_size, smaller[-1], larger[0]))
+        return Bound("smallest batch", _point(larger[0]))
+    # Private; mlperf-logging is pinned.
+    _, record = checker._create_interp_rcp(global_batch_size, smaller[-1], larger[0])
+    return Bound("interpolation", _point(record))
 
 
-def _interpolated(batch_size: int, low: ReferencePoint, high: ReferencePoint) -> ReferencePoint:
-    share = (batch_size - low.global_batch_size) / (high.global_batch_size - low.global_batch_size)
-    mean = low.mean_samples + share * (high.mean_samples - low.mean_samples)
-    std = low.std_samples + share * (high.std_samples - low.std_samples)
-    fewest = min_mean_samples(mean, std, num_counted_reference_runs=_NUM_RUNS_OF_INTERPOLATION)
-    return ReferencePoint(batch_size, 0, mean, std, fewest, MappingProxyType({}))
+def _point(record: Mapping, *, is_pruned: bool = False) -> ReferencePoint:
+    return ReferencePoint(
+        global_batch_size=record["BS"],
+        num_runs=len(record["Epochs to converge"]),
+        mean_samples=float(record["RCP Mean"]),
+        std_samples=float(record["RCP Stdev"]),
+        min_mean_samples=float(record["Min Epochs"]),
+        hyperparameters=MappingProxyType(record["Hyperparams"]),
+        is_pruned=is_pruned,
+    )
 
 
-def min_mean_samples(mean: float, std: float, *, num_counted_reference_runs: int) -> float:
-    """Return the least mean that a one-sided t-test does not distinguish from the reference's.
-
-    The test assumes the same deviation for both sides: mean - t * std * sqrt(1/n + 1/m), with t the
-    95% quantile of n + m - 2 degrees of freedom.
-    """
-    from scipy import stats
-
-    n, m = num_counted_reference_runs, _NUM_COUNTED_RUNS
-    quantile = float(stats.t.ppf(1 - _SIGNIFICANCE, n + m - 2))
-    return mean - quantile * std * (1 / n + 1 / m) ** 0.5
-
-
+@functools.cache
 def _checker(ruleset: str, custom_rcps: Path | None):
+    require_ruleset(ruleset)
     from mlperf_logging.rcp_checker.rcp_checker import RCP_Checker
 
     if custom_rcps is None:

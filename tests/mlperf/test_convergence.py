@@ -41,15 +41,6 @@ def test_tables_of_older_rounds(ruleset, sizes, mean_of_448):
     assert points[448].mean_samples == pytest.approx(mean_of_448)
 
 
-@pytest.mark.parametrize("ruleset", ["1.0.0", "2.0.0", "5.0.0"])
-def test_closed_form_equals_the_checkers_bisection(ruleset):
-    for point in convergence.reference_points(ruleset).values():
-        computed = convergence.min_mean_samples(
-            point.mean_samples, point.std_samples, num_counted_reference_runs=point.num_runs - 2
-        )
-        assert computed == pytest.approx(point.min_mean_samples, abs=0.01)
-
-
 @pytest.mark.parametrize("batch_size", [1536, 3072, 5000, 8192, 15000])
 def test_interpolation_equals_the_checkers(batch_size):
     checker = RCP_Checker("training", "5.0.0", "bert", verbose=False)
