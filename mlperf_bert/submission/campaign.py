@@ -150,7 +150,9 @@ def claim(campaign: Campaign) -> None:
     """
     record = campaign.folder / RECORD_NAME
     content = {
-        **{"org": campaign.org, "system": campaign.system, "flags": list(campaign.flags)},
+        "org": campaign.org,
+        "system": campaign.system,
+        "flags": list(campaign.flags),
         "offline_eval_input_file": campaign.offline_eval_input_file,
     }
     if record.exists():
@@ -274,11 +276,7 @@ def division_of(runs: Sequence[RunResult]) -> str:
 
 
 def run_campaign(
-    campaign: Campaign,
-    *,
-    ruleset: str,
-    custom_rcps: Path | None,
-    overrides: dict[str, object],
+    campaign: Campaign, *, ruleset: str, custom_rcps: Path | None, overrides: dict[str, object]
 ) -> SystemVerdict:
     """Train, write the submission, ask the official tools.
 
@@ -348,9 +346,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ruleset", default=RULESETS[-1])
     parser.add_argument("--status", choices=STATUSES, default=STATUSES[0])
     parser.add_argument(
-        "--system_description",
-        type=Path,
-        help="JSON file of fields that the machine does not show",
+        "--system_description", type=Path, help="JSON file of fields that the machine does not show"
     )
     parser.add_argument(
         "--offline_eval_input_file", help="evaluate after each training, on these TFRecords"
@@ -360,11 +356,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         type=shlex.split,
         help="starts one run, before its flags, such as 'srun python run_pretraining.py'",
     )
-    parser.add_argument(
-        "--custom_rcps",
-        type=Path,
-        help="JSON file of other reference points",
-    )
+    parser.add_argument("--custom_rcps", type=Path, help="JSON file of other reference points")
     parser.add_argument("flags", nargs="*", metavar="FLAG", help="of run_pretraining.py, after --")
     given = parser.parse_args(arguments)
     try:

@@ -15,6 +15,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from mlperf_bert.writing import directory_written_beside
+
 IMPLEMENTATION = "mlperf_bert"
 
 # The repository checker refuses names that start with a dot, and files of 50 MB.
@@ -41,19 +43,17 @@ def write_folder(
       flags: of run_pretraining.py, for run_and_time.sh.
       sources: the checkout that was run.
     """
-    partial = org_dir.with_name(f"{org_dir.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    results = partial / "results" / system / "bert"
-    results.mkdir(parents=True)
-    for number, log in enumerate(logs):
-        shutil.copyfile(log, results / f"result_{number}.txt")
-    _write_json(description_path(partial, system), description)
-    benchmark = partial / "benchmarks" / "bert"
-    _copy_sources(sources, benchmark / "implementations" / IMPLEMENTATION)
-    _write_run_folder(benchmark / system, system, description, flags)
-    if org_dir.exists():
-        shutil.rmtree(org_dir)
-    partial.replace(org_dir)
+    with directory_written_beside(org_dir) as partial:
+        results = partial / "results" / system / "bert"
+        results.mkdir(parents=True)
+        for number, log in enumerate(logs):
+            shutil.copyfile(log, results / f"result_{number}.txt")
+        _write_json(description_path(partial, system), description)
+        benchmark = partial / "benchmarks" / "bert"
+        _copy_sources(sources, benchmark / "implementations" / IMPLEMENTATION)
+        _write_run_folder(benchmark / system, system, description, flags)
+        if org_dir.exists():
+            shutil.rmtree(org_dir)
 
 
 def description_path(org_dir: Path, system: str) -> Path:

@@ -86,13 +86,11 @@ def _finite(value: object) -> object:
 
 def write(verdicts: Sequence[SystemVerdict], output: Path, *, title: str, subtitle: str) -> None:
     """Write the page, and the numbers beside it; each file whole or not at all."""
-    contents = {
-        output: report_page.page(verdicts, title=title, subtitle=subtitle),
-        output.with_suffix(".json"): as_json(verdicts),
-    }
+    page = report_page.page(verdicts, title=title, subtitle=subtitle)
+    numbers = as_json(verdicts)
     output.parent.mkdir(parents=True, exist_ok=True)
-    for path, content in contents.items():
-        write_whole(path, content)
+    write_whole(output, page)
+    write_whole(output.with_suffix(".json"), numbers)
 
 
 _HEADINGS = "run status minutes samples accuracy batch samples/s seed compliant".split()
@@ -126,11 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m mlperf_bert.submission.report")
     parser.add_argument("org_dir", type=Path)
     parser.add_argument("--ruleset", default=RULESETS[-1])
-    parser.add_argument(
-        "--custom_rcps",
-        type=Path,
-        help="JSON file of other reference points",
-    )
+    parser.add_argument("--custom_rcps", type=Path, help="JSON file of other reference points")
     parser.add_argument("--output", type=Path, help="HTML file; the JSON goes beside it")
     given = parser.parse_args(arguments)
     try:

@@ -115,7 +115,8 @@ def timeline(runs: Sequence[RunResult]) -> Picture:
                     if phase.kind == kind
                 ]
                 axes.broken_barh(spans, (row - 0.36, 0.72), color=_PHASE_COLORS[kind], linewidth=0)
-            axes.plot([run.minutes] * 2, [row - 0.45, row + 0.45], color=_run_color(run))
+            end_color = GREEN if run.succeeded else RED
+            axes.plot([run.minutes] * 2, [row - 0.45, row + 0.45], color=end_color)
         axes.axvline(0, color=INK, linewidth=1)
         axes.set_yticks(range(len(runs)), [_number(run) for run in runs])
         axes.set_ylim(len(runs) - 0.4, -0.6)
@@ -202,10 +203,6 @@ def _colored(runs: Sequence[RunResult]) -> list[tuple[str, RunResult]]:
         (matplotlib.colors.to_hex(shades(shade)) if run.succeeded else RED, run)
         for shade, run in zip(scale, runs, strict=True)
     ]
-
-
-def _run_color(run: RunResult) -> str:
-    return GREEN if run.succeeded else RED
 
 
 def _number(run: RunResult) -> str:

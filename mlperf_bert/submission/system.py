@@ -64,19 +64,20 @@ def describe(
       ValueError: an override that is no field of the description.
     """
     require_fields(overrides or {})
-    found: dict[str, object] = dict.fromkeys(FIELDS, "")
-    found |= {
+    return {
+        **dict.fromkeys(FIELDS, ""),
         "submitter": org,
         "division": division,
         "status": STATUS_SINCE_4_0[status] if int(ruleset[0]) >= 4 else status,
         "system_name": system,
         "number_of_nodes": "1",
+        "host_memory_capacity": f"{psutil.virtual_memory().total / _GIB:.0f} GiB",
+        "host_storage_capacity": f"{shutil.disk_usage(folder).total / _GIB:.0f} GiB",
+        **_processors(),
+        **_accelerators(),
+        **_software(),
+        **(overrides or {}),
     }
-    found |= _processors()
-    found |= _memory_and_storage(folder)
-    found |= _accelerators()
-    found |= _software()
-    return found | dict(overrides or {})
 
 
 def require_fields(overrides: Mapping[str, object]) -> None:
@@ -124,13 +125,6 @@ def _processors() -> dict[str, str]:
         "host_processor_vcpu_count": str(os.cpu_count()),
         "host_processor_frequency": mhz,
         "host_processor_caches": f"last level {cache[1]}" if cache else "",
-    }
-
-
-def _memory_and_storage(folder: Path) -> dict[str, str]:
-    return {
-        "host_memory_capacity": f"{psutil.virtual_memory().total / _GIB:.0f} GiB",
-        "host_storage_capacity": f"{shutil.disk_usage(folder).total / _GIB:.0f} GiB",
     }
 
 
