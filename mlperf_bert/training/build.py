@@ -109,7 +109,8 @@ def warm_up(parts: Parts, setup: Setup, *, keeps_weights: bool) -> None:
     )
     if setup.eval_files:
         batch = pipeline.synthetic_batch(config.shape, batch_size=config.eval_batch_size)
-        parts.evaluator.warm_up(batch, tf.ones([config.eval_batch_size]))
+        weights = tf.ones([config.eval_batch_size])
+        parts.evaluator.evaluate(tf.data.Dataset.from_tensors((batch, weights)))
 
 
 def load_weights(parts: Parts, setup: Setup, team: Team) -> None:

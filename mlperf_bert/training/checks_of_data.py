@@ -20,7 +20,8 @@ _OFFICIAL_DATA = {
 
 def check_data(found: Inspection) -> None:
     """Compares files with the manifests in their folders, by name and size; reads no content."""
-    for folder in _folders(found.files):
+    local_files = [Path(path) for path in found.files if "://" not in path]
+    for folder in sorted({path.parent for path in local_files}):
         try:
             found.manifests[folder] = manifest.load(folder)
         except (ValueError, OSError) as error:
@@ -132,11 +133,6 @@ def departures_of_data(
             if (value := made.parameters.get(name, expected)) != expected:
                 issues.append(rules.Issue(f"{name} of the data", expected, value))
     return issues
-
-
-def _folders(files: list[str]) -> list[Path]:
-    """The folders of the files; files in a bucket are left out."""
-    return sorted({Path(path).parent for path in files if "://" not in path})
 
 
 def _names_in(folder: Path, files: list[str]) -> set[str]:

@@ -103,16 +103,6 @@ class RunConfig:
             iterations_per_loop=self.iterations_per_loop,
         )
 
-    @property
-    def checkpoint_or_evaluation_interval_samples(self) -> int:
-        """Samples between two measurements of the accuracy.
-
-        Without evaluation during training, each checkpoint is evaluated later.
-        """
-        if self.eval_input_file is None:
-            return self.save_checkpoints_steps * self.train_batch_size
-        return self.evaluation_interval_samples
-
     def parameters(self) -> dict:
         """What determines the computation: a run is resumed only if all of it is equal."""
         excluded = (
@@ -125,9 +115,11 @@ class RunConfig:
 
     def departures(self, bert_config: BertConfig) -> list[rules.Issue]:
         """Every way in which the run departs from the closed division's rules."""
+        # Without evaluation during training, each checkpoint is evaluated later.
+        interval_steps = self.schedule.evaluation_interval_steps or self.save_checkpoints_steps
         return self._departures_of_input() + rules.departures_from_closed_rules(
             global_batch_size=self.global_batch_size,
-            interval_samples=self.checkpoint_or_evaluation_interval_samples,
+            interval_samples=interval_steps * self.train_batch_size,
             seed_is_random=self.seed is None,
             model=dataclasses.asdict(bert_config),
             optimizer=self.optimizer.name,

@@ -34,11 +34,6 @@ class Evaluator(tf.Module):
         totals = [self.evaluate_batch(*batch) for batch in shared]
         return metrics.Evaluation.from_totals([total.numpy().tolist() for total in totals])
 
-    def warm_up(self, features: dict[str, tf.Tensor], example_weights: tf.Tensor) -> None:
-        """Compiles the step on a synthetic batch."""
-        dataset = tf.data.Dataset.from_tensors((features, example_weights))
-        self.evaluate(dataset)
-
 
 def _share(batches: tf.data.Dataset, context: tf.distribute.InputContext) -> tf.data.Dataset:
     """The replica batches of one process, in the order of the global batches."""

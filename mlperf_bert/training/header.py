@@ -6,32 +6,13 @@ from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.mlperf.log import Hyperparameters, MlperfLog, SubmissionInfo
 from mlperf_bert.training import preflight
 from mlperf_bert.training.agreement import Team
-from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.findings import Setup
 
 
 def write(log: MlperfLog, setup: Setup, team: Team) -> None:
     """Empties the file caches if asked to, then logs everything that the checkers require."""
     config = setup.config
-    log.init_start(cache_cleared=caches.drop() is None if config.drop_caches else None)
-    log.submission(_submission(setup, team))
-    log.hyperparameters(_hyperparameters(config, seed=team.seed))
-    log.event("gradient_normalization", config.normalization)
-    log.event("num_replicas", setup.strategy.num_replicas_in_sync)
-
-
-def _submission(setup: Setup, team: Team) -> SubmissionInfo:
-    departures = preflight.departures(setup)
-    if team.resumes:
-        departures.append(rules.Issue("run", "one from start to end", "one that was resumed"))
-    if not departures:
-        return setup.config.submission
-    team.say(rules.open_division(departures))
-    return dataclasses.replace(setup.config.submission, division="open")
-
-
-def _hyperparameters(config: RunConfig, *, seed: int) -> Hyperparameters:
-    return Hyperparameters(
+    hyperparameters = Hyperparameters(
         global_batch_size=config.global_batch_size,
         gradient_accumulation_steps=config.steps_per_update,
         optimizer=config.optimizer.name,
@@ -47,5 +28,20 @@ def _hyperparameters(config: RunConfig, *, seed: int) -> Hyperparameters:
         max_seq_length=config.shape.max_seq_length,
         max_predictions_per_seq=config.shape.max_predictions_per_seq,
         num_eval_samples=None,
-        seed=seed,
+        seed=team.seed,
     )
+    log.init_start(cache_cleared=caches.drop() is None if config.drop_caches else None)
+    log.submission(_submission(setup, team))
+    log.hyperparameters(hyperparameters)
+    log.event("gradient_normalization", config.normalization)
+    log.event("num_replicas", setup.strategy.num_replicas_in_sync)
+
+
+def _submission(setup: Setup, team: Team) -> SubmissionInfo:
+    departures = preflight.departures(setup)
+    if team.resumes:
+        departures.append(rules.Issue("run", "one from start to end", "one that was resumed"))
+    if not departures:
+        return setup.config.submission
+    team.say(rules.open_division(departures))
+    return dataclasses.replace(setup.config.submission, division="open")

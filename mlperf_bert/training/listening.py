@@ -28,7 +28,8 @@ def listeners(cluster: Cluster) -> list[socket.socket]:
     host, port = cluster.host_and_port(0)
     try:
         own = _listen_on(_addresses(host, port), port)
-        if own and not (_only_loopback(own) and _others_are_elsewhere(cluster)):
+        only_loopback = all(_is_loopback(listener.getsockname()) for listener in own)
+        if own and not (only_loopback and _others_are_elsewhere(cluster)):
             return own
         for listener in own:
             listener.close()
@@ -37,7 +38,9 @@ def listeners(cluster: Cluster) -> list[socket.socket]:
             f"other hosts could reach; listening on port {port} of all interfaces",
             file=sys.stderr,
         )
-        return [_listen_everywhere(port)]
+        dual = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if dual else socket.AF_INET
+        return [socket.create_server(("", port), family=family, dualstack_ipv6=dual)]
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else error
         raise OSError(
@@ -69,16 +72,6 @@ def _listen_on(addresses: list[tuple], port: int) -> list[socket.socket]:
             found.append(opened.enter_context(listener))
         opened.pop_all()
         return found
-
-
-def _listen_everywhere(port: int) -> socket.socket:
-    if socket.has_dualstack_ipv6():
-        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-    return socket.create_server(("", port))
-
-
-def _only_loopback(listening: list[socket.socket]) -> bool:
-    return all(_is_loopback(listener.getsockname()) for listener in listening)
 
 
 def _others_are_elsewhere(cluster: Cluster) -> bool:

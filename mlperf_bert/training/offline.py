@@ -98,10 +98,7 @@ def _evaluate_checkpoints(config: OfflineConfig, directory: Path) -> dict[int, E
         model = pretrainer.build_pretrainer(bert_config, seed=0)
     evaluator = Evaluator(model=model, strategy=devices)
     dataset = pipeline.evaluation_batches(
-        files,
-        limits,
-        batch_size=config.eval_batch_size,
-        max_batches=config.max_eval_steps,
+        files, limits, batch_size=config.eval_batch_size, max_batches=config.max_eval_steps
     )
     progress = Progress(total=config.num_train_steps, unit="steps", description="eval")
     found = {}

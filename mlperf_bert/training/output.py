@@ -13,6 +13,7 @@ from mlperf_bert.mlperf.results import LOG_NAME, RECORD_NAME, is_end
 from mlperf_bert.writing import write_whole
 
 RESUMED_LOGS = "bert.resumed-*.log"
+_FILES_OF_A_RUN = ("model.ckpt*", "checkpoint", "metrics.jsonl", LOG_NAME)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -127,7 +128,7 @@ class OutputDirectory:
         """
         if self.resumes:
             self._require_same_unfinished_run()
-        elif self._has_foreign_files():
+        elif any(next(self.path.glob(pattern), None) for pattern in _FILES_OF_A_RUN):
             raise ValueError(
                 f"--output_dir={self.path} holds files of another run; choose a new or empty "
                 "directory"
@@ -160,10 +161,6 @@ class OutputDirectory:
         return ValueError(
             f"--output_dir={self.path}: another process trains into it; wait for it, or stop it"
         )
-
-    def _has_foreign_files(self) -> bool:
-        patterns = ("model.ckpt*", "checkpoint", "metrics.jsonl", LOG_NAME)
-        return any(next(self.path.glob(pattern), None) for pattern in patterns)
 
     def _require_same_unfinished_run(self) -> None:
         found = read_record(self.path)

@@ -173,8 +173,8 @@ def _check_checkpoint(found: Inspection, bert_config: BertConfig) -> None:
     if missing or extra_layers > 0:
         found.add(
             ERROR,
-            f"{prefix}: not a checkpoint of this architecture, {len(missing)} of "
-            f"{len(table)} weights are missing"
+            f"{prefix}: not a checkpoint of this architecture, {len(missing)} of {len(table)} "
+            "weights are missing"
             + (f", such as {missing[0]}" if missing else "")
             + (f", and it has {stored.num_hidden_layers} layers" if extra_layers > 0 else "")
             + "; give the --bert_config_file that belongs to it",
@@ -186,8 +186,8 @@ def _check_checkpoint(found: Inspection, bert_config: BertConfig) -> None:
     if stored_bytes < 0.9 * listed_bytes:
         found.add(
             ERROR,
-            f"{prefix}: its data files hold {stored_bytes:,} bytes, its index "
-            f"lists about {listed_bytes:,}; copy it here again",
+            f"{prefix}: its data files hold {stored_bytes:,} bytes, its index lists about "
+            f"{listed_bytes:,}; copy it here again",
         )
 
 
@@ -221,8 +221,8 @@ def _check_reference_points(found: Inspection) -> None:
     if bound.kind != "point":
         found.add(
             WARNING,
-            f"global batch size {batch_size}: {bound}; configs/ has a preset for "
-            "each batch size that has a point",
+            f"global batch size {batch_size}: {bound}; configs/ has a preset for each batch size "
+            "that has a point",
         )
 
 
@@ -270,8 +270,7 @@ def _check_speed_options(found: Inspection) -> None:
         )
     if config.pack_sequences and config.device.use_tpu:
         found.add(
-            ERROR,
-            "--pack_sequences makes batches of several shapes, a TPU needs one; leave it out",
+            ERROR, "--pack_sequences makes batches of several shapes, a TPU needs one; leave it out"
         )
 
 

@@ -19,10 +19,8 @@ class MetricsWriter:
         Without an `output_dir` (None) nothing is written.
         """
         self._file: TextIO | None = None
-        if output_dir is not None:
-            self._open(output_dir, resumed_step)
-
-    def _open(self, output_dir: str, resumed_step: int | None) -> None:
+        if output_dir is None:
+            return
         self._path = Path(output_dir) / "metrics.jsonl"
         if resumed_step is not None and self._path.exists():
             self._drop_after(resumed_step)
