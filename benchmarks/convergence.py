@@ -18,11 +18,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-from matplotlib import pyplot
+from matplotlib.figure import Figure
 
 import demo.__main__ as the_demo
 from mlperf_bert.mlperf import rules
@@ -67,12 +63,10 @@ def train(folder: Path, seed: int, task: Task, variant: str) -> dict:
         began = time.monotonic()
         command = f"{step.command} {task.variants[variant]} --output_dir={run}"
         the_demo.run_steps([the_demo.Step(f"seed {seed}: {variant}", command)], began)
-        lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        evaluations = [
-            (line["samples"], line["masked_lm_accuracy"])
-            for line in map(json.loads, lines)
-            if line["kind"] == "eval"
-        ]
+        text = (run / "metrics.jsonl").read_text(encoding="utf-8")
+        lines = [json.loads(line) for line in text.splitlines()]
+        measured = [line for line in lines if line["kind"] == "eval"]
+        evaluations = [(line["samples"], line["masked_lm_accuracy"]) for line in measured]
         seconds = time.monotonic() - began
         write_whole(found, json.dumps({"seconds": seconds, "evaluations": evaluations}))
     return json.loads(found.read_text(encoding="utf-8"))
@@ -89,8 +83,8 @@ def samples_to_target(evaluations: list[tuple[int, float]]) -> float:
 
 def table(needed: dict[str, list[dict]]) -> str:
     """Markdown, a row for each variant."""
-    lines = ["| | samples to 0.720, each seed | mean | seconds, each seed | mean |"]
-    lines.append("|---|---|---|---|---|")
+    heading = "| | samples to 0.720, each seed | mean | seconds, each seed | mean |"
+    lines = [heading, "|---|---|---|---|---|"]
     for variant, runs in needed.items():
         samples = [samples_to_target(run["evaluations"]) for run in runs]
         seconds = [run["seconds"] for run in runs]
@@ -104,7 +98,8 @@ def table(needed: dict[str, list[dict]]) -> str:
 
 def draw(needed: dict[str, list[dict]], title: str, path: Path) -> None:
     """Accuracy over samples, a line for each training, 1,200 pixels wide."""
-    figure, axes = pyplot.subplots(figsize=(8, 4.5), dpi=150, layout="constrained")
+    figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
+    axes = figure.subplots()
     for (variant, runs), colour in zip(needed.items(), COLOURS):
         for number, run in enumerate(runs):
             samples, accuracy = zip(*run["evaluations"])
@@ -125,7 +120,6 @@ def draw(needed: dict[str, list[dict]], title: str, path: Path) -> None:
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, loc="lower right", title=f"{title}, {len(runs)} seeds each")
     figure.savefig(path)
-    pyplot.close(figure)
 
 
 def main() -> None:

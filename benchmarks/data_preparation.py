@@ -48,10 +48,12 @@ def disk_mb_per_second(folder: Path, num_mb: int) -> float:
     return num_mb * 1.048576 / elapsed
 
 
-def examples(python: str, script: Path, text: Path, vocab_file: Path, output: Path) -> float:
+def examples(
+    python: str, script: Path, text: Path, vocab_file: Path, output: Path, **environment: str
+) -> float:
     """Seconds that a script needs to make the examples of a text."""
     command = [python, script, f"--input_file={text}", f"--output_file={output}"]
-    return seconds([*command, f"--vocab_file={vocab_file}", *OPTIONS])
+    return seconds([*command, f"--vocab_file={vocab_file}", *OPTIONS], **environment)
 
 
 def measure_examples(args: argparse.Namespace, work: Path) -> None:
@@ -59,11 +61,10 @@ def measure_examples(args: argparse.Namespace, work: Path) -> None:
     one_line = work / "one_line"
     one_line.write_text("One line is enough.\n")
     script, output = ROOT / "create_pretraining_data.py", work / "output"
-    command = [sys.executable, script, f"--input_file={one_line}", f"--output_file={output}"]
-    command += [f"--vocab_file={args.vocab_file}", *OPTIONS]
-    cold = seconds(command, NUMBA_CACHE_DIR=str(work / "cache"))
-    examples(sys.executable, script, one_line, args.vocab_file, output)  # fills the caches
-    start = examples(sys.executable, script, one_line, args.vocab_file, output)
+    of_one_line = (sys.executable, script, one_line, args.vocab_file, output)
+    cold = examples(*of_one_line, NUMBA_CACHE_DIR=str(work / "cache"))
+    examples(*of_one_line)  # fills the caches
+    start = examples(*of_one_line)
     ours = examples(sys.executable, script, args.text, args.vocab_file, output) - start
     text_mb, output_mb = args.text.stat().st_size / 1e6, output.stat().st_size / 1e6
     print(f"ours, {text_mb:.1f} MB of text: {ours:.2f} s, {text_mb / ours:.2f} MB/s of text")
@@ -135,13 +136,9 @@ def measure_clean_up(args: argparse.Namespace, work: Path) -> None:
         print(f"  ratio {totals['reference'] / totals['ours']:.1f}")
 
 
-def absolute_path(name: str) -> Path:
-    """The commands run in other folders. Links are kept: a venv needs them."""
-    return Path.cwd() / name
-
-
 def main() -> None:
     """Measures what the arguments name."""
+    absolute_path = Path.cwd().joinpath  # commands run elsewhere; a venv needs its links kept
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--text", type=absolute_path, help="a part, one sentence a line")
     parser.add_argument("--vocab_file", type=absolute_path, help="vocab.txt")

@@ -41,70 +41,73 @@ def draw(iterator, num_batches: tf.Tensor) -> tf.Tensor:
     return total
 
 
-def seconds_of_batches(task: dict, *, num_examples: int, num_turns: int) -> list[tuple]:
-    """Of each turn: (checked, unchecked) seconds per batch, and processor seconds per batch."""
-    num_batches = tf.constant(num_examples // task["batch_size"])
-    checked, unchecked = iter(ours.training_batches(task)), iter(unchecked_batches(task))
-    found = []
+def in_turns(measure, first, second, num_turns: int) -> list[tuple]:
+    """Of each turn what `measure` found of both, which take turns at being measured first."""
+    turns = []
     for number in range(num_turns + 1):
-        seconds = {}
-        for source in (checked, unchecked) if number % 2 else (unchecked, checked):
-            began, began_cpu = time.perf_counter(), time.process_time()
-            draw(source, num_batches).numpy()
-            elapsed = time.perf_counter() - began, time.process_time() - began_cpu
-            seconds[source] = [value / int(num_batches) for value in elapsed]
-        found.append((*zip(seconds[checked], seconds[unchecked]),))
-    return found[1:]  # the first turn traces and fills buffers
+        order = (first, second) if number % 2 else (second, first)
+        found = {source: measure(source) for source in order}
+        turns.append((found[first], found[second]))
+    return turns[1:]  # the first one traces and fills buffers
+
+
+def spread(pairs: list[tuple[float, float]], what: str) -> str:
+    """How much greater the first of each pair is: median and quartiles."""
+    ratios = sorted(one / other for one, other in pairs)
+    return (
+        f"median of the {what} {statistics.median(ratios) - 1:+.1%}, half of them within "
+        f"{ratios[len(ratios) // 4] - 1:+.1%} and {ratios[-len(ratios) // 4] - 1:+.1%}"
+    )
 
 
 def report_checks(task: dict, args: argparse.Namespace) -> float:
     """Prints rates and their ratio; returns the seconds per batch that checking takes."""
-    turns = seconds_of_batches(task, num_examples=args.examples, num_turns=args.turns)
-    for what, pairs in zip(("seconds", "processor seconds"), zip(*turns)):
+    num_batches = args.examples // task["batch_size"]
+
+    def seconds_per_batch(source) -> tuple[float, float]:
+        """Of the clock, and of the processor."""
+        began, began_cpu = time.perf_counter(), time.process_time()
+        draw(source, tf.constant(num_batches)).numpy()
+        elapsed, elapsed_cpu = time.perf_counter() - began, time.process_time() - began_cpu
+        return elapsed / num_batches, elapsed_cpu / num_batches
+
+    sources = iter(ours.training_batches(task)), iter(unchecked_batches(task))
+    turns = in_turns(seconds_per_batch, *sources, args.turns)
+    for place, what in enumerate(("seconds", "processor seconds")):
+        pairs = [(one[place], other[place]) for one, other in turns]
         # Other processes on the machine only add time: take the first quartile.
         checked, unchecked = (sorted(column)[len(column) // 4] for column in zip(*pairs))
-        ratios = sorted(one / other for one, other in pairs)
         print(
             f"batches of {task['batch_size']}{', packed' if task['pack_sequences'] else ''}: "
             f"{checked * 1e6:.0f} µs a batch in {what}, {unchecked * 1e6:.0f} µs unchecked "
-            f"(first quartiles): {checked / unchecked - 1:+.1%}; "
-            f"median of the turns {statistics.median(ratios) - 1:+.1%}, half of them within "
-            f"{ratios[len(ratios) // 4] - 1:+.1%} and {ratios[-len(ratios) // 4] - 1:+.1%}",
+            f"(first quartiles): {checked / unchecked - 1:+.1%}; {spread(pairs, 'turns')}",
             flush=True,
         )
     return checked - unchecked  # processor seconds: other processes do not count
 
 
-def seconds_of_steps(task: dict, num_steps: int) -> list[tuple[float, float]]:
-    """Seconds of each step: (batch read, batch from memory)."""
+def report_steps(task: dict, num_steps: int, seconds_checking: float) -> None:
+    """Prints how long steps wait for input, and the share of the check in a step."""
     trainer = ours.build_trainer(task)
     kept = ours.training_batches(task).take(num_steps + 1).cache()
     for _ in kept:  # now they are in memory
         pass
-    read = trainer.batches(lambda _: ours.training_batches(task))
-    remembered = trainer.batches(lambda _: kept)
-    found = []
-    for number in range(num_steps + 1):
-        seconds = {}
-        for source in (read, remembered) if number % 2 else (remembered, read):
-            began = time.perf_counter()
-            trainer.train(source, tf.constant(1)).numpy()
-            seconds[source] = time.perf_counter() - began
-        found.append((seconds[read], seconds[remembered]))
-    return found[1:]  # the first step fills buffers
 
+    def seconds_of_step(source) -> float:
+        began = time.perf_counter()
+        trainer.train(source, tf.constant(1)).numpy()
+        return time.perf_counter() - began
 
-def report_steps(task: dict, num_steps: int, seconds_checking: float) -> None:
-    """Prints how long steps wait for input, and the share of the check in a step."""
-    found = seconds_of_steps(task, num_steps)
-    read, remembered = (statistics.mean(column) for column in zip(*found))
-    ratios = sorted(one / other for one, other in found)
+    sources = (
+        trainer.batches(lambda _: ours.training_batches(task)),
+        trainer.batches(lambda _: kept),
+    )
+    steps = in_turns(seconds_of_step, *sources, num_steps)
+    read, remembered = (statistics.mean(column) for column in zip(*steps))
     print(
         f"bfloat16{', packed' if task['pack_sequences'] else ''}: {read:.3f} s a step read, "
-        f"{remembered:.3f} s from memory: {read / remembered - 1:+.1%}; "
-        f"median of the steps {statistics.median(ratios) - 1:+.1%}, "
-        f"half of them within {ratios[len(ratios) // 4] - 1:+.1%} "
-        f"and {ratios[-len(ratios) // 4] - 1:+.1%}; checking is {seconds_checking / read:.4%}",
+        f"{remembered:.3f} s from memory: {read / remembered - 1:+.1%}; {spread(steps, 'steps')}; "
+        f"checking is {seconds_checking / read:.4%}",
         flush=True,
     )
 

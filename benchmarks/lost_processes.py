@@ -15,15 +15,15 @@ import argparse
 import contextlib
 import itertools
 import json
-import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from benchmarks.loopback import environment_of, free_addresses
 
 ROOT = Path(__file__).resolve().parent.parent
 WATCHES = ("coordination", "check_health", "peers")
@@ -95,24 +95,14 @@ def member(watch: str, flags: dict) -> None:
 
 def start(watch: str, flags: dict, addresses: list[str], index: int, log: Path):
     """Starts one of the two processes, with its output in a file."""
-    task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
     with log.open("w") as file:
         return subprocess.Popen(
             [sys.executable, "-m", "benchmarks.lost_processes", watch, json.dumps(flags)],
             cwd=ROOT,
-            env={**os.environ, "TF_CONFIG": json.dumps(task), "CUDA_VISIBLE_DEVICES": ""},
+            env={**environment_of(addresses, index), "CUDA_VISIBLE_DEVICES": ""},
             stdout=file,
             stderr=subprocess.STDOUT,
         )
-
-
-def free_addresses(count: int) -> list[str]:
-    """Loopback addresses whose ports were free just now."""
-    servers = [socket.create_server(("localhost", 0)) for _ in range(count)]
-    addresses = [f"localhost:{server.getsockname()[1]}" for server in servers]
-    for server in servers:
-        server.close()
-    return addresses
 
 
 def wait_until(condition, seconds: float) -> float | None:
@@ -149,11 +139,9 @@ def observe(case: str, watch: str, lost: int, *, folder: Path, patience: float) 
             process.wait()
     text = logs[1 - lost].read_text()
     (folder / f"{case}-{watch}-{lost}.log").write_text(text)
-    end = (
-        f"not in {patience:.0f} s"
-        if seconds is None
-        else f"{seconds:.1f} s, exit code {left.returncode}"
-    )
+    end = f"not in {patience:.0f} s"
+    if seconds is not None:
+        end = f"{seconds:.1f} s, exit code {left.returncode}"
     return f"| {case} | {'worker' if lost else 'chief'} | {watch} | {end} | {last_line(text)} |"
 
 

@@ -21,31 +21,29 @@ import sys
 import tempfile
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.figure import Figure
 
-from mlperf_bert.data import example_codec, tfrecord
+from benchmarks import random_task
+from benchmarks.loopback import environment_of, free_addresses
+from mlperf_bert.data.validity import ExampleShape
+from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training.preflight import num_weights
 
 ROOT = Path(__file__).resolve().parent.parent
 GRADIENT_BYTES = 4  # float32
 BACKWARD_SHARE = 2 / 3  # of a step: twice the work of the forward pass
-SEQUENCE, PREDICTIONS, BATCH_SIZE, NUM_STEPS = 128, 20, 8, 24
-FIRST_PORT = 24631
-MEASURED = BertConfig(
-    vocab_size=8192,
-    hidden_size=256,
-    num_hidden_layers=4,
-    num_attention_heads=4,
-    intermediate_size=1024,
-    hidden_act="gelu",
-    hidden_dropout_prob=0.1,
-    attention_probs_dropout_prob=0.1,
-    max_position_embeddings=SEQUENCE,
-    type_vocab_size=2,
-    initializer_range=0.02,
-)
+SHAPE = ExampleShape(max_seq_length=128, max_predictions_per_seq=20)
+BATCH_SIZE, NUM_STEPS = 8, 24
+MEASURED = BERT_LARGE | {
+    "hidden_size": 256,
+    "intermediate_size": 1024,
+    "max_position_embeddings": SHAPE.max_seq_length,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 4,
+    "vocab_size": 8192,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,26 +73,6 @@ class Machine:
         return self.step_seconds / (self.step_seconds + max(0.0, exposed))
 
 
-def write_inputs(folder: Path) -> None:
-    """Writes a configuration and random examples."""
-    (folder / "bert_config.json").write_text(json.dumps(dataclasses.asdict(MEASURED)))
-    random = np.random.default_rng(1)
-    framed = []
-    for _ in range(8 * BATCH_SIZE):
-        positions = np.sort(random.choice(np.arange(1, SEQUENCE), PREDICTIONS, replace=False))
-        example = {
-            "input_ids": random.integers(0, MEASURED.vocab_size, SEQUENCE),
-            "input_mask": np.ones(SEQUENCE, np.int64),
-            "segment_ids": np.zeros(SEQUENCE, np.int64),
-            "masked_lm_positions": positions,
-            "masked_lm_ids": random.integers(0, MEASURED.vocab_size, PREDICTIONS),
-            "masked_lm_weights": np.ones(PREDICTIONS, np.float32),
-            "next_sentence_labels": random.integers(0, 2, 1),
-        }
-        framed.append(tfrecord.frame(example_codec.encode(example)))
-    (folder / "train.tfrecord").write_bytes(b"".join(framed))
-
-
 def measure(folder: Path, num_workers: int) -> float:
     """Samples/s of `num_workers` processes, each on one core; the median of the later steps."""
     output = folder / f"out-{num_workers}"
@@ -103,25 +81,23 @@ def measure(folder: Path, num_workers: int) -> float:
         f"--bert_config_file={folder / 'bert_config.json'}",
         f"--input_file={folder / 'train.tfrecord'}",
         f"--output_dir={output}",
-        f"--max_seq_length={SEQUENCE}",
-        f"--max_predictions_per_seq={PREDICTIONS}",
+        f"--max_seq_length={SHAPE.max_seq_length}",
+        f"--max_predictions_per_seq={SHAPE.max_predictions_per_seq}",
         f"--train_batch_size={BATCH_SIZE * num_workers}",
         f"--num_train_steps={NUM_STEPS}",
     ]
-    addresses = [f"localhost:{FIRST_PORT + index}" for index in range(num_workers)]
-    workers = []
-    for index, core in zip(range(num_workers), sorted(os.sched_getaffinity(0))):
-        task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-        workers.append(
-            subprocess.Popen(
-                ["taskset", "--cpu-list", str(core), sys.executable, "run_pretraining.py", *flags],
-                cwd=ROOT,
-                env={**os.environ, "TF_CONFIG": json.dumps(task)},
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
+    addresses = free_addresses(num_workers)
+    workers = [
+        subprocess.Popen(
+            ["taskset", "--cpu-list", str(core), sys.executable, "run_pretraining.py", *flags],
+            cwd=ROOT,
+            env=environment_of(addresses, index),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         )
+        for index, core in zip(range(num_workers), sorted(os.sched_getaffinity(0)))
+    ]
     for worker in workers:
         _, errors = worker.communicate()
         if worker.returncode:
@@ -134,7 +110,8 @@ def measure(folder: Path, num_workers: int) -> float:
 def draw(machine: Machine, replica_batch_size: int, title: str, measured: list[float], path):
     """Draws the efficiency with and without overlap, and writes the assumptions below."""
     replicas = 2 ** np.arange(11)
-    figure, axes = plt.subplots(figsize=(9, 6.2), layout="constrained")
+    figure = Figure(figsize=(9, 6.2), layout="constrained")
+    axes = figure.subplots()
     for label, share, style in (
         ("gradients are sent during the backward pass", BACKWARD_SHARE, "-"),
         ("gradients are sent after the backward pass", 0.0, "--"),
@@ -181,7 +158,7 @@ def main() -> None:
         value = getattr(args, name)
         if value is not None and value <= 0:
             parser.error(f"--{name}={value}: it must be more than 0")
-    config, title = MEASURED, "the small BERT measured here"
+    config, title = BertConfig(**MEASURED), "the small BERT measured here"
     if args.bert_config_file:
         try:
             config = BertConfig.from_json_file(args.bert_config_file)
@@ -190,7 +167,8 @@ def main() -> None:
         title = f"{num_weights(config) / 1e6:,.0f} million weights"
     measured = []
     with tempfile.TemporaryDirectory() as folder:
-        write_inputs(Path(folder))
+        lengths = [SHAPE.max_seq_length] * (8 * BATCH_SIZE)
+        random_task.write(Path(folder), MEASURED, SHAPE, lengths)
         for num_workers in (1, 2):
             measured.append(measure(Path(folder), num_workers))
             print(f"{num_workers} processes, one core each: {measured[-1]:.2f} samples/s")

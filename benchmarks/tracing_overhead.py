@@ -9,7 +9,7 @@ of each is computed within its round; the median, the least and the greatest are
 """
 
 import argparse
-import json
+import dataclasses
 import os
 import statistics
 import subprocess
@@ -18,19 +18,19 @@ import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
-
-from mlperf_bert.data import example_codec, tfrecord
+from benchmarks import random_task
+from mlperf_bert.data.validity import ExampleShape
+from mlperf_bert.mlperf.results import read_run
+from mlperf_bert.mlperf.rules import BERT_LARGE
 from tracing import backends
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 UNTRACED = "untraced"
-NUM_RECORDS, MAX_SEQ_LENGTH, MAX_PREDICTIONS = 40_000, 64, 10
-TINY = {
-    "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
-    "hidden_size": 32, "initializer_range": 0.02, "intermediate_size": 64,
-    "max_position_embeddings": MAX_SEQ_LENGTH, "num_attention_heads": 2, "num_hidden_layers": 1,
-    "type_vocab_size": 2, "vocab_size": 256,
+NUM_RECORDS, NUM_DIFFERENT_RECORDS = 40_000, 500
+SHAPE = ExampleShape(max_seq_length=64, max_predictions_per_seq=10)
+TINY = BERT_LARGE | {
+    "hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": SHAPE.max_seq_length,
+    "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 256,
 }  # fmt: skip
 READING = """
 import os, sys, time
@@ -47,43 +47,12 @@ print(time.monotonic() - began)
 
 def make_data(folder: Path) -> list[Path]:
     """Writes a configuration and two files of records."""
-    (folder / "bert_config.json").write_text(json.dumps(TINY))
-    rng = np.random.default_rng(1)
-    framed = []
-    for _ in range(500):
-        example = {
-            "input_ids": rng.integers(0, 256, MAX_SEQ_LENGTH),
-            "input_mask": np.ones(MAX_SEQ_LENGTH, np.int64),
-            "segment_ids": np.zeros(MAX_SEQ_LENGTH, np.int64),
-            "masked_lm_positions": np.sort(rng.choice(63, MAX_PREDICTIONS, replace=False) + 1),
-            "masked_lm_ids": rng.integers(0, 256, MAX_PREDICTIONS),
-            "masked_lm_weights": np.ones(MAX_PREDICTIONS, np.float32),
-            "next_sentence_labels": rng.integers(0, 2, 1),
-        }
-        framed.append(tfrecord.frame(example_codec.encode(example)))
+    random_task.write(folder, TINY, SHAPE, [SHAPE.max_seq_length] * NUM_DIFFERENT_RECORDS)
     paths = [folder / f"part-{number}" for number in range(2)]
     for path in paths:
-        path.write_bytes(b"".join(framed) * (NUM_RECORDS // 500 // len(paths)))
+        repeated = NUM_RECORDS // NUM_DIFFERENT_RECORDS // len(paths)
+        path.write_bytes((folder / "train.tfrecord").read_bytes() * repeated)
     return paths
-
-
-def training_command(folder: Path, output: Path, num_steps: int) -> list[str]:
-    """The command line of run_pretraining.py."""
-    flags = {
-        "bert_config_file": folder / "bert_config.json",
-        "input_file": folder / "part-*",
-        "output_dir": output,
-        "max_seq_length": MAX_SEQ_LENGTH,
-        "max_predictions_per_seq": MAX_PREDICTIONS,
-        "train_batch_size": 64,
-        "num_train_steps": num_steps,
-        "num_warmup_steps": 0,
-        "save_checkpoints_steps": num_steps // 2,
-    }
-    return [
-        *[sys.executable, str(REPOSITORY / "run_pretraining.py"), "--do_train"],
-        *[f"--{name}={value}" for name, value in flags.items()],
-    ]
 
 
 def run(variant: str, command: list[str], trace: Path) -> str:
@@ -101,13 +70,20 @@ def run(variant: str, command: list[str], trace: Path) -> str:
 def seconds_of_training(folder: Path, variant: str, number: int, num_steps: int) -> float:
     """From run_start to run_stop."""
     output = folder / f"run-{variant}-{number}"
-    command = training_command(folder, output, num_steps)
+    flags = {
+        "bert_config_file": folder / "bert_config.json",
+        "input_file": folder / "part-*",
+        "output_dir": output,
+        **dataclasses.asdict(SHAPE),
+        "train_batch_size": 64,
+        "num_train_steps": num_steps,
+        "num_warmup_steps": 0,
+        "save_checkpoints_steps": num_steps // 2,
+    }
+    command = [sys.executable, str(REPOSITORY / "run_pretraining.py"), "--do_train"]
+    command += [f"--{name}={value}" for name, value in flags.items()]
     run(variant, command, folder / f"training-{variant}-{number}")
-    stamps = {}
-    for line in (output / "bert.log").read_text().splitlines():
-        event = json.loads(line.removeprefix(":::MLLOG "))
-        stamps[event["key"]] = event["time_ms"]
-    return (stamps["run_stop"] - stamps["run_start"]) / 1000
+    return 60 * read_run(output / "bert.log").minutes
 
 
 def seconds_of_reading(folder: Path, variant: str, number: int, paths: list[Path]) -> float:

@@ -11,7 +11,7 @@ process that is alone on the machine, warms up, and then is timed for `--steps` 
 it is ten times as many steps, because their number of rows varies. Every turn is appended to
 OUTPUT.jsonl, so that a measurement can be split over several calls (`--only`, then `--rounds=0` to
 draw); OUTPUT.md and OUTPUT.png show all turns in it. Without --input_file the examples are random
-words with the lengths of the published data (`published_lengths` has the source). A contestant
+words with the lengths of the published data (random_task.py has the source). A contestant
 without an interpreter is left out: tf-models' trainer needs packages that this project does not
 install.
 
@@ -34,56 +34,42 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import matplotlib
 import numpy as np
 import tensorflow as tf
+from matplotlib.figure import Figure
 
-matplotlib.use("Agg")
-
-from matplotlib import pyplot
-
-from mlperf_bert.data import example_codec, tfrecord
+from benchmarks import random_task
+from mlperf_bert.data import tfrecord
 from mlperf_bert.input import pipeline
 from mlperf_bert.input.pipeline import ExampleShape
+from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import BertConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 SHAPE = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
 NUM_EXAMPLES = 1500
-BERT_BASE = {
-    "attention_probs_dropout_prob": 0.1,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
+BERT_BASE = BERT_LARGE | {
     "hidden_size": 768,
-    "initializer_range": 0.02,
     "intermediate_size": 3072,
-    "max_position_embeddings": 512,
     "num_attention_heads": 12,
     "num_hidden_layers": 12,
-    "type_vocab_size": 2,
-    "vocab_size": 30522,
 }
-# Name -> script, interpreter, precision of its matrix products, options. "Compiled" is
-# --jit_compile=auto.
-CONTESTANTS = {
-    "reference, TensorFlow 2.4": ("reference", "reference", "float32", {}),
-    "tf-models, float32": ("tf_models", "tf_models", "float32", {"dtype": "float32"}),
-    "tf-models, mixed_bfloat16": ("tf_models", "tf_models", "bfloat16", {"dtype": "bfloat16"}),
+# Name -> script, options; "compiled" is --jit_compile=auto.
+CONTESTANTS: dict[str, tuple[str, dict]] = {
+    "reference, TensorFlow 2.4": ("reference", {"precision": "float32"}),
+    "tf-models, float32": ("tf_models", {"precision": "float32"}),
+    "tf-models, mixed_bfloat16": ("tf_models", {"precision": "bfloat16"}),
     **{
-        f"Hugging Face, {dtype}{', torch.compile' if compiled else ''}": (
+        f"Hugging Face, {precision}{', torch.compile' if compiled else ''}": (
             "hugging_face",
-            "hugging_face",
-            dtype,
-            {"dtype": dtype, "compile": compiled},
+            {"precision": precision, "compile": compiled},
         )
-        for dtype in ("float32", "bfloat16")
+        for precision in ("float32", "bfloat16")
         for compiled in (False, True)
     },
     **{
         f"ours, {precision}{how}": (
             "ours",
-            "own",
-            precision,
             {"precision": precision, "jit_compile": jit_compile, "pack_sequences": packs},
         )
         for precision, how, jit_compile, packs in (
@@ -98,49 +84,16 @@ CONTESTANTS = {
 }
 
 
-def published_lengths(random: np.random.Generator, count: int) -> np.ndarray:
-    """A quarter of the examples full, the others about 165 tokens long, 247 on average.
-
-    Source: Krell et al., arXiv 2107.02027; the histogram is synthesised.
-    """
-    others = 5 + random.gamma(1.25, 140, 3 * count)
-    others = others[others < 512][:count].astype(int)
-    return np.where(random.random(count) < 0.235, 512, others)
-
-
-def random_examples(random: np.random.Generator) -> list[dict[str, np.ndarray]]:
-    """Examples of random words."""
-    examples = []
-    sizes = example_codec.feature_lengths(SHAPE.max_seq_length, SHAPE.max_predictions_per_seq)
-    for length in published_lengths(random, NUM_EXAMPLES):
-        example = {name: np.zeros(size, np.int64) for name, size in sizes.items()}
-        count = min(SHAPE.max_predictions_per_seq, max(1, round(length * 0.15)))
-        example["input_ids"][:length] = random.integers(1000, 30000, length)
-        example["input_mask"][:length] = 1
-        example["segment_ids"][length // 2 : length] = 1
-        example["masked_lm_positions"][:count] = np.sort(
-            random.choice(np.arange(1, length), count, replace=False)
-        )
-        example["masked_lm_ids"][:count] = random.integers(1000, 30000, count)
-        example["masked_lm_weights"] = (np.arange(sizes["masked_lm_ids"]) < count).astype("f")
-        example["next_sentence_labels"][0] = random.integers(0, 2)
-        examples.append(example)
-    return examples
-
-
 def write_task(folder: Path, input_file: Path | None) -> dict[str, np.ndarray]:
     """Writes configuration and examples, as TFRecord and as arrays; returns the arrays."""
-    (folder / "bert_config.json").write_text(json.dumps(BERT_BASE))
     record_file = folder / "train.tfrecord"
+    random_task.write(folder, BERT_BASE, SHAPE, random_task.published_lengths(NUM_EXAMPLES))
     if input_file:
         dataset = tf.data.TFRecordDataset([str(input_file)]).take(NUM_EXAMPLES)
-        framed = [tfrecord.frame(record.numpy()) for record in dataset]
-    else:
-        examples = random_examples(np.random.default_rng(1))
-        framed = [tfrecord.frame(example_codec.encode(example)) for example in examples]
-    record_file.write_bytes(b"".join(framed))
+        record_file.write_bytes(b"".join(tfrecord.frame(record.numpy()) for record in dataset))
+    num_examples = tfrecord.count_records(record_file)
     limits = SHAPE.for_model(BertConfig(**BERT_BASE))
-    batches = pipeline.evaluation_batches([str(record_file)], limits, batch_size=len(framed))
+    batches = pipeline.evaluation_batches([str(record_file)], limits, batch_size=num_examples)
     features, _ = next(iter(batches))
     arrays = {name: values.numpy().astype(np.int64) for name, values in features.items()}
     np.savez(folder / "examples.npz", **arrays)
@@ -193,9 +146,7 @@ def measure(command: list[str], folder: Path, *, num_warm_up: int, num_steps: in
     if len(stamps) < num_warm_up + num_steps:
         errors.seek(0)
         sys.exit(f"{' '.join(command)}: {errors.read()[-2000:]}")
-    return [
-        after - before for before, after in zip(stamps[num_warm_up - 1 :], stamps[num_warm_up:])
-    ]
+    return np.diff(stamps[num_warm_up - 1 :]).tolist()
 
 
 def run_rounds(args: argparse.Namespace, folder: Path, results: Path) -> None:
@@ -208,19 +159,19 @@ def run_rounds(args: argparse.Namespace, folder: Path, results: Path) -> None:
         "reference": str(args.reference),
     }
     interpreters = {
-        "own": sys.executable,
+        "ours": sys.executable,
         "tf_models": args.tf_models_python,
         "hugging_face": args.hugging_face_python,
         "reference": args.reference_python,
     }
     for number in range(args.rounds):
-        for name, (script, interpreter, _, options) in CONTESTANTS.items():
-            if not interpreters[interpreter] or (args.only and args.only not in name):
+        for name, (script, options) in CONTESTANTS.items():
+            if not interpreters[script] or (args.only and args.only not in name):
                 continue
             path = ROOT / "benchmarks" / "contestants" / f"{script}.py"
             with tempfile.TemporaryDirectory(dir=folder) as work:
                 seconds = measure(
-                    [str(interpreters[interpreter]), str(path), json.dumps(task | options)],
+                    [str(interpreters[script]), str(path), json.dumps(task | options)],
                     Path(work),
                     num_warm_up=args.warm_up_steps,
                     num_steps=args.steps * (10 if options.get("pack_sequences") else 1),
@@ -262,7 +213,7 @@ def report(results: Path, output: Path, flop_per_sample: float) -> None:
         mean, flops = statistics.mean(rates), statistics.mean(rates) * flop_per_sample
         lines.append(
             f"| {name} | {mean:.2f} | {min(rates):.2f} to {max(rates):.2f} | {mean / first:.2f} "
-            f"| {flops / 1e9:.0f} | {flops / peaks[CONTESTANTS[name][2]]:.0%} |"
+            f"| {flops / 1e9:.0f} | {flops / peaks[CONTESTANTS[name][1]['precision']]:.0%} |"
         )
     shown = ", ".join(f"{dtype} {peak / 1e9:.0f} GFLOP/s" for dtype, peak in peaks.items())
     lines += [
@@ -277,9 +228,8 @@ def report(results: Path, output: Path, flop_per_sample: float) -> None:
 
 def draw(rows: dict[str, list[float]], path: Path) -> None:
     """Bars with the spread of the turns, 1,200 pixels wide."""
-    figure, axes = pyplot.subplots(
-        figsize=(8, 0.3 * len(rows) + 0.8), dpi=150, layout="constrained"
-    )
+    figure = Figure(figsize=(8, 0.3 * len(rows) + 0.8), dpi=150, layout="constrained")
+    axes = figure.subplots()
     means = [statistics.mean(rates) for rates in rows.values()]
     spread = [
         [mean - min(rates) for mean, rates in zip(means, rows.values())],
@@ -299,16 +249,11 @@ def draw(rows: dict[str, list[float]], path: Path) -> None:
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)
     figure.savefig(path)
-    pyplot.close(figure)
-
-
-def absolute_path(name: str) -> Path:
-    """Contestants run in other folders. Links are kept: a venv needs them."""
-    return Path.cwd() / name
 
 
 def main() -> None:
     """Runs the contestants and writes the report."""
+    absolute_path = Path.cwd().joinpath  # contestants run elsewhere; a venv needs its links kept
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--input_file", type=absolute_path, help="TFRecords of 512 tokens")
     parser.add_argument("--output", type=absolute_path, required=True, help="without suffix")

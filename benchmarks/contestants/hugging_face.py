@@ -40,7 +40,7 @@ def main() -> None:
     compute = torch.compile(model) if task["compile"] else model
     for batch in batches(task["array_file"], task["batch_size"]):
         optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=task["dtype"] == "bfloat16"):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=task["precision"] == "bfloat16"):
             loss = compute(**batch).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -16,7 +16,7 @@ from official.nlp.configs import pretraining_experiments  # noqa: F401 - registe
 def main() -> None:
     """Trains, and prints STEP after every step."""
     given = json.loads(sys.argv[1])
-    performance.set_mixed_precision_policy(tf.as_dtype(given["dtype"]))
+    performance.set_mixed_precision_policy(tf.as_dtype(given["precision"]))
     bert = json.loads(Path(given["bert_config_file"]).read_text(encoding="utf-8"))
     config = exp_factory.get_exp_config("bert/pretraining")
     encoder = config.task.model.encoder.bert

@@ -8,16 +8,11 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks.training_throughput import BERT_BASE, random_examples
-from mlperf_bert.data import example_codec, tfrecord
+from benchmarks import random_task
+from benchmarks.training_throughput import NUM_EXAMPLES, SHAPE
+from mlperf_bert.mlperf.rules import BERT_LARGE
 from tests.training import generated_task
 
-BERT_LARGE = BERT_BASE | {
-    "hidden_size": 1024,
-    "intermediate_size": 4096,
-    "num_attention_heads": 16,
-    "num_hidden_layers": 24,
-}
 MOST_BYTES = 12 * 2**30
 NUM_STEPS = 3
 
@@ -38,9 +33,8 @@ def test_bert_large_at_batch_2_stays_within_12_gib(repository, tmp_path, options
     generated_task.write_initial_checkpoint(
         tmp_path / "model.ckpt-0", BERT_LARGE, np.random.RandomState(1)
     )
-    examples = random_examples(np.random.default_rng(1))
-    framed = [tfrecord.frame(example_codec.encode(example)) for example in examples]
-    (tmp_path / "train.tfrecord").write_bytes(b"".join(framed))
+    lengths = random_task.published_lengths(NUM_EXAMPLES)
+    random_task.write(tmp_path, BERT_LARGE, SHAPE, lengths)
     command = [
         *[sys.executable, "run_pretraining.py", "--do_train", "--optimizer=lamb"],
         f"--bert_config_file={tmp_path}/bert_config.json",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.lost_processes import free_addresses
+from benchmarks.loopback import free_addresses
 from mlperf_bert.training import listening, peers, run_key
 from mlperf_bert.training.channel import Channel
 from mlperf_bert.training.cluster import Cluster

@@ -1,18 +1,7 @@
 """Starts the processes of a distributed run on loopback; for the tests of test_distributed.py."""
 
-import json
-import os
-
-from benchmarks.lost_processes import free_addresses
+from benchmarks.loopback import environment_of, free_addresses
 from tests import starts
-
-
-def environment_of(addresses: list[str], index: int) -> dict[str, str]:
-    """The environment of one worker; without addresses, of a single process."""
-    if not addresses:
-        return dict(os.environ)
-    cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-    return {**os.environ, "TF_CONFIG": json.dumps(cluster)}
 
 
 def start(commands: list[list[str]]) -> list[starts.Start]:
