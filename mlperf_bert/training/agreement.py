@@ -13,7 +13,7 @@ from mlperf_bert.input import pipeline
 from mlperf_bert.training import peers
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.loop import Interrupted
-from mlperf_bert.training.output import OutputDirectory
+from mlperf_bert.training.output import OutputDirectory, read_record
 
 # All processes raise these at the same step.
 _AGREED_ENDS = (Interrupted, FloatingPointError)
@@ -143,7 +143,7 @@ def _decide(config: RunConfig, output: OutputDirectory) -> dict:
     output.claim()
     seed = secrets.randbits(31) if config.seed is None else config.seed
     return {
-        "seed": output.recorded_seed if output.resumes else seed,
+        "seed": read_record(output.path).seed if output.resumes else seed,
         "resumes": output.resumes,
         "latest_step": state.latest_step(config.output_dir),
     }

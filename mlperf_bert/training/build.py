@@ -69,7 +69,7 @@ def build(setup: Setup, team: Team) -> Parts:
 
     def is_evaluated(step: int) -> bool:
         """Without evaluation during training a checkpoint is kept until it has been evaluated."""
-        return bool(setup.eval_files) or step in evaluations.evaluated_steps(team.output.path)
+        return bool(setup.eval_files) or step in evaluations.read(team.output.path)
 
     state = RunState(
         config.output_dir,

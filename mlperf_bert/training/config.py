@@ -115,9 +115,18 @@ class RunConfig:
 
     def departures(self, bert_config: BertConfig) -> list[rules.Issue]:
         """Every way in which the run departs from the closed division's rules."""
+        issues = []
+        if not self.shuffle:
+            issues.append(rules.Issue("shuffle", "a random order", "sorted files"))
+        if self.init_checkpoint is None:
+            issues.append(rules.Issue("init_checkpoint", "the official one", "random weights"))
+        if self.max_eval_steps is not None:
+            issues.append(
+                rules.Issue("max_eval_steps", "all examples evaluated", self.max_eval_steps)
+            )
         # Without evaluation during training, each checkpoint is evaluated later.
         interval_steps = self.schedule.evaluation_interval_steps or self.save_checkpoints_steps
-        return self._departures_of_input() + rules.departures_from_closed_rules(
+        return issues + rules.departures_from_closed_rules(
             global_batch_size=self.global_batch_size,
             interval_samples=interval_steps * self.train_batch_size,
             seed_is_random=self.seed is None,
@@ -128,15 +137,3 @@ class RunConfig:
             max_predictions_per_seq=self.shape.max_predictions_per_seq,
             target_masked_lm_accuracy=self.target_accuracy,
         )
-
-    def _departures_of_input(self) -> list[rules.Issue]:
-        issues = []
-        if not self.shuffle:
-            issues.append(rules.Issue("shuffle", "a random order", "sorted files"))
-        if self.init_checkpoint is None:
-            issues.append(rules.Issue("init_checkpoint", "the official one", "random weights"))
-        if self.max_eval_steps is not None:
-            issues.append(
-                rules.Issue("max_eval_steps", "all examples evaluated", self.max_eval_steps)
-            )
-        return issues

@@ -50,11 +50,6 @@ def _entry(line: bytes) -> tuple[int, Evaluation]:
     return step, Evaluation(**values)
 
 
-def evaluated_steps(directory: Path) -> set[int]:
-    """The steps that have been evaluated."""
-    return set(read(directory))
-
-
 def _whole_lines(directory: Path) -> list[bytes]:
     path = directory / RESULTS_LINES
     if not path.is_file():

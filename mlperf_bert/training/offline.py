@@ -169,7 +169,7 @@ def _pending(
 
     On a finished run `num_train_steps` may be the step of an earlier checkpoint: only that one.
     """
-    done = evaluations.evaluated_steps(directory)
+    done = set(evaluations.read(directory))
     saved = saved_checkpoints(str(directory))
     if not _is_running(directory) and num_train_steps in saved and num_train_steps < max(saved):
         if num_train_steps not in done:

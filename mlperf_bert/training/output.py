@@ -139,11 +139,6 @@ class OutputDirectory:
         """Whether a run was started here before."""
         return self._record.exists()
 
-    @property
-    def recorded_seed(self) -> int:
-        """The seed of the run that is resumed."""
-        return read_record(self.path).seed
-
     def log_path(self) -> Path:
         """Where this process writes its MLPerf log; a resumed run keeps the older ones."""
         path, number = self.path / LOG_NAME, 0

@@ -46,7 +46,5 @@ def test_a_line_that_was_cut_is_left_out_and_replaced(tmp_path):
     path = tmp_path / evaluations.RESULTS_LINES
     path.write_bytes(ENTRY + b"\n" + ENTRY[:20])
     evaluations.record(tmp_path, 9, Evaluation(**FIGURES))
-    assert (
-        list(evaluations.read(tmp_path)) == [5, 9] == sorted(evaluations.evaluated_steps(tmp_path))
-    )
+    assert list(evaluations.read(tmp_path)) == [5, 9]
     assert path.read_bytes().startswith(ENTRY + b"\n{")
