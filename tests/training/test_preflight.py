@@ -124,7 +124,7 @@ def test_all_problems_come_at_once(config, tmp_path):
     )
     found = preflight.inspect(broken)
     with pytest.raises(ValueError, match=r"^4 problems:") as error:
-        found.setup(broken.shape)
+        found.setup()
     for part in (
         "no file matches",
         "max_position_embeddings=16",
