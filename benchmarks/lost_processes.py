@@ -142,13 +142,9 @@ def observe(case: str, watch: str, lost: int, *, folder: Path, patience: float) 
     end = f"not in {patience:.0f} s"
     if seconds is not None:
         end = f"{seconds:.1f} s, exit code {left.returncode}"
-    return f"| {case} | {'worker' if lost else 'chief'} | {watch} | {end} | {last_line(text)} |"
-
-
-def last_line(text: str) -> str:
-    """The last line that names a reason."""
-    lines = [line.strip() for line in text.splitlines() if REASON.search(line)]
-    return lines[-1][:300] if lines else ""
+    reasons = [line.strip()[:300] for line in text.splitlines() if REASON.search(line)]
+    reason = reasons[-1] if reasons else ""
+    return f"| {case} | {'worker' if lost else 'chief'} | {watch} | {end} | {reason} |"
 
 
 def main() -> None:
@@ -164,9 +160,8 @@ def main() -> None:
     )
     parser.add_argument("--log_dir", type=Path, help="Keeps the output of the processes here.")
     given = parser.parse_args()
-    print(
-        "| case | lost | noticed by | the other ended after | its reason |\n|---|---|---|---|---|"
-    )
+    print("| case | lost | noticed by | the other ended after | its reason |")
+    print("|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as scratch:
         folder = given.log_dir or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
