@@ -190,6 +190,7 @@ def _run_config() -> RunConfig:
         "optimizer": _optimizer(),
         "device": DeviceConfig(**_flags_of(DeviceConfig)),
         "cluster": read_cluster(),
+        "tf_xla_flags": os.environ.get("TF_XLA_FLAGS", ""),
         "profile_steps": (
             ProfileWindow.parse(FLAGS.profile_steps) if FLAGS.profile_steps else None
         ),

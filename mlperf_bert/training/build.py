@@ -43,7 +43,10 @@ def build(setup: Setup, team: Team) -> Parts:
         steps_per_update=config.steps_per_update,
     )
     compiled = compilation.choose(
-        config.jit_compile, strategy=setup.strategy, packs_sequences=config.pack_sequences
+        config.jit_compile,
+        strategy=setup.strategy,
+        packs_sequences=config.pack_sequences,
+        tf_xla_flags=config.tf_xla_flags,
     )
     with setup.strategy.scope():
         model = pretrainer.build_pretrainer(

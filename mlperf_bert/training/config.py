@@ -65,6 +65,8 @@ class RunConfig:
     device: strategy.DeviceConfig
     cluster: Cluster | None
     """The processes of the run; None: only this one."""
+    tf_xla_flags: str
+    """TF_XLA_FLAGS, which TensorFlow reads too."""
 
     def __post_init__(self):
         if self.num_train_steps % self.steps_per_update:
@@ -107,7 +109,8 @@ class RunConfig:
         """What determines the computation: a run is resumed only if all of it is equal."""
         excluded = (
             "output_dir eval_batch_size max_eval_steps save_checkpoints_steps iterations_per_loop "
-            "log_every_steps keep_checkpoint_max drop_caches profile_steps submission cluster"
+            "log_every_steps keep_checkpoint_max drop_caches profile_steps submission cluster "
+            "tf_xla_flags"
         )
         fields = dataclasses.asdict(self)
         kept = {name: value for name, value in fields.items() if name not in excluded.split()}

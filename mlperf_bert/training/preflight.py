@@ -282,7 +282,10 @@ def _active_devices(found: Inspection) -> str:
     compiled = f"--jit_compile={config.jit_compile}"
     if devices:
         chosen = compilation.choose(
-            config.jit_compile, strategy=devices, packs_sequences=config.pack_sequences
+            config.jit_compile,
+            strategy=devices,
+            packs_sequences=config.pack_sequences,
+            tf_xla_flags=config.tf_xla_flags,
         )
         compiled = str(chosen)
     return (

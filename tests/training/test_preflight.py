@@ -78,6 +78,7 @@ def config(tmp_path):
         submission=SubmissionInfo(org="example", platform="box"),
         device=DeviceConfig(),
         cluster=None,
+        tf_xla_flags="",
     )
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -169,6 +170,27 @@ def test_what_is_compiled_where():
     assert STEP.step and str(STEP).startswith("XLA compiles the whole step: --jit_compile=true")
     off = compilation.choose("false", strategy=CPU, packs_sequences=True)
     assert str(off) == "XLA compiles nothing: --jit_compile=false"
+
+
+@pytest.mark.parametrize(
+    "device, flags, expected",
+    [
+        (
+            "GPU:0",
+            "--tf_xla_auto_jit=2",
+            "clusters of operations: TF_XLA_FLAGS=--tf_xla_auto_jit=2",
+        ),
+        ("GPU:0", "--tf_xla_auto_jit=0", "nothing: --jit_compile=false"),
+        ("GPU:0", "", "nothing: --jit_compile=false"),
+        ("CPU:0", "--tf_xla_auto_jit=2", "nothing: --jit_compile=false"),
+    ],
+)
+def test_clusters_that_the_environment_asks_for_are_told(device, flags, expected):
+    strategy = types.SimpleNamespace(extended=types.SimpleNamespace(worker_devices=(device,)))
+    found = compilation.choose(
+        "false", strategy=strategy, packs_sequences=False, tf_xla_flags=flags
+    )
+    assert str(found) == f"XLA compiles {expected}"
 
 
 def test_a_packed_bfloat16_run_counts_examples(task, repository, tmp_path):
