@@ -6,4 +6,5 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 from mlperf_bert.checkpoints import convert, export, gradacc  # noqa: F401
+from mlperf_bert.data import dataset, evaluation_shard  # noqa: F401
 from mlperf_bert.training import offline, run  # noqa: F401

@@ -1,11 +1,11 @@
 """The simulation of scaling, by hand for a round machine."""
 
-import subprocess
 import sys
 
 import pytest
 
 from benchmarks.scaling import Machine
+from tests import starts
 
 ROUND = Machine(step_seconds=0.2, gradient_bytes=10**9, bytes_per_second=10e9, latency_seconds=1e-5)
 
@@ -31,6 +31,6 @@ def test_efficiency_between_no_and_full_overlap():
     ],
 )
 def test_bad_options_are_told(repository, options, message):
-    command = [sys.executable, "-m", "benchmarks.scaling", "--output_file=none.png", *options]
-    done = subprocess.run(command, cwd=repository, capture_output=True, text=True)
+    command = [sys.executable, "benchmarks/scaling.py", "--output_file=none.png", *options]
+    done = starts.run(command)
     assert done.returncode == 2 and message in done.stderr.splitlines()[-1]

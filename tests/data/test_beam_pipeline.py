@@ -11,6 +11,8 @@ from tests.data.test_dataset import fails, lines_of, run, visible, work
 
 __all__ = ["work"]
 
+pytestmark = pytest.mark.slow
+
 DIRECT = "--runner=DirectRunner"
 
 
@@ -19,10 +21,7 @@ def contents(folder) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in names}
 
 
-@pytest.mark.parametrize(
-    "options",
-    [DIRECT, pytest.param(f"{DIRECT} --direct_num_workers=2", marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize("options", [DIRECT, f"{DIRECT} --direct_num_workers=2"])
 def test_the_direct_runner_makes_the_same_bytes(repository, work, options):
     assert run(repository, work, output_dir=work / "pool").returncode == 0
     done = run(repository, work, beam_options=options)
@@ -32,7 +31,6 @@ def test_the_direct_runner_makes_the_same_bytes(repository, work, options):
     assert run(repository, work, verify=True).returncode == 0
 
 
-@pytest.mark.slow
 def test_a_rerun_makes_only_what_is_missing_also_after_the_pool(repository, work):
     assert run(repository, work).returncode == 0
     before = contents(work / "out")
@@ -57,7 +55,6 @@ def test_a_rerun_makes_only_what_is_missing_also_after_the_pool(repository, work
     ],
     ids=["beam", "pool", "one file"],
 )
-@pytest.mark.slow
 def test_a_fifo_is_refused_and_not_waited_for(repository, work, flags, name):
     (work / name).unlink()
     os.mkfifo(work / name)
@@ -68,7 +65,6 @@ def test_a_fifo_is_refused_and_not_waited_for(repository, work, flags, name):
     assert not list(work.glob("*.tfrecord"))
 
 
-@pytest.mark.slow
 def test_bad_input_is_one_line(repository, work):
     (work / "part-1").write_bytes(b"good\n\xff\n")
     message = fails(run(repository, work, beam_options=DIRECT))

@@ -21,6 +21,7 @@ from mlperf_bert.data import manifest, tfrecord
 from mlperf_bert.data.dataset import num_workers
 from mlperf_bert.data.manifest import Manifest, Part
 from mlperf_bert.locking import DirectoryLock
+from tests import starts
 from tests.data.generated_wiki import sentences, vocabulary
 
 FLAGS = {"max_seq_length": 32, "max_predictions_per_seq": 5, "dupe_factor": 2}
@@ -50,8 +51,9 @@ def command(work, **flags) -> list[str]:
 
 def run(repository, work, *, limit_kib=None, **flags) -> subprocess.CompletedProcess:
     words = command(work, **flags)
-    if limit_kib:
-        words = ["bash", "-c", f'ulimit -f {limit_kib}; exec "$@"', "bash", *words]
+    if not limit_kib:
+        return starts.run(words)
+    words = ["bash", "-c", f'ulimit -f {limit_kib}; exec "$@"', "bash", *words]
     return subprocess.run(words, capture_output=True, text=True, cwd=repository)
 
 

@@ -2,12 +2,12 @@
 
 import os
 import re
-import subprocess
 import sys
 
 import pytest
 
 from mlperf_bert.data import evaluation_shard, tfrecord
+from tests import starts
 from tests.data.hostile_records import features_of, serialize, valid_examples
 
 LENGTHS = {"max_seq_length": 8, "max_predictions_per_seq": 3}
@@ -85,7 +85,7 @@ def test_a_bad_request_is_one_line_at_once_and_writes_nothing(repository, stored
     flags = flags_of(stored, **change(stored))
     before = set(stored.parent.iterdir())
     command = [sys.executable, "pick_eval_samples.py", *(f"--{k}={v}" for k, v in flags.items())]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=repository, timeout=60)
+    done = starts.run(command)
     assert done.returncode == 1
     [line] = done.stderr.strip().splitlines()
     assert line.startswith("pick_eval_samples.py: ")

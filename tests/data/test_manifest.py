@@ -1,12 +1,12 @@
 """Manifests that were damaged, on their own and through --verify."""
 
 import json
-import subprocess
 import sys
 
 import pytest
 
 from mlperf_bert.data import manifest
+from tests import starts
 
 PART = {"input_bytes": 9, "input_md5": "0" * 32, "examples": 2, "bytes": 5, "sha256": "0" * 64}
 PART |= {"length_histogram": [1] * 16, "predictions_histogram": [0] * 16}
@@ -63,7 +63,7 @@ def test_a_whole_one_is_read(tmp_path):
 def test_verify_says_so_in_one_line(case, repository, tmp_path):
     (tmp_path / manifest.NAME).write_text(DAMAGED[case][0])
     command = [sys.executable, "create_pretraining_data.py", "--verify", f"--output_dir={tmp_path}"]
-    done = subprocess.run(command, cwd=repository, capture_output=True, text=True)
+    done = starts.run(command)
     assert done.returncode == 1 and done.stdout == ""
     [line] = done.stderr.splitlines()
     assert line.startswith(f"create_pretraining_data.py: {tmp_path}/manifest.json: no manifest")

@@ -15,6 +15,7 @@ import sys
 import pytest
 
 from mlperf_bert.data import example_codec, tfrecord
+from tests import starts
 from tests.data.generated_wiki import sentences, vocabulary
 
 # Recorded from the reference on sentences(1) and vocabulary(1): flags -> outputs.
@@ -38,7 +39,7 @@ GENERATED_37_PICKED_OF_1022 = (
 
 def run(repository, script, **flags) -> subprocess.CompletedProcess:
     command = [sys.executable, script, *(f"--{name}={value}" for name, value in flags.items())]
-    return subprocess.run(command, capture_output=True, text=True, cwd=repository)
+    return starts.run(command)
 
 
 def content_digest(path) -> str:
@@ -77,7 +78,7 @@ def test_generated_text(repository, generated, flags):
     command = [sys.executable, "create_pretraining_data.py", *flags.split()]
     command += [f"--input_file={generated}/text", f"--vocab_file={generated}/vocab.txt"]
     command += ["--output_file=" + ",".join(map(str, outputs))]
-    done = subprocess.run(command, check=True, cwd=repository, capture_output=True, text=True)
+    done = starts.run(command, check=True)
     assert [figures(path) for path in outputs] == expected
     num_bytes = sum(size_bytes for _, size_bytes, _ in expected)
     assert f" examples, {num_bytes:,} bytes in {outputs[0]}" in done.stdout

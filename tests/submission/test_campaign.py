@@ -159,6 +159,7 @@ def test_a_signal_that_comes_before_the_run_is_not_lost(monkeypatch):
     assert campaign._call(["sleep", "60"]) == -signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_one_failed_run_counts_as_the_slowest(make):
     verdict = run(make({"2": "fails"}))
     assert [result.succeeded for result in verdict.runs].count(False) == 1
@@ -205,11 +206,16 @@ def test_a_log_that_was_cut_off_in_a_line_is_no_obstacle(make, tmp_path):
 @pytest.mark.parametrize(
     ("plan", "num_runs", "reason"),
     [
-        ({"7": "seed 102"}, 10, "the same seed in several runs"),
-        ({"7": "batch 256"}, 10, "different global batch sizes: ['256', '448']"),
+        pytest.param(
+            {"7": "seed 102"}, 10, "the same seed in several runs", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            {"7": "batch 256"}, 10, "different global batch sizes: ['256', '448']",
+            marks=pytest.mark.slow,
+        ),
         ({}, 9, "9 logs, the rules require 10"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_result_does_not_pass(make, plan, num_runs, reason):
     verdict = run(make(plan, num_runs=num_runs))
     assert not verdict.passed

@@ -25,6 +25,7 @@ def example_submission(tmp_path):
 
 
 @pytest.mark.parametrize("org", ["Google", "NVIDIA"])
+@pytest.mark.slow
 def test_minutes_equal_the_official_summarizer(shared, tmp_path, org):
     copy = tmp_path / org  # the summarizer writes into the submission
     shutil.copytree(shared / "real_logs" / org, copy)
@@ -78,6 +79,7 @@ def test_real_logs(shared, org, system, minutes, rcp_passed, scaling, problem):
         ("Habana", "SYS-420GH-TNGR", False, "\n    Seed checker failed"),
     ],
 )
+@pytest.mark.slow
 def test_verdicts_of_all_official_tools(shared, tmp_path, org, system, passed, line):
     copy = tmp_path / org  # the tools write into the submission
     shutil.copytree(shared / "real_logs" / org, copy)

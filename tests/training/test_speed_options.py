@@ -105,7 +105,9 @@ def test_a_packed_batch_has_the_losses_and_gradients_of_its_examples(task):
     assert abs(losses_and_gradients(trainer, mixed)[0][0] - expected[0][0]) > 1e-4
 
 
-@pytest.mark.parametrize("compiled", [PASSES, STEP], ids=["passes", "step"])
+@pytest.mark.parametrize(
+    "compiled", [PASSES, pytest.param(STEP, marks=pytest.mark.slow)], ids=["passes", "step"]
+)
 def test_compiled_steps_compute_the_same(task, compiled):
     batches = batches_of(task).take(3)
     plain, fast = make_trainer(task), make_trainer(task, compiled=compiled)
@@ -119,6 +121,7 @@ def test_compiled_steps_compute_the_same(task, compiled):
 
 
 @pytest.mark.parametrize("compiled", [PASSES, STEP], ids=["passes", "step"])
+@pytest.mark.slow
 def test_compiled_steps_compute_the_same_with_dropout(task, compiled):
     features, seed = next(iter(batches_of(task))), tf.constant([3, 4])
     plain = make_trainer(task, dropout=0.1, pack_sequences=True)
@@ -149,7 +152,7 @@ def test_tf32_is_allowed_only_when_asked_for(task):
         make_trainer(task, precision="int8")
 
 
-@pytest.mark.parametrize("pack_sequences", [False, True])
+@pytest.mark.parametrize("pack_sequences", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_one_trace_made_before_the_run_serves_all_of_it(task, pack_sequences):
     trainer = make_trainer(task, compiled=PASSES, dropout=0.1, pack_sequences=pack_sequences)
     before = [variable.numpy() for variable in trained_variables(trainer.model)]
@@ -193,6 +196,7 @@ def test_clusters_that_the_environment_asks_for_are_told(device, flags, expected
     assert str(found) == f"XLA compiles {expected}"
 
 
+@pytest.mark.slow
 def test_a_packed_bfloat16_run_counts_examples(task, repository, tmp_path):
     flags = {
         "bert_config_file": task / "bert_config.json",

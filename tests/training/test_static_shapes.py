@@ -107,6 +107,7 @@ def test_what_a_replica_runs_has_static_shapes(trainer, folder, part):
     assert unknown == []
 
 
+@pytest.mark.slow
 def test_xla_compiles_the_step_to_the_same_losses(folder):
     plain, compiled = make_trainer(folder), make_trainer(folder)
 

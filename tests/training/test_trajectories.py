@@ -55,7 +55,9 @@ class Oracle:
         return {weight: values["delta_l2"] for weight, values in case["final_weights"].items()}
 
 
-@pytest.fixture(scope="module", params=["golden", "generated"])
+@pytest.fixture(
+    scope="module", params=[pytest.param("golden", marks=pytest.mark.slow), "generated"]
+)
 def oracle(request, tmp_path_factory) -> Oracle:
     if request.param == "golden":
         folder = request.getfixturevalue("shared") / "golden"
