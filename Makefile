@@ -37,7 +37,9 @@ setup: .venv/.installed
 demo: setup
 	$(BIN)/python -m demo $(if $(SEED),--seed=$(SEED))
 
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# A file stays in one process; the third uses the time in which others wait.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile
+FAST   := not slow and not soak and not container and not distributed
 
 # The reference's figures, on generated input, and all flags, documents, launchers and logs.
 QUICK := tests/test_architecture.py tests/test_documents.py tests/test_configs.py tests/test_cli.py \
@@ -45,10 +47,10 @@ QUICK := tests/test_architecture.py tests/test_documents.py tests/test_configs.p
 	tests/data/test_cleanup_stages.py tests/data/test_pretraining_data.py tests/data/test_tokenization.py \
 	tests/input/test_pipeline.py tests/training/test_trajectories.py tests/checkpoints/test_names.py
 quick: setup
-	$(PYTEST) -m "not slow and not soak and not container and not distributed" $(QUICK)
+	$(PYTEST) -m "$(FAST)" $(QUICK)
 
 test: setup
-	$(PYTEST) -m "not slow and not soak and not container and not distributed" $(TESTS)
+	$(PYTEST) -m "$(FAST)" $(TESTS)
 
 test-slow: setup
 	$(PYTEST) -m "(slow or distributed) and not soak and not container" $(TESTS)

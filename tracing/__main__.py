@@ -11,9 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from tracing import backends, outputs, recorder
+from tracing import backends, recorder
 from tracing.recorder import Request
-from tracing.recording import RAW, load
 from tracing.tracers import User
 
 
@@ -73,6 +72,10 @@ def _trace(given: argparse.Namespace) -> int:
 
 
 def _convert(folder: Path, *, keep_raw: bool) -> None:
+    # Only now: tables and pictures take a second to import, for which the command would wait.
+    from tracing import outputs
+    from tracing.recording import RAW, load
+
     _say("writing tables and pictures")
     try:
         for line in outputs.write_all(folder, load(folder)):

@@ -11,7 +11,11 @@ unset CDPATH
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 python=${PYTHON:-$here/.venv/bin/python}
 [ -x "$python" ] || python=python3
-if ! "$python" -c 'import jinja2, matplotlib, pandas, psutil, pyarrow' 2>/dev/null; then
+if ! "$python" - jinja2 matplotlib pandas psutil pyarrow <<'EOF'
+import importlib.util, sys
+sys.exit(not all(map(importlib.util.find_spec, sys.argv[1:])))
+EOF
+then
   echo "trace: $python lacks pyarrow, pandas, psutil, jinja2 or matplotlib: make setup, or pip install '.[tracing]'" >&2
   exit 1
 fi

@@ -1,6 +1,7 @@
 """Initial checkpoints of either layout load whole, and everything else is refused. CPU, 30 s."""
 
 import dataclasses
+import functools
 import shutil
 from pathlib import Path
 
@@ -27,9 +28,22 @@ def tf2(generated, tmp_path) -> str:
     return prefix
 
 
+@functools.cache
+def model_of(config: BertConfig) -> models.BertPretrainerV2:
+    return build_pretrainer(config, seed=1)
+
+
+def blank_variables(config: BertConfig) -> list[tf.Variable]:
+    """Of a model that the tests share; every value is one that no checkpoint has."""
+    variables = trained_variables(model_of(config))
+    for variable in variables:
+        variable.assign(tf.fill(variable.shape, 12345.0))
+    return variables
+
+
 def load(prefix: str, config: BertConfig) -> dict[str, np.ndarray]:
     """The weights of a model after loading, by TF1 name."""
-    variables = trained_variables(build_pretrainer(config, seed=1))
+    variables = blank_variables(config)
     layers = config.num_hidden_layers
     loaded = initial.load_initial_weights(variables, prefix, num_hidden_layers=layers)
     assert loaded == [weight.tf1_name for weight in names.weights(layers)]
@@ -38,7 +52,7 @@ def load(prefix: str, config: BertConfig) -> dict[str, np.ndarray]:
 
 def refusal(prefix: str, config: BertConfig) -> str:
     """The one line of the error; the model is as it was before."""
-    variables = trained_variables(build_pretrainer(config, seed=1))
+    variables = blank_variables(config)
     before = [variable.numpy() for variable in variables]
     with pytest.raises(ValueError) as error:
         initial.load_initial_weights(variables, prefix, num_hidden_layers=config.num_hidden_layers)
@@ -78,7 +92,7 @@ def test_a_weight_that_is_not_finite_is_named(generated, tmp_path, number):
     spoilt[3, 2] = number
     prefix = str(tmp_path / "model.ckpt-1")
     saving.write_name_based(prefix, {**generated.weights, name: spoilt})
-    variables = trained_variables(build_pretrainer(generated.config, seed=1))
+    variables = blank_variables(generated.config)
     layers = generated.config.num_hidden_layers
     with pytest.raises(ValueError) as error:
         initial.load_initial_weights(variables, prefix, num_hidden_layers=layers)
