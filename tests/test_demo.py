@@ -1,6 +1,6 @@
 """The demo: its encyclopedia is a fair test, its commands are those of the benchmark, it succeeds.
 
-make test-slow    runs the demo from end to end (2 cores, 5 minutes)
+make test-soak    runs the demo from end to end (2 cores, 5 minutes)
 """
 
 import json
