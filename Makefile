@@ -66,7 +66,7 @@ test-soak: setup
 
 # As root on Debian; installs an engine if none answers.
 test-container: setup
-	$(BIN)/python -m pytest -m container tests/container
+	$(BIN)/python -m pytest -m "container and not soak" tests/container
 
 lint: setup
 	$(BIN)/ruff check .

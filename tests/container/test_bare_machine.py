@@ -106,6 +106,17 @@ def test_make_quick(machine, setup):
     assert re.search(r"^=+ \d+ passed", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("target", ["demo SEED=1", "test"])
+def test_the_readmes_two_commands(machine, setup, target, capfd_disabled):
+    done = machine(f"make {target}")
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    wanted = r"RESULT,bert,.*,success,.*|=+ \d+ passed.*"
+    [told] = re.findall(rf"^(?:{wanted})$", done.stdout, re.MULTILINE)
+    with capfd_disabled():
+        print(f"\nmake {target}: {told}")
+
+
 def test_tests_pass_or_say_what_they_lack(machine, setup):
     done = machine(f"trap '' INT; {PYTEST} {TESTS}")
     assert done.returncode == 0, done.stdout[-5000:]
