@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import sys
+import threading
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -26,6 +27,7 @@ class DirectoryLock:
         # Not bound to a thread: the thread that watches the other processes may have to release it.
         self._lock = FileLock(self._path, timeout=0, fallback_to_soft=False, thread_local=False)
         self._made: list[Path] = []
+        self._releasing = threading.RLock()
 
     def acquire(self, *, patience_seconds: float = 0) -> bool:
         """Takes the lock; False if another process has it and keeps it for so long.
@@ -65,12 +67,16 @@ class DirectoryLock:
         return False
 
     def release(self) -> None:
-        """Releases the lock, if held, and removes the folders that were made and are empty."""
-        if not self._lock.is_locked:
-            return
-        # Unlinked while held: a process that has opened it already notices, and tries again.
-        self._path.unlink(missing_ok=True)
-        self._lock.release()
-        for folder in self._made:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+        """Releases the lock, if held, and removes the folders that were made and are empty.
+
+        Returns once all is done, also where another thread does it: the process may end then.
+        """
+        with self._releasing:
+            if not self._lock.is_locked:
+                return
+            # Unlinked while held: a process that has opened it already notices, and tries again.
+            self._path.unlink(missing_ok=True)
+            self._lock.release()
+            for folder in self._made:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
