@@ -37,23 +37,25 @@ setup: .venv/.installed
 demo: setup
 	$(BIN)/python -m demo $(if $(SEED),--seed=$(SEED))
 
-# A file stays in one process; the third uses the time in which others wait.
-PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile
+# A file stays in one process. Three processes on two cores, because some of them wait.
+PYTEST := $(BIN)/python -m pytest --dist loadfile
 FAST   := not slow and not soak and not container and not distributed
 
-# The reference's figures, on generated input, and all flags, documents, launchers and logs.
-QUICK := tests/test_architecture.py tests/test_documents.py tests/test_configs.py tests/test_cli.py \
-	tests/test_fuzzed_json.py tests/test_cloud.py tests/mlperf tests/model tests/optimization \
-	tests/data/test_cleanup_stages.py tests/data/test_pretraining_data.py tests/data/test_tokenization.py \
-	tests/input/test_pipeline.py tests/training/test_trajectories.py tests/checkpoints/test_names.py
+# The reference's figures on generated input, all flags, documents, launchers and logs.
+QUICK := tests/test_architecture.py tests/test_documents.py tests/test_configs.py tests/test_cloud.py \
+	tests/test_fuzzed_json.py tests/mlperf tests/model tests/optimization tests/checkpoints/test_names.py \
+	$(addprefix tests/test_cli.py::test_, flags_of_run_pretraining_are_frozen \
+	a_flag_out_of_its_range_is_one_line_that_says_the_range all_flags_out_of_range_are_found_at_once) \
+	$(addprefix tests/data/test_, cleanup_stages.py pretraining_data.py) \
+	tests/input/test_pipeline.py tests/training/test_trajectories.py
 quick: setup
-	$(PYTEST) -m "$(FAST)" $(QUICK)
+	$(PYTEST) -n 2 -m "$(FAST)" $(QUICK)
 
 test: setup
-	$(PYTEST) -m "$(FAST)" $(TESTS)
+	$(PYTEST) -n 3 -m "$(FAST)" $(TESTS)
 
 test-slow: setup
-	$(PYTEST) -m "(slow or distributed) and not soak and not container" $(TESTS)
+	$(PYTEST) -n 2 -m "(slow or distributed) and not soak and not container" $(TESTS)
 
 test-all: test test-slow
 
@@ -62,7 +64,7 @@ test-distributed: setup
 	$(BIN)/python -m pytest -m "distributed and not soak" tests/training
 
 test-soak: setup
-	$(BIN)/python -m pytest -m soak
+	$(BIN)/python -m pytest -m "soak and not container"
 
 # As root on Debian; installs an engine if none answers.
 test-container: setup
