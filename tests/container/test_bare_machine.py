@@ -34,8 +34,8 @@ RUN apt-get -qq install --yes --no-install-recommends libssl3 libffi8 libbz2-1.0
       libsqlite3-0 libreadline8 libncursesw6 zlib1g libexpat1 libuuid1 \\
  && apt-get -qq purge --yes "^python3" "^libpython3"
 COPY python /opt/python
-RUN ln -s /opt/python/bin/python3.12 /usr/local/bin/ \\
- && echo /opt/python/lib > /etc/ld.so.conf.d/python.conf && ldconfig
+RUN echo /opt/python/lib > /etc/ld.so.conf.d/python.conf && ldconfig
+ENV PATH=/opt/python/bin:$PATH
 """
 TESTS = "tests/tracing/test_trace.py tests/submission/test_campaign.py tests/test_launchers.py"
 PYTEST = ".venv/bin/python -m pytest -n 2 --dist loadfile --color=no"
