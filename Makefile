@@ -41,13 +41,12 @@ demo: setup
 PYTEST := $(BIN)/python -m pytest --dist loadfile
 FAST   := not slow and not soak and not container and not distributed
 
-# The reference's figures on generated input, all flags, documents, launchers and logs.
-QUICK := tests/test_architecture.py tests/test_documents.py tests/test_configs.py tests/test_cloud.py \
-	tests/test_fuzzed_json.py tests/mlperf tests/model tests/optimization tests/checkpoints/test_names.py \
+# The reference's figures on generated input, imports, flags, documents and logs.
+QUICK := tests/test_architecture.py tests/test_documents.py tests/mlperf tests/model tests/optimization \
+	tests/checkpoints/test_names.py tests/data/test_pretraining_data.py tests/input/test_pipeline.py \
 	$(addprefix tests/test_cli.py::test_, flags_of_run_pretraining_are_frozen \
 	a_flag_out_of_its_range_is_one_line_that_says_the_range all_flags_out_of_range_are_found_at_once) \
-	$(addprefix tests/data/test_, cleanup_stages.py pretraining_data.py) \
-	tests/input/test_pipeline.py tests/training/test_trajectories.py
+	tests/training/test_trajectories.py
 quick: setup
 	$(PYTEST) -n 2 -m "$(FAST)" $(QUICK)
 
