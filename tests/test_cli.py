@@ -342,8 +342,11 @@ def test_a_flagfile_that_is_no_text_is_one_line(tmp_path):
     )
 
 
-def test_bad_input_to_the_script_itself_is_one_line_too(work):
-    done = train(work, input_file=work / "nothing*")
+def test_bad_input_to_the_script_itself_is_one_line_too(repository, work):
+    """Started as a user does; the other tests start forks of a process."""
+    flags = training_flags(work, input_file=work / "nothing*")
+    command = [sys.executable, "run_pretraining.py", *flags]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True)
     assert done.returncode == 1
     [line] = done.stderr.strip().splitlines()
     assert line.startswith("run_pretraining.py: --input_file: no file matches ")
