@@ -50,7 +50,6 @@ def packed(data: bytes) -> bytes:
     return changed(input_ids=field(3, field(1, data)))
 
 
-UNPACKED = {"train", "evaluate"}
 TRAINING = {"train", "train_packed", "evaluate"}
 MAKE = "make the file again with create_pretraining_data.py"
 OTHER_MODEL = "give the --bert_config_file that belongs to these data, or make the file again"
