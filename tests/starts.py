@@ -1,7 +1,7 @@
 """Starts the project's programs as forks of a process that has imported TensorFlow.
 
-Each start is a process of its own, with its own environment, folder, output and signals, like
-`python program flags`; only the imports, seconds of each start, are paid once.
+Each start is a process of its own, in the repository's root, with its own environment, output and
+signals, like `python program flags`; only the imports, seconds of each start, are paid once.
 """
 
 import atexit
@@ -31,7 +31,6 @@ class Start:
         self,
         command: Sequence[object],
         *,
-        cwd: Path = REPOSITORY,
         env: Mapping[str, str] | None = None,
         errors_in_output: bool = False,
     ):
@@ -43,7 +42,7 @@ class Start:
         self._errors = self._output if errors_in_output else self._output.with_name("errors")
         files = [str(self._output), str(self._errors)]
         self._process = _SERVER.Process(
-            target=_run, args=(self.args[1:], str(cwd), dict(env or os.environ), files)
+            target=_run, args=(self.args[1:], dict(env or os.environ), files)
         )
         self._process.start()
         self.pid = self._process.pid
@@ -85,18 +84,11 @@ class Start:
         self.send_signal(signal.SIGKILL)
 
 
-def run(
-    command: Sequence[object],
-    *,
-    cwd: Path = REPOSITORY,
-    timeout: float = 300,
-    check: bool = False,
-    **options,
-) -> subprocess.CompletedProcess:
-    """Runs a program to its end, which must come within the time in seconds."""
-    started = Start(command, **options)
+def run(command: Sequence[object], *, check: bool = False) -> subprocess.CompletedProcess:
+    """Runs a program to its end, which must come within five minutes."""
+    started = Start(command)
     try:
-        output, errors = started.communicate(timeout)
+        output, errors = started.communicate(timeout=300)
     finally:
         started.kill()
     done = subprocess.CompletedProcess(started.args, started.returncode, output, errors)
@@ -104,12 +96,12 @@ def run(
     return done
 
 
-def _run(argv: list[str], folder: str, environment: dict[str, str], files: list[str]) -> None:
+def _run(argv: list[str], environment: dict[str, str], files: list[str]) -> None:
     for number, path in enumerate(files, start=1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     os.environ.clear()
     os.environ.update(environment)
-    os.chdir(folder)
+    os.chdir(REPOSITORY)
     sys.argv = argv
     try:
         runpy.run_path(argv[0], run_name="__main__")
