@@ -96,7 +96,13 @@ class Target:
             if pid not in found:
                 found |= tree(pid)
         self._known = found
-        return sorted(found - self._tracers)
+        return sorted(pid for pid in found - self._tracers if not self._is_a_tracers_fork(pid))
+
+    def _is_a_tracers_fork(self, pid: int) -> bool:
+        """A child that has not become the command yet, or that tries what the kernel can do."""
+        fields = stat_fields(pid)
+        parent = int(fields[1]) if fields else 0
+        return parent in self._tracers and arguments_of(pid) == arguments_of(parent)
 
     def _is_inside(self, cgroup: str | None) -> bool:
         return cgroup is not None and any(

@@ -1,6 +1,9 @@
-"""What an engine's inspect tells, and which command lines start containers."""
+"""What inspect says of a container, which command lines start one, who belongs to the target."""
 
 import json
+import subprocess
+import sys
+import time
 
 import psutil
 import pytest
@@ -74,3 +77,33 @@ def test_a_container_belongs_to_the_target_by_tree_and_cgroup(monkeypatch):
     del parents[50]
     parents[60] = 1
     assert target.pids() == [60, 70]
+
+
+def test_a_tracers_fork_is_no_process_of_the_command_until_it_becomes_one():
+    fork = """if True:
+        import os, sys
+        if not os.fork():
+            sys.stdin.readline()
+            os.execlp("cat", "cat")
+        os.wait()
+    """
+    tracer = subprocess.Popen(
+        [sys.executable, "-c", fork], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, bufsize=0
+    )
+    target = processes.Target()
+    target.leave_out(tracer.pid)
+    target.add_tree(tracer.pid)
+    try:
+        (child,) = _until(lambda: processes.tree(tracer.pid) - {tracer.pid})
+        assert target.pids() == []
+        tracer.stdin.write(b"\n")
+        assert _until(target.pids) == [child]
+    finally:
+        tracer.communicate(timeout=30)
+
+
+def _until(found, within_s=30.0):
+    ends = time.monotonic() + within_s
+    while not (answer := found()) and time.monotonic() < ends:
+        time.sleep(0.01)
+    return answer
