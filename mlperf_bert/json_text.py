@@ -4,7 +4,7 @@ import json
 import os
 import re
 
-from mlperf_bert.reading import require_regular_file
+from mlperf_bert.reading import read_regular_file
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
@@ -45,7 +45,7 @@ def read_object(path: str | os.PathLike) -> dict:
       ValueError: not a regular file, or not a JSON object; the message names the file.
       OSError: no such file, or it cannot be read.
     """
-    text = require_regular_file(path).read_bytes()
+    text = read_regular_file(path)
     try:
         return parse_object(text)
     except ValueError as error:

@@ -8,8 +8,18 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from mlperf_bert import paths
+from mlperf_bert.object_lock import ObjectLock
+
 # A network file system may have no locks.
 _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+def lock_of(directory: paths.Location, *, file_name: str = ".lock") -> "DirectoryLock | ObjectLock":
+    """The lock of a local directory, or of a folder in a bucket."""
+    if isinstance(directory, Path):
+        return DirectoryLock(directory, file_name=file_name)
+    return ObjectLock(directory, file_name=file_name)
 
 
 class DirectoryLock:
@@ -65,6 +75,9 @@ class DirectoryLock:
             return False
         self._lock.release()
         return False
+
+    def require_held(self) -> None:
+        """Nothing takes a lock of the operating system away."""
 
     def release(self) -> None:
         """Releases the lock, if held, and removes the folders that were made and are empty.

@@ -1,11 +1,18 @@
-"""Files and directories appear whole or not at all, on local disks."""
+"""Files and directories appear whole or not at all.
+
+On local disks they are written beside and renamed. For a bucket they are written to a temporary
+file and uploaded: an object is there once all of it is.
+"""
 
 import contextlib
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+from mlperf_bert import paths
 
 
 def replaceable(path: str | os.PathLike) -> Path:
@@ -36,7 +43,16 @@ def written_beside(path: str | os.PathLike) -> Iterator[BinaryIO]:
 
     Raises:
       ValueError: `path` exists and is no regular file.
+      OSError: a bucket refuses it.
     """
+    if paths.is_remote(path):
+        target = paths.location(path)
+        with tempfile.TemporaryDirectory(prefix="mlperf-bert-") as folder:
+            whole = Path(folder, target.name)
+            with whole.open("wb") as file:
+                yield file
+            paths.upload(whole, target)
+        return
     path = replaceable(path)
     beside = replaceable(partial(path))
     try:
@@ -51,11 +67,19 @@ def written_beside(path: str | os.PathLike) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def directory_written_beside(path: Path) -> Iterator[Path]:
+def directory_written_beside(path: paths.Location) -> Iterator[Path]:
     """Yields a hidden directory next to `path`, which becomes `path` once all is written.
 
-    When anything fails, the hidden directory is removed, and so is what a killed process left.
+    When anything fails, the hidden directory is removed, and so is what a killed process left. In
+    a bucket the files appear one after the other, each as a whole.
     """
+    if not isinstance(path, Path):
+        with tempfile.TemporaryDirectory(prefix="mlperf-bert-") as folder:
+            yield Path(folder)
+            for file in sorted(Path(folder).rglob("*")):
+                if file.is_file():
+                    paths.upload(file, path / file.relative_to(folder).as_posix())
+        return
     beside = partial(path)
     shutil.rmtree(beside, ignore_errors=True)
     try:

@@ -14,7 +14,7 @@ from typing import Any
 
 from mlperf_bert import json_text
 from mlperf_bert.mlperf.rules import NUM_EVAL_SAMPLES, NUM_RUNS_PER_RESULT
-from mlperf_bert.reading import require_regular_file
+from mlperf_bert.reading import read_regular_file
 
 LOG_NAME = "bert.log"
 RESULT_LOG = "bert.offline.log"
@@ -157,7 +157,7 @@ def read_records(path: Path) -> list[Record]:
     Raises:
       ValueError: no line of the file is of a log, or a line is cut or damaged.
     """
-    text = require_regular_file(path).read_text(encoding="latin-1")
+    text = read_regular_file(path).decode("latin-1").replace("\r\n", "\n")
     records = []
     # Not splitlines: read as Latin-1, letters of UTF-8 look like further ends of lines to it.
     for number, line in enumerate(text.split("\n"), start=1):

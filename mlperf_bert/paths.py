@@ -1,0 +1,204 @@
+"""Where a user's path leads: to local disks, or to a bucket such as gs://bucket/folder.
+
+Local paths are pathlib's. Those of a bucket are etils.epath's, with the same methods but for `stat`
+(see `size_bytes`); TensorFlow's own client reads and writes them, so that there is one way to
+authenticate. TensorFlow is imported when the first of them is used.
+"""
+
+import contextlib
+import importlib
+import io
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias, TypeVar
+
+if TYPE_CHECKING:  # epath takes a tenth of a second, which local paths need not wait for
+    from etils import epath
+
+Location: TypeAlias = "Path | epath.Path"
+_T = TypeVar("_T")
+
+BUCKETS = "gs://"
+_OTHER_STORES = ("s3://", "az://")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+# One request each: a small buffer would make a request for every few records.
+_BUFFER_BYTES = 8 * 2**20
+_REQUESTS_AT_ONCE = 16
+_HTTP_CODE = re.compile(r"HTTP response code (\d+)")
+_ADVICE = {
+    401: "no valid credentials; set GOOGLE_APPLICATION_CREDENTIALS to a key file, or run gcloud "
+    "auth application-default login",
+    403: "these credentials have no permission; give their account the role Storage Object User "
+    "on the bucket, or use others (GOOGLE_APPLICATION_CREDENTIALS)",
+    404: "no such bucket or object; check the path",
+    429: "the store refuses so many requests; repeat the command later",
+    503: "the store does not answer; repeat the command later",
+}
+
+
+def is_remote(path: str | os.PathLike) -> bool:
+    """Whether a path leads to a bucket."""
+    return bool(_SCHEME.match(os.fspath(path)))
+
+
+def require_supported(path: str) -> None:
+    """Checks that a path is local or of a store that TensorFlow can reach here.
+
+    Raises:
+      ValueError: its scheme is another one, or a store whose file system is not installed.
+    """
+    found = _SCHEME.match(path)
+    if not found or found[0] == BUCKETS:
+        if found and not path.removeprefix(BUCKETS).split("/")[0]:
+            raise ValueError(f"{path}: names no bucket; give gs://BUCKET/FOLDER")
+        return
+    if found[0] not in _OTHER_STORES:
+        raise ValueError(f"{path}: give a local path or gs://BUCKET/FOLDER")
+    if found[0].removesuffix("://") not in _schemes_of_tensorflow():
+        raise ValueError(
+            f"{path}: TensorFlow has no file system for {found[0]} here; install tensorflow-io in "
+            "a version for this TensorFlow, or use a local path or gs://BUCKET/FOLDER"
+        )
+
+
+def _schemes_of_tensorflow() -> list[str]:
+    with contextlib.suppress(ImportError):
+        importlib.import_module("tensorflow_io")  # registers its file systems
+    return importlib.import_module("tensorflow").io.gfile.get_registered_schemes()
+
+
+def location(path: str | os.PathLike) -> Location:
+    """The path as an object; raises as `require_supported`."""
+    name = os.fspath(path)
+    if not is_remote(name):
+        return Path(name)
+    require_supported(name)
+    from etils import epath
+
+    return epath.Path(name)
+
+
+def is_file(path: Location) -> bool:
+    """As pathlib's; epath has none."""
+    if isinstance(path, Path):
+        return path.is_file()
+    return path.exists() and not path.is_dir()
+
+
+def size_bytes(path: str | os.PathLike) -> int:
+    """The size of a file.
+
+    Raises:
+      OSError: no such file, or no permission.
+    """
+    found = location(path)
+    if isinstance(found, Path):
+        return found.stat().st_size
+    with failures_named(found):
+        return found.stat().length
+
+
+def read_bytes(path: str | os.PathLike) -> bytes:
+    """The content of a file; raises as `opened`."""
+    with opened(path) as file:
+        return file.read()
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike, *, buffering: int = -1) -> Iterator[BinaryIO]:
+    """Opens a file to read; of a bucket, 8 MiB at a time unless `buffering` says other bytes.
+
+    Raises:
+      OSError: no such file, or no permission.
+    """
+    found = location(path)
+    if isinstance(found, Path):
+        with found.open("rb", buffering) as file:
+            yield file
+        return
+    size = size_bytes(found)
+    with failures_named(found), found.open("rb") as remote:
+        buffer = _BUFFER_BYTES if buffering < 0 else max(buffering, 512)
+        yield io.BufferedReader(_Object(remote, size), buffer)
+
+
+class _Object(io.RawIOBase):
+    """An object of a bucket as a raw file of Python, for its BufferedReader."""
+
+    def __init__(self, file: BinaryIO, size: int):
+        super().__init__()
+        self._file = file
+        self._size = size
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        content = self._file.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._file.tell(), io.SEEK_END: self._size}[whence]
+        self._file.seek(base + offset)
+        return base + offset
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+
+def upload(source: Path, target: Location) -> None:
+    """Copies a local file to an object, which is replaced as a whole or not at all.
+
+    Raises:
+      OSError: the store refuses it.
+    """
+    from etils import epath
+
+    with failures_named(target):
+        if source.stat().st_size:
+            epath.Path(source).copy(target, overwrite=True)
+        else:
+            target.write_bytes(b"")
+
+
+@contextlib.contextmanager
+def failures_named(path: object) -> Iterator[None]:
+    """Turns what TensorFlow raises for a bucket into an OSError of one line."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and isinstance(error, FileNotFoundError):
+            raise FileNotFoundError(f"{path}: no such object; check the path") from error
+        raise
+    except Exception as error:
+        if not is_of_tensorflow(error):
+            raise
+        raise OSError(f"{path}: {reason(error)}") from error
+
+
+def is_of_tensorflow(error: Exception) -> bool:
+    """Whether TensorFlow raised it; without importing TensorFlow."""
+    return any(base.__module__.startswith("tensorflow.") for base in type(error).__mro__)
+
+
+def reason(error: Exception) -> str:
+    """What a store has answered, and what to do, in one line."""
+    text = next(iter(str(error).splitlines()), "") or type(error).__name__
+    found = _HTTP_CODE.search(text)
+    code = int(found[1]) if found else None
+    if code in _ADVICE:
+        return f"the store answers {code}: {_ADVICE[code]}"
+    return text
+
+
+def in_parallel(function: Callable[[str], _T], names: Sequence[str]) -> list[_T]:
+    """function(name) for each, several requests at a time."""
+    with ThreadPoolExecutor(max_workers=_REQUESTS_AT_ONCE) as pool:
+        return list(pool.map(function, names))
