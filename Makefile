@@ -6,7 +6,7 @@ BIN    := .venv/bin
 SEED   ?=
 TESTS  ?=
 
-.PHONY: help setup demo quick test test-slow test-all test-soak test-container test-distributed lint format lock clean
+.PHONY: help setup demo quick test test-slow test-all test-soak test-container test-distributed test-stores lint format lock clean
 
 help:
 	@echo "make demo              the whole benchmark in miniature: text -> TFRecords -> training to 0.720 -> checked log"
@@ -14,6 +14,7 @@ help:
 	@echo "make test              five minutes: the tests; TESTS=tests/data only those of a folder or file"
 	@echo "make test-all          ten minutes more: whole trainings, clusters on loopback; what CI runs"
 	@echo "make test-distributed  of these, several processes on loopback: the same numbers, kills, restarts"
+	@echo "make test-stores       of these, object stores (gs://) on loopback: the same runs, faults"
 	@echo "make test-container    the image, built and run; as root on Debian"
 	@echo "make test-soak         an hour: long fuzzing, memory, many kills, whole demos"
 	@echo "make lint              ruff, mypy and shellcheck"
@@ -39,7 +40,7 @@ demo: setup
 
 # A file stays in one process. Three processes on two cores, because some of them wait.
 PYTEST := $(BIN)/python -m pytest --dist loadfile
-FAST   := not slow and not soak and not container and not distributed
+FAST   := not slow and not soak and not container and not distributed and not stores
 
 # The reference's figures on generated input, imports, flags, documents and logs.
 QUICK := tests/test_architecture.py tests/test_documents.py tests/mlperf tests/model tests/optimization \
@@ -54,13 +55,17 @@ test: setup
 	$(PYTEST) -n 3 -m "$(FAST)" $(TESTS)
 
 test-slow: setup
-	$(PYTEST) -n 2 -m "(slow or distributed) and not soak and not container" $(TESTS)
+	$(PYTEST) -n 2 -m "(slow or distributed or stores) and not soak and not container" $(TESTS)
 
 test-all: test test-slow
 
 # Several processes on loopback: the same numbers, kills, restarts.
 test-distributed: setup
 	$(BIN)/python -m pytest -m "distributed and not soak" tests/training
+
+# gs:// paths, quick and long.
+test-stores: setup
+	$(PYTEST) -n 2 -m "not soak" tests/stores
 
 test-soak: setup
 	$(BIN)/python -m pytest -m "soak and not container"
