@@ -157,7 +157,7 @@ def read_records(path: Path) -> list[Record]:
     Raises:
       ValueError: no line of the file is of a log, or a line is cut or damaged.
     """
-    text = read_regular_file(path).decode("latin-1").replace("\r\n", "\n")
+    text = read_regular_file(path).decode("latin-1").replace("\r\n", "\n").replace("\r", "\n")
     records = []
     # Not splitlines: read as Latin-1, letters of UTF-8 look like further ends of lines to it.
     for number, line in enumerate(text.split("\n"), start=1):
