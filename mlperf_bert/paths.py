@@ -173,14 +173,17 @@ def failures_named(path: object) -> Iterator[None]:
     """Turns what TensorFlow raises for a bucket into an OSError of one line."""
     try:
         yield
-    except OSError as error:
-        if error.filename is None and isinstance(error, FileNotFoundError):
-            raise FileNotFoundError(f"{path}: no such object; check the path") from error
+    except FileNotFoundError as error:
+        if error.filename is None:
+            raise FileNotFoundError(f"{path}: {_ADVICE[404]}") from error
+        raise
+    except OSError:
         raise
     except Exception as error:
         if not is_of_tensorflow(error):
             raise
-        raise OSError(f"{path}: {reason(error)}") from error
+        kind = FileNotFoundError if type(error).__name__ == "NotFoundError" else OSError
+        raise kind(f"{path}: {reason(error)}") from error
 
 
 def is_of_tensorflow(error: Exception) -> bool:
