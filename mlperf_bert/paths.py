@@ -26,6 +26,7 @@ _OTHER_STORES = ("s3://", "az://")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 # One request each: a small buffer would make a request for every few records.
 _BUFFER_BYTES = 8 * 2**20
+_BYTES_UPLOADED_AT_ONCE = 64 * 2**20
 _REQUESTS_AT_ONCE = 16
 _HTTP_CODE = re.compile(r"HTTP response code (\d+)")
 _ADVICE = {
@@ -162,10 +163,10 @@ def upload(source: Path, target: Location) -> None:
     from etils import epath
 
     with failures_named(target):
-        if source.stat().st_size:
+        if source.stat().st_size > _BYTES_UPLOADED_AT_ONCE:
             epath.Path(source).copy(target, overwrite=True)
-        else:
-            target.write_bytes(b"")
+        else:  # half as many requests
+            target.write_bytes(source.read_bytes())
 
 
 @contextlib.contextmanager
