@@ -114,10 +114,11 @@ class Store:
     def fail(
         self, probability: float, status: int | Literal["cut"] = 503, *, seed: int = 0
     ) -> None:
-        """From now on a request fails with this probability, and nothing of it is done.
+        """From now on a request fails with this probability; 0 ends the faults.
 
-        "cut" ends the connection in the middle of an upload, of which nothing is kept; or else in
-        the middle of the answer to a request that was carried out. Probability 0 ends the faults.
+        A status comes in place of an answer, and nothing is done. "cut" ends the connection in the
+        middle of an upload, of which nothing is kept; or else in the middle of the answer to a
+        request that was carried out.
         """
         with self._lock:
             self._random.seed(seed)
