@@ -247,6 +247,8 @@ class _Handler(emulator.RequestHandler):
         self.rfile, self.wfile = io.BytesIO(body), io.BytesIO()
         try:
             with self.server.store._lock:
+                if self._precondition_fails():
+                    return self._error(412)
                 emulator.Router(self).handle(self.command)
             answer = self.wfile.getvalue()
         finally:
@@ -254,6 +256,19 @@ class _Handler(emulator.RequestHandler):
         if self.status == 206 and answer.endswith(_END_OF_HEADERS):
             return self._error(416)  # a read beyond the end, which the emulator takes for a part
         return answer
+
+    def _precondition_fails(self) -> bool:
+        """Whether the object is not of the generation asked for, which the emulator ignores.
+
+        TensorFlow makes a folder with ifGenerationMatch=0: only if there is none.
+        """
+        parts = urlsplit(self.path)
+        query = parse_qs(parts.query)
+        if not (wanted := query.get("ifGenerationMatch")):
+            return False
+        bucket, name = parts.path.split("/b/")[1].split("/o")[0], query["name"][0]
+        now = self.storage.objects.get(bucket, {}).get(name, {"generation": "0"})
+        return now["generation"] != wanted[0]
 
     def _chunks(self) -> bytes:
         body = []

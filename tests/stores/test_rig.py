@@ -81,6 +81,20 @@ def test_paths_of_epath(store, bucket):
     assert found == [b"12", 2, ["b", "deep"], ["deep"], []]
 
 
+def _make_folder_eight_times(path):
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(files.mkdir, [path] * 8))
+
+
+def test_a_precondition_is_kept(store, bucket):
+    """TensorFlow makes a folder only if there is none; a folder that is there is no error."""
+    store.delay_s = 0.2  # so that all see that there is none
+    store.call(_make_folder_eight_times, f"gs://{bucket}/folder")
+    tried = [each.status for each in store.requests if each.kind == "write"]
+    assert sorted(tried) == [200] + [412] * 7
+    assert store.objects(bucket) == {"folder/": b""}
+
+
 def test_a_started_program(store, bucket, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
