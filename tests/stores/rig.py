@@ -32,6 +32,7 @@ from gcp_storage_emulator import server as emulator
 from gcp_storage_emulator.handlers import buckets, objects
 from gcp_storage_emulator.storage import Storage
 
+_END_OF_HEADERS = b"\r\n\r\n"
 HOSTS = ("storage.googleapis.com", "www.googleapis.com")
 
 _FORKS = multiprocessing.get_context("forkserver")
@@ -88,6 +89,7 @@ class Store:
         self._folder.cleanup()
 
     def make_bucket(self, name: str) -> None:
+        assert len(name) > 2  # as the real store asks; and the emulator takes `b` for its interface
         with self._lock:
             buckets.create_bucket(name, self._storage)
 
@@ -112,10 +114,11 @@ class Store:
     def fail(
         self, probability: float, status: int | Literal["cut"] = 503, *, seed: int = 0
     ) -> None:
-        """From now on a request fails with this probability; nothing of it is done.
+        """From now on a request fails with this probability; 0 ends the faults.
 
-        "cut" ends the connection in the middle of the upload, else of the answer: then the request
-        was carried out. Probability 0 ends it.
+        A status comes in place of an answer, and nothing is done. "cut" ends the connection in the
+        middle of an upload, of which nothing is kept; or else in the middle of the answer to a
+        request that was carried out.
         """
         with self._lock:
             self._random.seed(seed)
@@ -187,6 +190,7 @@ class _Handler(emulator.RequestHandler):
     """A connection: CONNECT, TLS, then requests one after the other."""
 
     protocol_version = "HTTP/1.1"  # else every request takes a connection, and TLS, of its own
+    disable_nagle_algorithm = True  # else 40 ms a request
 
     def do_CONNECT(self):
         self.send_response(200)
@@ -228,13 +232,13 @@ class _Handler(emulator.RequestHandler):
         if fault == 0:
             self.status = 0
             self.close_connection = True
-            answer = answer[: len(answer) // 2]
+            answer = _half_of_body(answer)
         store.requests.append(Request(self.command, kind, name, self.status))
         self.wfile.write(answer)
 
     do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _answer
 
-    def _answer_of_emulator(self, body: bytes) -> memoryview | bytes:
+    def _answer_of_emulator(self, body: bytes) -> bytes:
         """Lets the emulator answer; headers and body."""
         # A chunked body wins over Content-Length, which curl sends as well.
         del self.headers["Transfer-Encoding"], self.headers["Content-Length"]
@@ -243,13 +247,28 @@ class _Handler(emulator.RequestHandler):
         self.rfile, self.wfile = io.BytesIO(body), io.BytesIO()
         try:
             with self.server.store._lock:
+                if self._precondition_fails():
+                    return self._error(412)
                 emulator.Router(self).handle(self.command)
-            answer = self.wfile.getbuffer()
+            answer = self.wfile.getvalue()
         finally:
             self.rfile, self.wfile = stream
-        if self.status == 206 and bytes(answer[-4:]) == b"\r\n\r\n":
+        if self.status == 206 and answer.endswith(_END_OF_HEADERS):
             return self._error(416)  # a read beyond the end, which the emulator takes for a part
         return answer
+
+    def _precondition_fails(self) -> bool:
+        """Whether the object is not of the generation asked for, which the emulator ignores.
+
+        TensorFlow makes a folder with ifGenerationMatch=0: only if there is none.
+        """
+        parts = urlsplit(self.path)
+        query = parse_qs(parts.query)
+        if not (wanted := query.get("ifGenerationMatch")):
+            return False
+        bucket, name = parts.path.split("/b/")[1].split("/o")[0], query["name"][0]
+        now = self.storage.objects.get(bucket, {}).get(name, {"generation": "0"})
+        return now["generation"] != wanted[0]
 
     def _chunks(self) -> bytes:
         body = []
@@ -263,6 +282,12 @@ class _Handler(emulator.RequestHandler):
         self.status = status
         phrase = http.HTTPStatus(status).phrase
         return f"HTTP/1.1 {status} {phrase}\r\nContent-Length: 0\r\n\r\n".encode()
+
+
+def _half_of_body(answer: bytes) -> bytes:
+    """Nothing where there is no body: curl takes a part of the headers for an answer."""
+    headers, end, body = answer.partition(_END_OF_HEADERS)
+    return headers + end + body[: len(body) // 2] if body else b""
 
 
 _read_data = emulator._read_data
