@@ -101,6 +101,7 @@ def _run(argv: list[str], environment: dict[str, str], files: list[str]) -> None
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     os.environ.clear()
     os.environ.update(environment)
+    tempfile.tempdir = None  # of another TMPDIR
     os.chdir(REPOSITORY)
     sys.argv = argv
     try:
