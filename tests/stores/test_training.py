@@ -214,9 +214,10 @@ def test_two_processes_share_a_bucket(filled, task, tmp_path):
     addresses = free_addresses(2)
     hosts = [Host(filled, tmp_path / f"host-{index}") for index in range(2)]
 
-    def train(**changed) -> list[str]:
+    def train() -> list[str]:
+        words = training(num_train_steps=44)
         started = [
-            host.start(training(num_train_steps=44, **changed), **environment_of(addresses, index))
+            host.start(words, TF_CONFIG=environment_of(addresses, index)["TF_CONFIG"])
             for index, host in enumerate(hosts)
         ]
         try:
