@@ -747,6 +747,16 @@ def test_logs_say_that_the_run_goes_on(tpu):
     assert complaints(done)[0].startswith("gcp_tpu.sh: the connection has ended, the run goes on;")
 
 
+def test_the_recipe_of_the_documents_runs_in_its_order(tpu):
+    text = (REPOSITORY / "docs" / "clusters.md").read_text()
+    recipe = re.findall(r"^    cloud/gcp_tpu\.sh ([a-z ]+?) *(?:#.*)?$", text, re.MULTILINE)
+    assert recipe == ["create", "setup", "train", "eval", "logs", "watch", "delete"]
+    answers = {"create": ABSENT_THEN_THERE, "watch": {"is-active": ["active", "inactive"]}}
+    for action in recipe:
+        done, _ = tpu(action, answers.get(action))
+        assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("gcloud"), reason="no gcloud here")
 def test_gcloud_itself_takes_the_arguments(tmp_path):
@@ -786,6 +796,16 @@ def test_slurm_starts_one_process_a_node(recorded):
     assert dry.stdout == done.stdout and nothing == []
 
 
+def test_slurm_takes_data_and_output_in_a_bucket(recorded):
+    buckets = {"DATA": "gs://b/bert", "OUTPUT": "gs://b/bert/run"}
+    done, told = recorded(*BATCH, **SLURM | buckets)
+    assert done.returncode == 0, done.stderr
+    assert {"--output_dir=gs://b/bert/run", "--input_file=gs://b/bert/tfrecords/part-*"} <= set(
+        told[0]
+    )
+    assert not any("/data" in word for word in told[0])
+
+
 def test_slurm_queues_a_saved_run_again(recorded, tmp_path):
     (tmp_path / "bin" / "srun").write_text("#!/bin/sh\nexit 75\n")
     done, told = recorded(*BATCH, **SLURM)
@@ -801,6 +821,11 @@ def test_slurm_queues_a_saved_run_again(recorded, tmp_path):
         (BATCH, {"DATA": ""}, "set DATA;"),
         (BATCH[:2], {}, "name a preset"),
         ([*BATCH[:2], "configs/none.flags"], {}, "cannot read the preset configs/none.flags"),
+        (
+            BATCH,
+            {"GOOGLE_APPLICATION_CREDENTIALS": "/no/key.json"},
+            "cannot read GOOGLE_APPLICATION_CREDENTIALS=/no/key.json",
+        ),
     ],
 )
 def test_slurm_bad_input_is_told(recorded, command, changed, message):
@@ -810,16 +835,21 @@ def test_slurm_bad_input_is_told(recorded, command, changed, message):
 
 def test_the_tfjob_starts_run_pretraining_on_every_worker():
     yaml = pytest.importorskip("yaml")
-    job = yaml.safe_load((REPOSITORY / "cloud" / "kubernetes.yaml").read_text())
+    account, job = yaml.safe_load_all((REPOSITORY / "cloud" / "kubernetes.yaml").read_text())
+    assert (account["apiVersion"], account["kind"]) == ("v1", "ServiceAccount")
     assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "TFJob")
     [(kind, replicas)] = job["spec"]["tfReplicaSpecs"].items()
     assert kind == "Worker" and replicas["replicas"] == 4
-    [container] = replicas["template"]["spec"]["containers"]
+    pod = replicas["template"]["spec"]
+    assert pod["serviceAccountName"] == account["metadata"]["name"]
+    [container] = pod["containers"]
     assert container["name"] == "tensorflow"  # the operator sets TF_CONFIG in this one only
     assert container["command"] == ["python", "run_pretraining.py"]
     flags = dict(arg.removeprefix("--").split("=", 1) for arg in container["args"])
     assert (REPOSITORY / flags.pop("flagfile")).is_file()
     assert set(flags) <= set(RUN_PRETRAINING_FLAGS)
     assert int(flags["num_gpus"]) == container["resources"]["limits"]["nvidia.com/gpu"]
+    paths = [value for name, value in flags.items() if name.endswith(("file", "checkpoint", "dir"))]
+    assert len(paths) == 5 and all(path.startswith("gs://my-bucket/bert/") for path in paths)
     mounted = {mount["name"] for mount in container["volumeMounts"]}
-    assert mounted == {volume["name"] for volume in replicas["template"]["spec"]["volumes"]}
+    assert mounted == {volume["name"] for volume in pod["volumes"]}
