@@ -181,10 +181,13 @@ advice() { # TEXT: what to do about it
   case $1 in
     *[Qq]uota*)
       echo "ask for more quota (console: IAM, Quotas, Cloud TPU API), or change TPU_TYPE, GCP_ZONE or SPOT" ;;
-    *PERMISSION_DENIED* | *credential* | *auth*login*)
+    *PERMISSION_DENIED* | *credential* | *auth*login* | *"active account"*)
       echo "sign in with: gcloud auth login; $GCP_PROJECT must give you the role roles/tpu.admin" ;;
-    *INVALID_ARGUMENT*) echo "$GCP_ZONE may not have $TPU_TYPE: gcloud compute tpus accelerator-types list" ;;
-    *) echo "no capacity, it seems: try again later, with SPOT=1, or in another GCP_ZONE" ;;
+    *INVALID_ARGUMENT*)
+      echo "$GCP_ZONE may not have this type: gcloud compute tpus accelerator-types list --zone=$GCP_ZONE" ;;
+    *capacity* | FAILED* | SUSPEND* | PREEMPTED | TERMINATED)
+      echo "no capacity, it seems: try again later, with SPOT=1, or in another GCP_ZONE" ;;
+    *) echo "when that is right, the same command again" ;;
   esac
 }
 
@@ -214,11 +217,17 @@ leave() {
 # --- the verbs --------------------------------------------------------------------------------------
 
 create() {
-  local role
+  local role now=NOT_FOUND
   for role in "${roles[@]}"; do
-    if "$dry_run" || [[ $(state "$role") == NOT_FOUND ]]; then request "$role"; fi
+    "$dry_run" || now=$(state "$role")
+    require_answer "$role" "$now"
+    if [[ $now == NOT_FOUND ]]; then request "$role"; fi
   done
   for role in "${roles[@]}"; do wait_for "$role"; done
+}
+
+require_answer() { # ROLE STATE
+  [[ $2 != UNKNOWN* ]] || fail "cannot look for $(setting "$1" TPU_NAME): $2; $(advice "$2")"
 }
 
 request() { # ROLE: queues a request for its TPU
@@ -227,8 +236,8 @@ request() { # ROLE: queues a request for its TPU
   choose_version "$1"
   command=(queued-resources create "$name" --node-id="$name"
     --accelerator-type="$(setting "$1" TPU_TYPE)" --runtime-version="$version" --quiet)
-  [[ -z $SPOT ]] || command+=(--spot)
-  [[ -z $RESERVED ]] || command+=(--reserved)
+  [[ $SPOT != 1 ]] || command+=(--spot)
+  [[ $RESERVED != 1 ]] || command+=(--reserved)
   [[ -z $VALID_UNTIL ]] || command+=("--valid-until-duration=$VALID_UNTIL")
   tpus show "${command[@]}"
   if "$dry_run"; then return; fi
@@ -259,7 +268,7 @@ choose_version() { # ROLE
   version=$(grep "^tpu-vm-tf-${TENSORFLOW%.*}\." <<<"$fitting" | tail -n 1)
 }
 
-nearest_to() { # VERSION LIST: prints the one before it, else the first
+nearest_to() { # VERSION LIST: prints its neighbour, the older one if there is one
   [[ $2 ]] || { echo none; return; }
   printf '%s\n' "$1" "$2" | sort -V | grep -xF -B 1 -A 1 -- "$1" | grep -vxF -m 1 -- "$1"
 }
@@ -309,7 +318,8 @@ on_each_host() { # prints the commands of setup
 set -e
 sudo apt-get -qq update
 sudo apt-get -qq install --yes $packages
-$(mounting)mkdir -p bert && tar -xzf bert-checkout.tar.gz -C bert && cd bert
+$(mounting)
+mkdir -p bert && tar -xzf bert-checkout.tar.gz -C bert && cd bert
 python3.11 -m venv .venv
 .venv/bin/python -m pip install --quiet --no-deps --require-hashes -r requirements-tpu.lock
 END
@@ -317,7 +327,7 @@ END
 
 mounting() { # prints the commands that mount the share, if there is one
   [[ -z $SHARE ]] || printf '%s\n' "sudo mkdir -p $MOUNT" \
-    "mountpoint -q $MOUNT || sudo mount -t nfs $(printf %q "$SHARE") $MOUNT" ''
+    "mountpoint -q $MOUNT || sudo mount -t nfs $(printf %q "$SHARE") $MOUNT"
 }
 
 train() { start train; }
@@ -334,7 +344,8 @@ set -e
 cat >bert/start.sh <<'START'
 set -e
 cd bert
-$(mounting)$("command_to_$1")
+$(mounting)
+$("command_to_$1")
 START
 sudo cp bert/cloud/bert@.service $UNITS
 sudo systemctl daemon-reload
@@ -383,6 +394,7 @@ watch() {
       name=$(setting "$role" TPU_NAME)
       now=$(state "$role")
       [[ $now != READY ]] || now=$(run_state "$role")
+      [[ ${last[i]} ]] || require_answer "$role" "$now"
       [[ $now == "${last[i]}" ]] || echo "$name: $now"
       case $now in
         SUSPENDED | PREEMPTED | TERMINATED) keep_trying "$role" renew ;;
@@ -406,7 +418,8 @@ watch() {
 }
 
 keep_trying() { # ROLE VERB: a TPU that is preempted meanwhile is no failure
-  ("$2" "$1") || [[ $(state "$1") != READY ]] || fail "$(setting "$1" TPU_NAME): then: cloud/gcp_tpu.sh watch"
+  ("$2" "$1") || [[ $(state "$1") != READY ]] ||
+    fail "$(setting "$1" TPU_NAME) does not run; the lines above say why; then: cloud/gcp_tpu.sh watch"
 }
 
 renew() { # ROLE: gives back what is left of a preempted TPU, and asks for another
@@ -482,6 +495,7 @@ esac
   refuse "no gcloud here; install the Google Cloud CLI, or use --dry-run"
 case $action in setup | train | eval | watch) check_place ;; esac
 case $action in create | train | eval | watch) check_types ;; esac
+[[ $TPU_NAME != "$EVAL_TPU_NAME" ]] || refuse "TPU_NAME and EVAL_TPU_NAME are both $TPU_NAME; change one"
 [[ $action$EVAL_TPU_TYPE != evalnone ]] || refuse "EVAL_TPU_TYPE=none: there is no evaluator"
 trap leave EXIT
 trap 'exit 130' INT

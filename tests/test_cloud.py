@@ -312,6 +312,34 @@ def test_a_bucket_that_is_none_is_refused(tpu, bucket):
     assert done.stderr.startswith(f"gcp_tpu.sh: BUCKET={bucket}: give gs://bucket/folder")
 
 
+def test_a_share_is_mounted_before_it_is_used(tpu, tmp_path):
+    for action, last in (("setup", "requirements-tpu.lock"), ("train", "--num_tpu_cores=128")):
+        _, told = tpu(action, **SHARE)
+        [script] = {w for words in told for w in words if "mount -t nfs" in w and "bert" in w}
+        script = script.removeprefix("--command=").partition("\nSTART\n")[0]
+        lines = script.splitlines()
+        mounts = [line for line in lines if line.startswith("mountpoint")]
+        assert mounts == ["mountpoint -q /mnt/bert || sudo mount -t nfs 10.0.0.2:/share /mnt/bert"]
+        assert lines[-1].endswith(last)
+    assert "--output_dir=/mnt/bert/output" in remote_command("train", **SHARE)
+    assert "test -e /mnt/bert/output/run.json;" in start_script("eval", **SHARE)
+
+
+def test_a_gcloud_that_answers_nothing_is_told_at_once(tpu):
+    for action in ("create", "watch"):
+        done, told = tpu(action, {"describe": [SIGNED_OUT]})
+        assert done.returncode == 1 and changes(told) == []
+        [line] = complaints(done)
+        assert line.startswith("gcp_tpu.sh: cannot look for bert-train: UNKNOWN (ERROR: ")
+        assert "sign in with: gcloud auth login" in line
+
+
+def test_one_name_for_both_is_refused(tpu):
+    done, told = tpu("create", EVAL_TPU_NAME="bert-train")
+    assert done.returncode == 2 and told == []
+    assert "TPU_NAME and EVAL_TPU_NAME are both bert-train" in done.stderr
+
+
 def test_bucket_and_share_exclude_each_other(tpu):
     done, told = tpu("setup", SHARE="10.0.0.2:/share")
     assert done.returncode == 2 and told == []
@@ -460,7 +488,8 @@ SIGNED_OUT = "ERROR: (gcloud) no active account selected.\nPlease run:\n\n  $ gc
         (CAPACITY, "no capacity, it seems: try again later"),
         (DENIED, "sign in with: gcloud auth login; my-project must give you the role"),
         (SIGNED_OUT, "sign in with: gcloud auth login"),
-        ("ERROR: (gcloud) INVALID_ARGUMENT: v3-128", "europe-west4-a may not have v3-128"),
+        (DOWN, "; when that is right, the same command again"),
+        ("ERROR: (gcloud) INVALID_ARGUMENT: v3-128", "europe-west4-a may not have this type"),
     ],
 )
 def test_a_refused_request_is_one_line_that_says_what_to_do(tpu, said, advice):
