@@ -3,6 +3,7 @@
 The golden files hold what a dry run prints: the commands, each as a shell would take it.
 """
 
+import configparser
 import json
 import os
 import re
@@ -14,30 +15,77 @@ from pathlib import Path
 
 import pytest
 
+from mlperf_bert.submission.campaign import EXIT_INTERRUPTED
 from tests.conftest import REPOSITORY
 from tests.test_cli import RUN_PRETRAINING_FLAGS
 
 GOLDEN = Path(__file__).with_name("cloud_dry_runs.json")
-ACTIONS = ["create", "setup", "train", "eval", "status", "delete"]
+ACTIONS = ["create", "setup", "train", "eval", "watch", "logs", "logs eval", "status", "delete"]
 SETTINGS = {
     "GCP_PROJECT": "my-project",
     "GCP_ZONE": "europe-west4-a",
-    "SHARE": "10.0.0.2:/share",
+    "BUCKET": "gs://my-bucket/bert",
     "TMPDIR": "/tmp",
+    "PAUSE": "0",
 }
-# Writes down its arguments, then does as FAIL and STATE say.
+SHARE = {"BUCKET": "", "SHARE": "10.0.0.2:/share"}
+# What a dry run is asked for: the verb, and settings that differ.
+DRY_RUNS = {
+    **{action: (action, {}) for action in ACTIONS},
+    "setup, SHARE": ("setup", SHARE),
+    "train, SHARE": ("train", SHARE),
+    "eval, SHARE": ("eval", SHARE),
+    "create, v5litepod-8 spot": (
+        "create",
+        {"TPU_TYPE": "v5litepod-8", "EVAL_TPU_TYPE": "none", "SPOT": "1", "VALID_UNTIL": "6h"},
+    ),
+    "train, v5litepod-8": (
+        "train",
+        {"TPU_TYPE": "v5litepod-8", "FLAGS": "--train_batch_size=512 --steps_per_update=16"},
+    ),
+    "create, v4-256 reserved": (
+        "create",
+        {"TPU_TYPE": "v4-256", "RESERVED": "1", "FLAGS": "--eval_batch_size=768"},
+    ),
+}
+NOT_FOUND = (
+    "ERROR: (gcloud.compute.tpus.describe) NOT_FOUND: Resource "
+    "'projects/my-project/locations/europe-west4-a/x' was not found"
+)
+DOWN = "ERROR: the network is down"
+VERSIONS = "\n".join(
+    f"tpu-vm-tf-{version}{pod}-pjrt{suffix}"
+    for version, suffixes in (
+        ("2.16.1", [""]),
+        ("2.18.0", ["-v5p-and-below", "-v5e-and-v6"]),
+        ("2.20.0", ["-v5p-and-below", "-v5e-and-v6"]),
+    )
+    for suffix in suffixes
+    for pod in ("", "-pod")
+)
+# Writes down its arguments, then answers. ANSWERS: for a pattern in its arguments, what it says
+# the first, the second, ... time; the last answer stays. An answer that begins with ERROR fails.
 STAND_IN = f"""#!{sys.executable}
-import json, os, sys
-with open(os.environ["RECORD"], "a") as record:
+import json, os, re, sys
+words = " ".join(sys.argv[1:])
+with open(os.environ["RECORD"], "a+") as record:
+    record.seek(0)
+    before = [" ".join(json.loads(line)[1:]) for line in record]
     record.write(json.dumps([os.path.basename(sys.argv[0]), *sys.argv[1:]]) + "\\n")
-if "describe" in sys.argv:
-    state = os.environ.get("STATE", "READY")
-    if state == "NOT_FOUND":
-        sys.exit("ERROR: NOT_FOUND: no such TPU")
-    if state == "UNKNOWN":
-        sys.exit("ERROR: the network is down")
-    print(state)
-sys.exit(3 if os.environ.get("FAIL", "nothing") in " ".join(sys.argv[1:]) else 0)
+for pattern, answers in json.loads(os.environ.get("ANSWERS", "{{}}")).items():
+    if re.search(pattern, words):
+        turn = sum(bool(re.search(pattern, words)) for words in before)
+        answer = answers[min(turn, len(answers) - 1)]
+        print(answer, file=sys.stderr if answer.startswith("ERROR") else sys.stdout)
+        sys.exit(answer.startswith("ERROR"))
+if "queued-resources describe" in words:
+    print("ACTIVE\\t")
+elif "tpu-vm describe" in words:
+    print("READY")
+elif "versions list" in words:
+    print({VERSIONS!r})
+elif "is-active" in words:
+    print("active")
 """
 
 
@@ -54,17 +102,50 @@ def recorded(tmp_path):
         record.write_text("")
         path = f"{folder}:{os.environ['PATH']}"
         given = {"PATH": path, "RECORD": str(record), "TMPDIR": str(tmp_path), **environment}
-        done = subprocess.run(command, cwd=REPOSITORY, env=given, capture_output=True, text=True)
+        done = subprocess.run(
+            command, cwd=REPOSITORY, env=given, capture_output=True, text=True, timeout=120
+        )
         return done, [json.loads(line) for line in record.read_text().splitlines()]
 
     return run
 
 
-def dry_run(action: str) -> list[str]:
+@pytest.fixture
+def tpu(recorded):
+    """Runs a verb of gcp_tpu.sh; gcloud answers as given."""
+
+    def run(action, answers=None, **settings):
+        return recorded(
+            "cloud/gcp_tpu.sh",
+            *action.split(),
+            **{**SETTINGS, **settings},
+            ANSWERS=json.dumps(answers or {}),
+        )
+
+    return run
+
+
+def changes(told: list[list[str]]) -> list[str]:
+    """The commands that change or start something, without project and zone."""
+    lines = [" ".join(words[3:]).replace("  ", " ") for words in told if words[0] == "gcloud"]
+    return [
+        re.sub(r" --(project|zone)=\S+", "", line)
+        for line in lines
+        if not re.search(r"describe|versions list|is-active", line)
+    ]
+
+
+def complaints(done) -> list[str]:
+    """The lines of the script, other than those of what costs money at its end."""
+    lines = [line for line in done.stderr.splitlines() if line.startswith("gcp_tpu.sh: ")]
+    return [line for line in lines if not re.search("cost|cannot tell", line)]
+
+
+def dry_run(action: str, **settings) -> list[str]:
     done = subprocess.run(
-        ["cloud/gcp_tpu.sh", action, "--dry-run"],
+        ["cloud/gcp_tpu.sh", *action.split(), "--dry-run"],
         cwd=REPOSITORY,
-        env={"PATH": os.environ["PATH"], **SETTINGS},  # and no gcloud is needed
+        env={"PATH": os.environ["PATH"], **SETTINGS, **settings},  # and no gcloud is needed
         capture_output=True,
         text=True,
     )
@@ -72,32 +153,63 @@ def dry_run(action: str) -> list[str]:
     return done.stdout.replace(str(REPOSITORY), "CHECKOUT").splitlines()
 
 
-@pytest.mark.parametrize("action", ACTIONS)
-def test_dry_run_prints_the_golden_commands(action):
-    assert dry_run(action) == json.loads(GOLDEN.read_text())[action]
+@pytest.mark.parametrize("name", DRY_RUNS)
+def test_dry_run_prints_the_golden_commands(name):
+    action, settings = DRY_RUNS[name]
+    assert dry_run(action, **settings) == json.loads(GOLDEN.read_text())[name]
 
 
-@pytest.mark.parametrize("action", ACTIONS)
-def test_what_runs_is_what_a_dry_run_prints(recorded, action):
-    done, told = recorded("cloud/gcp_tpu.sh", action, **{**SETTINGS, "TMPDIR": "/tmp"})
-    assert done.returncode == 0, done.stderr
-    # printed as $'...' where a line breaks, which only bash reads
-    printed = [line for line in done.stdout.splitlines() if line.startswith("$ gcloud")]
+def printed_words(lines: list[str]) -> list[list[str]]:
+    """The words of printed commands; $'...' where a line breaks is read by bash only."""
+    lines = [line for line in lines if line.startswith("$ gcloud")]
     words = subprocess.run(
-        ["bash", "-c", "\n".join(f"printf '%s\\0' {line[2:]}; printf '\\1'" for line in printed)],
+        ["bash", "-c", "\n".join(f"printf '%s\\0' {line[2:]}; printf '\\1'" for line in lines)],
         capture_output=True,
         text=True,
     ).stdout
-    expected = [part.split("\0")[:-1] for part in words.split("\1")[:-1]]
-    looks = [words for words in told if "--format=value(state)" in words]
-    assert [words for words in told if words not in looks] == expected
-    assert len(looks) == (0 if action == "status" else 2)
+    return [part.split("\0")[:-1] for part in words.split("\1")[:-1]]
 
 
-def remote_command(action: str) -> list[str]:
-    [line] = dry_run(action)
-    [option] = [word for word in shlex.split(line) if word.startswith("--command=")]
-    words = shlex.split(option.removeprefix("--command="))
+ABSENT_THEN_THERE = {
+    "queued-resources describe bert-train": [NOT_FOUND, "ACTIVE\t"],
+    "queued-resources describe bert-eval": [NOT_FOUND, "ACTIVE\t"],
+    "tpu-vm describe bert-train": [NOT_FOUND, "READY"],
+    "tpu-vm describe bert-eval": [NOT_FOUND, "READY"],
+}
+PREEMPTED_ONCE = {
+    "queued-resources describe bert-train": ["ACTIVE\t"],
+    "tpu-vm describe bert-train": ["PREEMPTED", "PREEMPTED", "READY"],
+    "tpu-vm describe bert-eval": ["PREEMPTED", "PREEMPTED", "READY"],
+    "is-active": ["inactive"],
+}
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_what_runs_is_what_a_dry_run_prints(tpu, action):
+    answers = {"create": ABSENT_THEN_THERE, "watch": PREEMPTED_ONCE}.get(action, {})
+    offered = "tpu-vm-tf-2.20.0-pod-pjrt\ntpu-vm-tf-2.20.0-pjrt"  # as a dry run supposes
+    done, told = tpu(action, {"versions list": [offered], **answers})
+    assert done.returncode == 0, done.stderr
+    assert changes(told) == changes(printed_words(done.stdout.splitlines()))
+    hide = re.compile(r"\S*bert-checkout\.[^/]+")
+    assert [hide.sub("", line) for line in changes(told)] == [
+        hide.sub("", line) for line in changes(printed_words(dry_run(action)))
+    ]
+    # the looks are printed by a dry run, and what still costs money is looked at in the end
+    looks = {tuple(words) for words in printed_words(dry_run(action)) if "describe" in words}
+    assert looks <= {tuple(words) for words in told}
+    assert ("costs money until" in done.stderr) == (action != "status")
+
+
+def start_script(action: str, **settings) -> str:
+    """What the service runs on the host."""
+    *_, line = dry_run(action, **settings)
+    [command] = [word for word in printed_words([line])[0] if word.startswith("--command=")]
+    return command.partition("<<'START'\n")[2].partition("\nSTART\n")[0]
+
+
+def remote_command(action: str, **settings) -> list[str]:
+    words = shlex.split(start_script(action, **settings).splitlines()[-1])
     return words[words.index("run_pretraining.py") + 1 :]
 
 
@@ -108,11 +220,74 @@ def test_remote_flags_are_those_of_run_pretraining(action):
     assert "--flagfile=configs/tpu_v3_128_bs8192.flags" in remote_command(action)
 
 
-@pytest.mark.parametrize("missing", ["GCP_PROJECT", "GCP_ZONE", "SHARE"])
-def test_a_missing_setting_is_named_and_nothing_runs(recorded, missing):
-    done, told = recorded("cloud/gcp_tpu.sh", "setup", **{**SETTINGS, missing: ""})
+@pytest.mark.parametrize("action", ["train", "eval"])
+def test_with_a_bucket_nothing_is_mounted_and_every_path_is_in_it(action):
+    script = start_script(action)
+    assert "mount" not in script and "/mnt" not in script
+    paths = [flag.split("=", 1)[1] for flag in remote_command(action) if "/" in flag]
+    assert {path.split("/bert/")[0] for path in paths if ".flags" not in path} == {"gs://my-bucket"}
+
+
+def test_the_service_restarts_what_can_go_on_and_nothing_else(tmp_path):
+    unit = configparser.ConfigParser(strict=False)
+    unit.optionxform = str
+    unit.read(REPOSITORY / "cloud" / "bert@.service")
+    service = unit["Service"]
+    assert service["Restart"] == "always"
+    ends = {int(code) for code in service["RestartPreventExitStatus"].split()}
+    assert {0, 1} <= ends and EXIT_INTERRUPTED not in ends and 128 + 9 not in ends
+    assert unit["Install"]["WantedBy"] == "multi-user.target"  # it starts again after a reboot
+    if verify := shutil.which("systemd-analyze"):
+        copy = tmp_path / "bert@root.service"
+        shutil.copy(REPOSITORY / "cloud" / "bert@.service", copy)
+        done = subprocess.run([verify, "verify", copy], capture_output=True, text=True)
+        assert done.returncode == 0 and done.stderr == "", done.stderr
+
+
+def test_the_service_runs_the_training_and_ends_as_it_does(tmp_path):
+    python = tmp_path / "bert" / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "$TPU_LOAD_LIBRARY" "$@"\nexit 75\n')
+    python.chmod(0o755)
+    (tmp_path / "bert" / "start.sh").write_text(start_script("train"))
+    done = subprocess.run(
+        ["bash", "bert/start.sh"], cwd=tmp_path, capture_output=True, text=True, env={}
+    )
+    assert done.returncode == EXIT_INTERRUPTED
+    assert done.stdout == " ".join(["0 run_pretraining.py", *remote_command("train")]) + "\n"
+
+
+def test_the_evaluator_waits_until_there_is_a_run(tmp_path):
+    looks = tmp_path / "looks"
+    for name, script in {
+        "gcloud": f'echo "$@" >> {looks}; [ $(wc -l < {looks}) = 3 ]',
+        "sleep": "exit 0",
+        "bert/.venv/bin/python": 'echo "$@"',
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "bert" / "start.sh").write_text(start_script("eval"))
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    command = ["bash", "bert/start.sh"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env={"PATH": path})
+    assert done.returncode == 0 and "--do_eval" in done.stdout
+    assert looks.read_text() == "storage ls gs://my-bucket/bert/output/run.json\n" * 3
+
+
+@pytest.mark.parametrize(
+    "action, missing, named",
+    [
+        ("setup", "GCP_PROJECT", "GCP_PROJECT"),
+        ("setup", "GCP_ZONE", "GCP_ZONE"),
+        ("setup", "BUCKET", "BUCKET or SHARE"),
+        ("train", "BUCKET", "BUCKET or SHARE"),
+    ],
+)
+def test_a_missing_setting_is_named_and_nothing_runs(tpu, action, missing, named):
+    done, told = tpu(action, **{missing: ""})
     assert done.returncode == 2 and told == []
-    assert done.stderr.startswith(f"gcp_tpu.sh: set {missing};")
+    assert done.stderr.startswith(f"gcp_tpu.sh: set {named};")
 
 
 @pytest.mark.parametrize(
@@ -124,15 +299,56 @@ def test_a_missing_setting_is_named_and_nothing_runs(recorded, missing):
         "host",
     ],
 )
-def test_a_share_that_is_none_is_refused(recorded, share):
-    done, told = recorded("cloud/gcp_tpu.sh", "setup", **{**SETTINGS, "SHARE": share})
+def test_a_share_that_is_none_is_refused(tpu, share):
+    done, told = tpu("setup", BUCKET="", SHARE=share)
     assert done.returncode == 2 and told == []
     assert done.stderr == f"gcp_tpu.sh: SHARE={share}: give host:/folder of an NFS share\n"
 
 
+@pytest.mark.parametrize("bucket", ["my-bucket", "s3://b/x", "gs://", "gs://b/a b", "gs://b/*"])
+def test_a_bucket_that_is_none_is_refused(tpu, bucket):
+    done, told = tpu("setup", BUCKET=bucket)
+    assert done.returncode == 2 and told == []
+    assert done.stderr.startswith(f"gcp_tpu.sh: BUCKET={bucket}: give gs://bucket/folder")
+
+
+def test_a_share_is_mounted_before_it_is_used(tpu, tmp_path):
+    for action, last in (("setup", "requirements-tpu.lock"), ("train", "--num_tpu_cores=128")):
+        _, told = tpu(action, **SHARE)
+        [script] = {w for words in told for w in words if "mount -t nfs" in w and "bert" in w}
+        script = script.removeprefix("--command=").partition("\nSTART\n")[0]
+        lines = script.splitlines()
+        mounts = [line for line in lines if line.startswith("mountpoint")]
+        assert mounts == ["mountpoint -q /mnt/bert || sudo mount -t nfs 10.0.0.2:/share /mnt/bert"]
+        assert lines[-1].endswith(last)
+    assert "--output_dir=/mnt/bert/output" in remote_command("train", **SHARE)
+    assert "test -e /mnt/bert/output/run.json;" in start_script("eval", **SHARE)
+
+
+def test_a_gcloud_that_answers_nothing_is_told_at_once(tpu):
+    for action in ("create", "watch"):
+        done, told = tpu(action, {"describe": [SIGNED_OUT]})
+        assert done.returncode == 1 and changes(told) == []
+        [line] = complaints(done)
+        assert line.startswith("gcp_tpu.sh: cannot look for bert-train: UNKNOWN (ERROR: ")
+        assert "sign in with: gcloud auth login" in line
+
+
+def test_one_name_for_both_is_refused(tpu):
+    done, told = tpu("create", EVAL_TPU_NAME="bert-train")
+    assert done.returncode == 2 and told == []
+    assert "TPU_NAME and EVAL_TPU_NAME are both bert-train" in done.stderr
+
+
+def test_bucket_and_share_exclude_each_other(tpu):
+    done, told = tpu("setup", SHARE="10.0.0.2:/share")
+    assert done.returncode == 2 and told == []
+    assert done.stderr == ("gcp_tpu.sh: BUCKET and SHARE exclude each other; unset one of them\n")
+
+
 @pytest.mark.parametrize("share", ["h:/a b", "h:/a;touch x", "h:/$(touch x)", "h:/a\nb", "h:/*"])
-def test_the_share_is_one_word_on_the_host(recorded, tmp_path, share):
-    _, told = recorded("cloud/gcp_tpu.sh", "setup", **{**SETTINGS, "SHARE": share})
+def test_the_share_is_one_word_on_the_host(tpu, tmp_path, share):
+    _, told = tpu("setup", BUCKET="", SHARE=share)
     [command] = {w.removeprefix("--command=") for words in told for w in words if "nfs" in w}
     mounting = command[command.index("mountpoint") : command.index("mkdir -p bert")]
     words = "sudo() { printf '<%s>' \"$@\"; }; mountpoint() { false; }; " + mounting
@@ -141,18 +357,219 @@ def test_the_share_is_one_word_on_the_host(recorded, tmp_path, share):
     assert not (tmp_path / "x").exists()
 
 
-def test_the_archive_has_a_new_name_each_time_and_goes(recorded, tmp_path):
+@pytest.mark.parametrize(
+    "tpu_type, cores, eval_type",
+    [
+        ("v2-8", 8, "v2-8"),
+        ("v3-128", 128, "v3-8"),
+        ("v4-64", 64, "v4-8"),
+        ("v5p-128", 128, "v5p-8"),
+        ("v5litepod-32", 32, "v5litepod-8"),
+        ("v6e-8", 8, "v6e-8"),
+    ],
+)
+def test_the_type_says_how_many_cores(tpu_type, cores, eval_type):
+    flags = remote_command("train", TPU_TYPE=tpu_type)
+    assert f"--num_tpu_cores={cores}" in flags
+    assert ("--tpu_name=bert-train" in flags) == (cores > 8)  # one host drives its own TPU
+    assert ("TPU_LOAD_LIBRARY" in start_script("train", TPU_TYPE=tpu_type)) == (cores > 8)
+    made = [line for line in dry_run("create", TPU_TYPE=tpu_type) if "resources create" in line]
+    assert f"--accelerator-type={tpu_type} " in made[0]
+    assert f"--accelerator-type={eval_type} " in made[1]
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"TPU_TYPE": "v7-8"}, "TPU_TYPE=v7-8: give v2-N, v3-N, v4-N or v5p-N with N TensorCores"),
+        ({"TPU_TYPE": "v5e-8"}, "TPU_TYPE=v5e-8: give"),
+        ({"TPU_TYPE": "v3"}, "TPU_TYPE=v3: give"),
+        ({"EVAL_TPU_TYPE": "v3-0"}, "EVAL_TPU_TYPE=v3-0: give"),
+        (
+            {"TPU_TYPE": "v3-256"},
+            "TPU_TYPE=v3-256 has 256 cores, which cannot share --eval_batch_size=640 equally; "
+            "choose another, or set FLAGS=--eval_batch_size=768",
+        ),
+        (
+            {"TPU_TYPE": "v4-384", "FLAGS": "--eval_batch_size=768"},
+            "TPU_TYPE=v4-384 has 384 cores, which cannot share --train_batch_size=8192 equally; "
+            "choose another, or set FLAGS=--train_batch_size=8448",
+        ),
+        (
+            {"EVAL_FLAGS": "--eval_batch_size=100"},
+            "EVAL_TPU_TYPE=v3-8 has 8 cores, which cannot share --eval_batch_size=100 equally; "
+            "choose another, or set EVAL_FLAGS=--eval_batch_size=104",
+        ),
+        (
+            {"FLAGS": "--train_batch_size=many"},
+            "FLAGS: --num_tpu_cores=128 --train",
+        ),
+    ],
+)
+def test_a_type_that_does_not_fit_the_preset_is_refused(tpu, settings, message):
+    for action in ("create", "train"):
+        done, told = tpu(action, **settings)
+        assert done.returncode == 2 and told == []
+        assert done.stderr.startswith(f"gcp_tpu.sh: {message}")
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_more_flags_come_last_and_win(tpu):
+    flags = remote_command("train", TPU_TYPE="v4-256", FLAGS="--num_tpu_cores=128 --seed=7")
+    assert flags[-3:] == ["--num_tpu_cores=256", "--num_tpu_cores=128", "--seed=7"]
+    done, _ = tpu("train", TPU_TYPE="v4-256", FLAGS="--num_tpu_cores=128")  # 640 = 128 * 5
+    assert done.returncode == 0
+
+
+def test_no_evaluator(tpu):
+    done, told = tpu("setup", EVAL_TPU_TYPE="none")
+    assert done.returncode == 0 and not any("bert-eval" in line for line in changes(told))
+    done, told = tpu("eval", EVAL_TPU_TYPE="none")
+    assert done.returncode == 2 and told == []
+    assert done.stderr == "gcp_tpu.sh: EVAL_TPU_TYPE=none: there is no evaluator\n"
+
+
+@pytest.mark.parametrize(
+    "tpu_type, offered, chosen",
+    [
+        ("v3-128", VERSIONS, "tpu-vm-tf-2.20.0-pod-pjrt-v5p-and-below"),
+        ("v3-8", VERSIONS, "tpu-vm-tf-2.20.0-pjrt-v5p-and-below"),
+        ("v6e-16", VERSIONS, "tpu-vm-tf-2.20.0-pod-pjrt-v5e-and-v6"),
+        ("v5litepod-8", VERSIONS, "tpu-vm-tf-2.20.0-pjrt-v5e-and-v6"),
+        (
+            "v3-8",
+            "tpu-vm-tf-2.20.1-pjrt\ntpu-vm-tf-2.20.0-pjrt\ntpu-vm-tf-2.21.0-pjrt\n"
+            "tpu-vm-tf-2.20.9-pod-pjrt\ntpu-vm-tf-2.20.9-se\nv2-alpha-tpuv6e",
+            "tpu-vm-tf-2.20.1-pjrt",
+        ),
+    ],
+)
+def test_the_software_that_fits_is_chosen(tpu, tpu_type, offered, chosen):
+    answers = {"versions list": [offered], **ABSENT_THEN_THERE}
+    done, told = tpu("create", answers, TPU_TYPE=tpu_type, EVAL_TPU_TYPE="none")
+    assert done.returncode == 0, done.stderr
+    assert f" --runtime-version={chosen} " in changes(told)[0]
+
+
+@pytest.mark.parametrize(
+    "offered, nearest",
+    [
+        ("tpu-vm-tf-2.18.0-pod-pjrt\ntpu-vm-tf-2.21.0-pod-pjrt", "tpu-vm-tf-2.18.0-pod-pjrt"),
+        ("tpu-vm-tf-2.21.0-pod-pjrt\ntpu-vm-tf-2.19.0-pjrt", "tpu-vm-tf-2.21.0-pod-pjrt"),
+        ("v2-alpha-tpuv6e\ntpu-ubuntu2204-base", "none"),
+    ],
+)
+def test_a_zone_without_the_software_is_told_with_the_nearest(tpu, offered, nearest):
+    done, told = tpu("create", {"versions list": [offered], **ABSENT_THEN_THERE})
+    assert done.returncode == 1 and changes(told) == []
+    assert complaints(done) == [
+        "gcp_tpu.sh: europe-west4-a has no tpu-vm-tf-2.20.0-pod-pjrt; the nearest is "
+        f"{nearest}: choose another GCP_ZONE, or try it with TPU_VERSION=..."
+    ]
+    done, told = tpu(
+        "create",
+        {"versions list": [offered], **ABSENT_THEN_THERE},
+        TPU_VERSION="mine",
+        EVAL_TPU_VERSION="mine",
+    )
+    assert done.returncode == 0 and "--runtime-version=mine" in changes(told)[0]
+
+
+QUOTA = "ERROR: (gcloud) RESOURCE_EXHAUSTED: Quota limit 'TPUV3sPerZone' has been exceeded."
+CAPACITY = "ERROR: (gcloud) There is no more capacity in the zone europe-west4-a."
+DENIED = "ERROR: (gcloud) PERMISSION_DENIED: tpu.nodes.create"
+SIGNED_OUT = "ERROR: (gcloud) no active account selected.\nPlease run:\n\n  $ gcloud auth login"
+
+
+@pytest.mark.parametrize(
+    "said, advice",
+    [
+        (QUOTA, "ask for more quota"),
+        (CAPACITY, "no capacity, it seems: try again later"),
+        (DENIED, "sign in with: gcloud auth login; my-project must give you the role"),
+        (SIGNED_OUT, "sign in with: gcloud auth login"),
+        (DOWN, "; when that is right, the same command again"),
+        ("ERROR: (gcloud) INVALID_ARGUMENT: v3-128", "europe-west4-a may not have this type"),
+    ],
+)
+def test_a_refused_request_is_one_line_that_says_what_to_do(tpu, said, advice):
+    done, told = tpu("create", {"resources create": [said], **ABSENT_THEN_THERE})
+    assert done.returncode == 1 and len(changes(told)) == 1
+    [line] = complaints(done)
+    assert line.startswith(f"gcp_tpu.sh: bert-train was not requested: {said.splitlines()[0]}; ")
+    assert advice in line
+
+
+def test_a_request_that_waits_is_waited_for(tpu):
+    states = ["WAITING_FOR_RESOURCES\t"] * 3 + ["PROVISIONING\t", DOWN, "ACTIVE\t"]
+    answers = {**ABSENT_THEN_THERE, "queued-resources describe bert-train": [NOT_FOUND, *states]}
+    done, _ = tpu("create", answers)
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stdout.splitlines() if line.startswith("bert-train: ")]
+    assert said == [
+        "bert-train: WAITING_FOR_RESOURCES",
+        "bert-train: PROVISIONING",
+        f"bert-train: UNKNOWN ({DOWN})",
+        "bert-train: READY",
+    ]
+
+
+@pytest.mark.parametrize(
+    "state, advice",
+    [
+        ("FAILED\tno more capacity in the zone", "no capacity, it seems"),
+        ("FAILED\tQuota limit 'TPUV3sPerZone' has been exceeded", "ask for more quota"),
+        ("SUSPENDED\t", "no capacity, it seems"),
+    ],
+)
+def test_a_request_that_is_not_granted_is_told(tpu, state, advice):
+    answers = {"queued-resources describe bert-train": [state]}
+    done, told = tpu("create", answers)
+    assert done.returncode == 1 and changes(told) == []
+    [line] = complaints(done)
+    word = state.split("\t")[0]
+    assert line.startswith(f"gcp_tpu.sh: bert-train is not granted: {word}")
+    assert "cloud/gcp_tpu.sh delete, then: " in line and advice in line
+    assert (
+        f"bert-train is {word} and costs nothing; its request stays until: cloud/gcp_tpu.sh delete"
+    ) in done.stderr
+
+
+def test_create_again_requests_only_what_is_missing(tpu):
+    answers = {
+        "queued-resources describe bert-eval": [NOT_FOUND, "ACTIVE\t"],
+        "tpu-vm describe bert-eval": [NOT_FOUND, "READY"],
+    }
+    done, told = tpu("create", answers)
+    assert done.returncode == 0
+    assert [line.split()[1:3] for line in changes(told)] == [["create", "bert-eval"]]
+
+
+def test_the_archive_has_a_new_name_each_time_and_goes(tpu, tmp_path):
     names = set()
-    for fails in ("nothing", "scp"):
-        given = {**SETTINGS, "TMPDIR": str(tmp_path), "FAIL": fails}
-        done, told = recorded("cloud/gcp_tpu.sh", "setup", **given)
-        assert (done.returncode != 0) == (fails == "scp")
+    for answers in ({}, {"scp": [DOWN]}):
+        done, told = tpu("setup", answers, TMPDIR=str(tmp_path))
+        assert (done.returncode != 0) == bool(answers)
         names |= {words[words.index("scp") + 1] for words in told if "scp" in words}
     assert len(names) == 2
     assert not list(tmp_path.glob("bert-checkout*"))
 
 
-@pytest.mark.parametrize("arguments", [[], ["start"], ["create", "--dry"], ["create", "a", "b"]])
+@pytest.mark.parametrize("action", ["setup", "train"])
+def test_ssh_that_breaks_is_tried_again(tpu, action):
+    done, told = tpu(action, {"tpu-vm ssh bert-train": [DOWN, DOWN, ""]})
+    assert done.returncode == 0
+    tried = [line for line in changes(told) if line.startswith("tpu-vm ssh bert-train")]
+    assert len(tried) == 3 and len(set(tried)) == 1
+    assert complaints(done) == [
+        f"gcp_tpu.sh: attempt {n} of 5 failed; the next in 0 seconds" for n in (1, 2)
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["start"], ["create", "--dry"], ["create", "a", "b"], ["logs", "x"], ["train", "eval"]],
+)
 def test_usage(recorded, arguments):
     done, told = recorded("cloud/gcp_tpu.sh", *arguments, **SETTINGS)
     assert done.returncode == 2 and told == []
@@ -173,30 +590,219 @@ def test_no_gcloud_is_told(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "action, fails", [("create", "bert-eval"), ("setup", "scp"), ("train", "ssh")]
+    "action, fails", [("create", "resources create bert-eval"), ("setup", "scp"), ("train", "ssh")]
 )
-def test_after_a_failure_whatever_runs_is_named(recorded, action, fails):
-    done, told = recorded("cloud/gcp_tpu.sh", action, **SETTINGS, FAIL=fails)
+def test_after_a_failure_whatever_runs_is_named(tpu, action, fails):
+    answers = {**(ABSENT_THEN_THERE if action == "create" else {}), fails: [DOWN]}
+    done, told = tpu(action, answers)
     assert done.returncode != 0
     for name in ("bert-train", "bert-eval"):
-        if name not in fails:
-            assert f"{name} is READY and costs money until: cloud/gcp_tpu.sh delete" in done.stderr
+        assert f"{name} is READY and costs money until: cloud/gcp_tpu.sh delete" in done.stderr
     if action == "setup":
         assert not any("ssh" in words for words in told)  # it stopped there
+        assert "bert-train did not get the checkout; the lines above say why" in done.stderr
 
 
-def test_a_state_that_cannot_be_asked_is_told_and_an_absent_tpu_is_not(recorded):
-    done, _ = recorded("cloud/gcp_tpu.sh", "train", **SETTINGS, STATE="UNKNOWN")
+def test_a_request_that_waits_is_named(tpu):
+    done, _ = tpu("train", {"queued-resources describe": ["WAITING_FOR_RESOURCES\t"]})
+    for name in ("bert-train", "bert-eval"):
+        assert (
+            f"{name} is WAITING_FOR_RESOURCES and will cost money when it is granted, "
+            "unless: cloud/gcp_tpu.sh delete"
+        ) in done.stderr
+
+
+def test_a_state_that_cannot_be_asked_is_told_and_an_absent_tpu_is_not(tpu):
+    done, _ = tpu("train", {"describe": [DOWN]})
     assert "cannot tell whether bert-train still runs" in done.stderr
-    done, _ = recorded("cloud/gcp_tpu.sh", "delete", **SETTINGS, STATE="NOT_FOUND")
+    done, told = tpu("delete", {"describe": [NOT_FOUND]})
+    assert done.returncode == 0 and done.stderr == "" and changes(told) == []
+    assert done.stdout.splitlines() == [
+        f"{name}: {what} not there"
+        for name in ("bert-train", "bert-eval")
+        for what in ("request", "TPU")
+    ]
+
+
+def test_delete_removes_requests_and_tpus_and_says_what_it_found(tpu):
+    answers = {
+        "queued-resources describe bert-train": ["WAITING_FOR_RESOURCES\t", NOT_FOUND],
+        "tpu-vm describe bert-train": [NOT_FOUND],
+        "queued-resources describe bert-eval": [NOT_FOUND],  # made without a request
+        "tpu-vm describe bert-eval": ["READY", NOT_FOUND],
+    }
+    done, told = tpu("delete", answers)
     assert done.returncode == 0 and done.stderr == ""
+    assert [line for line in done.stdout.splitlines() if not line.startswith("$")] == [
+        "bert-train: request WAITING_FOR_RESOURCES",
+        "bert-train: TPU not there",
+        "bert-eval: request not there",
+        "bert-eval: TPU READY",
+    ]
+    assert changes(told) == [
+        "queued-resources delete bert-train --force --quiet",
+        "tpu-vm delete bert-eval --quiet",
+    ]
 
 
-def test_delete_tries_both(recorded):
-    done, told = recorded("cloud/gcp_tpu.sh", "delete", **SETTINGS, FAIL="delete bert-train")
+def test_delete_tries_both(tpu):
+    done, told = tpu("delete", {"delete bert-train": [DOWN]})
     assert done.returncode == 1
-    assert [words[5] for words in told if words[4] == "delete"] == ["bert-train", "bert-eval"]
+    assert [line.split()[2] for line in changes(told)] == ["bert-train"] * 2 + ["bert-eval"] * 2
     assert "bert-train is READY and costs money" in done.stderr
+
+
+def test_status_says_what_is_there(tpu):
+    answers = {
+        "queued-resources describe bert-eval": ["SUSPENDED\t"],
+        "is-active": ["ssh: warning\nactivating"],
+    }
+    done, told = tpu("status", answers)
+    assert done.returncode == 0 and changes(told) == []
+    assert done.stdout == "bert-train: READY, the run is activating\nbert-eval: SUSPENDED\n"
+    done, _ = tpu("status", {"ssh": [DOWN]})
+    assert "bert-train: READY, the run is unreachable" in done.stdout
+
+
+def verbs(told) -> list[str]:
+    """What was done to which TPU, in order."""
+    found = [re.match(r"(?:queued-resources|tpu-vm) (\w+) (\S+?)(:| |$)", c) for c in changes(told)]
+    lines = [re.search(r"bert-checkout.tar.gz (\S+):", line) for line in changes(told)]
+    return [f"{match[1]} {line[1] if line else match[2]}" for match, line in zip(found, lines)]
+
+
+RENEWED = ["delete {}", "create {}", "scp {}", "ssh {}", "ssh {}"]
+
+
+def test_watch_makes_a_preempted_tpu_again_and_starts_its_run(tpu):
+    answers = {
+        # the run goes on, the TPU is taken, found gone, deleted, granted again after a while
+        "queued-resources describe bert-train": [
+            "ACTIVE\t",
+            "SUSPENDING\t",
+            "SUSPENDED\t",
+            "SUSPENDED\t",
+            "WAITING_FOR_RESOURCES\t",
+            "ACTIVE\t",
+        ],
+        "tpu-vm describe bert-train": ["READY", NOT_FOUND, "READY"],
+        "ssh bert-train .*is-active": ["active", "active", "inactive"],
+        "ssh bert-eval .*is-active": ["active"] * 5 + ["inactive"],
+    }
+    done, told = tpu("watch", answers)
+    assert done.returncode == 0, done.stderr
+    assert verbs(told) == [line.format("bert-train") for line in RENEWED]
+    assert done.stdout.splitlines()[-1] == "bert-eval: the run has ended"
+    assert "bert-train is READY and costs money until" in done.stderr
+
+
+def test_watch_does_not_make_a_tpu_again_whose_run_has_ended(tpu):
+    answers = {
+        "queued-resources describe bert-train": ["ACTIVE\t", "SUSPENDED\t"],
+        "ssh bert-train .*is-active": ["inactive"],
+        "ssh bert-eval .*is-active": ["active"] * 3 + ["inactive"],
+    }
+    done, told = tpu("watch", answers)
+    assert done.returncode == 0 and changes(told) == []
+
+
+def test_watch_starts_what_does_not_run_yet(tpu):
+    answers = {
+        "ssh bert-train .*is-active": ["inactive\nabsent", "active"],
+        "ssh bert-eval .*is-active": ["active", "inactive"],
+    }
+    done, told = tpu("watch", answers)
+    assert done.returncode == 0
+    assert verbs(told) == ["scp bert-train", "ssh bert-train", "ssh bert-train"]
+
+
+def test_watch_survives_a_tpu_that_is_preempted_while_it_is_set_up(tpu):
+    answers = {
+        "tpu-vm describe bert-train": [
+            *("PREEMPTED", "PREEMPTED", "READY", "PREEMPTED"),
+            *("PREEMPTED", "PREEMPTED", "READY"),
+        ],
+        "scp .* bert-train": [DOWN] * 5 + [""],
+        "is-active": ["active", "inactive"],
+    }
+    done, told = tpu("watch", answers, EVAL_TPU_TYPE="none")
+    assert done.returncode == 0, done.stderr
+    once = ["delete bert-train", "delete bert-train", "create bert-train"]
+    assert verbs(told) == [
+        *once,
+        *["scp bert-train"] * 5,
+        *once,
+        *["scp bert-train", "ssh bert-train", "ssh bert-train"],
+    ]
+
+
+@pytest.mark.parametrize(
+    "answers, message",
+    [
+        (
+            {"bert-train .*is-active": ["failed"]},
+            "the run on bert-train has failed, for good;",
+        ),
+        ({"bert-eval .*is-active": ["failed"]}, "why: cloud/gcp_tpu.sh logs eval"),
+        ({"describe bert-train": [NOT_FOUND]}, "bert-train is not there: NOT_FOUND;"),
+        ({"resources describe": ["FAILED\tno"]}, "bert-train is not there: FAILED?no;"),
+        (
+            {"tpu-vm describe": ["PREEMPTED"], "resources delete": [DOWN]},
+            "bert-train is not deleted; the lines above say why",
+        ),
+    ],
+)
+def test_watch_ends_where_it_cannot_help(tpu, answers, message):
+    if "resources delete" in answers:
+        answers = {**answers, "tpu-vm describe": ["PREEMPTED", "PREEMPTED", "READY"]}
+    done, _ = tpu("watch", answers)
+    assert done.returncode == 1
+    assert any(message in line for line in done.stderr.splitlines())
+
+
+def test_a_failure_that_a_preemption_explains_does_not_end_the_watch(tpu):
+    answers = {
+        "tpu-vm describe bert-train": ["READY", "PREEMPTED", "PREEMPTED", "READY"],
+        "is-active": ["failed", "inactive"],
+    }
+    done, told = tpu("watch", answers, EVAL_TPU_TYPE="none")
+    assert done.returncode == 0
+    assert verbs(told)[:3] == ["delete bert-train", "delete bert-train", "create bert-train"]
+
+
+def test_logs_say_that_the_run_goes_on(tpu):
+    done, told = tpu("logs eval", {"journalctl": [DOWN]})
+    assert done.returncode == 1 and "ssh bert-eval" in changes(told)[0]
+    assert complaints(done)[0].startswith("gcp_tpu.sh: the connection has ended, the run goes on;")
+
+
+def test_the_recipe_of_the_documents_runs_in_its_order(tpu):
+    text = (REPOSITORY / "docs" / "clusters.md").read_text()
+    recipe = re.findall(r"^    cloud/gcp_tpu\.sh ([a-z ]+?) *(?:#.*)?$", text, re.MULTILINE)
+    assert recipe == ["create", "setup", "train", "eval", "logs", "watch", "delete"]
+    answers = {"create": ABSENT_THEN_THERE, "watch": {"is-active": ["active", "inactive"]}}
+    for action in recipe:
+        done, _ = tpu(action, answers.get(action))
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("gcloud"), reason="no gcloud here")
+def test_gcloud_itself_takes_the_arguments(tmp_path):
+    """It reads its arguments (else it ends with 2) before it finds that nobody is signed in."""
+    lines = {line for _, lines in json.loads(GOLDEN.read_text()).items() for line in lines}
+    (tmp_path / "bert-checkout.tar.gz").touch()
+    alone = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "CLOUDSDK_CONFIG": str(tmp_path),
+        "CLOUDSDK_CORE_CHECK_GCE_METADATA": "false",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": "http://127.0.0.1:9/",
+        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+    }
+    for words in printed_words(sorted(lines)):
+        done = subprocess.run(words, cwd=tmp_path, env=alone, capture_output=True, text=True)
+        assert done.returncode == 1 and "active account" in done.stderr, done.stderr
 
 
 SLURM = {"DATA": "/data", "OUTPUT": "/run", "SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "4"}
@@ -219,6 +825,16 @@ def test_slurm_starts_one_process_a_node(recorded):
     assert dry.stdout == done.stdout and nothing == []
 
 
+def test_slurm_takes_data_and_output_in_a_bucket(recorded):
+    buckets = {"DATA": "gs://b/bert", "OUTPUT": "gs://b/bert/run"}
+    done, told = recorded(*BATCH, **SLURM | buckets)
+    assert done.returncode == 0, done.stderr
+    assert {"--output_dir=gs://b/bert/run", "--input_file=gs://b/bert/tfrecords/part-*"} <= set(
+        told[0]
+    )
+    assert not any("/data" in word for word in told[0])
+
+
 def test_slurm_queues_a_saved_run_again(recorded, tmp_path):
     (tmp_path / "bin" / "srun").write_text("#!/bin/sh\nexit 75\n")
     done, told = recorded(*BATCH, **SLURM)
@@ -234,6 +850,11 @@ def test_slurm_queues_a_saved_run_again(recorded, tmp_path):
         (BATCH, {"DATA": ""}, "set DATA;"),
         (BATCH[:2], {}, "name a preset"),
         ([*BATCH[:2], "configs/none.flags"], {}, "cannot read the preset configs/none.flags"),
+        (
+            BATCH,
+            {"GOOGLE_APPLICATION_CREDENTIALS": "/no/key.json"},
+            "cannot read GOOGLE_APPLICATION_CREDENTIALS=/no/key.json",
+        ),
     ],
 )
 def test_slurm_bad_input_is_told(recorded, command, changed, message):
@@ -243,16 +864,21 @@ def test_slurm_bad_input_is_told(recorded, command, changed, message):
 
 def test_the_tfjob_starts_run_pretraining_on_every_worker():
     yaml = pytest.importorskip("yaml")
-    job = yaml.safe_load((REPOSITORY / "cloud" / "kubernetes.yaml").read_text())
+    account, job = yaml.safe_load_all((REPOSITORY / "cloud" / "kubernetes.yaml").read_text())
+    assert (account["apiVersion"], account["kind"]) == ("v1", "ServiceAccount")
     assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "TFJob")
     [(kind, replicas)] = job["spec"]["tfReplicaSpecs"].items()
     assert kind == "Worker" and replicas["replicas"] == 4
-    [container] = replicas["template"]["spec"]["containers"]
+    pod = replicas["template"]["spec"]
+    assert pod["serviceAccountName"] == account["metadata"]["name"]
+    [container] = pod["containers"]
     assert container["name"] == "tensorflow"  # the operator sets TF_CONFIG in this one only
     assert container["command"] == ["python", "run_pretraining.py"]
     flags = dict(arg.removeprefix("--").split("=", 1) for arg in container["args"])
     assert (REPOSITORY / flags.pop("flagfile")).is_file()
     assert set(flags) <= set(RUN_PRETRAINING_FLAGS)
     assert int(flags["num_gpus"]) == container["resources"]["limits"]["nvidia.com/gpu"]
+    paths = [value for name, value in flags.items() if name.endswith(("file", "checkpoint", "dir"))]
+    assert len(paths) == 5 and all(path.startswith("gs://my-bucket/bert/") for path in paths)
     mounted = {mount["name"] for mount in container["volumeMounts"]}
-    assert mounted == {volume["name"] for volume in replicas["template"]["spec"]["volumes"]}
+    assert mounted == {volume["name"] for volume in pod["volumes"]}

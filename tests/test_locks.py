@@ -1,0 +1,105 @@
+"""Every lock installs as it stands, and the training can be imported from it.
+
+requirements-dev.lock is what runs these tests. requirements-gpu.lock has 3 GB to download and 7 GB
+installed: it is not installed here. It must be requirements.lock, which is, and NVIDIA's packages,
+and the index must still offer each of its files.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+
+# What training imports, TensorFlow included.
+TRAINING = "import mlperf_bert.training.run"
+
+
+def pins(lock: str) -> dict[str, tuple[str, set[str]]]:
+    """Package -> version, hashes of its files."""
+    found, package = {}, ""
+    for line in (REPOSITORY / lock).read_text().splitlines():
+        if match := re.match(r"([a-z0-9._-]+)==(\S+)", line):
+            package, version = match.groups()
+            found[package] = version, set()
+        elif match := re.search(r"--hash=(sha256:[0-9a-f]{64})", line):
+            found[package][1].add(match[1])
+    return found
+
+
+@pytest.fixture(scope="module", params=["requirements.lock", "requirements-tpu.lock"])
+def installed(request, tmp_path_factory):
+    """(lock, interpreter of a fresh environment with it)."""
+    environment = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    python = environment / "bin" / "python"
+    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    install += ["--no-compile", "--no-cache-dir", "--no-deps", "--require-hashes"]
+    subprocess.run([*install, "-r", REPOSITORY / request.param], check=True)
+    yield request.param, python
+    # two gigabytes each
+    subprocess.run(["rm", "-rf", environment], check=True)
+
+
+def run(python: Path, code: str, **environment: str) -> subprocess.CompletedProcess:
+    # without the bytecode of installed packages the first import takes half a minute
+    command = [python, "-c", code]
+    given = {"PATH": os.environ["PATH"], "TF_CPP_MIN_LOG_LEVEL": "1", **environment}
+    return subprocess.run(
+        command, cwd=REPOSITORY, env=given, capture_output=True, text=True, timeout=300
+    )
+
+
+@pytest.mark.slow
+def test_the_training_is_imported(installed):
+    lock, python = installed
+    # as cloud/gcp_tpu.sh sets it on a pod
+    environment = {"TPU_LOAD_LIBRARY": "0"} if "tpu" in lock else {}
+    done = run(python, TRAINING, **environment)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_the_library_of_the_tpu_is_loaded(installed):
+    """A libtpu that does not fit aborts here; one that does finds no TPU, and says so."""
+    lock, python = installed
+    if "tpu" not in lock:
+        pytest.skip("has no libtpu")
+    # else libtpu asks the metadata server of a TPU VM for minutes
+    done = run(python, TRAINING, TPU_SKIP_MDS_QUERY="1", TF_CPP_MIN_LOG_LEVEL="0")
+    assert done.returncode == 0, done.stderr
+    assert "libtpu.so" in done.stderr
+
+
+def test_every_package_is_there_in_the_lock_of_the_tests():
+    ours = pins("requirements-dev.lock")
+    for lock in ("requirements.lock", "requirements-gpu.lock", "requirements-tpu.lock"):
+        for package, pinned in pins(lock).items():
+            assert ours.get(package, pinned) == pinned, f"{package} in {lock}"
+
+
+def test_the_gpu_lock_is_the_tested_one_and_packages_of_nvidia():
+    cpu, gpu = pins("requirements.lock"), pins("requirements-gpu.lock")
+    nvidia = {package for package in gpu if package.startswith("nvidia-")}
+    assert {package: gpu[package] for package in gpu.keys() - nvidia} == cpu
+    assert nvidia >= {"nvidia-cudnn-cu12", "nvidia-nccl-cu12", "nvidia-cublas-cu12"}
+
+
+@pytest.mark.slow
+def test_the_index_still_offers_every_file_of_the_gpu_lock(tmp_path):
+    """By the index's own list of files and hashes: nothing is downloaded."""
+    locked = pins("requirements-gpu.lock")
+    (tmp_path / "pins.in").write_text("".join(f"{p}=={v}\n" for p, (v, _) in locked.items()))
+    uv = Path(sys.executable).with_name("uv")
+    command = [uv, "pip", "compile", "--quiet", "--no-deps", "--no-header", "--no-annotate"]
+    command += ["--generate-hashes", "--python-version", "3.11"]
+    command += ["--output-file", tmp_path / "offered.lock", tmp_path / "pins.in"]
+    subprocess.run(command, check=True)
+    offered = pins(tmp_path / "offered.lock")
+    for package, (version, hashes) in locked.items():
+        assert offered[package][0] == version
+        assert hashes and hashes <= offered[package][1], package
