@@ -1,8 +1,8 @@
 """Trains BERT until masked-LM accuracy 0.720, or evaluates the checkpoints of a run.
 
 Exit codes: 0 the run went to its end (the RESULT line says whether the target was reached),
-1 bad input or a failure, 75 interrupted by SIGTERM or SIGINT, with the checkpoint saved if training
-had begun: run the same command again to resume.
+1 bad input or a failure, 75 run the same command again to resume: interrupted by SIGTERM or SIGINT,
+with the checkpoint saved if training had begun, or a bucket or device does not answer.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
+from typing import NoReturn
 
 # Set before TensorFlow is imported: the model needs tf_keras, and Keras 3 is not imported then.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -20,12 +21,13 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 import tensorflow as tf
 from absl import flags, logging
 
-from mlperf_bert import command_line
+from mlperf_bert import command_line, paths
 from mlperf_bert.command_line import MAX_SEED, in_range, not_empty
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.mlperf import rules
 from mlperf_bert.mlperf.log import SubmissionInfo
 from mlperf_bert.optimization.optimizers import ADAMW, OptimizerConfig
+from mlperf_bert.problems import printable
 from mlperf_bert.training import preflight, run
 from mlperf_bert.training.cluster import read_cluster
 from mlperf_bert.training.config import RunConfig
@@ -34,10 +36,10 @@ from mlperf_bert.training.offline import OfflineConfig, evaluate_checkpoints, wr
 from mlperf_bert.training.profiling import ProfileWindow
 from mlperf_bert.training.strategy import DeviceConfig
 
-EXIT_INTERRUPTED = 75
+EXIT_TRY_AGAIN = 75
 FLAGS = flags.FLAGS
 
-# Input and output
+# Input and output, on local disks or in a bucket (gs://BUCKET/FOLDER)
 flags.DEFINE_string("bert_config_file", None, "The model: a bert_config.json.", required=True)
 flags.DEFINE_string(
     "input_file", None, "TFRecords to train on; globs and commas are allowed.", required=True
@@ -58,6 +60,8 @@ flags.DEFINE_bool(
     "The seed fixes the order of examples; --nodeterministic reads faster from slow storage.",
 )
 not_empty("bert_config_file", "input_file", "output_dir")
+command_line.paths("bert_config_file", "input_file", "output_dir", "init_checkpoint")
+command_line.paths("eval_input_file")
 in_range("max_seq_length", "max_predictions_per_seq", at_least=1)
 
 # What to do
@@ -251,9 +255,9 @@ def _failures_explained() -> Iterator[None]:
     try:
         yield
     except (Interrupted, KeyboardInterrupt) as interruption:
-        reason = str(interruption) or "interrupted; run the same command again to resume"
-        print(f"run_pretraining.py: {reason}", file=sys.stderr)
-        sys.exit(EXIT_INTERRUPTED)
+        _end_for_now(str(interruption) or "interrupted; run the same command again to resume")
+    except paths.StoreUnavailable as error:
+        _end_for_now(str(error))
     except FloatingPointError as error:
         raise ValueError(str(error)) from error
     except tf.errors.ResourceExhaustedError as error:
@@ -261,8 +265,19 @@ def _failures_explained() -> Iterator[None]:
             f"out of memory ({_first_line(error)}); lower --train_batch_size (and raise "
             "--steps_per_update to keep the updates), or lower --eval_batch_size"
         ) from error
+    except tf.errors.UnavailableError as error:  # a device is gone, such as the host of a TPU
+        _end_for_now(f"TensorFlow failed: {_first_line(error)}; repeat the command later")
     except tf.errors.OpError as error:
-        raise ValueError(f"TensorFlow failed: {_first_line(error)}") from error
+        if not paths.is_answer_of_a_store(error):
+            raise ValueError(f"TensorFlow failed: {_first_line(error)}") from error
+        if paths.kind_of(error) is paths.StoreUnavailable:
+            _end_for_now(paths.reason(error))
+        raise ValueError(paths.reason(error)) from error
+
+
+def _end_for_now(reason: str) -> NoReturn:
+    print(f"run_pretraining.py: {printable(reason)}", file=sys.stderr)
+    sys.exit(EXIT_TRY_AGAIN)
 
 
 def _first_line(error: tf.errors.OpError) -> str:

@@ -14,6 +14,8 @@
 # Environment:
 #   DATA_DIR=./data WIKI_DIR=./wiki    mounted read-only: TFRecords and eval_10k; bert_config.json and checkpoint
 #   OUTPUT_DIR=./output                mounted for writing; made if missing
+#                                      each of the three may be gs://BUCKET/FOLDER, which is not mounted
+#   GOOGLE_APPLICATION_CREDENTIALS=    key file for gs://; if not given, that of gcloud auth application-default login
 #   TF_CONFIG, or variables of srun    several hosts make one run: passed on, and the container uses the host's network
 #   NUM_GPUS=(all; 0 for --eval)  SEED=  EVAL_FILE=  INIT_CHECKPOINT=    see train_model.sh; paths are those in the container
 #   ENGINE=(docker, else podman)
@@ -65,22 +67,41 @@ image=${IMAGE:-mlperf-bert:$accelerator}
 # --- what to mount --------------------------------------------------------------------------------------------
 data=${DATA_DIR:-./data} wiki=${WIKI_DIR:-./wiki} output=${OUTPUT_DIR:-./output}
 offer="or try it without data: ./start_training.sh --demo"
-if [ ! "$demo" ]; then
-  [ -d "$data" ] || fail "DATA_DIR=$data: no such folder; name the one with part-* and eval_10k, $offer"
-  [ "$(ls -- "$data" 2>/dev/null)" ] || fail "DATA_DIR=$data is empty; name the one with part-* and eval_10k, $offer"
-  [ -f "$wiki/bert_config.json" ] || fail "WIKI_DIR=$wiki: no bert_config.json; name the folder with it and tf1_ckpt, $offer"
+is_local() { case $1 in gs://*) return 1 ;; esac; }
+if [ "$demo" ]; then
+  is_local "$output" || fail "OUTPUT_DIR=$output: the demo writes to a local folder; name one"
+else
+  if is_local "$data"; then
+    [ -d "$data" ] || fail "DATA_DIR=$data: no such folder; name the one with part-* and eval_10k, $offer"
+    [ "$(ls -- "$data" 2>/dev/null)" ] || fail "DATA_DIR=$data is empty; name the one with part-* and eval_10k, $offer"
+  fi
+  if is_local "$wiki"; then
+    [ -f "$wiki/bert_config.json" ] || fail "WIKI_DIR=$wiki: no bert_config.json; name the folder with it and tf1_ckpt, $offer"
+  fi
 fi
 # Absolute without `cd`, which drops a line break at the end.
 for name in data wiki output; do
-  case ${!name} in /*) ;; *) printf -v "$name" %s "$PWD/${!name#./}" ;; esac
+  case ${!name} in /*|gs://*) ;; *) printf -v "$name" %s "$PWD/${!name#./}" ;; esac
   case ${!name} in
     *[,\"$'\r\n']*) fail "${!name}: a mount cannot have a comma, quote or line break in its path; use a link without" ;;
   esac
 done
-mkdir -p "$output" 2>/dev/null || fail "OUTPUT_DIR=$output cannot be made; name a folder that you may write"
-[ -w "$output" ] || fail "OUTPUT_DIR=$output is not writable for you; fix its permissions or name another"
+if is_local "$output"; then
+  mkdir -p "$output" 2>/dev/null || fail "OUTPUT_DIR=$output cannot be made; name a folder that you may write"
+  [ -w "$output" ] || fail "OUTPUT_DIR=$output is not writable for you; fix its permissions or name another"
+fi
+key=${GOOGLE_APPLICATION_CREDENTIALS:-}
+if [ "$key" ]; then
+  [ -r "$key" ] || fail "GOOGLE_APPLICATION_CREDENTIALS=$key cannot be read; name a key file"
+  case $key in /*) ;; *) key=$PWD/${key#./} ;; esac
+else
+  key=${HOME:-}/.config/gcloud/application_default_credentials.json
+fi
 
 mount() { run+=(--mount "type=bind,source=$1,target=$2${3-}"); } # source target [,readonly]
+place() { # source target variable [,readonly]: mounts a local folder; names one in a bucket to the programs
+  if is_local "$1"; then mount "$1" "$2" "${4-}"; else run+=(--env "$3=$1"); buckets=yes; fi
+}
 
 # --- the command ----------------------------------------------------------------------------------------------
 run=("$engine" run --rm --name "${NAME:-mlperf-bert-$(date +%H%M%S)-$$}")
@@ -106,9 +127,15 @@ if [ "$demo" ]; then
   mount "$output" /output
   command=(python -m demo --output_dir=/output/demo ${SEED:+--seed="$SEED"})
 else
-  mount "$data" /data ,readonly
-  mount "$wiki" /wiki ,readonly
-  mount "$output" /output
+  buckets=''
+  place "$data" /data DATA_DIR ,readonly
+  place "$wiki" /wiki WIKI_DIR ,readonly
+  place "$output" /output OUTPUT_DIR
+  # Without a key file TensorFlow asks the machine, which knows its account on Google Cloud.
+  if [ "$buckets" ] && [ -r "$key" ]; then
+    mount "$key" /credentials.json ,readonly
+    run+=(--env GOOGLE_APPLICATION_CREDENTIALS=/credentials.json)
+  fi
   run+=(--env "NUM_GPUS=$num_gpus")
   for name in SEED EVAL_FILE INIT_CHECKPOINT TF_XLA_FLAGS TF_NUM_INTRAOP_THREADS TF_NUM_INTEROP_THREADS; do
     if [ -n "${!name+set}" ]; then run+=(--env "$name=${!name}"); fi

@@ -29,15 +29,18 @@ _BUFFER_BYTES = 8 * 2**20
 _BYTES_UPLOADED_AT_ONCE = 64 * 2**20
 _REQUESTS_AT_ONCE = 16
 _HTTP_CODE = re.compile(r"HTTP response code (\d+)")
+_TRANSIENT = (408, 429, 500, 502, 503, 504)
 _ADVICE = {
     401: "no valid credentials; set GOOGLE_APPLICATION_CREDENTIALS to a key file, or run gcloud "
     "auth application-default login",
     403: "these credentials have no permission; give their account the role Storage Object User "
     "on the bucket, or use others (GOOGLE_APPLICATION_CREDENTIALS)",
     404: "no such bucket or object; check the path",
-    429: "the store refuses so many requests; repeat the command later",
-    503: "the store does not answer; repeat the command later",
 }
+
+
+class StoreUnavailable(OSError):
+    """A store could not be reached for a while; the same command may succeed later."""
 
 
 def is_remote(path: str | os.PathLike) -> bool:
@@ -183,13 +186,18 @@ def failures_named(path: object) -> Iterator[None]:
     except Exception as error:
         if not is_of_tensorflow(error):
             raise
-        kind = FileNotFoundError if type(error).__name__ == "NotFoundError" else OSError
-        raise kind(f"{path}: {reason(error)}") from error
+        raise kind_of(error)(f"{path}: {reason(error)}") from error
 
 
 def is_of_tensorflow(error: Exception) -> bool:
     """Whether TensorFlow raised it; without importing TensorFlow."""
     return any(base.__module__.startswith("tensorflow.") for base in type(error).__mro__)
+
+
+def kind_of(error: Exception) -> type[OSError]:
+    """The class of OSError for what TensorFlow raises for a bucket."""
+    kinds = {"NotFoundError": FileNotFoundError, "AbortedError": StoreUnavailable}
+    return kinds.get(type(error).__name__, OSError)
 
 
 def reason(error: Exception) -> str:
@@ -199,6 +207,9 @@ def reason(error: Exception) -> str:
     code = int(found[1]) if found else None
     if code in _ADVICE:
         return f"the store answers {code}: {_ADVICE[code]}"
+    if code in _TRANSIENT or "retry attempts failed" in text:
+        answer = f"answers {code}" if code else "cannot be reached"
+        return f"the store {answer}, again and again; repeat the command later"
     return text
 
 

@@ -1,5 +1,6 @@
 """start_training.sh and what it starts, with an engine that only writes down its words. Seconds."""
 
+import itertools
 import os
 import re
 import shlex
@@ -77,6 +78,35 @@ def expected_run(host, *, gpus=(), environment=("NUM_GPUS=0",)):
         ],
         *[word for value in environment for word in ("--env", value)],
     ]
+
+
+def test_folders_in_a_bucket_are_named_and_not_mounted(host):
+    places = {"DATA_DIR": "gs://b/tfrecords", "OUTPUT_DIR": "gs://b/run"}
+    words = shlex.split(host("--dry-run", **places).stdout)
+    mounts = [word for word in words if word.startswith("type=bind")]
+    assert mounts == [f"type=bind,source={host.folder}/wiki,target=/wiki,readonly"]
+    given = [value for name, value in itertools.pairwise(words) if name == "--env"]
+    assert given == ["DATA_DIR=gs://b/tfrecords", "OUTPUT_DIR=gs://b/run", "NUM_GPUS=0"]
+    assert not [path for path in host.folder.iterdir() if path.name.startswith("gs")]
+    key = host.folder / ".config/gcloud/application_default_credentials.json"
+    key.parent.mkdir(parents=True)
+    key.touch()
+    other = host.folder / "key.json"
+    other.touch()
+    for environment, source in (
+        ({"HOME": str(host.folder)}, key),
+        ({"GOOGLE_APPLICATION_CREDENTIALS": "key.json"}, other),
+    ):
+        words = shlex.split(host("--dry-run", **places, **environment).stdout)
+        assert f"type=bind,source={source},target=/credentials.json,readonly" in words
+        assert "GOOGLE_APPLICATION_CREDENTIALS=/credentials.json" in words
+        assert "credentials.json" not in host("--dry-run", **environment).stdout
+    done = host("--dry-run", GOOGLE_APPLICATION_CREDENTIALS="none.json")
+    assert done.returncode == 1
+    assert "GOOGLE_APPLICATION_CREDENTIALS=none.json cannot be read; name a" in done.stderr
+    done = host("--dry-run", "--demo", OUTPUT_DIR="gs://b/run")
+    assert done.returncode == 1
+    assert "OUTPUT_DIR=gs://b/run: the demo writes to a local folder; name one" in done.stderr
 
 
 def test_dry_run_prints_the_exact_command(host):

@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Iterable
 
 import tensorflow as tf
 
+from mlperf_bert import paths
+
 CHECKPOINT_NAME = "model.ckpt"
 # What TensorFlow raises for a truncated data file.
 _DAMAGE = (tf.errors.OpError, IndexError, RuntimeError)
@@ -99,10 +101,10 @@ class RunState:
             self._list(path, kept)
         except (tf.errors.OpError, OSError) as error:
             _remove(path)
-            reason = str(error).splitlines()[0]
-            raise OSError(
-                f"{path}: cannot be saved ({reason}); make room and repeat the command to go on "
-                f"from step {max(set(saved) - {step}, default='0, the beginning')}"
+            remedy = "" if paths.is_remote(path) else "make room and "
+            raise paths.kind_of(error)(
+                f"{path}: cannot be saved ({paths.reason(error)}); {remedy}repeat the command to "
+                f"go on from step {max(set(saved) - {step}, default='0, the beginning')}"
             ) from error
         for old in set(saved.values()) - set(kept):
             _remove(old)
