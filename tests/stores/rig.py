@@ -1,0 +1,341 @@
+"""Google Cloud Storage on loopback, for TensorFlow's own client.
+
+That client speaks only to storage.googleapis.com and www.googleapis.com over TLS, but takes a proxy
+and a certificate authority from its environment. So the rig is a proxy that ends TLS itself, with
+a certificate of a throwaway authority, and lets gcp-storage-emulator answer.
+"""
+
+import concurrent.futures
+import datetime
+import http.server
+import io
+import multiprocessing
+import os
+import random
+import re
+import ssl
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from gcp_storage_emulator import server as emulator
+from gcp_storage_emulator.handlers import buckets, objects
+from gcp_storage_emulator.storage import Storage
+
+_END_OF_HEADERS = b"\r\n\r\n"
+HOSTS = ("storage.googleapis.com", "www.googleapis.com")
+
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["tests.imported"])
+
+
+class Request(NamedTuple):
+    """A request that was answered, or whose connection was cut: status 0.
+
+    Kinds: read, stat, list, copy, delete, write (the upload of a whole object), session (what
+    precedes an upload, and asks how far it came), bucket, other.
+    """
+
+    method: str
+    kind: str
+    name: str
+    status: int
+
+
+class Store:
+    """An object store, empty and without buckets, as long as the context lasts."""
+
+    def __init__(self):
+        self.delay_s = 0.0  # before each answer
+        self.token = "token-of-the-test"  # the one that is let in
+        self.requests: list[Request] = []
+        self._lock = threading.Lock()
+        self._storage = _Storage(use_memory_fs=True)
+        self._writable = True
+        self._random = random.Random(0)
+        self._fault: tuple[float, int] = (0.0, 0)
+
+    def __enter__(self) -> "Store":
+        self._folder = tempfile.TemporaryDirectory(prefix="store-")
+        self._authority = Path(self._folder.name, "authority.pem")
+        hosts = Path(self._folder.name, "hosts.pem")
+        _write_certificates(authority=self._authority, hosts=hosts)
+        self._server = _Server(self, hosts)
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+        self.environment = {
+            "GOOGLE_AUTH_TOKEN_FOR_TESTING": self.token,
+            "https_proxy": f"http://127.0.0.1:{self._server.server_port}",
+            "no_proxy": "localhost,127.0.0.1,::1",  # gRPC, between the processes of a cluster
+            "CURL_CA_BUNDLE": str(self._authority),
+            "NO_GCE_CHECK": "true",
+            # TensorFlow reads this one when it is imported; for forks, tests.imported sets it.
+            "GCS_RETRY_CONFIG_INIT_DELAY_TIME_US": "0",
+        }
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._folder.cleanup()
+
+    def make_bucket(self, name: str) -> None:
+        assert len(name) > 2  # as the real store asks; and the emulator takes `b` for its interface
+        with self._lock:
+            buckets.create_bucket(name, self._storage)
+
+    def objects(self, bucket: str) -> dict[str, bytes]:
+        """The contents by name; a folder that TensorFlow made is an empty object `name/`."""
+        with self._lock:
+            names = sorted(self._storage.objects.get(bucket, {}))
+            return {name: self._storage.get_file(bucket, name) for name in names}
+
+    def put(self, bucket: str, name: str, content: bytes) -> None:
+        resource = objects._make_object_resource(
+            f"https://{HOSTS[0]}", bucket, name, "application/octet-stream", str(len(content))
+        )
+        with self._lock:
+            resource = objects._checksums(content, resource)
+            self._storage.create_file(bucket, name, content, resource)
+
+    def remove(self, bucket: str, name: str) -> None:
+        with self._lock:
+            self._storage.delete_file(bucket, name)
+
+    def fail(
+        self, probability: float, status: int | Literal["cut"] = 503, *, seed: int = 0
+    ) -> None:
+        """From now on a request fails with this probability, and nothing of it is done.
+
+        "cut" ends the connection in the middle of an upload, of which nothing is kept; or else in
+        the middle of the answer to a request that was carried out. Probability 0 ends the faults.
+        """
+        with self._lock:
+            self._random.seed(seed)
+            self._fault = (probability, 0 if status == "cut" else status)
+
+    def deny_writes(self) -> None:
+        """Answers 403 to all that changes something, as for credentials that may only read."""
+        self._writable = False
+
+    def kinds(self) -> Counter[str]:
+        """How many requests of each kind there were."""
+        return Counter(request.kind for request in self.requests)
+
+    def call(self, function: Callable, *arguments: Any) -> Any:
+        """What a function of a test's module returns in a process with this store's environment.
+
+        The process is a fork of one that has imported TensorFlow. Exceptions come back as well.
+        """
+        with concurrent.futures.ProcessPoolExecutor(
+            1, mp_context=_FORKS, initializer=_set_environment, initargs=(self.environment,)
+        ) as pool:
+            return pool.submit(function, *arguments).result(timeout=300)
+
+    def _fault_of(self, method: str, authorization: str | None) -> int | None:
+        """The status in place of an answer; 0 for a cut, None for the true answer."""
+        if authorization != f"Bearer {self.token}":
+            return 401
+        if method != "GET" and not self._writable:
+            return 403
+        with self._lock:
+            probability, status = self._fault
+            return status if self._random.random() < probability else None
+
+
+def _set_environment(environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+
+
+class _Storage(Storage):
+    """The emulator's, with flat names, and without what is kept after a deletion or on disk."""
+
+    def _object_path(self, bucket_name, file_name):
+        return f"{bucket_name}/{file_name.encode().hex()}"  # else `name` and `name/` are one
+
+    def _bucket_soft_delete_retention_seconds(self, bucket_name):
+        return 0
+
+    def _write_config_to_file(self):
+        """Nothing: it would write the list of all objects after each change."""
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, store: Store, certificate: Path):
+        self.store = store
+        self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.tls.load_cert_chain(certificate)
+        super().__init__(("127.0.0.1", 0), lambda *given: _Handler(store._storage, *given))
+
+    def handle_error(self, request, client_address):
+        """Clients that are killed are part of the tests."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(emulator.RequestHandler):
+    """A connection: CONNECT, TLS, then requests one after the other."""
+
+    protocol_version = "HTTP/1.1"  # else every request takes a connection, and TLS, of its own
+    disable_nagle_algorithm = True  # else 40 ms a request
+
+    def do_CONNECT(self):
+        self.send_response(200)
+        self.end_headers()
+        self.request = self.server.tls.wrap_socket(self.connection, server_side=True)
+        self.setup()
+        self.close_connection = False
+
+    def finish(self):
+        try:
+            super().finish()
+        finally:
+            self.connection.close()
+
+    def send_response(self, code, message=None):
+        self.status = int(code)
+        super().send_response(code, message)
+
+    def send_header(self, keyword, value):
+        if keyword == "Location":  # of an upload; the emulator believes that it speaks HTTP
+            value = value.replace("http://", "https://", 1)
+        if (keyword, value) == ("Range", "bytes=0-0"):
+            return  # the emulator's word for an upload of which nothing has come yet
+        super().send_header(keyword, value)
+
+    def _answer(self):
+        store = self.server.store
+        kind, name = _kind_and_name(self.command, self.path, self.headers)
+        time.sleep(store.delay_s)
+        fault = store._fault_of(self.command, self.headers.get("Authorization"))
+        chunked = "chunked" in self.headers.get("Transfer-Encoding", "")
+        length = int(self.headers.get("Content-Length", 0))
+        if fault == 0 and (chunked or length):
+            self.rfile.read1()
+            answer = b""
+        else:
+            body = self._chunks() if chunked else self.rfile.read(length)
+            answer = self._error(fault) if fault else self._answer_of_emulator(body)
+        if fault == 0:
+            self.status = 0
+            self.close_connection = True
+            answer = _half_of_body(answer)
+        store.requests.append(Request(self.command, kind, name, self.status))
+        self.wfile.write(answer)
+
+    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _answer
+
+    def _answer_of_emulator(self, body: bytes) -> bytes:
+        """Lets the emulator answer; headers and body."""
+        # A chunked body wins over Content-Length, which curl sends as well.
+        del self.headers["Transfer-Encoding"], self.headers["Content-Length"]
+        self.headers["Content-Length"] = str(len(body))
+        stream = self.rfile, self.wfile
+        self.rfile, self.wfile = io.BytesIO(body), io.BytesIO()
+        try:
+            with self.server.store._lock:
+                emulator.Router(self).handle(self.command)
+            answer = self.wfile.getvalue()
+        finally:
+            self.rfile, self.wfile = stream
+        if self.status == 206 and answer.endswith(_END_OF_HEADERS):
+            return self._error(416)  # a read beyond the end, which the emulator takes for a part
+        return answer
+
+    def _chunks(self) -> bytes:
+        body = []
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            body.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(body)
+
+    def _error(self, status: int) -> bytes:
+        self.status = status
+        phrase = http.HTTPStatus(status).phrase
+        return f"HTTP/1.1 {status} {phrase}\r\nContent-Length: 0\r\n\r\n".encode()
+
+
+def _half_of_body(answer: bytes) -> bytes:
+    """Nothing where there is no body: curl takes a part of the headers for an answer."""
+    headers, end, body = answer.partition(_END_OF_HEADERS)
+    return headers + end + body[: len(body) // 2] if body else b""
+
+
+_read_data = emulator._read_data
+
+
+def _data_or_nothing(handler, query):
+    """An empty upload is b"", for which the emulator has None and then fails."""
+    found = _read_data(handler, query)
+    return b"" if found is None and query.get("uploadType") == ["media"] else found
+
+
+emulator._read_data = _data_or_nothing
+
+
+def _kind_and_name(method: str, path: str, headers) -> tuple[str, str]:
+    """What a request is for, and its object, or a list's prefix."""
+    parts = urlsplit(path)
+    query = parse_qs(parts.query)
+    if "/upload/" in parts.path:
+        begins = query.get("uploadType") == ["resumable"] and method == "POST"
+        asks = headers.get("Content-Range", "").startswith("bytes */") and (
+            headers["Content-Range"] != "bytes */0"
+        )
+        return "session" if begins or asks else "write", query.get("name", [""])[0]
+    if not (found := re.fullmatch(r"/storage/v1/b/[^/]+(?:/o(?:/(.+))?)?", parts.path)):
+        return "read", unquote(parts.path).split("/", 2)[-1]
+    if (name := found[1]) is None:
+        is_list = parts.path.endswith("/o")
+        return ("list" if is_list else "bucket"), query.get("prefix", [""])[0]
+    name, *copied = re.split("/(?:rewriteTo|copyTo)/", name)
+    kind = {"GET": "stat", "DELETE": "delete"}.get(method, "other")
+    return ("copy" if copied else kind), unquote(name)
+
+
+def _write_certificates(*, authority: Path, hosts: Path) -> None:
+    """Writes the authority's certificate, and that of the hosts with its key."""
+    own_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    issuer = _common_name("Test of an object store")
+    now = datetime.datetime.now(datetime.UTC)
+
+    def certificate(subject, public_key, extension) -> bytes:
+        signed = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(issuer)
+            .public_key(public_key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(extension, critical=True)
+            .sign(own_key, hashes.SHA256())
+        )
+        return signed.public_bytes(serialization.Encoding.PEM)
+
+    is_authority = x509.BasicConstraints(ca=True, path_length=None)
+    authority.write_bytes(certificate(issuer, own_key.public_key(), is_authority))
+    names = x509.SubjectAlternativeName([x509.DNSName(name) for name in HOSTS])
+    pem = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    hosts.write_bytes(certificate(_common_name(HOSTS[0]), key.public_key(), names) + pem)
+
+
+def _common_name(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
