@@ -6,6 +6,7 @@ authenticate. TensorFlow is imported when the first of them is used.
 """
 
 import contextlib
+import dataclasses
 import importlib
 import io
 import os
@@ -27,6 +28,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 # One request each: a small buffer would make a request for every few records.
 _BUFFER_BYTES = 8 * 2**20
 _REQUESTS_AT_ONCE = 16
+_WITHOUT_A_SLASH = re.compile(r"(gs|s3|az):(?!//)")
 _HTTP_CODE = re.compile(r"HTTP response code (\d+)")
 _ADVICE = {
     401: "no valid credentials; set GOOGLE_APPLICATION_CREDENTIALS to a key file, or run gcloud "
@@ -50,6 +52,8 @@ def require_supported(path: str) -> None:
     Raises:
       ValueError: its scheme is another one, or a store whose file system is not installed.
     """
+    if without := _WITHOUT_A_SLASH.match(path):
+        raise ValueError(f"{path}: write {without[0]}//BUCKET/FOLDER, or ./{without[0]}...")
     found = _SCHEME.match(path)
     if not found or found[0] == BUCKETS:
         if found and not path.removeprefix(BUCKETS).split("/")[0]:
@@ -73,12 +77,18 @@ def _schemes_of_tensorflow() -> list[str]:
 def location(path: str | os.PathLike) -> Location:
     """The path as an object; raises as `require_supported`."""
     name = os.fspath(path)
+    require_supported(name)
     if not is_remote(name):
         return Path(name)
-    require_supported(name)
     from etils import epath
 
     return epath.Path(name)
+
+
+def make_folder(path: Location) -> None:
+    """Makes a local folder and those above it; a bucket has no folders, only names with slashes."""
+    if isinstance(path, Path):
+        path.mkdir(parents=True, exist_ok=True)
 
 
 def is_file(path: Location) -> bool:
@@ -99,6 +109,37 @@ def size_bytes(path: str | os.PathLike) -> int:
         return found.stat().st_size
     with failures_named(found):
         return found.stat().length
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Status:
+    """What a file system knows of a file."""
+
+    size_bytes: int
+    modified_ns: int
+    """When it was written last: by this host's clock, or by the store's."""
+
+
+def status(path: str | os.PathLike) -> Status | None:
+    """Asks for a file, with one request of a bucket; None if there is no such file.
+
+    Raises:
+      OSError: no permission.
+    """
+    found = location(path)
+    if isinstance(found, Path):
+        if not found.is_file():
+            return None
+        local = found.stat()
+        return Status(size_bytes=local.st_size, modified_ns=local.st_mtime_ns)
+    try:
+        with failures_named(found):  # epath's own has whole seconds
+            remote = importlib.import_module("tensorflow").io.gfile.stat(str(found))
+    except FileNotFoundError:
+        return None
+    if remote.is_directory:
+        return None
+    return Status(size_bytes=remote.length, modified_ns=remote.mtime_nsec)
 
 
 def read_bytes(path: str | os.PathLike) -> bytes:
@@ -180,12 +221,18 @@ def failures_named(path: object) -> Iterator[None]:
     except Exception as error:
         if not is_of_tensorflow(error):
             raise
-        raise OSError(f"{path}: {reason(error)}") from error
+        kind = FileNotFoundError if type(error).__name__ == "NotFoundError" else OSError
+        raise kind(f"{path}: {reason(error)}") from error
 
 
 def is_of_tensorflow(error: Exception) -> bool:
     """Whether TensorFlow raised it; without importing TensorFlow."""
     return any(base.__module__.startswith("tensorflow.") for base in type(error).__mro__)
+
+
+def is_answer_of_a_store(error: Exception) -> bool:
+    """Whether TensorFlow raised it because of what a store answers, or that it does not."""
+    return is_of_tensorflow(error) and "HTTP request" in str(error)
 
 
 def reason(error: Exception) -> str:

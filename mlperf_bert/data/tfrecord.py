@@ -6,14 +6,17 @@ record, the masked CRC-32C of the record (uint32); all little-endian.
 Source: tensorflow/core/lib/io/record_writer.h.
 """
 
+import contextlib
 import dataclasses
 import os
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
+from mlperf_bert import paths
 from mlperf_bert.data.jit import kernel
 from mlperf_bert.reading import require_regular_file
 
@@ -124,9 +127,14 @@ def _damaged(path: str | os.PathLike, index: int, offset: int, reason: str) -> B
     return BadRecord(path, index, offset, problem)
 
 
-def _opened(path: str | os.PathLike, *, buffering: int = -1) -> BinaryIO:
+@contextlib.contextmanager
+def _opened(path: str | os.PathLike, *, headers_only: bool = False) -> Iterator[BinaryIO]:
     message = f"{os.fspath(path)}: not a regular file; give a TFRecord file"
-    return require_regular_file(path, message=message).open("rb", buffering)
+    found = require_regular_file(path, message=message)
+    # On a disk the data between the headers need not be read. In a bucket a read is a request.
+    buffering = 0 if headers_only and isinstance(found, Path) else -1
+    with paths.opened(found, buffering=buffering) as file:
+        yield file
 
 
 def _places(file: BinaryIO, path: str | os.PathLike) -> Iterator[tuple[int, int, int]]:
@@ -134,7 +142,8 @@ def _places(file: BinaryIO, path: str | os.PathLike) -> Iterator[tuple[int, int,
 
     A length is used only if its checksum is right and the file is long enough.
     """
-    size_bytes = os.fstat(file.fileno()).st_size
+    size_bytes = file.seek(0, os.SEEK_END)
+    file.seek(0)
     index = offset = 0
     while header := file.read(HEADER_BYTES):
         if len(header) < HEADER_BYTES:
@@ -174,5 +183,5 @@ def count_records(path: str | os.PathLike) -> int:
       BadRecord: a header is damaged or the file ends within a record.
       ValueError: not a regular file.
     """
-    with _opened(path, buffering=0) as file:  # the data between the headers are not read
+    with _opened(path, headers_only=True) as file:
         return sum(1 for _ in _places(file, path))
