@@ -114,10 +114,11 @@ class Store:
     def fail(
         self, probability: float, status: int | Literal["cut"] = 503, *, seed: int = 0
     ) -> None:
-        """From now on a request fails with this probability, and nothing of it is done.
+        """From now on a request fails with this probability; 0 ends the faults.
 
-        "cut" ends the connection in the middle of an upload, of which nothing is kept; or else in
-        the middle of the answer to a request that was carried out. Probability 0 ends the faults.
+        A status comes in place of an answer, and nothing is done. "cut" ends the connection in the
+        middle of an upload, of which nothing is kept; or else in the middle of the answer to a
+        request that was carried out.
         """
         with self._lock:
             self._random.seed(seed)
@@ -246,6 +247,8 @@ class _Handler(emulator.RequestHandler):
         self.rfile, self.wfile = io.BytesIO(body), io.BytesIO()
         try:
             with self.server.store._lock:
+                if self._precondition_fails():
+                    return self._error(412)
                 emulator.Router(self).handle(self.command)
             answer = self.wfile.getvalue()
         finally:
@@ -253,6 +256,19 @@ class _Handler(emulator.RequestHandler):
         if self.status == 206 and answer.endswith(_END_OF_HEADERS):
             return self._error(416)  # a read beyond the end, which the emulator takes for a part
         return answer
+
+    def _precondition_fails(self) -> bool:
+        """Whether the object is not of the generation asked for, which the emulator ignores.
+
+        TensorFlow makes a folder with ifGenerationMatch=0: only if there is none.
+        """
+        parts = urlsplit(self.path)
+        query = parse_qs(parts.query)
+        if not (wanted := query.get("ifGenerationMatch")):
+            return False
+        bucket, name = parts.path.split("/b/")[1].split("/o")[0], query["name"][0]
+        now = self.storage.objects.get(bucket, {}).get(name, {"generation": "0"})
+        return now["generation"] != wanted[0]
 
     def _chunks(self) -> bytes:
         body = []
