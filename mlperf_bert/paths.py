@@ -27,6 +27,7 @@ _OTHER_STORES = ("s3://", "az://")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 # One request each: a small buffer would make a request for every few records.
 _BUFFER_BYTES = 8 * 2**20
+_BYTES_UPLOADED_AT_ONCE = 64 * 2**20
 _REQUESTS_AT_ONCE = 16
 _WITHOUT_A_SLASH = re.compile(r"(gs|s3|az):(?!//)")
 _HTTP_CODE = re.compile(r"HTTP response code (\d+)")
@@ -203,10 +204,10 @@ def upload(source: Path, target: Location) -> None:
     from etils import epath
 
     with failures_named(target):
-        if source.stat().st_size:
+        if source.stat().st_size > _BYTES_UPLOADED_AT_ONCE:
             epath.Path(source).copy(target, overwrite=True)
-        else:
-            target.write_bytes(b"")
+        else:  # half as many requests
+            target.write_bytes(source.read_bytes())
 
 
 @contextlib.contextmanager
@@ -214,9 +215,11 @@ def failures_named(path: object) -> Iterator[None]:
     """Turns what TensorFlow raises for a bucket into an OSError of one line."""
     try:
         yield
-    except OSError as error:
-        if error.filename is None and isinstance(error, FileNotFoundError):
-            raise FileNotFoundError(f"{path}: no such object; check the path") from error
+    except FileNotFoundError as error:
+        if error.filename is None:
+            raise FileNotFoundError(f"{path}: {_ADVICE[404]}") from error
+        raise
+    except OSError:
         raise
     except Exception as error:
         if not is_of_tensorflow(error):

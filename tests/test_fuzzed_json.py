@@ -158,7 +158,7 @@ def add_evaluation(folder: Path) -> None:
 
 
 def drop_metrics(path: Path) -> None:
-    MetricsWriter(str(path.parent), resumed_step=4).close()
+    MetricsWriter(path.parent, resumed_step=4).close()
     assert path.read_bytes().endswith(b"\n") or not path.read_bytes()
 
 

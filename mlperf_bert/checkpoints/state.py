@@ -7,7 +7,7 @@ generators of dropout, and the position in the input (with its shuffle buffer).
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import tensorflow as tf
 
@@ -25,19 +25,19 @@ class RunState:
         *,
         parts: dict[str, object],
         keep_checkpoint_max: int,
-        is_disposable: Callable[[int], bool] = lambda step: True,
+        disposable: Callable[[Collection[int]], Collection[int]] = lambda steps: steps,
     ):
         """Wraps the trackable `parts`.
 
         Args:
           keep_checkpoint_max: how many checkpoints stay; 0 = all.
-          is_disposable: whether the checkpoint of a step may go; others stay, however many.
+          disposable: those of some steps whose checkpoints may go; others stay, however many.
         """
         self._checkpoint = tf.train.Checkpoint(**parts)
         _ = self._checkpoint.save_counter  # reading it creates it; `restore` expects it
         self._directory = directory
         self._keep = keep_checkpoint_max
-        self._is_disposable = is_disposable
+        self._disposable = disposable
         self._restored: str | None = None
 
     @property
@@ -119,7 +119,7 @@ class RunState:
     def _kept(self, saved: dict[int, str]) -> list[str]:
         steps = sorted(saved)
         old = steps[: -self._keep] if self._keep else []
-        dropped = {step for step in old if self._is_disposable(step)}
+        dropped = self._disposable(old) if old else ()
         return [saved[step] for step in steps if step not in dropped]
 
     def _cannot_restore(self, error: Exception) -> ValueError:

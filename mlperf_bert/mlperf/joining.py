@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from mlperf_bert import paths
 from mlperf_bert.mlperf import rules
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.mlperf.results import Record, read_records
@@ -15,12 +16,12 @@ from mlperf_bert.writing import written_beside
 
 
 def join(
-    logs: Sequence[Path],
+    logs: Sequence[paths.Location],
     accuracies: Mapping[int, float],
     *,
     num_eval_samples: int,
     target_accuracy: float,
-    output: Path,
+    output: paths.Location,
 ) -> tuple[str, int]:
     """Writes the log that an evaluation at each checkpoint's time would have left.
 
@@ -72,7 +73,7 @@ def join(
     return "success" if passing else "aborted", before_samples
 
 
-def _saved_ms(records: Sequence[Record], log: Path) -> dict[int, float]:
+def _saved_ms(records: Sequence[Record], log: paths.Location) -> dict[int, float]:
     """Step -> when its checkpoint was saved; one that was trained again counts the last time."""
     found = {}
     for record in records:
@@ -85,7 +86,7 @@ def _saved_ms(records: Sequence[Record], log: Path) -> dict[int, float]:
     return found
 
 
-def _header(logs: Sequence[Path]) -> list[str]:
+def _header(logs: Sequence[paths.Location]) -> list[str]:
     """The lines before run_start, with the division of the last log.
 
     A resumed training is division open, which only its later logs say.
@@ -100,9 +101,9 @@ def _header(logs: Sequence[Path]) -> list[str]:
 _DIVISION = '"key": "submission_division"'
 
 
-def _lines_before_run(log: Path) -> list[str]:
+def _lines_before_run(log: paths.Location) -> list[str]:
     try:
-        lines = log.read_text(encoding="utf-8").split("\n")
+        lines = paths.read_bytes(log).decode().split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{log}: no UTF-8 ({error.reason}); copy the log again") from error
     run_start = next((n for n, line in enumerate(lines) if '"key": "run_start"' in line), None)
@@ -111,7 +112,7 @@ def _lines_before_run(log: Path) -> list[str]:
     return lines[:run_start]
 
 
-def _micro_batch_size(records: Sequence[Record], log: Path) -> int:
+def _micro_batch_size(records: Sequence[Record], log: paths.Location) -> int:
     values = {record.key: record.value for record in records}
     found = [values.get(key) for key in ("global_batch_size", "gradient_accumulation_steps")]
     counts = [value for value in found if type(value) is int and 0 < value < 2**31]

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from mlperf_bert import paths
 from mlperf_bert.checkpoints import state
 from mlperf_bert.input import pipeline
+from mlperf_bert.reading import read_regular_file
 from mlperf_bert.training import peers
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.loop import Interrupted
@@ -48,6 +50,11 @@ class Team:
         """Writes run.json, on the chief."""
         if self.is_chief:
             self.output.record(status=status, seed=self.seed)
+
+    def publish(self) -> None:
+        """Uploads logs and metrics, on the chief, if they belong in a bucket."""
+        if self.is_chief:
+            self.output.publish()
 
     def say(self, text: object) -> None:
         """Prints a line, on the chief."""
@@ -124,7 +131,7 @@ def agree(config: RunConfig) -> Team:
             decision = _decide(config, output)
         else:
             others, decision = peers.meet(
-                cluster, _compared(config), lambda: _decide(config, output), folder=output.path
+                cluster, _compared(config), lambda: _decide(config, output), folder=output.location
             )
             others.watch(on_loss=on_loss.close)
         return Team(
@@ -165,15 +172,15 @@ def _compared(config: RunConfig) -> dict:
 def _sizes(patterns: str | None, flag: str) -> dict[str, int] | str:
     try:
         files = pipeline.expand_input(patterns, flag=flag) if patterns else []
-        return {name: tf.io.gfile.stat(name).length for name in files}
+        return dict(zip(files, paths.in_parallel(paths.size_bytes, files)))
     except (ValueError, OSError, tf.errors.OpError) as error:
         return str(error)
 
 
 def _content(path: str) -> str:
-    if not Path(path).is_file():
-        return "no such file"
     try:
-        return " ".join(Path(path).read_text(encoding="utf-8", errors="replace").split())
-    except OSError as error:
+        return " ".join(read_regular_file(path).decode(errors="replace").split())
+    except FileNotFoundError:
+        return "no such file"
+    except (ValueError, OSError) as error:
         return str(error)

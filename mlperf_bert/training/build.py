@@ -1,6 +1,7 @@
 """Builds the parts of a run from its configuration; reads no data."""
 
 import dataclasses
+from collections.abc import Collection
 
 import tensorflow as tf
 
@@ -70,9 +71,11 @@ def build(setup: Setup, team: Team) -> Parts:
         compiled=compiled,
     )
 
-    def is_evaluated(step: int) -> bool:
+    def evaluated(steps: Collection[int]) -> Collection[int]:
         """Without evaluation during training a checkpoint is kept until it has been evaluated."""
-        return bool(setup.eval_files) or step in evaluations.read(team.output.path)
+        if setup.eval_files:
+            return steps
+        return set(steps) & evaluations.read(team.output.location).keys()
 
     state = RunState(
         config.output_dir,
@@ -84,7 +87,7 @@ def build(setup: Setup, team: Team) -> Parts:
             "generators": pretrainer.random_generators(model),
         },
         keep_checkpoint_max=config.keep_checkpoint_max,
-        is_disposable=is_evaluated,
+        disposable=evaluated,
     )
     return Parts(
         rates=rates,

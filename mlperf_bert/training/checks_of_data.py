@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
+from mlperf_bert import paths
 from mlperf_bert.data import manifest, tfrecord, validity
 from mlperf_bert.mlperf import rules
 from mlperf_bert.mlperf.log import MlperfLog
@@ -20,8 +21,7 @@ _OFFICIAL_DATA = {
 
 def check_data(found: Inspection) -> None:
     """Compares files with the manifests in their folders, by name and size; reads no content."""
-    local_files = [Path(path) for path in found.files if "://" not in path]
-    for folder in sorted({path.parent for path in local_files}):
+    for folder in sorted({paths.location(path).parent for path in found.files}, key=str):
         try:
             found.manifests[folder] = manifest.load(folder)
         except (ValueError, OSError) as error:
@@ -59,7 +59,7 @@ def check_at_first_touch(
         log.declare_open()
 
 
-def _check_parts(found: Inspection, folder: Path, made: manifest.Manifest) -> None:
+def _check_parts(found: Inspection, folder: paths.Location, made: manifest.Manifest) -> None:
     given = _names_in(folder, found.files)
     if left_out := sorted(set(made.parts) - given):
         found.add(
@@ -67,8 +67,9 @@ def _check_parts(found: Inspection, folder: Path, made: manifest.Manifest) -> No
             f"--input_file leaves out {len(left_out)} of {len(made.parts)} parts of "
             f"{folder / manifest.NAME}, such as {left_out[0]}",
         )
-    for name in sorted(given & set(made.parts)):
-        size = (folder / name).stat().st_size
+    names = sorted(given & set(made.parts))
+    sizes = paths.in_parallel(paths.size_bytes, [str(folder / name) for name in names])
+    for name, size in zip(names, sizes):
         if size != made.parts[name].bytes:
             found.add(
                 ERROR,
@@ -77,7 +78,7 @@ def _check_parts(found: Inspection, folder: Path, made: manifest.Manifest) -> No
             )
 
 
-def _check_parameters(found: Inspection, folder: Path, made: manifest.Manifest) -> None:
+def _check_parameters(found: Inspection, folder: paths.Location, made: manifest.Manifest) -> None:
     shape = dataclasses.asdict(found.config.shape)
     for name, value in made.parameters.items():
         if name in shape and value != shape[name]:
@@ -89,10 +90,9 @@ def _check_parameters(found: Inspection, folder: Path, made: manifest.Manifest) 
 
 def _check_evaluation_size(found: Inspection) -> None:
     """A file with the name of the published evaluation shard should have its size."""
-    paths = [Path(path) for path in found.eval_files if "://" not in path]
     expected = manifest.PUBLISHED_RECORD_BYTES["eval_10k"]
-    for path in paths:
-        if path.name == "eval_10k" and (size := path.stat().st_size) != expected:
+    for path in found.eval_files:
+        if Path(path).name == "eval_10k" and (size := paths.size_bytes(path)) != expected:
             found.add(
                 WARNING,
                 f"{path}: {size} bytes, the published one has {expected}; make it with "
@@ -112,7 +112,7 @@ def count_evaluation_examples(found: Inspection) -> None:
 
 
 def departures_of_data(
-    files: list[str], manifests: dict[Path, manifest.Manifest | None]
+    files: list[str], manifests: dict[paths.Location, manifest.Manifest | None]
 ) -> list[rules.Issue]:
     """Every difference from the published data, according to the manifests of the folders."""
     issues = []
@@ -135,5 +135,6 @@ def departures_of_data(
     return issues
 
 
-def _names_in(folder: Path, files: list[str]) -> set[str]:
-    return {Path(path).name for path in files if Path(path).parent == folder}
+def _names_in(folder: paths.Location, files: list[str]) -> set[str]:
+    found = (paths.location(path) for path in files)
+    return {path.name for path in found if path.parent == folder}

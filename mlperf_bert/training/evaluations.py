@@ -2,17 +2,17 @@
 
 import dataclasses
 import json
-from pathlib import Path
 
-from mlperf_bert import json_text
+from mlperf_bert import json_text, paths
 from mlperf_bert.model.metrics import Evaluation
+from mlperf_bert.reading import read_regular_file
 from mlperf_bert.writing import write_whole, written_beside
 
 RESULTS_TEXT = "eval_results.txt"
 RESULTS_LINES = "eval_results.jsonl"
 
 
-def record(directory: Path, step: int, found: Evaluation) -> None:
+def record(directory: paths.Location, step: int, found: Evaluation) -> None:
     """Adds a line to eval_results.jsonl and rewrites eval_results.txt, the reference's format."""
     values = dataclasses.asdict(found)
     line = json.dumps({"step": step, **values}).encode() + b"\n"
@@ -23,7 +23,7 @@ def record(directory: Path, step: int, found: Evaluation) -> None:
     write_whole(directory / RESULTS_TEXT, text)
 
 
-def read(directory: Path) -> dict[int, Evaluation]:
+def read(directory: paths.Location) -> dict[int, Evaluation]:
     """Step -> evaluation, oldest step first; an incomplete last line is left out.
 
     Raises:
@@ -50,8 +50,9 @@ def _entry(line: bytes) -> tuple[int, Evaluation]:
     return step, Evaluation(**values)
 
 
-def _whole_lines(directory: Path) -> list[bytes]:
-    path = directory / RESULTS_LINES
-    if not path.is_file():
+def _whole_lines(directory: paths.Location) -> list[bytes]:
+    try:
+        content = read_regular_file(directory / RESULTS_LINES)
+    except FileNotFoundError:
         return []
-    return [line + b"\n" for line in path.read_bytes().split(b"\n")[:-1]]
+    return [line + b"\n" for line in content.split(b"\n")[:-1]]

@@ -2,10 +2,10 @@
 
 import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 
 import tensorflow as tf
 
+from mlperf_bert import paths
 from mlperf_bert.data.manifest import Manifest
 from mlperf_bert.data.validity import ExampleLimits
 from mlperf_bert.input import pipeline
@@ -37,7 +37,7 @@ class Inspection:
     files: list[str] = dataclasses.field(default_factory=list)
     eval_files: list[str] = dataclasses.field(default_factory=list)
     strategy: tf.distribute.Strategy | None = None
-    manifests: dict[Path, Manifest | None] = dataclasses.field(default_factory=dict)
+    manifests: dict[paths.Location, Manifest | None] = dataclasses.field(default_factory=dict)
     """The manifest of each folder of training data; None where there is none."""
 
     def add(self, level: str, text: str) -> None:
@@ -88,7 +88,7 @@ class Setup:
     eval_files: list[str]
     """Empty: no evaluation during training."""
     limits: ExampleLimits
-    manifests: dict[Path, Manifest | None]
+    manifests: dict[paths.Location, Manifest | None]
 
     def evaluation_batches(self) -> tf.data.Dataset:
         """The batches of an evaluation."""

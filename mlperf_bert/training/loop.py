@@ -115,6 +115,8 @@ class TrainingLoop:
     learning_rate_at: Callable[[int], float]
     evaluate: Callable[[], Evaluation]
     save: Callable[[int], object]
+    publish: Callable[[], None]
+    """Called after every evaluation and checkpoint, when they are logged."""
     metrics: MetricsWriter
     progress: Progress
     profiler: StepProfiler
@@ -200,12 +202,14 @@ class TrainingLoop:
             f"after {samples:,} samples: masked-LM accuracy {found.masked_lm_accuracy:.4f} "
             f"(target {self.target_accuracy}), loss {found.loss:.4f}"
         )
+        self.publish()
         return found.masked_lm_accuracy
 
     def _save(self, run: Run, step: int) -> None:
         run.checkpoint_start(step)
         self.save(step)
         run.checkpoint_stop(step)
+        self.publish()
 
     def _stop_for_signal(self, run: Run, step: int) -> None:
         if step % self.schedule.save_checkpoints_steps:

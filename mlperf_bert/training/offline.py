@@ -7,15 +7,15 @@ import dataclasses
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
+from mlperf_bert import paths
 from mlperf_bert.checkpoints import initial
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.checkpoints.state import complete_checkpoints, saved_checkpoints
 from mlperf_bert.data import validity
 from mlperf_bert.input import pipeline
 from mlperf_bert.input.pipeline import ExampleShape
-from mlperf_bert.locking import DirectoryLock
+from mlperf_bert.locking import lock_of
 from mlperf_bert.mlperf import joining, rules
 from mlperf_bert.mlperf.results import LOG_NAME, RECORD_NAME, RESULT_LOG, is_end
 from mlperf_bert.model import pretrainer
@@ -62,10 +62,13 @@ def evaluate_checkpoints(config: OfflineConfig) -> dict[int, Evaluation]:
         evaluates it, or a checkpoint that is damaged or of another architecture.
       OSError: input that cannot be read.
     """
-    directory = Path(config.output_dir)
-    if not directory.is_dir():
-        raise ValueError(f"--output_dir={directory}: no such directory; start the training first")
-    lock = DirectoryLock(directory, file_name=".eval.lock")
+    directory = paths.location(config.output_dir)
+    with paths.failures_named(directory):
+        if not directory.is_dir():
+            raise ValueError(
+                f"--output_dir={directory}: no such directory; start the training first"
+            )
+    lock = lock_of(directory, file_name=".eval.lock")
     if not lock.acquire():
         raise ValueError(
             f"--output_dir={directory}: another process evaluates its checkpoints; wait for it, or "
@@ -77,7 +80,9 @@ def evaluate_checkpoints(config: OfflineConfig) -> dict[int, Evaluation]:
         lock.release()
 
 
-def _evaluate_checkpoints(config: OfflineConfig, directory: Path) -> dict[int, Evaluation]:
+def _evaluate_checkpoints(
+    config: OfflineConfig, directory: paths.Location
+) -> dict[int, Evaluation]:
     bert_config = BertConfig.from_json_file(config.bert_config_file)
     preflight.require_fitting_model(
         bert_config, config.shape, bert_config_file=config.bert_config_file
@@ -129,7 +134,7 @@ def write_result(output_dir: str, *, target_accuracy: float) -> str:
 
     Returns: one line that says what was written, or why not.
     """
-    directory = Path(output_dir)
+    directory = paths.location(output_dir)
     found = evaluations.read(directory)
     accuracies = {step: entry.masked_lm_accuracy for step, entry in found.items()}
     logs = run_logs(directory)
@@ -156,14 +161,14 @@ def write_result(output_dir: str, *, target_accuracy: float) -> str:
     return f"{output}: {status} after {samples:,} samples{because}"
 
 
-def _has_reached(directory: Path, target_accuracy: float) -> bool:
+def _has_reached(directory: paths.Location, target_accuracy: float) -> bool:
     """Whether a checkpoint has reached the target; the initial weights do not count."""
     found = evaluations.read(directory).items()
     return any(step > 0 and entry.masked_lm_accuracy >= target_accuracy for step, entry in found)
 
 
 def _pending(
-    directory: Path, num_train_steps: int, *, only_named: bool
+    directory: paths.Location, num_train_steps: int, *, only_named: bool
 ) -> Iterator[tuple[int, str]]:
     """Yields (step, path) of unevaluated checkpoints, oldest first; waits for a running training.
 
@@ -196,7 +201,7 @@ def _pending(
             time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
-def _is_running(directory: Path) -> bool:
+def _is_running(directory: paths.Location) -> bool:
     if not (directory / RECORD_NAME).exists():
         return not saved_checkpoints(str(directory))  # not begun yet
     return not is_end(read_record(directory).status)

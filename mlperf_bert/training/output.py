@@ -4,16 +4,20 @@ import dataclasses
 import getpass
 import json
 import os
+import secrets
 import time
 from pathlib import Path
 
-from mlperf_bert import json_text
+from mlperf_bert import json_text, paths
 from mlperf_bert.locking import DirectoryLock
 from mlperf_bert.mlperf.results import LOG_NAME, RECORD_NAME, is_end
+from mlperf_bert.object_lock import ObjectLock
+from mlperf_bert.training.mirror import Mirror
 from mlperf_bert.writing import write_whole
 
 RESUMED_LOGS = "bert.resumed-*.log"
-_FILES_OF_A_RUN = ("model.ckpt*", "checkpoint", "metrics.jsonl", LOG_NAME)
+METRICS_NAME = "metrics.jsonl"
+_FILES_OF_A_RUN = ("model.ckpt*", "checkpoint", METRICS_NAME, LOG_NAME)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,18 +77,32 @@ def _user() -> str:
 
 
 class OutputDirectory:
-    """A directory for one run, new or resumed; run.json in it says which run."""
+    """A directory for one run, new or resumed; run.json in it says which run.
 
-    def __init__(self, path: str, parameters: dict):
-        """Stores the path; reads and writes nothing.
+    In a bucket only TensorFlow's checkpoints are written there directly. The other files are
+    written to a local folder, `path`, and uploaded by `publish`.
+    """
+
+    def __init__(self, name: str, parameters: dict):
+        """Stores the name; reads and writes nothing.
 
         Args:
-          path: the directory, which need not exist.
+          name: the directory, which need not exist.
           parameters: what determines the computation; a run is resumed only with the same.
         """
-        self.path = Path(path)
-        self._record = self.path / RECORD_NAME
+        self.location = paths.location(name)
+        self._name = f"--output_dir={self.location}"
         self._parameters = json.loads(json.dumps(parameters))
+        self._mirror: Mirror | None = None
+        self._bucket_lock: ObjectLock | None = None
+        if isinstance(self.location, Path):
+            self.path = self.location
+        else:
+            needed = (RECORD_NAME, LOG_NAME, RESUMED_LOGS, METRICS_NAME)
+            self._mirror = Mirror(self.location, record=RECORD_NAME, needed=needed)
+            self._bucket_lock = ObjectLock(self.location)
+            self.path = self._mirror.local
+        self._record = self.path / RECORD_NAME
         self._lock = DirectoryLock(self.path)
 
     def claim(self) -> None:
@@ -93,18 +111,23 @@ class OutputDirectory:
         Raises:
           ValueError: another process trains into it, or as `require_usable`.
         """
-        if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"--output_dir={self.path} is no directory; choose another")
+        if not isinstance(self.location, Path):
+            self._require_folder_in_bucket()
+        elif self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"{self._name} is no directory; choose another")
         try:
-            free = self._lock.acquire()
+            free = self._lock.acquire() and (not self._bucket_lock or self._bucket_lock.acquire())
+            if free and self._mirror:
+                self._mirror.pull()
         except OSError as error:
+            self.release()
             raise ValueError(
-                f"--output_dir={self.path}: cannot be written to ({error.strerror}); choose "
+                f"{self._name}: cannot be written to ({error.strerror or error}); choose "
                 "another, or change its permissions"
             ) from error
-        if not free:
-            raise self._taken()
         try:
+            if not free:
+                raise self._taken()
             self.require_usable()
         except BaseException:
             self.release()
@@ -112,12 +135,26 @@ class OutputDirectory:
 
     def release(self) -> None:
         """Unlocks the directory; removes it if this process made it and wrote nothing into it."""
+        if self._bucket_lock:
+            self._bucket_lock.release()
         self._lock.release()
 
     def require_available(self) -> None:
-        """Checks as `claim` does, for --check; locks and writes nothing."""
-        if self._lock.is_held_elsewhere():
+        """Checks as `claim` does, for --check; locks and writes nothing.
+
+        Of a bucket it also checks that objects can be written there and removed.
+
+        Raises:
+          ValueError: as `claim`.
+        """
+        if self._lock.is_held_elsewhere() or (
+            self._bucket_lock and self._bucket_lock.is_held_elsewhere()
+        ):
             raise self._taken()
+        if self._mirror:
+            self._require_folder_in_bucket()
+            self._require_writable_bucket()
+            self._mirror.pull()
         self.require_usable()
 
     def require_usable(self) -> None:
@@ -128,10 +165,9 @@ class OutputDirectory:
         """
         if self.resumes:
             self._require_same_unfinished_run()
-        elif any(next(self.path.glob(pattern), None) for pattern in _FILES_OF_A_RUN):
+        elif any(next(iter(self.location.glob(pattern)), None) for pattern in _FILES_OF_A_RUN):
             raise ValueError(
-                f"--output_dir={self.path} holds files of another run; choose a new or empty "
-                "directory"
+                f"{self._name} holds files of another run; choose a new or empty directory"
             )
 
     @property
@@ -151,17 +187,44 @@ class OutputDirectory:
         """Writes run.json, complete or not at all."""
         content = {"status": status, "seed": seed, "parameters": self._parameters}
         write_whole(self._record, json.dumps(content, indent=1) + "\n")
+        self.publish()
+
+    def publish(self) -> None:
+        """Uploads what was written since the last time, where the directory is in a bucket.
+
+        Raises:
+          OSError: the bucket refuses it, or another process has taken the directory over.
+        """
+        if self._mirror and self._bucket_lock:
+            self._bucket_lock.require_held()
+            self._mirror.push()
+
+    def _require_folder_in_bucket(self) -> None:
+        try:
+            with paths.failures_named(self.location):
+                is_object = paths.is_file(self.location)
+        except OSError as error:
+            raise ValueError(f"--output_dir={error}") from error
+        if is_object:
+            raise ValueError(f"{self._name} is an object, not a folder; choose another")
+
+    def _require_writable_bucket(self) -> None:
+        probe = self.location / f".check-{secrets.token_hex(8)}"
+        try:
+            with paths.failures_named(self.location):
+                probe.write_bytes(b"written by run_pretraining.py --check\n")
+                probe.unlink()
+        except OSError as error:
+            raise ValueError(f"--output_dir={error}") from error
 
     def _taken(self) -> ValueError:
-        return ValueError(
-            f"--output_dir={self.path}: another process trains into it; wait for it, or stop it"
-        )
+        return ValueError(f"{self._name}: another process trains into it; wait for it, or stop it")
 
     def _require_same_unfinished_run(self) -> None:
         found = read_record(self.path)
         if is_end(found.status):
             raise ValueError(
-                f"--output_dir={self.path} holds a finished run (status {found.status}); "
+                f"{self._name} holds a finished run (status {found.status}); "
                 "choose a new directory, or remove this one to train again"
             )
         recorded = found.parameters
@@ -172,7 +235,7 @@ class OutputDirectory:
                 f"{n}: {recorded.get(n)} there, {self._parameters.get(n)} here" for n in differing
             )
             raise ValueError(
-                f"--output_dir={self.path} holds another run ({details}); choose a new directory, "
+                f"{self._name} holds another run ({details}); choose a new directory, "
                 "or give the same flags to resume that run"
             )
 
@@ -187,7 +250,7 @@ class RunRecord:
     parameters: dict
 
 
-def read_record(directory: Path) -> RunRecord:
+def read_record(directory: paths.Location) -> RunRecord:
     """Reads run.json.
 
     Raises:
@@ -207,7 +270,7 @@ def read_record(directory: Path) -> RunRecord:
     return record
 
 
-def run_logs(directory: Path) -> list[Path]:
+def run_logs(directory: paths.Location) -> list[paths.Location]:
     """The MLPerf logs of the run in a directory, oldest first."""
     numbers = {log.stem.rpartition("-")[2]: log for log in directory.glob(RESUMED_LOGS)}
     resumed = [numbers[number] for number in sorted(filter(str.isdecimal, numbers), key=int)]

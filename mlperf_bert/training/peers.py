@@ -33,8 +33,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
+from mlperf_bert import paths
 from mlperf_bert.training import run_key
 from mlperf_bert.training.channel import Channel
 from mlperf_bert.training.cluster import Cluster
@@ -118,7 +118,7 @@ def meet(
     parameters: dict,
     decide: Callable[[], dict],
     *,
-    folder: Path,
+    folder: paths.Location,
     seconds: float = MEETING_SECONDS,
 ) -> tuple[Peers, dict]:
     """Connects all processes of the cluster; returns the connections and the chief's decision.
@@ -137,7 +137,7 @@ def meet(
     deadline = time.monotonic() + seconds
     parameters = json.loads(json.dumps(parameters))
     if not cluster.is_chief:
-        return _join(cluster, parameters, deadline)
+        return _join(cluster, parameters, folder, deadline)
     members = _gather(cluster, folder, deadline)
     problem = _missing(cluster, members, seconds) or _difference(cluster, parameters, members)
     decision = None
@@ -162,7 +162,7 @@ class _Member:
     parameters: dict
 
 
-def _gather(cluster: Cluster, folder: Path, deadline: float) -> dict[int, _Member]:
+def _gather(cluster: Cluster, folder: paths.Location, deadline: float) -> dict[int, _Member]:
     """The chief's part of `meet`: index -> process, for all that have connected in time."""
     with contextlib.ExitStack() as opened:
         key_path, key = opened.enter_context(run_key.temporary_key(folder))
@@ -255,11 +255,13 @@ class _Connections:
                 _say(f"ignored a connection from {host}: {reason}")
 
 
-def _join(cluster: Cluster, parameters: dict, deadline: float) -> tuple[Peers, dict]:
+def _join(
+    cluster: Cluster, parameters: dict, folder: paths.Location, deadline: float
+) -> tuple[Peers, dict]:
     """The part of `meet` on all processes but the chief."""
     while True:
         try:
-            channel = _introduce(cluster, parameters)
+            channel = _introduce(cluster, parameters, folder)
             answer = channel.receive(max_bytes=_MAX_MESSAGE_BYTES, deadline=deadline + 1)
             break
         except (OSError, ValueError) as error:
@@ -274,13 +276,13 @@ def _join(cluster: Cluster, parameters: dict, deadline: float) -> tuple[Peers, d
     return Peers(cluster, {0: channel}), answer["decision"]
 
 
-def _introduce(cluster: Cluster, parameters: dict) -> Channel:
+def _introduce(cluster: Cluster, parameters: dict, folder: paths.Location) -> Channel:
     """Connects to the chief; once both have proved that they know the key, sends the parameters."""
     channel = Channel(socket.create_connection(cluster.host_and_port(0), timeout=2))
     try:
         deadline = time.monotonic() + _INTRODUCTION_SECONDS
         said = channel.receive(max_bytes=_MAX_INTRODUCTION_BYTES, deadline=deadline)
-        key, theirs = run_key.read(said.get("key_file")), said.get("challenge")
+        key, theirs = run_key.read(said.get("key_file"), folder=folder), said.get("challenge")
         own, index = run_key.challenge(), cluster.index
         proof = run_key.proof(key, "other", index, theirs, own)
         channel.send({"index": index, "challenge": own, "proof": proof})

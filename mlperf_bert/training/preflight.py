@@ -12,6 +12,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from mlperf_bert import paths
 from mlperf_bert.checkpoints import initial, names
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.input import pipeline
@@ -88,8 +89,14 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Ins
     if config.cluster:
         raise ValueError("--check runs in one process; unset TF_CONFIG, or start without srun")
     output = OutputDirectory(config.output_dir, config.parameters())
+    obstacle = None
+    try:
+        output.require_available()
+    except (ValueError, OSError) as error:
+        obstacle = str(error)
     found = inspect(config, resumes=output.resumes)
-    found.attempt(output.require_available)
+    if obstacle:
+        found.add(ERROR, obstacle)
     if found.eval_files:
         checks_of_data.count_evaluation_examples(found)
     if found.bert_config:
@@ -126,9 +133,9 @@ def require_fitting_model(
             f"--max_seq_length={shape.max_seq_length} is more than the model's "
             f"max_position_embeddings={bert_config.max_position_embeddings}"
         )
-    vocabulary = Path(bert_config_file).with_name("vocab.txt")
-    if vocabulary.is_file():
-        with vocabulary.open("rb") as lines:
+    vocabulary = paths.location(bert_config_file).with_name("vocab.txt")
+    if paths.is_file(vocabulary):
+        with paths.opened(vocabulary) as lines:
             num_tokens = sum(1 for _ in lines)
         if num_tokens != bert_config.vocab_size:
             raise ValueError(
@@ -193,7 +200,7 @@ def _check_checkpoint(found: Inspection, bert_config: BertConfig) -> None:
 
 def _check_disk(found: Inspection, bert_config: BertConfig) -> None:
     config = found.config
-    if "://" in config.output_dir:
+    if paths.is_remote(config.output_dir):
         return
     each = checkpoint_bytes(bert_config, steps_per_update=config.steps_per_update)
     num_all = -(-config.num_train_steps // config.save_checkpoints_steps)

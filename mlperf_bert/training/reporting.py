@@ -7,13 +7,14 @@ from typing import TextIO
 import tensorflow as tf
 
 from mlperf_bert import json_text
+from mlperf_bert.training.output import METRICS_NAME
 from mlperf_bert.writing import write_whole
 
 
 class MetricsWriter:
     """Appends one JSON object per line to metrics.jsonl and writes the same for TensorBoard."""
 
-    def __init__(self, output_dir: str | None, *, resumed_step: int | None = None):
+    def __init__(self, output_dir: Path | None, *, resumed_step: int | None = None):
         """Opens both; drops lines of steps after `resumed_step`, which are trained again.
 
         Without an `output_dir` (None) nothing is written.
@@ -21,11 +22,11 @@ class MetricsWriter:
         self._file: TextIO | None = None
         if output_dir is None:
             return
-        self._path = Path(output_dir) / "metrics.jsonl"
+        self._path = output_dir / METRICS_NAME
         if resumed_step is not None and self._path.exists():
             self._drop_after(resumed_step)
         self._file = self._path.open("a", encoding="utf-8")
-        self._summaries = tf.summary.create_file_writer(output_dir)
+        self._summaries = tf.summary.create_file_writer(str(output_dir))
 
     def write(self, kind: str, *, step: int, samples: int, **values: float) -> None:
         """Writes a line of `kind` train or eval; float32 values keep 9 significant digits."""
@@ -38,6 +39,11 @@ class MetricsWriter:
         with self._summaries.as_default(step=step):
             for name, value in values.items():
                 tf.summary.scalar(f"{kind}/{name}", value)
+
+    def flush(self) -> None:
+        """Puts all that was written into the files; metrics.jsonl always is."""
+        if self._file is not None:
+            self._summaries.flush()
 
     def close(self) -> None:
         """Flushes and closes both."""

@@ -86,6 +86,10 @@ def _train(
     except FloatingPointError:
         team.record("aborted")
         raise
+    except BaseException:
+        with contextlib.suppress(OSError):  # keep the first error
+            team.publish()
+        raise
     finally:
         log.discard()
     team.record(outcome.status)
@@ -98,8 +102,7 @@ def _loop_with_outputs(
 ) -> Iterator[loop.TrainingLoop]:
     """Opens input and outputs, and closes the outputs at the end; a bad record is named."""
     config, step = setup.config, int(parts.trainer.step.numpy())
-    output_dir = config.output_dir if team.is_chief else None
-    save = parts.state.save if team.is_chief else lambda step: None
+    output_dir = team.output.path if team.is_chief else None
     batches = build.training_batches(parts, setup, team)
     with (
         contextlib.closing(
@@ -119,6 +122,17 @@ def _loop_with_outputs(
             packed=setup.files if config.pack_sequences else (),
         ),
     ):
+
+        def publish() -> None:
+            metrics.flush()
+            team.publish()
+
+        def save(step: int) -> None:
+            """What a resumed run needs beside a checkpoint is there before the checkpoint is."""
+            if team.is_chief:
+                publish()
+                parts.state.save(step)
+
         if step == 0 and not setup.eval_files:
             save(0)  # for the offline evaluation
         training = loop.TrainingLoop(
@@ -129,6 +143,7 @@ def _loop_with_outputs(
             learning_rate_at=lambda step: float(parts.rates.at_step(step)),
             evaluate=lambda: parts.evaluator.evaluate(setup.evaluation_batches()),
             save=save,
+            publish=publish,
             metrics=metrics,
             progress=progress,
             profiler=profiler,

@@ -23,21 +23,32 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from mlperf_bert import paths
+
 _NAME = re.compile(r"\.meeting-[0-9a-f]{16}\.key")
 _KEY_BYTES = 32
 
 
 @contextlib.contextmanager
-def temporary_key(folder: Path) -> Iterator[tuple[str, bytes]]:
+def temporary_key(folder: paths.Location) -> Iterator[tuple[str, bytes]]:
     """Writes a new key into a folder; yields its path and the key; removes it afterwards.
 
     Raises:
       OSError: the folder cannot be written.
     """
+    name = f".meeting-{secrets.token_hex(8)}.key"
+    key = secrets.token_bytes(_KEY_BYTES)
+    if not isinstance(folder, Path):
+        with paths.failures_named(f"--output_dir={folder}"):
+            (folder / name).write_bytes(key)
+            try:
+                yield str(folder / name), key
+            finally:
+                (folder / name).unlink(missing_ok=True)
+        return
     folder = folder.absolute()
     missing = [part for part in (folder, *folder.parents) if not part.exists()]
-    path = folder / f".meeting-{secrets.token_hex(8)}.key"
-    key = secrets.token_bytes(_KEY_BYTES)
+    path = folder / name
     try:
         _write(path, key)
         yield str(path), key
@@ -61,15 +72,18 @@ def _write(path: Path, key: bytes) -> None:
         ) from error
 
 
-def read(path: object) -> bytes:
+def read(path: object, *, folder: paths.Location) -> bytes:
     """The key that the chief has written.
 
     Raises:
-      ValueError: the path is not that of a key file, or the file holds no key.
+      ValueError: the path is not that of a key file, or the file holds no key; or it lies in a
+        bucket, but not in this run's folder: anyone can have a bucket.
       OSError: the file cannot be read: it does not exist here, or belongs to another user.
     """
     if not isinstance(path, str) or not _NAME.fullmatch(Path(path).name):
         raise ValueError("sent no path of a key file")
+    if paths.is_remote(path):
+        return _read_from_bucket(path, folder)
     try:
         # Opening a FIFO would block.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123
@@ -80,6 +94,16 @@ def read(path: object) -> bytes:
             f"its key {path} cannot be read here ({error.strerror}); give a directory that all "
             "processes share as --output_dir, and run them as one user"
         ) from error
+    return _checked(key, path)
+
+
+def _read_from_bucket(path: str, folder: paths.Location) -> bytes:
+    if paths.location(path).parent != folder:
+        raise ValueError(f"sent the path {path}, which is not in --output_dir={folder}")
+    return _checked(paths.read_bytes(path), path)
+
+
+def _checked(key: bytes, path: str) -> bytes:
     if len(key) != _KEY_BYTES:
         raise ValueError(f"sent the path {path}, which holds no key")
     return key

@@ -31,7 +31,7 @@ def test_a_damaged_line_is_named(line, tmp_path):
     with pytest.raises(ValueError, match=f"{evaluations.RESULTS_LINES} {message}, and its check"):
         evaluations.read(tmp_path)
     with pytest.raises(ValueError, match=f"metrics.jsonl {message}"):
-        MetricsWriter(str(tmp_path), resumed_step=5)
+        MetricsWriter(tmp_path, resumed_step=5)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 

@@ -213,7 +213,7 @@ def test_only_the_user_can_read_the_key_and_it_is_another_one_each_time(folder):
     for _ in range(2):
         with run_key.temporary_key(folder) as (path, key):
             assert Path(path).stat().st_mode & 0o777 == 0o600 and Path(path).parent == folder
-            assert run_key.read(path) == key
+            assert run_key.read(path, folder=folder) == key
         found |= {path, key}
         assert not folder.exists()
     assert len(found) == 4
@@ -287,7 +287,7 @@ def test_a_process_that_comes_again_takes_its_own_place():
         connected(address).close()
         for value in (2, 1):
             cluster = Cluster((address, "localhost:1", "localhost:2"), 1)
-            channels.append(peers._introduce(cluster, {"a": value}))
+            channels.append(peers._introduce(cluster, {"a": value}, Path()))
             time.sleep(0.2)
 
     found = meet_all([{"a": 1}] * 3, before_the_others=come, absent=[1])

@@ -1,0 +1,137 @@
+"""A local folder for what a run appends to, copied to the run's folder in a bucket.
+
+A store can neither append nor replace a part of an object: MLPerf log, metrics and run.json are
+written locally and uploaded as whole objects. A restart on the same host finds the local folder
+again; where it is gone, or older than the bucket, it is filled from the bucket.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import tensorflow as tf
+
+from mlperf_bert import json_text, paths
+from mlperf_bert.writing import write_whole, written_beside
+
+_UPLOADED_NAME = ".uploaded.json"
+
+
+class Mirror:
+    """The local copy of a run's folder in a bucket.
+
+    Hidden files, such as locks, stay local.
+    """
+
+    def __init__(self, remote: paths.Location, *, record: str, needed: Sequence[str]):
+        """Names the folders; makes neither.
+
+        Args:
+          remote: the folder in the bucket.
+          record: name of the file that says which run it is; it is uploaded last.
+          needed: globs of the files that a restart needs, among them `record`.
+        """
+        self._remote = remote
+        self._record = record
+        self._needed = needed
+        self.local = _local_folder(str(remote))
+        self._uploaded: dict[str, tuple[int, int]] = {}
+        self._objects: dict[str, list[int]] = {}
+
+    def pull(self) -> None:
+        """Brings the local folder up to date.
+
+        Files stay that this host's last run has written, if no other host has written since: they
+        may hold more than the bucket.
+
+        Raises:
+          OSError: the bucket cannot be read, or the local folder not be written.
+        """
+        self._objects = self._list()
+        known = self._known()
+        if self._record not in known or known[self._record] != self._objects.get(self._record):
+            self.discard()
+            known = {}
+        for name, state in self._objects.items():
+            if state != known.get(name) or not (self.local / name).exists():
+                self.local.mkdir(parents=True, exist_ok=True)
+                with written_beside(self.local / name) as file:
+                    file.write(paths.read_bytes(self._remote / name))
+        if self._objects:
+            self._note()
+
+    def push(self) -> None:
+        """Uploads every file that has changed, the record last; nothing before it is there.
+
+        Raises:
+          OSError: the bucket refuses it.
+        """
+        if not (self.local / self._record).exists():
+            return
+        changed = [name for name in self._names() if self._uploaded.get(name) != self._state(name)]
+        for name in changed:
+            state = self._state(name)
+            paths.upload(self.local / name, self._remote / name)
+            self._uploaded[name] = state
+            if any(Path(name).match(pattern) for pattern in self._needed):
+                self._objects[name] = self._state_there(f"{self._remote}/{name}")
+        if changed:
+            self._note()
+
+    def discard(self) -> None:
+        """Removes the local files, but for locks."""
+        for path in self.local.glob("*"):
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif not path.name.startswith("."):
+                path.unlink()
+        (self.local / _UPLOADED_NAME).unlink(missing_ok=True)
+
+    def _names(self) -> list[str]:
+        files = (path for path in self.local.rglob("[!.]*") if path.is_file())
+        names = (path.relative_to(self.local).as_posix() for path in files)
+        return sorted(names, key=lambda name: (name == self._record, name))
+
+    def _state(self, name: str) -> tuple[int, int]:
+        found = (self.local / name).stat()
+        return found.st_size, found.st_mtime_ns
+
+    def _list(self) -> dict[str, list[int]]:
+        with paths.failures_named(self._remote):
+            files = [
+                path
+                for pattern in self._needed
+                for path in tf.io.gfile.glob(f"{self._remote}/{pattern}")
+            ]
+        states = paths.in_parallel(self._state_there, files)
+        return {path.rpartition("/")[2]: state for path, state in zip(files, states)}
+
+    def _state_there(self, path: str) -> list[int]:
+        """Bytes, and time of writing in ns, of an object."""
+        with paths.failures_named(path):
+            found = tf.io.gfile.stat(path)
+        return [found.length, found.mtime_nsec]
+
+    def _known(self) -> dict:
+        try:
+            return json_text.read_object(self.local / _UPLOADED_NAME)
+        except (OSError, ValueError):
+            return {}
+
+    def _note(self) -> None:
+        write_whole(self.local / _UPLOADED_NAME, json.dumps(self._objects) + "\n")
+
+
+def _local_folder(remote: str) -> Path:
+    """The same for the same user, host and run.
+
+    Raises:
+      ValueError: it belongs to somebody else.
+    """
+    root = Path(tempfile.gettempdir(), f"mlperf-bert-{os.getuid()}")
+    if root.is_symlink() or (root.exists() and root.stat().st_uid != os.getuid()):
+        raise ValueError(f"{root}: belongs to somebody else; set TMPDIR to another folder")
+    return root / "runs" / remote.replace("://", "/")

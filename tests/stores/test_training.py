@@ -1,0 +1,301 @@
+"""Training from a bucket into a bucket: the same numbers as on local disks. Minutes.
+
+Dropout and shuffling are on. The twin of each run is the same command with local paths.
+"""
+
+import json
+import os
+import random
+import re
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.loopback import environment_of, free_addresses
+from tests import starts
+from tests.stores.rig import Store
+from tests.training import generated_task, test_offline
+from tests.training.test_resume import NUM_STEPS, assert_same_end, command
+
+BUCKET = "gs://bucket"
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("stores") / "task"
+    generated_task.write_task(folder, dropout=0.1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(task, tmp_path_factory) -> Path:
+    output = tmp_path_factory.mktemp("undisturbed") / "out"
+    starts.run(command(task, output), check=True)
+    return output
+
+
+@pytest.fixture
+def filled(store, bucket, task) -> Store:
+    """A store whose bucket holds the task."""
+    for path in task.rglob("*"):
+        if path.is_file():
+            store.put(bucket, f"task/{path.relative_to(task)}", path.read_bytes())
+    return store
+
+
+class Host:
+    """A host's temporary folder, and the environment in which its programs reach the store."""
+
+    def __init__(self, store: Store, folder: Path):
+        """Makes the folder."""
+        folder.mkdir()
+        self.folder = folder
+        self.environment = {**os.environ, **store.environment, "TMPDIR": str(folder)}
+
+    @property
+    def logs(self) -> Path:
+        """Where the run's logs are written before they are uploaded."""
+        return self.folder / f"mlperf-bert-{os.getuid()}" / "runs" / "gs" / "bucket" / "run"
+
+    def start(self, words: list[str], **more: str) -> starts.Start:
+        return starts.Start(words, env=self.environment | more, errors_in_output=True)
+
+    def run(self, words: list[str], *, code: int = 0) -> str:
+        started = self.start(words)
+        try:
+            text, _ = started.communicate(timeout=300)
+        finally:
+            started.kill()
+        assert started.returncode == code, text
+        assert "Traceback" not in text
+        return text
+
+
+@pytest.fixture
+def host(filled, tmp_path) -> Host:
+    return Host(filled, tmp_path / "host")
+
+
+def in_bucket(words: list[str]) -> list[str]:
+    """A command whose paths are `BUCKET/...`."""
+    return [word.replace("=BUCKET/", f"={BUCKET}/") for word in words]
+
+
+def training(**changed) -> list[str]:
+    return in_bucket(command(Path("BUCKET/task"), Path("BUCKET/run"), **changed))
+
+
+def downloaded(store: Store, folder: Path) -> Path:
+    """The run's folder of the bucket, on the local disk."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for name, content in store.objects("bucket").items():
+        if name.startswith("run/") and not name.endswith("/"):
+            path = folder / name.removeprefix("run/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+    return folder
+
+
+def last_line(text: str) -> str:
+    return text.strip().splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_a_run_in_a_bucket_is_the_run_on_disks(host, filled, undisturbed, repository, tmp_path):
+    text = host.run(training())
+    found = downloaded(filled, tmp_path / "found")
+    assert_same_end(found, undisturbed)
+    assert {path.name for path in found.iterdir() if "tfevents" not in path.name} == {
+        path.name for path in undisturbed.iterdir() if "tfevents" not in path.name
+    }
+    keys = [
+        re.findall(r'"key": "(\w+)"', (folder / "bert.log").read_text())
+        for folder in (found, undisturbed)
+    ]
+    assert keys[0] == keys[1]
+    assert json.loads((found / "run.json").read_text())["status"] == "aborted"
+    assert re.search(r"^RESULT,bert,7,.*,aborted,", text, re.MULTILINE)
+    assert not [path for folder in (repository, host.folder) for path in folder.glob("gs:*")]
+    refused = host.run(training(), code=1)
+    assert last_line(refused).endswith(
+        f"--output_dir={BUCKET}/run holds a finished run (status aborted); choose a new directory, "
+        "or remove this one to train again"
+    )
+
+
+@pytest.mark.slow
+def test_requests(host, filled):
+    """Of a step none but for records; of an evaluation and a checkpoint a fixed number."""
+    host.run(training(log_every_steps=1, keep_checkpoint_max=0))
+    requests = filled.requests
+    first = next(n for n, request in enumerate(requests) if request.name == "run/run.json")
+    while_training = [request for request in requests[first:] if "/.lock" not in request.name]
+    of_data = {request.kind for request in while_training if request.name.startswith("task/")}
+    assert of_data == {"read"}
+    num_checkpoints = NUM_STEPS // 22 + 1
+    num_evaluations = NUM_STEPS // 28 + 1
+    num_events = num_checkpoints + num_evaluations
+    of_checkpoints = [request for request in while_training if "ckpt" in request.name]
+    of_logs = [
+        request
+        for request in while_training
+        if request.name.startswith(("run/bert.log", "run/metrics", "run/events", "run/run.json"))
+    ]
+    print(f"{len(of_checkpoints) / num_checkpoints:.1f} requests a checkpoint")
+    print(f"{len(of_logs) / num_events:.1f} requests for logs, each checkpoint or evaluation")
+    assert len(of_checkpoints) <= 40 * num_checkpoints
+    assert len(of_logs) <= 24 * num_events
+
+
+@pytest.mark.slow
+def test_ten_kills_on_the_same_host_and_on_others(filled, undisturbed, tmp_path):
+    draw = random.Random(20261122)
+    host = Host(filled, tmp_path / "host-0")
+    for number in range(1, 11):
+        started = host.start(training())
+        until = time.monotonic() + draw.uniform(8, 22)
+        while time.monotonic() < until and started.poll() is None:
+            time.sleep(0.01)
+        started.kill()
+        text, _ = started.communicate(timeout=60)
+        assert started.returncode in (0, -9), text
+        if draw.random() < 0.5:
+            host = Host(filled, tmp_path / f"host-{number}")
+    if started.returncode:
+        host.run(training())
+    assert_same_end(downloaded(filled, tmp_path / "found"), undisturbed)
+    for name, content in filled.objects("bucket").items():
+        if name.startswith("run/bert."):
+            text = content.decode()
+            assert text.count('"run_start"') == text.count('"run_stop"') == 1, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [503, "cut"])
+def test_faults_at_random_lose_nothing(host, filled, undisturbed, tmp_path, fault):
+    filled.fail(0.1, fault, seed=1)
+    host.run(training())
+    filled.fail(0)
+    assert_same_end(downloaded(filled, tmp_path / "found"), undisturbed)
+    assert len([request for request in filled.requests if request.status in (0, 503)]) > 20
+
+
+@pytest.mark.slow
+def test_the_offline_evaluator_meets_the_training_in_the_bucket_alone(filled, task, tmp_path):
+    words = in_bucket(test_offline.training("BUCKET/task", "BUCKET/run"))
+    trainer = Host(filled, tmp_path / "trainer").start(words)
+    evaluator = Host(filled, tmp_path / "evaluator")
+    while "run/model.ckpt-0.index" not in filled.objects("bucket"):
+        assert trainer.poll() is None, trainer.output()
+        time.sleep(0.05)
+    evaluation = in_bucket(
+        test_offline.evaluation("BUCKET/task", "BUCKET/run", "--num_train_steps=30")
+    )
+    text = evaluator.run(evaluation)
+    assert trainer.wait(60) == 0
+    assert f"{BUCKET}/run/bert.offline.log: aborted after 240 samples" in text
+    found = downloaded(filled, tmp_path / "found")
+    local = tmp_path / "local"
+    starts.run(test_offline.training(task, local), check=True)
+    starts.run(test_offline.evaluation(task, local, "--num_train_steps=30"), check=True)
+    for name in ("eval_results.jsonl", "eval_results.txt"):
+        assert (found / name).read_bytes() == (local / name).read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_two_processes_share_a_bucket(filled, task, tmp_path):
+    """They find each other, their data and the checkpoint in the bucket alone."""
+    addresses = free_addresses(2)
+    hosts = [Host(filled, tmp_path / f"host-{index}") for index in range(2)]
+
+    def train(**changed) -> list[str]:
+        started = [
+            host.start(training(num_train_steps=44, **changed), **environment_of(addresses, index))
+            for index, host in enumerate(hosts)
+        ]
+        try:
+            texts = [process.communicate(timeout=200)[0] for process in started]
+        finally:
+            for process in started:
+                process.kill()
+        assert [process.returncode for process in started] == [0, 0], texts
+        return texts
+
+    text, other = train()
+    assert "RESULT,bert,7," in text and "RESULT" not in other
+    record = json.loads(filled.objects("bucket")["run/run.json"])
+    assert record["status"] == "aborted"
+    assert not [name for name in filled.objects("bucket") if name.endswith((".key", ".lock"))]
+
+
+@pytest.mark.slow
+def test_a_second_run_into_the_folder_is_refused(host, filled, tmp_path):
+    first = host.start(training())
+    while not host.logs.joinpath("metrics.jsonl").exists():
+        assert first.poll() is None, first.output()
+        time.sleep(0.02)
+    expected = f"--output_dir={BUCKET}/run: another process trains into it; wait for it, or stop it"
+    assert last_line(host.run(training(), code=1)).endswith(expected)
+    elsewhere = Host(filled, tmp_path / "elsewhere")
+    assert last_line(elsewhere.run(training(), code=1)).endswith(expected)
+    assert not [path for path in elsewhere.folder.rglob("*") if path.is_file()]
+    first.kill()
+    first.wait(60)
+
+
+def check(**changed) -> list[str]:
+    return [word for word in training(**changed) if word != "--do_train"] + ["--check"]
+
+
+@pytest.mark.slow
+def test_what_a_bucket_refuses_is_one_line_each(host, filled):
+    text = host.run(check())
+    assert "errors: 0;" in text
+    host.run(check(output_dir="gs://nobody/run"), code=1)
+    text = host.run(check(output_dir="gs://nobody/run"), code=1)
+    assert "error: --output_dir=gs://nobody/run: the store answers 404: no such bucket" in text
+    filled.put("bucket", "an-object", b"x")
+    text = host.run(check(output_dir=f"{BUCKET}/an-object"), code=1)
+    assert f"--output_dir={BUCKET}/an-object is an object, not a folder" in text
+    text = host.run(training(input_file=f"{BUCKET}/none-*"), code=1)
+    assert f"--input_file: no file matches '{BUCKET}/none-*'" in text
+    filled.deny_writes()
+    text = host.run(check(), code=1)
+    assert f"--output_dir={BUCKET}/run: the store answers 403: these credentials have no" in text
+    text = host.run(training(), code=1)
+    assert f"--output_dir={BUCKET}/run: cannot be written to" in text and "403" in text
+    filled.token = "another"
+    text = host.run(check(), code=1)
+    assert f"{BUCKET}/task/bert_config.json: the store answers 401: no valid credentials" in text
+    assert not [name for name in filled.objects("bucket") if name.startswith("run")]
+
+
+@pytest.mark.slow
+def test_half_a_checkpoint_in_the_folder_is_passed_over(host, filled, undisturbed, tmp_path):
+    started = host.start(training())
+    while "run/model.ckpt-66.index" not in filled.objects("bucket"):
+        assert started.poll() is None, started.output()
+        time.sleep(0.02)
+    started.kill()
+    started.wait(60)
+    objects = filled.objects("bucket")
+    newest = max(int(found[1]) for name in objects if (found := re.search(r"-(\d+)\.index", name)))
+    half = "run/model.ckpt-999.data-00000-of-00001"
+    filled.put("bucket", half, objects[f"run/model.ckpt-{newest}.data-00000-of-00001"][:100_000])
+    assert f"Going on from {BUCKET}/run/model.ckpt-{newest}\n" in host.run(training())
+    assert_same_end(downloaded(filled, tmp_path / "found"), undisturbed)
+
+
+def test_a_scheme_that_nothing_reads_is_refused_at_once():
+    done = starts.run([sys.executable, "run_pretraining.py", "--do_train", "--input_file=a",
+                       "--bert_config_file=ftp://host/x", "--output_dir=s3://bucket/run"])  # fmt: skip
+    assert done.returncode == 1
+    for line in (
+        "flag --bert_config_file=ftp://host/x: ftp://host/x: give a local path or gs://BUCKET",
+        "s3://bucket/run: TensorFlow has no file system for s3:// here; install tensorflow-io",
+    ):
+        assert line in done.stderr, done.stderr
