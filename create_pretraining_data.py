@@ -20,6 +20,7 @@ from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.data.instances import InstanceConfig
 from mlperf_bert.mlperf.convergence import reference_points
 from mlperf_bert.problems import Problems
+from mlperf_bert.writing import require_writable
 
 FLAGS = flags.FLAGS
 
@@ -89,6 +90,8 @@ def _make_file() -> None:
         raise ValueError("--examples_per_part needs --output_dir, whose manifest records it")
     started = time.monotonic()
     outputs = [paths.location(name.strip()) for name in FLAGS.output_file.split(",")]
+    for output in outputs:
+        require_writable(output)
     config = _config()
     found = write_examples(
         expand_input(FLAGS.input_file), outputs, config.tokenizer(), config.instances

@@ -87,9 +87,20 @@ def location(path: str | os.PathLike) -> Location:
 
 
 def make_folder(path: Location) -> None:
-    """Makes a local folder and those above it; a bucket has no folders, only names with slashes."""
+    """Makes a local folder and those above it; a bucket has no folders, only names with slashes.
+
+    Raises:
+      OSError: a file or an object has this name, or a folder cannot be made.
+    """
     if isinstance(path, Path):
         path.mkdir(parents=True, exist_ok=True)
+    require_no_object(path)
+
+
+def require_no_object(path: Location) -> None:
+    """Raises OSError if a path of a bucket is an object: it could be a folder at the same time."""
+    if not isinstance(path, Path) and status(path):
+        raise NotADirectoryError(f"{path}: is an object, not a folder; choose another name")
 
 
 def is_file(path: Location) -> bool:

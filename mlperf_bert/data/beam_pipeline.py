@@ -49,6 +49,7 @@ def write_dataset(
     inputs = by_name(expand_input(input_file))
     make = _MakePart(output_dir, config)
     folder = paths.location(output_dir)
+    paths.require_no_object(folder)
     with held(lock := lock_of(folder), folder):
         found = open_manifest(folder, config, inputs)
         missing = missing_parts(folder, found, inputs)

@@ -113,6 +113,7 @@ def write_dataset(
         memory_budget_bytes=memory_budget_bytes,
     )
     folder = paths.location(output_dir)
+    paths.require_no_object(folder)
     with held(lock := lock_of(folder), folder):
         found = open_manifest(folder, config, inputs)
         missing = missing_parts(folder, found, inputs)

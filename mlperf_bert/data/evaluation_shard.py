@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mlperf_bert import paths
 from mlperf_bert.data import tfrecord, validity
-from mlperf_bert.writing import written_beside
+from mlperf_bert.writing import require_writable, written_beside
 
 # The vocabulary is unknown here; models take ids of 32 bits.
 _LARGEST_VOCABULARY = 2**31
@@ -39,6 +39,7 @@ def pick(
         vocab_size=_LARGEST_VOCABULARY,
         type_vocab_size=_NUM_SEGMENTS,
     )
+    require_writable(output_path)
     num_examples = tfrecord.count_records(input_path)
     if not num_examples:
         raise ValueError(f"{os.fspath(input_path)}: holds no examples to pick from; make it again")

@@ -17,7 +17,7 @@ from mlperf_bert.model.config import BertConfig
 from tests import starts
 from tests.checkpoints.conftest import generated
 from tests.conftest import REPOSITORY
-from tests.data.generated_wiki import sentences, vocabulary
+from tests.data.generated_wiki import sentences, vocabulary, wiki_text
 from tests.stores.rig import Store
 
 __all__ = ["generated"]
@@ -111,7 +111,7 @@ def test_a_data_set_in_a_bucket_is_that_of_a_disk(store, work):
 
 
 @pytest.mark.slow
-def test_after_a_kill_a_rerun_makes_what_is_missing(store, work):
+def test_after_a_kill_a_rerun_makes_what_is_missing_though_requests_fail(store, work):
     expected = make_local(store, work)
     flags = dataset("gs://bucket", nworker=1)
     killed = start(store, "create_pretraining_data.py", **flags)
@@ -122,6 +122,7 @@ def test_after_a_kill_a_rerun_makes_what_is_missing(store, work):
     killed.kill()
     killed.wait()
     assert len(before := made(store)) < NUM_PARTS and "out/.lock" in outputs(store)
+    store.fail(0.1, 503)
     code, output, error = run(store, "create_pretraining_data.py", **flags)
     assert code == 0 and f"{NUM_PARTS - len(before)} parts made" in output, error
     assert outputs(store) == expected
@@ -130,6 +131,26 @@ def test_after_a_kill_a_rerun_makes_what_is_missing(store, work):
 def made(store: Store) -> dict:
     found = outputs(store).get(f"out/{manifest.NAME}")
     return json.loads(found)["parts"] if found else {}
+
+
+@pytest.mark.slow
+def test_a_second_run_is_refused_and_requests_are_few(store, work):
+    store.delay_s = 0.05
+    flags = dataset("gs://bucket", nworker=1)
+    first = start(store, "create_pretraining_data.py", **flags)
+    deadline = time.monotonic() + 120
+    while f"out/{manifest.NAME}" not in outputs(store):
+        assert first.poll() is None and time.monotonic() < deadline, first.errors()
+        time.sleep(0.1)
+    code, _, error = run(store, "create_pretraining_data.py", **flags)
+    assert code == 1 and "gs://bucket/out: another run writes here; wait for it" in error
+    code, output, error = ended(first)
+    assert code == 0 and "3 parts made" in output, error
+    before = store.kinds()
+    code, output, error = run(store, "create_pretraining_data.py", **flags)
+    assert code == 0 and "0 parts made" in output, error
+    found = store.kinds() - before
+    assert found.total() <= 20 + 4 * NUM_PARTS, found
 
 
 @pytest.mark.slow
@@ -179,6 +200,34 @@ def _convert_and_export(folder: str) -> None:
     export.export(f"{folder}/tf1", f"{folder}/exported", config=config, vocab_file=vocab)
 
 
+@pytest.mark.slow
+def test_clean_up_stages_between_folders_of_a_bucket(store, bucket, tmp_path):
+    texts = {f"wiki_{number:02}": wiki_text(number).encode() for number in range(2)}
+    for name, content in texts.items():
+        (tmp_path / name).write_bytes(content)
+        store.put(bucket, name, content)
+    for folder in (tmp_path, "gs://bucket"):
+        data, suffixes = f"{folder}/wiki_0?", {"input_suffix": "", "output_suffix": ".1"}
+        punkt, gathered = f"{folder}/punkt", f"{folder}/results"
+        test_set = {"test_output": f"{gathered}/eval", "num_test_articles": 5}
+        for program, flags in (
+            ("cleanup_file", suffixes | {"nworker": 2}),
+            ("train_punkt", {"input_suffix": ".1", "out_dir": punkt}),
+            ("do_sentence_segmentation", {"input_suffix": ".1", "punkt": punkt, "nworker": 2}),
+            ("seperate_test_set", test_set | {"nworker": 2}),
+            ("do_gather", {"input_suffix": ".4", "out_dir": gathered, "block_size": 0.01}),
+        ):
+            code, _, error = run(store, f"cleanup_scripts/{program}.py", data=data, **flags)
+            assert code == 0, error
+    local = {
+        path.relative_to(tmp_path).as_posix(): path.read_bytes()
+        for path in tmp_path.rglob("*")
+        if path.is_file()
+    }
+    assert len(local) > 3 * len(texts) + 6
+    assert store.objects(bucket) == local
+
+
 SCRIPTS = {
     "create_pretraining_data": "input_file output_file vocab_file output_dir",
     "pick_eval_samples": "input_tfrecord output_tfrecord",
@@ -203,3 +252,34 @@ def test_other_schemes_are_refused_in_a_line_each(store, script, path, message):
     names = SCRIPTS[script].split()
     code, _, error = run(store, f"{script}.py", **dict.fromkeys(names, path))
     assert code == 1 and message in error
+
+
+def test_what_a_bucket_refuses_is_a_line(store, work):
+    script = "create_pretraining_data.py"
+    one = {"input_file": "gs://bucket/part-0", "vocab_file": "gs://bucket/vocab.txt"} | LENGTHS
+
+    def refused(program=script, **flags) -> str:
+        code, _, error = run(store, program, **flags)
+        assert code == 1 and error.startswith(f"{program}: ")
+        return error
+
+    assert "gs://none/part-*: the store answers 404" in refused(**dataset("gs://none"))
+    elsewhere = dataset("gs://bucket", output_dir="gs://none/out")
+    assert "gs://none/out/.lock: the store answers 404" in refused(**elsewhere)
+    in_a_file = dataset("gs://bucket", output_dir="gs://bucket/vocab.txt")
+    assert "gs://bucket/vocab.txt: is an object, not a folder" in refused(**in_a_file)
+    assert "gs://none/one: the store answers 404" in refused(**one, output_file="gs://none/one")
+    absent = {"input_tfrecord": "gs://bucket/none", "output_tfrecord": "gs://bucket/picked"}
+    assert "gs://bucket/none: no such bucket or object" in refused("pick_eval_samples.py", **absent)
+    before = store.objects("bucket")
+
+    store.deny_writes()
+    denied = "the store answers 403: these credentials have no permission"
+    assert f"gs://bucket/out/.lock: {denied}" in refused(**dataset("gs://bucket"))
+    assert f"gs://bucket/one: {denied}" in refused(**one, output_file="gs://bucket/one")
+    store.environment["GOOGLE_AUTH_TOKEN_FOR_TESTING"] = "another"
+    assert "the store answers 401: no valid credentials" in refused(**dataset("gs://bucket"))
+    store.environment["GOOGLE_AUTH_TOKEN_FOR_TESTING"] = store.token
+    store.fail(1.0, 503)
+    assert "the store answers 503" in refused(**dataset("gs://bucket"))
+    assert store.objects("bucket") == before
