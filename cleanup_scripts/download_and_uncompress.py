@@ -38,7 +38,7 @@ def main() -> None:
     args = parser.parse_args()
     if unknown := sorted(set(args.what) - set(choices)):
         parser.error(f"{unknown[0]}: choose of {' '.join(choices)}")
-    if paths.is_remote(args.out_dir):
+    if paths.is_remote(args.out_dir) or args.out_dir.startswith("gs:"):
         parser.error(f"--out_dir={args.out_dir}: give a local folder; copy it to a bucket then")
     try:
         problems = _bring(args.what or DEFAULT, args.base_url, Path(args.out_dir))
