@@ -15,6 +15,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("old", None, "Checkpoint to read.", required=True)
 flags.DEFINE_string("new", None, "Checkpoint to write.", required=True)
 not_empty("old", "new")
+command_line.paths("old", "new")
 
 
 def main():

@@ -4,13 +4,15 @@ With --output_file all input becomes one set of examples, as in the reference. W
 every input file becomes a TFRecord of the same name, in parallel, resumable, with a manifest.
 """
 
+import os
 import shlex
 import time
-from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow, for gs://, is imported
 
 from absl import flags
 
-from mlperf_bert import command_line
+from mlperf_bert import command_line, paths
 from mlperf_bert.command_line import MAX_SEED, in_range, not_empty
 from mlperf_bert.data import manifest, overview
 from mlperf_bert.data.dataset import DatasetConfig, write_dataset
@@ -18,6 +20,7 @@ from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.data.instances import InstanceConfig
 from mlperf_bert.mlperf.convergence import reference_points
 from mlperf_bert.problems import Problems
+from mlperf_bert.writing import require_writable
 
 FLAGS = flags.FLAGS
 
@@ -47,6 +50,7 @@ flags.DEFINE_string(
 )
 flags.DEFINE_bool("verify", False, "Only check --output_dir against its manifest, make nothing.")
 not_empty("input_file", "output_file", "vocab_file", "output_dir")
+command_line.paths("input_file", "output_file", "vocab_file", "output_dir")
 in_range("nworker", "memory_budget_gib", "examples_per_part", at_least=0)
 
 _REQUIRED = ("input_file", "vocab_file")
@@ -85,13 +89,15 @@ def _make_file() -> None:
     if FLAGS.examples_per_part:
         raise ValueError("--examples_per_part needs --output_dir, whose manifest records it")
     started = time.monotonic()
-    outputs = [Path(name.strip()) for name in FLAGS.output_file.split(",")]
+    outputs = [paths.location(name.strip()) for name in FLAGS.output_file.split(",")]
+    for output in outputs:
+        require_writable(output)
     config = _config()
     found = write_examples(
         expand_input(FLAGS.input_file), outputs, config.tokenizer(), config.instances
     )
     seconds = time.monotonic() - started
-    num_bytes = sum(path.stat().st_size for path in outputs)
+    num_bytes = sum(map(paths.size_bytes, outputs))
     print(f"{found.examples:,} examples, {num_bytes:,} bytes in {FLAGS.output_file}")
     print(f"made in {seconds:.1f} s, {num_bytes / seconds / 1e6:,.0f} MB/s written")
     # The output's name comes last: globs such as part-* must not match the picture.
@@ -115,11 +121,10 @@ def _make_dataset() -> None:
     seconds = time.monotonic() - started
     needed = {size: point.mean_samples for size, point in reference_points().items()}
     print(overview.summary(found, num_made=len(made), seconds=seconds, samples_needed=needed))
-    if "://" not in FLAGS.output_dir:
-        _draw(Path(FLAGS.output_dir) / overview.PICTURE_NAME, found.parts.values())
+    _draw(paths.location(FLAGS.output_dir) / overview.PICTURE_NAME, found.parts.values())
 
 
-def _draw(path: Path, parts) -> None:
+def _draw(path: paths.Location, parts) -> None:
     overview.save_picture(
         path,
         parts,
@@ -140,8 +145,8 @@ def _beam():
 def _verify() -> None:
     if not FLAGS.output_dir:
         raise ValueError("--verify needs --output_dir, the folder with the manifest")
-    texts = map(Path, expand_input(FLAGS.input_file)) if FLAGS.input_file else ()
-    issues = manifest.verify(Path(FLAGS.output_dir), texts)
+    texts = map(paths.location, expand_input(FLAGS.input_file)) if FLAGS.input_file else ()
+    issues = manifest.verify(paths.location(FLAGS.output_dir), texts)
     if issues:
         raise Problems(issues)
     print(f"{FLAGS.output_dir}: all parts agree with the manifest")

@@ -18,6 +18,7 @@ flags.DEFINE_string("checkpoint", None, "Checkpoint to export, TF1 or TF2.", req
 flags.DEFINE_string("vocab_file", None, "Its vocab.txt.", required=True)
 flags.DEFINE_string("output_dir", None, "Directory to make.", required=True)
 not_empty("bert_config_file", "checkpoint", "vocab_file", "output_dir")
+command_line.paths("bert_config_file", "checkpoint", "vocab_file", "output_dir")
 
 
 def main():

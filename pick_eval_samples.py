@@ -1,5 +1,9 @@
 """Picks evenly spaced examples: from eval_intermediate to the evaluation shard eval_10k."""
 
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow, for gs://, is imported
+
 from absl import flags
 
 from mlperf_bert import command_line
@@ -14,6 +18,7 @@ flags.DEFINE_integer("num_examples_to_pick", 10000, "How many examples.")
 flags.DEFINE_integer("max_seq_length", 512, "Tokens per example.")
 flags.DEFINE_integer("max_predictions_per_seq", 76, "Masked tokens per example at most.")
 not_empty("input_tfrecord", "output_tfrecord")
+command_line.paths("input_tfrecord", "output_tfrecord")
 in_range("num_examples_to_pick", "max_seq_length", "max_predictions_per_seq", at_least=1)
 
 

@@ -27,6 +27,7 @@ flags.DEFINE_enum(
     "TF2 result: the encoder with both heads, or the encoder alone.",
 )
 not_empty("bert_config_file", "checkpoint_to_convert", "converted_checkpoint_path")
+command_line.paths("bert_config_file", "checkpoint_to_convert", "converted_checkpoint_path")
 
 
 def main():

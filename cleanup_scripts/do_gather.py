@@ -6,6 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from mlperf_bert import paths
 from mlperf_bert.data import gathering, stages
 
 
@@ -21,8 +22,8 @@ def main() -> None:
     args = parser.parse_args()
     try:
         files = stages.input_files(args.data)
-        folder = Path(args.out_dir).expanduser()
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = paths.location(args.out_dir).expanduser()
+        paths.make_folder(folder)
         parts = gathering.plan(files, block_size_mb=args.block_size, num_workers=args.nworker)
         named = {
             gathering.part_name(number, args.num_outputs): [

@@ -10,11 +10,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from mlperf_bert import paths
 from mlperf_bert.data import documents, segmentation, stages
 from mlperf_bert.data.punkt import find_or_fetch_punkt, warn_if_not_published
 
 
-def _split(write, input_path: str, output_path: str, punkt: Path) -> None:
+def _split(write, input_path: str, output_path: str, punkt: paths.Location) -> None:
     write(input_path, output_path, punkt)
 
 

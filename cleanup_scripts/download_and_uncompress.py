@@ -15,6 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from mlperf_bert import paths
 from mlperf_bert.data import download, punkt, unpacking
 
 PUNKT = "punkt"
@@ -37,6 +38,8 @@ def main() -> None:
     args = parser.parse_args()
     if unknown := sorted(set(args.what) - set(choices)):
         parser.error(f"{unknown[0]}: choose of {' '.join(choices)}")
+    if paths.is_remote(args.out_dir) or args.out_dir.startswith("gs:"):
+        parser.error(f"--out_dir={args.out_dir}: give a local folder; copy it to a bucket then")
     try:
         problems = _bring(args.what or DEFAULT, args.base_url, Path(args.out_dir))
     except OSError as error:

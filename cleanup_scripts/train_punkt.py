@@ -10,6 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from mlperf_bert import paths
 from mlperf_bert.data import punkt, stages
 
 
@@ -23,7 +24,7 @@ def main() -> None:
     try:
         files = stages.input_files(args.data)
         texts = (stages.read_text(name + args.input_suffix) for name in files)
-        punkt.write_tables(punkt.learn_tables(texts), Path(args.out_dir))
+        punkt.write_tables(punkt.learn_tables(texts), paths.location(args.out_dir))
     except (ValueError, OSError) as error:
         sys.exit(f"train_punkt.py: {error}")
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from absl import app, flags
 
-from mlperf_bert.problems import Problems, as_lines
+from mlperf_bert.paths import is_answer_of_a_store, reason, require_supported
+from mlperf_bert.problems import Problems, as_lines, printable
 
 MAX_SEED = 2**32 - 1
 """The random generators take 32 bits; a larger seed would be truncated silently."""
@@ -45,10 +46,26 @@ def not_empty(*names: str) -> None:
         flags.register_validator(name, lambda value: value != "", "is empty: give a value")
 
 
+def paths(*names: str) -> None:
+    """Refuses paths, several with commas, that are neither local nor of a store; None passes."""
+
+    def all_supported(value: str | None) -> bool:
+        for path in (value or "").split(","):
+            try:
+                require_supported(path.strip())
+            except ValueError as error:
+                raise flags.ValidationError(str(error)) from error
+        return True
+
+    for name in names:
+        flags.register_validator(name, all_supported)
+
+
 def run(main: Callable[[], None], argv: list[str] | None = None) -> None:
     """Parses the flags and runs a script's `main`; ends the process.
 
-    Bad flags, ValueError and OSError become one line on standard error and exit code 1.
+    Bad flags, ValueError, OSError and what a store answers become one line on standard error and
+    exit code 1.
     """
     script = Path((argv or sys.argv)[0]).name
 
@@ -60,6 +77,10 @@ def run(main: Callable[[], None], argv: list[str] | None = None) -> None:
         except KeyboardInterrupt:
             print(f"{script}: interrupted", file=sys.stderr)
             sys.exit(128 + signal.SIGINT)
+        except Exception as error:
+            if not is_answer_of_a_store(error):
+                raise
+            sys.exit(f"{script}: {printable(reason(error))}")
 
     app.run(guarded, argv, flags_parser=lambda given: parse(script, given))
 

@@ -52,6 +52,7 @@ class ObjectLock:
         while self._owner_lives():
             if time.monotonic() >= deadline:
                 return False
+            time.sleep(_LOOK_SECONDS)
         with paths.failures_named(self._path):
             self._write()
         time.sleep(SETTLE_SECONDS)

@@ -6,6 +6,7 @@ authenticate. TensorFlow is imported when the first of them is used.
 """
 
 import contextlib
+import dataclasses
 import importlib
 import io
 import os
@@ -28,6 +29,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _BUFFER_BYTES = 8 * 2**20
 _BYTES_UPLOADED_AT_ONCE = 64 * 2**20
 _REQUESTS_AT_ONCE = 16
+_WITHOUT_A_SLASH = re.compile(r"(gs|s3|az):(?!//)")
 _HTTP_CODE = re.compile(r"HTTP response code (\d+)")
 _TRANSIENT = (408, 429, 500, 502, 503, 504)
 _ADVICE = {
@@ -54,6 +56,8 @@ def require_supported(path: str) -> None:
     Raises:
       ValueError: its scheme is another one, or a store whose file system is not installed.
     """
+    if without := _WITHOUT_A_SLASH.match(path):
+        raise ValueError(f"{path}: write {without[0]}//BUCKET/FOLDER, or ./{without[0]}...")
     found = _SCHEME.match(path)
     if not found or found[0] == BUCKETS:
         if found and not path.removeprefix(BUCKETS).split("/")[0]:
@@ -77,12 +81,29 @@ def _schemes_of_tensorflow() -> list[str]:
 def location(path: str | os.PathLike) -> Location:
     """The path as an object; raises as `require_supported`."""
     name = os.fspath(path)
+    require_supported(name)
     if not is_remote(name):
         return Path(name)
-    require_supported(name)
     from etils import epath
 
     return epath.Path(name)
+
+
+def make_folder(path: Location) -> None:
+    """Makes a local folder and those above it; a bucket has no folders, only names with slashes.
+
+    Raises:
+      OSError: a file or an object has this name, or a folder cannot be made.
+    """
+    if isinstance(path, Path):
+        path.mkdir(parents=True, exist_ok=True)
+    require_no_object(path)
+
+
+def require_no_object(path: Location) -> None:
+    """Raises OSError if a path of a bucket is an object: it could be a folder at the same time."""
+    if not isinstance(path, Path) and status(path):
+        raise NotADirectoryError(f"{path}: is an object, not a folder; choose another name")
 
 
 def is_file(path: Location) -> bool:
@@ -103,6 +124,37 @@ def size_bytes(path: str | os.PathLike) -> int:
         return found.stat().st_size
     with failures_named(found):
         return found.stat().length
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Status:
+    """What a file system knows of a file."""
+
+    size_bytes: int
+    modified_ns: int
+    """When it was written last: by this host's clock, or by the store's."""
+
+
+def status(path: str | os.PathLike) -> Status | None:
+    """Asks for a file, with one request of a bucket; None if there is no such file.
+
+    Raises:
+      OSError: no permission.
+    """
+    found = location(path)
+    if isinstance(found, Path):
+        if not found.is_file():
+            return None
+        local = found.stat()
+        return Status(size_bytes=local.st_size, modified_ns=local.st_mtime_ns)
+    try:
+        with failures_named(found):  # epath's own has whole seconds
+            remote = importlib.import_module("tensorflow").io.gfile.stat(str(found))
+    except FileNotFoundError:
+        return None
+    if remote.is_directory:
+        return None
+    return Status(size_bytes=remote.length, modified_ns=remote.mtime_nsec)
 
 
 def read_bytes(path: str | os.PathLike) -> bytes:
@@ -198,6 +250,11 @@ def kind_of(error: Exception) -> type[OSError]:
     """The class of OSError for what TensorFlow raises for a bucket."""
     kinds = {"NotFoundError": FileNotFoundError, "AbortedError": StoreUnavailable}
     return kinds.get(type(error).__name__, OSError)
+
+
+def is_answer_of_a_store(error: Exception) -> bool:
+    """Whether TensorFlow raised it because of what a store answers, or that it does not."""
+    return is_of_tensorflow(error) and "HTTP request" in str(error)
 
 
 def reason(error: Exception) -> str:

@@ -6,6 +6,7 @@ file and uploaded: an object is there once all of it is.
 
 import contextlib
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -32,6 +33,20 @@ def replaceable(path: str | os.PathLike) -> Path:
 def partial(path: Path) -> Path:
     """The hidden name, next to `path`, of what is not complete yet."""
     return path.with_name(f".{path.name}.partial")
+
+
+def require_writable(path: str | os.PathLike) -> None:
+    """Tries to write next to a path of a bucket, so that nobody waits hours for its refusal.
+
+    Raises:
+      OSError: the bucket refuses it.
+    """
+    target = paths.location(path)
+    if not isinstance(target, Path):
+        probe = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+        with paths.failures_named(target):
+            probe.write_bytes(b"can be removed\n")
+            probe.unlink()
 
 
 @contextlib.contextmanager

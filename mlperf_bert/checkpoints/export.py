@@ -4,13 +4,14 @@ The files are written here, without torch or transformers.
 """
 
 import dataclasses
+import io
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
 import safetensors.numpy
 
+from mlperf_bert import paths
 from mlperf_bert.checkpoints import initial, names
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.model.config import BertConfig
@@ -27,7 +28,7 @@ def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str)
 
     Args:
       prefix: checkpoint of either layout, initial or output of a run.
-      output_dir: the directory to make, whole or not at all.
+      output_dir: the directory to make, whole or not at all; in a bucket file by file.
       config: the architecture of the checkpoint.
       vocab_file: the vocabulary it was trained with; lower-case English.
 
@@ -37,9 +38,11 @@ def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str)
       ValueError: no such checkpoint, damaged, of another architecture or vocabulary, or
         `output_dir` exists.
     """
-    if Path(output_dir).exists():
-        raise ValueError(f"{output_dir} exists; choose another --output_dir, or remove it")
-    _require_vocabulary(vocab_file, config.vocab_size)
+    target = paths.location(output_dir)
+    with paths.failures_named(target):
+        if target.exists():
+            raise ValueError(f"{output_dir} exists; choose another --output_dir, or remove it")
+    vocabulary = _read_vocabulary(vocab_file, config.vocab_size)
     variables = trained_variables(build_pretrainer(config, seed=0))
     num_layers = config.num_hidden_layers
     initial.load_weights(variables, StoredCheckpoint(prefix), num_hidden_layers=num_layers)
@@ -52,10 +55,10 @@ def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str)
     }
     tokenizer = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
     tokenizer["model_max_length"] = config.max_position_embeddings
-    with directory_written_beside(Path(output_dir)) as folder:
+    with directory_written_beside(target) as folder:
         _write_json(folder / "config.json", hugging_face_config(config))
         _write_json(folder / "tokenizer_config.json", tokenizer)
-        shutil.copyfile(vocab_file, folder / "vocab.txt")
+        (folder / "vocab.txt").write_bytes(vocabulary)
         write_safetensors(folder / "model.safetensors", tensors)
     return len(tensors)
 
@@ -79,18 +82,19 @@ def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
     path.write_bytes(safetensors.numpy.save(contiguous, metadata={"format": "pt"}))
 
 
-def _require_vocabulary(path: str, vocab_size: int) -> None:
-    if not Path(path).is_file():
+def _read_vocabulary(path: str, vocab_size: int) -> bytes:
+    if paths.status(path) is None:
         raise ValueError(
             f"{path}: no such file; --vocab_file takes the vocab.txt of the checkpoint"
         )
-    with Path(path).open("rb") as lines:
-        num_tokens = sum(1 for _ in lines)
+    vocabulary = paths.read_bytes(path)
+    num_tokens = sum(1 for _ in io.BytesIO(vocabulary))
     if num_tokens != vocab_size:
         raise ValueError(
             f"{path} has {num_tokens} tokens, but the configuration says vocab_size={vocab_size}; "
             "give the two files that belong together"
         )
+    return vocabulary
 
 
 def _write_json(path: Path, values: dict) -> None:

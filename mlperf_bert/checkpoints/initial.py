@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+from mlperf_bert import paths
 from mlperf_bert.checkpoints import names
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 
@@ -70,7 +71,9 @@ def refuse_output_of_a_run(stored: StoredCheckpoint) -> None:
     initial checkpoint has both.
     """
     beside = stored.prefix.rpartition("/")[0] or "."
-    if "optimizer" in stored.root_objects or tf.io.gfile.exists(f"{beside}/graph.pbtxt"):
+    with paths.failures_named(stored.prefix):
+        has_graph = tf.io.gfile.exists(f"{beside}/graph.pbtxt")
+    if has_graph or "optimizer" in stored.root_objects:
         raise ValueError(
             f"--init_checkpoint={stored.prefix} is an output of a training run, not an initial "
             "checkpoint; to continue one of our runs, repeat its command with the same "

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
+from mlperf_bert import paths
 from mlperf_bert.checkpoints import names
 from mlperf_bert.checkpoints.names import Weight
 
@@ -26,9 +27,12 @@ class StoredCheckpoint:
 
         Raises:
           ValueError: there is none, or it is damaged.
+          OSError: a bucket refuses it.
         """
         self.prefix = prefix
-        if not tf.io.gfile.exists(f"{prefix}.index"):
+        with paths.failures_named(prefix):
+            is_there = tf.io.gfile.exists(f"{prefix}.index")
+        if not is_there:
             raise ValueError(
                 f"{prefix}: no such checkpoint (no {prefix}.index); give the path up to and "
                 "including the step, such as .../model.ckpt-28252"
@@ -119,7 +123,9 @@ class StoredCheckpoint:
         try:
             yield
         except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as error:
-            reason = str(error).splitlines()[0]
+            reason = paths.reason(error)
+            if paths.is_answer_of_a_store(error):
+                raise OSError(f"{self.prefix}: cannot be read: {reason}") from error
             raise ValueError(
                 f"{self.prefix}: cannot be read ({reason}); copy it here again"
             ) from error

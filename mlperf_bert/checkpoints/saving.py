@@ -9,10 +9,14 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+from mlperf_bert import paths
+
 
 def require_absent(prefix: str) -> None:
     """Raises ValueError if a checkpoint, or part of one, already has this prefix."""
-    if present := tf.io.gfile.glob(f"{prefix}.index") + tf.io.gfile.glob(f"{prefix}.data-*"):
+    with paths.failures_named(prefix):
+        present = tf.io.gfile.glob(f"{prefix}.index") + tf.io.gfile.glob(f"{prefix}.data-*")
+    if present:
         raise ValueError(f"{present[0]} exists; choose another path, or remove that checkpoint")
 
 
@@ -38,9 +42,8 @@ def written_whole(prefix: str) -> Iterator[str]:
         for path in [*sorted(tf.io.gfile.glob(f"{saved}.data-*")), index]:
             tf.io.gfile.rename(path, prefix + path.removeprefix(saved))
     except tf.errors.OpError as error:
-        reason = str(error).splitlines()[0]
         raise ValueError(
-            f"{prefix}: cannot be written ({reason}); choose another path or make room"
+            f"{prefix}: cannot be written ({paths.reason(error)}); choose another path or make room"
         ) from error
     finally:
         if tf.io.gfile.exists(beside):

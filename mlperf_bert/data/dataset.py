@@ -14,22 +14,26 @@ import os
 import platform
 import posixpath
 import sys
+import tempfile
 import threading
-from collections.abc import Collection, Generator, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
 import numba
 import numpy as np
 
-from mlperf_bert.data import example_codec, manifest
+from mlperf_bert import paths
+from mlperf_bert.data import example_codec, manifest, processes
 from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.data.instances import InstanceConfig, batches, make_instances
 from mlperf_bert.data.manifest import Manifest, Part, digest
 from mlperf_bert.data.tokenization import Tokenizer
-from mlperf_bert.locking import DirectoryLock
+from mlperf_bert.locking import DirectoryLock, lock_of
+from mlperf_bert.object_lock import ObjectLock
 from mlperf_bert.progress import Progress
-from mlperf_bert.reading import require_regular_file
+from mlperf_bert.reading import read_regular_file
 
 # Measured: 0.43 GB for a part of 26 MB with dupe_factor 10.
 _WORKER_BASE_BYTES = 250 << 20
@@ -60,7 +64,7 @@ class DatasetConfig:
     def parameters(self) -> dict[str, object]:
         """Everything that determines the bytes, as the manifest records it."""
         own = dataclasses.asdict(self)
-        vocabulary = require_regular_file(own.pop("vocab_file")).read_bytes()
+        vocabulary = read_regular_file(own.pop("vocab_file"))
         return own.pop("instances") | own | {"vocab_md5": hashlib.md5(vocabulary).hexdigest()}
 
 
@@ -73,7 +77,7 @@ def num_workers(
       ValueError: the budget is too small for one worker.
     """
     workers = min(nworker or len(os.sched_getaffinity(0)), len(inputs))
-    largest_bytes = max(Path(path).stat().st_size for path in inputs)
+    largest_bytes = max(paths.in_parallel(paths.size_bytes, inputs))
     factor = _WORKER_BYTES_PER_INPUT_BYTE + _WORKER_BYTES_PER_INPUT_BYTE_AND_COPY * dupe_factor
     per_worker_bytes = _WORKER_BASE_BYTES + factor * largest_bytes
     if memory_budget_bytes:
@@ -108,14 +112,11 @@ def write_dataset(
         nworker=nworker,
         memory_budget_bytes=memory_budget_bytes,
     )
-    folder = Path(output_dir)
-    with _held(DirectoryLock(folder), folder):
-        before = manifest.load(folder)
-        present = [name for name in inputs if (folder / name).exists()]
-        found = open_manifest(before, config, present, folder)
-        if before is None:
-            found.save(folder)
-        missing = {n: p for n, p in inputs.items() if not _is_done(folder, found, n, p)}
+    folder = paths.location(output_dir)
+    paths.require_no_object(folder)
+    with held(lock := lock_of(folder), folder):
+        found = open_manifest(folder, config, inputs)
+        missing = missing_parts(folder, found, inputs)
         if missing:
             print("compiling (takes long the first time only)", file=sys.stderr, flush=True)
             _warm_up(tokenizer, config.instances)
@@ -123,6 +124,7 @@ def write_dataset(
         with contextlib.closing(_make_parts(missing, folder, tokenizer, config, workers)) as parts:
             for name, result in parts:
                 if isinstance(result, Part):
+                    lock.require_held()
                     found.parts[name] = result
                     found.save(folder)
                 else:
@@ -132,7 +134,7 @@ def write_dataset(
 
 
 @contextlib.contextmanager
-def _held(lock: DirectoryLock, folder: Path) -> Iterator[None]:
+def held(lock: DirectoryLock | ObjectLock, folder: paths.Location) -> Iterator[None]:
     """Holds a lock, which the workers of a run that was killed may keep for a moment."""
     if not lock.acquire(patience_seconds=_LOCK_PATIENCE_SECONDS):
         raise ValueError(f"{folder}: another run writes here; wait for it")
@@ -142,31 +144,33 @@ def _held(lock: DirectoryLock, folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def by_name(paths: Collection[str]) -> dict[str, str]:
+def by_name(inputs: Collection[str]) -> dict[str, str]:
     """Name -> path of every part; raises ValueError if two have the same name."""
-    found = {posixpath.basename(path): path for path in paths}
-    if len(found) < len(paths):
+    found = {posixpath.basename(path): path for path in inputs}
+    if len(found) < len(inputs):
         raise ValueError("--input_file: two files have one name; give them different --output_dir")
     return found
 
 
-def open_manifest(
-    found: Manifest | None, config: DatasetConfig, parts: Iterable[str], folder: str | Path
-) -> Manifest:
-    """Returns the manifest to go on with: the one `found` in the folder, or a new one.
+def open_manifest(folder: paths.Location, config: DatasetConfig, parts: Iterable[str]) -> Manifest:
+    """Returns the manifest to go on with: the folder's, or a new one, which is written.
 
     Raises:
-      ValueError: the folder holds data made with other parameters, or of unknown origin.
+      ValueError: the folder holds data made with other parameters, or parts of unknown origin.
     """
     parameters = config.parameters()
+    found = manifest.load(folder)
     if found is None:
-        if foreign := min(parts, default=None):
+        with paths.failures_named(folder):
+            present = {path.name for path in folder.glob("*")}
+        if foreign := min(present.intersection(parts), default=None):
             raise ValueError(
                 f"{folder}: holds {foreign} but no {manifest.NAME}; "
                 "choose another --output_dir or remove the old data"
             )
         versions = {"python": platform.python_version(), "numpy": np.__version__}
         found = Manifest(parameters, versions | {"numba": numba.__version__})
+        found.save(folder)
     for name, value in parameters.items():
         if found.parameters.get(name) != value:
             raise ValueError(
@@ -176,25 +180,39 @@ def open_manifest(
     return found
 
 
-def _is_done(folder: Path, found: Manifest, name: str, input_path: str) -> bool:
-    """Whether a part is what the manifest says.
+def missing_parts(
+    folder: paths.Location, found: Manifest, inputs: Mapping[str, str]
+) -> dict[str, str]:
+    """Name -> input of every part that is not what the manifest says, or of another text.
 
     Sizes are always compared; the content only of files changed since the manifest was written, so
     that a rerun over hundreds of GB is quick. `verify` reads everything.
     """
-    part, output, text = found.parts.get(name), folder / name, Path(input_path)
-    if part is None or not output.is_file():
-        return False
-    if (output.stat().st_size, text.stat().st_size) != (part.bytes, part.input_bytes):
-        return False
-    written_ns = (folder / manifest.NAME).stat().st_mtime_ns
-    return all(
-        path.stat().st_mtime_ns <= written_ns or digest(path, algorithm) == expected
-        for path, algorithm, expected in (
-            (output, "sha256", part.sha256),
-            (text, "md5", part.input_md5),
+    written = paths.status(folder / manifest.NAME)
+    assert written is not None  # `open_manifest` has written it
+
+    def is_done(name: str) -> bool:
+        if (part := found.parts.get(name)) is None:
+            return False
+        files = (folder / name, paths.location(inputs[name]))
+        statuses = [paths.status(file) for file in files]
+        sizes = [status and status.size_bytes for status in statuses]
+        if sizes != [part.bytes, part.input_bytes]:
+            return False
+        digests = (("sha256", part.sha256), ("md5", part.input_md5))
+        return all(
+            _is_older(file, status, folder, written) or digest(file, algorithm) == expected
+            for file, status, (algorithm, expected) in zip(files, statuses, digests)
         )
-    )
+
+    done = dict(zip(inputs, paths.in_parallel(is_done, list(inputs))))
+    return {name: path for name, path in inputs.items() if not done[name]}
+
+
+def _is_older(file, status, folder: paths.Location, written: paths.Status) -> bool:
+    """Whether a file is known to have been there before the manifest of the folder was written."""
+    same_clock = paths.is_remote(file) == paths.is_remote(folder)
+    return same_clock and status.modified_ns <= written.modified_ns
 
 
 def _warm_up(tokenizer: Tokenizer, config: InstanceConfig) -> None:
@@ -208,15 +226,19 @@ def _warm_up(tokenizer: Tokenizer, config: InstanceConfig) -> None:
 
 
 def _make_parts(
-    inputs: dict[str, str], folder: Path, tokenizer: Tokenizer, config: DatasetConfig, workers: int
+    inputs: dict[str, str],
+    folder: paths.Location,
+    tokenizer: Tokenizer,
+    config: DatasetConfig,
+    workers: int,
 ) -> Generator[tuple[str, Part | str], None, None]:
     """Yields each part's name with the part or the reason of its failure, as they end."""
-    context = multiprocessing.get_context("fork")
+    context: Any = processes.context([folder, *inputs.values()])
     waiting = sorted(inputs, reverse=True)
     running: dict = {}
-    total_bytes = sum(Path(path).stat().st_size for path in inputs.values())
+    sizes = dict(zip(inputs, paths.in_parallel(paths.size_bytes, list(inputs.values()))))
     with (
-        Progress(total=total_bytes, unit="B", description="text") as progress,
+        Progress(total=sum(sizes.values()), unit="B", description="text") as progress,
         contextlib.ExitStack() as stopped,
     ):
         stopped.callback(_stop, running)
@@ -233,7 +255,7 @@ def _make_parts(
                 name, process = running[ended]
                 result = _receive(ended, process)
                 del running[ended]
-                progress.advance(Path(inputs[name]).stat().st_size)
+                progress.advance(sizes[name])
                 state = "done" if isinstance(result, Part) else "failed"
                 progress.line(f"{name}: {state}, {len(waiting) + len(running)} to go")
                 if isinstance(result, str) and os.strerror(errno.ENOSPC) in result:
@@ -259,13 +281,16 @@ def _receive(receiver, process) -> Part | str:
     return result
 
 
-def _work(sender, input_path: str, output: Path, tokenizer: Tokenizer, config: DatasetConfig):
+def _work(
+    sender, input_path: str, output: paths.Location, tokenizer: Tokenizer, config: DatasetConfig
+):
     threading.Thread(target=_die_with_parent, daemon=True).start()
     result: Part | str
     try:
         result = make_part(input_path, output, tokenizer, config)
     except OSError as error:
-        result = f"{error.strerror or error}; free space or fix {output.parent}"
+        place = output.parent if isinstance(output, Path) else tempfile.gettempdir()
+        result = f"{error.strerror}; free space or fix {place}" if error.strerror else str(error)
     except ValueError as error:
         result = str(error)
     sender.send(result)
@@ -279,7 +304,9 @@ def _die_with_parent() -> None:
     os._exit(1)
 
 
-def make_part(input_path: str, output: Path, tokenizer: Tokenizer, config: DatasetConfig) -> Part:
+def make_part(
+    input_path: str, output: paths.Location, tokenizer: Tokenizer, config: DatasetConfig
+) -> Part:
     """Makes one TFRecord of one text file.
 
     Raises:
@@ -287,8 +314,7 @@ def make_part(input_path: str, output: Path, tokenizer: Tokenizer, config: Datas
       OSError: it cannot be written, as on a full disk; nothing is left of it then.
     """
     sha256 = hashlib.sha256()
-    # The run's own lock ends with a killed run, though its workers may write a moment longer.
-    with _held(DirectoryLock(output.parent, file_name=f".{output.name}.lock"), output):
+    with _kept_from_others(output):
         statistics = write_examples(
             [input_path],
             [output],
@@ -299,9 +325,19 @@ def make_part(input_path: str, output: Path, tokenizer: Tokenizer, config: Datas
             on_written=sha256.update,
         )
     return Part(
-        input_bytes=Path(input_path).stat().st_size,
-        input_md5=digest(Path(input_path), "md5"),
-        bytes=output.stat().st_size,
+        input_bytes=paths.size_bytes(input_path),
+        input_md5=digest(input_path, "md5"),
+        bytes=paths.size_bytes(output),
         sha256=sha256.hexdigest(),
         **dataclasses.asdict(statistics),
     )
+
+
+def _kept_from_others(output: paths.Location) -> contextlib.AbstractContextManager:
+    """The run's own lock ends with a killed run, though its workers may write a moment longer.
+
+    A bucket needs no more: two that write a part there at once do not write into one file.
+    """
+    if not isinstance(output, Path):
+        return contextlib.nullcontext()
+    return held(DirectoryLock(output.parent, file_name=f".{output.name}.lock"), output)

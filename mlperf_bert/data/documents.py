@@ -4,11 +4,10 @@ Source: the format of the Pile.
 """
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import zstandard
 
-from mlperf_bert import json_text
+from mlperf_bert import json_text, paths
 from mlperf_bert.data.segmentation import SentenceSplitter, load_splitter
 from mlperf_bert.reading import require_regular_file
 from mlperf_bert.writing import written_beside
@@ -37,7 +36,7 @@ def read_texts(path: str) -> Iterator[str]:
         ) from error
 
 
-def write_sentences(input_path: str, output_path: str, punkt: Path) -> None:
+def write_sentences(input_path: str, output_path: str, punkt: paths.Location) -> None:
     """Writes what stage .3 writes: a blank line before each document, and one sentence a line.
 
     A line end inside a text ends a sentence, as in the extracted Wikipedia. Documents without a
@@ -54,7 +53,7 @@ def write_sentences(input_path: str, output_path: str, punkt: Path) -> None:
 def _lines(path: str) -> Iterator[bytes]:
     """The lines without their ends."""
     tail = b""
-    with require_regular_file(path).open("rb") as file:
+    with paths.opened(require_regular_file(path)) as file:
         chunks = iter(lambda: file.read(_CHUNK_BYTES), b"")
         for chunk in _decompressed(chunks) if path.endswith(".zst") else chunks:
             *lines, tail = (tail + chunk).split(b"\n")

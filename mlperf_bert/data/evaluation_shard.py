@@ -2,14 +2,17 @@
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
+from mlperf_bert import paths
 from mlperf_bert.data import tfrecord, validity
-from mlperf_bert.writing import written_beside
+from mlperf_bert.writing import require_writable, written_beside
 
 # The vocabulary is unknown here; models take ids of 32 bits.
 _LARGEST_VOCABULARY = 2**31
 _NUM_SEGMENTS = 2
+_COPIES_OF_AN_UPLOAD = 2  # the file that is written, and TensorFlow's while it sends it
 
 
 def pick(
@@ -36,6 +39,7 @@ def pick(
         vocab_size=_LARGEST_VOCABULARY,
         type_vocab_size=_NUM_SEGMENTS,
     )
+    require_writable(output_path)
     num_examples = tfrecord.count_records(input_path)
     if not num_examples:
         raise ValueError(f"{os.fspath(input_path)}: holds no examples to pick from; make it again")
@@ -57,10 +61,16 @@ def pick(
 
 def _require_room(input_path, output_path, num_examples_to_pick: int, num_examples: int) -> None:
     """Before anything is written: a slip of the finger would fill the disk for hours."""
-    needed_bytes = Path(input_path).stat().st_size * num_examples_to_pick // num_examples
-    free_bytes = shutil.disk_usage(Path(output_path).absolute().parent).free
+    needed_bytes = paths.size_bytes(input_path) * num_examples_to_pick // num_examples
+    output = paths.location(output_path)
+    if isinstance(output, Path):
+        folder, where = output.absolute().parent, f"beside {output}"
+    else:
+        folder, where = Path(tempfile.gettempdir()), f"in {tempfile.gettempdir()}"
+        needed_bytes *= _COPIES_OF_AN_UPLOAD
+    free_bytes = shutil.disk_usage(folder).free
     if needed_bytes > free_bytes:
         raise ValueError(
             f"--num_examples_to_pick={num_examples_to_pick}: they take about {needed_bytes:,} "
-            f"bytes, {free_bytes:,} are free beside {os.fspath(output_path)}; pick fewer"
+            f"bytes, {free_bytes:,} are free {where}; pick fewer"
         )

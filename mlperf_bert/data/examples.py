@@ -1,12 +1,13 @@
 """Text files to TFRecords: read, tokenize, cut and mask, encode, write beside and rename."""
 
 import contextlib
+import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
+from mlperf_bert import paths
 from mlperf_bert.data import example_codec
 from mlperf_bert.data.instances import InstanceConfig, Statistics, batches, make_instances
 from mlperf_bert.data.tokenization import Tokenizer, read_documents
@@ -21,17 +22,17 @@ def expand_input(input_file: str) -> list[str]:
     Raises:
       ValueError: a glob matches nothing.
     """
-    paths = []
+    files = []
     for pattern in input_file.split(","):
         if not (matches := matching_files(pattern.strip())):
             raise ValueError(f"--input_file: no file matches {pattern!r}; quote the glob")
-        paths += matches
-    return paths
+        files += matches
+    return files
 
 
 def write_examples(
     inputs: Sequence[str],
-    outputs: Sequence[str | Path],
+    outputs: Sequence[str | os.PathLike],
     tokenizer: Tokenizer,
     config: InstanceConfig,
     *,
@@ -52,7 +53,7 @@ def write_examples(
       ValueError: bad input.
       OSError: an output cannot be written, as on a full disk; nothing is left of it then.
     """
-    input_bytes = sum(Path(path).stat().st_size for path in inputs)
+    input_bytes = sum(paths.in_parallel(paths.size_bytes, inputs))
     with Progress(total=input_bytes, unit="B", description="tokenize", silent=silent) as progress:
         documents = read_documents(inputs, tokenizer, on_bytes=progress.advance)
         progress.line(f"tokenized {len(documents):,} documents; cutting and masking")

@@ -5,8 +5,8 @@ which are not read here, decide when a part is full, not those of the cleaned fi
 """
 
 from collections.abc import Iterable
-from pathlib import Path
 
+from mlperf_bert import paths
 from mlperf_bert.data.stages import read_text
 from mlperf_bert.writing import written_beside
 
@@ -21,16 +21,16 @@ def plan(files: list[str], *, block_size_mb: float, num_workers: int) -> dict[in
     A file larger than a block makes a whole part (the reference fails on such a first file).
     """
     per_worker = -(-len(files) // num_workers)
+    sizes = dict(zip(files, paths.in_parallel(paths.size_bytes, files)))
     parts: dict[int, list[str]] = {}
     for worker in range(num_workers):
         number, used_bytes = PARTS_PER_WORKER * worker, 0
         last = worker == num_workers - 1
         for path in files[worker * per_worker : None if last else (worker + 1) * per_worker]:
-            size_bytes = Path(path).stat().st_size
-            if used_bytes and block_size_mb * BYTES_PER_MB < used_bytes + size_bytes:
+            if used_bytes and block_size_mb * BYTES_PER_MB < used_bytes + sizes[path]:
                 number, used_bytes = number + 1, 0
             parts.setdefault(number, []).append(path)
-            used_bytes += size_bytes
+            used_bytes += sizes[path]
     return parts
 
 
@@ -39,9 +39,11 @@ def part_name(number: int, num_outputs: int) -> str:
     return f"part-{number:05d}-of-{num_outputs:05d}"
 
 
-def require_no_other_parts(folder: Path, names: Iterable[str]) -> None:
+def require_no_other_parts(folder: paths.Location, names: Iterable[str]) -> None:
     """Raises ValueError for parts of another run, which results/part-* would match."""
-    if foreign := sorted({path.name for path in folder.glob("part-*")} - set(names)):
+    with paths.failures_named(folder):
+        present = {path.name for path in folder.glob("part-*")}
+    if foreign := sorted(present - set(names)):
         raise ValueError(
             f"{folder}: holds {foreign[0]}, which this run does not make ({len(foreign)} such "
             "files); remove them or choose another --out_dir"

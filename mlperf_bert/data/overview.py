@@ -1,11 +1,11 @@
 """The summary of a data set: a screen of text, and histograms as a picture."""
 
 from collections.abc import Collection, Mapping
-from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from mlperf_bert import paths
 from mlperf_bert.data.instances import Statistics
 from mlperf_bert.data.manifest import Manifest, Part
 from mlperf_bert.writing import written_beside
@@ -44,7 +44,7 @@ def summary(
 
 
 def save_picture(
-    path: Path,
+    path: paths.Location,
     parts: Collection[Part | Statistics],
     *,
     max_seq_length: int,

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from mlperf_bert.reading import require_regular_file
+from mlperf_bert import paths
+from mlperf_bert.reading import read_regular_file
 from mlperf_bert.writing import write_whole
 
 # nltk's package punkt_tab, folder english: the same tables as the reference's english.pickle.
@@ -35,7 +36,7 @@ class PunktTables:
     """Type -> bits that say how it was seen in training: segmentation.py."""
 
 
-def find_punkt(folder: str | None = None) -> Path:
+def find_punkt(folder: str | None = None) -> paths.Location:
     """The folder with Punkt's four tables: the given one, or punkt_tab/english where nltk looks.
 
     Not by nltk.data.find: it passes over folders that others own or may write to, as a mounted one
@@ -46,22 +47,23 @@ def find_punkt(folder: str | None = None) -> Path:
     """
     if folder is None:
         places = (Path(root, "tokenizers/punkt_tab/english") for root in _nltk_data())
-        path = next((place for place in places if place.is_dir()), None)
-        if path is None:
+        found = next((place for place in places if place.is_dir()), None)
+        if found is None:
             raise ValueError(
                 "the sentence splitter's tables are missing: run `python -m nltk.downloader "
                 "punkt_tab`, or name their folder with --punkt (PUNKT=... for process_wiki.sh), or "
                 "learn them from your own text with cleanup_scripts/train_punkt.py"
             )
+        path: paths.Location = found
     else:
-        path = Path(folder).expanduser()
-    missing = [name for name in PUBLISHED_SHA256 if not (path / name).is_file()]
+        path = paths.location(folder).expanduser()
+    missing = [name for name in PUBLISHED_SHA256 if paths.status(path / name) is None]
     if missing:
         raise ValueError(f"{path}: {', '.join(missing)} missing; --punkt names a folder with them")
     return path
 
 
-def find_or_fetch_punkt(folder: str | None = None) -> Path:
+def find_or_fetch_punkt(folder: str | None = None) -> paths.Location:
     """As `find_punkt`, but nltk's downloader is tried before an error."""
     try:
         return find_punkt(folder)
@@ -89,12 +91,12 @@ def fetch_punkt(nltk_data: Path) -> bool:
     )
 
 
-def warn_if_not_published(folder: Path) -> None:
+def warn_if_not_published(folder: paths.Location) -> None:
     """Prints a note when tables are not the published ones: the result is not the official data."""
     other = [
         name
         for name, expected in PUBLISHED_SHA256.items()
-        if hashlib.sha256(require_regular_file(folder / name).read_bytes()).hexdigest() != expected
+        if hashlib.sha256(read_regular_file(folder / name)).hexdigest() != expected
     ]
     if other:
         print(
@@ -104,7 +106,7 @@ def warn_if_not_published(folder: Path) -> None:
         )
 
 
-def read_tables(folder: Path) -> PunktTables:
+def read_tables(folder: paths.Location) -> PunktTables:
     """The tables of a folder; raises ValueError if one is not what nltk's punkt_tab holds."""
     try:
         rows = {name: _rows(folder / name) for name in PUBLISHED_SHA256}
@@ -136,9 +138,9 @@ def learn_tables(texts: Iterable[str]) -> PunktTables:
     )
 
 
-def write_tables(tables: PunktTables, folder: Path) -> None:
+def write_tables(tables: PunktTables, folder: paths.Location) -> None:
     """Writes the four files that `read_tables` reads."""
-    folder.mkdir(parents=True, exist_ok=True)
+    paths.make_folder(folder)
     lines = {
         "abbrev_types.txt": tables.abbrev_types,
         "collocations.tab": map("\t".join, tables.collocations),
@@ -149,6 +151,6 @@ def write_tables(tables: PunktTables, folder: Path) -> None:
         write_whole(folder / name, "".join(f"{entry}\n" for entry in sorted(entries)))
 
 
-def _rows(path: Path) -> list[list[str]]:
-    lines = require_regular_file(path).read_bytes().decode().split("\n")
+def _rows(path: paths.Location) -> list[list[str]]:
+    lines = read_regular_file(path).decode().split("\n")
     return [line.split("\t") for line in lines if line]

@@ -7,8 +7,8 @@ exact set of files; the empty "article" after the last blank line counts, and ca
 
 import hashlib
 import random
-from pathlib import Path
 
+from mlperf_bert import paths
 from mlperf_bert.data.stages import read_text
 from mlperf_bert.writing import write_whole
 
@@ -61,7 +61,7 @@ def write_stage_4(
 
 def write_test_set(articles: list[str], prefix: str) -> None:
     """Writes `prefix`.txt with the articles and `prefix`.md5 with a line for each."""
-    Path(prefix).parent.mkdir(parents=True, exist_ok=True)
+    paths.make_folder(paths.location(prefix).parent)
     write_whole(f"{prefix}.txt", "".join(f"{article}\n\n" for article in articles))
     digests = (hashlib.md5(article.rstrip().encode()).hexdigest() for article in articles)
     write_whole(f"{prefix}.md5", "".join(f"{digest}\n" for digest in digests))

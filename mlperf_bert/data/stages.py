@@ -1,10 +1,12 @@
 """How a clean-up stage runs: one function per file, many files at once, all or a clear error."""
 
 import concurrent.futures
+import os
 from collections.abc import Callable, Iterable
 
+from mlperf_bert.data import processes
 from mlperf_bert.progress import Progress
-from mlperf_bert.reading import matching_files, require_regular_file
+from mlperf_bert.reading import matching_files, read_regular_file
 
 
 def input_files(pattern: str) -> list[str]:
@@ -25,7 +27,7 @@ def read_text(path: str, *, encoding: str = "utf-8", keep_line_ends: bool = Fals
       ValueError: no such file, no regular one, or bytes that are not UTF-8.
     """
     try:
-        text = require_regular_file(path).read_bytes().decode(encoding)
+        text = read_regular_file(path).decode(encoding)
     except FileNotFoundError as error:
         raise ValueError(f"{path}: no such file; run the stage before this one first") from error
     except UnicodeDecodeError as error:
@@ -42,10 +44,10 @@ def lines_of(text: str) -> list[str]:
     return [line + "\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
 
 
-def _workers(number: int) -> concurrent.futures.Executor:
+def _workers(number: int, files: Iterable[str | os.PathLike]) -> concurrent.futures.Executor:
     """So many processes, or one thread where /dev/shm, which processes need, is not writable."""
     try:
-        return concurrent.futures.ProcessPoolExecutor(number)
+        return concurrent.futures.ProcessPoolExecutor(number, processes.context(files))
     except OSError:
         return concurrent.futures.ThreadPoolExecutor(1)
 
@@ -59,8 +61,9 @@ def run(
       whatever the first failing call raises; calls not yet begun are dropped.
     """
     jobs = list(jobs)
+    files = (each for job in jobs for each in job if isinstance(each, str | os.PathLike))
     with (
-        _workers(min(num_workers, len(jobs))) as pool,
+        _workers(min(num_workers, len(jobs)), files) as pool,
         Progress(total=len(jobs), unit="files", description=description) as progress,
     ):
         futures = [pool.submit(function, *job) for job in jobs]

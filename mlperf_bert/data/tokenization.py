@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from mlperf_bert.data import unicode11
-from mlperf_bert.reading import require_regular_file
+from mlperf_bert.reading import read_regular_file
 
 MAX_CHARS_PER_WORD = 200
 SPECIAL_TOKENS = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -120,7 +120,7 @@ class Tokenizer:
 def _read(path: str) -> str:
     r"""A file's text. Quirk: TensorFlow's line reader, which the reference uses, drops every \r."""
     try:
-        return require_regular_file(path).read_bytes().decode().replace("\r", "")
+        return read_regular_file(path).decode().replace("\r", "")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: byte {error.start} is not UTF-8; make the file again") from error
 

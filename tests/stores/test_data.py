@@ -1,0 +1,285 @@
+"""Data and checkpoints made from and into a bucket equal those of local disks. CPU, two minutes.
+
+Oracle: the same commands with local paths, which other tests compare with the reference.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mlperf_bert.checkpoints import convert, export, gradacc
+from mlperf_bert.data import manifest
+from mlperf_bert.model.config import BertConfig
+from tests import starts
+from tests.checkpoints.conftest import generated
+from tests.conftest import REPOSITORY
+from tests.data.generated_wiki import sentences, vocabulary, wiki_text
+from tests.stores.rig import Store
+
+__all__ = ["generated"]
+
+pytestmark = pytest.mark.stores
+
+LENGTHS = {"max_seq_length": 32, "max_predictions_per_seq": 5}
+NUM_PARTS = 3
+
+
+@pytest.fixture(autouse=True)
+def nothing_named_like_a_bucket():
+    yield
+    assert not list(REPOSITORY.glob("gs:*"))
+
+
+@pytest.fixture
+def work(tmp_path, store, bucket) -> Path:
+    """Text and vocabulary, in a local folder and in the bucket."""
+    (tmp_path / "vocab.txt").write_bytes(vocabulary(1).encode())
+    for number in range(NUM_PARTS):
+        (tmp_path / f"part-{number}").write_bytes(sentences(number + 1).encode())
+    for path in tmp_path.iterdir():
+        store.put(bucket, path.name, path.read_bytes())
+    return tmp_path
+
+
+def start(store: Store, program: str, **flags) -> starts.Start:
+    given = (f"--{name}={value}" for name, value in flags.items())
+    return starts.Start([sys.executable, program, *given], env=os.environ | store.environment)
+
+
+def ended(started: starts.Start) -> tuple[int, str, str]:
+    """Exit code, output, and the last line of the errors."""
+    try:
+        output, errors = started.communicate(timeout=300)
+    finally:
+        started.kill()
+    assert "Traceback" not in errors, errors
+    return started.returncode, output, (errors.strip().splitlines() or [""])[-1]
+
+
+def run(store: Store, program: str, **flags) -> tuple[int, str, str]:
+    return ended(start(store, program, **flags))
+
+
+def dataset(folder: str | Path, **flags) -> dict:
+    """Flags that make a data set of the text in a folder, or a bucket, into its folder `out`."""
+    inputs = {"input_file": f"{folder}/part-*", "vocab_file": f"{folder}/vocab.txt"}
+    return (
+        inputs | {"output_dir": f"{folder}/out", "dupe_factor": 2, "nworker": 2} | LENGTHS | flags
+    )
+
+
+def make_local(store: Store, work: Path) -> dict[str, bytes]:
+    code, _, error = run(store, "create_pretraining_data.py", **dataset(work))
+    assert code == 0, error
+    return {f"out/{path.name}": path.read_bytes() for path in (work / "out").iterdir()}
+
+
+def outputs(store: Store) -> dict[str, bytes]:
+    return {n: c for n, c in store.objects("bucket").items() if n.startswith("out/")}
+
+
+@pytest.mark.slow
+def test_a_data_set_in_a_bucket_is_that_of_a_disk(store, work):
+    expected = make_local(store, work)
+    script, remote = "create_pretraining_data.py", dataset("gs://bucket")
+    code, output, error = run(store, script, **remote)
+    assert code == 0, error
+    assert "3 parts made" in output and "histograms: gs://bucket/out/histograms.png" in output
+    assert outputs(store) == expected
+
+    code, _, error = run(store, script, **remote, verify=True)
+    assert code == 0, error
+    damaged = bytearray(expected["out/part-1"])
+    damaged[50] ^= 1
+    store.put("bucket", "out/part-1", bytes(damaged))
+    code, _, error = run(store, script, **remote, verify=True)
+    assert code == 1 and "part-1: the SHA-256 differs; remove it and run again" in error
+    code, output, error = run(store, script, **remote)
+    assert code == 0 and "1 parts made" in output, error
+    assert outputs(store) == expected
+
+    pick = LENGTHS | {"num_examples_to_pick": 7}
+    for folder in (work, "gs://bucket"):
+        files = {"input_tfrecord": f"{folder}/out/part-0", "output_tfrecord": f"{folder}/picked"}
+        code, _, error = run(store, "pick_eval_samples.py", **files, **pick)
+        assert code == 0, error
+    assert store.objects("bucket")["picked"] == (work / "picked").read_bytes()
+
+
+@pytest.mark.slow
+def test_after_a_kill_a_rerun_makes_what_is_missing_though_requests_fail(store, work):
+    expected = make_local(store, work)
+    flags = dataset("gs://bucket", nworker=1)
+    killed = start(store, "create_pretraining_data.py", **flags)
+    deadline = time.monotonic() + 120
+    while len(made(store)) < 1:
+        assert killed.poll() is None and time.monotonic() < deadline, killed.errors()
+        time.sleep(0.02)
+    killed.kill()
+    killed.wait()
+    assert len(before := made(store)) < NUM_PARTS and "out/.lock" in outputs(store)
+    store.fail(0.1, 503)
+    code, output, error = run(store, "create_pretraining_data.py", **flags)
+    assert code == 0 and f"{NUM_PARTS - len(before)} parts made" in output, error
+    assert outputs(store) == expected
+
+
+def made(store: Store) -> dict:
+    found = outputs(store).get(f"out/{manifest.NAME}")
+    return json.loads(found)["parts"] if found else {}
+
+
+@pytest.mark.slow
+def test_a_second_run_is_refused_and_requests_are_few(store, work):
+    store.delay_s = 0.05
+    flags = dataset("gs://bucket", nworker=1)
+    first = start(store, "create_pretraining_data.py", **flags)
+    deadline = time.monotonic() + 120
+    while f"out/{manifest.NAME}" not in outputs(store):
+        assert first.poll() is None and time.monotonic() < deadline, first.errors()
+        time.sleep(0.1)
+    code, _, error = run(store, "create_pretraining_data.py", **flags)
+    assert code == 1 and "gs://bucket/out: another run writes here; wait for it" in error
+    code, output, error = ended(first)
+    assert code == 0 and "3 parts made" in output, error
+    before = store.kinds()
+    code, output, error = run(store, "create_pretraining_data.py", **flags)
+    assert code == 0 and "0 parts made" in output, error
+    found = store.kinds() - before
+    assert found.total() <= 20 + 4 * NUM_PARTS, found
+
+
+@pytest.mark.slow
+def test_beam_makes_the_same_between_buckets(store, work):
+    expected = make_local(store, work)
+    flags = dataset("gs://bucket", beam_options="--runner=DirectRunner")
+    code, output, error = run(store, "create_pretraining_data.py", **flags)
+    assert code == 0 and "3 parts made" in output, error
+    assert outputs(store) == expected
+    store.remove("bucket", "out/part-2")
+    code, output, error = run(store, "create_pretraining_data.py", **flags)
+    assert code == 0 and "1 parts made" in output, error
+    assert outputs(store) == expected
+
+
+def test_checkpoints_and_exports_in_a_bucket_are_those_of_a_disk(
+    store, bucket, generated, tmp_path
+):
+    folder = Path(generated.checkpoint).parent
+    vocab = "".join(f"token{number}\n" for number in range(generated.config.vocab_size))
+    inputs = {f"init/{path.name}": path.read_bytes() for path in folder.iterdir()}
+    inputs |= {"vocab.txt": vocab.encode(), "config.json": generated.config_file.read_bytes()}
+    for name, content in inputs.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+        store.put(bucket, name, content)
+    store.call(_convert_and_export, str(tmp_path))
+    store.put(bucket, "tf2/.model.partial/checkpoint-1.index", b"of a process that was killed")
+    store.call(_convert_and_export, f"gs://{bucket}")
+    local = {
+        str(path.relative_to(tmp_path)): path.read_bytes()
+        for path in tmp_path.rglob("*")
+        if path.is_file()
+    }
+    assert len(local) > len(inputs)
+    assert store.objects(bucket) == local
+
+
+def _convert_and_export(folder: str) -> None:
+    """All from `folder` and into it, a bucket's root too."""
+    config = BertConfig.from_json_file(f"{folder}/config.json")
+    stored = f"{folder}/init/model.ckpt-28252"
+    convert.convert(stored, f"{folder}/tf2/model", config=config)
+    convert.convert(f"{folder}/tf2/model", f"{folder}/tf1", config=config)
+    gradacc.add_accumulators(f"{folder}/tf1", f"{folder}/acc/model.ckpt")
+    vocab = f"{folder}/vocab.txt"
+    export.export(f"{folder}/tf1", f"{folder}/exported", config=config, vocab_file=vocab)
+
+
+@pytest.mark.slow
+def test_clean_up_stages_between_folders_of_a_bucket(store, bucket, tmp_path):
+    texts = {f"wiki_{number:02}": wiki_text(number).encode() for number in range(2)}
+    for name, content in texts.items():
+        (tmp_path / name).write_bytes(content)
+        store.put(bucket, name, content)
+    for folder in (tmp_path, "gs://bucket"):
+        data, suffixes = f"{folder}/wiki_0?", {"input_suffix": "", "output_suffix": ".1"}
+        punkt, gathered = f"{folder}/punkt", f"{folder}/results"
+        test_set = {"test_output": f"{gathered}/eval", "num_test_articles": 5}
+        for program, flags in (
+            ("cleanup_file", suffixes | {"nworker": 2}),
+            ("train_punkt", {"input_suffix": ".1", "out_dir": punkt}),
+            ("do_sentence_segmentation", {"input_suffix": ".1", "punkt": punkt, "nworker": 2}),
+            ("seperate_test_set", test_set | {"nworker": 2}),
+            ("do_gather", {"input_suffix": ".4", "out_dir": gathered, "block_size": 0.01}),
+        ):
+            code, _, error = run(store, f"cleanup_scripts/{program}.py", data=data, **flags)
+            assert code == 0, error
+    local = {
+        path.relative_to(tmp_path).as_posix(): path.read_bytes()
+        for path in tmp_path.rglob("*")
+        if path.is_file()
+    }
+    assert len(local) > 3 * len(texts) + 6
+    assert store.objects(bucket) == local
+
+
+SCRIPTS = {
+    "create_pretraining_data": "input_file output_file vocab_file output_dir",
+    "pick_eval_samples": "input_tfrecord output_tfrecord",
+    "tf2_encoder_checkpoint_converter": "bert_config_file checkpoint_to_convert "
+    "converted_checkpoint_path",
+    "checkpoint_add_gradacc": "old new",
+    "export_to_hugging_face": "bert_config_file checkpoint vocab_file output_dir",
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("ftp://host/file", "ftp://host/file: give a local path or gs://BUCKET/FOLDER"),
+        ("gs:/bucket/file", "gs:/bucket/file: write gs://BUCKET/FOLDER"),
+        ("gs://", "gs://: names no bucket; give gs://BUCKET/FOLDER"),
+        ("s3://bucket/file", "has no file system for s3:// here; install tensorflow-io"),
+    ],
+)
+def test_other_schemes_are_refused_in_a_line_each(store, script, path, message):
+    names = SCRIPTS[script].split()
+    code, _, error = run(store, f"{script}.py", **dict.fromkeys(names, path))
+    assert code == 1 and message in error
+
+
+def test_what_a_bucket_refuses_is_a_line(store, work):
+    script = "create_pretraining_data.py"
+    one = {"input_file": "gs://bucket/part-0", "vocab_file": "gs://bucket/vocab.txt"} | LENGTHS
+
+    def refused(program=script, **flags) -> str:
+        code, _, error = run(store, program, **flags)
+        assert code == 1 and error.startswith(f"{program}: ")
+        return error
+
+    assert "gs://none/part-*: the store answers 404" in refused(**dataset("gs://none"))
+    elsewhere = dataset("gs://bucket", output_dir="gs://none/out")
+    assert "gs://none/out/.lock: the store answers 404" in refused(**elsewhere)
+    in_a_file = dataset("gs://bucket", output_dir="gs://bucket/vocab.txt")
+    assert "gs://bucket/vocab.txt: is an object, not a folder" in refused(**in_a_file)
+    assert "gs://none/one: the store answers 404" in refused(**one, output_file="gs://none/one")
+    absent = {"input_tfrecord": "gs://bucket/none", "output_tfrecord": "gs://bucket/picked"}
+    assert "gs://bucket/none: no such bucket or object" in refused("pick_eval_samples.py", **absent)
+    before = store.objects("bucket")
+
+    store.deny_writes()
+    denied = "the store answers 403: these credentials have no permission"
+    assert f"gs://bucket/out/.lock: {denied}" in refused(**dataset("gs://bucket"))
+    assert f"gs://bucket/one: {denied}" in refused(**one, output_file="gs://bucket/one")
+    store.environment["GOOGLE_AUTH_TOKEN_FOR_TESTING"] = "another"
+    assert "the store answers 401: no valid credentials" in refused(**dataset("gs://bucket"))
+    store.environment["GOOGLE_AUTH_TOKEN_FOR_TESTING"] = store.token
+    store.fail(1.0, 503)
+    assert "the store answers 503" in refused(**dataset("gs://bucket"))
+    assert store.objects("bucket") == before
