@@ -35,7 +35,8 @@ def written_whole(prefix: str) -> Iterator[str]:
     try:
         if tf.io.gfile.exists(beside):
             tf.io.gfile.rmtree(beside)
-        tf.io.gfile.makedirs(beside)
+        if not paths.is_remote(beside):  # a bucket would keep an empty object for the folder
+            tf.io.gfile.makedirs(beside)
         yield f"{beside}/checkpoint"
         (index,) = tf.io.gfile.glob(f"{beside}/*.index")
         saved = index.removesuffix(".index")
