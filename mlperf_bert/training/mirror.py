@@ -77,7 +77,7 @@ class Mirror:
             paths.upload(self.local / name, self._remote / name)
             self._uploaded[name] = state
             if any(Path(name).match(pattern) for pattern in self._needed):
-                self._objects[name] = self._state_there(f"{self._remote}/{name}")
+                self._objects[name] = _state_there(f"{self._remote}/{name}")
         if changed:
             self._note()
 
@@ -106,14 +106,8 @@ class Mirror:
                 for pattern in self._needed
                 for path in tf.io.gfile.glob(f"{self._remote}/{pattern}")
             ]
-        states = paths.in_parallel(self._state_there, files)
+        states = paths.in_parallel(_state_there, files)
         return {path.rpartition("/")[2]: state for path, state in zip(files, states)}
-
-    def _state_there(self, path: str) -> list[int]:
-        """Bytes, and time of writing in ns, of an object."""
-        with paths.failures_named(path):
-            found = tf.io.gfile.stat(path)
-        return [found.length, found.mtime_nsec]
 
     def _known(self) -> dict:
         try:
@@ -123,6 +117,12 @@ class Mirror:
 
     def _note(self) -> None:
         write_whole(self.local / _UPLOADED_NAME, json.dumps(self._objects) + "\n")
+
+
+def _state_there(path: str) -> list[int]:
+    """Bytes, and time of writing in ns, of an object."""
+    found = paths.status(path)
+    return [found.size_bytes, found.modified_ns] if found else []
 
 
 def _local_folder(remote: str) -> Path:

@@ -4,7 +4,6 @@ import dataclasses
 import getpass
 import json
 import os
-import secrets
 import time
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from mlperf_bert.locking import DirectoryLock
 from mlperf_bert.mlperf.results import LOG_NAME, RECORD_NAME, is_end
 from mlperf_bert.object_lock import ObjectLock
 from mlperf_bert.training.mirror import Mirror
-from mlperf_bert.writing import write_whole
+from mlperf_bert.writing import require_writable, write_whole
 
 RESUMED_LOGS = "bert.resumed-*.log"
 METRICS_NAME = "metrics.jsonl"
@@ -112,7 +111,7 @@ class OutputDirectory:
           ValueError: another process trains into it, or as `require_usable`.
         """
         if not isinstance(self.location, Path):
-            self._require_folder_in_bucket()
+            self._require_no_object()
         elif self.path.exists() and not self.path.is_dir():
             raise ValueError(f"{self._name} is no directory; choose another")
         try:
@@ -146,14 +145,15 @@ class OutputDirectory:
 
         Raises:
           ValueError: as `claim`.
+          OSError: the bucket refuses to be read or written.
         """
         if self._lock.is_held_elsewhere() or (
             self._bucket_lock and self._bucket_lock.is_held_elsewhere()
         ):
             raise self._taken()
         if self._mirror:
-            self._require_folder_in_bucket()
-            self._require_writable_bucket()
+            self._require_no_object()
+            require_writable(self.location / RECORD_NAME)
             self._mirror.pull()
         self.require_usable()
 
@@ -199,21 +199,9 @@ class OutputDirectory:
             self._bucket_lock.require_held()
             self._mirror.push()
 
-    def _require_folder_in_bucket(self) -> None:
+    def _require_no_object(self) -> None:
         try:
-            with paths.failures_named(self.location):
-                is_object = paths.is_file(self.location)
-        except OSError as error:
-            raise ValueError(f"--output_dir={error}") from error
-        if is_object:
-            raise ValueError(f"{self._name} is an object, not a folder; choose another")
-
-    def _require_writable_bucket(self) -> None:
-        probe = self.location / f".check-{secrets.token_hex(8)}"
-        try:
-            with paths.failures_named(self.location):
-                probe.write_bytes(b"written by run_pretraining.py --check\n")
-                probe.unlink()
+            paths.require_no_object(self.location)
         except OSError as error:
             raise ValueError(f"--output_dir={error}") from error
 
