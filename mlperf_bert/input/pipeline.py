@@ -29,7 +29,6 @@ BATCHES_AHEAD = 4
 # not so many that much is read ahead.
 EXAMPLES_PARSED_AT_ONCE = 64
 PARSED_AT_A_TIME = 4
-_REMOTE_BUFFER_BYTES = 8 * 2**20
 # TensorFlow's reader crashes on a length that exceeds memory but has the right checksum, which does
 # not happen by accident. Lengths are checked beforehand where that takes less than a second.
 _MAX_BYTES_CHECKED_FIRST = 256 * 2**20
@@ -77,16 +76,6 @@ def _files_matching(pattern: str) -> list[tuple[str, Any]]:
     return [found for found in zip(names, states) if not found[1].is_directory]
 
 
-def _records(files, *, remote: bool | None = None) -> tf.data.Dataset:
-    """The records of one or more files.
-
-    From a bucket they are read 8 MiB at a time, in place of 256 KiB: a request takes tens of
-    milliseconds, whatever it brings.
-    """
-    remote = paths.is_remote(files[0]) if remote is None else remote
-    return tf.data.TFRecordDataset(files, buffer_size=_REMOTE_BUFFER_BYTES if remote else None)
-
-
 @tf.autograph.experimental.do_not_convert
 def training_batches(
     files: list[str],
@@ -117,13 +106,13 @@ def training_batches(
     Every value is checked as it is parsed; `bad_input_named` explains TensorFlow's errors.
     """
     if seed is None:
-        dataset = _records(files).repeat().shard(num_workers, worker)
+        dataset = tf.data.TFRecordDataset(files).repeat().shard(num_workers, worker)
     else:
         by_file = len(files) >= num_workers
         own_files = files[worker::num_workers] if by_file else files
 
         def read(file):
-            examples = _records(file, remote=paths.is_remote(files[0]))
+            examples = tf.data.TFRecordDataset(file)
             return examples if by_file else examples.shard(num_workers, worker)
 
         dataset = tf.data.Dataset.from_tensor_slices(own_files)
@@ -151,7 +140,7 @@ def evaluation_batches(
     A short last batch is filled up with rows of weight 0, so that all batches have one shape.
     Every value is checked as it is parsed; `bad_input_named` explains TensorFlow's errors.
     """
-    dataset = _records(files).batch(batch_size)
+    dataset = tf.data.TFRecordDataset(files).batch(batch_size)
     if max_batches is not None:
         dataset = dataset.take(max_batches)
     dataset = dataset.map(
