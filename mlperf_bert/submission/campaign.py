@@ -9,10 +9,14 @@ finished runs stay; a run that was cut off is set aside and run again, because a
 result, and the verdict names it. A run that ends without the target is a failed run: it stays and
 counts as the slowest, and a second one ends the campaign.
 
+Every path may be gs://BUCKET/FOLDER. A bucket has no rename: there a run that was cut off stays in
+runs/N, and its repetition goes to runs/N.repeat-1.
+
 Exit codes: 0 everything passed, 1 something did not (said in one line), 75 interrupted.
 """
 
 import argparse
+import contextlib
 import json
 import reprlib
 import shlex
@@ -20,10 +24,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mlperf_bert import paths
+from mlperf_bert.locking import lock_of
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.log import STATUSES
 from mlperf_bert.mlperf.results import (
@@ -39,12 +45,13 @@ from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS, require_rule
 from mlperf_bert.submission import system
 from mlperf_bert.submission.folder import write_folder
 from mlperf_bert.submission.verdict import SystemVerdict, judge_submission
-from mlperf_bert.writing import write_whole
+from mlperf_bert.writing import directory_written_beside, write_whole
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUN_COMMAND = (sys.executable, str(REPOSITORY / "run_pretraining.py"))
 EXIT_INTERRUPTED = 75
 RECORD_NAME = "campaign.json"
+LOCK_NAME = ".lock"
 MAX_FAILED_RUNS = 1
 MAX_NAME_BYTES = 100  # file names are made of it and more; file systems allow 255
 
@@ -61,7 +68,7 @@ class Campaign:
     system: str
     status: str
     """One of log.STATUSES."""
-    folder: Path
+    folder: paths.Location
     num_runs: int
     """10 make a result."""
     flags: tuple[str, ...]
@@ -88,12 +95,12 @@ class Campaign:
             )
 
     @property
-    def runs_dir(self) -> Path:
-        """Holds a directory for each run."""
+    def runs_dir(self) -> paths.Location:
+        """Holds the directories of the runs."""
         return self.folder / "runs"
 
     @property
-    def org_dir(self) -> Path:
+    def org_dir(self) -> paths.Location:
         """The submission."""
         return self.folder / "submission" / self.org
 
@@ -102,7 +109,14 @@ class Campaign:
         """Of the file in a run's directory that is the result."""
         return RESULT_LOG if self.offline_eval_input_file else LOG_NAME
 
-    def run_commands(self, output_dir: Path) -> list[list[str]]:
+    def output_dirs(self, number: int) -> list[paths.Location]:
+        """Return the directories of one run, the newest last; only a bucket has several."""
+        found = [self.runs_dir / str(number)]
+        while (later := self.runs_dir / f"{number}.repeat-{len(found)}").exists():
+            found.append(later)
+        return found
+
+    def run_commands(self, output_dir: paths.Location) -> list[list[str]]:
         """Return the command lines of one run: the training, and its evaluation if offline."""
         training = [
             *self.command,
@@ -163,9 +177,12 @@ def claim(campaign: Campaign) -> None:
                 "give the same flags, or another --output_dir"
             )
         return
-    if campaign.folder.exists() and any(campaign.folder.iterdir()):
+    if campaign.folder.exists() and any(
+        path.name != LOCK_NAME for path in campaign.folder.iterdir()
+    ):
         raise ValueError(f"{campaign.folder} is not empty; choose another --output_dir")
-    campaign.runs_dir.mkdir(parents=True)
+    if isinstance(campaign.folder, Path):
+        campaign.runs_dir.mkdir(parents=True)
     write_whole(record, json.dumps(content, indent=1) + "\n")
 
 
@@ -178,10 +195,9 @@ def train_all(campaign: Campaign) -> list[RunResult]:
     """
     runs: list[RunResult] = []
     for number in range(campaign.num_runs):
-        output_dir = campaign.runs_dir / str(number)
-        run = finished_run(output_dir, campaign.log_name)
+        run = finished_run(campaign.output_dirs(number)[-1], campaign.log_name)
         if run is None:
-            run = _train(campaign, number, output_dir)
+            run = _train(campaign, number)
         runs.append(run)
         failed = [str(place) for place, other in enumerate(runs) if not other.succeeded]
         if len(failed) > MAX_FAILED_RUNS:
@@ -195,13 +211,16 @@ def train_all(campaign: Campaign) -> list[RunResult]:
 
 def interrupted_runs(campaign: Campaign) -> list[str]:
     """Return a line about each run that was cut off, so that none goes unreported."""
+    folders = sorted(campaign.runs_dir.glob("*.interrupted-*"))
+    for number in range(campaign.num_runs):
+        folders += campaign.output_dirs(number)[:-1]
     return [
         f"{folder.name}: cut off after {_samples_trained(folder / LOG_NAME)} samples, run again"
-        for folder in sorted(campaign.runs_dir.glob("*.interrupted-*"))
+        for folder in folders
     ]
 
 
-def _samples_trained(log: Path) -> str:
+def _samples_trained(log: paths.Location) -> str:
     if not log.exists():
         return "0"
     try:
@@ -211,8 +230,13 @@ def _samples_trained(log: Path) -> str:
     return f"{found[-1].metadata.get('samples_count', 0):,}" if found else "0"
 
 
-def _train(campaign: Campaign, number: int, output_dir: Path) -> RunResult:
-    for command in _missing_commands(campaign, output_dir):
+def _train(campaign: Campaign, number: int) -> RunResult:
+    output_dir = campaign.output_dirs(number)[-1]
+    is_trained = (output_dir / LOG_NAME).exists() and has_ended(output_dir)
+    if not is_trained:
+        output_dir = _vacant_dir(campaign, number)
+    training, *evaluation = campaign.run_commands(output_dir)
+    for command in evaluation if is_trained else [training, *evaluation]:
         print(
             f"\n[{time.strftime('%H:%M:%S')}] run {number + 1} of {campaign.num_runs}\n"
             f"$ {shlex.join(command)}",
@@ -235,20 +259,21 @@ def _train(campaign: Campaign, number: int, output_dir: Path) -> RunResult:
     return run
 
 
-def _missing_commands(campaign: Campaign, output_dir: Path) -> list[list[str]]:
-    """What a run still needs: all, or just the evaluation of a training.
+def _vacant_dir(campaign: Campaign, number: int) -> paths.Location:
+    """Return where a run can start; one that was cut off is renamed, or keeps its name in a bucket.
 
-    If all, the directory of a run that was cut off is renamed first.
+    A rename there would copy the objects one by one; interrupted, it would split the run.
     """
-    commands = campaign.run_commands(output_dir)
-    if len(commands) > 1 and (output_dir / LOG_NAME).exists() and has_ended(output_dir):
-        return commands[1:]
-    if output_dir.exists():
-        number = 1
-        while (aside := output_dir.with_name(f"{output_dir.name}.interrupted-{number}")).exists():
-            number += 1
-        output_dir.rename(aside)
-    return commands
+    *_, output_dir = dirs = campaign.output_dirs(number)
+    if not output_dir.exists():
+        return output_dir
+    if not isinstance(output_dir, Path):
+        return campaign.runs_dir / f"{number}.repeat-{len(dirs)}"
+    count = 1
+    while (aside := output_dir.with_name(f"{number}.interrupted-{count}")).exists():
+        count += 1
+    output_dir.rename(aside)
+    return output_dir
 
 
 def _call(command: Sequence[str]) -> int:
@@ -276,7 +301,11 @@ def division_of(runs: Sequence[RunResult]) -> str:
 
 
 def run_campaign(
-    campaign: Campaign, *, ruleset: str, custom_rcps: Path | None, overrides: dict[str, object]
+    campaign: Campaign,
+    *,
+    ruleset: str,
+    custom_rcps: "paths.Location | None",
+    overrides: dict[str, object],
 ) -> SystemVerdict:
     """Train, write the submission, ask the official tools.
 
@@ -288,9 +317,56 @@ def run_campaign(
     system.require_fields(overrides)
     if custom_rcps:
         convergence.reference_points(ruleset, custom_rcps)
-    claim(campaign)
-    write_submission(campaign, train_all(campaign), ruleset=ruleset, overrides=overrides)
-    return judge_submission(campaign.org_dir, campaign.system, ruleset, custom_rcps=custom_rcps)
+    with _locked(campaign) as require_held:
+        claim(campaign)
+        runs = train_all(campaign)
+        with _on_disk(campaign, before_upload=require_held) as local:
+            write_submission(local, runs, ruleset=ruleset, overrides=overrides)
+            verdict = judge_submission(
+                local.org_dir, local.system, ruleset, custom_rcps=custom_rcps
+            )
+    return _renamed(verdict, str(local.folder), str(campaign.folder))
+
+
+@contextlib.contextmanager
+def _locked(campaign: Campaign) -> Iterator[Callable[[], None]]:
+    """Keep other campaigns out of the folder; yield what raises OSError if one has taken it.
+
+    Raises:
+      ValueError: another campaign is in it, or it is a file.
+    """
+    if paths.is_file(campaign.folder):
+        raise ValueError(f"{campaign.folder} is no folder; choose another --output_dir")
+    lock = lock_of(campaign.folder, file_name=LOCK_NAME)
+    if not lock.acquire():
+        raise ValueError(
+            f"{campaign.folder}: another campaign works in it; wait for it, or stop it"
+        )
+    try:
+        yield lock.require_held
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def _on_disk(campaign: Campaign, *, before_upload: Callable[[], None]) -> Iterator[Campaign]:
+    """Yield the campaign with a folder on a local disk, from which its submission is uploaded."""
+    if isinstance(campaign.folder, Path):
+        yield campaign
+        return
+    with directory_written_beside(campaign.folder) as folder:
+        yield replace(campaign, folder=folder)
+        before_upload()
+        campaign.org_dir.rmtree(missing_ok=True)
+
+
+def _renamed(verdict: SystemVerdict, local: str, folder: str) -> SystemVerdict:
+    """Put the folder's own name into what the tools said of its copy."""
+    seeds, *others = (
+        replace(tool, reasons=tuple(reason.replace(local, folder) for reason in tool.reasons))
+        for tool in verdict.tools
+    )
+    return replace(verdict, seeds=seeds, folder_tools=tuple(others))
 
 
 def write_submission(
@@ -341,12 +417,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--org", required=True, help="the submitting organisation")
     parser.add_argument("--system", required=True, help="name of the system, such as 8xH200")
-    parser.add_argument("--output_dir", required=True, type=Path)
+    parser.add_argument("--output_dir", required=True)
     parser.add_argument("--runs", type=int, default=NUM_RUNS_PER_RESULT)
     parser.add_argument("--ruleset", default=RULESETS[-1])
     parser.add_argument("--status", choices=STATUSES, default=STATUSES[0])
     parser.add_argument(
-        "--system_description", type=Path, help="JSON file of fields that the machine does not show"
+        "--system_description", help="JSON file of fields that the machine does not show"
     )
     parser.add_argument(
         "--offline_eval_input_file", help="evaluate after each training, on these TFRecords"
@@ -356,33 +432,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
         type=shlex.split,
         help="starts one run, before its flags, such as 'srun python run_pretraining.py'",
     )
-    parser.add_argument("--custom_rcps", type=Path, help="JSON file of other reference points")
+    parser.add_argument("--custom_rcps", help="JSON file of other reference points")
     parser.add_argument("flags", nargs="*", metavar="FLAG", help="of run_pretraining.py, after --")
     given = parser.parse_args(arguments)
     try:
+        folder = paths.location(given.output_dir)
         campaign = Campaign(
             org=given.org,
             system=given.system,
             status=given.status,
-            folder=given.output_dir.resolve(),
+            folder=folder.resolve() if isinstance(folder, Path) else folder,
             num_runs=given.runs,
             flags=tuple(given.flags),
             offline_eval_input_file=given.offline_eval_input_file,
             command=tuple(given.run_command or RUN_COMMAND),
         )
-        verdict = run_campaign(
-            campaign,
-            ruleset=given.ruleset,
-            custom_rcps=given.custom_rcps,
-            overrides=system.read_overrides(given.system_description),
-        )
+        with paths.failures_named(folder):
+            verdict = run_campaign(
+                campaign,
+                ruleset=given.ruleset,
+                custom_rcps=given.custom_rcps and paths.location(given.custom_rcps),
+                overrides=system.read_overrides(given.system_description),
+            )
+            lines = _report_lines(campaign, verdict)
     except Interrupted as interruption:
         print(f"campaign: {interruption}", file=sys.stderr)
         return EXIT_INTERRUPTED
     except (ValueError, OSError) as error:
         print(f"campaign: {error}", file=sys.stderr)
         return 1
-    print("\n".join(_report_lines(campaign, verdict)))
+    print("\n".join(lines))
     return 0 if verdict.passed else 1
 
 

@@ -6,12 +6,13 @@ prints one line per ruleset and ends with 1 if any of them refuses the log.
 """
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from mlperf_bert import paths
 from mlperf_bert.mlperf.rules import RULESETS
 from mlperf_bert.submission import official
 
@@ -20,7 +21,7 @@ from mlperf_bert.submission import official
 class Verdict:
     """What the official checker says of one log under one ruleset."""
 
-    path: Path
+    path: paths.Location
     ruleset: str
     """For instance "5.0.0"."""
     passed: bool
@@ -33,14 +34,17 @@ class Verdict:
         return f"{self.ruleset} {verdict} {self.path}{findings}"
 
 
-def check_log(path: str | Path, ruleset: str) -> Verdict:
+def check_log(path: str | os.PathLike, ruleset: str) -> Verdict:
     """Run the official compliance checker on a log under one ruleset.
 
     Raises:
       ValueError: there is no such file, or the ruleset does not accept BERT.
+      OSError: a bucket refuses to show it.
     """
-    path = Path(path)
-    if not path.is_file():
+    path = paths.location(path)
+    with paths.failures_named(path):
+        is_file = paths.is_file(path)
+    if not is_file:
         raise ValueError(f"{path}: no such log; give the path of a result_N.txt")
     arguments = ["--usage", "training", "--ruleset", ruleset, str(path)]
     answer = official.ask("compliance_checker", *arguments, ruleset=ruleset)
@@ -71,7 +75,7 @@ def _headline(finding: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the verdicts; return 0 if every ruleset accepts every log, else 1."""
     parser = argparse.ArgumentParser(prog="python -m mlperf_bert.submission.compliance")
-    parser.add_argument("logs", nargs="+", metavar="result_N.txt", type=Path)
+    parser.add_argument("logs", nargs="+", metavar="result_N.txt")
     parser.add_argument(
         "--ruleset",
         action="append",
@@ -83,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verdicts = [
             check_log(log, ruleset) for log in given.logs for ruleset in given.rulesets or RULESETS
         ]
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     for verdict in verdicts:

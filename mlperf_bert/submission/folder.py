@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from mlperf_bert import paths
 from mlperf_bert.writing import directory_written_beside
 
 IMPLEMENTATION = "mlperf_bert"
@@ -29,7 +30,7 @@ def write_folder(
     *,
     system: str,
     description: Mapping[str, object],
-    logs: Sequence[Path],
+    logs: Sequence[paths.Location],
     flags: Sequence[str],
     sources: Path,
 ) -> None:
@@ -47,7 +48,7 @@ def write_folder(
         results = partial / "results" / system / "bert"
         results.mkdir(parents=True)
         for number, log in enumerate(logs):
-            shutil.copyfile(log, results / f"result_{number}.txt")
+            (results / f"result_{number}.txt").write_bytes(paths.read_bytes(log))
         _write_json(description_path(partial, system), description)
         benchmark = partial / "benchmarks" / "bert"
         _copy_sources(sources, benchmark / "implementations" / IMPLEMENTATION)
@@ -56,15 +57,15 @@ def write_folder(
             shutil.rmtree(org_dir)
 
 
-def description_path(org_dir: Path, system: str) -> Path:
+def description_path(org_dir: paths.Location, system: str) -> paths.Location:
     """Return where a submitter's folder describes a system."""
     return org_dir / "systems" / f"{system}.json"
 
 
-def result_files(folder: Path) -> list[Path]:
+def result_files(folder: paths.Location) -> list[paths.Location]:
     """Return result_0.txt, result_1.txt, ... of a folder, by number."""
 
-    def number_of(path: Path) -> int:
+    def number_of(path: paths.Location) -> int:
         digits = path.stem.removeprefix("result_")
         return int(digits) if digits.isdigit() else -1
 

@@ -2,15 +2,20 @@
 
 Most of them end with 0 whatever they find, and all append to their log file: an old SUCCESS in it
 would pass for a new one. So each call gets a fresh file, and the verdict is read from the text.
+
+They read local disks only, so the logs of a bucket are copied for each call.
 """
 
+import contextlib
 import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mlperf_bert import paths
 from mlperf_bert.mlperf.rules import require_ruleset
 from mlperf_bert.submission.system import read_overrides
 
@@ -53,14 +58,47 @@ def ask(tool: str, *arguments: str, ruleset: str) -> Answer:
 
     Raises:
       ValueError: the ruleset has no BERT.
+      OSError: a bucket refuses to show an argument that is in it.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, _copied(arguments) as (local, original):
         output = Path(folder) / "answer.log"
         options = ["-m", f"mlperf_logging.{tool}", "--log_output", str(output)]
-        finished = _python(*options, *arguments, ruleset=ruleset)
+        finished = _python(*options, *local, ruleset=ruleset)
         report = output.read_text(encoding="utf-8") if output.exists() else ""
     crashed = "Traceback (most recent call last)" in finished.stderr and finished.returncode
-    return Answer(finished.returncode, finished.stderr if crashed or not report else report)
+    report = finished.stderr if crashed or not report else report
+    return Answer(finished.returncode, original(report))
+
+
+@contextlib.contextmanager
+def _copied(arguments: Sequence[str]) -> Iterator[tuple[list[str], Callable[[str], str]]]:
+    """Copy the arguments that are files, or folders of files, of a bucket.
+
+    Yields: the arguments with the copies' names; what puts the bucket's names into a text again.
+    """
+    with tempfile.TemporaryDirectory(prefix="mlperf-bert-") as folder:
+        copies = {
+            name: Path(folder, str(number), paths.location(name).name)
+            for number, name in enumerate(arguments)
+            if paths.is_remote(name)
+        }
+
+        def copy(name: str) -> None:
+            source = paths.location(name)
+            with paths.failures_named(source):
+                files = list(source.iterdir()) if source.is_dir() else [source]
+            for file in files:
+                target = copies[name] / file.relative_to(source).as_posix()
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(paths.read_bytes(file))
+
+        def original(text: str) -> str:
+            for name, copied in copies.items():
+                text = text.replace(str(copied), name)
+            return text
+
+        paths.in_parallel(copy, list(copies))
+        yield [str(copies.get(name, name)) for name in arguments], original
 
 
 def _python(*arguments: str, ruleset: str) -> subprocess.CompletedProcess:
@@ -93,13 +131,14 @@ def check_package(org_dir: Path, ruleset: str, *, by_train_samples: bool = False
     return ToolVerdict("package checker", passed and not reasons, tuple(reasons))
 
 
-def check_seeds(result_files: list[Path], ruleset: str) -> ToolVerdict:
+def check_seeds(result_files: Sequence[paths.Location], ruleset: str) -> ToolVerdict:
     """Ask the seed checker, which the package checker skips unless the division is closed."""
     options = ["-W", "ignore", "-c", _SEED_CHECK, ruleset]
-    finished = _python(*options, *map(str, result_files), ruleset=ruleset)
+    with _copied([str(path) for path in result_files]) as (local, original):
+        finished = _python(*options, *local, ruleset=ruleset)
     if finished.returncode:
-        return ToolVerdict("seed checker", False, (last_line(finished.stderr),))
-    reasons = tuple(json.loads(finished.stdout))
+        return ToolVerdict("seed checker", False, (original(last_line(finished.stderr)),))
+    reasons = tuple(json.loads(original(finished.stdout)))
     return ToolVerdict("seed checker", not reasons, reasons)
 
 

@@ -2,8 +2,8 @@
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
+from mlperf_bert.paths import Location
 from mlperf_bert.submission import official
 
 
@@ -25,11 +25,11 @@ class RcpVerdict:
 
 
 def check_rcp(
-    results_dir: Path,
+    results_dir: Location,
     ruleset: str,
     *,
     by_train_samples: bool = False,
-    custom_rcps: Path | None = None,
+    custom_rcps: "Location | None" = None,
 ) -> RcpVerdict:
     """Run the official RCP checker on the ten logs in `results_dir`.
 

@@ -3,7 +3,8 @@
     python -m mlperf_bert.submission.report ORG_DIR --ruleset 5.0.0 --output report.html
 
 reads ORG_DIR/results/SYSTEM/bert/result_*.txt and ORG_DIR/systems/SYSTEM.json, and writes
-report.html, with its pictures inside, and report.json beside it, with every number.
+report.html, with its pictures inside, and report.json beside it, with every number. Each path may
+be gs://BUCKET/FOLDER.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from mlperf_bert import paths
 from mlperf_bert.mlperf import convergence, results
 from mlperf_bert.mlperf.rules import RULESETS
 from mlperf_bert.submission import report_page
@@ -25,7 +27,7 @@ _NOT_IN_JSON = ("rcp_source", "folder_tools", "official_minutes")
 
 
 def judge_systems(
-    org_dir: Path, ruleset: str, *, custom_rcps: Path | None = None
+    org_dir: paths.Location, ruleset: str, *, custom_rcps: "paths.Location | None" = None
 ) -> list[SystemVerdict]:
     """Return the verdicts on all systems of a submitter.
 
@@ -84,11 +86,14 @@ def _finite(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def write(verdicts: Sequence[SystemVerdict], output: Path, *, title: str, subtitle: str) -> None:
+def write(
+    verdicts: Sequence[SystemVerdict], output: paths.Location, *, title: str, subtitle: str
+) -> None:
     """Write the page, and the numbers beside it; each file whole or not at all."""
     page = report_page.page(verdicts, title=title, subtitle=subtitle)
     numbers = as_json(verdicts)
-    output.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(output, Path):
+        output.parent.mkdir(parents=True, exist_ok=True)
     write_whole(output, page)
     write_whole(output.with_suffix(".json"), numbers)
 
@@ -122,22 +127,26 @@ def _score(system: SystemVerdict) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print and write the report; return 1 with one line if something cannot be read."""
     parser = argparse.ArgumentParser(prog="python -m mlperf_bert.submission.report")
-    parser.add_argument("org_dir", type=Path)
+    parser.add_argument("org_dir")
     parser.add_argument("--ruleset", default=RULESETS[-1])
-    parser.add_argument("--custom_rcps", type=Path, help="JSON file of other reference points")
-    parser.add_argument("--output", type=Path, help="HTML file; the JSON goes beside it")
+    parser.add_argument("--custom_rcps", help="JSON file of other reference points")
+    parser.add_argument("--output", help="HTML file; the JSON goes beside it")
     given = parser.parse_args(arguments)
     try:
-        if given.custom_rcps:
-            convergence.reference_points(given.ruleset, given.custom_rcps)
-        verdicts = judge_systems(given.org_dir, given.ruleset, custom_rcps=given.custom_rcps)
+        org_dir = paths.location(given.org_dir)
+        custom_rcps = given.custom_rcps and paths.location(given.custom_rcps)
+        output = given.output and paths.location(given.output)
+        if custom_rcps:
+            convergence.reference_points(given.ruleset, custom_rcps)
+        with paths.failures_named(org_dir):
+            verdicts = judge_systems(org_dir, given.ruleset, custom_rcps=custom_rcps)
         for system in verdicts:
             print(as_text(system))
-        if given.output:
-            title = f"MLPerf Training BERT: {given.org_dir.resolve().name}"
-            points = given.custom_rcps.name if given.custom_rcps else "the official ones"
+        if output:
+            name = org_dir.resolve().name if isinstance(org_dir, Path) else org_dir.name
+            points = custom_rcps.name if custom_rcps else "the official ones"
             subtitle = f"Ruleset {given.ruleset}; reference convergence points: {points}"
-            write(verdicts, given.output, title=title, subtitle=subtitle)
+            write(verdicts, output, title=f"MLPerf Training BERT: {name}", subtitle=subtitle)
     except (ValueError, OSError) as error:
         print(f"report: {error}", file=sys.stderr)
         return 1

@@ -94,7 +94,7 @@ def require_fields(overrides: Mapping[str, object]) -> None:
         )
 
 
-def read_overrides(path: Path | None) -> dict[str, object]:
+def read_overrides(path: str | os.PathLike | None) -> dict[str, object]:
     """Return the fields in a JSON file; nothing without a file.
 
     Raises:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from mlperf_bert.mlperf.results import RunResult, olympic_mean, problems_of_result, read_run
 from mlperf_bert.mlperf.rules import require_ruleset
+from mlperf_bert.paths import Location
 from mlperf_bert.submission import official
 from mlperf_bert.submission.compliance import Verdict, check_log
 from mlperf_bert.submission.folder import description_path, result_files
@@ -88,7 +89,9 @@ class SystemVerdict:
         return [*lines, f"{'PASSED' if self.passed else 'NOT PASSED'} under ruleset {self.ruleset}"]
 
 
-def judge(folder: Path, ruleset: str, *, custom_rcps: Path | None = None) -> SystemVerdict:
+def judge(
+    folder: Location, ruleset: str, *, custom_rcps: "Location | None" = None
+) -> SystemVerdict:
     """Ask the official tools about the logs in ORG_DIR/results/SYSTEM; write nothing there.
 
     Raises:
@@ -121,7 +124,7 @@ def judge(folder: Path, ruleset: str, *, custom_rcps: Path | None = None) -> Sys
 
 
 def judge_submission(
-    org_dir: Path, system: str, ruleset: str, *, custom_rcps: Path | None = None
+    org_dir: Path, system: str, ruleset: str, *, custom_rcps: "Location | None" = None
 ) -> SystemVerdict:
     """Ask all official tools about a system, also those that look at the submitter's whole folder.
 

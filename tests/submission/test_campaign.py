@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from mlperf_bert.locking import lock_of
 from mlperf_bert.submission import campaign, folder, official, system
 from mlperf_bert.submission.campaign import Campaign, run_campaign
 
@@ -294,6 +295,18 @@ def test_another_campaign_in_the_folder_is_refused(make, tmp_path):
     (tmp_path / "campaign" / "campaign.json").unlink()
     with pytest.raises(ValueError, match="is not empty; choose another --output_dir"):
         campaign.claim(make())
+
+
+def test_a_folder_with_another_campaign_at_work_is_refused(make, tmp_path):
+    lock = lock_of(tmp_path / "campaign")
+    lock.acquire()
+    with pytest.raises(ValueError, match="campaign: another campaign works in it; wait for it"):
+        run(make())
+    lock.release()
+    (tmp_path / "campaign").touch()
+    with pytest.raises(ValueError, match="campaign is no folder; choose another --output_dir"):
+        run(make())
+    assert not (tmp_path / "calls").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,256 @@
+"""Campaigns, verdicts and reports in a bucket: the same files as on local disks."""
+
+import json
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mlperf_bert.submission import campaign
+from tests import starts
+from tests.mlperf.example_log import write_log
+
+IN_BUCKET = "gs://bucket/campaign"
+INTERRUPTED = campaign.EXIT_INTERRUPTED
+# In place of run_pretraining.py: leaves the files of the first folder in runs/N, next to it, as the
+# run's, and removes that folder, whose name is the exit code.
+STAND_IN = """
+import os, pathlib, shutil, ssl, sys, urllib.parse, urllib.request
+output_dir = next(f.partition("=")[2] for f in sys.argv if f.startswith("--output_dir="))
+number = output_dir.rpartition("/")[2].partition(".")[0]
+source = sorted(pathlib.Path(__file__).parent.glob(f"runs/{number}/*"))[-1]
+if output_dir.startswith("gs://"):
+    bucket, _, folder = output_dir.removeprefix("gs://").partition("/")
+    tls = ssl.create_default_context(cafile=os.environ["CURL_CA_BUNDLE"])
+    for file in source.iterdir():
+        query = urllib.parse.urlencode({"uploadType": "media", "name": f"{folder}/{file.name}"})
+        url = f"https://storage.googleapis.com/upload/storage/v1/b/{bucket}/o?{query}"
+        headers = {"Authorization": "Bearer " + os.environ["GOOGLE_AUTH_TOKEN_FOR_TESTING"]}
+        request = urllib.request.Request(url, file.read_bytes(), headers)
+        urllib.request.urlopen(request, context=tls).close()
+else:
+    shutil.copytree(source, output_dir)
+shutil.rmtree(source)
+sys.exit(int(source.name))
+"""
+
+
+class Host:
+    """A machine with a temporary folder of its own that reaches the store."""
+
+    def __init__(self, folder: Path, store):
+        """Makes the folder."""
+        folder.mkdir()
+        self.folder = folder
+        self._environment = {**os.environ, **store.environment, "TMPDIR": str(folder)}
+
+    def start(self, command: str, *words: object) -> starts.Start:
+        program = [sys.executable, f"mlperf_bert/submission/{command}.py", *words]
+        return starts.Start(program, env=self._environment)
+
+    def run(self, command: str, *words: object) -> tuple[int, str, str]:
+        """Exit code, standard output and standard error."""
+        started = self.start(command, *words)
+        output, errors = started.communicate(timeout=120)
+        assert "Traceback" not in errors
+        return started.returncode, output, errors
+
+
+@pytest.fixture
+def host(store, bucket, tmp_path) -> Host:
+    return Host(tmp_path / "host", store)
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory) -> Path:
+    """Two runs, N/EXIT_CODE; the second is cut off at first."""
+    folder = tmp_path_factory.mktemp("logs")
+    for number, code, accuracies, status in (
+        (0, 0, [0.5, 0.73], "success"),
+        (1, INTERRUPTED, [0.5], "running"),
+        (1, 0, [0.5, 0.73], "success"),
+    ):
+        run = folder / str(number) / str(code)
+        run.mkdir(parents=True)
+        write_log(run / "bert.log", accuracies, seed=100 + number)
+        (run / "run.json").write_text(json.dumps({"status": status}))
+    return folder
+
+
+@pytest.fixture
+def flags_into(logs, tmp_path):
+    """The flags of a campaign into a folder, over the logs."""
+
+    def flags_into(output_dir: object) -> list[str]:
+        folder = tmp_path / str(output_dir).replace("/", "_")
+        shutil.copytree(logs, folder / "runs")
+        (folder / "stand_in.py").write_text(STAND_IN)
+        command = f"--run_command={sys.executable} {folder / 'stand_in.py'}"
+        own = ["--org=example", "--system=1xExample", "--runs=2", f"--output_dir={output_dir}"]
+        return [*own, command, "--", "--x=1"]
+
+    return flags_into
+
+
+def files_of_bucket(store) -> dict[str, bytes]:
+    found = store.objects("bucket").items()
+    return {name.removeprefix("campaign/"): content for name, content in found if name[-1] != "/"}
+
+
+def files_of_disk(folder: Path) -> dict[str, bytes]:
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+
+
+@pytest.mark.slow
+def test_a_campaign_goes_on_from_the_bucket_alone(host, store, flags_into, tmp_path):
+    local = tmp_path / "local"
+    flags, twin_flags = flags_into(IN_BUCKET), flags_into(local)
+    code, _, errors = host.run("campaign", *flags)
+    assert code == INTERRUPTED
+    assert errors == "campaign: run 1 was stopped; the same command goes on, with run 1 again\n"
+    assert files_of_bucket(store).keys() == {
+        "campaign.json",
+        *(f"runs/{number}/{name}" for number in (0, 1) for name in ("bert.log", "run.json")),
+    }
+    store.put("bucket", "campaign/submission/example/old", b"of an earlier verdict")
+    other = Host(tmp_path / "other", store)
+    shutil.rmtree(host.folder)
+    code, output, errors = other.run("campaign", *flags)
+    assert (code, errors) == (1, "")  # two runs are no result
+    assert "run 1 of 2" not in output and f"--output_dir={IN_BUCKET}/runs/1.repeat-1" in output
+
+    assert other.run("campaign", *twin_flags)[0] == INTERRUPTED
+    code, twin_output, _ = other.run("campaign", *twin_flags)
+    assert code == 1
+    verdict, twin_verdict = (text.partition("\nrun 0: ")[2] for text in (output, twin_output))
+    assert verdict.replace(IN_BUCKET, str(local)) == twin_verdict.replace("1.interrupted-1:", "1:")
+    assert "1: cut off after 150,080 samples, run again" in verdict
+    found, twin = files_of_bucket(store), files_of_disk(local)
+    for name, name_of_twin in {"1": "1.interrupted-1", "1.repeat-1": "1"}.items():
+        for file in ("bert.log", "run.json"):
+            assert found.pop(f"runs/{name}/{file}") == twin.pop(f"runs/{name_of_twin}/{file}")
+    assert found == twin
+    assert [path.name for path in other.folder.iterdir() if "mlperf" in path.name] == []
+
+    reported = {}
+    for org_dir, page in (
+        (f"{IN_BUCKET}/submission/example", f"{IN_BUCKET}/pages/report.html"),
+        (local / "submission" / "example", local / "pages" / "report.html"),
+    ):
+        code, output, errors = other.run("report", org_dir, f"--output={page}")
+        assert (code, errors) == (0, "")
+        reported[str(org_dir)] = output
+    (name, output), (twin_name, twin_output) = reported.items()
+    assert output == twin_output
+    found, twin = files_of_bucket(store), files_of_disk(local)
+    assert found["pages/report.html"] == twin["pages/report.html"]
+    numbers = found["pages/report.json"].decode()
+    assert f'"path": "{name}/results/1xExample/bert/result_0.txt"' in numbers
+    assert numbers.replace(name, twin_name) == twin["pages/report.json"].decode()
+
+
+def test_a_log_in_a_bucket_is_judged_as_on_disks(host, store, logs):
+    log = (logs / "0" / "0" / "bert.log").read_bytes()
+    store.put("bucket", "result_0.txt", log.replace(b"0.73", b"0.70"))
+    code, output, errors = host.run("compliance", "gs://bucket/result_0.txt", "--ruleset=5.0.0")
+    assert (code, errors) == (1, "")
+    assert output.startswith("5.0.0 FAILED gs://bucket/result_0.txt\n    ")
+    assert "v['value'] >= 0.720" in output
+
+
+def test_two_campaigns_do_not_share_a_folder(host, store, flags_into):
+    flags = flags_into(IN_BUCKET)
+    sleeps = f"--run_command={sys.executable} -c 'import time; time.sleep(60)'"
+    first = host.start("campaign", *(sleeps if "run_command" in word else word for word in flags))
+    try:
+        deadline = time.monotonic() + 30
+        while "campaign/campaign.json" not in store.objects("bucket"):
+            assert time.monotonic() < deadline and first.poll() is None
+            time.sleep(0.05)
+        code, _, errors = host.run("campaign", *flags)
+        assert (code, errors) == (
+            1,
+            f"campaign: {IN_BUCKET}: another campaign works in it; wait for it, or stop it\n",
+        )
+    finally:
+        first.terminate()
+        first.wait(timeout=30)
+    assert files_of_bucket(store).keys() <= {"campaign.json", ".lock"}
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "message"),
+    [
+        (
+            "campaign",
+            ["--output_dir=gs://nowhere/campaign"],
+            "campaign: gs://nowhere/campaign: no such bucket or object; check the path",
+        ),
+        (
+            "campaign",
+            ["--output_dir=http://x/campaign"],
+            "campaign: http://x/campaign: give a local path or gs://BUCKET/FOLDER",
+        ),
+        (
+            "campaign",
+            ["--output_dir=gs://bucket/object"],
+            "campaign: gs://bucket/object is no folder; choose another --output_dir",
+        ),
+        (
+            "campaign",
+            ["--output_dir=gs://bucket/full"],
+            "campaign: gs://bucket/full is not empty; choose another --output_dir",
+        ),
+        (
+            "campaign",
+            ["--output_dir=gs://bucket/c", "--system_description=gs://bucket/absent.json"],
+            "campaign: gs://bucket/absent.json: no such bucket or object",
+        ),
+        (
+            "campaign",
+            ["--output_dir=gs://bucket/c", "--custom_rcps=gs://bucket/object"],
+            "campaign: gs://bucket/object: no file of reference points",
+        ),
+        (
+            "report",
+            ["gs://nowhere/o"],
+            "report: gs://nowhere/o: the store answers 404: no such bucket",
+        ),
+        ("report", ["gs://"], "report: gs://: names no bucket; give gs://BUCKET/FOLDER"),
+        ("compliance", ["gs://nowhere/o"], "gs://nowhere/o: no such log; give the path"),
+        ("compliance", ["ftp://a/b"], "ftp://a/b: give a local path or gs://BUCKET/FOLDER"),
+    ],
+)
+def test_bad_input_is_one_line(host, store, command, words, message):
+    store.put("bucket", "object", b"")
+    store.put("bucket", "full/x", b"")
+    own = ["--org=o", "--system=s", *words, "--", "--x=1"] if command == "campaign" else words
+    code, output, errors = host.run(command, *own)
+    assert (code, output) == (1, "")
+    [line] = errors.splitlines()
+    assert line.startswith(message)
+    assert store.objects("bucket").keys() == {"object", "full/x"}
+    assert not list(Path().glob("gs:*"))
+
+
+def test_no_permission_is_one_line(host, store, flags_into):
+    flags = flags_into(IN_BUCKET)
+    store.deny_writes()
+    code, _, errors = host.run("campaign", *flags)
+    assert code == 1
+    [line] = errors.splitlines()
+    assert line.startswith(f"campaign: {IN_BUCKET}/.lock: the store answers 403: these credentials")
+    store.token = "another"
+    for command, words in (
+        ("campaign", flags),
+        ("report", [IN_BUCKET]),
+        ("compliance", [IN_BUCKET]),
+    ):
+        code, _, errors = host.run(command, *words)
+        assert code == 1
+        [line] = errors.splitlines()
+        assert "the store answers 401: no valid credentials" in line
