@@ -4,11 +4,8 @@ With --output_file all input becomes one set of examples, as in the reference. W
 every input file becomes a TFRecord of the same name, in parallel, resumable, with a manifest.
 """
 
-import os
 import shlex
 import time
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow, for gs://, is imported
 
 from absl import flags
 

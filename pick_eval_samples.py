@@ -1,9 +1,5 @@
 """Picks evenly spaced examples: from eval_intermediate to the evaluation shard eval_10k."""
 
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow, for gs://, is imported
-
 from absl import flags
 
 from mlperf_bert import command_line

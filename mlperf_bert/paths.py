@@ -14,12 +14,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypeAlias, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias, TypeVar, Union
 
 if TYPE_CHECKING:  # epath takes a tenth of a second, which local paths need not wait for
     from etils import epath
 
-Location: TypeAlias = "Path | epath.Path"
+Location: TypeAlias = Union[Path, "epath.Path"]
 _T = TypeVar("_T")
 
 BUCKETS = "gs://"
@@ -75,7 +76,13 @@ def require_supported(path: str) -> None:
 def _schemes_of_tensorflow() -> list[str]:
     with contextlib.suppress(ImportError):
         importlib.import_module("tensorflow_io")  # registers its file systems
-    return importlib.import_module("tensorflow").io.gfile.get_registered_schemes()
+    return _tensorflow().io.gfile.get_registered_schemes()
+
+
+def _tensorflow() -> ModuleType:
+    # Its import reports the processor's instructions otherwise, in ten lines.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    return importlib.import_module("tensorflow")
 
 
 def location(path: str | os.PathLike) -> Location:
@@ -84,6 +91,7 @@ def location(path: str | os.PathLike) -> Location:
     require_supported(name)
     if not is_remote(name):
         return Path(name)
+    _tensorflow()
     from etils import epath
 
     return epath.Path(name)
@@ -104,6 +112,17 @@ def require_no_object(path: Location) -> None:
     """Raises OSError if a path of a bucket is an object: it could be a folder at the same time."""
     if not isinstance(path, Path) and status(path):
         raise NotADirectoryError(f"{path}: is an object, not a folder; choose another name")
+
+
+def remove_folder(path: Location) -> None:
+    """Removes a folder of a bucket and all that is in it; nothing where there is none.
+
+    Raises:
+      OSError: the bucket refuses it.
+    """
+    with failures_named(path), contextlib.suppress(FileNotFoundError):
+        if path.is_dir():
+            _tensorflow().io.gfile.rmtree(str(path))
 
 
 def is_file(path: Location) -> bool:
@@ -149,7 +168,7 @@ def status(path: str | os.PathLike) -> Status | None:
         return Status(size_bytes=local.st_size, modified_ns=local.st_mtime_ns)
     try:
         with failures_named(found):  # epath's own has whole seconds
-            remote = importlib.import_module("tensorflow").io.gfile.stat(str(found))
+            remote = _tensorflow().io.gfile.stat(str(found))
     except FileNotFoundError:
         return None
     if remote.is_directory:

@@ -304,7 +304,7 @@ def run_campaign(
     campaign: Campaign,
     *,
     ruleset: str,
-    custom_rcps: "paths.Location | None",
+    custom_rcps: paths.Location | None,
     overrides: dict[str, object],
 ) -> SystemVerdict:
     """Train, write the submission, ask the official tools.
@@ -357,7 +357,7 @@ def _on_disk(campaign: Campaign, *, before_upload: Callable[[], None]) -> Iterat
     with directory_written_beside(campaign.folder) as folder:
         yield replace(campaign, folder=folder)
         before_upload()
-        campaign.org_dir.rmtree(missing_ok=True)
+        paths.remove_folder(campaign.org_dir)
 
 
 def _renamed(verdict: SystemVerdict, local: str, folder: str) -> SystemVerdict:

@@ -29,7 +29,7 @@ def check_rcp(
     ruleset: str,
     *,
     by_train_samples: bool = False,
-    custom_rcps: "Location | None" = None,
+    custom_rcps: Location | None = None,
 ) -> RcpVerdict:
     """Run the official RCP checker on the ten logs in `results_dir`.
 

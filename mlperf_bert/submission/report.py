@@ -27,7 +27,7 @@ _NOT_IN_JSON = ("rcp_source", "folder_tools", "official_minutes")
 
 
 def judge_systems(
-    org_dir: paths.Location, ruleset: str, *, custom_rcps: "paths.Location | None" = None
+    org_dir: paths.Location, ruleset: str, *, custom_rcps: paths.Location | None = None
 ) -> list[SystemVerdict]:
     """Return the verdicts on all systems of a submitter.
 

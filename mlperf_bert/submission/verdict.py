@@ -89,9 +89,7 @@ class SystemVerdict:
         return [*lines, f"{'PASSED' if self.passed else 'NOT PASSED'} under ruleset {self.ruleset}"]
 
 
-def judge(
-    folder: Location, ruleset: str, *, custom_rcps: "Location | None" = None
-) -> SystemVerdict:
+def judge(folder: Location, ruleset: str, *, custom_rcps: Location | None = None) -> SystemVerdict:
     """Ask the official tools about the logs in ORG_DIR/results/SYSTEM; write nothing there.
 
     Raises:
@@ -124,7 +122,7 @@ def judge(
 
 
 def judge_submission(
-    org_dir: Path, system: str, ruleset: str, *, custom_rcps: "Location | None" = None
+    org_dir: Path, system: str, ruleset: str, *, custom_rcps: Location | None = None
 ) -> SystemVerdict:
     """Ask all official tools about a system, also those that look at the submitter's whole folder.
 
