@@ -11,7 +11,7 @@ from absl import flags
 
 from mlperf_bert import command_line, paths
 from mlperf_bert.command_line import MAX_SEED, in_range, not_empty
-from mlperf_bert.data import manifest, overview
+from mlperf_bert.data import manifest, overview, provenance
 from mlperf_bert.data.dataset import DatasetConfig, write_dataset
 from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.data.instances import InstanceConfig
@@ -94,6 +94,13 @@ def _make_file() -> None:
         expand_input(FLAGS.input_file), outputs, config.tokenizer(), config.instances
     )
     seconds = time.monotonic() - started
+    provenance.note(
+        outputs[0].parent,
+        step="training examples",
+        inputs=expand_input(FLAGS.input_file),
+        outputs=outputs,
+        parameters=config.parameters(),
+    )
     num_bytes = sum(map(paths.size_bytes, outputs))
     print(f"{found.examples:,} examples, {num_bytes:,} bytes in {FLAGS.output_file}")
     print(f"made in {seconds:.1f} s, {num_bytes / seconds / 1e6:,.0f} MB/s written")

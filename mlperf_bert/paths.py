@@ -76,10 +76,11 @@ def require_supported(path: str) -> None:
 def _schemes_of_tensorflow() -> list[str]:
     with contextlib.suppress(ImportError):
         importlib.import_module("tensorflow_io")  # registers its file systems
-    return _tensorflow().io.gfile.get_registered_schemes()
+    return tensorflow().io.gfile.get_registered_schemes()
 
 
-def _tensorflow() -> ModuleType:
+def tensorflow() -> ModuleType:
+    """TensorFlow, imported when a path needs it."""
     # Its import reports the processor's instructions otherwise, in ten lines.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     return importlib.import_module("tensorflow")
@@ -91,7 +92,7 @@ def location(path: str | os.PathLike) -> Location:
     require_supported(name)
     if not is_remote(name):
         return Path(name)
-    _tensorflow()
+    tensorflow()
     from etils import epath
 
     return epath.Path(name)
@@ -122,7 +123,7 @@ def remove_folder(path: Location) -> None:
     """
     with failures_named(path), contextlib.suppress(FileNotFoundError):
         if path.is_dir():
-            _tensorflow().io.gfile.rmtree(str(path))
+            tensorflow().io.gfile.rmtree(str(path))
 
 
 def is_file(path: Location) -> bool:
@@ -168,7 +169,7 @@ def status(path: str | os.PathLike) -> Status | None:
         return Status(size_bytes=local.st_size, modified_ns=local.st_mtime_ns)
     try:
         with failures_named(found):  # epath's own has whole seconds
-            remote = _tensorflow().io.gfile.stat(str(found))
+            remote = tensorflow().io.gfile.stat(str(found))
     except FileNotFoundError:
         return None
     if remote.is_directory:

@@ -1,6 +1,7 @@
 """Input files: globs, and the check that a file is regular (a FIFO could block for ever)."""
 
 import glob
+import hashlib
 import os
 import stat
 from pathlib import Path
@@ -55,3 +56,9 @@ def require_regular_file(path: str | os.PathLike, *, message: str | None = None)
 def read_regular_file(path: str | os.PathLike) -> bytes:
     """The content of an input file; raises as `require_regular_file`."""
     return paths.read_bytes(require_regular_file(path))
+
+
+def digest(path: str | os.PathLike, algorithm: str) -> str:
+    """The digest of a file, in hexadecimal; raises as `require_regular_file`."""
+    with paths.opened(require_regular_file(path)) as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()  # type: ignore[arg-type]

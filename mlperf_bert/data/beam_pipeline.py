@@ -21,6 +21,7 @@ from mlperf_bert.data.dataset import (
     held,
     make_part,
     missing_parts,
+    note_provenance,
     open_manifest,
 )
 from mlperf_bert.data.examples import expand_input
@@ -71,6 +72,7 @@ def write_dataset(
         found.parts.update({name: Part(**part) for name, part, _ in outcome if part})
         found.save(folder)
     manifest.raise_failures({n: reason for n, _, reason in outcome if reason}, len(inputs))
+    note_provenance(folder, found, inputs)
     return found, sorted(missing)
 
 

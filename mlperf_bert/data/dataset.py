@@ -25,15 +25,15 @@ import numba
 import numpy as np
 
 from mlperf_bert import paths
-from mlperf_bert.data import example_codec, manifest, processes
+from mlperf_bert.data import example_codec, manifest, processes, provenance
 from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.data.instances import InstanceConfig, batches, make_instances
-from mlperf_bert.data.manifest import Manifest, Part, digest
+from mlperf_bert.data.manifest import Manifest, Part
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.locking import DirectoryLock, lock_of
 from mlperf_bert.object_lock import ObjectLock
 from mlperf_bert.progress import Progress
-from mlperf_bert.reading import read_regular_file
+from mlperf_bert.reading import digest, read_regular_file
 
 # Measured: 0.43 GB for a part of 26 MB with dupe_factor 10.
 _WORKER_BASE_BYTES = 250 << 20
@@ -130,7 +130,25 @@ def write_dataset(
                 else:
                     failures[name] = result
     manifest.raise_failures(failures, len(inputs))
+    if missing:
+        note_provenance(folder, found, inputs)
     return found, sorted(missing)
+
+
+def note_provenance(folder: paths.Location, found: Manifest, inputs: Mapping[str, str]) -> None:
+    """Records what the parts were made from; their digests are those of the manifest."""
+    outputs = {name: str(folder / name) for name in found.parts}
+    parts = found.parts.items()
+    provenance.note(
+        folder,
+        step="training examples",
+        inputs=[inputs[name] for name in sorted(inputs)],
+        outputs=[outputs[name] for name in sorted(outputs)],
+        parameters=found.parameters,
+        digests={inputs[name]: f"md5:{part.input_md5}" for name, part in parts if name in inputs}
+        | {outputs[name]: f"sha256:{part.sha256}" for name, part in parts},
+        continues=True,
+    )
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from mlperf_bert import paths
-from mlperf_bert.data import tfrecord, validity
+from mlperf_bert.data import provenance, tfrecord, validity
 from mlperf_bert.writing import require_writable, written_beside
 
 # The vocabulary is unknown here; models take ids of 32 bits.
@@ -56,6 +56,13 @@ def pick(
             while position < num_examples_to_pick and int(position * ratio) == frame.index:
                 file.write(frame.framed)
                 position += 1
+    provenance.note(
+        paths.location(output_path).parent,
+        step="evaluation examples",
+        inputs=[input_path],
+        outputs=[output_path],
+        parameters={"num_examples_to_pick": num_examples_to_pick},
+    )
     return num_examples
 
 

@@ -4,16 +4,14 @@ Source of the published figures: the benchmark's README.
 """
 
 import dataclasses
-import hashlib
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from mlperf_bert import json_text, paths
 from mlperf_bert.data import tfrecord
-from mlperf_bert.reading import read_regular_file, require_regular_file
+from mlperf_bert.reading import digest, read_regular_file
 from mlperf_bert.writing import write_whole
 
 NAME = "manifest.json"
@@ -210,9 +208,3 @@ def _check_published_text(path: paths.Location) -> list[str]:
     if (md5 := digest(path, "md5")) != expected_md5:
         return [f"{path}: MD5 {md5}, published is {expected_md5}"]
     return []
-
-
-def digest(path: str | os.PathLike, algorithm: str) -> str:
-    """The digest of a file, in hexadecimal."""
-    with paths.opened(require_regular_file(path)) as file:
-        return hashlib.file_digest(file, algorithm).hexdigest()  # type: ignore[arg-type]

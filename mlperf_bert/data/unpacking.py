@@ -21,10 +21,10 @@ from mlperf_bert.data.download import (
     md5_of,
     require_room,
 )
-from mlperf_bert.data.manifest import PUBLISHED_PARTS, PUBLISHED_TEXT, digest
+from mlperf_bert.data.manifest import PUBLISHED_PARTS, PUBLISHED_TEXT
 from mlperf_bert.problems import printable
 from mlperf_bert.progress import Progress
-from mlperf_bert.reading import require_regular_file
+from mlperf_bert.reading import digest, require_regular_file
 from mlperf_bert.writing import write_whole, written_beside
 
 TEXT_AT_MOST_BYTES = 100 << 20  # three times the largest that is published

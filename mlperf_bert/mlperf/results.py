@@ -100,6 +100,8 @@ class RunResult:
     """Whether the log says that the file caches were emptied."""
     hyperparameters: Mapping[str, object] = field(default_factory=dict)
     """MLLOG key -> value of batch, optimizer and schedule."""
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    """Commit, image and digests of data and initial weights, in this project's logs."""
 
     @property
     def samples_per_second(self) -> float | None:
@@ -218,6 +220,14 @@ def read_run(path: Path) -> RunResult:
             for record in records
             if record.key.startswith(_HYPERPARAMETERS)
         },
+        provenance=_provenance(records),
+    )
+
+
+def _provenance(records: list[Record]) -> dict[str, str]:
+    found = next(iter(_values(records, "provenance")), None)
+    return (
+        {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
     )
 
 
@@ -253,6 +263,9 @@ def problems_of_result(runs: Sequence[RunResult]) -> list[str]:
     unseeded = [run.path.name for run in runs if not run.seeds]
     if unseeded:
         problems.append(f"no seed in {', '.join(unseeded)}")
+    for name in sorted({name for run in runs for name in run.provenance}):
+        if len({run.provenance.get(name) for run in runs}) > 1:
+            problems.append(f"the runs differ in {name.replace('_', ' ')}, which their logs name")
     first_seeds = [run.seeds[0] for run in runs if run.seeds]
     if len(set(first_seeds)) < len(first_seeds):
         problems.append("the same seed in several runs")

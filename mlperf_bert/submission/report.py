@@ -59,6 +59,10 @@ def as_text(system: SystemVerdict) -> str:
     for name in ("accelerator_model_name", "host_processor_model_name", "framework"):
         if system.description.get(name):
             lines.append(f"  {name.replace('_', ' ')}: {system.description[name]}")
+    made = (
+        f"{name.replace('_', ' ')} {value}" for name, value in system.runs[0].provenance.items()
+    )
+    lines += [f"  made from: {text}" for text in made if not text.endswith(" ")]
     lines += [f"  problem: {problem}" for problem in system.problems]
     return "\n".join(lines)
 

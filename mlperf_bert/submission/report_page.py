@@ -40,6 +40,7 @@ def _shown(system: SystemVerdict) -> dict[str, object]:
             for run, verdict in zip(runs, system.compliance, strict=True)
         ],
         "hyperparameters": _facts(runs[0].hyperparameters),
+        "provenance": _facts(runs[0].provenance),
         "description": _facts(system.description),
     }
 

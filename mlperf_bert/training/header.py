@@ -35,6 +35,7 @@ def write(log: MlperfLog, setup: Setup, team: Team) -> None:
     log.hyperparameters(hyperparameters)
     log.event("gradient_normalization", config.normalization)
     log.event("num_replicas", setup.strategy.num_replicas_in_sync)
+    log.event("provenance", team.output.provenance)
 
 
 def _submission(setup: Setup, team: Team) -> SubmissionInfo:

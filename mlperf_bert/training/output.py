@@ -101,6 +101,8 @@ class OutputDirectory:
             self._mirror = Mirror(self.location, record=RECORD_NAME, needed=needed)
             self._bucket_lock = ObjectLock(self.location)
             self.path = self._mirror.local
+        self.provenance: dict[str, str] = {}
+        """What the run is known by, for run.json."""
         self._record = self.path / RECORD_NAME
         self._lock = DirectoryLock(self.path)
 
@@ -185,7 +187,12 @@ class OutputDirectory:
 
     def record(self, *, status: str, seed: int) -> None:
         """Writes run.json, complete or not at all."""
-        content = {"status": status, "seed": seed, "parameters": self._parameters}
+        content = {
+            "status": status,
+            "seed": seed,
+            "parameters": self._parameters,
+            "provenance": self.provenance,
+        }
         write_whole(self._record, json.dumps(content, indent=1) + "\n")
         self.publish()
 
@@ -236,6 +243,8 @@ class RunRecord:
     """running, success or aborted."""
     seed: int
     parameters: dict
+    provenance: dict = dataclasses.field(default_factory=dict)
+    """What it was made from; as training/origin.py summarises it."""
 
 
 def read_record(directory: paths.Location) -> RunRecord:

@@ -14,6 +14,7 @@ from mlperf_bert.training.agreement import Team
 from mlperf_bert.training.build import Parts
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.findings import Setup
+from mlperf_bert.training.origin import Origin
 from mlperf_bert.training.output import Result, StartUp, process_start_time, run_logs
 from mlperf_bert.training.profiling import StepProfiler
 from mlperf_bert.training.reporting import MetricsWriter
@@ -36,9 +37,14 @@ def train(config: RunConfig) -> Result | None:
     team = agreement.agree(config)
     with team.failures_reported():
         setup = preflight.prepare(config, resumes=team.resumes, say=team.say)
+        origin = Origin(setup, team.output)
+        team.output.provenance = origin.summary()
         start_up.done("checks")
         with loop.StopRequest() as stop_request:
             outcome = _train(setup, team, start_up, stop_request)
+            if team.is_chief:
+                origin.record()
+                team.publish()
             team.finish()
     if not team.is_chief:
         return None

@@ -1,0 +1,345 @@
+"""What was made from what: provenance.json in every folder that a step writes into.
+
+    python -m mlperf_bert.data.provenance output
+
+prints the chain from a folder back to the first inputs, and checks every file of it that is there.
+A step adds one record: its inputs and outputs with size and digest, its parameters, and the commit,
+image and versions that it ran with.
+"""
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import posixpath
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from mlperf_bert import json_text, paths, reading
+from mlperf_bert.writing import write_whole
+
+NAME = "provenance.json"
+_REPOSITORY = Path(__file__).resolve().parents[2]
+_PACKAGES = ("numpy", "numba", "tensorflow")
+_SHOWN_CHARACTERS = 200
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class File:
+    """A file of a step."""
+
+    path: str
+    """From the folder of the record, or absolute."""
+    bytes: int
+    digest: str
+    """sha256:... or md5:...; empty where it is not known."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Record:
+    """One step."""
+
+    step: str
+    inputs: list[File]
+    outputs: list[File]
+    parameters: dict[str, object]
+    made_with: dict[str, str]
+    """commit, image (empty outside a container), and versions."""
+
+
+def made_with() -> dict[str, str]:
+    """Commit, image and versions of this process; "unknown" for what cannot be found out."""
+    versions = {name: metadata.version(name) for name in _PACKAGES}
+    image = os.environ.get("MLPERF_BERT_IMAGE", "")
+    return {"commit": _commit(), "image": image, "python": platform.python_version(), **versions}
+
+
+def _commit() -> str:
+    if (built := _REPOSITORY / ".commit").exists():  # in an image
+        return built.read_text().strip()
+    command = ["git", "-C", str(_REPOSITORY), "describe", "--always", "--abbrev=40", "--dirty"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return done.stdout.strip()
+
+
+def describe(path: str | os.PathLike, folder: paths.Location, *, digest: str | None = None) -> File:
+    """A file as a record in `folder` names it; its digest is computed if it is not given.
+
+    Raises:
+      OSError: it cannot be read.
+    """
+    found = reading.require_regular_file(path)
+    return File(
+        path=_relative(str(found), folder),
+        bytes=paths.size_bytes(found),
+        digest=f"sha256:{reading.digest(found, 'sha256')}" if digest is None else digest,
+    )
+
+
+def _relative(path: str, folder: paths.Location) -> str:
+    if paths.is_remote(path) or not isinstance(folder, Path):
+        return path.removeprefix(f"{folder}/")
+    return os.path.relpath(path, folder)
+
+
+def _absolute(path: str, folder: paths.Location) -> str:
+    if paths.is_remote(path) or path.startswith("/"):
+        return path
+    if isinstance(folder, Path):
+        return os.path.normpath(folder / path)
+    return f"{folder}/{path}"
+
+
+def note(
+    folder: paths.Location,
+    *,
+    step: str,
+    inputs: Iterable[str | os.PathLike],
+    outputs: Iterable[str | os.PathLike],
+    parameters: Mapping[str, object],
+    digests: Mapping[str, str] | None = None,
+    continues: bool = False,
+) -> Record:
+    """Describes a step of this process and adds it, as `add`; `digests` are those known already."""
+    known = digests or {}
+    files = [
+        [describe(path, folder, digest=known.get(os.fspath(path))) for path in each]
+        for each in (inputs, outputs)
+    ]
+    record = Record(
+        step=step,
+        inputs=files[0],
+        outputs=files[1],
+        parameters=dict(parameters),
+        made_with=made_with(),
+    )
+    add(folder, record, continues=continues)
+    return record
+
+
+def add(folder: paths.Location, record: Record, *, continues: bool = False) -> None:
+    """Adds a record to a folder's file; it replaces those with an output of the same name.
+
+    Args:
+      continues: some of the outputs were made before: what made them is named too.
+
+    Raises:
+      ValueError: the file is damaged.
+      OSError: it cannot be written.
+    """
+    made = {file.path for file in record.outputs}
+    kept: list[Record] = []
+    replaced: list[Record] = []
+    for other in read(folder):
+        (replaced if made.intersection(file.path for file in other.outputs) else kept).append(other)
+    if continues:
+        before = [other.made_with for other in replaced]
+        record = dataclasses.replace(record, made_with=_joined([*before, record.made_with]))
+    records = [dataclasses.asdict(each) for each in [*kept, record]]
+    write_whole(folder / NAME, json.dumps({"records": records}, indent=1) + "\n")
+
+
+def _joined(found: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """All different values of each name, in order, with commas."""
+    names = dict.fromkeys(name for each in found for name in each)
+    values = {
+        name: [part for each in found for part in each.get(name, "").split(", ")] for name in names
+    }
+    return {name: ", ".join(filter(None, dict.fromkeys(values[name]))) for name in names}
+
+
+def read(folder: paths.Location) -> list[Record]:
+    """The records of a folder; none if it has no file.
+
+    Raises:
+      ValueError: the file is damaged.
+    """
+    path = folder / NAME
+    if paths.status(path) is None:
+        return []
+    try:
+        return [_parsed(content) for content in json_text.read_object(path)["records"]]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: damaged ({error!r:.300}); copy it here again") from error
+
+
+def _parsed(content: Mapping) -> Record:
+    files = {name: [File(**file) for file in content[name]] for name in ("inputs", "outputs")}
+    found = Record(**{**content, **files})
+    for file in [*found.inputs, *found.outputs]:
+        if not isinstance(file.path, str) or not isinstance(file.digest, str):
+            raise TypeError(f"{file.path!r:.80}: no path or digest")
+        if type(file.bytes) is not int:
+            raise TypeError(f"{file.path}: bytes is no number")
+    return found
+
+
+def known_digests(files: Iterable[str]) -> dict[str, str]:
+    """File -> its digest, as recorded in its folder; empty where there is no record.
+
+    Raises:
+      ValueError: a folder's record is damaged.
+    """
+    names = list(files)
+    found: dict[str, str] = {}
+    for folder in {posixpath.dirname(name) for name in names}:
+        for record in read(paths.location(folder or ".")):
+            for file in record.outputs:
+                found[_absolute(file.path, paths.location(folder or "."))] = file.digest
+    return {
+        name: found.get(os.path.normpath(name) if not paths.is_remote(name) else name, "")
+        for name in names
+    }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Step:
+    """A record in its folder, and how many steps lie between it and where the look began."""
+
+    folder: paths.Location
+    record: Record
+    depth: int
+
+
+def chain(folder: paths.Location) -> Iterator[Step]:
+    """The steps of a folder, each before those that its inputs come from.
+
+    Raises:
+      ValueError: a record is damaged, or the folder has none.
+    """
+    if not read(folder):
+        raise ValueError(f"{folder}: no {NAME}, so it is unknown what it was made from")
+    pending, seen = [(folder, 0)], {str(folder)}
+    while pending:
+        folder, depth = pending.pop()
+        for record in read(folder):
+            yield Step(folder=folder, record=record, depth=depth)
+            for file in record.inputs:
+                above = posixpath.dirname(_absolute(file.path, folder))
+                if above not in seen:
+                    seen.add(above)
+                    pending.append((paths.location(above), depth + 1))
+
+
+def verify(steps: Sequence[Step]) -> tuple[int, list[str], list[str]]:
+    """Compares the files of a chain with its records.
+
+    Returns:
+      How many files are as recorded; those that are not here, or whose digest was never taken; and
+      a line for each that differs.
+    """
+    wanted: dict[str, set[tuple[int, str]]] = {}
+    for step in steps:
+        for file in [*step.record.inputs, *step.record.outputs]:
+            name = _absolute(file.path, step.folder)
+            wanted.setdefault(name, set()).add((file.bytes, file.digest))
+    answers = paths.in_parallel(lambda name: _check(name, wanted[name]), sorted(wanted))
+    problems = [answer for answer in answers if answer not in ("", "absent")]
+    absent = [name for name, answer in zip(sorted(wanted), answers) if answer == "absent"]
+    return answers.count(""), absent, problems
+
+
+def _check(name: str, wanted: set[tuple[int, str]]) -> str:
+    digests = {digest for _, digest in wanted if digest}
+    by_kind = {digest.partition(":")[0] for digest in digests}
+    if len({size for size, _ in wanted}) > 1 or len(digests) > len(by_kind):
+        return f"{name}: the step that made it and the one that read it record different files"
+    found = paths.status(name)
+    if found is None or not digests:
+        return "absent"
+    ((size, _), *_) = wanted
+    if found.size_bytes != size:
+        return f"{name}: {found.size_bytes:,} bytes, {size:,} were recorded"
+    for algorithm, _, expected in (digest.partition(":") for digest in digests):
+        if reading.digest(name, algorithm) != expected:
+            return f"{name}: its content has changed since it was recorded ({algorithm})"
+    return ""
+
+
+def digest_of_files(files: Sequence[File]) -> str:
+    """One digest for several files, by their names and digests; "unknown" if one has none."""
+    if not files or not all(file.digest for file in files):
+        return "unknown"
+    lines = sorted(f"{posixpath.basename(file.path)} {file.digest}\n" for file in files)
+    return f"sha256:{hashlib.sha256(''.join(lines).encode()).hexdigest()}"
+
+
+def _lines(steps: Iterable[Step]) -> Iterator[str]:
+    for step in steps:
+        record, indent = step.record, "  " * step.depth
+        commit = record.made_with.get("commit", "unknown")[:12]
+        yield f"{indent}{step.folder}: {record.step}, commit {commit}, {_count(record.outputs)}"
+        if record.parameters:
+            given = ", ".join(
+                f"{name}={value}" for name, value in sorted(record.parameters.items())
+            )
+            cut = "..." if len(given) > _SHOWN_CHARACTERS else ""
+            yield f"{indent}  with {given[:_SHOWN_CHARACTERS]}{cut}"
+        yield f"{indent}  from {_count(record.inputs)}"
+
+
+def _count(files: Sequence[File]) -> str:
+    names = ", ".join(file.path for file in files[:2]) + (", ..." if len(files) > 2 else "")
+    return f"{len(files)} files of {sum(file.bytes for file in files):,} bytes ({names})"
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Shows and checks the chain of a folder, or adds a record to it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("folder", help="whose chain to show and check")
+    parser.add_argument("--add", metavar="STEP", help="add a record of a step instead")
+    parser.add_argument("--inputs", metavar="GLOB", nargs="+", default=[], help="of the step")
+    parser.add_argument("--outputs", metavar="GLOB", nargs="+", default=[], help="of the step")
+    parser.add_argument("--parameters", metavar="NAME=VALUE", nargs="*", default=[])
+    given = parser.parse_args(argv)
+    try:
+        folder = paths.location(given.folder)
+        if given.add:
+            _add(folder, given)
+        else:
+            sys.exit(_report(folder))
+    except (ValueError, OSError) as error:
+        sys.exit(f"provenance: {error}")
+
+
+def _add(folder: paths.Location, given: argparse.Namespace) -> None:
+    files = {
+        name: [path for pattern in getattr(given, name) for path in reading.matching_files(pattern)]
+        for name in ("inputs", "outputs")
+    }
+    for name, found in files.items():
+        if not found:
+            raise ValueError(f"--{name}: no file matches {getattr(given, name)}")
+    parameters = dict(parameter.partition("=")[::2] for parameter in given.parameters)
+    note(
+        folder,
+        step=given.add,
+        inputs=files["inputs"],
+        outputs=files["outputs"],
+        parameters=parameters,
+    )
+
+
+def _report(folder: paths.Location) -> int:
+    steps = list(chain(folder))
+    print(*_lines(steps), sep="\n")
+    num_right, absent, problems = verify(steps)
+    print(f"{num_right} files are as recorded")
+    if absent:
+        print(f"{len(absent)} are not here or have no digest, such as {absent[0]}")
+    print(*problems, sep="\n", end="\n" if problems else "")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    main()
