@@ -273,6 +273,11 @@ def test_what_a_bucket_refuses_is_a_line(store, work):
     assert "gs://none/one: the store answers 404" in refused(**one, output_file="gs://none/one")
     absent = {"input_tfrecord": "gs://bucket/none", "output_tfrecord": "gs://bucket/picked"}
     assert "gs://bucket/none: no such bucket or object" in refused("pick_eval_samples.py", **absent)
+    importer, output = "import_from_hugging_face.py", f"{work}/imported"
+    nothing_there = refused(importer, model="gs://bucket/none", output_dir=output)
+    assert "gs://bucket/none: no config.json; give a model" in nothing_there
+    no_bucket = refused(importer, model="gs://none/bert", output_dir=output)
+    assert "gs://none/bert/config.json: the store answers 404" in no_bucket
     before = store.objects("bucket")
 
     store.deny_writes()
