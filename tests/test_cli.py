@@ -83,6 +83,7 @@ CHECKPOINT_SCRIPT_FLAGS = {
         "vocab_file": None,
         "output_dir": None,
     },
+    "import_from_hugging_face.py": {"model": None, "output_dir": None, "seed": 0},
 }
 
 TINY = {

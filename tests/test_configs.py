@@ -1,6 +1,7 @@
-"""The presets carry the numbers of MLPerf's reference points, and run_pretraining.py takes them."""
+"""The presets carry the numbers of their sources, and run_pretraining.py takes them."""
 
 import json
+import math
 import re
 import sys
 
@@ -13,6 +14,9 @@ from tests.test_cli import RUN_PRETRAINING_FLAGS
 
 PRESETS = {path.stem: path for path in sorted((REPOSITORY / "configs").glob("*.flags"))}
 TPU = "tpu_v3_128_bs8192"
+# From random weights: 512 * 1,000,000 samples in all, tuned by the rule at this batch.
+PHASES = {"phase1_128": (128, 20, 0.9), "phase2_512": (512, 76, 0.1)}
+PAPERS_SAMPLES, PAPERS_BATCH, PAPERS_RATE, PAPERS_WARM_UP = 512_000_000, 32_768, 0.005, 1 / 5
 HYPERPARAMETERS = {
     "learning_rate": "opt_base_learning_rate",
     "lamb_beta_1": "opt_lamb_beta_1",
@@ -37,10 +41,10 @@ def number_in(text, pattern) -> int:
 
 def test_every_reference_point_has_its_preset():
     points = {f"batch_{size}" for size in convergence.reference_points()}
-    assert set(PRESETS) == points | {"batch_24", "batch_448_in_8_steps", TPU}
+    assert set(PRESETS) == points | {"batch_24", "batch_448_in_8_steps", TPU, *PHASES}
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", sorted(PRESETS.keys() - PHASES))
 def test_preset_has_the_numbers_of_the_reference_point(name):
     text, given = PRESETS[name].read_text(), flags_of(PRESETS[name])
     assert set(given) <= set(RUN_PRETRAINING_FLAGS)
@@ -65,6 +69,26 @@ def test_preset_has_the_numbers_of_the_reference_point(name):
         assert int(given[flag]) == point.hyperparameters[key] * steps_per_update, flag
 
 
+@pytest.mark.parametrize("name", PHASES)
+def test_phases_have_the_numbers_of_the_paper(name):
+    """You et al., arXiv 1904.00962, the table of untuned LAMB, by its square-root rule."""
+    text, given = PRESETS[name].read_text(), flags_of(PRESETS[name])
+    max_seq_length, max_predictions_per_seq, share = PHASES[name]
+    assert int(given["max_seq_length"]) == max_seq_length
+    assert int(given["max_predictions_per_seq"]) == max_predictions_per_seq
+    batch, steps = int(given["train_batch_size"]), int(given["num_train_steps"])
+    steps_per_update = int(given["steps_per_update"])
+    assert steps * batch == share * PAPERS_SAMPLES
+    global_batch_size = batch * steps_per_update
+    assert global_batch_size == number_in(text, r"global batch ([\d,]+)\. No submission")
+    rate = PAPERS_RATE * math.sqrt(global_batch_size / PAPERS_BATCH)
+    assert math.isclose(float(given["learning_rate"]), rate, rel_tol=1e-5)
+    warm_up_share = PAPERS_WARM_UP * global_batch_size / PAPERS_BATCH
+    assert int(given["num_warmup_steps"]) == steps * warm_up_share
+    assert int(given["save_checkpoints_steps"]) == 1000 * steps_per_update
+    assert steps == number_in(text, r"([\d,]+) updates of") * steps_per_update
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_devices_of_the_comment_share_the_batches(name):
     text, given = PRESETS[name].read_text(), flags_of(PRESETS[name])
@@ -73,8 +97,8 @@ def test_devices_of_the_comment_share_the_batches(name):
     assert int(given["eval_batch_size"]) % replicas == 0
 
 
-@pytest.mark.parametrize("name", ["batch_24", "batch_448_in_8_steps"])
-def test_check_takes_a_preset(name, tmp_path):
+def checked(name, tmp_path) -> str:
+    """What --check says of a preset, with a checkpoint that is not there."""
     (tmp_path / "bert_config.json").write_text(json.dumps(dict(rules.BERT_LARGE)))
     (tmp_path / "part").write_bytes(b"no record")
     command = [sys.executable, "run_pretraining.py", f"--flagfile={PRESETS[name]}", "--check"]
@@ -83,6 +107,17 @@ def test_check_takes_a_preset(name, tmp_path):
     command += [f"--output_dir={tmp_path / 'out'}"]
     done = starts.run(command)
     assert done.returncode == 1  # such a checkpoint there is not
-    assert ("judged by batch 448" in done.stdout) == (name == "batch_24")
-    assert "no submission" not in done.stdout
-    assert "its reference point was made with" not in done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", ["batch_24", "batch_448_in_8_steps"])
+def test_check_takes_a_preset(name, tmp_path):
+    printed = checked(name, tmp_path)
+    assert ("judged by batch 448" in printed) == (name == "batch_24")
+    assert "no submission" not in printed
+    assert "its reference point was made with" not in printed
+
+
+@pytest.mark.parametrize("name", PHASES)
+def test_check_says_that_a_phase_is_no_submission(name, tmp_path):
+    assert "no submission to the closed division: " in checked(name, tmp_path)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mlperf_bert.checkpoints import convert, export, gradacc
+from mlperf_bert.checkpoints import convert, export, gradacc, importing
 from mlperf_bert.data import manifest
 from mlperf_bert.model.config import BertConfig
 from tests import starts
@@ -198,6 +198,7 @@ def _convert_and_export(folder: str) -> None:
     gradacc.add_accumulators(f"{folder}/tf1", f"{folder}/acc/model.ckpt")
     vocab = f"{folder}/vocab.txt"
     export.export(f"{folder}/tf1", f"{folder}/exported", config=config, vocab_file=vocab)
+    importing.import_model(f"{folder}/exported", f"{folder}/imported", seed=0)
 
 
 @pytest.mark.slow
@@ -235,6 +236,7 @@ SCRIPTS = {
     "converted_checkpoint_path",
     "checkpoint_add_gradacc": "old new",
     "export_to_hugging_face": "bert_config_file checkpoint vocab_file output_dir",
+    "import_from_hugging_face": "model output_dir",
 }
 
 
@@ -271,6 +273,11 @@ def test_what_a_bucket_refuses_is_a_line(store, work):
     assert "gs://none/one: the store answers 404" in refused(**one, output_file="gs://none/one")
     absent = {"input_tfrecord": "gs://bucket/none", "output_tfrecord": "gs://bucket/picked"}
     assert "gs://bucket/none: no such bucket or object" in refused("pick_eval_samples.py", **absent)
+    importer, output = "import_from_hugging_face.py", f"{work}/imported"
+    nothing_there = refused(importer, model="gs://bucket/none", output_dir=output)
+    assert "gs://bucket/none: no config.json; give a model" in nothing_there
+    no_bucket = refused(importer, model="gs://none/bert", output_dir=output)
+    assert "gs://none/bert/config.json: the store answers 404" in no_bucket
     before = store.objects("bucket")
 
     store.deny_writes()

@@ -1,0 +1,32 @@
+"""Makes an initial checkpoint and a bert_config.json of a BERT in Hugging Face's layout."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
+
+from absl import flags, logging
+
+from mlperf_bert import command_line
+from mlperf_bert.checkpoints import importing
+from mlperf_bert.command_line import MAX_SEED, in_range, not_empty
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string(
+    "model", None, "Folder, or NAME or NAME@REVISION on Hugging Face's hub.", required=True
+)
+flags.DEFINE_string("output_dir", None, "Directory to make.", required=True)
+flags.DEFINE_integer("seed", 0, "Seed of the heads that the model lacks.")
+not_empty("model", "output_dir")
+command_line.paths("model", "output_dir")
+in_range("seed", at_least=0, at_most=MAX_SEED)
+
+
+def main():
+    """Writes the directory."""
+    logging.set_verbosity(logging.ERROR)
+    print(*importing.import_model(FLAGS.model, FLAGS.output_dir, seed=FLAGS.seed), sep="\n")
+
+
+if __name__ == "__main__":
+    command_line.run(main)

@@ -1,0 +1,89 @@
+"""Where a model in Hugging Face's layout lies: in a folder, in a bucket, or on their hub.
+
+Of the hub's models only the files that are read here are fetched, by huggingface_hub, which keeps
+them in its own cache. It is imported when a name leads to no folder, and needed only then.
+"""
+
+import contextlib
+import importlib
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from mlperf_bert import json_text, paths, reading
+
+CONFIG = "config.json"
+VOCABULARY = "vocab.txt"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+_WANTED = (CONFIG, VOCABULARY, WEIGHTS, INDEX, "model-*.safetensors")
+# "google-bert/bert-large-uncased", or with a revision: "name@main", "name@refs/pr/3".
+_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w./-]+)?")
+_LONGEST_REASON = 300
+
+
+@contextlib.contextmanager
+def model_folder(model: str) -> Iterator[Path]:
+    """Yields a local folder with the files of a model.
+
+    Args:
+      model: a folder, local or gs://..., or a name on the hub, with @REVISION or without.
+
+    Raises:
+      ValueError: no such folder, and the hub cannot be asked or gives no such model.
+      OSError: a bucket refuses it.
+    """
+    if paths.is_remote(model):
+        with tempfile.TemporaryDirectory(prefix="mlperf-bert-") as folder:
+            _copy(model, Path(folder))
+            yield Path(folder)
+    elif Path(model).is_dir():
+        yield Path(model)
+    else:
+        yield _from_hub(model)
+
+
+def read_json(folder: Path, name: str, model: str) -> dict:
+    """The JSON object in a file of the model; raises ValueError if there is none."""
+    if not (folder / name).exists():
+        raise ValueError(f"{model}: no {name}; give a model in Hugging Face's layout")
+    try:
+        return json_text.parse_object(reading.read_regular_file(folder / name))
+    except ValueError as error:
+        raise ValueError(f"{model}/{name}: {error}") from error
+
+
+def _copy(model: str, folder: Path) -> None:
+    for pattern in _WANTED:
+        for path in reading.matching_files(f"{model.rstrip('/')}/{pattern}"):
+            with paths.opened(path) as source, (folder / Path(path).name).open("wb") as target:
+                shutil.copyfileobj(source, target)
+
+
+def _from_hub(model: str) -> Path:
+    if Path(model).exists() or not _NAME.fullmatch(model):
+        raise ValueError(
+            f"{model}: no such folder; give one with {CONFIG} and {WEIGHTS}, or a model's name on "
+            "Hugging Face's hub"
+        )
+    try:
+        huggingface_hub = importlib.import_module("huggingface_hub")
+    except ImportError as error:
+        raise ValueError(
+            f"{model}: no such folder; to look for a model of this name on Hugging Face's hub, "
+            "pip install huggingface_hub"
+        ) from error
+    name, _, revision = model.partition("@")
+    try:
+        return Path(
+            huggingface_hub.snapshot_download(
+                name, revision=revision or None, allow_patterns=list(_WANTED)
+            )
+        )
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:_LONGEST_REASON]
+        raise ValueError(
+            f"{model}: no such folder, and Hugging Face's hub gives no such model ({reason})"
+        ) from error

@@ -1,0 +1,382 @@
+"""A model in Hugging Face's layout becomes an initial checkpoint. CPU, 40 s.
+
+Oracles: transformers computes the same logits from the same files; the export writes them again.
+"""
+
+import dataclasses
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+import tensorflow as tf
+import transformers
+
+from mlperf_bert.checkpoints import initial
+from mlperf_bert.checkpoints.export import export, write_safetensors
+from mlperf_bert.checkpoints.importing import import_model
+from mlperf_bert.model.config import BertConfig
+from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
+from tests import starts
+from tests.checkpoints.stored_weights import read_weights
+from tests.checkpoints.test_export import write_vocabulary
+
+WORDS = "bert.embeddings.word_embeddings.weight"
+BIAS = "cls.predictions.bias"
+KEY = "bert.encoder.layer.1.attention.self.key.weight"
+
+
+class Model:
+    """A folder that a test may change, and the TF1 weights of the checkpoint it was made of."""
+
+    def __init__(self, folder: Path, weights: dict[str, np.ndarray]):
+        self.folder = folder
+        self.weights = weights
+        self.tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+
+    def write(self) -> None:
+        write_safetensors(self.folder / "model.safetensors", self.tensors)
+
+    def configure(self, **changed) -> None:
+        path = self.folder / "config.json"
+        values = json.loads(path.read_text()) | changed
+        kept = {name: value for name, value in values.items() if value is not ...}
+        path.write_text(json.dumps(kept))
+
+    def imported(self, tmp_path: Path, *, seed: int = 0) -> tuple[dict[str, np.ndarray], list[str]]:
+        """The weights of the checkpoint, and the lines after the first."""
+        output = tmp_path / "imported"
+        shutil.rmtree(output, ignore_errors=True)
+        first, *lines = import_model(str(self.folder), str(output), seed=seed)
+        assert first.endswith(f" weights imported from {self.folder}: {output}/model.ckpt-0")
+        return read_weights(str(output / "model.ckpt-0")), lines
+
+    def refusal(self, tmp_path: Path, *, output: str = "imported") -> str:
+        before = sorted(tmp_path.iterdir())
+        with pytest.raises((ValueError, OSError)) as error:
+            import_model(str(self.folder), str(tmp_path / output), seed=0)
+        assert sorted(tmp_path.iterdir()) == before
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+
+@pytest.fixture(scope="session")
+def exported(generated, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("hugging_face")
+    vocabulary = write_vocabulary(folder / "vocab.txt", generated.config.vocab_size)
+    output = str(folder / "exported")
+    export(generated.checkpoint, output, config=generated.config, vocab_file=vocabulary)
+    return Path(output)
+
+
+@pytest.fixture
+def model(generated, exported, tmp_path_factory) -> Model:
+    folder = tmp_path_factory.mktemp("model") / "bert"
+    return Model(shutil.copytree(exported, folder), generated.weights)
+
+
+def assert_equal(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert sorted(found) == sorted(expected)
+    for name, value in expected.items():
+        assert found[name].dtype == np.float32
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_export_after_import_gives_the_same_bytes(model, tmp_path):
+    found, lines = model.imported(tmp_path)
+    assert lines == []
+    assert_equal(found, model.weights)
+    imported, again = tmp_path / "imported", tmp_path / "again"
+    config = BertConfig.from_json_file(str(imported / "bert_config.json"))
+    vocabulary = str(imported / "vocab.txt")
+    export(str(imported / "model.ckpt-0"), str(again), config=config, vocab_file=vocabulary)
+    for path in model.folder.iterdir():
+        assert (again / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def inputs() -> dict[str, tf.Tensor]:
+    random = np.random.RandomState(9)
+    mask = (np.arange(24) < [[24], [17], [9]]).astype(np.int32)
+    ids = random.randint(0, 40, mask.shape).astype(np.int32)
+    return {"ids": tf.constant(ids), "mask": tf.constant(mask), "types": tf.zeros_like(ids)}
+
+
+def our_outputs(folder: Path) -> dict[str, np.ndarray]:
+    """What our model computes from an imported checkpoint."""
+    config = BertConfig.from_json_file(str(folder / "bert_config.json"))
+    ours = build_pretrainer(config, seed=3)
+    initial.load_initial_weights(
+        trained_variables(ours),
+        str(folder / "model.ckpt-0"),
+        num_hidden_layers=config.num_hidden_layers,
+    )
+    given = inputs()
+    outputs = ours(
+        {
+            "input_word_ids": given["ids"],
+            "input_mask": given["mask"],
+            "input_type_ids": given["types"],
+            "masked_lm_positions": tf.tile(tf.range(24)[tf.newaxis], [3, 1]),
+        }
+    )
+    return {
+        "prediction_logits": outputs["mlm_logits"].numpy(),
+        "seq_relationship_logits": outputs["next_sentence"].numpy(),
+        "last_hidden_state": outputs["sequence_output"].numpy(),
+    }
+
+
+def their_outputs(folder: Path, kind: str):
+    theirs, report = getattr(transformers, f"TF{kind}").from_pretrained(
+        folder, output_loading_info=True
+    )
+    assert not report["missing_keys"] and not report["mismatched_keys"]
+    given = inputs()
+    return theirs(
+        input_ids=given["ids"], attention_mask=given["mask"], token_type_ids=given["types"]
+    )
+
+
+@pytest.mark.parametrize("activation", ["gelu_new", "relu"])
+def test_transformers_computes_the_logits_of_a_pre_training_model(model, tmp_path, activation):
+    model.configure(hidden_act=activation)
+    model.imported(tmp_path)
+    theirs = their_outputs(model.folder, "BertForPreTraining")
+    ours = our_outputs(tmp_path / "imported")
+    for name in ("prediction_logits", "seq_relationship_logits"):
+        np.testing.assert_allclose(theirs[name].numpy(), ours[name], rtol=0, atol=1e-5)
+    assert np.abs(ours["prediction_logits"]).max() > 0.1
+
+
+def test_a_masked_lm_model_gets_the_rest_from_the_seed(model, tmp_path):
+    for name in [name for name in model.tensors if name.startswith(("bert.pooler", "cls.seq"))]:
+        del model.tensors[name]
+    model.write()
+    found, lines = model.imported(tmp_path, seed=5)
+    assert lines == ["Not in the model, so drawn from seed 5: pooler, next-sentence head"]
+    theirs = their_outputs(model.folder, "BertForMaskedLM").logits.numpy()
+    ours = our_outputs(tmp_path / "imported")["prediction_logits"]
+    np.testing.assert_allclose(theirs, ours, rtol=0, atol=1e-5)
+
+    assert_equal(model.imported(tmp_path, seed=5)[0], found)
+    other = model.imported(tmp_path, seed=6)[0]
+    kernel = "bert/pooler/dense/kernel"
+    assert not np.array_equal(other[kernel], found[kernel])
+    # A normal distribution that is cut off at two deviations of 0.02.
+    assert 0.01 < found[kernel].std() < 0.02 and np.abs(found[kernel]).max() < 0.041
+    assert not found["bert/pooler/dense/bias"].any()
+    assert {name for name in found if not np.array_equal(found[name], other[name])} == {
+        kernel,
+        "cls/seq_relationship/output_weights",
+    }
+
+
+def test_a_bare_model_has_no_prefix_and_no_heads(model, tmp_path):
+    model.tensors = {
+        name.removeprefix("bert."): value
+        for name, value in model.tensors.items()
+        if not name.startswith("cls.")
+    }
+    model.write()
+    found, lines = model.imported(tmp_path)
+    assert lines == ["Not in the model, so drawn from seed 0: masked-LM head, next-sentence head"]
+    for name in [name for name in found if name.startswith("bert/")]:
+        np.testing.assert_array_equal(found[name], model.weights[name], err_msg=name)
+    theirs = their_outputs(model.folder, "BertModel").last_hidden_state.numpy()
+    ours = our_outputs(tmp_path / "imported")["last_hidden_state"]
+    np.testing.assert_allclose(theirs, ours, rtol=0, atol=1e-5)
+
+
+def test_old_names_buffers_and_copies_of_tied_weights(model, tmp_path):
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    for today, then in old.items():
+        for name in [name for name in model.tensors if name.endswith(today)]:
+            model.tensors[name.replace(today, then)] = model.tensors.pop(name)
+    model.tensors["bert.embeddings.position_ids"] = np.arange(48)[np.newaxis]
+    model.tensors["cls.predictions.decoder.weight"] = model.tensors[WORDS]
+    model.tensors["cls.predictions.decoder.bias"] = model.tensors.pop(BIAS)
+    model.write()
+    found, lines = model.imported(tmp_path)
+    assert lines == []
+    assert_equal(found, model.weights)
+
+
+@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
+def test_half_precision_is_converted_and_said(model, tmp_path, kind):
+    kept = "bert.embeddings.LayerNorm.weight"
+    model.tensors = {
+        name: value if name == kept else value.astype(kind) for name, value in model.tensors.items()
+    }
+    model.write()
+    found, lines = model.imported(tmp_path)
+    assert lines == [f"Converted to float32: 45 weights of {np.dtype(kind).name}"]
+    rounded = {name: v.astype(kind).astype(np.float32) for name, v in model.weights.items()}
+    whole = "bert/embeddings/LayerNorm/gamma"
+    assert_equal(found, rounded | {whole: model.weights[whole]})
+
+
+def split(model: Model) -> list[Path]:
+    """Writes the weights as two files and their index, as large models have them."""
+    (model.folder / "model.safetensors").unlink()
+    every, places = sorted(model.tensors), {}
+    files = [model.folder / f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    for file, part in zip(files, (every[:20], every[20:])):
+        write_safetensors(file, {name: model.tensors[name] for name in part})
+        places |= dict.fromkeys(part, file.name)
+    index = model.folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    return [*files, index]
+
+
+def test_weights_in_several_files(model, tmp_path):
+    *files, index = split(model)
+    assert_equal(model.imported(tmp_path)[0], model.weights)
+    files[1].rename(tmp_path / "away")
+    shutil.rmtree(tmp_path / "imported")
+    missing = "model-00002-of-00002.safetensors missing; fetch the whole model"
+    assert missing in model.refusal(tmp_path)
+    index.write_text('{"weight_map": {"a": "../../etc/passwd"}}')
+    assert "no weight_map of file names" in model.refusal(tmp_path)
+
+
+def test_exact_gelu_and_no_vocabulary_are_said(model, tmp_path):
+    model.configure(hidden_act="gelu")
+    (model.folder / "vocab.txt").unlink()
+    found, lines = model.imported(tmp_path)
+    assert_equal(found, model.weights)
+    assert len(lines) == 2 and "differ by less than 0.0005" in lines[0]
+    assert lines[1] == "No vocab.txt there: take the one that the model was trained with"
+    x = tf.linspace(-6.0, 6.0, 10001)
+    difference = tf.nn.gelu(x, approximate=True) - tf.nn.gelu(x, approximate=False)
+    assert 0.0004 < tf.reduce_max(tf.abs(difference)) < 0.0005
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model_type": "roberta"}, "model_type is 'roberta', expected 'bert'; give a BERT"),
+        ({"model_type": ...}, "model_type is None"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
+        ({"is_decoder": True}, "is_decoder is True, and the model here has False"),
+        ({"layer_norm_eps": 1e-5}, "layer_norm_eps is 1e-05, and the model here has 1e-12"),
+        ({"hidden_act": "silu"}, "hidden_act is 'silu', which this project does not compute"),
+        ({"hidden_act": 7}, "hidden_act is 7, which this project does not compute"),
+        ({"vocab_size": "40"}, "config.json: vocab_size must be a positive integer"),
+        ({"type_vocab_size": ...}, "config.json: missing keys ['type_vocab_size']; add them"),
+        ({"vocab_size": 41}, "vocab.txt has 40 tokens, but config.json says vocab_size=41"),
+        ({"intermediate_size": 60}, "has shape (64, 32), expected (60, 32); "),
+        ({"num_hidden_layers": 1}, "layer.1.attention.output.LayerNorm.bias is not a weight of it"),
+        ({"num_hidden_layers": 3}, "layer.2.attention.self.query.weight is missing; "),
+    ],
+)
+def test_another_architecture_is_refused(model, tmp_path, changed, message):
+    model.configure(**changed)
+    line = model.refusal(tmp_path)
+    assert line.startswith(str(model.folder)) and message in line
+    if "num_hidden_layers" in changed:
+        assert line.endswith("; and 13 more; give the files that belong together")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        (KEY, None, f"{KEY} is missing; give"),
+        (BIAS, None, f"{BIAS} is missing; give"),
+        (KEY, np.zeros((32, 32)), f"{KEY} is F64, expected one of F32, F16, BF16; give"),
+        (KEY, np.full((32, 32), np.nan, np.float32), f"{KEY} holds NaN or infinity; "),
+        ("classifier.weight", np.zeros(3, np.float32), "classifier.weight is not a weight of it"),
+        ("embeddings.word_embeddings.weight", np.zeros(3, np.float32), f"holds {WORDS} twice"),
+        ("cls.predictions.decoder.weight", np.ones((40, 32), np.float32), f"differs from {WORDS}"),
+    ],
+)
+def test_weights_that_do_not_fit_are_named(model, tmp_path, name, value, message):
+    if value is None:
+        del model.tensors[name]
+    else:
+        model.tensors[name] = value
+    model.write()
+    assert message in model.refusal(tmp_path)
+
+
+def test_damaged_files_and_pickles_are_refused(model, tmp_path):
+    weights, config = (model.folder / name for name in ("model.safetensors", "config.json"))
+    whole = weights.read_bytes()
+    for length in (0, 60, len(whole) - 1):
+        weights.write_bytes(whole[:length])
+        assert "model.safetensors: cannot be read (" in model.refusal(tmp_path)
+    weights.unlink()
+    os.mkfifo(weights)
+    assert "a FIFO; give a regular file" in model.refusal(tmp_path)
+    weights.unlink()
+    (model.folder / "pytorch_model.bin").write_bytes(b"a pickle")
+    line = model.refusal(tmp_path)
+    assert "no model.safetensors; a pickle (pytorch_model.bin) is not read" in line
+    assert "BertForPreTraining.from_pretrained(OLD).save_pretrained(NEW" in line
+    config.write_text("[")
+    assert f"{config}: not JSON" in model.refusal(tmp_path)
+    config.unlink()
+    assert "no config.json; give a model in Hugging Face's layout" in model.refusal(tmp_path)
+
+
+def test_what_exists_stays_and_a_full_disk_leaves_nothing(model, tmp_path, monkeypatch):
+    (tmp_path / "there").touch()
+    assert "there exists; choose another --output_dir" in model.refusal(tmp_path, output="there")
+
+    def fill_disk(prefix, tensors):
+        Path(f"{prefix}.data-00000-of-00001").write_bytes(b"half")
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+    monkeypatch.setattr("mlperf_bert.checkpoints.saving.write_name_based", fill_disk)
+    assert "cannot be written (No space left on device); make room" in model.refusal(tmp_path)
+
+
+def test_names_that_lead_nowhere(tmp_path, monkeypatch):
+    def refusal(name: str) -> str:
+        with pytest.raises(ValueError) as error:
+            import_model(name, str(tmp_path / "imported"), seed=0)
+        return str(error.value)
+
+    (tmp_path / "file").touch()
+    assert f"{tmp_path}/file: no such folder; give one with config.json" in refusal(
+        f"{tmp_path}/file"
+    )
+    assert "a/b/c: no such folder; give one with config.json" in refusal("a/b/c")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert "org/bert: no such folder; to look for" in refusal("org/bert")
+    assert refusal("org/bert").endswith("pip install huggingface_hub")
+
+
+def test_a_name_on_the_hub_by_the_command(model, tmp_path):
+    """The hub's cache, laid out as huggingface_hub does, stands in for the hub."""
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    repository = tmp_path / "home" / "hub" / "models--org--bert"
+    shutil.copytree(model.folder, repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    environment = os.environ | {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
+
+    def run(name: str) -> tuple[int, str, str]:
+        command = [sys.executable, "import_from_hugging_face.py", f"--model={name}"]
+        started = starts.Start([*command, f"--output_dir={tmp_path}/out"], env=environment)
+        output, errors = started.communicate(timeout=300)
+        return started.returncode, output, errors
+
+    code, output, errors = run("org/other")
+    assert (code, output, errors.count("\n")) == (1, "", 1)
+    assert "org/other: no such folder, and Hugging Face's hub gives no such model (" in errors
+    for name in ("org/bert", f"org/bert@{commit}"):
+        expected = f"46 weights imported from {name}: {tmp_path}/out/model.ckpt-0\n"
+        assert run(name) == (0, expected, "")
+        assert_equal(read_weights(f"{tmp_path}/out/model.ckpt-0"), model.weights)
+        shutil.rmtree(tmp_path / "out")
+
+
+def test_the_configuration_is_ours_again(model, generated, tmp_path):
+    model.imported(tmp_path)
+    found = BertConfig.from_json_file(str(tmp_path / "imported" / "bert_config.json"))
+    assert dataclasses.asdict(found) == json.loads(generated.config_file.read_text())
