@@ -16,7 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from mlperf_bert import paths
-from mlperf_bert.data import extraction
+from mlperf_bert.data import extraction, wiki_dump
 
 
 def main() -> None:
@@ -50,7 +50,7 @@ def main() -> None:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "mlperf-bert"
     try:
         record = extraction.extract(
-            dump=args.dump,
+            dump=wiki_dump.Dump(args.dump),
             folder=Path(args.out_dir),
             today=args.today,
             program=extraction.find_program(args.wikiextractor, cache),

@@ -71,7 +71,7 @@ class Record:
 
 def extract(
     *,
-    dump: Path,
+    dump: Dump,
     folder: Path,
     today: datetime.date | None,
     program: Path,
@@ -85,16 +85,15 @@ def extract(
         else the clock's.
 
     Raises:
-      ValueError: the dump is none, damaged, or of another language or schema; the folder is of
+      ValueError: the dump is damaged, or its pages are laid out in another way; the folder is of
         another extraction; the program fails; the disk is full.
       OSError: something cannot be read or written.
     """
-    opened = Dump(dump)
     wanted = Record(
-        dump=dump.name,
-        dump_bytes=opened.size_bytes,
+        dump=dump.path.name,
+        dump_bytes=dump.size_bytes,
         dump_sha256=None,
-        wiki=opened.wiki,
+        wiki=dump.wiki,
         today=(today or _recorded_date(folder) or datetime.date.today()).isoformat(),
         wikiextractor=COMMIT,
         python=_version(python),
@@ -109,9 +108,9 @@ def extract(
         command = [str(python), "-I", "-X", "utf8", "-W", "ignore", str(_RUNNER), str(program)]
         command += [record.today, "-", "--output=-", "--quiet", f"--processes={num_processes}"]
         log = folder / LOG_NAME
-        with contextlib.closing(_extracted(opened, record.articles, command, log)) as articles:
+        with contextlib.closing(_extracted(dump, record.articles, command, log)) as articles:
             record = _write_files(folder, record, articles)
-        record = dataclasses.replace(record, dump_sha256=opened.sha256, is_complete=True)
+        record = dataclasses.replace(record, dump_sha256=dump.sha256, is_complete=True)
         _write(folder, record)
         return record
     except OSError as error:

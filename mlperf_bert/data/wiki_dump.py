@@ -33,6 +33,7 @@ class Dump:
     """A dump that is read once.
 
     Attributes:
+      path: of the file.
       head: what stands before the first page.
       wiki: its database's name, such as "enwiki"; None if it has none.
       size_bytes: of the file.
@@ -46,7 +47,7 @@ class Dump:
           ValueError: no dump, cut off, or of another language or schema.
           OSError: no such file, or it cannot be read.
         """
-        self._path = path
+        self.path = path
         self.size_bytes = require_regular_file(path).stat().st_size
         self.position = 0
         self._sha256 = hashlib.sha256()
@@ -56,8 +57,7 @@ class Dump:
             if not (chunk := next(self._chunks, b"")):
                 break
             self._rest += chunk
-        before, found, _ = self._rest.partition(b"<page>")
-        self.head = before[: before.rfind(b"\n") + 1] if found else before
+        self.head, found, _ = self._rest.partition(b"<page>")
         self._rest = self._rest[len(self.head) :]
         self.wiki = self._checked(self.head, bool(found))
         self._require_end()
@@ -78,9 +78,8 @@ class Dump:
             match = _PAGE.match(page)
             if not match or page.count(b"<revision>") != 1:
                 raise ValueError(
-                    f"{self._path}: the page after the one with id {last_id.decode() or None} is "
-                    f"not laid out as in pages-articles of export schema {' or '.join(SCHEMAS)}; "
-                    "take such a dump"
+                    f"{self.path}: the page after id {last_id.decode() or 0} is not laid out as in "
+                    f"pages-articles of export schema {' or '.join(SCHEMAS)}; take such a dump"
                 )
             repeated, last_id = match["id"] == last_id, match["id"]
             if match["namespace"] == b"0" and not match["redirect"] and not repeated:
@@ -95,19 +94,21 @@ class Dump:
                 yield page + _PAGE_END
             if len(rest) > _PAGE_AT_MOST_BYTES:
                 raise ValueError(
-                    f"{self._path}: a page without an end before byte {self.position:,}; fetch the "
+                    f"{self.path}: a page without an end before byte {self.position:,}; fetch the "
                     "dump again"
                 )
             if not (chunk := next(self._chunks, b"")):
                 break
             rest += chunk
-        if rest.strip() != _END:
+        if not rest.rstrip().endswith(_END):
             raise self._cut_off()
+        if rest.strip() != _END:
+            yield rest  # a page whose end is not a line of its own
 
     def _content(self) -> Iterator[bytes]:
         """The XML, piece by piece. bz2.open would leave out what follows a damaged stream."""
         stream, is_open, is_bz2 = bz2.BZ2Decompressor(), False, None
-        with self._path.open("rb") as file:
+        with self.path.open("rb") as file:
             while chunk := file.read(_CHUNK_BYTES):
                 is_bz2 = chunk.startswith(_BZ2) if is_bz2 is None else is_bz2
                 self.position += len(chunk)
@@ -117,7 +118,7 @@ class Dump:
                         yield stream.decompress(chunk)
                     except OSError as error:
                         raise ValueError(
-                            f"{self._path}: damaged before byte {self.position:,} ({error}); "
+                            f"{self.path}: damaged before byte {self.position:,} ({error}); "
                             "fetch the dump again"
                         ) from error
                     is_open, chunk = not stream.eof, stream.unused_data
@@ -130,37 +131,41 @@ class Dump:
 
     def _checked(self, head: bytes, has_pages: bool) -> str | None:
         """The database's name; raises ValueError unless this is the head of a dump we know."""
+        if not self.size_bytes:
+            raise ValueError(f"{self.path}: empty; fetch pages-articles of enwiki")
         if not head.lstrip().startswith(b"<"):
-            raise ValueError(f"{self._path}: neither XML nor .bz2 of it; give a Wikipedia dump")
+            raise ValueError(
+                f"{self.path}: neither XML nor .bz2 of it; fetch pages-articles of enwiki"
+            )
         closing = _END if has_pages else b""
         try:
             root = ElementTree.fromstring(head + closing)
         except ElementTree.ParseError as error:
             reason = printable(str(error))
             raise ValueError(
-                f"{self._path}: no head of a Wikipedia dump, or cut off in it ({reason}); fetch "
+                f"{self.path}: no head of a Wikipedia dump, or cut off in it ({reason}); fetch "
                 "pages-articles of enwiki"
             ) from error
         version = root.get("version")
         schema = f"{{http://www.mediawiki.org/xml/export-{version}/}}"
         if root.tag != f"{schema}mediawiki" or version not in SCHEMAS:
             raise ValueError(
-                f"{self._path}: its root is {printable(root.tag, at_most=100)}; give a Wikipedia "
+                f"{self.path}: its root is {printable(root.tag, at_most=100)}; give a Wikipedia "
                 f"dump of export schema {' or '.join(SCHEMAS)}"
             )
         language = root.get("{http://www.w3.org/XML/1998/namespace}lang")
         if language != LANGUAGE:
             raise ValueError(
-                f"{self._path}: its language is {language}; the clean-up, the splitting of "
+                f"{self.path}: its language is {language}; the clean-up, the splitting of "
                 f"sentences and the vocabulary are for {LANGUAGE}: take the dump of enwiki"
             )
         if not has_pages:
-            raise ValueError(f"{self._path}: no page; fetch pages-articles of enwiki")
+            raise ValueError(f"{self.path}: no page; fetch pages-articles of enwiki")
         return root.findtext(f"{schema}siteinfo/{schema}dbname")
 
     def _require_end(self) -> None:
         """Raises ValueError for a file that was cut off, so that nobody waits hours for this."""
-        with self._path.open("rb") as file:
+        with self.path.open("rb") as file:
             is_bz2 = file.read(len(_BZ2)) == _BZ2
             file.seek(max(self.size_bytes - (_TAIL_BYTES if is_bz2 else _CHUNK_BYTES), 0))
             tail = file.read()
@@ -172,7 +177,8 @@ class Dump:
 
     def _cut_off(self) -> ValueError:
         return ValueError(
-            f"{self._path}: cut off, it has {self.size_bytes:,} bytes; fetch the dump again"
+            f"{self.path}: cut off: it has {self.size_bytes:,} bytes, and its end is missing; "
+            "fetch the dump again"
         )
 
     def _require_utf8(self, page: bytes, number: bytes) -> None:
@@ -180,6 +186,6 @@ class Dump:
             page.decode()
         except UnicodeDecodeError as error:
             raise ValueError(
-                f"{self._path}: the page with id {number.decode()} is not UTF-8; fetch the dump "
+                f"{self.path}: the page with id {number.decode()} is not UTF-8; fetch the dump "
                 "again"
             ) from error
