@@ -1,0 +1,365 @@
+"""From a Wikipedia dump to text/??/wiki_??, as the reference's WikiExtractor writes them.
+
+WikiExtractor runs as a program of its own (its licence is the GPL): this module sends it the pages
+of the articles and writes the files, so that they appear whole, an extraction that was interrupted
+goes on, and a full disk or a dead process is an error. The program by itself would wait without
+end for both.
+"""
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import datetime
+import errno
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator, Iterable, Iterator
+from pathlib import Path
+from typing import IO
+
+from mlperf_bert import json_text
+from mlperf_bert.data.wiki_dump import Dump
+from mlperf_bert.locking import lock_of
+from mlperf_bert.problems import printable
+from mlperf_bert.progress import Progress
+from mlperf_bert.reading import read_regular_file
+from mlperf_bert.writing import write_whole, written_beside
+
+REPOSITORY = "https://github.com/attardi/wikiextractor"
+COMMIT = "3162bb6c3c9ebd2d15be507aa11d6fa818a454ac"
+PROGRAM = "WikiExtractor.py"
+SHA256 = "36c067293e68c2d04d886bd410cc7529b791c6ea3cfa1c46b3e032838298471a"
+PYTHONS = ("3.10", "3.9", "3.8", "3.7")
+"""On which the program runs. From 3.11 on Python refuses its two regular expressions that have
+"(?i)" in the middle."""
+RECORD_NAME = "extraction.json"
+LOG_NAME = "wikiextractor.log"
+_FILE_BYTES = 1 << 20
+_FILES_PER_FOLDER = 100
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_LINE_BYTES = 2000
+_GET_THE_PROGRAM = f"or get {PROGRAM} of {REPOSITORY} at {COMMIT} and give --wikiextractor=PATH"
+_RUNNER = Path(__file__).with_name("wikiextractor.py")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Record:
+    """The content of extraction.json: what the text was made from, and how far it has come."""
+
+    dump: str
+    dump_bytes: int
+    dump_sha256: str | None
+    """Known at the end."""
+    wiki: str | None
+    today: str
+    wikiextractor: str
+    """The commit."""
+    python: str
+    files: int = 0
+    articles: int = 0
+    failed_articles: int = 0
+    """The program has left them out; its log says why."""
+    is_complete: bool = False
+
+
+def extract(
+    *,
+    dump: Dump,
+    folder: Path,
+    today: datetime.date | None,
+    program: Path,
+    python: Path,
+    num_processes: int,
+) -> Record:
+    """Writes the articles of a dump into `folder`/??/wiki_??, or goes on where it was interrupted.
+
+    Args:
+      today: the date that articles name as today; by default that of the interrupted extraction,
+        else the clock's.
+
+    Raises:
+      ValueError: the dump is damaged, or its pages are laid out in another way; the folder is of
+        another extraction; the program fails; the disk is full.
+      OSError: something cannot be read or written.
+    """
+    wanted = Record(
+        dump=dump.path.name,
+        dump_bytes=dump.size_bytes,
+        dump_sha256=None,
+        wiki=dump.wiki,
+        today=(today or _recorded_date(folder) or datetime.date.today()).isoformat(),
+        wikiextractor=COMMIT,
+        python=_version(python),
+    )
+    lock = lock_of(folder)
+    if not lock.acquire():
+        raise ValueError(f"{folder}: another process extracts into it; wait for its end")
+    try:
+        record = _go_on(folder, wanted)
+        if record.is_complete:
+            return record
+        command = [str(python), "-I", "-X", "utf8", "-W", "ignore", str(_RUNNER), str(program)]
+        command += [record.today, "-", "--output=-", "--quiet", f"--processes={num_processes}"]
+        log = folder / LOG_NAME
+        with contextlib.closing(_extracted(dump, record.articles, command, log)) as articles:
+            record = _write_files(folder, record, articles)
+        record = dataclasses.replace(record, dump_sha256=dump.sha256, is_complete=True)
+        _write(folder, record)
+        return record
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise ValueError(
+            f"{folder}: {error.strerror}; make room and repeat the command: it goes on"
+        ) from error
+    finally:
+        lock.release()
+
+
+def _recorded_date(folder: Path) -> datetime.date | None:
+    record = _read(folder / RECORD_NAME)
+    return datetime.date.fromisoformat(record.today) if record else None
+
+
+def _read(path: Path) -> Record | None:
+    if not path.exists():
+        return None
+    try:
+        record = Record(**json_text.read_object(path))
+        datetime.date.fromisoformat(record.today)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}: damaged; remove {path.parent} and extract again") from error
+    return record
+
+
+def _go_on(folder: Path, wanted: Record) -> Record:
+    """The record of what is there already; raises ValueError if that is of another extraction."""
+    record = _read(folder / RECORD_NAME)
+    if record is None:
+        if found := next(folder.glob("??/wiki_*"), None):
+            raise ValueError(f"{found}: no {RECORD_NAME} says what it is from; give another folder")
+        return wanted
+    for name in ("dump", "dump_bytes", "today", "wikiextractor"):
+        if (there := getattr(record, name)) != (given := getattr(wanted, name)):
+            raise ValueError(
+                f"{folder}: its {name} is {there}, given is {given}; give another --out_dir, or "
+                "remove this one"
+            )
+    for number in range(record.files):
+        if not (path := folder / file_name(number)).is_file():
+            raise ValueError(f"{path}: missing; remove {folder} and extract again")
+    if record.files and not record.is_complete:
+        print(
+            f"{folder}: {record.files:,} files are there; the dump is read up to article "
+            f"{record.articles + 1:,}, and the extraction goes on",
+            file=sys.stderr,
+            flush=True,
+        )
+    return record
+
+
+def file_name(number: int) -> str:
+    """AA/wiki_00, ..., AA/wiki_99, AB/wiki_00, and so on."""
+    folder, file = divmod(number, _FILES_PER_FOLDER)
+    return f"{_LETTERS[folder // 26 % 26]}{_LETTERS[folder % 26]}/wiki_{file:02}"
+
+
+def _write_files(folder: Path, record: Record, articles: Iterable[bytes]) -> Record:
+    """Writes the files that are not there yet, and the record after each."""
+    for content in _in_files(articles):
+        path = folder / file_name(record.files)
+        path.parent.mkdir(exist_ok=True)
+        with written_beside(path) as file:
+            file.writelines(content)
+        record = dataclasses.replace(
+            record,
+            files=record.files + 1,
+            articles=record.articles + len(content),
+            failed_articles=record.failed_articles + content.count(b""),
+        )
+        _write(folder, record)
+    return record
+
+
+def _write(folder: Path, record: Record) -> None:
+    write_whole(folder / RECORD_NAME, json.dumps(dataclasses.asdict(record), indent=1) + "\n")
+
+
+def _in_files(articles: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """The articles of each file: 1 MiB at most, or one article."""
+    content: list[bytes] = []
+    size_bytes = 0
+    for article in articles:
+        if content and size_bytes + len(article) > _FILE_BYTES:
+            yield content
+            content, size_bytes = [], 0
+        content.append(article)
+        size_bytes += len(article)
+    if content:
+        yield content
+
+
+def _extracted(
+    dump: Dump, skipped: int, command: list[str], log: Path
+) -> Generator[bytes, None, None]:
+    """The text of every article but the first `skipped`, in the order of the dump.
+
+    Ends only after the last one: a program that fails, or a dump that is damaged, raises.
+    """
+    received = 0
+    with log.open("ab") as errors, contextlib.ExitStack() as stack:
+        process = stack.enter_context(
+            subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,  # so that all its processes can be ended
+            )
+        )
+        assert process.stdin and process.stdout
+        pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
+        stack.callback(_end_all, process)  # first, so that the thread does not wait for it
+        sent = pool.submit(_send, dump, skipped, process.stdin)
+        for article in _articles_of(process.stdout):
+            received += 1
+            yield article
+        has_failed = process.wait() != 0
+        with contextlib.suppress(BrokenPipeError):
+            has_failed |= sent.result() != received
+    if has_failed:
+        raise ValueError(
+            f"{log}: WikiExtractor failed after {skipped + received:,} articles: "
+            f"{_last_line(log)}; repeat the command to go on"
+        )
+
+
+def _end_all(process: subprocess.Popen) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _send(dump: Dump, skipped: int, stream: IO[bytes]) -> int:
+    """Writes the head and the pages of the articles but the first; returns their number."""
+    sent = 0
+    with (
+        stream,
+        Progress(total=dump.size_bytes, unit="B", description="extract") as progress,
+    ):
+        stream.write(dump.head)
+        for number, page in enumerate(dump.articles()):
+            if number >= skipped:
+                stream.write(page)
+                sent += 1
+            progress.advance(dump.position - progress.done)
+        progress.advance(dump.position - progress.done)
+    return sent
+
+
+def _articles_of(stream: IO[bytes]) -> Iterator[bytes]:
+    """What wikiextractor.py writes."""
+    while header := stream.readline():
+        article = stream.read(int(header))
+        if len(article) < int(header):
+            return
+        yield article
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_bytes()[-_LINE_BYTES:].decode(errors="replace").split("\n")
+    return printable(next((line for line in reversed(lines) if line.strip()), "no message"))
+
+
+def find_program(path: Path | None, cache: Path) -> Path:
+    """WikiExtractor.py in the file or folder given, else in the cache, else fetched into it by git.
+
+    Raises:
+      ValueError: it cannot be had, or it is another version.
+    """
+    found = cache / PROGRAM if path is None else path / PROGRAM if path.is_dir() else path
+    if path is not None and not found.exists():
+        raise ValueError(f"{found}: no such file; --wikiextractor takes {PROGRAM} or its folder")
+    if not found.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        with written_beside(found) as file:
+            file.write(_cloned())
+    digest = hashlib.sha256(read_regular_file(found)).hexdigest()
+    if digest != SHA256:
+        raise ValueError(
+            f"{found}: its SHA-256 is {digest}, that of WikiExtractor at commit {COMMIT[:8]} is "
+            f"{SHA256}; give the file of this commit, or remove this one"
+        )
+    return found
+
+
+def _cloned() -> bytes:
+    print(f"fetching {REPOSITORY}", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory(prefix="mlperf-bert-") as folder:
+        done = None
+        for words in (
+            ["clone", "--quiet", "--bare", REPOSITORY, folder],
+            ["-C", folder, "show", f"{COMMIT}:{PROGRAM}"],
+        ):
+            try:
+                done = subprocess.run(["git", *words], capture_output=True, check=True)
+            except FileNotFoundError as error:
+                raise ValueError(f"git: not found; install it, {_GET_THE_PROGRAM}") from error
+            except subprocess.CalledProcessError as error:
+                lines = error.stderr.decode(errors="replace").strip().split("\n")
+                raise ValueError(
+                    f"git {words[0]}: {printable(lines[-1])}; try again, {_GET_THE_PROGRAM}"
+                ) from error
+    assert done
+    return done.stdout
+
+
+def find_python() -> Path:
+    """A Python on which the program runs: on the PATH, of pyenv, or of uv, which may fetch it.
+
+    Raises:
+      ValueError: there is none.
+    """
+    for path in itertools.chain(_on_path(), _of_uv()):
+        if (version := _version(path)) and version.rpartition(".")[0] in PYTHONS:
+            return path
+    raise ValueError(
+        f"WikiExtractor needs a Python of {', '.join(PYTHONS)}, and there is none: install one so "
+        "that python3.10 is on the PATH, or uv (pip install uv), which fetches it; or use the "
+        "image: docker build --target extractor --tag mlperf-bert:extractor ."
+    )
+
+
+def _on_path() -> Iterator[Path]:
+    for version in PYTHONS:
+        if found := shutil.which(f"python{version}"):
+            yield Path(found)
+        # pyenv's python3.10 on the PATH ends with an error unless that version is its chosen one.
+        yield from map(Path, _output("pyenv", "whence", "--path", f"python{version}").split("\n"))
+
+
+def _of_uv() -> Iterator[Path]:
+    uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
+    if uv:
+        print(f"uv: looking for Python {PYTHONS[0]}", file=sys.stderr, flush=True)
+        _output(uv, "python", "install", "--quiet", PYTHONS[0])
+        yield Path(_output(uv, "python", "find", "--managed-python", "--no-project", PYTHONS[0]))
+
+
+def _version(python: Path) -> str:
+    return _output(str(python), "-I", "-c", "import platform; print(platform.python_version())")
+
+
+def _output(*command: str) -> str:
+    """What a program writes; empty if there is none or it fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return done.stdout.strip()

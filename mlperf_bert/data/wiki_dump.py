@@ -1,0 +1,191 @@
+"""A Wikipedia dump, page by page: .xml, or .xml.bz2 of one stream or many.
+
+The pages are cut at their tags, not parsed: WikiExtractor reads lines, so it must get these very
+bytes. The head is parsed.
+"""
+
+import bz2
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+from mlperf_bert.problems import printable
+from mlperf_bert.reading import require_regular_file
+
+LANGUAGE = "en"
+SCHEMAS = ("0.10", "0.11")
+_BZ2 = b"BZh"
+_CHUNK_BYTES = 1 << 20
+_PAGE_AT_MOST_BYTES = 64 << 20  # Wikipedia allows 2 MiB of text, before it is escaped
+_PAGE_END = b"</page>\n"
+_END = b"</mediawiki>"
+_PAGE = re.compile(
+    rb"\s*<page>\n\s*<title>[^<]*</title>\n\s*<ns>(?P<namespace>-?\d+)</ns>\n\s*<id>(?P<id>\d+)</id>\n"
+    rb"(?P<redirect>\s*<redirect )?"
+)
+# The last stream of a .bz2 ends with these 48 bits, 32 of a checksum, and up to 7 bits of padding.
+_LAST_BITS, _CHECKSUM_BITS, _TAIL_BYTES = 0x177245385090, 32, 11
+
+
+class Dump:
+    """A dump that is read once.
+
+    Attributes:
+      path: of the file.
+      head: what stands before the first page.
+      wiki: its database's name, such as "enwiki"; None if it has none.
+      size_bytes: of the file.
+      position: bytes of the file that have been read.
+    """
+
+    def __init__(self, path: Path):
+        """Reads the head, and looks at the end.
+
+        Raises:
+          ValueError: no dump, cut off, or of another language or schema.
+          OSError: no such file, or it cannot be read.
+        """
+        self.path = path
+        self.size_bytes = require_regular_file(path).stat().st_size
+        self.position = 0
+        self._sha256 = hashlib.sha256()
+        self._chunks = self._content()
+        self._rest = b""
+        while b"<page>" not in self._rest and len(self._rest) < _CHUNK_BYTES:
+            if not (chunk := next(self._chunks, b"")):
+                break
+            self._rest += chunk
+        self.head, found, _ = self._rest.partition(b"<page>")
+        self._rest = self._rest[len(self.head) :]
+        self.wiki = self._checked(self.head, bool(found))
+        self._require_end()
+
+    @property
+    def sha256(self) -> str:
+        """Of all bytes that have been read; of the file, after the last article."""
+        return self._sha256.hexdigest()
+
+    def articles(self) -> Iterator[bytes]:
+        """The <page> of each article: those of the main name space that redirect to no other.
+
+        Raises:
+          ValueError: damaged, cut off, or pages of another layout.
+        """
+        last_id = b""
+        for page in self._pages():
+            match = _PAGE.match(page)
+            if not match or page.count(b"<revision>") != 1:
+                raise ValueError(
+                    f"{self.path}: the page after id {last_id.decode() or 0} is not laid out as in "
+                    f"pages-articles of export schema {' or '.join(SCHEMAS)}; take such a dump"
+                )
+            repeated, last_id = match["id"] == last_id, match["id"]
+            if match["namespace"] == b"0" and not match["redirect"] and not repeated:
+                self._require_utf8(page, last_id)
+                yield page
+
+    def _pages(self) -> Iterator[bytes]:
+        rest = self._rest
+        while True:
+            *pages, rest = rest.split(_PAGE_END)
+            for page in pages:
+                yield page + _PAGE_END
+            if len(rest) > _PAGE_AT_MOST_BYTES:
+                raise ValueError(
+                    f"{self.path}: a page without an end before byte {self.position:,}; fetch the "
+                    "dump again"
+                )
+            if not (chunk := next(self._chunks, b"")):
+                break
+            rest += chunk
+        if not rest.rstrip().endswith(_END):
+            raise self._cut_off()
+        if rest.strip() != _END:
+            yield rest  # a page whose end is not a line of its own
+
+    def _content(self) -> Iterator[bytes]:
+        """The XML, piece by piece. bz2.open would leave out what follows a damaged stream."""
+        stream, is_open, is_bz2 = bz2.BZ2Decompressor(), False, None
+        with self.path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                is_bz2 = chunk.startswith(_BZ2) if is_bz2 is None else is_bz2
+                self.position += len(chunk)
+                self._sha256.update(chunk)
+                while chunk and is_bz2:
+                    try:
+                        yield stream.decompress(chunk)
+                    except OSError as error:
+                        raise ValueError(
+                            f"{self.path}: damaged before byte {self.position:,} ({error}); "
+                            "fetch the dump again"
+                        ) from error
+                    is_open, chunk = not stream.eof, stream.unused_data
+                    if not is_open:
+                        stream = bz2.BZ2Decompressor()
+                if not is_bz2:
+                    yield chunk
+        if is_open:
+            raise self._cut_off()
+
+    def _checked(self, head: bytes, has_pages: bool) -> str | None:
+        """The database's name; raises ValueError unless this is the head of a dump we know."""
+        if not self.size_bytes:
+            raise ValueError(f"{self.path}: empty; fetch pages-articles of enwiki")
+        if not head.lstrip().startswith(b"<"):
+            raise ValueError(
+                f"{self.path}: neither XML nor .bz2 of it; fetch pages-articles of enwiki"
+            )
+        closing = _END if has_pages else b""
+        try:
+            root = ElementTree.fromstring(head + closing)
+        except ElementTree.ParseError as error:
+            reason = printable(str(error))
+            raise ValueError(
+                f"{self.path}: no head of a Wikipedia dump, or cut off in it ({reason}); fetch "
+                "pages-articles of enwiki"
+            ) from error
+        version = root.get("version")
+        schema = f"{{http://www.mediawiki.org/xml/export-{version}/}}"
+        if root.tag != f"{schema}mediawiki" or version not in SCHEMAS:
+            raise ValueError(
+                f"{self.path}: its root is {printable(root.tag, at_most=100)}; give a Wikipedia "
+                f"dump of export schema {' or '.join(SCHEMAS)}"
+            )
+        language = root.get("{http://www.w3.org/XML/1998/namespace}lang")
+        if language != LANGUAGE:
+            raise ValueError(
+                f"{self.path}: its language is {language}; the clean-up, the splitting of "
+                f"sentences and the vocabulary are for {LANGUAGE}: take the dump of enwiki"
+            )
+        if not has_pages:
+            raise ValueError(f"{self.path}: no page; fetch pages-articles of enwiki")
+        return root.findtext(f"{schema}siteinfo/{schema}dbname")
+
+    def _require_end(self) -> None:
+        """Raises ValueError for a file that was cut off, so that nobody waits hours for this."""
+        with self.path.open("rb") as file:
+            is_bz2 = file.read(len(_BZ2)) == _BZ2
+            file.seek(max(self.size_bytes - (_TAIL_BYTES if is_bz2 else _CHUNK_BYTES), 0))
+            tail = file.read()
+        bits = int.from_bytes(tail, "big") >> _CHECKSUM_BITS if is_bz2 else 0
+        mask = (1 << 48) - 1
+        ends = any(bits >> padding & mask == _LAST_BITS for padding in range(8))
+        if not (ends if is_bz2 else tail.rstrip().endswith(_END)):
+            raise self._cut_off()
+
+    def _cut_off(self) -> ValueError:
+        return ValueError(
+            f"{self.path}: cut off: it has {self.size_bytes:,} bytes, and its end is missing; "
+            "fetch the dump again"
+        )
+
+    def _require_utf8(self, page: bytes, number: bytes) -> None:
+        try:
+            page.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{self.path}: the page with id {number.decode()} is not UTF-8; fetch the dump "
+                "again"
+            ) from error
