@@ -36,6 +36,7 @@ USER 1000:1000
 CMD ["./train_model.sh"]
 # Last, because it changes with every commit.
 ARG COMMIT=unknown
+ENV MLPERF_BERT_COMMIT=${COMMIT}
 LABEL org.opencontainers.image.title="MLPerf BERT pre-training" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}-${ACCELERATOR}" \

@@ -153,14 +153,17 @@ command+=("${flags[@]}")
 if [ "$dry_run" ]; then printf '%q ' "${run[@]}" "$image" "${command[@]}"; echo; exit 0; fi
 
 # --- build, run -----------------------------------------------------------------------------------------------
-if ! "$engine" image inspect "$image" >/dev/null 2>&1; then
+image_id() { "$engine" image inspect --format '{{.Id}}' "$image" 2>/dev/null; }
+if ! id=$(image_id); then
   echo "building the image $image, once" >&2
   # BUILD_OPTIONS is a list of words.
   # shellcheck disable=SC2086
   "$engine" build --tag "$image" --build-arg "ACCELERATOR=$accelerator" \
     --build-arg "COMMIT=$(git -C "$here" rev-parse HEAD 2>/dev/null || echo unknown)" \
     ${BUILD_OPTIONS:-} "$here" >&2 || fail "the image could not be built; BUILD_OPTIONS=... adds arguments to the build"
+  id=$(image_id) || id=unknown
 fi
+run+=(--env "MLPERF_BERT_IMAGE=$id") # for the record of what a run was made with
 if [ "$detach" ]; then
   container=$("${run[@]}" "$image" "${command[@]}")
   pid=$("$engine" inspect --format '{{.State.Pid}}' "$container")

@@ -15,7 +15,7 @@ ENGINE = """#!/bin/sh
 # Writes each call as a line of quoted words; the image is there unless NO_IMAGE is set.
 { for word in "$@"; do printf '<%s>' "$word"; done; echo; } >> "$RECORD"
 case "$1 $2" in
-  "image inspect") [ -z "$NO_IMAGE" ] ;;
+  "image inspect") [ -z "$NO_IMAGE" ] && echo sha256:4711 ;;
   "build "*) exit "${BUILD_STATUS:-0}" ;;
   "inspect --format") case "$3" in *Pid*) echo 4242 ;; *) echo /the-name ;; esac ;;
   "run "*) case "$*" in *" --detach "*) echo c0ffee ;; esac; exit "${RUN_STATUS:-0}" ;;
@@ -156,11 +156,14 @@ def test_one_of_several_hosts_is_told_so_and_has_the_hosts_network(host):
 
 def test_the_image_is_built_when_it_is_missing(host, repository):
     assert host(NO_IMAGE="1", BUILD_OPTIONS="--network=host --pull").returncode == 0
-    info, look, build, run = host.calls()
-    assert info == "<info>" and look == "<image><inspect><mlperf-bert:cpu>"
+    info, look, build, again, run = host.calls()
+    assert info == "<info>"
+    assert look == again == "<image><inspect><--format><{{.Id}}><mlperf-bert:cpu>"
     assert build.startswith("<build><--tag><mlperf-bert:cpu><--build-arg><ACCELERATOR=cpu>")
     assert build.endswith(f"<--network=host><--pull><{repository}>")
     assert run.endswith("<mlperf-bert:cpu><./train_model.sh>")
+    assert "<MLPERF_BERT_IMAGE=unknown>" in run
+    assert host().returncode == 0 and "<MLPERF_BERT_IMAGE=sha256:4711>" in host.calls()[-1]
     done = host(NO_IMAGE="1", BUILD_STATUS="3")
     assert done.returncode == 1 and "could not be built" in done.stderr
 

@@ -1,0 +1,147 @@
+"""The chain from a folder back to its first inputs, and every changed byte in it."""
+
+import dataclasses
+import json
+
+import pytest
+
+from mlperf_bert import paths
+from mlperf_bert.data import provenance
+
+
+@pytest.fixture
+def chained(tmp_path):
+    """raw/ -> text/ -> records/, with two files in each."""
+    for name in ("raw", "text", "records"):
+        (tmp_path / name).mkdir()
+        for number in range(2):
+            (tmp_path / name / f"part-{number}").write_text(f"{name} {number}")
+    for above, folder in (("raw", "text"), ("text", "records")):
+        provenance.note(
+            tmp_path / folder,
+            step=f"{above} to {folder}",
+            inputs=sorted((tmp_path / above).glob("part-*")),
+            outputs=sorted((tmp_path / folder).glob("part-*")),
+            parameters={"seed": 12345},
+        )
+    return tmp_path
+
+
+def checked(folder) -> tuple[int, list[str], list[str]]:
+    return provenance.verify(list(provenance.chain(folder)))
+
+
+def test_a_chain_is_followed_to_its_beginning(chained, capsys):
+    steps = list(provenance.chain(chained / "records"))
+    assert [(step.record.step, step.depth) for step in steps] == [
+        ("text to records", 0),
+        ("raw to text", 1),
+    ]
+    assert checked(chained / "records") == (6, [], [])
+    with pytest.raises(SystemExit) as ended:
+        provenance.main([str(chained / "records")])
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    assert "raw to text, commit " in told and "seed=12345" in told
+    assert told.endswith("6 files are as recorded\n")
+
+
+@pytest.mark.parametrize("folder", ["raw", "text", "records"])
+def test_a_changed_byte_anywhere_is_found(chained, folder, capsys):
+    path = chained / folder / "part-1"
+    path.write_text(path.read_text()[:-1] + "x")
+    with pytest.raises(SystemExit) as ended:
+        provenance.main([str(chained / "records")])
+    assert ended.value.code == 1
+    assert f"{path}: its content has changed since it was recorded" in capsys.readouterr().out
+
+
+def test_a_changed_size_and_a_changed_record_are_found(chained):
+    (chained / "raw" / "part-0").write_text("longer than before")
+    _, _, (problem,) = checked(chained / "records")
+    assert problem.endswith("part-0: 18 bytes, 5 were recorded")
+    (chained / "raw" / "part-0").write_text("raw 0")
+    path = chained / "text" / provenance.NAME
+    content = json.loads(path.read_text())
+    content["records"][0]["outputs"][1]["digest"] = "sha256:" + 64 * "0"
+    path.write_text(json.dumps(content))
+    _, _, (problem,) = checked(chained / "records")
+    assert "text/part-1: the step that made it and the one that read it record" in problem
+
+
+def test_files_that_are_gone_are_named_and_the_chain_goes_on(chained):
+    for path in (chained / "text").glob("part-*"):
+        path.unlink()
+    (chained / "raw" / "part-0").write_text("raw 9")
+    num_right, absent, problems = checked(chained / "records")
+    assert (num_right, len(absent), len(problems)) == (3, 2, 1)
+    assert all("/text/part-" in name for name in absent)
+
+
+def test_a_tree_that_has_moved_is_still_a_chain(chained):
+    moved = chained.rename(chained.with_name("moved"))
+    assert checked(moved / "records") == (6, [], [])
+
+
+def test_a_step_made_again_replaces_its_record_and_names_both_makers(chained):
+    folder = chained / "records"
+    (before,) = provenance.read(folder)
+    other = {**before.made_with, "commit": "of another day"}
+    provenance.add(folder, dataclasses.replace(before, made_with=other), continues=True)
+    (found,) = provenance.read(folder)
+    assert found.made_with["commit"] == f"{before.made_with['commit']}, of another day"
+    assert found.made_with["python"] == before.made_with["python"]
+    provenance.add(folder, before)
+    assert provenance.read(folder) == [before]
+
+
+def test_known_digests_are_those_of_the_records(chained):
+    known = str(chained / "text" / "part-0")
+    (chained / "text" / "new").write_text("")
+    found = provenance.known_digests([known, str(chained / "text" / "new")])
+    assert found[known].startswith("sha256:") and found[str(chained / "text" / "new")] == ""
+
+
+def test_one_digest_stands_for_several_files():
+    files = [provenance.File(path=f"a/{n}", bytes=1, digest=f"md5:{n}") for n in "ab"]
+    moved = [dataclasses.replace(file, path=file.path[2:]) for file in reversed(files)]
+    assert provenance.digest_of_files(files) == provenance.digest_of_files(moved)
+    assert provenance.digest_of_files(files) != provenance.digest_of_files(files[:1])
+    unknown = dataclasses.replace(files[0], digest="")
+    assert provenance.digest_of_files([unknown]) == provenance.digest_of_files([]) == "unknown"
+
+
+def test_a_record_is_added_from_the_command_line(chained):
+    (chained / "out").mkdir()
+    (chained / "out" / "x").write_text("1")
+    provenance.main(
+        [str(chained / "out"), "--add=copy", f"--inputs={chained}/records/part-*"]
+        + [f"--outputs={chained}/out/x", "--parameters", "a=b", "c=d=e"]
+    )
+    (found,) = provenance.read(chained / "out")
+    assert found.parameters == {"a": "b", "c": "d=e"}
+    assert [file.path for file in found.inputs] == ["../records/part-0", "../records/part-1"]
+    assert checked(chained / "out") == (7, [], [])
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", '{"records": 1}', '{"records": [{}]}', '{"records": [{"inputs": [{}]}]}'],
+)
+def test_a_damaged_record_is_a_line(chained, content):
+    (chained / "text" / provenance.NAME).write_text(content)
+    with pytest.raises(SystemExit, match=r"text/provenance.json: damaged .* copy it here again"):
+        provenance.main([str(chained / "records")])
+
+
+def test_a_folder_without_a_record_is_a_line(tmp_path):
+    with pytest.raises(SystemExit, match=r"no provenance\.json, so it is unknown what it was made"):
+        provenance.main([str(tmp_path)])
+    with pytest.raises(SystemExit, match="--inputs: no file matches"):
+        provenance.main([str(tmp_path), "--add=x", "--inputs", f"{tmp_path}/none"])
+
+
+def test_paths_are_those_of_the_folder_or_absolute(tmp_path):
+    (tmp_path / "a").write_text("1")
+    bucket = paths.location(tmp_path) / "sub"
+    assert provenance.describe(tmp_path / "a", bucket).path == "../a"
