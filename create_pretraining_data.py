@@ -97,7 +97,7 @@ def _make_file() -> None:
     provenance.note(
         outputs[0].parent,
         step="training examples",
-        inputs=expand_input(FLAGS.input_file),
+        inputs=[*expand_input(FLAGS.input_file), FLAGS.vocab_file],
         outputs=outputs,
         parameters=config.parameters(),
     )

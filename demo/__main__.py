@@ -170,6 +170,10 @@ def verdict_steps(folder: Path) -> list[Step]:
             f"python -m mlperf_bert.submission.compliance {to}/results/result_0.txt",
         ),
         Step(
+            "follow the result back to the text, and compare every file with its record",
+            f"python -m mlperf_bert.data.provenance {to}/run",
+        ),
+        Step(
             "draw the run",
             f"python -m demo.picture --metrics_file={to}/run/metrics.jsonl "
             f"--output_file={to}/report.png",

@@ -11,20 +11,22 @@ from pathlib import Path
 import numpy as np
 import safetensors.numpy
 
-from mlperf_bert import paths
+from mlperf_bert import json_text, paths
 from mlperf_bert.checkpoints import initial, names
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
+from mlperf_bert.data import provenance
+from mlperf_bert.mlperf.results import RECORD_NAME
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 from mlperf_bert.writing import directory_written_beside
 
 # Their "gelu" is the exact one; ours, as the reference's, is the tanh approximation.
-_ACTIVATIONS = {"gelu": "gelu_new"}
+_ACTIVATIONS = {"gelu": "gelu_new", "gelu_exact": "gelu"}
 _LAYER_NORM_EPSILON = 1e-12  # of the reference and of tf-models
 
 
 def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str) -> int:
-    """Writes a checkpoint as config.json, model.safetensors, vocab.txt and tokenizer_config.json.
+    """Writes a checkpoint as transformers reads it, with a model card and a record.
 
     Args:
       prefix: checkpoint of either layout, initial or output of a run.
@@ -60,7 +62,46 @@ def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str)
         _write_json(folder / "tokenizer_config.json", tokenizer)
         (folder / "vocab.txt").write_bytes(vocabulary)
         write_safetensors(folder / "model.safetensors", tensors)
+        made_from = _known_of_run(prefix)
+        (folder / "README.md").write_text(_card(config, made_from), encoding="utf-8")
+        _record(prefix, folder, target, parameters=made_from)
     return len(tensors)
+
+
+def _known_of_run(prefix: str) -> dict[str, str]:
+    """Commit, image and digests of data and initial weights, of a run's checkpoint."""
+    record = paths.location(prefix).parent / RECORD_NAME
+    if paths.status(record) is None:
+        return {}
+    found = json_text.read_object(record).get("provenance")
+    return {str(k): str(v) for k, v in found.items() if v} if isinstance(found, dict) else {}
+
+
+def _card(config: BertConfig, made_from: dict[str, str]) -> str:
+    """The model card, a README.md."""
+    known = [f"| {name.replace('_', ' ')} | {value} |" for name, value in made_from.items()]
+    return "\n".join(
+        [
+            "---", "license: apache-2.0", "language: en", "pipeline_tag: fill-mask", "---", "",
+            "# BERT for pre-training", "",
+            f"{config.num_hidden_layers} layers, {config.hidden_size} wide, lower-case English. "
+            "Trained with the MLPerf BERT pre-training benchmark; `provenance.json` names the "
+            "files it was made from.", "",
+            *(["| | |", "|---|---|", *known, ""] if known else []),
+        ]
+    )  # fmt: skip
+
+
+def _record(prefix: str, folder: Path, target: paths.Location, *, parameters: dict) -> None:
+    """The files lie in `folder`, and will in `target`."""
+    made = provenance.Record(
+        step="export to Hugging Face",
+        inputs=[provenance.describe(f"{prefix}.index", target)],
+        outputs=[provenance.describe(path, folder) for path in sorted(folder.iterdir())],
+        parameters=dict(parameters),
+        made_with=provenance.made_with(),
+    )
+    provenance.add(folder, made)
 
 
 def hugging_face_config(config: BertConfig) -> dict:

@@ -18,7 +18,7 @@ CONFIG = "config.json"
 VOCABULARY = "vocab.txt"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-_WANTED = (CONFIG, VOCABULARY, WEIGHTS, INDEX, "model-*.safetensors")
+WANTED = (CONFIG, VOCABULARY, WEIGHTS, INDEX, "model-*.safetensors")
 # "google-bert/bert-large-uncased", or with a revision: "name@main", "name@refs/pr/3".
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w./-]+)?")
 _LONGEST_REASON = 300
@@ -56,7 +56,7 @@ def read_json(folder: Path, name: str, model: str) -> dict:
 
 
 def _copy(model: str, folder: Path) -> None:
-    for pattern in _WANTED:
+    for pattern in WANTED:
         for path in reading.matching_files(f"{model.rstrip('/')}/{pattern}"):
             with paths.opened(path) as source, (folder / Path(path).name).open("wb") as target:
                 shutil.copyfileobj(source, target)
@@ -79,7 +79,7 @@ def _from_hub(model: str) -> Path:
     try:
         return Path(
             huggingface_hub.snapshot_download(
-                name, revision=revision or None, allow_patterns=list(_WANTED)
+                name, revision=revision or None, allow_patterns=list(WANTED)
             )
         )
     except (OSError, ValueError) as error:

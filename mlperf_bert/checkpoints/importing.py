@@ -15,6 +15,7 @@ from mlperf_bert import paths, reading
 from mlperf_bert.checkpoints import hub, initial, names, saving
 from mlperf_bert.checkpoints.names import Weight
 from mlperf_bert.checkpoints.stored_model import StoredModel
+from mlperf_bert.data import provenance
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 from mlperf_bert.writing import directory_written_beside
@@ -25,15 +26,11 @@ CHECKPOINT = "model.ckpt-0"
 _ACTIVATIONS = {
     "gelu_new": "gelu",
     "gelu_pytorch_tanh": "gelu",
-    "gelu": "gelu",
+    "gelu": "gelu_exact",
     "relu": "relu",
     "tanh": "tanh",
     "linear": "linear",
 }
-_EXACT_GELU = (
-    "hidden_act gelu: transformers computes the exact GELU, this project its tanh approximation, "
-    "as the first BERT did; they differ by less than 0.0005"
-)
 # Keys of config.json that change what a BERT computes: the value that this project has, which is
 # also theirs when the key is missing.
 _REQUIRED = {
@@ -75,6 +72,7 @@ def import_model(model: str, output_dir: str, *, seed: int) -> list[str]:
         values = hub.read_json(folder, hub.CONFIG, model)
         config = bert_config(values, f"{model}/{hub.CONFIG}")
         vocabulary = _read_vocabulary(folder, model, config.vocab_size)
+        read = _described(folder, model, target)
         stored = StoredModel(folder, model)
         variables = trained_variables(build_pretrainer(config, seed=seed))
         drawn = load(variables, stored, num_hidden_layers=config.num_hidden_layers)
@@ -85,15 +83,36 @@ def import_model(model: str, output_dir: str, *, seed: int) -> list[str]:
         if vocabulary is not None:
             (beside / hub.VOCABULARY).write_bytes(vocabulary)
         _write_checkpoint(beside / CHECKPOINT, weights)
+        made = provenance.Record(
+            step="import from Hugging Face",
+            inputs=read,
+            outputs=[provenance.describe(path, beside) for path in sorted(beside.iterdir())],
+            parameters={"model": model, "seed": seed, "drawn": drawn},
+            made_with=provenance.made_with(),
+        )
+        provenance.add(beside, made)
     lines = [f"{stored.num_read} weights imported from {model}: {output_dir}/{CHECKPOINT}"]
     if drawn:
         lines.append(f"Not in the model, so drawn from seed {seed}: {', '.join(drawn)}")
     lines += [f"Converted to float32: {n} weights of {kind}" for kind, n in stored.converted()]
-    if values["hidden_act"] == "gelu":
-        lines.append(_EXACT_GELU)
     if vocabulary is None:
         lines.append(f"No {hub.VOCABULARY} there: take the one that the model was trained with")
     return lines
+
+
+def _described(folder: Path, model: str, target: paths.Location) -> list[provenance.File]:
+    """The model's files, by the names that the user can find them under."""
+    is_local = Path(model).is_dir()
+    return [
+        provenance.describe(path, target)
+        if is_local
+        else dataclasses.replace(
+            provenance.describe(path, folder),
+            path=f"{model if paths.is_remote(model) else f'hf://{model}'}/{path.name}",
+        )
+        for path in sorted(folder.iterdir())
+        if path.is_file() and any(path.match(pattern) for pattern in hub.WANTED)
+    ]
 
 
 def bert_config(values: dict, path: str) -> BertConfig:

@@ -72,7 +72,7 @@ def write_dataset(
         found.parts.update({name: Part(**part) for name, part, _ in outcome if part})
         found.save(folder)
     manifest.raise_failures({n: reason for n, _, reason in outcome if reason}, len(inputs))
-    note_provenance(folder, found, inputs)
+    note_provenance(folder, found, inputs, vocab_file=config.vocab_file)
     return found, sorted(missing)
 
 

@@ -131,18 +131,20 @@ def write_dataset(
                     failures[name] = result
     manifest.raise_failures(failures, len(inputs))
     if missing:
-        note_provenance(folder, found, inputs)
+        note_provenance(folder, found, inputs, vocab_file=config.vocab_file)
     return found, sorted(missing)
 
 
-def note_provenance(folder: paths.Location, found: Manifest, inputs: Mapping[str, str]) -> None:
+def note_provenance(
+    folder: paths.Location, found: Manifest, inputs: Mapping[str, str], *, vocab_file: str
+) -> None:
     """Records what the parts were made from; their digests are those of the manifest."""
     outputs = {name: str(folder / name) for name in found.parts}
     parts = found.parts.items()
     provenance.note(
         folder,
         step="training examples",
-        inputs=[inputs[name] for name in sorted(inputs)],
+        inputs=[*(inputs[name] for name in sorted(inputs)), vocab_file],
         outputs=[outputs[name] for name in sorted(outputs)],
         parameters=found.parameters,
         digests={inputs[name]: f"md5:{part.input_md5}" for name, part in parts if name in inputs}

@@ -5,7 +5,7 @@ import dataclasses
 from mlperf_bert import json_text
 
 _LARGEST_SIZE = 2**31 - 1  # of an axis, in TensorFlow
-ACTIVATIONS = ("gelu", "relu", "tanh", "linear")
+ACTIVATIONS = ("gelu", "gelu_exact", "relu", "tanh", "linear")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ import transformers
 from mlperf_bert.checkpoints import initial
 from mlperf_bert.checkpoints.export import export, write_safetensors
 from mlperf_bert.checkpoints.importing import import_model
+from mlperf_bert.data import provenance
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 from tests import starts
@@ -96,6 +97,8 @@ def test_export_after_import_gives_the_same_bytes(model, tmp_path):
     vocabulary = str(imported / "vocab.txt")
     export(str(imported / "model.ckpt-0"), str(again), config=config, vocab_file=vocabulary)
     for path in model.folder.iterdir():
+        if path.name == provenance.NAME:
+            continue  # names the checkpoint
         assert (again / path.name).read_bytes() == path.read_bytes(), path.name
 
 
@@ -142,7 +145,7 @@ def their_outputs(folder: Path, kind: str):
     )
 
 
-@pytest.mark.parametrize("activation", ["gelu_new", "relu"])
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
 def test_transformers_computes_the_logits_of_a_pre_training_model(model, tmp_path, activation):
     model.configure(hidden_act=activation)
     model.imported(tmp_path)
@@ -244,16 +247,11 @@ def test_weights_in_several_files(model, tmp_path):
     assert "no weight_map of file names" in model.refusal(tmp_path)
 
 
-def test_exact_gelu_and_no_vocabulary_are_said(model, tmp_path):
-    model.configure(hidden_act="gelu")
+def test_a_missing_vocabulary_is_said(model, tmp_path):
     (model.folder / "vocab.txt").unlink()
     found, lines = model.imported(tmp_path)
     assert_equal(found, model.weights)
-    assert len(lines) == 2 and "differ by less than 0.0005" in lines[0]
-    assert lines[1] == "No vocab.txt there: take the one that the model was trained with"
-    x = tf.linspace(-6.0, 6.0, 10001)
-    difference = tf.nn.gelu(x, approximate=True) - tf.nn.gelu(x, approximate=False)
-    assert 0.0004 < tf.reduce_max(tf.abs(difference)) < 0.0005
+    assert lines == ["No vocab.txt there: take the one that the model was trained with"]
 
 
 @pytest.mark.parametrize(

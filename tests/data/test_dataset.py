@@ -80,6 +80,7 @@ def test_each_part_is_what_it_is_alone(repository, work):
         "part-2",
         "manifest.json",
         "histograms.png",
+        "provenance.json",
     }
     for name, part in lines_of(work).items():
         alone = run(

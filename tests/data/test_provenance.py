@@ -115,8 +115,10 @@ def test_a_record_is_added_from_the_command_line(chained):
     (chained / "out").mkdir()
     (chained / "out" / "x").write_text("1")
     provenance.main(
-        [str(chained / "out"), "--add=copy", f"--inputs={chained}/records/part-*"]
-        + [f"--outputs={chained}/out/x", "--parameters", "a=b", "c=d=e"]
+        [
+            *[str(chained / "out"), "--add=copy", f"--inputs={chained}/records/part-*"],
+            *[f"--outputs={chained}/out/x", "--parameters", "a=b", "c=d=e"],
+        ]
     )
     (found,) = provenance.read(chained / "out")
     assert found.parameters == {"a": "b", "c": "d=e"}

@@ -5,7 +5,6 @@ and a certificate authority from its environment. So the rig is a proxy that end
 a certificate of a throwaway authority, and lets gcp-storage-emulator answer.
 """
 
-import concurrent.futures
 import datetime
 import http.server
 import io
@@ -20,6 +19,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -137,10 +137,21 @@ class Store:
 
         The process is a fork of one that has imported TensorFlow. Exceptions come back as well.
         """
-        with concurrent.futures.ProcessPoolExecutor(
-            1, mp_context=_FORKS, initializer=_set_environment, initargs=(self.environment,)
-        ) as pool:
-            return pool.submit(function, *arguments).result(timeout=300)
+        here, there = _FORKS.Pipe()  # no pool, whose locks a machine may refuse
+        child = _FORKS.Process(
+            target=_answer, args=(there, self.environment, function, arguments), daemon=True
+        )
+        child.start()
+        there.close()
+        try:
+            assert here.poll(300), "no answer within five minutes"
+            result, error = here.recv()
+        finally:
+            child.kill()
+            child.join()
+        if error is not None:
+            raise error
+        return result
 
     def _fault_of(self, method: str, authorization: str | None) -> int | None:
         """The status in place of an answer; 0 for a cut, None for the true answer."""
@@ -153,8 +164,15 @@ class Store:
             return status if self._random.random() < probability else None
 
 
-def _set_environment(environment: dict[str, str]) -> None:
+def _answer(
+    pipe: Connection, environment: dict[str, str], function: Callable, arguments: tuple
+) -> None:
     os.environ.update(environment)
+    try:
+        answer = function(*arguments), None
+    except Exception as error:
+        answer = None, error
+    pipe.send(answer)
 
 
 class _Storage(Storage):
