@@ -142,9 +142,10 @@ def _read(path: Path) -> Record | None:
 def _go_on(folder: Path, wanted: Record) -> Record:
     """The record of what is there already; raises ValueError if that is of another extraction."""
     record = _read(folder / RECORD_NAME)
-    if record is None:
-        if found := next(folder.glob("??/wiki_*"), None):
-            raise ValueError(f"{found}: no {RECORD_NAME} says what it is from; give another folder")
+    if record is None and (found := next(folder.glob("??/wiki_*"), None)):
+        raise ValueError(f"{found}: no {RECORD_NAME} says what it is from; give another folder")
+    if record is None or not record.files:
+        _write(folder, wanted)
         return wanted
     for name in ("dump", "dump_bytes", "today", "wikiextractor"):
         if (there := getattr(record, name)) != (given := getattr(wanted, name)):
@@ -155,7 +156,7 @@ def _go_on(folder: Path, wanted: Record) -> Record:
     for number in range(record.files):
         if not (path := folder / file_name(number)).is_file():
             raise ValueError(f"{path}: missing; remove {folder} and extract again")
-    if record.files and not record.is_complete:
+    if not record.is_complete:
         print(
             f"{folder}: {record.files:,} files are there; the dump is read up to article "
             f"{record.articles + 1:,}, and the extraction goes on",
