@@ -134,6 +134,7 @@ def _read(path: Path) -> Record | None:
     try:
         record = Record(**json_text.read_object(path))
         datetime.date.fromisoformat(record.today)
+        range(record.files), range(record.articles), range(record.failed_articles)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: damaged; remove {path.parent} and extract again") from error
     return record
@@ -226,8 +227,9 @@ def _extracted(
             )
         )
         assert process.stdin and process.stdout
-        pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
-        stack.callback(_end_all, process)  # first, so that the thread does not wait for it
+        pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(2))
+        stack.callback(_end_all, process)  # first, so that the threads do not wait for it
+        pool.submit(_end_what_is_left, process)
         sent = pool.submit(_send, dump, skipped, process.stdin)
         for article in _articles_of(process.stdout):
             received += 1
@@ -237,14 +239,20 @@ def _extracted(
             has_failed |= sent.result() != received
     if has_failed:
         raise ValueError(
-            f"{log}: WikiExtractor failed after {skipped + received:,} articles: "
-            f"{_last_line(log)}; repeat the command to go on"
+            f"{log}: WikiExtractor failed (exit code {process.returncode}) after "
+            f"{skipped + received:,} articles: {_last_line(log)}; repeat the command to go on"
         )
 
 
 def _end_all(process: subprocess.Popen) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def _end_what_is_left(process: subprocess.Popen) -> None:
+    """Ends the processes that would wait without end for their first one, if that is killed."""
+    process.wait()
+    _end_all(process)
 
 
 def _send(dump: Dump, skipped: int, stream: IO[bytes]) -> int:

@@ -75,6 +75,9 @@ for title in re.findall("<title>(.*)</title>", sys.stdin.read()):
     if title == "die":
         multiprocessing.Process(target=os._exit, args=[9]).start()
         time.sleep(60)
+    if title == "leave":
+        multiprocessing.Process(target=time.sleep, args=[60]).start()
+        os._exit(5)
     sys.stdout.buffer.write(b"" if title == "fail" else title.encode() * (400_000 // len(title)))
 """
 
@@ -140,7 +143,7 @@ def test_a_file_has_a_mebibyte_at_most_and_the_record_says_all(dump_of, extract,
 
 def test_an_extraction_that_failed_goes_on_behind_its_last_file(dump_of, extract, tmp_path, capfd):
     folder = tmp_path / "text"
-    with pytest.raises(ValueError, match=r"failed after 4 articles: a reason; repeat the command"):
+    with pytest.raises(ValueError, match=r"failed \(.* 1\) after 4 articles: a reason; repeat"):
         extract(dump_of("a", "b", "c", "d", "exit"), folder)
     assert list(files_in(folder)) == ["AA/wiki_00"]
     first = (folder / "AA/wiki_00").stat()
@@ -155,11 +158,14 @@ def test_an_extraction_that_failed_goes_on_behind_its_last_file(dump_of, extract
     assert records[0] == records[1]
 
 
-def test_a_process_that_dies_is_an_error(dump_of, extract, tmp_path):
-    """The real program would wait for it without end."""
+@pytest.mark.parametrize(
+    ("title", "reason"), [("die", r"1\) .*: a process ended with exit code 9"), ("leave", r"5\)")]
+)
+def test_a_process_that_dies_is_an_error(title, reason, dump_of, extract, tmp_path):
+    """The others of the real program would wait for it without end."""
     began = time.monotonic()
-    with pytest.raises(ValueError, match=r"failed after 1 articles: a process ended with .* 9;"):
-        extract(dump_of("a", "die", "b"), tmp_path / "text")
+    with pytest.raises(ValueError, match=rf"failed \(exit code {reason}.*; repeat the command"):
+        extract(dump_of("a", title, "b"), tmp_path / "text")
     assert time.monotonic() - began < 30
 
 
@@ -189,9 +195,11 @@ def test_a_folder_of_another_extraction_is_refused(dump_of, extract, tmp_path):
     (folder / "AA/wiki_00").unlink()
     with pytest.raises(ValueError, match=r"wiki_00: missing; remove .* and extract again"):
         extract(dump, folder)
-    (folder / RECORD_NAME).write_text('{"dump": 1}')
-    with pytest.raises(ValueError, match=r"extraction.json: damaged; remove .* and extract again"):
-        extract(dump, folder)
+    record = json.loads((folder / RECORD_NAME).read_text())
+    for damaged in ({"dump": 1}, {**record, "files": "3"}, {**record, "today": "soon"}):
+        (folder / RECORD_NAME).write_text(json.dumps(damaged))
+        with pytest.raises(ValueError, match=r"extraction.json: damaged; remove .* and extract"):
+            extract(dump, folder)
     (folder / RECORD_NAME).unlink()
     with pytest.raises(ValueError, match=r"wiki_01: no extraction.json says what it is from"):
         extract(dump, folder)
