@@ -4,34 +4,6 @@
 #   --build-arg BASE_IMAGE=...         any Debian with Python 3.11 as python3.11; a digest works too
 #   --build-arg COMMIT=$(git rev-parse HEAD)
 ARG BASE_IMAGE=python:3.11.14-slim-bookworm
-# The last Python that WikiExtractor runs on, in /usr/local.
-ARG EXTRACTOR_PYTHON_IMAGE=python:3.10-slim-bookworm
-
-# docker build --target extractor --tag mlperf-bert:extractor .        text from a dump: docs/data.md
-FROM ${EXTRACTOR_PYTHON_IMAGE} AS extractor-python
-
-FROM ${BASE_IMAGE} AS extractor
-ARG WIKIEXTRACTOR=https://raw.githubusercontent.com/attardi/wikiextractor/3162bb6c3c9ebd2d15be507aa11d6fa818a454ac/WikiExtractor.py
-COPY --from=extractor-python /usr/local /opt/python3.10
-COPY requirements.lock /locks/
-RUN sed -n '/^filelock==/,/[^\\]$/p;/^tqdm==/,/[^\\]$/p' /locks/requirements.lock >/locks/extractor.lock \
- && python3.11 -m venv /opt/venv \
- && /opt/venv/bin/python -m pip install --no-cache-dir --no-deps --require-hashes -r /locks/extractor.lock
-COPY cleanup_scripts /opt/bert/cleanup_scripts
-COPY mlperf_bert /opt/bert/mlperf_bert
-ADD ${WIKIEXTRACTOR} /opt/WikiExtractor.py
-ENV PATH=$PATH:/opt/python3.10/bin \
-    PYTHON=/opt/venv/bin/python \
-    PYTHONPATH=/opt/bert \
-    PYTHONDONTWRITEBYTECODE=1 \
-    HOME=/tmp
-# Checks the file's hash, and that there is a Python for it.
-RUN chmod 644 /opt/WikiExtractor.py \
- && "$PYTHON" -c "from pathlib import Path; from mlperf_bert.data import extraction as e; \
-    print(e.find_program(Path('/opt/WikiExtractor.py'), Path()), e.find_python())"
-WORKDIR /data
-USER 1000:1000
-ENTRYPOINT ["/opt/bert/cleanup_scripts/extract_wiki.sh", "--wikiextractor=/opt/WikiExtractor.py"]
 
 FROM ${BASE_IMAGE} AS environment
 ARG ACCELERATOR=cpu

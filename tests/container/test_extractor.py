@@ -51,14 +51,14 @@ def program(shared):
 def test_the_extractor_image_extracts(
     docker, base_image, old_python, program, repository: Path, tmp_path
 ):
-    words = ["docker", "build", "--network=host", "--target=extractor", "--tag", IMAGE]
+    words = ["docker", "build", "--network=host", "--file=Dockerfile.extractor", "--tag", IMAGE]
     for argument in (
         f"BASE_IMAGE={base_image}",
         f"EXTRACTOR_PYTHON_IMAGE={old_python}",
         f"WIKIEXTRACTOR={program}",
     ):
         words += ["--build-arg", argument]
-    run(*words, repository, env=docker)
+    run(*words, ".", env=docker, cwd=repository)
     tmp_path.chmod(0o777)
     (tmp_path / "dump.xml").write_text(wiki_dump.dump())
     words = ["docker", "run", "--rm", "--read-only", "--tmpfs=/tmp", "--network=none"]
