@@ -26,7 +26,7 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("dump", type=Path, help="enwiki-...-pages-articles....xml or .xml.bz2")
+    parser.add_argument("dump", help="enwiki-...-pages-articles....xml or .xml.bz2")
     parser.add_argument("--out_dir", default="text", help="where to")
     parser.add_argument(
         "--today",
@@ -42,7 +42,7 @@ def main() -> None:
         help="WikiExtractor.py of commit 3162bb6c, or its folder; default: fetched with git",
     )
     args = parser.parse_args()
-    for path in (args.out_dir, str(args.dump)):
+    for path in (args.dump, args.out_dir):
         if paths.is_remote(path) or path.startswith("gs:"):
             parser.error(f"{path}: give a local path; copy it to or from a bucket")
     if args.nworker < 1:
@@ -50,7 +50,7 @@ def main() -> None:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "mlperf-bert"
     try:
         record = extraction.extract(
-            dump=wiki_dump.Dump(args.dump),
+            dump=wiki_dump.Dump(Path(args.dump)),
             folder=Path(args.out_dir),
             today=args.today,
             program=extraction.find_program(args.wikiextractor, cache),

@@ -134,6 +134,7 @@ def _read(path: Path) -> Record | None:
     try:
         record = Record(**json_text.read_object(path))
         datetime.date.fromisoformat(record.today)
+        range(record.files), range(record.articles), range(record.failed_articles)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: damaged; remove {path.parent} and extract again") from error
     return record
@@ -142,9 +143,10 @@ def _read(path: Path) -> Record | None:
 def _go_on(folder: Path, wanted: Record) -> Record:
     """The record of what is there already; raises ValueError if that is of another extraction."""
     record = _read(folder / RECORD_NAME)
-    if record is None:
-        if found := next(folder.glob("??/wiki_*"), None):
-            raise ValueError(f"{found}: no {RECORD_NAME} says what it is from; give another folder")
+    if record is None and (found := next(folder.glob("??/wiki_*"), None)):
+        raise ValueError(f"{found}: no {RECORD_NAME} says what it is from; give another folder")
+    if record is None or not record.files:
+        _write(folder, wanted)
         return wanted
     for name in ("dump", "dump_bytes", "today", "wikiextractor"):
         if (there := getattr(record, name)) != (given := getattr(wanted, name)):
@@ -155,7 +157,7 @@ def _go_on(folder: Path, wanted: Record) -> Record:
     for number in range(record.files):
         if not (path := folder / file_name(number)).is_file():
             raise ValueError(f"{path}: missing; remove {folder} and extract again")
-    if record.files and not record.is_complete:
+    if not record.is_complete:
         print(
             f"{folder}: {record.files:,} files are there; the dump is read up to article "
             f"{record.articles + 1:,}, and the extraction goes on",
@@ -225,8 +227,9 @@ def _extracted(
             )
         )
         assert process.stdin and process.stdout
-        pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
-        stack.callback(_end_all, process)  # first, so that the thread does not wait for it
+        pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(2))
+        stack.callback(_end_all, process)  # first, so that the threads do not wait for it
+        pool.submit(_end_what_is_left, process)
         sent = pool.submit(_send, dump, skipped, process.stdin)
         for article in _articles_of(process.stdout):
             received += 1
@@ -236,14 +239,20 @@ def _extracted(
             has_failed |= sent.result() != received
     if has_failed:
         raise ValueError(
-            f"{log}: WikiExtractor failed after {skipped + received:,} articles: "
-            f"{_last_line(log)}; repeat the command to go on"
+            f"{log}: WikiExtractor failed (exit code {process.returncode}) after "
+            f"{skipped + received:,} articles: {_last_line(log)}; repeat the command to go on"
         )
 
 
 def _end_all(process: subprocess.Popen) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def _end_what_is_left(process: subprocess.Popen) -> None:
+    """Ends the processes that would wait without end for their first one, if that is killed."""
+    process.wait()
+    _end_all(process)
 
 
 def _send(dump: Dump, skipped: int, stream: IO[bytes]) -> int:
@@ -332,7 +341,7 @@ def find_python() -> Path:
     raise ValueError(
         f"WikiExtractor needs a Python of {', '.join(PYTHONS)}, and there is none: install one so "
         "that python3.10 is on the PATH, or uv (pip install uv), which fetches it; or use the "
-        "image: docker build --target extractor --tag mlperf-bert:extractor ."
+        "image: docker build --file Dockerfile.extractor --tag mlperf-bert:extractor ."
     )
 
 

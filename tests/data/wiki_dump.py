@@ -14,14 +14,14 @@ ARTICLES = {
     "{| class=wikitable\n! Head\n|-\n| cell {{Born|1}} || {| inner |}\n|}\n"
     "[[File:Ada.png|thumb|A [[link]] in a caption]]She met [[Charles Babbage|Babbage]]s.\n"
     "== Work ==\n* one\n* two\n# three\n=== Empty ===\n== Later ==\nLast words; 5 &lt; 6.\n",
-    "Dates": "{{As of}} It is {{CURRENTYEAR}}-{{CURRENTMONTH}}-{{CURRENTDAY}}, {{CURRENTTIME}}.\n"
+    "Dates": "It is {{CURRENTYEAR}}-{{CURRENTMONTH}}-{{CURRENTDAY}}, {{CURRENTTIME}} {{As of}}.\n"
     "Hour {{CURRENTHOUR}}, local {{LOCALDAY}}, {{#time:Y}}, {{NAMESPACE}}, {{FULLPAGENAME}}.\n",
     "Tools & more": "<!-- a comment -->Text <nowiki>[[kept]]</nowiki> and <math>x^2</math>, "
     "<code>y</code>, H<sub>2</sub>O. [http://example.org A site] and [https://example.org].\n"
     "{{Unknown|x}} {{#switch:b|a=1|b=2}} {{#expr:1+2}} {{lc:ABC}}\n"
     "[[Category:Tools]]\n[[de:Werkzeug]]\n",
     "Zürich": "Zürich (東京) is a town.&nbsp;It &amp;amp; others: \"quoted\" ''\"so\"''.\n\n"
-    + "A line of text that says little. " * 40,
+    "{{Infobox\n| name = Zürich\n}}\n:indented\nThe end.\n",
 }
 NAMESPACES = {"Talk": 1, "Template": 10, "Category": 14, "Module": 828}
 
@@ -29,7 +29,7 @@ NAMESPACES = {"Talk": 1, "Template": 10, "Category": 14, "Module": 828}
 def article_text(number: int) -> str:
     """The wikitext of a numbered article; some have templates."""
     sentence = f"Article {number} has {{{{Born|{1800 + number}|Town {number % 7}}}}} a sentence. "
-    return f"'''Number {number}''' {sentence * (number % 50 + 1)}\n\nThe end of {number}.\n"
+    return f"'''Number {number}''' {sentence * (number % 50 * 20 + 1)}\n\nThe end of {number}.\n"
 
 
 def page(
@@ -54,7 +54,7 @@ def page(
     )
 
 
-def pages(num_articles: int = 20, *, version: str = "0.10") -> list[str]:
+def pages(num_articles: int = 0, *, version: str = "0.10") -> list[str]:
     """The pages above and so many more, templates in between and at the end."""
     texts = {
         **ARTICLES,
@@ -96,7 +96,7 @@ def head(*, language: str = "en", version: str = "0.10") -> str:
     )
 
 
-def dump(num_articles: int = 20, *, language: str = "en", version: str = "0.10") -> str:
+def dump(num_articles: int = 0, *, language: str = "en", version: str = "0.10") -> str:
     """A whole dump."""
     start = head(language=language, version=version)
     return start + "".join(pages(num_articles, version=version)) + "</mediawiki>\n"

@@ -1,0 +1,416 @@
+"""A dump becomes text: with the real WikiExtractor, and with a small program in its place."""
+
+import bz2
+import datetime
+import hashlib
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mlperf_bert.data import extraction, wiki_dump
+from mlperf_bert.data.extraction import RECORD_NAME
+from mlperf_bert.data.wiki_dump import Dump
+from mlperf_bert.locking import lock_of
+from tests.conftest import lacking
+from tests.data import wiki_dump as generated
+
+TODAY = datetime.date(2020, 1, 20)
+
+# Recorded from the real program on Python 3.7.16, without the code of this repository. The date
+# stood in the dump: wiki_dump.dump() and dump(200), {{CURRENTYEAR}} replaced by 2020, ...MONTH by
+# 01, ...DAY by 20, ...HOUR by 00, ...TIME by 00:00:00.
+#   python3.7 WikiExtractor.py dump.xml --output=text
+RECORDED = """\
+<doc id="10" url="https://en.wikipedia.org/wiki?curid=10" title="Ada">
+Ada
+
+Ada – was a "mathematician".
+She met Babbages.
+Last words; 5 < 6.
+
+
+</doc>
+<doc id="11" url="https://en.wikipedia.org/wiki?curid=11" title="Dates">
+Dates
+
+It is 2020-01-20, 00:00:00 .
+Hour 00, local , , , Dates.
+
+
+</doc>
+<doc id="12" url="https://en.wikipedia.org/wiki?curid=12" title="Tools &amp; more">
+Tools &amp; more
+
+Text <nowiki>kept</nowiki> and formula_1, codice_1, HO. A site and .
+
+
+</doc>
+<doc id="13" url="https://en.wikipedia.org/wiki?curid=13" title="Zürich">
+Zürich
+
+Zürich (東京) is a town.\xa0It &amp; others: "quoted" ""so"".
+The end.
+
+
+</doc>
+"""
+RECORDED_MD5 = {
+    "AA/wiki_00": "b1b00cd3de4f7ea013ff0d3fc500150f",
+    "AA/wiki_01": "e6f11efff806ee53ba5319d068071e35",
+    "AA/wiki_02": "7406fbf9485cc3c301773a0fea8ec578",
+}
+
+# Takes the dump as WikiExtractor does; writes 400 kB for each page, or does what the title says.
+PROGRAM = """
+import multiprocessing, os, re, sys, time
+for title in re.findall("<title>(.*)</title>", sys.stdin.read()):
+    if title == "exit":
+        sys.exit("a reason")
+    if title == "die":
+        multiprocessing.Process(target=os._exit, args=[9]).start()
+        time.sleep(60)
+    if title == "leave":
+        multiprocessing.Process(target=time.sleep, args=[60]).start()
+        os._exit(5)
+    sys.stdout.buffer.write(b"" if title == "fail" else title.encode() * (400_000 // len(title)))
+"""
+
+
+@pytest.fixture
+def dump_of(tmp_path):
+    """Writes a dump of articles with these titles."""
+
+    def write(*titles: str, name: str = "dump.xml") -> Path:
+        pages = [generated.page(number, title, "x") for number, title in enumerate(titles, 1)]
+        path = tmp_path / name
+        path.write_text(generated.head() + "".join(pages) + "</mediawiki>\n")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def extract(tmp_path):
+    """Extracts with the small program."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+
+    def extract(dump: Path, folder: Path, today: datetime.date | None = TODAY):
+        return extraction.extract(
+            dump=Dump(dump), folder=folder, today=today, program=program,
+            python=Path(sys.executable), num_processes=1,
+        )  # fmt: skip
+
+    return extract
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    """The content of the extracted files by their names."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.glob("??/*"))}
+
+
+def test_the_names_of_files_go_on_in_the_next_folder():
+    names = [extraction.file_name(number) for number in (0, 99, 100, 2599, 2600)]
+    assert names == ["AA/wiki_00", "AA/wiki_99", "AB/wiki_00", "AZ/wiki_99", "BA/wiki_00"]
+
+
+def test_a_file_has_a_mebibyte_at_most_and_the_record_says_all(dump_of, extract, tmp_path, capfd):
+    dump = dump_of("a", "b", "fail", "c", "d", "e")
+    folder = tmp_path / "a folder" / "text"
+    extract(dump, folder)
+    files = files_in(folder)
+    assert list(files) == ["AA/wiki_00", "AA/wiki_01", "AA/wiki_02"]
+    assert [content[::400_000] for content in files.values()] == [b"ab", b"cd", b"e"]
+    record = json.loads((folder / RECORD_NAME).read_text())
+    assert record == {
+        "dump": "dump.xml", "dump_bytes": dump.stat().st_size,
+        "dump_sha256": hashlib.sha256(dump.read_bytes()).hexdigest(), "wiki": "enwiki",
+        "today": "2020-01-20", "wikiextractor": extraction.COMMIT,
+        "python": sys.version.split()[0], "files": 3, "articles": 6, "failed_articles": 1,
+        "is_complete": True,
+    }  # fmt: skip
+    assert capfd.readouterr().err == ""
+    before = (folder / "AA/wiki_00").stat()
+    extract(dump, folder, today=None)  # is complete: nothing is done
+    assert (folder / "AA/wiki_00").stat() == before
+
+
+def test_an_extraction_that_failed_goes_on_behind_its_last_file(dump_of, extract, tmp_path, capfd):
+    folder = tmp_path / "text"
+    with pytest.raises(ValueError, match=r"failed \(.* 1\) after 4 articles: a reason; repeat"):
+        extract(dump_of("a", "b", "c", "d", "exit"), folder)
+    assert list(files_in(folder)) == ["AA/wiki_00"]
+    first = (folder / "AA/wiki_00").stat()
+    extract(dump_of("a", "b", "c", "d", "fine"), folder, today=None)
+    assert "1 files are there; the dump is read up to article 3" in capfd.readouterr().err
+    assert (folder / "AA/wiki_00").stat() == first
+    extract(dump_of("a", "b", "c", "d", "fine"), tmp_path / "at once")
+    assert files_in(folder) == files_in(tmp_path / "at once")
+    names = (RECORD_NAME, extraction.LOG_NAME)
+    assert {path.name for path in folder.iterdir()} == {"AA", *names}
+    records = [(place / RECORD_NAME).read_text() for place in (folder, tmp_path / "at once")]
+    assert records[0] == records[1]
+
+
+@pytest.mark.parametrize(
+    ("title", "reason"), [("die", r"1\) .*: a process ended with exit code 9"), ("leave", r"5\)")]
+)
+def test_a_process_that_dies_is_an_error(title, reason, dump_of, extract, tmp_path):
+    """The others of the real program would wait for it without end."""
+    began = time.monotonic()
+    with pytest.raises(ValueError, match=rf"failed \(exit code {reason}.*; repeat the command"):
+        extract(dump_of("a", title, "b"), tmp_path / "text")
+    assert time.monotonic() - began < 30
+
+
+def test_a_full_disk_is_told_and_the_extraction_goes_on(dump_of, extract, tmp_path, small_disk):
+    disk = small_disk(1500)
+    with pytest.raises(ValueError, match="No space left on device; make room and repeat"):
+        extract(dump_of(*"abcde"), disk / "text")
+    assert list(files_in(disk / "text")) == ["AA/wiki_00"]
+    subprocess.run(["mount", "-o", "remount,size=3000k", disk], check=True)
+    extract(dump_of(*"abcde"), disk / "text")
+    assert [len(content) for content in files_in(disk / "text").values()] == [8e5, 8e5, 4e5]
+
+
+def test_a_folder_of_another_extraction_is_refused(dump_of, extract, tmp_path):
+    folder = tmp_path / "text"
+    dump = dump_of("a", "b", "c", "d")
+    extract(dump, folder)
+    with pytest.raises(ValueError, match="its today is 2020-01-20, given is 2020-01-21; give"):
+        extract(dump, folder, today=TODAY + datetime.timedelta(days=1))
+    with pytest.raises(ValueError, match=r"its dump is dump.xml, given is other.xml; give"):
+        extract(dump_of("a", name="other.xml"), folder)
+    lock = lock_of(folder)
+    assert lock.acquire()
+    with pytest.raises(ValueError, match="another process extracts into it; wait"):
+        extract(dump, folder)
+    lock.release()
+    (folder / "AA/wiki_00").unlink()
+    with pytest.raises(ValueError, match=r"wiki_00: missing; remove .* and extract again"):
+        extract(dump, folder)
+    record = json.loads((folder / RECORD_NAME).read_text())
+    for damaged in ({"dump": 1}, {**record, "files": "3"}, {**record, "today": "soon"}):
+        (folder / RECORD_NAME).write_text(json.dumps(damaged))
+        with pytest.raises(ValueError, match=r"extraction.json: damaged; remove .* and extract"):
+            extract(dump, folder)
+    (folder / RECORD_NAME).unlink()
+    with pytest.raises(ValueError, match=r"wiki_01: no extraction.json says what it is from"):
+        extract(dump, folder)
+
+
+DUMP = generated.dump(3).encode()
+MANY = bz2.compress(generated.head().encode()) + bz2.compress(DUMP[len(generated.head()) :])
+
+
+@pytest.mark.parametrize("content", [DUMP, bz2.compress(DUMP), MANY], ids=["xml", "bz2", "many"])
+@pytest.mark.parametrize("chunk_bytes", [7, 1000, 1 << 20])
+def test_articles_are_cut_alike_wherever_the_pieces_end(
+    content, chunk_bytes, tmp_path, monkeypatch
+):
+    path = tmp_path / "dump"
+    path.write_bytes(content)
+    monkeypatch.setattr(wiki_dump, "_CHUNK_BYTES", chunk_bytes)
+    dump = Dump(path)
+    articles = list(dump.articles())
+    titles = [re.search(rb"<title>(.*)</title>", article)[1].decode() for article in articles]
+    assert titles == [
+        "Ada",
+        "Dates",
+        "Tools &amp; more",
+        "Zürich",
+        *map("Number {}".format, range(3)),
+    ]
+    assert all(article in DUMP for article in articles) and DUMP.startswith(dump.head)
+    assert dump.wiki == "enwiki" and dump.position == dump.size_bytes == len(content)
+    assert dump.sha256 == hashlib.sha256(content).hexdigest()
+
+
+PACKED = bz2.compress(DUMP)
+BAD = {
+    "empty": (b"", "empty; fetch pages-articles of enwiki"),
+    "no XML": (b"PK\3\4" + bytes(99), r"neither XML nor \.bz2 of it; fetch"),
+    "no dump": (b"<html><body>404</body></html>", "its root is html; give a Wikipedia dump"),
+    "broken": (b"<html><body>404", r"no head of a Wikipedia dump, or cut off in it \(no element"),
+    "no page": (generated.head().encode() + b"</mediawiki>\n", "no page; fetch pages-articles"),
+    "German": (generated.dump(language="de").encode(), "its language is de; .* take the dump of"),
+    "old": (generated.dump(version="0.3").encode(), r"export-0.3/}mediawiki; give .* 0.10 or 0.11"),
+    "in a page": (DUMP[:4000], "cut off: it has 4,000 bytes, and its end is missing; fetch"),
+    "between pages": (DUMP[: -len("</mediawiki>\n")], "cut off: it has"),
+    "bz2 cut off": (PACKED[:-1], "cut off: it has"),
+    "bz2 flipped": (PACKED[:500] + b"\0\0" + PACKED[502:], "damaged before byte .* fetch"),
+    "stream flipped": (MANY[:700] + b"\0\0" + MANY[702:], "damaged before byte .* fetch"),
+    "stream missing": (MANY[: MANY.rfind(b"BZh9")], "no page; fetch|cut off"),
+    "no name space": (re.sub(rb"<ns>.*</ns>", b"", DUMP), "the page after id 0 is not laid out as"),
+    "one line": (DUMP.replace(b"\n", b""), "the page after id 0 is not laid out as in pages-art"),
+    "revisions": (DUMP.replace(b"<revision>", b"<revision/>\n<revision>", 5).replace(
+        b"<revision/>", b"<revision></revision>"), "page after id 0 is not laid out"),
+    "no UTF-8": (DUMP.replace("東".encode(), b"\xff"), "the page with id 13 is not UTF-8; fetch"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_dump_is_one_clear_line(name, tmp_path):
+    content, message = BAD[name]
+    path = tmp_path / "dump"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message) as error:
+        list(Dump(path).articles())
+    assert str(error.value).startswith(f"{path}: ") and "\n" not in str(error.value)
+
+
+def test_another_version_of_the_program_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"no such file; --wikiextractor takes WikiExtractor.py"):
+        extraction.find_program(tmp_path, tmp_path)
+    (tmp_path / "WikiExtractor.py").write_text("print()")
+    for given in (tmp_path, tmp_path / "WikiExtractor.py", None):
+        with pytest.raises(ValueError, match=r"SHA-256 is .* that of WikiExtractor at .* 3162bb6c"):
+            extraction.find_program(given, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("git", "message"),
+    [
+        (None, "git: not found; install it, or get WikiExtractor.py of https"),
+        ("echo no network >&2; exit 1", "git clone: no network; try again, or get .* 3162bb6c"),
+        ("echo other bytes", "WikiExtractor.py: its SHA-256 is"),
+    ],
+)
+def test_a_program_that_cannot_be_fetched_is_one_line(git, message, tmp_path, monkeypatch):
+    if git:
+        (tmp_path / "git").write_text(f"#!/bin/sh\n{git}\n")
+        (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin" if git else str(tmp_path))
+    with pytest.raises(ValueError, match=message):
+        extraction.find_program(None, tmp_path / "cache")
+
+
+def test_without_a_python_that_it_runs_on_the_user_is_told_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(ValueError, match=r"needs a Python of 3.10, .* there is none: install"):
+        extraction.find_python()
+    python = tmp_path / "python3.9"
+    python.write_text("#!/bin/sh\necho 3.9.1\n")
+    python.chmod(0o755)
+    assert extraction.find_python() == python
+    python.write_text("#!/bin/sh\necho 'pyenv: not found' >&2; exit 127\n")
+    uv = tmp_path / "uv"
+    uv.write_text(f'#!/bin/sh\n[ "$2" = install ] || echo {tmp_path}/managed\n')
+    (tmp_path / "managed").write_text("#!/bin/sh\necho 3.10.19\n")
+    uv.chmod(0o755)
+    (tmp_path / "managed").chmod(0o755)
+    assert extraction.find_python() == tmp_path / "managed"
+
+
+def script(repository: Path, *words: object, **options) -> subprocess.CompletedProcess:
+    command = [repository / "cleanup_scripts/extract_wiki.sh", *words]
+    return subprocess.run(command, capture_output=True, text=True, **options)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["absent.xml"], "No such file or directory: 'absent.xml'"),
+        (["x.xml", "--today=yesterday"], "argument --today: invalid"),
+        (["x.xml", "--nworker=0"], "--nworker=0: must be a number at least 1"),
+        (["gs://bucket/x.xml"], "gs://bucket/x.xml: give a local path"),
+    ],
+)
+def test_a_bad_argument_is_one_line(words, message, repository, tmp_path):
+    done = script(repository, *words, cwd=tmp_path)
+    assert done.returncode and message in done.stderr.splitlines()[-1]
+    assert not list(tmp_path.iterdir())
+
+
+# From here on: the real program.
+
+
+@pytest.fixture(scope="module")
+def program(shared) -> Path:
+    found = shared / "wikiextractor" / "WikiExtractor.py"
+    if not found.is_file():
+        lacking(f"{found} is absent: WikiExtractor is not at hand")
+    return found
+
+
+@pytest.fixture(scope="module")
+def python(program) -> Path:
+    try:
+        return extraction.find_python()
+    except ValueError as error:
+        lacking(str(error))
+
+
+def digests(folder: Path) -> dict[str, str]:
+    files = files_in(folder).items()
+    return {name: hashlib.md5(content).hexdigest() for name, content in files}
+
+
+@pytest.mark.parametrize("version", ["0.10", "0.11"])
+def test_the_text_is_that_of_the_real_program(version, program, python, repository, tmp_path):
+    dump = tmp_path / "a dump.xml.bz2"
+    dump.write_bytes(bz2.compress(generated.dump(version=version).encode()))
+    words = [dump, "--today=2020-01-20", f"--wikiextractor={program}"]
+    done = script(repository, *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "text: 4 articles in 1 files, today is 2020-01-20\n"
+    assert (tmp_path / "text/AA/wiki_00").read_text() == RECORDED
+
+
+def test_the_files_are_the_same_with_any_number_of_processes_and_after_a_kill(
+    program, python, repository, tmp_path
+):
+    content = generated.dump(200).encode()
+    (tmp_path / "dump.xml").write_bytes(content)
+    (tmp_path / "dump.xml.bz2").write_bytes(bz2.compress(content))
+    words = ["--today=2020-01-20", f"--wikiextractor={program.parent}", "--nworker=3"]
+    done = script(repository, "dump.xml", *words, "--out_dir=xml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert digests(tmp_path / "xml") == RECORDED_MD5
+    words[-1] = "--nworker=1"
+    command = [repository / "cleanup_scripts/extract_wiki.sh", "dump.xml.bz2", *words]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as running:
+        while not (tmp_path / "text/AA/wiki_00").exists():
+            assert running.poll() is None
+            time.sleep(0.005)
+        running.send_signal(signal.SIGKILL)
+    done = script(repository, "dump.xml.bz2", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert digests(tmp_path / "text") == RECORDED_MD5
+
+
+def test_the_program_starts_on_its_pythons_and_not_on_this_one(program, python):
+    for interpreter, starts in [(python, True), (sys.executable, False)]:
+        command = [interpreter, "-W", "ignore", program, "--version"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode == 0) is starts, done.stderr
+    assert "global flags not at the start of the expression" in done.stderr
+
+
+def test_a_dump_of_the_sample_s_text_gives_the_sample_s_files(
+    program, python, shared, repository, tmp_path
+):
+    """The same articles in the same files; blank lines where tables were are gone."""
+    sample = {p.name: p.read_text() for p in sorted((shared / "data/wiki_sample").glob("wiki_??"))}
+    article = re.compile(r'<doc id="(\d+)" url=".*?" title="(.*)">\n.*\n\n((?:.*\n)*?)\n</doc>\n')
+    pages = [
+        generated.page(int(number), title.replace("&amp;", "&"), text)
+        for content in sample.values()
+        for number, title, text in article.findall(content)
+    ]
+    dump = tmp_path / "sample.xml"
+    dump.write_text(generated.head() + "".join(pages) + "</mediawiki>\n")
+    done = script(repository, dump, f"--wikiextractor={program}", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = {path.name: path.read_text() for path in (tmp_path / "text").glob("AA/*")}
+    assert found.keys() == sample.keys()
+    for name, content in sample.items():
+        titles = [re.findall("^<doc .*", text, re.MULTILINE) for text in (found[name], content)]
+        assert titles[0] == titles[1] and len(titles[0]) > 30
