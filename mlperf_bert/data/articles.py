@@ -76,10 +76,10 @@ def _name(number: int) -> str:
 
 
 def _article(document: Document) -> bytes:
-    """What stands between <doc> and </doc>: the title, a blank line, the text."""
+    """The tag, the title and the text, with the blank lines of WikiExtractor."""
     title = _in_a_line(document.title)
     tag = f'<doc id="{_in_a_line(document.id)}" url="{_in_a_line(document.url)}" title="{title}">'
-    return f"{tag}\n{title}\n\n{document.text}\n</doc>\n".encode()
+    return f"{tag}\n{title}\n\n{document.text}\n\n</doc>\n".encode()
 
 
 def _in_a_line(name: str) -> str:

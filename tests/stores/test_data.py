@@ -17,6 +17,7 @@ from mlperf_bert.model.config import BertConfig
 from tests import starts
 from tests.checkpoints.conftest import generated
 from tests.conftest import REPOSITORY
+from tests.data import doors
 from tests.data.generated_wiki import sentences, vocabulary, wiki_text
 from tests.stores.rig import Store
 
@@ -226,6 +227,28 @@ def test_clean_up_stages_between_folders_of_a_bucket(store, bucket, tmp_path):
     }
     assert len(local) > 3 * len(texts) + 6
     assert store.objects(bucket) == local
+
+
+@pytest.mark.slow
+def test_documents_between_folders_of_a_bucket(store, bucket, tmp_path):
+    given = doors.articles_of(wiki_text(1))
+    for name in ("a.parquet", "b.jsonl.zst"):
+        path = doors.write(tmp_path / name, given)
+        store.put(bucket, f"in/{name}", path.read_bytes())
+    program = "cleanup_scripts/extract_documents.py"
+    flags = {"data": "gs://bucket/in/*", "out_dir": "gs://bucket/text"}
+    code, _, error = run(store, program, **flags)
+    assert code == 0, error
+    expected = doors.as_text(given).encode()
+    made = {f"text/{name}/wiki_000000": expected for name in ("a", "b")}
+    assert {n: c for n, c in store.objects(bucket).items() if n.startswith("text/")} == made
+    code, _, error = run(
+        store, "cleanup_scripts/cleanup_file.py", data="gs://bucket/text/*/wiki_??????"
+    )
+    assert code == 0, error
+    assert {f"{name}.1" for name in made} <= set(store.objects(bucket))
+    code, _, error = run(store, program, **flags | {"data": "gs://bucket/in/a*"})
+    assert code == 1 and "gs://bucket/text: holds b/, of which this run has no input" in error
 
 
 SCRIPTS = {
