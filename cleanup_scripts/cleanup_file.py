@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mlperf_bert.data import stages, wiki
+from mlperf_bert.data import articles, stages, wiki
 
 
 def main() -> None:
@@ -20,6 +20,7 @@ def main() -> None:
     args = parser.parse_args()
     try:
         files = stages.input_files(args.data)
+        articles.require_text(files)
         jobs = [(name + args.input_suffix, name + args.output_suffix) for name in files]
         stages.run(wiki.write_stage_1, jobs, num_workers=args.nworker, description="drop tags")
     except (ValueError, OSError) as error:

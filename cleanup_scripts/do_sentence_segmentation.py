@@ -1,6 +1,7 @@
 """Clean-up stage .3: one sentence a line.
 
-Files named .jsonl or .jsonl.zst, {"text": ...} a line, are read without --input_suffix.
+Documents (.parquet, .jsonl, .jsonl.zst) are read without --input_suffix, and not cleaned. They may
+lie on Hugging Face (hf://datasets/OWNER/NAME/FILE); then the output is in the working folder.
 """
 
 import argparse
@@ -10,13 +11,28 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mlperf_bert import paths
 from mlperf_bert.data import documents, segmentation, stages
 from mlperf_bert.data.punkt import find_or_fetch_punkt, warn_if_not_published
+from mlperf_bert.paths import Location
+from mlperf_bert.reading import HUGGING_FACE
 
 
-def _split(write, input_path: str, output_path: str, punkt: paths.Location) -> None:
-    write(input_path, output_path, punkt)
+def _split(name: str, output_path: str, punkt: Location, suffix: str, text_column: str) -> None:
+    if name.endswith(documents.SUFFIXES):
+        documents.write_sentences(name, output_path, punkt, text_column)
+    else:
+        segmentation.write_stage_3(name + suffix, output_path, punkt)
+
+
+def _output_paths(files: list[str], suffix: str) -> list[str]:
+    found = [
+        (name.rsplit("/", 1)[-1] if name.startswith(HUGGING_FACE) else name) + suffix
+        for name in files
+    ]
+    if len(set(found)) < len(found):
+        repeated = next(name for name in found if found.count(name) > 1)
+        raise ValueError(f"several files would be written to {repeated}; give one folder at a time")
+    return found
 
 
 def main() -> None:
@@ -25,6 +41,7 @@ def main() -> None:
     parser.add_argument("--data", default="./*/*.compact", help="glob of the raw files")
     parser.add_argument("--input_suffix", default=".2", help="suffix of the input files")
     parser.add_argument("--output_suffix", default=".3", help="suffix of the output files")
+    parser.add_argument("--text_column", default="text", help="column or key of documents")
     parser.add_argument("--nworker", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--punkt", help="folder of Punkt's tables; default: nltk's punkt_tab")
     args = parser.parse_args()
@@ -33,15 +50,8 @@ def main() -> None:
         punkt = find_or_fetch_punkt(args.punkt)
         warn_if_not_published(punkt)
         jobs = [
-            (documents.write_sentences, name, name + args.output_suffix, punkt)
-            if name.endswith(documents.SUFFIXES)
-            else (
-                segmentation.write_stage_3,
-                name + args.input_suffix,
-                name + args.output_suffix,
-                punkt,
-            )
-            for name in files
+            (name, output_path, punkt, args.input_suffix, args.text_column)
+            for name, output_path in zip(files, _output_paths(files, args.output_suffix))
         ]
         stages.run(_split, jobs, num_workers=args.nworker, description="split sentences")
     except (ValueError, OSError) as error:

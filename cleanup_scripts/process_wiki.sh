@@ -2,10 +2,14 @@
 # From WikiExtractor's files to ./results/part-00XXX-of-00500, eval.txt and eval.md5.
 #
 #   cleanup_scripts/process_wiki.sh 'wiki/text/??/wiki_??'
+#   cleanup_scripts/process_wiki.sh 'hf://datasets/wikimedia/wikipedia/20231101.en/*.parquet'
 #
 # Quote the glob. The stages leave .1 to .4 beside the raw files. Environment, with the benchmark's
 # values: NUM_TEST_ARTICLES=10000 BLOCK_SIZE=26.92 (MB) RESULTS=./results NWORKER=(cores)
 # PUNKT=(nltk's punkt_tab/english) PYTHON=(the checkout's .venv, else python3)
+#
+# A glob that ends with .parquet, .jsonl or .jsonl.zst: first their text is written to TEXT_DIR=./text
+# as WikiExtractor would. TEXT_COLUMN=text names the column or key that holds it.
 set -euo pipefail
 unset CDPATH
 
@@ -18,9 +22,20 @@ python=$("$scripts/interpreter.sh")
 results=${RESULTS:-./results}
 workers=${NWORKER:-$(nproc)}
 
+# What was made from what, in provenance.json.
+record() { PYTHONPATH=$scripts/.. "$python" -m mlperf_bert.data.provenance "$@"; }
 stage() { "$python" "$scripts/$1" --data="$glob" "${@:2}"; }
 glob=$1
 
+case $glob in
+  *.parquet | *.jsonl | *.jsonl.zst)
+    stage extract_documents.py --out_dir="${TEXT_DIR:-./text}" --nworker="$workers" \
+      --text_column="${TEXT_COLUMN:-text}"
+    record "${TEXT_DIR:-./text}" --add="documents to text" --inputs "$1" \
+      --outputs "${TEXT_DIR:-./text}/*/wiki_??????" --parameters "text_column=${TEXT_COLUMN:-text}"
+    glob="${TEXT_DIR:-./text}/*/wiki_??????"
+    ;;
+esac
 stage cleanup_file.py --output_suffix=.1 --nworker="$workers"
 stage clean.py --input_suffix=.1 --output_suffix=.2 --nworker="$workers"
 stage do_sentence_segmentation.py --input_suffix=.2 --output_suffix=.3 --nworker="$workers" \
@@ -28,3 +43,5 @@ stage do_sentence_segmentation.py --input_suffix=.2 --output_suffix=.3 --nworker
 stage seperate_test_set.py --input_suffix=.3 --output_suffix=.4 --nworker="$workers" \
   --num_test_articles="${NUM_TEST_ARTICLES:-10000}" --test_output="$results/eval"
 stage do_gather.py --input_suffix=.4 --block_size="${BLOCK_SIZE:-26.92}" --out_dir="$results"
+record "$results" --add=clean-up --inputs "$glob" --outputs "$results/part-*" "$results/eval.*" \
+  --parameters "num_test_articles=${NUM_TEST_ARTICLES:-10000}" "block_size=${BLOCK_SIZE:-26.92}" "punkt=${PUNKT:-nltk}"

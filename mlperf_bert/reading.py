@@ -1,13 +1,23 @@
-"""Input files: globs, and the check that a file is regular (a FIFO could block for ever)."""
+"""Input files: globs, and the check that a file is regular (a FIFO could block for ever).
 
+Corpora may also lie on Hugging Face, hf://datasets/OWNER/NAME/FILE: its own client reads these.
+"""
+
+import contextlib
 import glob
 import hashlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 from mlperf_bert import paths
 
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+HUGGING_FACE = "hf://"
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a FIFO",
@@ -21,8 +31,12 @@ def matching_files(pattern: str) -> list[str]:
     """The sorted names that match a glob; "~" is the home directory.
 
     Raises:
-      OSError: a bucket refuses to list them.
+      OSError: a bucket or Hugging Face refuses to list them.
+      ValueError: huggingface_hub is needed and not installed.
     """
+    if pattern.startswith(HUGGING_FACE):
+        with _failures_named(pattern):
+            return sorted(HUGGING_FACE + name for name in _hugging_face(pattern).glob(pattern))
     if not paths.is_remote(pattern):
         return sorted(glob.glob(os.path.expanduser(pattern)))  # noqa: PTH111, PTH207 - keeps names
     found = paths.location(pattern)
@@ -58,7 +72,54 @@ def read_regular_file(path: str | os.PathLike) -> bytes:
     return paths.read_bytes(require_regular_file(path))
 
 
+@contextlib.contextmanager
+def opened_input(path: str) -> Iterator[BinaryIO]:
+    """Opens an input file, which may also lie on Hugging Face; raises as `require_regular_file`.
+
+    Raises:
+      ValueError: huggingface_hub is needed and not installed.
+    """
+    if path.startswith(HUGGING_FACE):
+        with _failures_named(path), _hugging_face(path).open(path, "rb") as file:
+            yield file
+    else:
+        with paths.opened(require_regular_file(path)) as file:
+            yield file
+
+
+def size_on_hugging_face(path: str) -> int:
+    """The bytes of a file there; raises as `opened_input`."""
+    with _failures_named(path):
+        return _hugging_face(path).size(path)
+
+
+def _hugging_face(path: str) -> "AbstractFileSystem":
+    import fsspec
+
+    try:
+        return fsspec.filesystem(HUGGING_FACE.removesuffix("://"))
+    except ImportError as error:
+        raise ValueError(
+            f"{path}: needs huggingface_hub; pip install huggingface_hub, or fetch the files"
+        ) from error
+
+
+@contextlib.contextmanager
+def _failures_named(path: str) -> Iterator[None]:
+    """Turns what the client of Hugging Face raises into an OSError of one line.
+
+    Its own classes of errors cannot leave a worker process: they do not unpickle.
+    """
+    try:
+        yield
+    except Exception as error:
+        if type(error).__module__.split(".")[0] not in ("huggingface_hub", "requests", "httpx"):
+            raise
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise OSError(f"{path}: Hugging Face cannot be read: {reason}") from error
+
+
 def digest(path: str | os.PathLike, algorithm: str) -> str:
-    """The digest of a file, in hexadecimal; raises as `require_regular_file`."""
-    with paths.opened(require_regular_file(path)) as file:
+    """The digest of an input file, in hexadecimal; raises as `opened_input`."""
+    with opened_input(os.fspath(path)) as file:
         return hashlib.file_digest(file, algorithm).hexdigest()  # type: ignore[arg-type]

@@ -111,6 +111,16 @@ def extract(
         with contextlib.closing(_extracted(dump, record.articles, command, log)) as articles:
             record = _write_files(folder, record, articles)
         record = dataclasses.replace(record, dump_sha256=dump.sha256, is_complete=True)
+        provenance.note(
+            folder,
+            step="extraction",
+            inputs=[dump.path],
+            outputs=sorted(folder.glob("??/wiki_??")),
+            parameters={
+                name: getattr(record, name) for name in ("wiki", "today", "wikiextractor", "python")
+            },
+            digests={str(dump.path): f"sha256:{dump.sha256}"},
+        )
         _write(folder, record)
         return record
     except OSError as error:

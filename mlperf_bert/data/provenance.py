@@ -8,7 +8,6 @@ image and versions that it ran with.
 """
 
 import argparse
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -77,6 +76,10 @@ def describe(path: str | os.PathLike, folder: paths.Location, *, digest: str | N
     Raises:
       OSError: it cannot be read.
     """
+    if os.fspath(path).startswith(reading.HUGGING_FACE):  # a revision is in its name
+        return File(
+            path=os.fspath(path), bytes=reading.size_on_hugging_face(os.fspath(path)), digest=""
+        )
     found = reading.require_regular_file(path)
     return File(
         path=_relative(str(found), folder),
@@ -112,7 +115,10 @@ def note(
     """Describes a step of this process and adds it, as `add`; `digests` are those known already."""
     known = digests or {}
     files = [
-        [describe(path, folder, digest=known.get(os.fspath(path))) for path in each]
+        paths.in_parallel(
+            lambda path: describe(path, folder, digest=known.get(path)),
+            [os.fspath(path) for path in each],
+        )
         for each in (inputs, outputs)
     ]
     record = Record(
@@ -216,19 +222,36 @@ def chain(folder: paths.Location) -> Iterator[Step]:
     Raises:
       ValueError: a record is damaged, or the folder has none.
     """
-    if not read(folder):
+    records = read(folder)
+    if not records:
         raise ValueError(f"{folder}: no {NAME}, so it is unknown what it was made from")
-    pending, seen = [(folder, 0)], {str(folder)}
+    pending = [Step(folder=folder, record=record, depth=0) for record in records]
+    seen = {(str(folder), number) for number in range(len(records))}
     while pending:
-        folder, depth = pending.pop()
-        for record in read(folder):
-            yield Step(folder=folder, record=record, depth=depth)
-            for file in record.inputs:
-                above = posixpath.dirname(_absolute(file.path, folder))
-                if above not in seen:
-                    seen.add(above)
-                    with contextlib.suppress(ValueError):  # of a store that is not read here
-                        pending.append((paths.location(above), depth + 1))
+        step = pending.pop()
+        yield step
+        wanted = {_absolute(file.path, step.folder) for file in step.record.inputs}
+        for above in sorted({place for name in wanted for place in _places_above(name)}):
+            for number, record in enumerate(_read_if_there(above)):
+                made = {_absolute(file.path, paths.location(above)) for file in record.outputs}
+                if (above, number) not in seen and made & wanted:
+                    seen.add((above, number))
+                    found = Step(folder=paths.location(above), record=record, depth=step.depth + 1)
+                    pending.append(found)
+
+
+def _places_above(name: str) -> list[str]:
+    """Where the record of a file may be: its folder, or the one above, as of text/AA/wiki_00."""
+    folder = posixpath.dirname(name)
+    return [folder, posixpath.dirname(folder)]
+
+
+def _read_if_there(folder: str) -> list[Record]:
+    try:
+        place = paths.location(folder)
+    except ValueError:  # of a store that this host does not read
+        return []
+    return read(place)
 
 
 def verify(steps: Sequence[Step]) -> tuple[int, list[str], list[str]]:

@@ -16,6 +16,7 @@ import pytest
 
 from mlperf_bert.data import example_codec, tfrecord
 from tests import starts
+from tests.data import doors
 from tests.data.generated_wiki import sentences, vocabulary
 
 # Recorded from the reference on sentences(1) and vocabulary(1): flags -> outputs.
@@ -141,9 +142,10 @@ def test_picking_more_than_there_are_says_that_some_are_repeated(repository, gen
 
 
 @pytest.mark.slow
-def test_real_sample(repository, shared, tmp_path):
+@pytest.mark.parametrize("door", ["", *doors.DOCUMENTS])
+def test_real_sample(repository, shared, tmp_path, door):
     golden = json.loads((shared / "golden" / "data.json").read_text())
-    results = prepare_sample(repository, shared, tmp_path, golden)
+    results = prepare_sample(repository, shared, tmp_path, golden, door)
     for name, expected in golden["tfrecords"].items():
         output = tmp_path / name
         if "num_examples_to_pick" in expected:
@@ -170,9 +172,10 @@ def test_real_sample(repository, shared, tmp_path):
         assert found == {key: expected[key] for key in found}, name
 
 
-def prepare_sample(repository, shared, folder, golden):
-    """The cleaned parts of the real sample."""
+def prepare_sample(repository, shared, folder, golden, door):
+    """The cleaned parts of the real sample, which comes in the form that a suffix names."""
     work = shutil.copytree(shared / "data" / "wiki_sample", folder / "wiki")
+    pattern = doors.rewrite(work, door) if door else "wiki_??"
     environment = {
         "PYTHON": sys.executable,
         "PUNKT": str(shared / "data" / "nltk_data" / "tokenizers" / "punkt_tab" / "english"),
@@ -180,12 +183,18 @@ def prepare_sample(repository, shared, folder, golden):
         "BLOCK_SIZE": str(golden["gather"]["block_size_mb"]),
     }
     subprocess.run(
-        [repository / "cleanup_scripts" / "process_wiki.sh", "wiki_??"],
+        [repository / "cleanup_scripts" / "process_wiki.sh", pattern],
         cwd=work,
         env={**os.environ, **environment},
         check=True,
     )
+    found = {path.name: md5(path) for path in (work / "results").iterdir()}
+    assert found == golden["results_md5"]
     return work / "results"
+
+
+def md5(path) -> str:
+    return hashlib.md5(path.read_bytes()).hexdigest()
 
 
 BAD_INPUTS = {

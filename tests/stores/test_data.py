@@ -17,6 +17,7 @@ from mlperf_bert.model.config import BertConfig
 from tests import starts
 from tests.checkpoints.conftest import generated
 from tests.conftest import REPOSITORY
+from tests.data import doors
 from tests.data.generated_wiki import sentences, vocabulary, wiki_text
 from tests.stores.rig import Store
 
@@ -26,6 +27,9 @@ pytestmark = pytest.mark.stores
 
 LENGTHS = {"max_seq_length": 32, "max_predictions_per_seq": 5}
 NUM_PARTS = 3
+
+
+RECORD = "provenance.json"
 
 
 @pytest.fixture(autouse=True)
@@ -185,8 +189,10 @@ def test_checkpoints_and_exports_in_a_bucket_are_those_of_a_disk(
         for path in tmp_path.rglob("*")
         if path.is_file()
     }
-    assert len(local) > len(inputs)
-    assert store.objects(bucket) == local
+    there = store.objects(bucket)
+    assert len(local) > len(inputs) and there.keys() == local.keys()
+    # The records name the places.
+    assert not [name for name in local if local[name] != there[name] and RECORD not in name]
 
 
 def _convert_and_export(folder: str) -> None:
@@ -227,6 +233,28 @@ def test_clean_up_stages_between_folders_of_a_bucket(store, bucket, tmp_path):
     }
     assert len(local) > 3 * len(texts) + 6
     assert store.objects(bucket) == local
+
+
+@pytest.mark.slow
+def test_documents_between_folders_of_a_bucket(store, bucket, tmp_path):
+    given = doors.articles_of(wiki_text(1))
+    for name in ("a.parquet", "b.jsonl.zst"):
+        path = doors.write(tmp_path / name, given)
+        store.put(bucket, f"in/{name}", path.read_bytes())
+    program = "cleanup_scripts/extract_documents.py"
+    flags = {"data": "gs://bucket/in/*", "out_dir": "gs://bucket/text"}
+    code, _, error = run(store, program, **flags)
+    assert code == 0, error
+    expected = doors.as_text(given).encode()
+    made = {f"text/{name}/wiki_000000": expected for name in ("a", "b")}
+    assert {n: c for n, c in store.objects(bucket).items() if n.startswith("text/")} == made
+    code, _, error = run(
+        store, "cleanup_scripts/cleanup_file.py", data="gs://bucket/text/*/wiki_??????"
+    )
+    assert code == 0, error
+    assert {f"{name}.1" for name in made} <= set(store.objects(bucket))
+    code, _, error = run(store, program, **flags | {"data": "gs://bucket/in/a*"})
+    assert code == 1 and "gs://bucket/text: holds b/, of which this run has no input" in error
 
 
 SCRIPTS = {

@@ -1,0 +1,36 @@
+"""Documents (.parquet, .jsonl, .jsonl.zst) to text as WikiExtractor writes it: OUT_DIR/NAME/wiki_*.
+
+The files may also lie in a bucket, or on Hugging Face: hf://datasets/OWNER/NAME/FOLDER/*.parquet.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from mlperf_bert import paths
+from mlperf_bert.data import articles, stages
+
+
+def main() -> None:
+    """Writes the text of all files."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", required=True, help="glob of the documents")
+    parser.add_argument("--text_column", default="text", help="column or key of the text")
+    parser.add_argument("--out_dir", default="text", help="where to")
+    parser.add_argument("--nworker", type=int, default=os.cpu_count(), help="processes")
+    args = parser.parse_args()
+    try:
+        files = stages.input_files(args.data)
+        folders = articles.folders_of(files, paths.location(args.out_dir).expanduser())
+        jobs = [(path, folder, args.text_column) for path, folder in folders.items()]
+        run = articles.write_articles
+        stages.run(run, jobs, num_workers=args.nworker, description="extract documents")
+    except (ValueError, OSError) as error:
+        sys.exit(f"extract_documents.py: {error}")
+
+
+if __name__ == "__main__":
+    main()

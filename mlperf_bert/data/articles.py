@@ -1,0 +1,101 @@
+"""Documents become files as WikiExtractor leaves them, the one form that the clean-up begins with.
+
+So the same articles give the same parts, however they came: the clean-up and its quirks are the
+same, and the sizes of these files, by which parts are packed, are too.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from mlperf_bert import paths
+from mlperf_bert.data.documents import SUFFIXES, Document, read_documents
+from mlperf_bert.writing import written_beside
+
+# As WikiExtractor's default. A file is a unit of work of every stage.
+FILE_BYTES = 1024 * 1024
+
+
+def folders_of(files: Iterable[str], out_dir: paths.Location) -> dict[str, paths.Location]:
+    """Input file -> the folder for its text, which has its name without the suffix.
+
+    Raises:
+      ValueError: a file that is no document's, two of the same name, or files in `out_dir` that
+        are not made from these: text/*/wiki_* would match them.
+    """
+    folders: dict[str, paths.Location] = {}
+    for path in files:
+        name = path.rsplit("/", 1)[-1]
+        suffix = next((suffix for suffix in SUFFIXES if name.endswith(suffix)), None)
+        if suffix is None:
+            raise ValueError(f"{path}: expected a name that ends with {', '.join(SUFFIXES)}")
+        folder = out_dir / name.removesuffix(suffix)
+        if folder in folders.values():
+            raise ValueError(f"{path}: a second file would be written to {folder}; rename one")
+        folders[path] = folder
+    made = {folder.name for folder in folders.values()}
+    with paths.failures_named(out_dir):
+        present = {path.parent.name for path in out_dir.glob("*/wiki_*")}
+    if foreign := sorted(present - made):
+        raise ValueError(
+            f"{out_dir}: holds {foreign[0]}/, of which this run has no input ({len(foreign)} such "
+            "folders); remove them or choose another --out_dir (TEXT_DIR=... for process_wiki.sh)"
+        )
+    return folders
+
+
+def require_text(files: Iterable[str]) -> None:
+    """Raises ValueError for documents, whose lines would pass for text."""
+    for path in files:
+        if path.endswith(SUFFIXES):
+            raise ValueError(
+                f"{path}: documents, not text; run extract_documents.py first, or process_wiki.sh "
+                "with a glob that ends like their names"
+            )
+
+
+def write_articles(input_path: str, folder: paths.Location, text_column: str) -> None:
+    """Writes wiki_000000 and so on, each whole or not at all.
+
+    Raises:
+      ValueError: as `read_documents`; no document; or files of another run in `folder`.
+    """
+    paths.make_folder(folder)
+    documents = read_documents(input_path, text_column=text_column)
+    number = -1
+    for number, content in enumerate(_files(map(_article, documents))):
+        with written_beside(folder / _name(number)) as output:
+            output.write(content)
+    if number < 0:
+        raise ValueError(f"{input_path}: holds no document; leave it out, or fetch it again")
+    if paths.status(following := folder / _name(number + 1)):
+        raise ValueError(f"{following}: this run does not make it; remove {folder} and run again")
+
+
+def _name(number: int) -> str:
+    return f"wiki_{number:06d}"  # process_wiki.sh goes on with */wiki_??????
+
+
+def _article(document: Document) -> bytes:
+    """The tag, the title and the text, with the blank lines of WikiExtractor."""
+    title = _in_a_line(document.title)
+    tag = f'<doc id="{_in_a_line(document.id)}" url="{_in_a_line(document.url)}" title="{title}">'
+    return f"{tag}\n{title}\n\n{document.text}\n\n</doc>\n".encode()
+
+
+def _in_a_line(name: str) -> str:
+    """The line behind <doc> is dropped, and only that."""
+    return re.sub(r"[\r\n]+", " ", name)
+
+
+def _files(articles: Iterable[bytes]) -> Iterator[bytes]:
+    """Whole articles, in files of at most FILE_BYTES, unless one alone is larger."""
+    held: list[bytes] = []
+    held_bytes = 0
+    for article in articles:
+        if held and held_bytes + len(article) > FILE_BYTES:
+            yield b"".join(held)
+            held, held_bytes = [], 0
+        held.append(article)
+        held_bytes += len(article)
+    if held:
+        yield b"".join(held)

@@ -1,0 +1,54 @@
+"""The forms in which the same articles can come: WikiExtractor's text, and documents."""
+
+import json
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zstandard
+
+DOCUMENTS = (".jsonl", ".jsonl.zst", ".parquet")
+_ARTICLE = re.compile(
+    r'<doc id="(?P<id>.*)" url="(?P<url>.*)" title="(?P<title>.*)">\n'
+    r"(?P=title)\n\n(?P<text>(?:.*\n)*?.*)\n\n</doc>\n"
+)
+
+
+def articles_of(extracted: str) -> list[dict[str, str]]:
+    """What WikiExtractor knew of each article of a file."""
+    return [match.groupdict() for match in _ARTICLE.finditer(extracted)]
+
+
+def as_text(articles: list[dict[str, str]]) -> str:
+    """A file of WikiExtractor."""
+    return "".join(
+        '<doc id="{id}" url="{url}" title="{title}">\n{title}\n\n{text}\n\n</doc>\n'.format(
+            **article
+        )
+        for article in articles
+    )
+
+
+def write(path: Path, articles: list[dict[str, str]], **options) -> Path:
+    """Writes articles in the form that the suffix of `path` names; `options` are Parquet's."""
+    lines = "".join(f"{json.dumps(article)}\n" for article in articles).encode()
+    if path.name.endswith(".parquet"):
+        pq.write_table(pa.Table.from_pylist(articles), path, **options)
+    elif path.name.endswith(".zst"):
+        path.write_bytes(zstandard.compress(lines))
+    elif path.name.endswith(".jsonl"):
+        path.write_bytes(lines)
+    else:
+        path.write_bytes(as_text(articles).encode())
+    return path
+
+
+def rewrite(folder: Path, door: str) -> str:
+    """Writes each wiki_?? of a folder once more in another form; returns the glob for it."""
+    for path in sorted(folder.glob("wiki_??")):
+        articles = articles_of(text := path.read_bytes().decode())
+        assert as_text(articles) == text
+        write(path.with_name(path.name + door), articles)
+        path.unlink()
+    return f"wiki_??{door}"

@@ -1,0 +1,331 @@
+"""The same articles give the same text, and so the same parts, through every door. CPU, seconds."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mlperf_bert.data import articles, documents
+from tests.data import doors
+from tests.data.generated_wiki import sentences
+from tests.data.test_documents import punkt
+
+__all__ = ["punkt"]
+
+ODD_TEXTS = [
+    "",
+    "One.",
+    "A line with <doc in it\nwhich takes this one along.",
+    "a\r\nb\rc",
+    "Ünï 東京\n",
+]
+
+
+def generated(seed: int) -> list[dict[str, str]]:
+    """Articles with odd texts and names."""
+    texts = [*ODD_TEXTS, *sentences(seed, 40).split("\n\n")]
+    names = ({"id": str(n), "url": f"u?{n}", "title": f'Title "{n}" é'} for n in range(len(texts)))
+    return [name | {"text": text} for name, text in zip(names, texts)]
+
+
+def written(folder: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted(folder.glob("wiki_??????"))]
+
+
+@pytest.mark.parametrize("door", doors.DOCUMENTS)
+def test_documents_become_what_wikiextractor_writes(tmp_path, door):
+    given = generated(1)
+    path = doors.write(tmp_path / f"a{door}", given)
+    articles.write_articles(str(path), tmp_path / "a", "text")
+    assert written(tmp_path / "a") == [doors.as_text(given).encode()]
+
+
+def test_files_hold_whole_articles_and_a_mebibyte(tmp_path, monkeypatch):
+    given = generated(2)
+    path = doors.write(tmp_path / "a.parquet", given)
+    monkeypatch.setattr(articles, "FILE_BYTES", 3000)
+    articles.write_articles(str(path), tmp_path / "a", "text")
+    files = written(tmp_path / "a")
+    assert b"".join(files) == doors.as_text(given).encode()
+    assert len(files) > 5
+    for file, following in itertools.pairwise(files):
+        first = doors.articles_of(following.decode())[0]
+        assert len(file) <= 3000 or len(doors.articles_of(file.decode())) == 1
+        assert len(file) + len(doors.as_text([first]).encode()) > 3000
+
+    path = doors.write(path, given[:3])
+    with pytest.raises(ValueError, match=r"wiki_000001: this run does not make it; remove "):
+        articles.write_articles(str(path), tmp_path / "a", "text")
+
+
+def test_names_of_other_kinds_and_none_at_all(tmp_path):
+    pq.write_table(
+        pa.table(
+            {
+                "title": ["a\nb", None],
+                "id": pa.array([7, 8], pa.int64()),
+                "url": pa.array([1.5, 2.5]),
+                "body": pa.array(["x", "y"], pa.large_string()).dictionary_encode(),
+                "text": pa.array([[1], [2]]),
+            }
+        ),
+        tmp_path / "a.parquet",
+    )
+    articles.write_articles(str(tmp_path / "a.parquet"), tmp_path / "a", "body")
+    assert written(tmp_path / "a") == [
+        b'<doc id="7" url="" title="a b">\na b\n\nx\n\n</doc>\n'
+        b'<doc id="8" url="" title="">\n\n\ny\n\n</doc>\n'
+    ]
+    line = json.dumps({"body": "x", "id": 7, "url": [1], "title": None})
+    (tmp_path / "b.jsonl").write_text(line)
+    found = list(documents.read_documents(str(tmp_path / "b.jsonl"), text_column="body"))
+    assert found == [documents.Document("x", id="7")]
+
+
+def process_wiki(repository, folder, punkt, pattern, **environment):
+    given = {"PYTHON": sys.executable, "PUNKT": str(punkt), "NUM_TEST_ARTICLES": "9"}
+    return subprocess.run(
+        [repository / "cleanup_scripts" / "process_wiki.sh", pattern],
+        cwd=folder,
+        env=os.environ | given | {"BLOCK_SIZE": "0.04"} | environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_the_same_parts_through_every_door(repository, tmp_path, punkt):
+    results = {}
+    for door in ("", *doors.DOCUMENTS):
+        folder = tmp_path / f"door{door}"
+        folder.mkdir()
+        for number in range(5):
+            doors.write(folder / f"wiki_0{number}{door}", generated(number))
+        done = process_wiki(repository, folder, punkt, f"wiki_??{door}")
+        assert done.returncode == 0, done.stderr
+        results[door] = {p.name: p.read_bytes() for p in (folder / "results").iterdir()}
+    assert len(results[""]) > 4
+    assert all(found == results[""] for found in results.values())
+
+
+def extract(repository, folder, *flags, **environment) -> tuple[int, str]:
+    """Exit code and the last line of extract_documents.py."""
+    script = repository / "cleanup_scripts" / "extract_documents.py"
+    command = [sys.executable, script, f"--out_dir={folder}/text", "--nworker=1", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+    assert "Traceback" not in done.stderr
+    return done.returncode, (done.stderr.strip().splitlines() or [""])[-1]
+
+
+def parquet(path: Path, **columns) -> None:
+    pq.write_table(pa.table(columns), path)
+
+
+def changed(path: Path, where: float) -> None:
+    content = bytearray(path.read_bytes())
+    content[int(where * len(content))] ^= 0xFF
+    path.write_bytes(content)
+
+
+def with_checksums(path: Path) -> None:
+    text = "Words of an article. " * 9000
+    pq.write_table(pa.table({"text": [text] * 9}), path, write_page_checksum=True)
+    changed(path, 0.3)
+
+
+def cut_off(path: Path) -> None:
+    parquet(path, text=["a"] * 9)
+    path.write_bytes(path.read_bytes()[:-50])
+
+
+NOT_UTF_8 = pa.Array.from_buffers(
+    pa.string(), 2, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0"), pa.py_buffer(b"a\xff")]
+)
+BAD_FILES = {
+    "no column": (
+        lambda path: parquet(path, id=["1"], body=["a"]),
+        "no single column 'text'; there are id, body: name one with --text_column",
+    ),
+    "no text": (
+        lambda path: parquet(path, text=[b"a"], body=["a"]),
+        "the column 'text' holds binary, not text; name another with --text_column, of text, body",
+    ),
+    "a list": (
+        lambda path: parquet(path, text=[["a"]]),
+        "the column 'text' holds list<element: string>, not text",
+    ),
+    "null": (lambda path: parquet(path, text=["a"] * 99 + [None]), "row 100: 'text' is null"),
+    "not UTF-8": (lambda path: parquet(path, text=NOT_UTF_8), "row 2: the text is not UTF-8"),
+    "no rows": (lambda path: parquet(path, text=pa.array([], pa.string())), "has no rows"),
+    "no bytes": (lambda path: path.touch(), "damaged or no Parquet file, behind row 0"),
+    "other bytes": (lambda path: path.write_bytes(b"x" * 999), "no Parquet file, behind row 0"),
+    "cut off": (cut_off, "damaged or no Parquet file, behind row 0"),
+    "a changed byte": (with_checksums, "damaged or no Parquet file, behind row 0"),
+    "no file": (lambda path: path.symlink_to("none"), "a.parquet: no such file"),
+    "a FIFO": (os.mkfifo, "a FIFO; give a regular file"),
+}
+
+
+@pytest.mark.parametrize("make", BAD_FILES)
+def test_a_bad_file_is_one_line_and_leaves_no_text(tmp_path, make):
+    make_file, message = BAD_FILES[make]
+    make_file(path := tmp_path / "a.parquet")
+    with pytest.raises(ValueError) as caught:
+        articles.write_articles(str(path), tmp_path / "a", "text")
+    assert f"{path}: " in str(caught.value) and message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not written(tmp_path / "a")
+
+
+def test_scripts_say_the_same_in_one_line(repository, tmp_path, punkt):
+    parquet(tmp_path / "a.parquet", body=["a"])
+    code, line = extract(repository, tmp_path, f"--data={tmp_path}/*.parquet")
+    assert code == 1 and line.startswith("extract_documents.py: ") and "there are body" in line
+    code, line = extract(repository, tmp_path, f"--data={tmp_path}/*.parquet", "--text_column=body")
+    assert code == 0
+
+    parquet(tmp_path / "b.parquet", body=["b"])
+    code, line = extract(repository, tmp_path, f"--data={tmp_path}/b*", "--text_column=body")
+    assert code == 1
+    assert f"{tmp_path}/text: holds a/, of which this run has no input (1 such folders)" in line
+    (tmp_path / "b.jsonl").write_text("\n")
+    code, line = extract(repository, tmp_path, f"--data={tmp_path}/?.*")
+    assert code == 1 and "b.parquet: a second file would be written to" in line
+    code, line = extract(repository, tmp_path, f"--data={tmp_path}/text/*/wiki*")
+    assert code == 1 and "expected a name that ends with .jsonl, .jsonl.zst, .parquet" in line
+
+    def script(name, *flags):
+        command = [sys.executable, repository / "cleanup_scripts" / name, *flags]
+        done = subprocess.run(command, capture_output=True, text=True)
+        return done.returncode, done.stderr.strip().splitlines()[-1]
+
+    code, line = script("cleanup_file.py", f"--data={tmp_path}/*.jsonl")
+    assert code == 1 and "b.jsonl: documents, not text; run extract_documents.py first" in line
+    segment = ("do_sentence_segmentation.py", f"--punkt={punkt}", f"--data={tmp_path}/a.parquet")
+    code, line = script(*segment)
+    assert code == 1 and "no single column 'text'; there are body" in line
+    assert script(*segment, "--text_column=body")[0] == 0
+    assert (tmp_path / "a.parquet.3").read_text() == "\na\n\n"
+
+
+def test_a_file_without_documents_is_refused(tmp_path):
+    (tmp_path / "a.jsonl").write_text("\n\n")
+    with pytest.raises(ValueError, match=r"a\.jsonl: holds no document; leave it out"):
+        articles.write_articles(str(tmp_path / "a.jsonl"), tmp_path / "a", "text")
+    (tmp_path / "a.jsonl").write_text('{"body": "a", "id": 1}\n')
+    with pytest.raises(ValueError, match=r"line 1: expected .*, not one with body, id; fix or"):
+        list(documents.read_texts(str(tmp_path / "a.jsonl")))
+
+
+PEAK_MIB = """
+import resource, sys
+from mlperf_bert.data.documents import read_texts
+assert sum(map(len, read_texts(sys.argv[1]))) == int(sys.argv[2])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+
+def test_a_row_group_of_hundreds_of_megabytes_takes_little_memory(repository, tmp_path):
+    def peak_mib(num_rows: int) -> float:
+        path, row_bytes = tmp_path / f"{num_rows}.parquet", 20_000
+        schema = pa.schema([("text", pa.string())])
+        with pq.ParquetWriter(path, schema, use_dictionary=False) as file:
+            rows = [os.urandom(row_bytes // 2).hex() for _ in range(num_rows)]
+            file.write_table(pa.table({"text": rows}), row_group_size=num_rows)
+        command = [sys.executable, "-c", PEAK_MIB, path, str(num_rows * row_bytes)]
+        return float(subprocess.check_output(command, cwd=repository))
+
+    assert peak_mib(10_000) < peak_mib(100) + 64
+
+
+STAND_IN = """
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
+
+class HfHubHTTPError(Exception):
+    __module__ = "huggingface_hub.errors"
+
+    def __init__(self, message, *, response):
+        super().__init__(message)
+
+class HfFileSystem(DirFileSystem):
+    protocol = "hf"
+
+    def __init__(self):
+        super().__init__({root!r}, LocalFileSystem())
+
+    def glob(self, path, **options):
+        return super().glob(path.removeprefix("hf://"), **options)
+
+    def _open(self, path, mode="rb", **options):
+        return self.open(path, mode, **options)
+
+    def open(self, path, mode="rb", **options):
+        if "gated" in path:
+            raise HfHubHTTPError("401 Client Error\\n\\nAccess is restricted", response=None)
+        return super().open(path.removeprefix("hf://"), mode, **options)
+"""
+
+
+@pytest.fixture
+def hub(tmp_path) -> tuple[Path, dict[str, str]]:
+    """A folder that Hugging Face stands for, and the environment in which it does."""
+    folder = tmp_path / "hub" / "datasets" / "owner" / "name"
+    folder.mkdir(parents=True)
+    (tmp_path / "modules").mkdir()
+    source = STAND_IN.replace("{root!r}", repr(str(tmp_path / "hub")))
+    (tmp_path / "modules" / "huggingface_hub.py").write_text(source)
+    return folder, {"PYTHONPATH": str(tmp_path / "modules")}
+
+
+def test_files_on_hugging_face(repository, tmp_path, hub, punkt):
+    folder, environment = hub
+    for number in range(2):
+        doors.write(folder / f"train-{number}.parquet", generated(number))
+        doors.write(tmp_path / f"train-{number}.parquet", generated(number))
+    results = []
+    for index, place in enumerate((str(tmp_path), "hf://datasets/owner/name")):
+        work = tmp_path / f"work {index}"
+        work.mkdir()
+        text = {"TEXT_DIR": "the text"} if index else {}
+        done = process_wiki(
+            repository, work, punkt, f"{place}/train-*.parquet", **environment, **text
+        )
+        assert done.returncode == 0, done.stderr
+        results.append({p.name: p.read_bytes() for p in (work / "results").iterdir()})
+    assert results[0] == results[1] and len(results[0]) > 3
+    assert not list(folder.glob("*.parquet.*"))
+
+
+def test_sentences_of_files_on_hugging_face_are_written_to_the_working_folder(
+    repository, tmp_path, hub, punkt
+):
+    folder, environment = hub
+    doors.write(folder / "a.jsonl.zst", generated(1))
+    doors.write(tmp_path / "a.jsonl.zst", generated(1))
+    (tmp_path / "work").mkdir()
+    script = repository / "cleanup_scripts" / "do_sentence_segmentation.py"
+    for place in (tmp_path, "hf://datasets/owner/name"):
+        command = [sys.executable, script, f"--data={place}/*.zst", f"--punkt={punkt}"]
+        subprocess.run(command, cwd=tmp_path / "work", env=os.environ | environment, check=True)
+    made = (tmp_path / "work" / "a.jsonl.zst.3").read_bytes()
+    assert made == (tmp_path / "a.jsonl.zst.3").read_bytes()
+
+
+def test_what_hugging_face_refuses_is_a_line(repository, tmp_path, hub):
+    folder, environment = hub
+    data = "--data=hf://datasets/owner/name"
+    parquet(folder / "gated.parquet", text=["a"])
+    code, line = extract(repository, tmp_path, f"{data}/gated.parquet", **environment)
+    assert code == 1
+    assert line.endswith("name/gated.parquet: Hugging Face cannot be read: 401 Client Error")
+    code, line = extract(repository, tmp_path, f"{data}/none.parquet", **environment)
+    assert code == 1 and "none.parquet: no file matches" in line
+    (tmp_path / "modules" / "huggingface_hub.py").write_text("raise ImportError\n")
+    code, line = extract(repository, tmp_path, f"{data}/*.parquet", **environment)
+    assert code == 1 and "needs huggingface_hub; pip install huggingface_hub" in line
