@@ -23,7 +23,7 @@ results=${RESULTS:-./results}
 workers=${NWORKER:-$(nproc)}
 
 # What was made from what, in provenance.json.
-record() { PYTHONPATH=$scripts/.. "$python" -m mlperf_bert.data.provenance "$@"; }
+record() { PYTHONPATH=$scripts/..${PYTHONPATH:+:$PYTHONPATH} "$python" -m mlperf_bert.data.provenance "$@"; }
 stage() { "$python" "$scripts/$1" --data="$glob" "${@:2}"; }
 glob=$1
 

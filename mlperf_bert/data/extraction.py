@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO
 
 from mlperf_bert import json_text
+from mlperf_bert.data import provenance
 from mlperf_bert.data.wiki_dump import Dump
 from mlperf_bert.locking import lock_of
 from mlperf_bert.problems import printable

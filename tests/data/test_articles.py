@@ -99,6 +99,13 @@ def process_wiki(repository, folder, punkt, pattern, **environment):
     )
 
 
+def results_in(folder: Path) -> dict[str, bytes]:
+    """The clean-up's results; its record names the folder."""
+    found = {path.name: path.read_bytes() for path in (folder / "results").iterdir()}
+    assert found.pop("provenance.json")
+    return found
+
+
 def test_the_same_parts_through_every_door(repository, tmp_path, punkt):
     results = {}
     for door in ("", *doors.DOCUMENTS):
@@ -108,7 +115,7 @@ def test_the_same_parts_through_every_door(repository, tmp_path, punkt):
             doors.write(folder / f"wiki_0{number}{door}", generated(number))
         done = process_wiki(repository, folder, punkt, f"wiki_??{door}")
         assert done.returncode == 0, done.stderr
-        results[door] = {p.name: p.read_bytes() for p in (folder / "results").iterdir()}
+        results[door] = results_in(folder)
     assert len(results[""]) > 4
     assert all(found == results[""] for found in results.values())
 
@@ -297,7 +304,7 @@ def test_files_on_hugging_face(repository, tmp_path, hub, punkt):
             repository, work, punkt, f"{place}/train-*.parquet", **environment, **text
         )
         assert done.returncode == 0, done.stderr
-        results.append({p.name: p.read_bytes() for p in (work / "results").iterdir()})
+        results.append(results_in(work))
     assert results[0] == results[1] and len(results[0]) > 3
     assert not list(folder.glob("*.parquet.*"))
 

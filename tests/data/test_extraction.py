@@ -153,7 +153,7 @@ def test_an_extraction_that_failed_goes_on_behind_its_last_file(dump_of, extract
     extract(dump_of("a", "b", "c", "d", "fine"), tmp_path / "at once")
     assert files_in(folder) == files_in(tmp_path / "at once")
     names = (RECORD_NAME, extraction.LOG_NAME)
-    assert {path.name for path in folder.iterdir()} == {"AA", *names}
+    assert {path.name for path in folder.iterdir()} == {"AA", "provenance.json", *names}
     records = [(place / RECORD_NAME).read_text() for place in (folder, tmp_path / "at once")]
     assert records[0] == records[1]
 
