@@ -1,0 +1,139 @@
+"""docs/data.md, "From nothing to a run": its commands, with a small file and a small model."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlperf_bert.data import provenance
+from tests.data import doors
+
+LENGTHS = " --max_seq_length=64 --max_predictions_per_seq=10"
+ADDED = {
+    "create_pretraining_data.py": LENGTHS,
+    "pick_eval_samples.py": "--num_examples_to_pick=100" + LENGTHS,
+    "run_pretraining.py": "--do_train --optimizer=lamb --learning_rate=0.001 --num_warmup_steps=10 "
+    "--num_train_steps=100 --train_batch_size=8 --eval_batch_size=20 --eval_interval_samples=400 "
+    "--log_every_steps=1" + LENGTHS,
+}
+
+
+def commands_of(document: Path, heading: str) -> list[str]:
+    section = document.read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
+    lines = re.findall(r"^    (.*)$", section, re.MULTILINE)
+    return re.sub(r"\\\n\s*", "", "\n".join(lines)).splitlines()
+
+
+@pytest.fixture(scope="module")
+def work(repository, tmp_path_factory) -> Path:
+    """A folder with articles.parquet and public/, a model in Hugging Face's layout."""
+    folder = tmp_path_factory.mktemp("from nothing")
+
+    def run(*words):
+        subprocess.run([sys.executable, *map(str, words)], cwd=repository, check=True)
+
+    run("-m", "demo.encyclopedia", "--seed=1", "--num_articles=400", f"--output_dir={folder}/text")
+    texts = [path.read_text() for path in sorted((folder / "text").rglob("wiki_??"))]
+    articles = [article for text in texts for article in doors.articles_of(text)]
+    doors.write(folder / "articles.parquet", articles)
+    (folder / "lines.txt").write_text("\n".join(article["text"] for article in articles))
+    vocabulary = folder / "vocab.txt"
+    run("-m", "demo.vocabulary", f"--input_file={folder}/lines.txt", f"--output_file={vocabulary}")
+    run(
+        *["-m", "demo.checkpoint", "--seed=2", f"--vocab_file={vocabulary}"],
+        *["--max_seq_length=64", f"--output_dir={folder}/checkpoint"],
+    )
+    run(
+        *["export_to_hugging_face.py", f"--checkpoint={folder}/checkpoint/model.ckpt-0"],
+        *[f"--bert_config_file={folder}/checkpoint/bert_config.json"],
+        *[f"--vocab_file={vocabulary}", f"--output_dir={folder}/public"],
+    )
+    for made in ("text", "checkpoint", "lines.txt", "public/README.md", "public/provenance.json"):
+        place = folder / made
+        shutil.rmtree(place) if place.is_dir() else place.unlink()
+    return folder
+
+
+def small(command: str, repository: Path) -> list[str]:
+    """A command of the document with local files and few examples; its environment comes first."""
+    replaced = {
+        r"hf://.*": "articles.parquet",
+        r"--model=.*": "--model=public",
+        r"--(flagfile|num_gpus)=.*": "",
+        r"NUM_TEST_ARTICLES=.*": "NUM_TEST_ARTICLES=20",
+        r"--max_.*": "",
+        r"python": sys.executable,
+        r"([^=]*\.(py|sh))": rf"{repository}/\1",
+    }
+    words = shlex.split(command)
+    for pattern, word in replaced.items():
+        words = [re.sub(rf"^{pattern}$", word, each) for each in words]
+    for script, flags in ADDED.items():
+        words += flags.split() if script in command else []
+    return ["env", f"PYTHON={sys.executable}", f"PYTHONPATH={repository}", *filter(None, words)]
+
+
+@pytest.fixture(scope="module")
+def made(work, repository, shared) -> Path:
+    punkt = shared / "data" / "nltk_data" / "tokenizers" / "punkt_tab" / "english"
+    install, *commands = commands_of(repository / "docs" / "data.md", "From nothing to a run")
+    assert install == "pip install huggingface_hub" and len(commands) == 7
+    for command in commands:
+        done = subprocess.run(
+            small(command, repository), cwd=work, capture_output=True, text=True,
+            env={**os.environ, "PUNKT": str(punkt)},
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    assert done.stdout.splitlines()[-1].endswith(" files are as recorded")
+    return work
+
+
+@pytest.mark.slow
+def test_a_parquet_file_and_a_public_model_make_a_run(made):
+    lines = (made / "output" / "metrics.jsonl").read_text().splitlines()
+    metrics = [json.loads(line) for line in lines]
+    assert [line["samples"] for line in metrics if line["kind"] == "eval"] == [400, 800]
+    losses = [line["loss"] for line in metrics if line["kind"] == "train"]
+    assert len(losses) == 100 and sum(losses[-10:]) < sum(losses[:10])
+    record = json.loads((made / "output" / "run.json").read_text())["provenance"]
+    log = (made / "output" / "bert.log").read_text()
+    for name in ("data", "evaluation_data", "initial_weights"):
+        assert record[name].startswith("sha256:") and record[name] in log
+    steps = [step.record.step for step in provenance.chain(made / "output")]
+    assert set(steps) == {
+        "training",
+        "training examples",
+        "evaluation examples",
+        "clean-up",
+        "documents to text",
+        "import from Hugging Face",
+    }
+
+
+@pytest.mark.slow
+def test_a_changed_byte_anywhere_in_the_chain_is_found(made):
+    steps = list(provenance.chain(made / "output"))
+    files = {
+        str(path)
+        for step in steps
+        for file in [*step.record.inputs, *step.record.outputs]
+        if (path := (step.folder / file.path).resolve()).exists()
+    }
+    kinds = {re.sub(r"\d+", "N", Path(name).name) for name in files}
+    assert {"articles.parquet", "wiki_N", "part-N-of-N", "eval_Nk", "model.safetensors"} <= kinds
+    assert {"model.ckpt-N.index", "model.ckpt-N.data-N-of-N", "bert.log", "vocab.txt"} <= kinds
+    for name in sorted(files):
+        path = Path(name)
+        whole = path.read_bytes()
+        place = len(whole) // 2
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        _, _, problems = provenance.verify(steps)
+        assert [problem for problem in problems if problem.startswith(f"{name}: its content")], name
+        path.write_bytes(whole)
+    assert not provenance.verify(steps)[2]
