@@ -1,6 +1,7 @@
 """What a run is made from: recorded in run.json, in its log and in provenance.json."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import tensorflow as tf
 
@@ -25,26 +26,25 @@ class Origin:
         self._parameters = config.parameters()
         self._data = self._described(setup.files, known)
         self._eval_data = self._described(setup.eval_files, known)
-        self._weights = _files_of(config.init_checkpoint, output) if config.init_checkpoint else []
+        self._initial_checkpoint = config.init_checkpoint
+        # Beside the building of the model: the published checkpoint has four gigabytes.
+        self._weights = ThreadPoolExecutor(1).submit(self._files_of, config.init_checkpoint)
         self._model = self._described([config.bert_config_file])
         self._made_with = provenance.made_with()
 
     def _described(self, files: Sequence[str], known: dict[str, str] | None = None):
-        folder = self._output.location
-        return [
-            provenance.describe(path, folder, digest=known[path] if known else None)
-            for path in files
-        ]
+        def described(path: str) -> provenance.File:
+            digest = known[path] if known else None
+            return provenance.describe(path, self._output.location, digest=digest)
+
+        return paths.in_parallel(described, files)
 
     def summary(self) -> dict[str, str]:
         """What the run is known by: commit, image, and one digest for each kind of input."""
         return {name: self._made_with[name] for name in ("commit", "image")} | {
             "data": provenance.digest_of_files(self._data),
             "evaluation_data": provenance.digest_of_files(self._eval_data),
-            # Their index has a checksum of every tensor.
-            "initial_weights": provenance.digest_of_files(self._weights[:1])
-            if self._weights
-            else "",
+            "initial_weights": self._digest_of_weights(),
         }
 
     def record(self) -> None:
@@ -61,22 +61,26 @@ class Origin:
         ]
         step = latest_step(str(location))
         if step is not None:
-            outputs += _files_of(saved_checkpoints(str(location))[step], self._output)
+            outputs += self._files_of(saved_checkpoints(str(location))[step])
         found = provenance.Record(
             step="training",
-            inputs=[*self._data, *self._eval_data, *self._weights, *self._model],
+            inputs=[*self._data, *self._eval_data, *self._weights.result(), *self._model],
             outputs=outputs,
             parameters=self._parameters,
             made_with=self._made_with,
         )
         provenance.add(local, found, continues=True)
 
+    def _digest_of_weights(self) -> str:
+        """Of the index, which has a checksum of every tensor; empty for random weights."""
+        if not self._initial_checkpoint:
+            return ""
+        return provenance.digest_of_files(self._described([f"{self._initial_checkpoint}.index"]))
 
-def _files_of(prefix: str, output: OutputDirectory) -> list[provenance.File]:
-    """Index and data of a checkpoint; in a bucket the data are not read for a digest."""
-    data = sorted(tf.io.gfile.glob(f"{prefix}.data-*"))
-    digest = "" if paths.is_remote(prefix) else None
-    return [
-        provenance.describe(f"{prefix}.index", output.location),
-        *(provenance.describe(path, output.location, digest=digest) for path in data),
-    ]
+    def _files_of(self, prefix: str | None) -> list[provenance.File]:
+        """Index and data of a checkpoint; in a bucket the data are not read for a digest."""
+        if not prefix:
+            return []
+        data = sorted(tf.io.gfile.glob(f"{prefix}.data-*"))
+        known = dict.fromkeys(data, "") if paths.is_remote(prefix) else None
+        return [*self._described([f"{prefix}.index"]), *self._described(data, known)]

@@ -37,12 +37,12 @@ def train(config: RunConfig) -> Result | None:
     team = agreement.agree(config)
     with team.failures_reported():
         setup = preflight.prepare(config, resumes=team.resumes, say=team.say)
-        origin = Origin(setup, team.output)
-        team.output.provenance = origin.summary()
+        origin = Origin(setup, team.output) if team.is_chief else None
+        team.output.provenance = origin.summary() if origin else {}
         start_up.done("checks")
         with loop.StopRequest() as stop_request:
             outcome = _train(setup, team, start_up, stop_request)
-            if team.is_chief:
+            if origin:
                 origin.record()
                 team.publish()
             team.finish()
