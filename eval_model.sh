@@ -11,8 +11,6 @@ export TF_XLA_FLAGS=${TF_XLA_FLAGS---tf_xla_auto_jit=2}
 export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
 
 exec "${PYTHON:-python}" run_pretraining.py \
-  --do_eval \
-  --nodo_train \
   --bert_config_file="${WIKI_DIR:-/wiki}/bert_config.json" \
   --input_file="${EVAL_FILE:-${DATA_DIR:-/data}/eval_10k}" \
   --output_dir="${OUTPUT_DIR:-/output}" \
@@ -21,4 +19,6 @@ exec "${PYTHON:-python}" run_pretraining.py \
   --max_predictions_per_seq=76 \
   --eval_batch_size=8 \
   --num_train_steps=107538 \
-  "$@"
+  "$@" \
+  --do_eval \
+  --nodo_train # last: presets say --do_train

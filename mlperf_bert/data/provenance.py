@@ -26,6 +26,7 @@ from mlperf_bert.writing import write_whole
 NAME = "provenance.json"
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _PACKAGES = ("numpy", "numba", "tensorflow")
+_INDEX = ".index"  # of a checkpoint
 _SHOWN_CHARACTERS = 200
 
 
@@ -37,7 +38,8 @@ class File:
     """From the folder of the record, or absolute."""
     bytes: int
     digest: str
-    """sha256:... or md5:...; empty where it is not known."""
+    """sha256:... or md5:...; empty where it is not known. For a checkpoint its index stands, which
+    has a checksum of every tensor."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -289,6 +291,20 @@ def _check(name: str, wanted: set[tuple[int, str]]) -> str:
     for algorithm, _, expected in (digest.partition(":") for digest in digests):
         if reading.digest(name, algorithm) != expected:
             return f"{name}: its content has changed since it was recorded ({algorithm})"
+    return _damage(name.removesuffix(_INDEX)) if name.endswith(_INDEX) else ""
+
+
+def _damage(prefix: str) -> str:
+    """Reads every tensor of a checkpoint; TensorFlow compares it with its checksum in the index."""
+    tf = paths.tensorflow()
+    types = tf.train.load_checkpoint(prefix).get_variable_to_dtype_map()
+    for name, kind in types.items():
+        try:
+            tf.raw_ops.RestoreV2(
+                prefix=prefix, tensor_names=[name], shape_and_slices=[""], dtypes=[kind]
+            )
+        except tf.errors.OpError:
+            return f"{prefix}: the content of {name} has changed since it was written"
     return ""
 
 

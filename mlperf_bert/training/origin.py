@@ -1,9 +1,6 @@
 """What a run is made from: recorded in run.json, in its log and in provenance.json."""
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-
-import tensorflow as tf
 
 from mlperf_bert import paths
 from mlperf_bert.checkpoints.state import latest_step, saved_checkpoints
@@ -26,9 +23,9 @@ class Origin:
         self._parameters = config.parameters()
         self._data = self._described(setup.files, known)
         self._eval_data = self._described(setup.eval_files, known)
-        self._initial_checkpoint = config.init_checkpoint
-        # Beside the building of the model: the published checkpoint has four gigabytes.
-        self._weights = ThreadPoolExecutor(1).submit(self._files_of, config.init_checkpoint)
+        # A checkpoint's index has a checksum of every tensor: gigabytes need not be read for it.
+        weights = [f"{config.init_checkpoint}.index"] if config.init_checkpoint else []
+        self._weights = self._described(weights)
         self._model = self._described([config.bert_config_file])
         self._made_with = provenance.made_with()
 
@@ -44,7 +41,7 @@ class Origin:
         return {name: self._made_with[name] for name in ("commit", "image")} | {
             "data": provenance.digest_of_files(self._data),
             "evaluation_data": provenance.digest_of_files(self._eval_data),
-            "initial_weights": self._digest_of_weights(),
+            "initial_weights": provenance.digest_of_files(self._weights) if self._weights else "",
         }
 
     def record(self) -> None:
@@ -61,26 +58,12 @@ class Origin:
         ]
         step = latest_step(str(location))
         if step is not None:
-            outputs += self._files_of(saved_checkpoints(str(location))[step])
+            outputs += self._described([f"{saved_checkpoints(str(location))[step]}.index"])
         found = provenance.Record(
             step="training",
-            inputs=[*self._data, *self._eval_data, *self._weights.result(), *self._model],
+            inputs=[*self._data, *self._eval_data, *self._weights, *self._model],
             outputs=outputs,
             parameters=self._parameters,
             made_with=self._made_with,
         )
         provenance.add(local, found, continues=True)
-
-    def _digest_of_weights(self) -> str:
-        """Of the index, which has a checksum of every tensor; empty for random weights."""
-        if not self._initial_checkpoint:
-            return ""
-        return provenance.digest_of_files(self._described([f"{self._initial_checkpoint}.index"]))
-
-    def _files_of(self, prefix: str | None) -> list[provenance.File]:
-        """Index and data of a checkpoint; in a bucket the data are not read for a digest."""
-        if not prefix:
-            return []
-        data = sorted(tf.io.gfile.glob(f"{prefix}.data-*"))
-        known = dict.fromkeys(data, "") if paths.is_remote(prefix) else None
-        return [*self._described([f"{prefix}.index"]), *self._described(data, known)]
