@@ -1,6 +1,7 @@
 """Every lock installs as it stands, and the training can be imported from it.
 
-requirements-dev.lock is what runs these tests. requirements-gpu.lock has 3 GB to download and 7 GB
+requirements-dev.lock is what runs these tests; requirements.lock is what the container's image is
+made of, in which tests/container trains. requirements-gpu.lock has 3 GB to download and 7 GB
 installed: it is not installed here. It must be requirements.lock, which is, and NVIDIA's packages,
 and the index must still offer each of its files.
 """
@@ -31,18 +32,17 @@ def pins(lock: str) -> dict[str, tuple[str, set[str]]]:
     return found
 
 
-@pytest.fixture(scope="module", params=["requirements.lock", "requirements-tpu.lock"])
-def installed(request, tmp_path_factory):
-    """(lock, interpreter of a fresh environment with it)."""
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    """The interpreter of a fresh environment with requirements-tpu.lock."""
     environment = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
     python = environment / "bin" / "python"
     install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     install += ["--no-compile", "--no-cache-dir", "--no-deps", "--require-hashes"]
-    subprocess.run([*install, "-r", REPOSITORY / request.param], check=True)
-    yield request.param, python
-    # two gigabytes each
-    subprocess.run(["rm", "-rf", environment], check=True)
+    subprocess.run([*install, "-r", REPOSITORY / "requirements-tpu.lock"], check=True)
+    yield python
+    subprocess.run(["rm", "-rf", environment], check=True)  # two gigabytes
 
 
 def run(python: Path, code: str, **environment: str) -> subprocess.CompletedProcess:
@@ -55,20 +55,14 @@ def run(python: Path, code: str, **environment: str) -> subprocess.CompletedProc
 
 
 @pytest.mark.slow
-def test_the_training_is_imported(installed):
-    lock, python = installed
-    # as cloud/gcp_tpu.sh sets it on a pod
-    environment = {"TPU_LOAD_LIBRARY": "0"} if "tpu" in lock else {}
-    done = run(python, TRAINING, **environment)
+def test_the_training_is_imported_with_the_lock_for_tpus(python):
+    done = run(python, TRAINING, TPU_LOAD_LIBRARY="0")  # as cloud/gcp_tpu.sh sets it on a pod
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
-def test_the_library_of_the_tpu_is_loaded(installed):
+def test_the_library_of_the_tpu_is_loaded(python):
     """A libtpu that does not fit aborts here; one that does finds no TPU, and says so."""
-    lock, python = installed
-    if "tpu" not in lock:
-        pytest.skip("has no libtpu")
     # else libtpu asks the metadata server of a TPU VM for minutes
     done = run(python, TRAINING, TPU_SKIP_MDS_QUERY="1", TF_CPP_MIN_LOG_LEVEL="0")
     assert done.returncode == 0, done.stderr
