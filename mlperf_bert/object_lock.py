@@ -173,7 +173,10 @@ def _is_running(found: dict) -> bool:
 
 
 def _start_ticks(pid: object) -> int | None:
-    """When a process began, in ticks since the boot; None if it is gone."""
+    """When a process began, in ticks since the boot; None if it is gone.
+
+    Not psutil's time, which changes when the clock is set.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # epath takes a tenth of a second, which local paths need not
 
 Location: TypeAlias = Union[Path, "epath.Path"]
 _T = TypeVar("_T")
+_Item = TypeVar("_Item")
 
 BUCKETS = "gs://"
 _OTHER_STORES = ("s3://", "az://")
@@ -127,10 +128,8 @@ def remove_folder(path: Location) -> None:
 
 
 def is_file(path: Location) -> bool:
-    """As pathlib's; epath has none."""
-    if isinstance(path, Path):
-        return path.is_file()
-    return path.exists() and not path.is_dir()
+    """As pathlib's; epath has none. Raises as `status`."""
+    return status(path) is not None
 
 
 def size_bytes(path: str | os.PathLike) -> int:
@@ -290,7 +289,7 @@ def reason(error: Exception) -> str:
     return text
 
 
-def in_parallel(function: Callable[[str], _T], names: Sequence[str]) -> list[_T]:
-    """function(name) for each, several requests at a time."""
+def in_parallel(function: Callable[[_Item], _T], items: Sequence[_Item]) -> list[_T]:
+    """function(item) for each, several requests at a time."""
     with ThreadPoolExecutor(max_workers=_REQUESTS_AT_ONCE) as pool:
-        return list(pool.map(function, names))
+        return list(pool.map(function, items))

@@ -64,7 +64,13 @@ def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str)
         write_safetensors(folder / "model.safetensors", tensors)
         made_from = _known_of_run(prefix)
         (folder / "README.md").write_text(_card(config, made_from), encoding="utf-8")
-        _record(prefix, folder, target, parameters=made_from)
+        provenance.note(
+            folder,
+            step="export to Hugging Face",
+            inputs=[provenance.describe(f"{prefix}.index", target)],
+            outputs=sorted(folder.iterdir()),
+            parameters=made_from,
+        )
     return len(tensors)
 
 
@@ -90,18 +96,6 @@ def _card(config: BertConfig, made_from: dict[str, str]) -> str:
             *(["| | |", "|---|---|", *known, ""] if known else []),
         ]
     )  # fmt: skip
-
-
-def _record(prefix: str, folder: Path, target: paths.Location, *, parameters: dict) -> None:
-    """The files lie in `folder`, and will in `target`."""
-    made = provenance.Record(
-        step="export to Hugging Face",
-        inputs=[provenance.describe(f"{prefix}.index", target)],
-        outputs=[provenance.describe(path, folder) for path in sorted(folder.iterdir())],
-        parameters=dict(parameters),
-        made_with=provenance.made_with(),
-    )
-    provenance.add(folder, made)
 
 
 def hugging_face_config(config: BertConfig) -> dict:

@@ -83,14 +83,13 @@ def import_model(model: str, output_dir: str, *, seed: int) -> list[str]:
         if vocabulary is not None:
             (beside / hub.VOCABULARY).write_bytes(vocabulary)
         _write_checkpoint(beside / CHECKPOINT, weights)
-        made = provenance.Record(
+        provenance.note(
+            beside,
             step="import from Hugging Face",
             inputs=read,
-            outputs=[provenance.describe(path, beside) for path in sorted(beside.iterdir())],
+            outputs=sorted(beside.iterdir()),
             parameters={"model": model, "seed": seed, "drawn": drawn},
-            made_with=provenance.made_with(),
         )
-        provenance.add(beside, made)
     lines = [f"{stored.num_read} weights imported from {model}: {output_dir}/{CHECKPOINT}"]
     if drawn:
         lines.append(f"Not in the model, so drawn from seed {seed}: {', '.join(drawn)}")

@@ -14,7 +14,7 @@ _BYTES_AT_ONCE = 1 << 20
 def read_rows(
     file: BinaryIO, path: str, *, text_column: str, other_columns: Sequence[str]
 ) -> Iterator[list[str]]:
-    """The text of every row, and behind it each other column, "" where that is absent or null.
+    """The text of every row, and after it each other column, "" where that is absent or null.
 
     Memory holds a few rows, however large the file and its row groups are.
 

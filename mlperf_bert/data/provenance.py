@@ -9,6 +9,7 @@ image and versions that it ran with.
 
 import argparse
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -108,30 +109,28 @@ def note(
     folder: paths.Location,
     *,
     step: str,
-    inputs: Iterable[str | os.PathLike],
+    inputs: Iterable[File | str | os.PathLike],
     outputs: Iterable[str | os.PathLike],
     parameters: Mapping[str, object],
     digests: Mapping[str, str] | None = None,
     continues: bool = False,
-) -> Record:
+) -> None:
     """Describes a step of this process and adds it, as `add`; `digests` are those known already."""
     known = digests or {}
-    files = [
-        paths.in_parallel(
-            lambda path: describe(path, folder, digest=known.get(path)),
-            [os.fspath(path) for path in each],
-        )
-        for each in (inputs, outputs)
-    ]
+
+    def described(file: File | str | os.PathLike) -> File:
+        if isinstance(file, File):
+            return file
+        return describe(file, folder, digest=known.get(os.fspath(file)))
+
     record = Record(
         step=step,
-        inputs=files[0],
-        outputs=files[1],
+        inputs=paths.in_parallel(described, list(inputs)),
+        outputs=paths.in_parallel(described, list(outputs)),
         parameters=dict(parameters),
         made_with=made_with(),
     )
     add(folder, record, continues=continues)
-    return record
 
 
 def add(folder: paths.Location, record: Record, *, continues: bool = False) -> None:
@@ -200,9 +199,9 @@ def known_digests(files: Iterable[str]) -> dict[str, str]:
     names = list(files)
     found: dict[str, str] = {}
     for folder in {posixpath.dirname(name) for name in names}:
-        for record in read(paths.location(folder or ".")):
-            for file in record.outputs:
-                found[_absolute(file.path, paths.location(folder or "."))] = file.digest
+        place = paths.location(folder or ".")
+        for record in read(place):
+            found |= {_absolute(file.path, place): file.digest for file in record.outputs}
     return {
         name: found.get(os.path.normpath(name) if not paths.is_remote(name) else name, "")
         for name in names
@@ -227,6 +226,7 @@ def chain(folder: paths.Location) -> Iterator[Step]:
     records = read(folder)
     if not records:
         raise ValueError(f"{folder}: no {NAME}, so it is unknown what it was made from")
+    records_in = functools.cache(_read_if_there)
     pending = [Step(folder=folder, record=record, depth=0) for record in records]
     seen = {(str(folder), number) for number in range(len(records))}
     while pending:
@@ -234,7 +234,7 @@ def chain(folder: paths.Location) -> Iterator[Step]:
         yield step
         wanted = {_absolute(file.path, step.folder) for file in step.record.inputs}
         for above in sorted({place for name in wanted for place in _places_above(name)}):
-            for number, record in enumerate(_read_if_there(above)):
+            for number, record in enumerate(records_in(above)):
                 made = {_absolute(file.path, paths.location(above)) for file in record.outputs}
                 if (above, number) not in seen and made & wanted:
                     seen.add((above, number))

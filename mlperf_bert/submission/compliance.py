@@ -42,9 +42,7 @@ def check_log(path: str | os.PathLike, ruleset: str) -> Verdict:
       OSError: a bucket refuses to show it.
     """
     path = paths.location(path)
-    with paths.failures_named(path):
-        is_file = paths.is_file(path)
-    if not is_file:
+    if not paths.is_file(path):
         raise ValueError(f"{path}: no such log; give the path of a result_N.txt")
     arguments = ["--usage", "training", "--ruleset", ruleset, str(path)]
     answer = official.ask("compliance_checker", *arguments, ruleset=ruleset)
