@@ -72,7 +72,7 @@ def machine(docker, base_image, repository, tmp_path_factory, version):
     python = python312(folder) if version == "3.12" else ""
     (folder / "Dockerfile").write_text(DOCKERFILE.format(python=python))
     run("docker", "build", "--quiet", "--network=host", "--tag", NAME, folder, env=docker)
-    words = ["docker", "run", "--detach", "--rm", "--name", NAME, "--network=host", "--init"]
+    words = ["docker", "run", "--detach", "--name", NAME, "--network=host", "--init"]
     words += [f"--user={USER}:{USER}", "--workdir=/home/dev/bert", "--env=HOME=/home/dev"]
     words += ["--mount=type=tmpfs,destination=/dev/shm,tmpfs-mode=0755"]
     words += ["--mount=type=tmpfs,destination=/dev/pts,tmpfs-mode=0755"]
@@ -82,7 +82,8 @@ def machine(docker, base_image, repository, tmp_path_factory, version):
             "docker", "exec", NAME, "sh", "-c", command, env=docker, check=False
         )
     finally:
-        run("docker", "kill", NAME, env=docker, check=False)
+        # Not --rm and kill: that removes it some time later, and the next machine takes the name.
+        run("docker", "rm", "--force", NAME, env=docker, check=False)
         run("docker", "image", "rm", "--force", NAME, env=docker, check=False)
 
 
