@@ -6,11 +6,12 @@ Steps are micro-batches; samples are steps * micro-batch size.
 import dataclasses
 import math
 import signal
-import time
 from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
+from mlperf_bert.mlperf import ledger
+from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.mlperf.timed_run import Run
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.progress import Progress
@@ -113,7 +114,8 @@ class TrainingLoop:
     schedule: Schedule
     target_accuracy: float
     learning_rate_at: Callable[[int], float]
-    evaluate: Callable[[], Evaluation]
+    evaluate: Callable[[Ledger], Evaluation]
+    """Counts its seconds in the ledger."""
     save: Callable[[int], object]
     publish: Callable[[], None]
     """Called after every evaluation and checkpoint, when they are logged."""
@@ -125,6 +127,10 @@ class TrainingLoop:
     """Tokens trained so far, without padding."""
     num_rows: int = 0
     """Rows trained so far."""
+    _logged: ledger.Seconds = dataclasses.field(
+        default_factory=lambda: dict.fromkeys(ledger.KINDS, 0.0)
+    )
+    """The run's seconds at the last line of metrics."""
 
     def run(self, run: Run) -> Outcome:
         """Trains from the trainer's step until the target, the last step, or a signal.
@@ -137,7 +143,7 @@ class TrainingLoop:
         step, accuracy = int(self.trainer.step.numpy()), None
         self._start_block(run, step)
         while step < self.schedule.num_train_steps:
-            step = self._train_to(self._next_stop(step), step)
+            step = self._train_to(self._next_stop(step), step, run.ledger)
             run.samples = self._samples(step)
             if self.schedule.evaluation_is_due(step):
                 accuracy = self._evaluate(run, step)
@@ -168,11 +174,14 @@ class TrainingLoop:
         num_steps = self.schedule.next_evaluation(step) - step
         run.block_start(self._samples(step), num_samples=self._samples(num_steps))
 
-    def _train_to(self, stop: int, step: int) -> int:
+    def _train_to(self, stop: int, step: int, spent: Ledger) -> int:
         self.profiler.begin_if_due(step)
-        began = time.monotonic()
-        history = self.trainer.train(self.batches, tf.constant(stop - step)).numpy()
-        seconds = time.monotonic() - began
+        before = spent.read()
+        with spent.spent(ledger.COMPUTE):
+            history = self.trainer.train(self.batches, tf.constant(stop - step)).numpy()
+            waited = history[:, FIGURES.index("input_wait_seconds")].sum(dtype=float)
+            spent.move(waited, source=ledger.COMPUTE, to=ledger.INPUT_WAIT)
+        seconds = sum(ledger.difference(spent.read(), before).values())
         self.profiler.end_if_due(stop)
         self.num_real_tokens += round(history[:, FIGURES.index("num_real_tokens")].sum(dtype=float))
         self.num_rows += round(history[:, FIGURES.index("num_rows")].sum(dtype=float))
@@ -186,15 +195,22 @@ class TrainingLoop:
                     **dict(zip(LOSSES, losses)),
                     learning_rate=self.learning_rate_at(step + offset),
                     samples_per_second=self._samples(stop - step) / seconds,
+                    **self._seconds_since_the_last_line(spent),
                 )
         self.progress.advance(self._samples(stop - step), f"loss {history[-1][0]:.4f}")
         return stop
+
+    def _seconds_since_the_last_line(self, spent: Ledger) -> dict[str, float]:
+        """Where the time went; a device call ends at the first line that it reaches."""
+        now, before = spent.read(), self._logged
+        self._logged = now
+        return ledger.as_fields(ledger.difference(now, before))
 
     def _evaluate(self, run: Run, step: int) -> float:
         samples = self._samples(step)
         run.block_stop(samples)
         run.eval_start(samples)
-        found = self.evaluate()
+        found = self.evaluate(run.ledger)
         run.eval_stop(samples)
         run.eval_accuracy(found.masked_lm_accuracy, samples, step)
         self.metrics.write("eval", step=step, samples=samples, **dataclasses.asdict(found))
@@ -207,7 +223,8 @@ class TrainingLoop:
 
     def _save(self, run: Run, step: int) -> None:
         run.checkpoint_start(step)
-        self.save(step)
+        with run.ledger.spent(ledger.SAVING):
+            self.save(step)
         run.checkpoint_stop(step)
         self.publish()
 
