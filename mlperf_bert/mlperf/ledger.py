@@ -5,8 +5,9 @@ time.
 """
 
 import contextlib
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 INPUT_WAIT, COMPUTE = "input_wait", "compute"
 SAVING = "saving"
@@ -101,12 +102,15 @@ def as_fields(seconds: Seconds) -> dict[str, float]:
     return {f"{kind}_seconds": seconds[kind] for kind in KINDS}
 
 
-def from_fields(fields: dict) -> Seconds | None:
+def from_fields(fields: Mapping[str, object]) -> Seconds | None:
     """What `as_fields` made; None if it is something else."""
-    found = [fields.get(f"{kind}_seconds") for kind in KINDS]
-    if not all(isinstance(value, int | float) and value >= 0 for value in found):
-        return None
-    return dict(zip(KINDS, map(float, found)))
+    seconds: Seconds = {}
+    for kind in KINDS:
+        value = fields.get(f"{kind}_seconds")
+        if not isinstance(value, int | float) or not 0 <= value < math.inf:
+            return None
+        seconds[kind] = float(value)
+    return seconds
 
 
 def in_words(seconds: Seconds) -> str:
