@@ -12,7 +12,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from unittest import mock
 
@@ -25,7 +25,7 @@ from mlperf_bert.input import pipeline
 from mlperf_bert.training import steps
 from mlperf_bert.training.steps import Trainer
 
-SMALL = BERT_BASE | {
+SMALL = dict(BERT_BASE) | {
     "hidden_size": 32,
     "intermediate_size": 64,
     "num_attention_heads": 4,
@@ -41,9 +41,9 @@ def unmeasured() -> Iterator[None]:
         yield
 
 
-def make(config: dict, batch_size: int, folder: Path) -> Trainer:
+def make(config: Mapping, batch_size: int, folder: Path) -> Trainer:
     """A trainer whose step is compiled."""
-    (folder / "bert_config.json").write_text(json.dumps(config))
+    (folder / "bert_config.json").write_text(json.dumps(dict(config)))
     task = {
         "bert_config_file": f"{folder}/bert_config.json",
         "batch_size": batch_size,
@@ -54,7 +54,7 @@ def make(config: dict, batch_size: int, folder: Path) -> Trainer:
     return ours.build_trainer(task)
 
 
-def report(name: str, config: dict, *, batch_size: int, num_steps: int, num_turns: int) -> None:
+def report(name: str, config: Mapping, *, batch_size: int, num_steps: int, num_turns: int) -> None:
     """Prints seconds a step, with and without."""
     with tempfile.TemporaryDirectory() as folder:
         measured = make(config, batch_size, Path(folder))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from mlperf_bert.data import example_codec, tfrecord
+from mlperf_bert.mlperf import ledger
 from tests import starts
 
 # Flag -> default. Names and defaults are the reference's, but for those listed after them.
@@ -364,7 +365,7 @@ def test_a_run_its_files_and_a_second_run_into_the_same_directory(work):
     assert [line["step"] for line in trained] == [1, 2, 3, 4]
     assert set(trained[0]) == {
         "kind", "step", "samples", "loss", "masked_lm_loss", "next_sentence_loss",
-        "learning_rate", "samples_per_second",
+        "learning_rate", "samples_per_second", *ledger.as_fields(dict.fromkeys(ledger.KINDS, 0)),
     }  # fmt: skip
     assert [line["samples"] for line in lines if line["kind"] == "eval"] == [8, 16]
     assert re.search(r"^RESULT,bert,\d+,\d+,\w+,.*,aborted,0\.\d+,16$", done.stdout, re.MULTILINE)

@@ -125,10 +125,10 @@ def test_xla_compiles_the_step_to_the_same_losses(folder):
 
 def test_many_steps_in_one_call_are_the_steps_one_by_one(folder):
     together, singly = make_trainer(folder), make_trainer(folder)
-    losses = together.train(iter(batches(folder)), tf.constant(8)).numpy()
+    losses = together.train(iter(batches(folder)), tf.constant(8)).numpy()[:, :-1]
     iterator = iter(batches(folder))
-    one_by_one = [singly.train(iterator, tf.constant(1)).numpy()[0] for _ in range(8)]
-    assert (losses == one_by_one).all()
+    one_by_one = [singly.train(iterator, tf.constant(1)).numpy()[0, :-1] for _ in range(8)]
+    assert (losses == one_by_one).all()  # all but how long each waited for its batch
     assert together.train.experimental_get_tracing_count() == 1
 
 
