@@ -33,9 +33,7 @@ def _export(given: argparse.Namespace) -> tuple[Path, str]:
     """Writes one; returns where, and what it holds, in words."""
     output = given.output or given.trace / OUTPUTS[given.to]
     if given.per and given.to != "fio":
-        raise ValueError(
-            f"--per={given.per} is for --to=fio, not for --to={given.to}; leave it out"
-        )
+        raise ValueError(f"--per={given.per} is for --to=fio alone; leave it out")
     trace = Finished(given.trace)
     if output.exists():
         raise ValueError(f"{output} exists: remove it, or name another --output")

@@ -52,9 +52,10 @@ class Finished:
         """
         self.folder = folder
         self.summary = summary_of(folder)
-        self.begin_ns = self.summary.get("begin_monotonic_ns")
-        if type(self.begin_ns) is not int:
+        begin_ns = self.summary.get("begin_monotonic_ns")
+        if not isinstance(begin_ns, int):
             raise ValueError(f"{folder} is no finished trace: when it began is not recorded")
+        self.begin_ns = begin_ns
 
     def require_calls(self) -> None:
         """Makes sure that single calls were recorded.
@@ -71,10 +72,16 @@ class Finished:
             raise ValueError(f"{self.folder} is damaged: file_ops.parquet is missing")
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """A whole table in order of time, with seconds since the beginning; empty if not written."""
+        """A whole table in order of time, with a column `seconds`; empty if it was not written."""
         found = read_table(self.folder, name, columns)
         found["seconds"] = (found["monotonic_ns"] - self.begin_ns) / 1e9
         return found.sort_values("monotonic_ns", kind="stable", ignore_index=True)
+
+    def calls_of(self, kinds: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
+        """The calls of some kinds in order of time; words stay numbers, as in the file."""
+        wanted = [("kind", "in", list(kinds))]
+        found = pq.read_table(self._path("file_ops"), columns=list(columns), filters=wanted)
+        return found.to_pandas().sort_values("monotonic_ns", kind="stable", ignore_index=True)
 
     def rows(self, table: str, columns: Sequence[str]) -> Iterator[tuple]:
         """The rows of a table in the file's order, with progress on standard error if it is long.

@@ -76,7 +76,7 @@ def _calls(trace: Finished) -> pd.DataFrame:
 
     Adds `name`, by which the replay knows the file.
     """
-    found = trace.table("file_ops", _COLUMNS)
+    found = trace.calls_of((*TRANSFERS, "sync"), _COLUMNS)
     found = found[found["error"].isna()]
     found = found[~found["file_class"].isin([files.PIPES, files.PSEUDO])]
     moved = found["kind"].isin(TRANSFERS) & (found["size_bytes"] > 0) & found["path"].notna()
@@ -91,7 +91,10 @@ def _calls(trace: Finished) -> pd.DataFrame:
 def _following_offsets(calls: pd.DataFrame) -> pd.Series:
     """Where the trace does not know the offset: behind the earlier ones of this kind."""
     unknown = calls[calls["offset_bytes"].isna()]
-    return unknown.groupby(["path", "kind"])["size_bytes"].cumsum() - unknown["size_bytes"]
+    return (
+        unknown.groupby(["path", "kind"], observed=True)["size_bytes"].cumsum()
+        - unknown["size_bytes"]
+    )
 
 
 def _name(number: int, path: str) -> str:
@@ -113,7 +116,7 @@ def _write_files(calls: pd.DataFrame, folder: Path) -> None:
 def _write_logs(calls: pd.DataFrame, folder: Path, per: str, begin_ns: int) -> None:
     with (folder / "replay.fio").open("w", encoding="utf-8") as jobs:
         jobs.write(_JOBS.format(per=per))
-        for number, (name, group) in enumerate(_groups(calls, per)):
+        for name, group in _groups(calls, per):
             jobs.write(f"[{name}]\nread_iolog=logs/{name}.log\n")
             with (folder / "logs" / f"{name}.log").open("w", encoding="utf-8") as log:
                 log.writelines(f"{line}\n" for line in _lines(group, begin_ns))
