@@ -63,10 +63,10 @@ def _read(at_us: int, path: str, offset: int | None, size: int, *, tid: int = PI
 
 def _calls() -> list[dict]:
     """Two threads read three files twice, a child appends to a log, one file is saved."""
-    found = [_call(number, name, "/data/all") for number, name in enumerate(calls.KIND_OF)]
-    found += [_call(60, "page_fault", "/usr/lib/libc.so.6", size=4096, offset_bytes=8192)]
-    found += [_call(61, "openat", "/data/none", error="ENOENT")]
-    found += [_call(62, "pread64", DATA[0], error="EIO", requested_bytes=9, offset_bytes=0)]
+    found = [_call(10 * n, name, "/data/all") for n, name in enumerate(calls.KIND_OF)]
+    found += [_call(600, "page_fault", "/usr/lib/libc.so.6", size=4096, offset_bytes=8192)]
+    found += [_call(610, "openat", "/data/none", error="ENOENT")]
+    found += [_call(620, "pread64", DATA[0], error="EIO", requested_bytes=9, offset_bytes=0)]
     for turn in range(2):
         for number, path in enumerate(DATA):
             for part in range(5):
