@@ -25,8 +25,9 @@ from mlperf_bert.training.reporting import MetricsWriter
 from tests.damaged_json import damaged, damaged_lines
 from tests.fuzzing import seeded
 from tests.mlperf.example_log import write_log
-from tracing import mllog, recording, tables, to_dlio
+from tracing import mllog, recording, tables
 from tracing.clocks import Alignment, ClockPair
+from tracing.exports import finished
 
 CASES, SLOW_CASES = 100, 1000
 LONGEST_LINE = 5000
@@ -182,7 +183,7 @@ TARGETS = {
         lambda path: system.require_fields(system.read_overrides(path)),  # "system description"
     ),
     "recording": ("raw/recording.json", RECORDING, read_recording),
-    "summary": ("summary.json", SUMMARY, lambda path: to_dlio.summary_of(path.parent)),
+    "summary": ("summary.json", SUMMARY, lambda path: finished.summary_of(path.parent)),
     "TF_CONFIG": (
         "TF_CONFIG",
         TF_CONFIG,

@@ -6,6 +6,7 @@ Source: the Trace Event Format of the Chromium project: timestamps and durations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,14 @@ MLPERF, MACHINE, BLOCK = 5_000_000, 5_000_001, 5_000_002
 MOST_CALLS, MOST_BLOCK_IO = 100_000, 20_000
 _SPAN_ROWS = {name: row for row, name in enumerate(mllog.SPANS, start=1)}
 _IN_FULL = (files.TFRECORDS, files.CHECKPOINTS, files.LOGS)
+
+
+class Tables(Protocol):
+    """A trace's tables, in order of time and with a column `seconds`."""
+
+    def table(self, name: str, /) -> pd.DataFrame:
+        """One of them."""
+        ...
 
 
 def write(trace: Loaded, path: Path) -> int:
@@ -90,7 +99,7 @@ def _names(trace: Loaded) -> Iterator[dict]:
         yield _metadata("thread_name", row.name, pid=int(row.pid), tid=int(row.tid))
 
 
-def process_names(trace: Loaded) -> dict[int, str]:
+def process_names(trace: Tables) -> dict[int, str]:
     """Process -> its command line, or the program alone for one that ended between samples."""
     executed = trace.table("process_events")
     executed = executed[executed["event"] == "exec"].drop_duplicates("pid", keep="last")
@@ -154,7 +163,7 @@ def _or_zero(value) -> float:
     return 0.0 if pd.isna(value) else float(value)
 
 
-def cpu_percentages(trace: Loaded) -> Iterator[tuple[float, float, float, float]]:
+def cpu_percentages(trace: Tables) -> Iterator[tuple[float, float, float, float]]:
     """(seconds, user, system, iowait) between samples, in percent of all processors."""
     columns = ["user_ms", "system_ms", "iowait_ms", "idle_ms", "steal_ms"]
     sums = trace.table("cpus").groupby("seconds")[columns].sum()

@@ -1,0 +1,263 @@
+"""The exports of a trace: the command, its messages, and what DFTracer's own programs count."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.conftest import lacking
+from tests.tracing import generated_trace
+from tracing import calls, export, tables
+from tracing.exports import dftracer, fio
+from tracing.exports.finished import Finished
+
+PROGRAMS = Path(sys.executable).parent
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return generated_trace.write(tmp_path_factory.mktemp("generated") / "trace")
+
+
+@pytest.fixture(scope="module")
+def file_ops(folder) -> pd.DataFrame:
+    return tables.read_table(folder, "file_ops")
+
+
+def refused(*words) -> str:
+    """The one line of an export that comes to nothing."""
+    with pytest.raises(SystemExit) as raised:
+        export.main(list(map(str, words)))
+    line = str(raised.value)
+    assert line.startswith("export: ") and "\n" not in line
+    return line
+
+
+@pytest.mark.parametrize("target", ["dftracer", "fio", "perfetto"])
+def test_a_target_without_output_writes_into_the_traces_folder(tmp_path, target, capsys):
+    trace = generated_trace.write(tmp_path / "trace")
+    export.main([str(trace), f"--to={target}"])
+    output = trace / export.OUTPUTS[target]
+    printed = capsys.readouterr()
+    assert printed.out == f"{output}\n" and output.exists()
+    assert re.match(r"export: [\d,]+ (calls|events)", printed.err)
+    line = refused(trace, f"--to={target}")
+    assert line == f"export: {output} exists: remove it, or name another --output"
+    assert not list(trace.glob("*.unfinished"))
+
+
+@pytest.mark.parametrize("target", export.OUTPUTS)
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda folder: None, "is no finished trace: there is no such folder"),
+        (lambda folder: folder.mkdir(), "is no finished trace: it has no summary.json"),
+        (lambda folder: (folder / "raw").mkdir(parents=True), "trace.sh --convert .* finishes it"),
+    ],
+)
+def test_what_is_no_finished_trace_is_refused(tmp_path, target, make, reason):
+    make(tmp_path / "trace")
+    assert re.search(f"{reason}$", refused(tmp_path / "trace", f"--to={target}"))
+
+
+@pytest.mark.parametrize("target", export.OUTPUTS)
+def test_an_output_in_no_folder_and_a_flag_of_another_target_are_refused(folder, tmp_path, target):
+    output = tmp_path / "none" / "there"
+    line = refused(folder, f"--to={target}", f"--output={output}")
+    assert line.endswith(f"there is no folder {output.parent}; make it first")
+    if target != "fio":
+        line = refused(folder, f"--to={target}", "--per=trace")
+        assert line == "export: --per=trace is for --to=fio alone; leave it out"
+
+
+@pytest.mark.parametrize("target", ["dftracer", "fio"])
+def test_a_trace_without_single_calls_is_refused(tmp_path, target):
+    trace = generated_trace.write(tmp_path / "trace", backend="proc")
+    line = refused(trace, f"--to={target}")
+    assert line.endswith(
+        "holds no single calls: trace with strace or bpftrace, this one was made with proc"
+    )
+
+
+@pytest.mark.parametrize("target", export.OUTPUTS)
+def test_damaged_traces_are_one_line(tmp_path, target):
+    trace = generated_trace.write(tmp_path / "trace")
+    (trace / "file_ops.parquet").write_bytes(b"no table")
+    refused(trace, f"--to={target}")
+    found = json.loads((trace / "summary.json").read_text()) | {"begin_monotonic_ns": None}
+    (trace / "summary.json").write_text(json.dumps(found))
+    line = refused(trace, f"--to={target}")
+    assert line.endswith("is no finished trace: when it began is not recorded")
+
+
+def test_a_table_of_another_version_and_one_that_is_gone_are_refused(tmp_path):
+    trace = generated_trace.write(tmp_path / "trace")
+    found = pd.read_parquet(trace / "file_ops.parquet")
+    found.drop(columns="latency_ns").to_parquet(trace / "file_ops.parquet")
+    line = refused(trace, "--to=dftracer")
+    assert "lacks latency_ns: another version of tracing/trace.sh wrote it" in line
+    (trace / "file_ops.parquet").unlink()
+    assert "is damaged: file_ops.parquet is missing" in refused(trace, "--to=dftracer")
+
+
+@pytest.mark.parametrize("target", ["dftracer", "perfetto", "fio"])
+def test_a_full_disk_leaves_nothing(folder, small_disk, target):
+    disk = small_disk(4)
+    (disk / "full").write_bytes(bytes(4096))
+    line = refused(folder, f"--to={target}", f"--output={disk / 'export'}")
+    assert "No space left on device" in line
+    assert list(disk.iterdir()) == [disk / "full"]
+
+
+def test_the_old_command_for_dlio_takes_the_same_arguments(tmp_path):
+    command = [sys.executable, "-m", "tracing.to_dlio", str(tmp_path), "--output=x"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.endswith("is no finished trace: it has no summary.json\n")
+
+
+# DFTracer
+
+
+@pytest.fixture(scope="module")
+def pfw(folder, tmp_path_factory) -> Path:
+    output = tmp_path_factory.mktemp("dftracer") / "trace.pfw.gz"
+    dftracer.write(Finished(folder), output)
+    return output
+
+
+def told_by(program: str, *words) -> str:
+    """What one of DFTracer's own programs prints."""
+    if not (PROGRAMS / program).exists():
+        lacking(f"{program} is not installed: pip install dftracer-utils")
+    command = [str(word) for word in [PROGRAMS / program, *words]]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_dftracer_finds_every_line_valid_and_counts_all_events(pfw, file_ops):
+    assert "1 passed, 0 failed" in told_by("dftracer_validate", "-d", pfw.parent)
+    num_spans = len(generated_trace._spans())
+    counted = told_by("dftracer_event_count", "-d", pfw.parent, f"--index-dir={pfw.parent}")
+    assert int(counted) == len(file_ops) + num_spans
+    [stats] = json.loads(told_by("dftracer_stats", "-d", pfw.parent, "--json"))
+    by_category = {entry["name"]: entry["count"] for entry in stats["results"]}
+    assert by_category == {"posix": len(file_ops), "mlperf": num_spans}
+    first, last = stats["time_range"]["min_timestamp_us"], stats["time_range"]["max_timestamp_us"]
+    begin_us = (generated_trace.BEGIN_NS + generated_trace.REALTIME_AHEAD_NS) // 1000
+    assert begin_us == first and last <= begin_us + generated_trace.SECONDS * 10**6
+
+
+def test_dftracers_counts_and_bytes_of_every_file_are_the_tables(pfw, file_ops):
+    keys = ["file_path", "name"]
+    told = told_by("dftracer_view", f"--files={pfw}", '--query=cat == "POSIX"',
+                   f"--group-by={','.join(keys)}", "--agg=count,sum:size")  # fmt: skip
+    counted = {
+        (row["file_path"], row["name"]): (row["count"], row["sum_size"])
+        for row in map(json.loads, told.splitlines())
+    }
+    # Of mapped pages DFTracer counts no bytes.
+    moved = file_ops["size_bytes"].where(file_ops["kind"].isin(["read", "write"]), 0)
+    names = file_ops["operation"].replace(dftracer._NAMES)
+    groups = moved.groupby([file_ops["path"], names])
+    expected = {key: (len(sizes), int(sizes.sum())) for key, sizes in groups}
+    assert counted == expected
+    assert {name for _, name in counted} > {"open", "pread64", "sendfile", "rename", "mkdir"}
+    assert generated_trace.SPACED_NAME in {path for path, _ in counted}
+
+
+def test_dftracers_replay_understands_every_call(pfw, file_ops):
+    told = told_by("dftracer_replay", "--dry-run", "--filter-category=POSIX", pfw)
+    assert int(re.search(r"Executed: (\d+)", told)[1]) == len(file_ops)
+    assert int(re.search(r"Failed: (\d+)", told)[1]) == 0
+
+
+# fio: without the program; test_export_fio.py replays
+
+
+@pytest.fixture(scope="module", params=fio.GROUPS)
+def replay(request, folder, tmp_path_factory) -> Path:
+    output = tmp_path_factory.mktemp("fio") / "replay"
+    fio.write(Finished(folder), output, per=request.param)
+    return output
+
+
+def lines_of(log: Path) -> list[list[str]]:
+    version, *lines = log.read_text(encoding="utf-8").splitlines()
+    assert version == "fio version 3 iolog"
+    return [line.split(" ") for line in lines]
+
+
+def moved_in(file_ops: pd.DataFrame) -> pd.DataFrame:
+    """What a replay moves."""
+    is_file = ~file_ops["file_class"].isin(["pipes", "pseudo"])
+    found = file_ops[is_file & file_ops["error"].isna() & (file_ops["size_bytes"] > 0)]
+    return found[found["kind"].isin(["read", "write"])]
+
+
+def test_the_logs_hold_every_byte_in_order_of_time(replay, file_ops):
+    totals = {"read": 0, "write": 0}
+    for log in (replay / "logs").iterdir():
+        lines = lines_of(log)
+        stamps = [int(line[0]) for line in lines]
+        assert stamps == sorted(stamps) and stamps[0] == 1  # 0 would be taken for no stamp
+        is_open = set()
+        added = {line[1] for line in lines if line[2] == "add"}
+        for _, name, action, *numbers in lines:
+            assert len(numbers) == (2 if action in ("read", "write", "sync") else 0)
+            if action == "open":
+                is_open.add(name)
+            elif action == "close":
+                is_open.remove(name)
+            elif action != "add":
+                assert name in is_open
+                totals[action] = totals.get(action, 0) + int(numbers[1])
+        assert not is_open and added == {line[1] for line in lines}
+    expected = moved_in(file_ops).groupby("kind")["size_bytes"].sum()
+    assert totals == {**expected.to_dict(), "sync": 0}
+
+
+def test_a_log_begins_when_its_calls_did(replay, file_ops):
+    first = moved_in(file_ops)["monotonic_ns"].min()
+    stamps = [
+        int(line[0]) for log in (replay / "logs").iterdir()
+        for line in lines_of(log) if line[2] == "open"
+    ]  # fmt: skip
+    assert min(stamps) == (first - generated_trace.BEGIN_NS) // 1000 + 1
+
+
+def test_files_to_read_are_sparse_and_long_enough(replay):
+    listed = pd.read_csv(replay / "files.csv").set_index("name")
+    assert listed["path"].is_unique
+    assert {generated_trace.LONG_NAME, generated_trace.SPACED_NAME} <= set(listed["path"])
+    for log in (replay / "logs").iterdir():
+        for _, name, action, *numbers in lines_of(log):
+            assert re.fullmatch(r"files/[\w.-]{1,120}", name, re.ASCII)
+            if action == "read":
+                assert (replay / name).stat().st_size >= sum(map(int, numbers))
+    for name, size in listed["size_bytes"].items():
+        assert not size or (replay / name).stat().st_size == size
+    assert sum(path.stat().st_blocks for path in (replay / "files").iterdir()) == 0
+
+
+def test_too_many_threads_for_fio_are_refused(tmp_path, monkeypatch, folder):
+    monkeypatch.setattr(fio, "_MOST_LOGS", 2)
+    message = "3 logs, one for each thread, and fio replays 2 at most; --per=process or --per=trace"
+    with pytest.raises(ValueError, match=message):
+        fio.write(Finished(folder), tmp_path / "replay", per="thread")
+
+
+def test_a_trace_without_transfers_has_nothing_to_replay(tmp_path):
+    trace = generated_trace.write(tmp_path / "trace")
+    row = {"kind": "open", "operation": "openat", "path": "/x", "file_class": "other"}
+    row |= {"monotonic_ns": generated_trace.BEGIN_NS, "size_bytes": 0}
+    tables.write_table(trace, "file_ops", [row], generated_trace.alignment())
+    with pytest.raises(ValueError, match="holds no call that read or wrote a file"):
+        fio.write(Finished(trace), tmp_path / "replay", per="thread")
+
+
+def test_the_generated_trace_holds_every_kind_of_call(file_ops):
+    assert set(file_ops["operation"]) == {*calls.KIND_OF, "page_fault"}

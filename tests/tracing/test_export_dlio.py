@@ -1,0 +1,197 @@
+"""DLIO's workload from a trace of the example training, loaded by DLIO's own code.
+
+dlio_benchmark 2.0.0 and what both need come from PyPI. Its repository is read where the environment
+variable DLIO_BENCHMARK names a clone of github.com/argonne-lcf/dlio_benchmark.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import lacking
+from tests.tracing import example_training as example
+from tests.tracing import generated_trace
+from tracing import export
+from tracing.exports import dlio
+from tracing.exports.finished import Finished
+
+# What dlio_benchmark 2.0.0 and its repository at e1919d7 read (`LoadConfig`), of what is written
+# here, and its type.
+DOCUMENTED_KEYS = {
+    "model": {"name": str, "model_size_bytes": int},
+    "workflow": {"generate_data": bool, "train": bool, "evaluation": bool, "checkpoint": bool},
+    "dataset": {
+        "data_folder": str, "format": str, "num_files_train": int, "num_files_eval": int,
+        "num_samples_per_file": int, "record_length": int, "record_length_stdev": int,
+        "record_length_bytes": int, "record_length_bytes_stdev": int, "file_prefix": str,
+    },
+    "reader": {
+        "data_loader": str, "batch_size": int, "batch_size_eval": int, "read_threads": int,
+        "transfer_size": int, "file_shuffle": str,
+    },
+    "train": {
+        "computation_time": float, "computation_time_stdev": float, "total_training_steps": int,
+        "epochs": int,
+    },
+    "evaluation": {"eval_time": float},
+    "checkpoint": {"checkpoint_folder": str, "steps_between_checkpoints": int, "model_size": int},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def workload_file(with_calls_for_module, tmp_path_factory):
+    path = tmp_path_factory.mktemp("dlio") / "bert.yaml"
+    export.main([str(with_calls_for_module.folder), "--to=dlio", f"--output={path}"])
+    return path
+
+
+def test_measured_values(workload_file):
+    found = yaml.safe_load(workload_file.read_text())
+    samples = 2 * example.NUM_FILES * example.NUM_RECORDS
+    assert found["dataset"] | {"data_folder": "", "file_prefix": ""} == {
+        "data_folder": "",
+        "format": "tfrecord",
+        "num_files_train": example.NUM_FILES,
+        "num_files_eval": 0,
+        "num_samples_per_file": example.NUM_RECORDS,
+        "record_length": example.RECORD_BYTES,
+        "record_length_stdev": 0,
+        "record_length_bytes": example.RECORD_BYTES,
+        "record_length_bytes_stdev": 0,
+        "file_prefix": "",
+    }
+    assert found["reader"]["transfer_size"] == example.REQUEST_BYTES
+    assert found["reader"]["batch_size"] == 448
+    assert found["reader"]["read_threads"] == 2 * example.NUM_FILES
+    assert found["train"]["total_training_steps"] == round(samples / 448)
+    assert found["train"]["epochs"] == 2
+    assert 0.2 < found["train"]["computation_time"] < 5  # a block of 1.2 s and more, 5 steps
+    assert found["checkpoint"]["model_size"] == example.CHECKPOINT_BYTES + 700
+    assert found["model"] == {"name": "bert", "model_size_bytes": example.CHECKPOINT_BYTES + 700}
+    assert found["checkpoint"]["steps_between_checkpoints"] == 3
+
+
+def test_keys_are_those_that_dlio_documents(workload_file):
+    found = yaml.safe_load(workload_file.read_text())
+    assert found.pop("framework") == "tensorflow"
+    for section, values in found.items():
+        for key, value in values.items():
+            assert isinstance(value, DOCUMENTED_KEYS[section][key]), (section, key, value)
+
+
+# hydra composes the workload with DLIO's own configuration, and DLIO loads it, as its main does.
+# The rank is given as to a reader's process, so that no MPI is started. 2.0.0 looks for the tracer
+# where the pydftracer of its day had it.
+LOADER = """
+import json, shutil, sys
+import dftracer.python
+sys.modules["dftracer.logger"] = dftracer.python
+from hydra import compose, initialize_config_dir
+from dlio_benchmark.utils.utility import DLIOMPI
+DLIOMPI.get_instance().set_parent_values(0, 1)
+from dlio_benchmark.utils.config import ConfigArguments, LoadConfig
+source, workload, configs = sys.argv[1:]
+shutil.copytree(f"{source}/dlio_benchmark/configs", configs)
+shutil.copy(workload, f"{configs}/workload/traced.yaml")
+with initialize_config_dir(config_dir=configs, version_base=None):
+    whole = compose("config", overrides=["workload=traced"], return_hydra_config=True)
+arguments = ConfigArguments.get_instance()
+LoadConfig(arguments, whole["workload"])
+names = "batch_size computation_time epochs model_size num_files_train num_samples_per_file"
+names += " read_threads record_length record_length_stdev steps_between_checkpoints transfer_size"
+found = {name: getattr(arguments, name) for name in names.split()}
+found |= {"run_dir": whole.hydra.run.dir, "model": str(arguments.model)}
+print(json.dumps(found))
+"""
+PACKAGES = ["antlr4-python3-runtime==4.9.3", "dlio_benchmark==2.0.0", "hydra-core==1.3.2",
+            "mpi4py>=4.1", "omegaconf==2.3.0", "pydftracer==2.0.6"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory) -> Path:
+    """DLIO 2.0.0 and what it imports to load a workload, without TensorFlow's and torch's world."""
+    folder = tmp_path_factory.mktemp("packages")
+    words = ["install", "--quiet", "--no-deps", "--no-compile", f"--target={folder}", *PACKAGES]
+    done = subprocess.run([sys.executable, "-m", "pip", *words], capture_output=True, text=True)
+    if done.returncode:
+        lacking(f"dlio_benchmark cannot be had from PyPI: {done.stderr.strip()[-300:]}")
+    return folder
+
+
+def loaded_by(source: Path, packages: Path, workload_file: Path, folder: Path) -> dict:
+    """What DLIO's own code makes of the workload."""
+    environment = {**os.environ, "PYTHONPATH": f"{source}:{packages}"}
+    words = [source, workload_file, folder / "configs"]
+    done = subprocess.run(
+        [sys.executable, "-c", LOADER, *map(str, words)],
+        cwd=folder, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def expected_of(workload_file: Path) -> dict:
+    """What is the same in both."""
+    found = yaml.safe_load(workload_file.read_text())
+    dataset, reader, train = found["dataset"], found["reader"], found["train"]
+    return {
+        "batch_size": reader["batch_size"],
+        "epochs": train["epochs"],
+        "model_size": example.CHECKPOINT_BYTES + 700,
+        "num_files_train": example.NUM_FILES,
+        "num_samples_per_file": example.NUM_RECORDS,
+        "read_threads": reader["read_threads"],
+        "record_length": example.RECORD_BYTES,
+        "record_length_stdev": dataset["record_length_stdev"],
+        "steps_between_checkpoints": 3,
+        "transfer_size": example.REQUEST_BYTES,
+    }
+
+
+@pytest.mark.slow
+def test_dlio_from_pypi_loads_it(packages, workload_file, tmp_path):
+    found = loaded_by(packages, packages, workload_file, tmp_path)
+    assert expected_of(workload_file).items() <= found.items()
+    train = yaml.safe_load(workload_file.read_text())["train"]
+    assert found["computation_time"] == train["computation_time"]
+    assert found["run_dir"].startswith("./hydra_log/{'name': 'bert',")  # as docs/tracing.md says
+
+
+@pytest.mark.slow
+def test_dlios_repository_loads_it(packages, workload_file, tmp_path):
+    if "DLIO_BENCHMARK" not in os.environ:
+        pytest.skip("DLIO_BENCHMARK names no clone of github.com/argonne-lcf/dlio_benchmark")
+    source = Path(os.environ["DLIO_BENCHMARK"]).resolve()
+    found = loaded_by(source, packages, workload_file, tmp_path)
+    assert expected_of(workload_file).items() <= found.items()
+    assert found["model"] == "bert" and found["run_dir"].startswith("./hydra_log/bert/")
+    train = yaml.safe_load(workload_file.read_text())["train"]
+    assert found["computation_time"]["mean"] == train["computation_time"]
+
+
+def test_what_is_no_trace_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="is no finished trace"):
+        dlio.workload(Finished(tmp_path))
+
+
+def test_a_trace_without_calls_or_training_is_refused(traced, empty_trace):
+    if traced.summary["backend"] == "proc":
+        with pytest.raises(ValueError, match=r"no reads of TFRecords .* made with proc"):
+            dlio.workload(Finished(traced.folder))
+    with pytest.raises(ValueError, match="holds no training: no block_start"):
+        dlio.workload(Finished(empty_trace.folder))
+
+
+def test_a_log_without_what_dlio_needs_is_refused(tmp_path):
+    trace = generated_trace.write(tmp_path / "trace")
+    with pytest.raises(SystemExit, match="holds no reads of TFRecords during training"):
+        export.main([str(trace), "--to=dlio"])
+    (trace / "spans.parquet").unlink()
+    message = r"holds no training: no block_start of an MLPerf log within its 2 s$"
+    with pytest.raises(SystemExit, match=message):
+        export.main([str(trace), "--to=dlio"])

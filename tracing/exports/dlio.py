@@ -1,0 +1,261 @@
+"""A trace as a workload of DLIO, the deep learning I/O simulator.
+
+Every value is measured; what a trace does not show is left to DLIO's defaults. Source of the keys:
+`LoadConfig` of dlio_benchmark 2.0.0, which PyPI has, and of the repository at e1919d7 of June 2026.
+"""
+
+import itertools
+import json
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import yaml
+
+from tracing import files
+from tracing.exports.finished import Finished
+from tracing.tables import written_beside
+
+_FRAME_BYTES = 16  # a record's length and the two CRCs around it
+_CALL_COLUMNS = (
+    "monotonic_ns", "tid", "kind", "path", "file_class", "requested_bytes", "size_bytes", "error",
+)  # fmt: skip
+_FOR_WHOM = """\
+# record_length and checkpoint.model_size are for dlio_benchmark 2.0.0; record_length_bytes and
+# model.model_size_bytes, the same values, for its repository.
+"""
+_TRAINING_SPAN, _EVAL_SPAN, _CHECKPOINT_SPAN = "block", "eval", "checkpoint"
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The training steps, by the MLPerf log."""
+
+    batch_size: int
+    num_steps: int
+    seconds_per_step: float
+    stdev_seconds: float
+
+
+class Measured:
+    """The tables of a trace, asked for what DLIO wants to know."""
+
+    def __init__(self, trace: Finished):
+        """Reads the trace.
+
+        Raises:
+          ValueError: it is not one of a training with its single calls.
+        """
+        self.summary = trace.summary
+        self.events = trace.table("mllog")
+        self.files = trace.table("files")
+        self.spans = trace.table("spans")
+        operations = trace.table("file_ops", _CALL_COLUMNS)
+        is_record = operations["file_class"] == files.TFRECORDS
+        self.operations = operations[is_record & operations["error"].isna()]
+        self.reads = self.operations[self.operations["kind"] == "read"]
+        if self._spans(_TRAINING_SPAN).empty:
+            raise ValueError(
+                f"{trace.folder} holds no training: no block_start of an MLPerf log within its "
+                f"{self.summary['seconds']} s"
+            )
+        if self._within(_TRAINING_SPAN, self.reads).empty:
+            raise ValueError(
+                f"{trace.folder} holds no reads of TFRecords during training: trace with strace or "
+                f"bpftrace, this one was made with {self.summary['backend']}"
+            )
+        self.eval_paths = self._eval_paths()
+
+    def _spans(self, name: str) -> pd.DataFrame:
+        return self.spans[self.spans["name"] == name]
+
+    def _within(self, name: str, rows: pd.DataFrame) -> pd.DataFrame:
+        inside = pd.Series(False, rows.index)
+        for span in self._spans(name).itertuples():
+            inside |= rows["monotonic_ns"].between(span.monotonic_ns, span.end_monotonic_ns)
+        return rows[inside]
+
+    def _eval_paths(self) -> list[str]:
+        """Files most of whose bytes were read while evaluating."""
+        in_all = self.reads.groupby("path")["size_bytes"].sum()
+        in_eval = self._within(_EVAL_SPAN, self.reads).groupby("path")["size_bytes"].sum()
+        share = in_eval.reindex(in_all.index, fill_value=0) / in_all
+        return list(share.index[share > 0.5])
+
+    def training_paths(self) -> list[str]:
+        """Files read while training."""
+        paths = self._within(_TRAINING_SPAN, self.reads)["path"].unique()
+        return sorted(set(paths) - set(self.eval_paths))
+
+    def value(self, key: str, default=None):
+        """The value of an event of the MLPerf log."""
+        found = self.events.loc[self.events["key"] == key, "value"]
+        return json.loads(found.iloc[-1]) if len(found) else default
+
+    def steps(self) -> Steps:
+        """Batch size, and seconds per step without the checkpoints in between.
+
+        Raises:
+          ValueError: the log has no batch size, or no block came to its end.
+        """
+        batch = self.value("global_batch_size")
+        if not batch:
+            raise ValueError("the MLPerf log has no global_batch_size")
+        batch //= self.value("gradient_accumulation_steps", 1)
+        blocks = [block for block in self._blocks() if block[0]]
+        if not blocks:
+            raise ValueError("the MLPerf log has no finished block of training")
+        per_step = [seconds / (samples / batch) for samples, seconds in blocks]
+        num_steps = round(sum(samples for samples, _ in blocks) / batch)
+        seconds = sum(seconds for _, seconds in blocks)
+        return Steps(batch, num_steps, seconds / num_steps, statistics.pstdev(per_step))
+
+    def _blocks(self) -> list[tuple[int, float]]:
+        """(samples, seconds without checkpoints) of every finished block."""
+        stops = self.events[self.events["key"] == "block_stop"].sort_values("monotonic_ns")
+        blocks = self._spans(_TRAINING_SPAN)
+        blocks = blocks[blocks["is_closed"]]
+        found = []
+        for block, stop in zip(blocks.itertuples(), stops.itertuples()):
+            counts = json.loads(stop.metadata)
+            saving = self._seconds_of_checkpoints(block.monotonic_ns, block.end_monotonic_ns)
+            seconds = (block.end_monotonic_ns - block.monotonic_ns) / 1e9 - saving
+            found.append((counts["samples_count"] - counts["first_epoch_num"], seconds))
+        return found
+
+    def _seconds_of_checkpoints(self, begin: int, end: int) -> float:
+        spans = self._spans(_CHECKPOINT_SPAN)
+        inside = spans[spans["monotonic_ns"].between(begin, end)]
+        return float((inside["end_monotonic_ns"] - inside["monotonic_ns"]).sum() / 1e9)
+
+    def file_sizes(self, paths: list[str]) -> list[int]:
+        """Sizes in bytes of those that were still there at the end."""
+        sizes = self.files[self.files["path"].isin(paths)]["size_bytes"].dropna()
+        return [int(size) for size in sizes]
+
+    def num_reading_threads(self) -> int:
+        """Threads that read training files while training."""
+        reads = self._within(_TRAINING_SPAN, self.reads)
+        return int(reads[reads["path"].isin(self.training_paths())]["tid"].nunique())
+
+    def request_bytes(self) -> int:
+        """What the reads asked for, mostly."""
+        reads = self._within(_TRAINING_SPAN, self.reads)["requested_bytes"].dropna()
+        return int(reads.mode().iloc[-1])
+
+    def checkpoints(self) -> list[dict]:
+        """Those that the training wrote: the log has a span for each, none for an initial one."""
+        return [c for c in self.summary["checkpoints"] if c["span_seconds"] is not None]
+
+    def files_are_shuffled(self) -> bool:
+        """Whether the training files were opened in another order than that of their names."""
+        opens = self.operations[self.operations["kind"] == "open"]
+        opens = self._within(_TRAINING_SPAN, opens)
+        first = [p for p in opens["path"].drop_duplicates() if p in set(self.training_paths())]
+        return first != sorted(first)
+
+    def seconds_of_evaluation(self) -> list[float]:
+        """Each finished evaluation."""
+        spans = self._spans(_EVAL_SPAN)
+        spans = spans[spans["is_closed"]]
+        return list((spans["end_monotonic_ns"] - spans["monotonic_ns"]) / 1e9)
+
+
+def write(trace: Finished, output: Path) -> str:
+    """Writes the file beside and renames it; returns where it is from, in words.
+
+    Raises:
+      ValueError: the trace does not hold what DLIO asks for.
+      OSError: there is no room; nothing is left.
+    """
+    text = yaml.safe_dump(workload(trace), sort_keys=False)
+    with written_beside(output) as file:
+        file.write(f"# From the trace {trace.folder.name}.\n{_FOR_WHOM}{text}")
+    return "for dlio_benchmark 2.0.0 and for its repository of June 2026"
+
+
+def workload(trace: Finished) -> dict:
+    """The workload of a trace, as DLIO's YAML spells it.
+
+    Raises:
+      ValueError: the trace does not hold what DLIO asks for.
+    """
+    measured = Measured(trace)
+    steps = measured.steps()
+    checkpoints = measured.checkpoints()
+    found: dict = {
+        # 2.0.0 has no use for it; it names its log's folder after the whole of it.
+        "model": {"name": "bert"},
+        "framework": "tensorflow",
+        "workflow": {
+            "generate_data": True,
+            "train": True,
+            "evaluation": bool(measured.seconds_of_evaluation()),
+            "checkpoint": bool(checkpoints),
+        },
+        "dataset": _dataset(measured),
+        "reader": {
+            "data_loader": "tensorflow",
+            "batch_size": steps.batch_size,
+            "read_threads": measured.num_reading_threads(),
+            "transfer_size": measured.request_bytes(),
+            "file_shuffle": "seed" if measured.files_are_shuffled() else "off",
+        },
+        "train": {
+            "computation_time": round(steps.seconds_per_step, 6),
+            "computation_time_stdev": round(steps.stdev_seconds, 6),
+            "total_training_steps": steps.num_steps,
+        },
+    }
+    dataset = found["dataset"]
+    samples = dataset["num_files_train"] * dataset["num_samples_per_file"]
+    found["train"]["epochs"] = max(-(-steps.num_steps * steps.batch_size // samples), 1)
+    if found["workflow"]["evaluation"]:
+        found |= {"evaluation": _evaluation(measured, steps)}
+        found["reader"]["batch_size_eval"] = steps.batch_size
+    if checkpoints:
+        found |= {"checkpoint": _checkpoint(checkpoints, steps)}
+        found["model"]["model_size_bytes"] = found["checkpoint"]["model_size"]
+    return found
+
+
+def _dataset(measured: Measured) -> dict:
+    records = measured.summary["records"]
+    paths = measured.training_paths()
+    sizes = measured.file_sizes(paths)
+    if not (records and sizes):
+        raise ValueError("the TFRecords were gone when the trace ended: their records are unknown")
+    record_bytes = records["mean_bytes"]
+    per_file = round(statistics.mean(sizes) / (record_bytes + _FRAME_BYTES))
+    eval_samples = measured.value("eval_samples", 0)
+    length, spread = round(record_bytes), round(records["stdev_bytes"])
+    return {
+        "data_folder": "data/bert",
+        "format": "tfrecord",
+        "num_files_train": len(paths),
+        "num_files_eval": -(-eval_samples // per_file) if measured.eval_paths else 0,
+        "num_samples_per_file": per_file,
+        "record_length": length,
+        "record_length_stdev": spread,
+        "record_length_bytes": length,
+        "record_length_bytes_stdev": spread,
+        "file_prefix": "part",
+    }
+
+
+def _evaluation(measured: Measured, steps: Steps) -> dict:
+    seconds = statistics.mean(measured.seconds_of_evaluation())
+    num_samples = measured.value("eval_samples") or steps.batch_size
+    # DLIO evaluates in steps, each so long: a training batch at a time here.
+    return {"eval_time": round(seconds * steps.batch_size / num_samples, 6)}
+
+
+def _checkpoint(checkpoints: list[dict], steps: Steps) -> dict:
+    at = sorted({entry["step"] for entry in checkpoints})
+    between = [after - before for before, after in itertools.pairwise(at)]
+    return {
+        "checkpoint_folder": "checkpoints/bert",
+        "steps_between_checkpoints": round(statistics.median(between)) if between else at[-1],
+        "model_size": round(statistics.mean(entry["written_bytes"] for entry in checkpoints)),
+    }

@@ -1,0 +1,110 @@
+"""A finished trace as the exports read it: its summary, and its tables a part at a time."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+from tqdm import tqdm
+
+from tracing import backends
+from tracing.recording import RAW
+from tracing.tables import read_table
+
+_ROWS_AT_ONCE = 20_000
+_SILENT_SECONDS = 3  # before the progress of an export is shown
+
+
+def summary_of(folder: Path) -> dict:
+    """What a trace says of itself.
+
+    Raises:
+      ValueError: it is no trace, or is not finished.
+    """
+    try:
+        found = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        if missing := {"backend", "checkpoints", "records"} - found.keys():
+            raise ValueError(f"summary.json lacks {', '.join(sorted(missing))}")
+    except FileNotFoundError:
+        raise ValueError(f"{folder} is no finished trace: {_why_unfinished(folder)}") from None
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{folder} is no finished trace: {error}") from None
+    return found
+
+
+def _why_unfinished(folder: Path) -> str:
+    if not folder.is_dir():
+        return "there is no such folder"
+    if (folder / RAW).is_dir():
+        return f"tracing/trace.sh --convert {folder} finishes it"
+    return "it has no summary.json"
+
+
+class Finished:
+    """A trace that is complete on disk."""
+
+    def __init__(self, folder: Path):
+        """Opens it.
+
+        Raises:
+          ValueError: it is no trace, or is not finished.
+        """
+        self.folder = folder
+        self.summary = summary_of(folder)
+        begin_ns = self.summary.get("begin_monotonic_ns")
+        if not isinstance(begin_ns, int):
+            raise ValueError(f"{folder} is no finished trace: when it began is not recorded")
+        self.begin_ns = begin_ns
+
+    def require_calls(self) -> None:
+        """Makes sure that single calls were recorded.
+
+        Raises:
+          ValueError: they were not.
+        """
+        if self.summary["backend"] == backends.PROC:
+            raise ValueError(
+                f"{self.folder} holds no single calls: trace with strace or bpftrace, "
+                f"this one was made with {backends.PROC}"
+            )
+        if not self._path("file_ops").is_file():
+            raise ValueError(f"{self.folder} is damaged: file_ops.parquet is missing")
+
+    def table(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """A whole table in order of time, with a column `seconds`; empty if it was not written."""
+        found = read_table(self.folder, name, columns)
+        found["seconds"] = (found["monotonic_ns"] - self.begin_ns) / 1e9
+        return found.sort_values("monotonic_ns", kind="stable", ignore_index=True)
+
+    def calls_of(self, kinds: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
+        """The calls of some kinds in order of time; words stay numbers, as in the file."""
+        wanted = [("kind", "in", list(kinds))]
+        found = pq.read_table(self._path("file_ops"), columns=list(columns), filters=wanted)
+        return found.to_pandas().sort_values("monotonic_ns", kind="stable", ignore_index=True)
+
+    def rows(self, table: str, columns: Sequence[str]) -> Iterator[tuple]:
+        """The rows of a table in the file's order, with progress on standard error if it is long.
+
+        Raises:
+          ValueError: a column is missing.
+        """
+        path = self._path(table)
+        if not path.is_file():
+            return
+        with pq.ParquetFile(path) as file:
+            if missing := set(columns) - set(file.schema_arrow.names):
+                raise ValueError(
+                    f"{path} lacks {', '.join(sorted(missing))}: another version of "
+                    "tracing/trace.sh wrote it; use that one's checkout"
+                )
+            with tqdm(
+                total=file.metadata.num_rows, desc=table, unit=" rows", delay=_SILENT_SECONDS,
+                disable=None,
+            ) as progress:  # fmt: skip
+                for batch in file.iter_batches(_ROWS_AT_ONCE, columns=list(columns)):
+                    yield from zip(*(batch.column(name).to_pylist() for name in columns))
+                    progress.update(len(batch))
+
+    def _path(self, table: str) -> Path:
+        return self.folder / f"{table}.parquet"

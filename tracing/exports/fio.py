@@ -1,0 +1,149 @@
+"""A trace as fio replays it: iologs of version 3, the files that they read, and a job file.
+
+Source: fio's HOWTO, "Trace file format v3", and fio 3.33, iolog.c: stamps are microseconds; a log's
+first stamp is a delay only after one above 0; names hold no white space and 256 bytes at most; with
+the option `directory` the names of a log are not found.
+"""
+
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from tracing import files
+from tracing.exports.finished import Finished
+from tracing.loaded import TRANSFERS
+
+GROUPS: Mapping[str, list[str]] = {"thread": ["pid", "tid"], "process": ["pid"], "trace": []}
+"""What a log is of -> the columns whose values its calls share."""
+
+_COLUMNS = (
+    "monotonic_ns", "pid", "tid", "kind", "operation", "path", "file_class", "offset_bytes",
+    "size_bytes", "error",
+)  # fmt: skip
+_ACTIONS = {"fsync": "sync", "fdatasync": "datasync"}
+_FIRST_STAMP_US = 1
+_LONGEST_NAME = 100
+_MOST_LOGS = 4096  # fio's REAL_MAX_JOBS
+_JOBS = """\
+# The calls of a trace that moved bytes of files, one log for each {per}:
+#   cd to this folder, then: fio replay.fio
+# files.csv holds the names that the files had. They are sparse: reads of them reach no storage.
+# To measure storage, fill them first:
+#   find files -size +0 -exec shred --iterations=1 --exact {{}} +
+[global]
+ioengine=psync
+# As the traced program: the page cache stays, and the kernel gets no hint.
+invalidate=0
+fadvise_hint=0
+"""
+
+
+def write(trace: Finished, output: Path, *, per: str) -> str:
+    """Makes a folder with logs, files and replay.fio; returns how to replay it.
+
+    Raises:
+      ValueError: the trace has no single calls, none that moved bytes, or too many threads.
+      OSError: there is no room; nothing is left.
+    """
+    trace.require_calls()
+    calls = _calls(trace)
+    if calls.empty:
+        raise ValueError(f"{trace.folder} holds no call that read or wrote a file")
+    num_logs = sum(1 for _ in _groups(calls, per))
+    if num_logs > _MOST_LOGS:
+        raise ValueError(
+            f"{trace.folder} has {num_logs:,} logs, one for each {per}, and fio replays "
+            f"{_MOST_LOGS:,} at most; --per=process or --per=trace makes fewer"
+        )
+    unfinished = output.with_name(output.name + ".unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        (unfinished / "logs").mkdir(parents=True)
+        (unfinished / "files").mkdir()
+        _write_files(calls, unfinished)
+        _write_logs(calls, unfinished, per, trace.begin_ns)
+        unfinished.rename(output)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return f"{len(calls):,} calls in {num_logs:,} logs; replay: cd {output} && fio replay.fio"
+
+
+def _calls(trace: Finished) -> pd.DataFrame:
+    """Reads and writes that moved bytes of files, and the syncs of these, in order of time.
+
+    Adds `name`, by which the replay knows the file.
+    """
+    found = trace.calls_of((*TRANSFERS, "sync"), _COLUMNS)
+    found = found[found["error"].isna()]
+    found = found[~found["file_class"].isin([files.PIPES, files.PSEUDO])]
+    moved = found["kind"].isin(TRANSFERS) & (found["size_bytes"] > 0) & found["path"].notna()
+    found = found[moved | found["operation"].isin(_ACTIONS)]
+    found = found[found["path"].isin(found.loc[moved, "path"].unique())]
+    offsets = found["offset_bytes"].fillna(_following_offsets(found))
+    numbers, paths = pd.factorize(found["path"])
+    names = pd.Series([_name(number, path) for number, path in enumerate(paths)], dtype=object)
+    return found.assign(offset_bytes=offsets.astype("int64"), name=names.to_numpy()[numbers])
+
+
+def _following_offsets(calls: pd.DataFrame) -> pd.Series:
+    """Where the trace does not know the offset: behind the earlier ones of this kind."""
+    unknown = calls[calls["offset_bytes"].isna()]
+    return (
+        unknown.groupby(["path", "kind"], observed=True)["size_bytes"].cumsum()
+        - unknown["size_bytes"]
+    )
+
+
+def _name(number: int, path: str) -> str:
+    tail = re.sub(r"[^\w.-]", "_", path.rpartition("/")[2], flags=re.ASCII)[-_LONGEST_NAME:]
+    return f"files/{number:06d}-{tail}"
+
+
+def _write_files(calls: pd.DataFrame, folder: Path) -> None:
+    """Those that are read must be there; those that are written, fio makes."""
+    ends = (calls["offset_bytes"] + calls["size_bytes"]).where(calls["kind"] == "read", 0)
+    sizes = ends.groupby([calls["name"], calls["path"]]).max().rename("size_bytes").reset_index()
+    for row in sizes.itertuples():
+        if row.size_bytes:
+            with (folder / row.name).open("wb") as file:
+                file.truncate(row.size_bytes)
+    sizes.to_csv(folder / "files.csv", index=False)
+
+
+def _write_logs(calls: pd.DataFrame, folder: Path, per: str, begin_ns: int) -> None:
+    with (folder / "replay.fio").open("w", encoding="utf-8") as jobs:
+        jobs.write(_JOBS.format(per=per))
+        for name, group in _groups(calls, per):
+            jobs.write(f"[{name}]\nread_iolog=logs/{name}.log\n")
+            with (folder / "logs" / f"{name}.log").open("w", encoding="utf-8") as log:
+                log.writelines(f"{line}\n" for line in _lines(group, begin_ns))
+
+
+def _groups(calls: pd.DataFrame, per: str) -> Iterator[tuple[str, pd.DataFrame]]:
+    if not GROUPS[per]:
+        yield per, calls
+        return
+    for key, group in calls.groupby(GROUPS[per], sort=True):
+        if group["kind"].isin(TRANSFERS).any():  # fio refuses a log of nothing but syncs
+            yield "-".join(str(part) for part in key), group
+
+
+def _lines(calls: pd.DataFrame, begin_ns: int) -> Iterator[str]:
+    """A log: every file is opened before its first call and closed after its last."""
+    yield "fio version 3 iolog"
+    for name in calls["name"].unique():
+        yield f"{_FIRST_STAMP_US} {name} add"
+    stamps = ((calls["monotonic_ns"] - begin_ns) // 1000).clip(lower=0) + _FIRST_STAMP_US
+    actions = calls["operation"].map(_ACTIONS).fillna(calls["kind"])
+    is_first = ~calls["name"].duplicated()
+    is_last = ~calls["name"].duplicated(keep="last")
+    columns = [stamps, calls["name"], actions, calls["offset_bytes"], calls["size_bytes"]]
+    for stamp, name, action, offset, size, first, last in zip(*columns, is_first, is_last):
+        if first:
+            yield f"{stamp} {name} open"
+        yield f"{stamp} {name} {action} {offset} {size}"
+        if last:
+            yield f"{stamp} {name} close"

@@ -1,0 +1,262 @@
+"""A trace as Perfetto's protobuf, for ui.perfetto.dev and trace_processor; nothing is left out.
+
+Every call is a slice on its thread's track, every phase of the MLPerf log one on the track of its
+kind, every block I/O one on a track of its device, every number that was sampled a counter. Source:
+perfetto_trace.proto, TrackEvent; the `perfetto` package's classes and streaming builder write it.
+"""
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+import pandas as pd
+import pyarrow as pa
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
+from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
+
+from tracing import chrome, mllog
+from tracing.exports.finished import Finished
+from tracing.tables import COLUMNS, written_beside
+
+_CALL_COLUMNS = (
+    "monotonic_ns", "latency_ns", "pid", "tid", "operation", "file_class", "path", "new_path",
+    "offset_bytes", "requested_bytes", "size_bytes", "error",
+)  # fmt: skip
+# Sampled table -> columns that say whose numbers a row holds.
+_OWNERS: Mapping[str, list[str]] = {
+    "cpus": ["cpu"], "memory": [], "disks": ["device"], "networks": ["device"],
+    "gpus": ["gpu", "name"], "processes": ["pid"], "threads": ["pid", "tid"],
+    "open_files": ["pid", "fd", "path"],
+}  # fmt: skip
+_CLOCKS = {
+    "monotonic_ns": proto.BUILTIN_CLOCK_MONOTONIC,
+    "realtime_ns": proto.BUILTIN_CLOCK_REALTIME,
+    "boottime_ns": proto.BUILTIN_CLOCK_BOOTTIME,
+}
+_SEQUENCE = 1  # one writer
+_STRINGS = "debug_annotation_string_values"
+
+
+def write(trace: Finished, output: Path) -> str:
+    """Writes the file beside and renames it; returns how many calls it holds.
+
+    Raises:
+      OSError: there is no room; nothing is left.
+    """
+    with written_beside(output, "wb") as file:
+        writer = _Writer(file)
+        tracks = _Tracks(trace, writer)
+        writer.clocks(trace.table("clock_pairs"))
+        _write_log(trace, writer, tracks)
+        _write_counters(trace, writer, tracks)
+        _write_processes(trace, writer, tracks)
+        _write_block_io(trace, writer, tracks)
+        num_calls = _write_calls(trace, writer, tracks)
+    return f"{num_calls:,} calls"
+
+
+class _Writer:
+    """Packets of one sequence, in which words stand as numbers."""
+
+    def __init__(self, file: IO[bytes]):
+        self._builder = StreamingTraceProtoBuilder(file)
+        self._num_tracks = 0
+        self._words: dict[tuple[str, str], int] = {}
+        first = self._packet()
+        first.sequence_flags = proto.TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
+        first.trace_packet_defaults.timestamp_clock_id = proto.BUILTIN_CLOCK_MONOTONIC
+        self._builder.write_packet(first)
+
+    def _packet(self, stamp_ns: int | None = None) -> proto.TracePacket:
+        return proto.TracePacket(
+            timestamp=stamp_ns,
+            trusted_packet_sequence_id=_SEQUENCE,
+            sequence_flags=proto.TracePacket.SEQ_NEEDS_INCREMENTAL_STATE,
+        )
+
+    def clocks(self, pairs: pd.DataFrame) -> None:
+        """The clocks as they were read together."""
+        for pair in pairs[list(_CLOCKS)].itertuples(index=False):
+            packet = self._packet(pair.monotonic_ns)
+            for number, stamp in zip(_CLOCKS.values(), pair):
+                packet.clock_snapshot.clocks.add(clock_id=number, timestamp=stamp)
+            self._builder.write_packet(packet)
+
+    def track(self, **fields) -> int:
+        """A new track, by the fields of its descriptor; returns its number."""
+        self._num_tracks += 1
+        packet = self._packet()
+        packet.track_descriptor.CopyFrom(proto.TrackDescriptor(uuid=self._num_tracks, **fields))
+        self._builder.write_packet(packet)
+        return self._num_tracks
+
+    def slice(
+        self, track: int, name: str, category: str, begin_ns: int, lasting_ns: int, **values
+    ) -> None:
+        """Something that lasted; of the values those that are known are shown with it."""
+        self._event(proto.TrackEvent.TYPE_SLICE_BEGIN, track, name, category, begin_ns, values)
+        packet = self._packet(begin_ns + lasting_ns)
+        packet.track_event.type = proto.TrackEvent.TYPE_SLICE_END
+        packet.track_event.track_uuid = track
+        self._builder.write_packet(packet)
+
+    def instant(self, track: int, name: str, category: str, at_ns: int, **values) -> None:
+        """Something that happened."""
+        self._event(proto.TrackEvent.TYPE_INSTANT, track, name, category, at_ns, values)
+
+    def count(self, track: int, at_ns: int, value: float) -> None:
+        """A sample of a counter."""
+        packet = self._packet(at_ns)
+        packet.track_event.type = proto.TrackEvent.TYPE_COUNTER
+        packet.track_event.track_uuid = track
+        packet.track_event.double_counter_value = value
+        self._builder.write_packet(packet)
+
+    def _event(self, kind, track: int, name: str, category: str, at_ns: int, values: dict) -> None:
+        packet = self._packet(at_ns)
+        event = packet.track_event
+        event.type = kind
+        event.track_uuid = track
+        event.name_iid = self._number(packet, "event_names", name)
+        event.category_iids.append(self._number(packet, "event_categories", category))
+        for key, value in values.items():
+            if value is None:
+                continue
+            shown = event.debug_annotations.add()
+            shown.name_iid = self._number(packet, "debug_annotation_names", key)
+            if isinstance(value, str):
+                shown.string_value_iid = self._number(packet, _STRINGS, value)
+            else:
+                shown.int_value = value
+        self._builder.write_packet(packet)
+
+    def _number(self, packet: proto.TracePacket, table: str, word: str) -> int:
+        """A word's number; the first packet that needs it explains it."""
+        number = self._words.get((table, word))
+        if number is None:
+            number = self._words[table, word] = len(self._words) + 1
+            entry = getattr(packet.interned_data, table).add(iid=number)
+            if table == _STRINGS:
+                entry.str = word.encode()
+            else:
+                entry.name = word
+        return number
+
+
+class _Tracks:
+    """The tracks, named, each made when it is first asked for."""
+
+    def __init__(self, trace: Finished, writer: _Writer):
+        self._writer = writer
+        self._name_of_process = chrome.process_names(trace)
+        threads = trace.table("threads", ["monotonic_ns", "pid", "tid", "name"])
+        keys = zip(threads["pid"].tolist(), threads["tid"].tolist())
+        self._name_of_thread = dict(zip(keys, threads["name"]))  # the last one counts
+
+    @functools.cache  # noqa: B019 - lives as long as the export
+    def process(self, pid: int) -> int:
+        """A process's track."""
+        name = self._name_of_process.get(pid, f"process {pid}")
+        return self._writer.track(process=proto.ProcessDescriptor(pid=pid, process_name=name))
+
+    @functools.cache  # noqa: B019 - lives as long as the export
+    def thread(self, pid: int, tid: int) -> int:
+        """A thread's track."""
+        name = self._name_of_thread.get((pid, tid), f"thread {tid}")
+        thread = proto.ThreadDescriptor(pid=pid, tid=tid, thread_name=name)
+        return self._writer.track(parent_uuid=self.process(pid), thread=thread)
+
+    @functools.cache  # noqa: B019 - lives as long as the export
+    def named(self, name: str, parent: int | None = None, number: int = 0) -> int:
+        """A track of its own kind; `number` tells those of one name apart, which viewers merge."""
+        return self._writer.track(name=name, parent_uuid=parent)
+
+    @functools.cache  # noqa: B019 - lives as long as the export
+    def counter(self, name: str, parent: int, unit: str) -> int:
+        """A counter's track."""
+        counter = proto.CounterDescriptor(unit_name=unit)
+        if unit == "bytes":
+            counter = proto.CounterDescriptor(unit=proto.CounterDescriptor.UNIT_SIZE_BYTES)
+        return self._writer.track(name=name, parent_uuid=parent, counter=counter)
+
+
+def _write_log(trace: Finished, writer: _Writer, tracks: _Tracks) -> None:
+    """Points and phases of the MLPerf log."""
+    log = tracks.named("MLPerf log")
+    events = trace.table("mllog")
+    for event in events[events["event_type"] == "POINT_IN_TIME"].itertuples():
+        values = {"value": event.value, "metadata": event.metadata}
+        writer.instant(log, event.key, "mllog", event.monotonic_ns, **values)
+    for name in mllog.SPANS:
+        tracks.named(name, log)  # in this order
+    for span in trace.table("spans").itertuples():
+        lasting_ns = span.end_monotonic_ns - span.monotonic_ns
+        values = {"is_closed": int(span.is_closed), "metadata": span.metadata, "file": span.file}
+        track = tracks.named(span.name, log)
+        writer.slice(track, span.name, "mllog", span.monotonic_ns, lasting_ns, **values)
+
+
+def _write_counters(trace: Finished, writer: _Writer, tracks: _Tracks) -> None:
+    """Every number of every sample, and the processors' shares that follow from them."""
+    machine = tracks.named("machine")
+    for seconds, *shares in chrome.cpu_percentages(trace):
+        for name, share in zip(("user", "system", "iowait"), shares):
+            track = tracks.counter(f"CPU {name}", machine, "%")
+            writer.count(track, trace.begin_ns + round(seconds * 1e9), share)
+    for table, owners in _OWNERS.items():
+        columns = COLUMNS[table]
+        numbers = [n for n in columns if n not in owners and pa.types.is_integer(columns[n][0])]
+        units = ["bytes" if n.endswith("_bytes") else n.rpartition("_")[2] for n in numbers]
+        for at_ns, *row in trace.rows(table, ["monotonic_ns", *owners, *numbers]):
+            owner, values = dict(zip(owners, row)), row[len(owners) :]
+            parent = machine
+            if "tid" in owner:
+                parent = tracks.thread(owner.pop("pid"), owner.pop("tid"))
+            elif "pid" in owner:
+                parent = tracks.process(owner.pop("pid"))
+            prefix = " ".join(str(part) for part in [table, *owner.values()])
+            for name, unit, value in zip(numbers, units, values):
+                if value is not None:
+                    writer.count(tracks.counter(f"{prefix} {name}", parent, unit), at_ns, value)
+
+
+def _write_processes(trace: Finished, writer: _Writer, tracks: _Tracks) -> None:
+    """Begin, program and end of processes and threads."""
+    columns = ["monotonic_ns", "pid", "tid", "event", "parent_pid", "detail"]
+    for at_ns, pid, tid, event, parent_pid, detail in trace.rows("process_events", columns):
+        values = {"parent_pid": parent_pid, "detail": detail}
+        writer.instant(tracks.thread(pid, tid), event, "process", at_ns, **values)
+
+
+def _write_block_io(trace: Finished, writer: _Writer, tracks: _Tracks) -> None:
+    """Requests that overlap lie on several tracks of their device."""
+    devices = tracks.named("block devices")
+    ends: dict[str, list[int]] = {}
+    for row in trace.table("block_io").itertuples():
+        begin_ns, lasting_ns = row.monotonic_ns, _whole(row.latency_ns) or 0
+        lanes = ends.setdefault(row.device, [])
+        free = (number for number, end_ns in enumerate(lanes) if end_ns <= begin_ns)
+        lane = next(free, len(lanes))
+        lanes[lane : lane + 1] = [begin_ns + lasting_ns]
+        values = {"sector": row.sector, "size_bytes": row.size_bytes, "pid": row.pid}
+        values = {key: _whole(value) for key, value in values.items()} | {"command": row.command}
+        track = tracks.named(row.device, devices, lane)
+        writer.slice(track, row.operation, "block", begin_ns, lasting_ns, **values)
+
+
+def _whole(number) -> int | None:
+    """Columns with nulls are floats in pandas."""
+    return None if pd.isna(number) else int(number)
+
+
+def _write_calls(trace: Finished, writer: _Writer, tracks: _Tracks) -> int:
+    num_calls = 0
+    for row in trace.rows("file_ops", _CALL_COLUMNS):
+        begin_ns, lasting_ns, pid, tid, operation, file_class, *rest = row
+        values = dict(zip(_CALL_COLUMNS[6:], rest))
+        writer.slice(
+            tracks.thread(pid, tid), operation, file_class, begin_ns, lasting_ns or 0, **values
+        )
+        num_calls += 1
+    return num_calls
