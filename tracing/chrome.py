@@ -148,6 +148,9 @@ def _counter(name: str, seconds: float, **values: float) -> dict:
 
 
 def _counters(trace: Loaded) -> Iterator[dict]:
+    for begin_ns, end_ns, shares in mllog.ledger_shares(trace.table("mllog")):
+        yield _counter("ledger %", (begin_ns - trace.begin_ns) / 1e9, **shares)
+        yield _counter("ledger %", (end_ns - trace.begin_ns) / 1e9, **dict.fromkeys(shares, 0))
     for seconds, user, system, iowait in cpu_percentages(trace):
         yield _counter("CPU %", seconds, user=user, system=system, iowait=iowait)
     for row in trace.table("memory").itertuples():

@@ -4,7 +4,11 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import pandas as pd
+
 MARK = ":::MLLOG "
+LEDGER = "tracked_stats"
+"""Where the seconds of a block or of the run went, as this benchmark logs it."""
 SPANS = ("init", "run", "block", "eval", "checkpoint")
 
 
@@ -73,3 +77,23 @@ def span_rows(events: Iterable[dict], *, end_ns: int) -> list[dict]:
         elif end == "stop" and place in open_spans:
             open_spans.pop(place).update(end_realtime_ns=event["realtime_ns"], is_closed=True)
     return sorted(spans, key=lambda span: span["realtime_ns"])
+
+
+def ledger_shares(events: pd.DataFrame) -> Iterator[tuple[int, int, dict[str, float]]]:
+    """(begin, end, percent of each kind) of every block; monotonic nanoseconds.
+
+    Vendors log figures of other names under the same key: these are passed over.
+    """
+    for event in events[events["key"] == LEDGER].itertuples():
+        value, metadata = json.loads(event.value), json.loads(event.metadata)
+        if not isinstance(value, dict) or not isinstance(metadata, dict):
+            continue
+        seconds = {
+            name.removesuffix("_seconds").replace("_", " "): number
+            for name, number in value.items()
+            if name.endswith("_seconds") and isinstance(number, int | float)
+        }
+        total = sum(seconds.values())
+        if metadata.get("of") == "block" and total > 0:
+            shares = {name: 100 * number / total for name, number in seconds.items()}
+            yield event.monotonic_ns - round(total * 1e9), event.monotonic_ns, shares

@@ -102,10 +102,24 @@ def _spans() -> list[dict]:
     ]  # fmt: skip
 
 
+LEDGER = {"input_wait_seconds": 0.1, "compute_seconds": 0.3, "accelerator_utilization": 0.75}
+"""Of the block that ends 500 ms after the trace's begin."""
+
+
 def _points() -> list[dict]:
+    """A seed, the ledgers of a block and of the run, and another vendor's figures."""
+    row = {"event_type": "POINT_IN_TIME", "file": "/out/bert.log"}
+    found = [
+        (50, "seed", 7, {}),
+        (500, "tracked_stats", LEDGER, {"of": "block"}),
+        (500, "tracked_stats", LEDGER, {"of": "run"}),
+        (500, "tracked_stats", {"throughput": 3.5}, {"step": 2}),
+        (500, "tracked_stats", 3.5, None),
+    ]
     return [
-        {"monotonic_ns": BEGIN_NS + 50_000_000, "key": "seed", "event_type": "POINT_IN_TIME",
-         "value": "7", "metadata": "{}", "file": "/out/bert.log"}
+        {**row, "monotonic_ns": BEGIN_NS + at_ms * 10**6, "key": key, "value": json.dumps(value),
+         "metadata": json.dumps(metadata)}
+        for at_ms, key, value, metadata in found
     ]  # fmt: skip
 
 

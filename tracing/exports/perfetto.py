@@ -49,6 +49,7 @@ def write(trace: Finished, output: Path) -> str:
         tracks = _Tracks(trace, writer)
         writer.clocks(trace.table("clock_pairs"))
         _write_log(trace, writer, tracks)
+        _write_ledger(trace, writer, tracks)
         _write_counters(trace, writer, tracks)
         _write_processes(trace, writer, tracks)
         _write_block_io(trace, writer, tracks)
@@ -195,6 +196,16 @@ def _write_log(trace: Finished, writer: _Writer, tracks: _Tracks) -> None:
         values = {"is_closed": int(span.is_closed), "metadata": span.metadata, "file": span.file}
         track = tracks.named(span.name, log)
         writer.slice(track, span.name, "mllog", span.monotonic_ns, lasting_ns, **values)
+
+
+def _write_ledger(trace: Finished, writer: _Writer, tracks: _Tracks) -> None:
+    """Shares of every block's time, by kind."""
+    log = tracks.named("MLPerf log")
+    for begin_ns, end_ns, shares in mllog.ledger_shares(trace.table("mllog")):
+        for name, share in shares.items():
+            track = tracks.counter(f"ledger {name}", log, "%")
+            writer.count(track, begin_ns, share)
+            writer.count(track, end_ns, 0)
 
 
 def _write_counters(trace: Finished, writer: _Writer, tracks: _Tracks) -> None:
