@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mlperf_bert import json_text
+from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.rules import NUM_EVAL_SAMPLES, NUM_RUNS_PER_RESULT
 from mlperf_bert.reading import read_regular_file
 
@@ -102,6 +103,8 @@ class RunResult:
     """MLLOG key -> value of batch, optimizer and schedule."""
     provenance: Mapping[str, str] = field(default_factory=dict)
     """Commit, image and digests of data and initial weights, in this project's logs."""
+    seconds: ledger.Seconds | None = None
+    """Where the time from run_start to run_stop went, in this project's logs."""
 
     @property
     def samples_per_second(self) -> float | None:
@@ -221,6 +224,7 @@ def read_run(path: Path) -> RunResult:
             if record.key.startswith(_HYPERPARAMETERS)
         },
         provenance=_provenance(records),
+        seconds=_seconds(records),
     )
 
 
@@ -229,6 +233,13 @@ def _provenance(records: list[Record]) -> dict[str, str]:
     return (
         {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
     )
+
+
+def _seconds(records: list[Record]) -> ledger.Seconds | None:
+    for record in records:
+        if record.key == ledger.LOG_KEY and record.metadata.get("of") == "run":
+            return ledger.from_fields(record.value) if isinstance(record.value, dict) else None
+    return None
 
 
 def olympic_mean(minutes: Sequence[float], *, num_failed: int = 0) -> float | None:

@@ -14,6 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.results import RunResult
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
 from mlperf_bert.submission.rcp import RcpVerdict
@@ -22,6 +23,14 @@ from pages.charts import BLUE, GREEN, GREY, INK, ORANGE, RED
 
 BAND = "#dff0e6"
 _WIDE_INCHES, _NARROW_INCHES = (9.6, 3.7), (4.3, 3.5)
+_KIND_COLORS = {
+    ledger.COMPUTE: BLUE,
+    ledger.EVALUATION_COMPUTE: "#7fb0e0",
+    ledger.INPUT_WAIT: RED,
+    ledger.EVALUATION_INPUT_WAIT: "#e39a94",
+    ledger.SAVING: GREEN,
+    ledger.HOST: GREY,
+}
 _PHASE_COLORS = {"init": GREY, "train": BLUE, "evaluation": ORANGE, "checkpoint": GREEN}
 
 
@@ -128,6 +137,32 @@ def timeline(runs: Sequence[RunResult]) -> Picture:
         _legend_above(axes, handles)
 
     return _both_sizes(draw, "Phases of every run")
+
+
+def ledgers(runs: Sequence[RunResult]) -> Picture | None:
+    """Draw where every second of every run went, in percent; None if no log keeps a ledger."""
+    seconds = [run.seconds or dict.fromkeys(ledger.KINDS, 0.0) for run in runs]
+    kinds = [kind for kind in _KIND_COLORS if any(found[kind] for found in seconds)]
+    if not kinds:
+        return None
+
+    def draw(axes: Axes) -> None:
+        totals = [sum(found.values()) or 1.0 for found in seconds]
+        ends = [0.0] * len(runs)
+        for kind in kinds:
+            shares = [100 * found[kind] / total for found, total in zip(seconds, totals)]
+            axes.barh(range(len(runs)), shares, left=ends, height=0.72, color=_KIND_COLORS[kind])
+            ends = [end + share for end, share in zip(ends, shares)]
+        axes.set_yticks(range(len(runs)), [_number(run) for run in runs])
+        axes.set_ylim(len(runs) - 0.4, -0.6)
+        axes.set_xlim(0, 100)
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel("percent of the time from run_start to run_stop")
+        axes.set_ylabel("run")
+        names = {kind: kind.replace("_", " ") for kind in kinds}
+        _legend_above(axes, [Patch(color=_KIND_COLORS[kind], label=names[kind]) for kind in kinds])
+
+    return _both_sizes(draw, "Where every second of every run went")
 
 
 def _draw_run(axes: Axes, points: Sequence[tuple[float, float]], color: str) -> None:

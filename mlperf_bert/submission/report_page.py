@@ -35,6 +35,7 @@ def _shown(system: SystemVerdict) -> dict[str, object]:
         "minutes_by_run": charts.minutes_by_run(runs, system.olympic_minutes),
         "samples_by_run": charts.samples_by_run(runs, rcp),
         "timeline": charts.timeline(runs),
+        "ledgers": charts.ledgers(runs),
         "rows": [
             _cells(run, verdict.passed)
             for run, verdict in zip(runs, system.compliance, strict=True)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.log import Hyperparameters, MlperfLog, SubmissionInfo
 
 SUBMISSION = SubmissionInfo(org="example", platform="1xExample")
@@ -62,6 +63,7 @@ def write_log(
         with log.run() as run:
             for number, accuracy in enumerate(accuracies):
                 run.block_start(number * INTERVAL_SAMPLES, num_samples=INTERVAL_SAMPLES)
+                run.ledger.move(1, source=ledger.HOST, to=ledger.COMPUTE)  # all of it
                 samples = (number + 1) * INTERVAL_SAMPLES
                 run.block_stop(samples)
                 run.eval_start(samples)

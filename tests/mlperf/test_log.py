@@ -74,7 +74,20 @@ def test_successful_run(path):
         "mlperf_bert/mlperf/mllog_writer.py"
     }
     assert [record["key"] for record in records[-2:]] == ["train_samples", "run_stop"]
+    assert [entry["of"] for entry in metadata(records, "tracked_stats")] == [*["block"] * 2, "run"]
+    *blocks, whole = values(records, "tracked_stats")
+    assert whole["compute_seconds"] > 0 and whole["saving_seconds"] == 0
+    assert sum(block["compute_seconds"] for block in blocks) <= whole["compute_seconds"] + 1e-5
+    assert 0 < whole["accelerator_utilization"] < 1
     assert [r["event_type"] for r in records if r["key"] == "run_start"] == ["INTERVAL_START"]
+
+
+def test_a_run_that_counts_no_seconds_logs_none(log, path):
+    with log.run() as run:
+        run.block_start(0, num_samples=448)
+        run.block_stop(448)
+    log.close()
+    assert not values(read_log(path), "tracked_stats")
 
 
 def test_run_that_never_succeeds_is_aborted(log, path):

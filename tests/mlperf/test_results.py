@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mlperf_bert.mlperf import results
+from mlperf_bert.mlperf import ledger, results
 from tests.mlperf.example_log import write_log
 
 
@@ -24,6 +24,18 @@ def test_own_log(tmp_path):
     assert run.seeds == (1234,)
     assert [evaluation.samples for evaluation in run.evaluations] == [150_080, 300_160]
     assert not run.counts_by_train_samples
+
+
+def test_where_the_time_went_is_read_from_own_logs_alone(tmp_path):
+    log = write_log(tmp_path / "result_0.txt", [0.73])
+    seconds = results.read_run(log).seconds
+    assert seconds["compute"] > 0 and set(seconds) == set(ledger.KINDS)
+    assert 1000 * sum(seconds.values()) == pytest.approx(
+        60_000 * results.read_run(log).minutes, abs=2
+    )
+    others = log.read_text().replace('{"input_wait_seconds"', '{"throughput"')
+    log.write_text(others)
+    assert results.read_run(log).seconds is None
 
 
 def test_log_that_counts_epochs_takes_train_samples(tmp_path):

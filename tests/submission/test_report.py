@@ -1,5 +1,6 @@
 """The report agrees with the official summarizer, on real logs of five vendors."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -177,8 +178,8 @@ def test_command_writes_page_and_numbers(org_dir, tmp_path, capsys):
     parser = _Page()
     parser.feed(page)
     assert parser.assets == ["data:,"]
-    # three pictures for screens and for telephones, two that fit both
-    assert page.count("<svg") == page.count("</svg>") == page.count("<figure") == 8
+    # four pictures for screens and for telephones, two that fit both
+    assert page.count("<svg") == page.count("</svg>") == page.count("<figure") == 10
     assert "<script" not in page and "url(http" not in page
     [numbers] = json.loads((tmp_path / "report.json").read_text())
     assert [run["samples_to_converge"] for run in numbers["runs"]] == [17 * 150_080] * 10
@@ -197,6 +198,17 @@ def test_command_writes_page_and_numbers(org_dir, tmp_path, capsys):
         "report.html",
         "report.json",
     ]
+
+
+def test_where_every_second_went_is_drawn_if_a_log_says_so(org_dir, tmp_path):
+    [found] = report.judge_systems(org_dir, "5.0.0")
+    picture = report_charts.ledgers(found.runs)
+    assert "compute" in picture.wide and "input wait" not in picture.wide  # 0 s
+    page = report_page.page([found], title="t", subtitle="s")
+    assert "Where every second of every run went" in page
+    unknown = [dataclasses.replace(run, seconds=None) for run in found.runs]
+    assert report_charts.ledgers(unknown) is None
+    assert report_charts.ledgers([*unknown[:5], *found.runs[5:]]) is not None
 
 
 def test_runs_that_diverged_are_shown(org_dir, tmp_path):
