@@ -16,6 +16,7 @@ from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.progress import Progress
 from mlperf_bert.training.profiling import StepProfiler
 from mlperf_bert.training.reporting import MetricsWriter
+from mlperf_bert.training.saves import Saves
 from mlperf_bert.training.steps import FIGURES, LOSSES, Trainer
 
 
@@ -114,9 +115,9 @@ class TrainingLoop:
     target_accuracy: float
     learning_rate_at: Callable[[int], float]
     evaluate: Callable[[], Evaluation]
-    save: Callable[[int], object]
+    saves: Saves
     publish: Callable[[], None]
-    """Called after every evaluation and checkpoint, when they are logged."""
+    """Called after every evaluation, when it is logged."""
     metrics: MetricsWriter
     progress: Progress
     profiler: StepProfiler
@@ -138,6 +139,7 @@ class TrainingLoop:
         self._start_block(run, step)
         while step < self.schedule.num_train_steps:
             step = self._train_to(self._next_stop(step), step)
+            self.saves.require_no_failure()
             run.samples = self._samples(step)
             if self.schedule.evaluation_is_due(step):
                 accuracy = self._evaluate(run, step)
@@ -206,14 +208,12 @@ class TrainingLoop:
         return found.masked_lm_accuracy
 
     def _save(self, run: Run, step: int) -> None:
-        run.checkpoint_start(step)
-        self.save(step)
-        run.checkpoint_stop(step)
-        self.publish()
+        self.saves.save(step, run)
 
     def _stop_for_signal(self, run: Run, step: int) -> None:
         if step % self.schedule.save_checkpoints_steps:
             self._save(run, step)
+        self.saves.wait()
         raise Interrupted(
             f"{self.stop_request.signal_name or 'another process got a signal'} after step {step}: "
             "the checkpoint is saved; run the same command again to resume"

@@ -100,7 +100,7 @@ def downloaded(store: Store, folder: Path) -> Path:
 
 
 def has_ended(store: Store) -> bool:
-    """Whether the run's last record is in the bucket; its process may still have been killed after."""
+    """Whether the run's last record is in the bucket; its process may have been killed after it."""
     record = store.objects("bucket").get("run/run.json", b"{}")
     return json.loads(record).get("status", "running") != "running"
 
