@@ -114,6 +114,10 @@ class RunState:
         path = f"{self._directory.rstrip('/')}/{CHECKPOINT_NAME}-{step}"
         saved = saved_checkpoints(self._directory)
         try:
+            if tf.io.gfile.isdir(
+                f"{path}_temp"
+            ):  # of a process that was killed; TensorFlow keeps it
+                tf.io.gfile.rmtree(f"{path}_temp")
             if copied is None:
                 self._checkpoint.write(path)
             else:
