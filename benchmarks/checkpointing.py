@@ -30,7 +30,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 WAYS = ("synchronous", "asynchronous", "TensorFlow's own")
-NUM_SAVES, STEPS_BETWEEN = 3, 3
+NUM_SAVES, STEPS_BETWEEN = 2, 3
 
 
 def training() -> tuple[dict, Callable[[], None]]:
@@ -158,8 +158,7 @@ def main() -> None:
         for number in range(given.rounds):
             for way, turns in found.items():
                 turns.append(in_a_process(way, Path(name)))
-                stills = [save["still"] for save in turns[-1]["saves"]]
-                print(f"round {number + 1}: {way}: {spread(stills)} s", flush=True)
+                print(f"round {number + 1}: {way}: {json.dumps(turns[-1])}", flush=True)
     report(found)
 
 

@@ -114,9 +114,8 @@ class RunState:
         path = f"{self._directory.rstrip('/')}/{CHECKPOINT_NAME}-{step}"
         saved = saved_checkpoints(self._directory)
         try:
-            if tf.io.gfile.isdir(
-                f"{path}_temp"
-            ):  # of a process that was killed; TensorFlow keeps it
+            # A killed process leaves it. TensorFlow would remove it only if it were empty.
+            if tf.io.gfile.isdir(f"{path}_temp"):
                 tf.io.gfile.rmtree(f"{path}_temp")
             if copied is None:
                 self._checkpoint.write(path)
