@@ -146,6 +146,7 @@ class TrainingLoop:
                 if accuracy >= self.target_accuracy:
                     run.succeed()
                     self._save(run, step)
+                    self.saves.wait()
                     return Outcome(step=step, accuracy=accuracy, reached_target=True)
                 if step < self.schedule.num_train_steps:
                     self._start_block(run, step)
@@ -155,8 +156,7 @@ class TrainingLoop:
                 self._stop_for_signal(run, step)
         if self.schedule.evaluation_interval_steps is None:
             run.block_stop(self._samples(step))
-        if step % self.schedule.save_checkpoints_steps:
-            self._save(run, step)
+        self._save_last(run, step)
         return Outcome(step=step, accuracy=accuracy, reached_target=False)
 
     def _samples(self, step: int) -> int:
@@ -210,10 +210,14 @@ class TrainingLoop:
     def _save(self, run: Run, step: int) -> None:
         self.saves.save(step, run)
 
-    def _stop_for_signal(self, run: Run, step: int) -> None:
+    def _save_last(self, run: Run, step: int) -> None:
+        """Saves, unless this step was saved just now; afterwards the checkpoint is complete."""
         if step % self.schedule.save_checkpoints_steps:
             self._save(run, step)
         self.saves.wait()
+
+    def _stop_for_signal(self, run: Run, step: int) -> None:
+        self._save_last(run, step)
         raise Interrupted(
             f"{self.stop_request.signal_name or 'another process got a signal'} after step {step}: "
             "the checkpoint is saved; run the same command again to resume"
