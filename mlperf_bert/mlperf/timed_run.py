@@ -4,6 +4,8 @@ import threading
 
 from mlperf_logging.mllog import constants
 
+from mlperf_bert.mlperf import ledger
+from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.mlperf.mllog_writer import MllogWriter
 
 
@@ -17,13 +19,17 @@ class Run:
       samples: how many samples have been trained so far. `block_stop` and `eval_accuracy` set it;
         the training loop may set it more often, so that an aborted run logs the right number.
       is_stopped: run_stop has been logged.
+      ledger: where the time goes since the run's start. Once anything but host work is counted, its
+        seconds are logged after every block and before run_stop.
     """
 
     def __init__(self, log: MllogWriter) -> None:
         self.samples = 0
         self.is_stopped = False
+        self.ledger = Ledger()
         self._log = log
         self._block_start_samples = 0
+        self._block_start_seconds = self.ledger.read()
         # The thread that notices the loss of another process ends this one after it has stopped.
         self._stopping = threading.RLock()
 
@@ -33,6 +39,7 @@ class Run:
         if num_samples < 1:
             raise ValueError(f"num_samples={num_samples}: a block trains 1 sample or more")
         self._block_start_samples = samples
+        self._block_start_seconds = self.ledger.read()
         metadata = {
             "first_epoch_num": samples,
             "epoch_count": num_samples,
@@ -46,6 +53,8 @@ class Run:
         self.samples = samples
         metadata = {"first_epoch_num": self._block_start_samples, "samples_count": samples}
         self._log.end(constants.BLOCK_STOP, metadata, time_ms=time_ms)
+        seconds = ledger.difference(self.ledger.read(), self._block_start_seconds)
+        self._log_ledger(seconds, {**metadata, "of": "block"}, time_ms)
 
     def eval_samples(self, num_samples: int, *, time_ms: float | None = None) -> None:
         """Log the number of samples of every evaluation, if it was not known before the run."""
@@ -110,9 +119,24 @@ class Run:
         with self._stopping:
             self._require_running()
             self.is_stopped = True
+            self.ledger.stop()
+            self._log_ledger(self.ledger.read(), {**_position(self.samples), "of": "run"}, time_ms)
             # The checkers read train_samples only before run_stop.
             self._log.event(constants.TRAIN_SAMPLES, self.samples, time_ms=time_ms)
             self._log.end(constants.RUN_STOP, {"status": status, **metadata}, time_ms=time_ms)
+
+    def _log_ledger(
+        self,
+        seconds: ledger.Seconds,
+        metadata: dict[str, object],
+        time_ms: float | None = None,
+    ) -> None:
+        if not any(seconds[kind] for kind in ledger.KINDS if kind != ledger.HOST):
+            return
+        utilization = ledger.accelerator_utilization(seconds)
+        value = {**ledger.as_fields(seconds), "accelerator_utilization": utilization}
+        rounded = {name: round(number, 6) for name, number in value.items()}
+        self._log.event(ledger.LOG_KEY, rounded, metadata, time_ms=time_ms)
 
     def _require_running(self) -> None:
         if self.is_stopped:

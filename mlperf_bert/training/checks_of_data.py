@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mlperf_bert import paths
 from mlperf_bert.data import manifest, tfrecord, validity
-from mlperf_bert.mlperf import rules
+from mlperf_bert.mlperf import ledger, rules
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.mlperf.timed_run import Run
 from mlperf_bert.training.findings import ERROR, WARNING, Inspection, Setup
@@ -47,11 +47,12 @@ def check_at_first_touch(
     Raises:
       ValueError: the first record of a kind does not fit, or a file is damaged.
     """
-    for path in [setup.files[0], *setup.eval_files[:1]]:
-        validity.check_first_record(path, setup.limits)
+    with run.ledger.spent(ledger.INPUT_WAIT):
+        for path in [setup.files[0], *setup.eval_files[:1]]:
+            validity.check_first_record(path, setup.limits)
+        found = sum(tfrecord.count_records(path) for path in setup.eval_files)
     if not setup.eval_files:
         return
-    found = sum(tfrecord.count_records(path) for path in setup.eval_files)
     limit = (setup.config.max_eval_steps or found) * setup.config.eval_batch_size
     run.eval_samples(min(found, limit))
     if issue := rules.departure_of_evaluation(found):

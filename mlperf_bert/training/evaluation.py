@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from mlperf_bert.mlperf import ledger
+from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.model import metrics, pretrainer
 from mlperf_bert.training.strategy import one_cpu
 
@@ -24,15 +26,17 @@ class Evaluator(tf.Module):
         token_logits, sentence_logits = pretrainer.forward(self.model, features, training=False)
         return metrics.batch_totals(token_logits, sentence_logits, features, example_weights)
 
-    def evaluate(self, dataset: tf.data.Dataset) -> metrics.Evaluation:
-        """Evaluates all batches of `pipeline.evaluation_batches`."""
+    def evaluate(self, dataset: tf.data.Dataset, spent: Ledger | None = None) -> metrics.Evaluation:
+        """Evaluates all batches of `pipeline.evaluation_batches`; `spent` takes the seconds."""
+        spent = spent or Ledger()
         shared = dataset
         if not one_cpu(self.strategy):
             shared = self.strategy.distribute_datasets_from_function(
                 lambda context: _share(dataset, context)
             )
-        totals = [self.evaluate_batch(*batch) for batch in shared]
-        return metrics.Evaluation.from_totals([total.numpy().tolist() for total in totals])
+        with spent.spent(ledger.EVALUATION_COMPUTE):
+            totals = [self.evaluate_batch(*batch) for batch in spent.waiting(shared)]
+            return metrics.Evaluation.from_totals([total.numpy().tolist() for total in totals])
 
 
 def _share(batches: tf.data.Dataset, context: tf.distribute.InputContext) -> tf.data.Dataset:

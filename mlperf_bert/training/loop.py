@@ -6,11 +6,12 @@ Steps are micro-batches; samples are steps * micro-batch size.
 import dataclasses
 import math
 import signal
-import time
 from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
+from mlperf_bert.mlperf import ledger
+from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.mlperf.timed_run import Run
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.progress import Progress
@@ -114,7 +115,8 @@ class TrainingLoop:
     schedule: Schedule
     target_accuracy: float
     learning_rate_at: Callable[[int], float]
-    evaluate: Callable[[], Evaluation]
+    evaluate: Callable[[Ledger], Evaluation]
+    """Counts its seconds in the ledger."""
     saves: Saves
     publish: Callable[[], None]
     """Called after every evaluation, when it is logged."""
@@ -126,6 +128,10 @@ class TrainingLoop:
     """Tokens trained so far, without padding."""
     num_rows: int = 0
     """Rows trained so far."""
+    _logged: ledger.Seconds = dataclasses.field(
+        default_factory=lambda: dict.fromkeys(ledger.KINDS, 0.0)
+    )
+    """The run's seconds at the last line of metrics."""
 
     def run(self, run: Run) -> Outcome:
         """Trains from the trainer's step until the target, the last step, or a signal.
@@ -138,7 +144,7 @@ class TrainingLoop:
         step, accuracy = int(self.trainer.step.numpy()), None
         self._start_block(run, step)
         while step < self.schedule.num_train_steps:
-            step = self._train_to(self._next_stop(step), step)
+            step = self._train_to(self._next_stop(step), step, run.ledger)
             self.saves.require_no_failure()
             run.samples = self._samples(step)
             if self.schedule.evaluation_is_due(step):
@@ -146,7 +152,7 @@ class TrainingLoop:
                 if accuracy >= self.target_accuracy:
                     run.succeed()
                     self._save(run, step)
-                    self.saves.wait()
+                    self._wait_for_saving(run)
                     return Outcome(step=step, accuracy=accuracy, reached_target=True)
                 if step < self.schedule.num_train_steps:
                     self._start_block(run, step)
@@ -170,11 +176,14 @@ class TrainingLoop:
         num_steps = self.schedule.next_evaluation(step) - step
         run.block_start(self._samples(step), num_samples=self._samples(num_steps))
 
-    def _train_to(self, stop: int, step: int) -> int:
+    def _train_to(self, stop: int, step: int, spent: Ledger) -> int:
         self.profiler.begin_if_due(step)
-        began = time.monotonic()
-        history = self.trainer.train(self.batches, tf.constant(stop - step)).numpy()
-        seconds = time.monotonic() - began
+        before = spent.read()
+        with spent.spent(ledger.COMPUTE):
+            history = self.trainer.train(self.batches, tf.constant(stop - step)).numpy()
+            waited = history[:, FIGURES.index("input_wait_seconds")].sum(dtype=float)
+            spent.move(waited, source=ledger.COMPUTE, to=ledger.INPUT_WAIT)
+        seconds = sum(ledger.difference(spent.read(), before).values())
         self.profiler.end_if_due(stop)
         self.num_real_tokens += round(history[:, FIGURES.index("num_real_tokens")].sum(dtype=float))
         self.num_rows += round(history[:, FIGURES.index("num_rows")].sum(dtype=float))
@@ -188,15 +197,22 @@ class TrainingLoop:
                     **dict(zip(LOSSES, losses)),
                     learning_rate=self.learning_rate_at(step + offset),
                     samples_per_second=self._samples(stop - step) / seconds,
+                    **self._seconds_since_the_last_line(spent),
                 )
         self.progress.advance(self._samples(stop - step), f"loss {history[-1][0]:.4f}")
         return stop
+
+    def _seconds_since_the_last_line(self, spent: Ledger) -> dict[str, float]:
+        """Where the time went; a device call ends at the first line that it reaches."""
+        now, before = spent.read(), self._logged
+        self._logged = now
+        return ledger.as_fields(ledger.difference(now, before))
 
     def _evaluate(self, run: Run, step: int) -> float:
         samples = self._samples(step)
         run.block_stop(samples)
         run.eval_start(samples)
-        found = self.evaluate()
+        found = self.evaluate(run.ledger)
         run.eval_stop(samples)
         run.eval_accuracy(found.masked_lm_accuracy, samples, step)
         self.metrics.write("eval", step=step, samples=samples, **dataclasses.asdict(found))
@@ -208,13 +224,18 @@ class TrainingLoop:
         return found.masked_lm_accuracy
 
     def _save(self, run: Run, step: int) -> None:
-        self.saves.save(step, run)
+        with run.ledger.spent(ledger.SAVING):
+            self.saves.save(step, run)
 
     def _save_last(self, run: Run, step: int) -> None:
         """Saves, unless this step was saved just now; afterwards the checkpoint is complete."""
         if step % self.schedule.save_checkpoints_steps:
             self._save(run, step)
-        self.saves.wait()
+        self._wait_for_saving(run)
+
+    def _wait_for_saving(self, run: Run) -> None:
+        with run.ledger.spent(ledger.SAVING):
+            self.saves.wait()
 
     def _stop_for_signal(self, run: Run, step: int) -> None:
         self._save_last(run, step)

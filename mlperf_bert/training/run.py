@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from mlperf_bert.checkpoints import names
 from mlperf_bert.input import pipeline
-from mlperf_bert.mlperf import killed
+from mlperf_bert.mlperf import killed, ledger
 from mlperf_bert.mlperf.log import MlperfLog
+from mlperf_bert.mlperf.timed_run import Run
 from mlperf_bert.progress import Progress
 from mlperf_bert.training import agreement, build, checks_of_data, header, loop, preflight
 from mlperf_bert.training.agreement import Team
@@ -86,7 +87,7 @@ def _train(
                 for path in run_logs(team.output.path):
                     killed.close_log(path)
             log.commit()
-            with _loop_with_outputs(setup, team, parts, stop_request) as training:
+            with _loop_with_outputs(setup, team, parts, stop_request, run) as training:
                 start_up.done("data")
                 team.say(start_up)
                 outcome = training.run(run)
@@ -100,12 +101,28 @@ def _train(
     finally:
         log.discard()
     team.record(outcome.status)
+    team.say(f"where the time went: {ledger.in_words(run.ledger.read())}")
     return outcome
 
 
 @contextlib.contextmanager
+def _bad_input_named(setup: Setup, run: Run) -> Iterator[None]:
+    """As the input pipeline's own; its first look at the files is waiting for input."""
+    with contextlib.ExitStack() as stack:
+        with run.ledger.spent(ledger.INPUT_WAIT):
+            stack.enter_context(
+                pipeline.bad_input_named(
+                    [*setup.files, *setup.eval_files],
+                    setup.limits,
+                    packed=setup.files if setup.config.pack_sequences else (),
+                )
+            )
+        yield
+
+
+@contextlib.contextmanager
 def _loop_with_outputs(
-    setup: Setup, team: Team, parts: Parts, stop_request: loop.StopRequest
+    setup: Setup, team: Team, parts: Parts, stop_request: loop.StopRequest, run: Run
 ) -> Iterator[loop.TrainingLoop]:
     """Opens input and outputs, and closes the outputs at the end; a bad record is named."""
     config, step = setup.config, int(parts.trainer.step.numpy())
@@ -123,11 +140,7 @@ def _loop_with_outputs(
             silent=not team.is_chief,
         ) as progress,
         contextlib.closing(StepProfiler(config.profile_steps, output_dir)) as profiler,
-        pipeline.bad_input_named(
-            [*setup.files, *setup.eval_files],
-            setup.limits,
-            packed=setup.files if config.pack_sequences else (),
-        ),
+        _bad_input_named(setup, run),
         Saves(
             parts.state if team.is_chief else None,
             flush=metrics.flush,
@@ -142,14 +155,15 @@ def _loop_with_outputs(
             team.publish()
 
         if step == 0 and not setup.eval_files:
-            saves.save(0)  # for the offline evaluation
+            with run.ledger.spent(ledger.SAVING):
+                saves.save(0)  # for the offline evaluation
         training = loop.TrainingLoop(
             trainer=parts.trainer,
             batches=batches,
             schedule=config.schedule,
             target_accuracy=config.target_accuracy,
             learning_rate_at=lambda step: float(parts.rates.at_step(step)),
-            evaluate=lambda: parts.evaluator.evaluate(setup.evaluation_batches()),
+            evaluate=lambda spent: parts.evaluator.evaluate(setup.evaluation_batches(), spent),
             saves=saves,
             publish=publish,
             metrics=metrics,

@@ -15,7 +15,7 @@ from mlperf_bert.training.compilation import Compilation
 from mlperf_bert.training.strategy import one_cpu
 
 LOSSES = ("loss", "masked_lm_loss", "next_sentence_loss")
-FIGURES = (*LOSSES, "num_real_tokens", "num_rows")
+FIGURES = (*LOSSES, "num_real_tokens", "num_rows", "input_wait_seconds")
 
 
 class Trainer(tf.Module):
@@ -62,20 +62,38 @@ class Trainer(tf.Module):
 
         AutoGraph turns the loop and the condition on the step into TensorFlow's.
 
-        Returns: float32 [num_steps, 5], for each step the losses before it and the counts of its
-        batch, in the order of `FIGURES`.
+        Returns: float32 [num_steps, 6], for each step the losses before it, the counts of its
+        batch, and how long it waited for the batch, in the order of `FIGURES`.
+
+        TensorFlow draws the next batch while a step computes. So a step waits from the end of the
+        step before it, or from the call, until its batch is there: in that time a CPU computes
+        nothing. A GPU or TPU may then still be busy with what it was given before: for these it is
+        the longest that they can have waited. Of several processes it is this one's wait.
         """
         history = tf.TensorArray(tf.float32, size=num_steps, element_shape=[len(FIGURES)])
+        idle_since = tf.timestamp()  # seconds, float64
         for index in tf.range(num_steps):
-            per_replica = self.strategy.run(self._micro_step, args=(next(iterator),))
-            history = history.write(
-                index, self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
-            )
-            self.step.assign_add(1)
-            if self.optimizer.steps_per_update > 1:  # noqa: SIM102 - only the inner one is traced
-                if tf.equal(self.step % self.optimizer.steps_per_update, 0):
-                    self.strategy.run(self._update)
+            batch = next(iterator)
+            wait = tf.maximum(_time_after(batch) - idle_since, 0.0)
+            figures = self._step(batch)
+            idle_since = _time_after(figures)
+            figures = tf.concat([figures, [tf.cast(wait, tf.float32)]], 0)
+            history = history.write(index, figures)
         return history.stack()
+
+    @tf.function
+    def _step(self, batch) -> tf.Tensor:
+        """One micro-batch on all replicas, and the update that it may complete; float32 [5].
+
+        It is a function so that what waits for its result waits for the new weights too.
+        """
+        per_replica = self.strategy.run(self._micro_step, args=(batch,))
+        figures = self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
+        self.step.assign_add(1)
+        if self.optimizer.steps_per_update > 1:  # noqa: SIM102 - only the inner one is traced
+            if tf.equal(self.step % self.optimizer.steps_per_update, 0):
+                self.strategy.run(self._update)
+        return figures
 
     @tf.autograph.experimental.do_not_convert
     def _micro_step(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -186,3 +204,10 @@ class Trainer(tf.Module):
     def _sum_over_replicas(self, value: tf.Tensor) -> tf.Tensor:
         per_replica = self.strategy.run(lambda: tf.identity(value))
         return self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
+
+
+@tf.autograph.experimental.do_not_convert
+def _time_after(values) -> tf.Tensor:
+    """The time at which the values are there, on the host; float64 scalar, seconds since 1970."""
+    with tf.control_dependencies(tf.nest.flatten(values, expand_composites=True)):
+        return tf.timestamp()

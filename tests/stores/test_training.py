@@ -100,7 +100,7 @@ def downloaded(store: Store, folder: Path) -> Path:
 
 
 def has_ended(store: Store) -> bool:
-    """Whether the run's last record is in the bucket; its process may have been killed after it."""
+    """Whether the run's end is in the bucket; its process may have been killed after that."""
     record = store.objects("bucket").get("run/run.json", b"{}")
     return json.loads(record).get("status", "running") != "running"
 

@@ -1,0 +1,290 @@
+"""A wait that is put into the input is found in the ledger, and nowhere else. CPU, a minute.
+
+Computing overlaps with reading: what is put in is so long that a step computes for a few hundredths
+of it.
+"""
+
+import json
+import os
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from mlperf_bert.data import tfrecord
+from mlperf_bert.input import pipeline
+from mlperf_bert.mlperf import ledger
+from mlperf_bert.mlperf.ledger import Ledger
+from mlperf_bert.training.evaluation import Evaluator
+from tests import starts
+from tests.training import generated_task
+from tests.training.test_resume import command
+from tests.training.test_speed_options import BATCH_SIZE, CPU, make_trainer
+
+BATCH_SECONDS = 0.25
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("ledger") / "task"
+    generated_task.write_task(folder, num_examples=64 * 40)
+    return folder
+
+
+def slowed(batches: tf.data.Dataset, seconds: float) -> tf.data.Dataset:
+    """A data set that sleeps before each of its elements."""
+
+    def sleep(_):
+        time.sleep(seconds)
+        return 0
+
+    slow = tf.data.Dataset.range(10**6).map(lambda n: tf.numpy_function(sleep, [n], tf.int64))
+    return tf.data.Dataset.zip(batches, slow).map(lambda batch, _: batch)
+
+
+def waits(trainer, batches, num_steps: int) -> tuple[list[float], float]:
+    """Each step's wait for its batch, and how long all steps took; in seconds."""
+    began = time.monotonic()
+    history = trainer.train(iter(batches), tf.constant(num_steps)).numpy()
+    return history[:, -1].tolist(), time.monotonic() - began
+
+
+def test_a_sleep_in_the_input_is_waited_for_whatever_is_computed_meanwhile(task):
+    trainer = make_trainer(task)
+    batch = pipeline.synthetic_batch(generated_task.SHAPE, batch_size=BATCH_SIZE)
+    fast = tf.data.Dataset.from_tensors(batch).repeat()
+    waits(trainer, fast, 2)
+    without, seconds = waits(trainer, fast, 10)
+    assert sum(without) < 0.2 * seconds
+    found, _ = waits(trainer, slowed(fast, BATCH_SECONDS), 10)
+    assert sum(found) == pytest.approx(10 * BATCH_SECONDS, rel=0.1)
+    # Made ahead, the first batches are there.
+    ahead = iter(slowed(fast, BATCH_SECONDS).prefetch(4))
+    next(ahead)
+    time.sleep(6 * BATCH_SECONDS)
+    found = trainer.train(ahead, tf.constant(9)).numpy()[:, -1]
+    assert max(found[:4]) < 0.2 * BATCH_SECONDS and min(found[6:]) > 0.7 * BATCH_SECONDS
+
+
+def test_the_wait_does_not_depend_on_iterations_per_loop(task):
+    """One call of 6 steps, and six of one, wait as long."""
+    trainer = make_trainer(task)
+    batch = pipeline.synthetic_batch(generated_task.SHAPE, batch_size=BATCH_SIZE)
+    slow = slowed(tf.data.Dataset.from_tensors(batch).repeat(), BATCH_SECONDS)
+    waits(trainer, slow, 1)
+    together, _ = waits(trainer, slow, 6)
+    iterator = iter(slow)
+    apart = [trainer.train(iterator, tf.constant(1)).numpy()[0, -1] for _ in range(6)]
+    assert sum(together) == pytest.approx(sum(apart), rel=0.1)
+
+
+def test_an_evaluation_waits_for_its_own_input(task):
+    trainer = make_trainer(task)
+    evaluator = Evaluator(model=trainer.model, strategy=CPU)
+    batch = pipeline.synthetic_batch(generated_task.SHAPE, batch_size=BATCH_SIZE)
+    batches = tf.data.Dataset.from_tensors((batch, tf.ones([BATCH_SIZE]))).repeat(10)
+    evaluator.evaluate(batches)
+    book = Ledger()
+    evaluator.evaluate(slowed(batches, BATCH_SECONDS), book)
+    found = book.read()
+    assert found["evaluation_input_wait"] == pytest.approx(10 * BATCH_SECONDS, rel=0.1)
+    assert found["evaluation_compute"] < 0.3
+
+
+NUM_STEPS = 12
+
+
+def training(task: Path, output: Path, **changed) -> list[str]:
+    """One file of 64 examples, in file order, for each step of 64."""
+    flags = {
+        "input_file": f"{task}/part-*",
+        "train_batch_size": 64,
+        "steps_per_update": 1,
+        "num_train_steps": NUM_STEPS,
+        "iterations_per_loop": 3,
+        "eval_interval_samples": 64 * 6,
+        "save_checkpoints_steps": 4,
+        "log_every_steps": 2,
+    } | changed
+    return [*command(task, output, **flags), "--noshuffle"]
+
+
+@pytest.fixture(scope="module")
+def parts(task) -> Path:
+    """The task with its examples in files of 64."""
+    frames = [tfrecord.frame(f.record) for f in tfrecord.read_frames(task / "train.tfrecord")]
+    for number in range(40):
+        content = b"".join(frames[64 * number : 64 * (number + 1)])
+        (task / f"part-{number:02}").write_bytes(content)
+    return task
+
+
+@pytest.fixture(scope="module")
+def undisturbed(parts, tmp_path_factory) -> Path:
+    output = tmp_path_factory.mktemp("undisturbed") / "out"
+    done = starts.run(training(parts, output), check=True)
+    line = re.search(r"^where the time went: (.*)$", done.stdout, re.MULTILINE).group(1)
+    found = {kind for kind in ledger.KINDS if kind.replace("_", " ") + " " in line}
+    assert found == set(ledger.KINDS) and re.search(r"accelerator utilization [\d.]+%$", line)
+    return output
+
+
+@pytest.fixture(scope="module")
+def one_block(parts, tmp_path_factory) -> Path:
+    output = tmp_path_factory.mktemp("one_block") / "out"
+    starts.run(training(parts, output, **ONE_BLOCK), check=True)
+    return output
+
+
+def events(output: Path) -> list[dict]:
+    lines = (output / "bert.log").read_text().splitlines()
+    return [json.loads(line.partition(":::MLLOG ")[2]) for line in lines]
+
+
+def ledgers(output: Path, of: str) -> list[ledger.Seconds]:
+    """The ledgers that a log holds, of its blocks or of the run."""
+    found = [event for event in events(output) if event["key"] == "tracked_stats"]
+    return [ledger.from_fields(e["value"]) for e in found if e["metadata"]["of"] == of]
+
+
+def time_ms(output: Path, key: str) -> float:
+    return next(event["time_ms"] for event in events(output) if event["key"] == key)
+
+
+def metrics(output: Path) -> list[dict]:
+    lines = (output / "metrics.jsonl").read_text().splitlines()
+    return [line for line in map(json.loads, lines) if line["kind"] == "train"]
+
+
+def test_the_sum_is_the_time_between_run_start_and_run_stop(undisturbed):
+    [whole] = ledgers(undisturbed, "run")
+    seconds = (time_ms(undisturbed, "run_stop") - time_ms(undisturbed, "run_start")) / 1000
+    assert sum(whole.values()) == pytest.approx(seconds, rel=0.01)
+    assert all(whole.values())
+    blocks = ledgers(undisturbed, "block")
+    assert len(blocks) == 2
+    for block in blocks:
+        assert block["compute"] and not block["evaluation_compute"]
+    lines = metrics(undisturbed)
+    assert [line["step"] for line in lines] == list(range(2, NUM_STEPS + 1, 2))
+    for kind in ("input_wait", "compute"):
+        assert sum(line[f"{kind}_seconds"] for line in lines) == pytest.approx(
+            whole[kind], abs=1e-5
+        )
+    # Lines say what lies before them: the last evaluation and checkpoint come after the last line.
+    assert lines[3]["evaluation_compute_seconds"] > 0 and lines[2]["saving_seconds"] > 0
+    assert sum(line["saving_seconds"] for line in lines) < whole["saving"]
+
+
+# No evaluation in between, for batches are made ahead meanwhile. And the first one reaches the
+# target: the checkpoint lies after run_stop. It keeps the input's position, and for that waits
+# until the input stands still.
+ONE_BLOCK = {
+    "eval_interval_samples": 64 * NUM_STEPS,
+    "save_checkpoints_steps": NUM_STEPS,
+    "target_accuracy": 0.001,
+}
+
+
+def assert_only_waited(disturbed: Path, undisturbed: Path, injected: float) -> None:
+    """The wait rises by what was put in, less what was computed meanwhile; nothing else does."""
+    [found], [before] = ledgers(disturbed, "run"), ledgers(undisturbed, "run")
+    rise = ledger.difference(found, before)
+    print({kind: round(seconds, 3) for kind, seconds in rise.items()}, "of", injected)
+    assert rise["input_wait"] == pytest.approx(injected, rel=0.1)
+    for kind in set(ledger.KINDS) - {"input_wait"}:
+        assert rise[kind] < 0.1 * injected, kind
+
+
+@pytest.mark.slow
+def test_reads_that_strace_delays_are_waited_for(parts, one_block, tmp_path):
+    output, calls, delay_seconds = tmp_path / "out", tmp_path / "calls", 0.6
+    words = [
+        "strace",
+        "-f",
+        "--seccomp-bpf",
+        "-qqq",
+        "-ttt",
+        f"--output={calls}",
+        "--trace=pread64",
+    ]
+    words += [f"--trace-path={path}" for path in sorted(parts.glob("part-*"))]
+    words += [f"--inject=pread64:delay_exit={round(1e6 * delay_seconds)}"]
+    try:
+        done = subprocess.run(
+            [*words, *training(parts, output, **ONE_BLOCK)], capture_output=True, text=True
+        )
+    except FileNotFoundError:
+        pytest.skip("needs strace, which is not installed")
+    if "ptrace" in done.stderr and "not permitted" in done.stderr:
+        pytest.skip("strace is not allowed to trace")
+    assert done.returncode == 0, done.stderr
+    # Two reads a file: the records and the end. What is read ahead for no step does not count.
+    assert calls.read_text().count("DELAYED") >= 2 * NUM_STEPS
+    assert_only_waited(output, one_block, 2 * NUM_STEPS * delay_seconds)
+
+
+class Cgroup:
+    """A group of processes that may read so many bytes a second from the disk of a folder."""
+
+    ROOT = Path("/sys/fs/cgroup")
+
+    def __init__(self, folder: Path, *, bytes_per_second: int):
+        """Makes it, by version 2 or 1 of the kernel's interface; skips the test without either."""
+        number = folder.stat().st_dev
+        disk = f"{os.major(number)}:{os.minor(number)}"
+        for parent, name, limit in (
+            (self.ROOT, "io.max", f"{disk} rbps={bytes_per_second}"),
+            (self.ROOT / "blkio", "blkio.throttle.read_bps_device", f"{disk} {bytes_per_second}"),
+        ):
+            self.path = parent / f"bert-test-{os.getpid()}"
+            try:
+                self.path.mkdir()
+            except OSError:
+                continue
+            try:
+                with (self.path / name).open("r+") as file:  # the kernel makes it
+                    file.write(limit)
+                return
+            except OSError:
+                self.path.rmdir()
+        pytest.skip("needs root and a cgroup that can limit reads from the disk of TMPDIR")
+
+    def add(self, pid: int) -> None:
+        (self.path / "cgroup.procs").write_text(str(pid))
+
+    def remove(self) -> None:
+        for _ in range(100):
+            try:
+                self.path.rmdir()
+                return
+            except OSError:  # a process that has ended leaves it a little later
+                time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_a_slow_disk_is_waited_for(parts, one_block, tmp_path):
+    """The files in pages over the rate are the wait."""
+    rate = 80_000
+    files = sorted(parts.glob("part-*"))
+    for path in files:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    group = Cgroup(parts, bytes_per_second=rate)
+    try:
+        process = starts.Start(training(parts, tmp_path / "out", **ONE_BLOCK))
+        group.add(process.pid)
+        try:
+            _, errors = process.communicate(timeout=300)
+        finally:
+            process.kill()
+            process.wait(60)
+    finally:
+        group.remove()
+    assert process.returncode == 0, errors
+    num_bytes = sum(-(-path.stat().st_size // 4096) * 4096 for path in files)
+    assert_only_waited(tmp_path / "out", one_block, num_bytes / rate)
