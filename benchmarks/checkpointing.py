@@ -3,14 +3,13 @@
     python -m benchmarks.checkpointing --rounds=3
 
 BERT-large with LAMB (weights and slots: 4 GB) in a process of its own for each way of saving, which
-take turns. A step here is LAMB's update and matrix products of about a second, so that a checkpoint
-is due at once and half the time is the update, which is what the copy touches. Printed are medians,
-least and greatest:
+take turns. A step here is some matrix products, then LAMB's update of all weights and slots, without
+a forward and backward pass. Printed are medians, least and greatest:
 
 - stands still: seconds until the training goes on
 - complete: seconds until the checkpoint can be read
 - first step: seconds that the step after it takes longer; there the copy is made
-- other steps: how much longer the others take that run until it is complete
+- other steps: how much longer the others take that begin before it is complete
 - memory: the most that the process held, of which the state and TensorFlow are a part
 
 The third way is TensorFlow's own, tf.train.CheckpointOptions(enable_async=True).
@@ -131,7 +130,7 @@ def report(found: dict[str, list[dict]]) -> None:
     for way, turns in found.items():
         saves = [save for turn in turns for save in turn["saves"]]
         stills[way] = statistics.median(save["still"] for save in saves)
-        later = [s / save["alone"] - 1 for save in saves for s in save["meanwhile"][1:-1]]
+        later = [s / save["alone"] - 1 for save in saves for s in save["meanwhile"][1:]]
         print(
             f"| {way} | {spread([save['still'] for save in saves])} "
             f"| {spread([save['complete'] for save in saves])} "
