@@ -3,8 +3,8 @@
     python -m benchmarks.checkpointing --rounds=3
 
 BERT-large with LAMB (weights and slots: 4 GB) in a process of its own for each way of saving, which
-take turns. A step here is some matrix products, then LAMB's update of all weights and slots, without
-a forward and backward pass. Printed are medians, least and greatest:
+take turns. A step here is some matrix products, then LAMB's update of all weights and slots; there
+is no forward and backward pass. Printed are medians, least and greatest:
 
 - stands still: seconds until the training goes on
 - complete: seconds until the checkpoint can be read
