@@ -147,6 +147,12 @@ flags.DEFINE_bool("pack_sequences", False, "Pack several short examples into one
 
 # Saving and reporting
 flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between checkpoints.")
+flags.DEFINE_bool(
+    "async_checkpoint",
+    None,
+    "Train on while a thread writes the checkpoint; needs memory for a copy of weights and slots. "
+    "If not given: on, but for TPUs.",
+)
 flags.DEFINE_integer("keep_checkpoint_max", 5, "Checkpoints to keep; 0 = all.")
 flags.DEFINE_integer("iterations_per_loop", 1000, "At most this many steps in one device call.")
 flags.DEFINE_integer("log_every_steps", 10, "Steps between lines of metrics.jsonl.")

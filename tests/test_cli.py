@@ -63,6 +63,7 @@ RUN_PRETRAINING_FLAGS = {
     "precision": "float32",
     "jit_compile": "false",
     "pack_sequences": False,
+    "async_checkpoint": None,  # on, but for TPUs
     "log_every_steps": 10,
     "profile_steps": None,
     "submission_org": "unnamed",

@@ -86,8 +86,27 @@ class RunState:
                 raise self._cannot_restore(error) from error
         self._checkpoint.iterator = iterator
 
-    def save(self, step: int) -> str:
+    def copy(self) -> dict[str, tf.Tensor]:
+        """What `save` would write now, by key, in this host's memory; training does not change it.
+
+        On a CPU nothing is copied here: a tensor shares its variable's memory, and whatever changes
+        the variable while the tensor is held makes a copy first, as TensorFlow promises of values
+        that were read. TensorFlow has no public way to ask for a checkpoint's tensors.
+        """
+        found, *_ = self._checkpoint._saver._gather_serialized_tensors()
+        copied = {}
+        with tf.device("CPU:0"):
+            for tensors in found.values():
+                for key, value in tensors.items():
+                    copied[key] = tf.identity(getattr(value, "tensor", value))
+        return copied
+
+    def save(self, step: int, copied: dict[str, tf.Tensor] | None = None) -> str:
         """Writes model.ckpt-`step`, complete or not at all; returns its path.
+
+        Args:
+          step: of which it is.
+          copied: what to write, as `copy` returned it; None: the state as it is now.
 
         Raises:
           OSError: it cannot be written, as on a full disk; the checkpoints before it are intact.
@@ -95,7 +114,13 @@ class RunState:
         path = f"{self._directory.rstrip('/')}/{CHECKPOINT_NAME}-{step}"
         saved = saved_checkpoints(self._directory)
         try:
-            self._checkpoint.write(path)
+            # A killed process leaves it. TensorFlow would remove it only if it were empty.
+            if tf.io.gfile.isdir(f"{path}_temp"):
+                tf.io.gfile.rmtree(f"{path}_temp")
+            if copied is None:
+                self._checkpoint.write(path)
+            else:
+                _write(path, copied)
             saved[step] = path
             kept = self._kept(saved)
             self._list(path, kept)
@@ -195,6 +220,21 @@ def _is_whole(path: str) -> bool:
         return False
     stored = sum(tf.io.gfile.stat(data).length for data in tf.io.gfile.glob(f"{path}.data-*"))
     return stored >= num_bytes
+
+
+def _write(path: str, tensors: dict[str, tf.Tensor]) -> None:
+    """Writes a checkpoint as tf.train.Checkpoint does: beside, then renamed, the index last."""
+    beside = f"{path}_temp/part"
+    tf.io.gfile.makedirs(path.rpartition("/")[0])
+    tf.raw_ops.SaveV2(
+        prefix=beside,
+        tensor_names=list(tensors),
+        shape_and_slices=[""] * len(tensors),
+        tensors=list(tensors.values()),
+    )
+    tf.raw_ops.MergeV2Checkpoints(
+        checkpoint_prefixes=[beside], destination_prefix=path, delete_old_dirs=True
+    )
 
 
 def _remove(path: str) -> None:

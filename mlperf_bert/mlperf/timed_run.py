@@ -1,5 +1,7 @@
 """The timed part of a run in its log, from run_start to exactly one run_stop."""
 
+import threading
+
 from mlperf_logging.mllog import constants
 
 from mlperf_bert.mlperf import ledger
@@ -28,6 +30,8 @@ class Run:
         self._log = log
         self._block_start_samples = 0
         self._block_start_seconds = self.ledger.read()
+        # The thread that notices the loss of another process ends this one after it has stopped.
+        self._stopping = threading.RLock()
 
     def block_start(self, samples: int, *, num_samples: int, time_ms: float | None = None) -> None:
         """Log the start of a block that trains `num_samples`, 1 or more, after `samples`."""
@@ -107,17 +111,19 @@ class Run:
 
     def stop_unless_stopped(self) -> None:
         """Log train_samples and run_stop with status "aborted" if the run has not succeeded."""
-        if not self.is_stopped:
-            self._stop(constants.ABORTED, None)
+        with self._stopping:
+            if not self.is_stopped:
+                self._stop(constants.ABORTED, None)
 
     def _stop(self, status: str, time_ms: float | None, **metadata: object) -> None:
-        self._require_running()
-        self.is_stopped = True
-        self.ledger.stop()
-        self._log_ledger(self.ledger.read(), {**_position(self.samples), "of": "run"}, time_ms)
-        # The checkers read train_samples only before run_stop.
-        self._log.event(constants.TRAIN_SAMPLES, self.samples, time_ms=time_ms)
-        self._log.end(constants.RUN_STOP, {"status": status, **metadata}, time_ms=time_ms)
+        with self._stopping:
+            self._require_running()
+            self.is_stopped = True
+            self.ledger.stop()
+            self._log_ledger(self.ledger.read(), {**_position(self.samples), "of": "run"}, time_ms)
+            # The checkers read train_samples only before run_stop.
+            self._log.event(constants.TRAIN_SAMPLES, self.samples, time_ms=time_ms)
+            self._log.end(constants.RUN_STOP, {"status": status, **metadata}, time_ms=time_ms)
 
     def _log_ledger(
         self,

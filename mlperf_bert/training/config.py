@@ -46,6 +46,8 @@ class RunConfig:
     pack_sequences: bool
     """Short examples share rows; the number of examples of a batch stays the same."""
     save_checkpoints_steps: int
+    async_checkpoint: bool | None
+    """Train on while a checkpoint is written; None: as `saves_while_training` decides."""
     iterations_per_loop: int
     log_every_steps: int
     keep_checkpoint_max: int
@@ -105,12 +107,19 @@ class RunConfig:
             iterations_per_loop=self.iterations_per_loop,
         )
 
+    @property
+    def saves_while_training(self) -> bool:
+        """Whether a thread writes checkpoints; on a TPU, where it is not tested, only if asked."""
+        if self.async_checkpoint is None:
+            return not self.device.use_tpu
+        return self.async_checkpoint
+
     def parameters(self) -> dict:
         """What determines the computation: a run is resumed only if all of it is equal."""
         excluded = (
             "output_dir eval_batch_size max_eval_steps save_checkpoints_steps iterations_per_loop "
-            "log_every_steps keep_checkpoint_max drop_caches profile_steps submission cluster "
-            "tf_xla_flags"
+            "log_every_steps keep_checkpoint_max async_checkpoint drop_caches profile_steps "
+            "submission cluster tf_xla_flags"
         )
         fields = dataclasses.asdict(self)
         kept = {name: value for name, value in fields.items() if name not in excluded.split()}

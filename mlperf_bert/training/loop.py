@@ -17,6 +17,7 @@ from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.progress import Progress
 from mlperf_bert.training.profiling import StepProfiler
 from mlperf_bert.training.reporting import MetricsWriter
+from mlperf_bert.training.saves import Saves
 from mlperf_bert.training.steps import FIGURES, LOSSES, Trainer
 
 
@@ -116,9 +117,9 @@ class TrainingLoop:
     learning_rate_at: Callable[[int], float]
     evaluate: Callable[[Ledger], Evaluation]
     """Counts its seconds in the ledger."""
-    save: Callable[[int], object]
+    saves: Saves
     publish: Callable[[], None]
-    """Called after every evaluation and checkpoint, when they are logged."""
+    """Called after every evaluation, when it is logged."""
     metrics: MetricsWriter
     progress: Progress
     profiler: StepProfiler
@@ -144,12 +145,14 @@ class TrainingLoop:
         self._start_block(run, step)
         while step < self.schedule.num_train_steps:
             step = self._train_to(self._next_stop(step), step, run.ledger)
+            self.saves.require_no_failure()
             run.samples = self._samples(step)
             if self.schedule.evaluation_is_due(step):
                 accuracy = self._evaluate(run, step)
                 if accuracy >= self.target_accuracy:
                     run.succeed()
                     self._save(run, step)
+                    self._wait_for_saving(run)
                     return Outcome(step=step, accuracy=accuracy, reached_target=True)
                 if step < self.schedule.num_train_steps:
                     self._start_block(run, step)
@@ -159,8 +162,7 @@ class TrainingLoop:
                 self._stop_for_signal(run, step)
         if self.schedule.evaluation_interval_steps is None:
             run.block_stop(self._samples(step))
-        if step % self.schedule.save_checkpoints_steps:
-            self._save(run, step)
+        self._save_last(run, step)
         return Outcome(step=step, accuracy=accuracy, reached_target=False)
 
     def _samples(self, step: int) -> int:
@@ -222,15 +224,21 @@ class TrainingLoop:
         return found.masked_lm_accuracy
 
     def _save(self, run: Run, step: int) -> None:
-        run.checkpoint_start(step)
         with run.ledger.spent(ledger.SAVING):
-            self.save(step)
-        run.checkpoint_stop(step)
-        self.publish()
+            self.saves.save(step, run)
 
-    def _stop_for_signal(self, run: Run, step: int) -> None:
+    def _save_last(self, run: Run, step: int) -> None:
+        """Saves, unless this step was saved just now; afterwards the checkpoint is complete."""
         if step % self.schedule.save_checkpoints_steps:
             self._save(run, step)
+        self._wait_for_saving(run)
+
+    def _wait_for_saving(self, run: Run) -> None:
+        with run.ledger.spent(ledger.SAVING):
+            self.saves.wait()
+
+    def _stop_for_signal(self, run: Run, step: int) -> None:
+        self._save_last(run, step)
         raise Interrupted(
             f"{self.stop_request.signal_name or 'another process got a signal'} after step {step}: "
             "the checkpoint is saved; run the same command again to resume"

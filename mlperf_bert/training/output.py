@@ -4,6 +4,7 @@ import dataclasses
 import getpass
 import json
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -104,6 +105,7 @@ class OutputDirectory:
         self.provenance: dict[str, str] = {}
         """What the run is known by, for run.json."""
         self._record = self.path / RECORD_NAME
+        self._publishing = threading.Lock()  # the thread that writes checkpoints publishes too
         self._lock = DirectoryLock(self.path)
 
     def claim(self) -> None:
@@ -203,8 +205,9 @@ class OutputDirectory:
           OSError: the bucket refuses it, or another process has taken the directory over.
         """
         if self._mirror and self._bucket_lock:
-            self._bucket_lock.require_held()
-            self._mirror.push()
+            with self._publishing:
+                self._bucket_lock.require_held()
+                self._mirror.push()
 
     def _require_no_object(self) -> None:
         try:

@@ -4,12 +4,14 @@ Reads names, sizes, manifests, the indexes of checkpoints, free disk space and d
 is one line that says what, where and how to fix it.
 """
 
+import contextlib
 import dataclasses
 import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import tensorflow as tf
 
 from mlperf_bert import paths
@@ -26,6 +28,10 @@ from mlperf_bert.training.findings import ERROR, NOTE, WARNING, Inspection, Setu
 from mlperf_bert.training.output import OutputDirectory
 
 _FLOAT_BYTES = 4
+_MEMORY_LIMITS = (  # of a container, with cgroup version 2 and 1
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 _INITIAL_ACCURACY_TOLERANCE = 0.001
 
 
@@ -69,6 +75,7 @@ def inspect(config: RunConfig, *, resumes: bool = False) -> Inspection:
         if config.init_checkpoint and not resumes:
             _check_checkpoint(found, found.bert_config)
         _check_disk(found, found.bert_config)
+        _check_memory(found, found.bert_config)
         if _is_bert_large(found.bert_config):
             _check_reference_points(found)
     if config.drop_caches and (obstacle := caches.obstacle()):
@@ -102,6 +109,7 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Ins
     if found.bert_config:
         for issue in departures(found):
             found.add(WARNING, f"no submission to the closed division: {issue}")
+        found.add(NOTE, _way_of_saving(config, found.bert_config))
         if _is_bert_large(found.bert_config):
             _compare_with_reference_point(found)
     if not config.drop_caches:
@@ -216,6 +224,40 @@ def _check_disk(found: Inspection, bert_config: BertConfig) -> None:
             f"--output_dir={config.output_dir}: {_size(free)} are free, {kept + 1} "
             f"checkpoints need {_size(needed)}; free some, or lower --keep_checkpoint_max",
         )
+
+
+def _check_memory(found: Inspection, bert_config: BertConfig) -> None:
+    """Warns if this host cannot hold a copy of the state too; activations are not counted."""
+    config, gradients = found.config, num_weights(bert_config) * _FLOAT_BYTES
+    if not config.saves_while_training:
+        return
+    copied = checkpoint_bytes(bert_config, steps_per_update=config.steps_per_update)
+    on_device = config.device.num_gpus or config.device.use_tpu
+    needed = copied if on_device else 2 * copied + gradients
+    available = memory_bytes()
+    if available < needed:
+        of_run = "" if on_device else f" and {_size(copied + gradients)} for the training"
+        found.add(
+            WARNING,
+            f"asynchronous checkpoints: {_size(copied)} of memory for a copy of weights and slots"
+            f"{of_run}, but {_size(available)} are available; give --noasync_checkpoint",
+        )
+
+
+def memory_bytes() -> int:
+    """Memory that this process may take: what the host has left, or a container's limit."""
+    available = psutil.virtual_memory().available
+    for limit in _MEMORY_LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+            available = min(available, int(limit.read_text()))
+    return available
+
+
+def _way_of_saving(config: RunConfig, bert_config: BertConfig) -> str:
+    size = _size(checkpoint_bytes(bert_config, steps_per_update=config.steps_per_update))
+    if config.saves_while_training:
+        return f"asynchronous checkpoints: {size} of memory for a copy of weights and slots"
+    return f"the training waits for each checkpoint, {size} written; see --async_checkpoint"
 
 
 def _size(num_bytes: int) -> str:

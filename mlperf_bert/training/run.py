@@ -19,6 +19,7 @@ from mlperf_bert.training.origin import Origin
 from mlperf_bert.training.output import Result, StartUp, process_start_time, run_logs
 from mlperf_bert.training.profiling import StepProfiler
 from mlperf_bert.training.reporting import MetricsWriter
+from mlperf_bert.training.saves import Saves
 
 
 def train(config: RunConfig) -> Result | None:
@@ -140,21 +141,22 @@ def _loop_with_outputs(
         ) as progress,
         contextlib.closing(StepProfiler(config.profile_steps, output_dir)) as profiler,
         _bad_input_named(setup, run),
+        Saves(
+            parts.state if team.is_chief else None,
+            flush=metrics.flush,
+            publish=team.publish,
+            asynchronous=config.saves_while_training,
+        ) as saves,
     ):
+        team.on_loss.callback(saves.wait)
 
         def publish() -> None:
             metrics.flush()
             team.publish()
 
-        def save(step: int) -> None:
-            """What a resumed run needs beside a checkpoint is there before the checkpoint is."""
-            if team.is_chief:
-                publish()
-                parts.state.save(step)
-
         if step == 0 and not setup.eval_files:
             with run.ledger.spent(ledger.SAVING):
-                save(0)  # for the offline evaluation
+                saves.save(0)  # for the offline evaluation
         training = loop.TrainingLoop(
             trainer=parts.trainer,
             batches=batches,
@@ -162,7 +164,7 @@ def _loop_with_outputs(
             target_accuracy=config.target_accuracy,
             learning_rate_at=lambda step: float(parts.rates.at_step(step)),
             evaluate=lambda spent: parts.evaluator.evaluate(setup.evaluation_batches(), spent),
-            save=save,
+            saves=saves,
             publish=publish,
             metrics=metrics,
             progress=progress,

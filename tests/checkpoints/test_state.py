@@ -63,6 +63,26 @@ def test_without_the_files_of_the_newest_the_one_before_is_taken(tmp_path, value
     assert capsys.readouterr().out == f"Going on from {tmp_path}/model.ckpt-10\n"
 
 
+@pytest.mark.parametrize("copies", [True, False])
+def test_what_a_killed_process_has_left_is_removed(tmp_path, value, copies):
+    half = tmp_path / "model.ckpt-10_temp"
+    half.mkdir()
+    (half / "part.data-00000-of-00001.tempstate123").write_bytes(b"half")
+    state = state_in(str(tmp_path), value)
+    state.save(10, state.copy() if copies else None)
+    assert not half.exists() and state.latest_step == 10
+
+
+def test_a_copy_does_not_change(tmp_path, value):
+    state = state_in(str(tmp_path), value)
+    value.assign(1.0)
+    copied = state.copy()
+    value.assign_add(1.0)
+    state.save(10, copied)
+    state.restore()
+    assert float(value) == 1.0
+
+
 LISTS = {
     "lost": None,
     "empty": b"",

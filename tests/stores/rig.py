@@ -124,9 +124,9 @@ class Store:
             self._random.seed(seed)
             self._fault = (probability, 0 if status == "cut" else status)
 
-    def deny_writes(self) -> None:
+    def deny_writes(self, denied: bool = True) -> None:
         """Answers 403 to all that changes something, as for credentials that may only read."""
-        self._writable = False
+        self._writable = not denied
 
     def kinds(self) -> Counter[str]:
         """How many requests of each kind there were."""

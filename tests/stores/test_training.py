@@ -33,7 +33,7 @@ def task(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def undisturbed(task, tmp_path_factory) -> Path:
     output = tmp_path_factory.mktemp("undisturbed") / "out"
-    starts.run(command(task, output), check=True)
+    starts.run(command(task, output, async_checkpoint="false"), check=True)
     return output
 
 
@@ -121,7 +121,11 @@ def test_a_run_in_a_bucket_is_the_run_on_disks(host, filled, undisturbed, reposi
         re.findall(r'"key": "(\w+)"', (folder / "bert.log").read_text())
         for folder in (found, undisturbed)
     ]
-    assert keys[0] == keys[1]
+    # A thread logs it whenever a checkpoint is complete; before the next one begins.
+    stops = [key for key in keys[0] if key.startswith("checkpoint_")]
+    assert stops == ["checkpoint_start", "checkpoint_stop"] * (NUM_STEPS // 22 + 1)
+    in_order = [[key for key in found if key != "checkpoint_stop"] for found in keys]
+    assert in_order[0] == in_order[1] and sorted(keys[0]) == sorted(keys[1])
     assert json.loads((found / "run.json").read_text())["status"] == "aborted"
     assert re.search(r"^RESULT,bert,7,.*,aborted,", text, re.MULTILINE)
     assert not [path for folder in (repository, host.folder) for path in folder.glob("gs:*")]
@@ -189,6 +193,24 @@ def test_faults_at_random_lose_nothing(host, filled, undisturbed, tmp_path, faul
     filled.fail(0)
     assert_same_end(downloaded(filled, tmp_path / "found"), undisturbed)
     assert len([request for request in filled.requests if request.status in (0, 503)]) > 20
+
+
+@pytest.mark.slow
+def test_a_bucket_that_refuses_a_checkpoint_ends_the_run_before_the_next(
+    host, filled, undisturbed, tmp_path
+):
+    started = host.start(training())
+    while b"model.ckpt-66" not in filled.objects("bucket").get("run/checkpoint", b""):
+        assert started.poll() is None, started.output()
+        time.sleep(0.02)
+    filled.deny_writes()
+    text, _ = started.communicate(timeout=60)
+    assert started.returncode == 1 and "Traceback" not in text
+    assert "the store answers 403: these credentials have no permission" in last_line(text), text
+    filled.deny_writes(False)
+    found = re.search(rf"Going on from {BUCKET}/run/model.ckpt-(\d+)\n", host.run(training()))
+    assert int(found[1]) >= 66
+    assert_same_end(downloaded(filled, tmp_path / "found"), undisturbed)
 
 
 @pytest.mark.slow

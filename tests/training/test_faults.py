@@ -27,10 +27,10 @@ def task(tmp_path_factory) -> Path:
     return folder
 
 
-def both(task, output) -> list:
+def both(task, output, **changed) -> list:
     """Starts the two processes of a run."""
     flags = {"num_train_steps": NUM_STEPS, "save_checkpoints_steps": 11, "steps_per_update": 2}
-    return workers.start([command(task, output, **flags)] * 2)
+    return workers.start([command(task, output, **flags | changed)] * 2)
 
 
 def wait_for_step(chief, output: Path, step: int) -> None:
@@ -49,7 +49,7 @@ def run_stops(output: Path) -> list[list[str]]:
 
 def test_five_kills_and_a_notice_end_bitwise_where_an_undisturbed_run_does(task, tmp_path):
     expected, output, rng = tmp_path / "undisturbed", tmp_path / "out", random.Random(3)
-    for code, _, errors in workers.finish(both(task, expected)):
+    for code, _, errors in workers.finish(both(task, expected, async_checkpoint="false")):
         assert code == 0, errors
     assert run_stops(expected) == [["aborted"]]  # to the last step, below the target
     log = (expected / "bert.log").read_text()

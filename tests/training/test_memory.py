@@ -43,7 +43,12 @@ def test_bert_large_at_batch_2_stays_within_12_gib(repository, tmp_path, options
         f"--output_dir={tmp_path}/out",
         *["--max_seq_length=512", "--max_predictions_per_seq=76", "--train_batch_size=2"],
         *[f"--num_train_steps={NUM_STEPS}", "--num_warmup_steps=0", "--log_every_steps=1"],
-        *["--save_checkpoints_steps=2", "--keep_checkpoint_max=1", *options],
+        *[
+            "--save_checkpoints_steps=2",
+            "--keep_checkpoint_max=1",
+            "--noasync_checkpoint",
+            *options,
+        ],
     ]
     output = tmp_path / "output.txt"
     with output.open("w") as file:

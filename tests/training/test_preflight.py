@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -65,6 +66,7 @@ def config(tmp_path):
         jit_compile="false",
         pack_sequences=False,
         save_checkpoints_steps=5,
+        async_checkpoint=None,
         iterations_per_loop=5,
         log_every_steps=5,
         keep_checkpoint_max=5,
@@ -274,6 +276,57 @@ def test_close_look_counts_examples_and_says_what_is_active(config, tmp_path):
     assert any("no submission to the closed division: init_checkpoint" in line for line in lines)
     (tmp_path / "eval").write_bytes(b"")
     assert any("is empty" in text for text in preflight.inspect(config).errors)
+
+
+def large_model(config, **changed):
+    """The run with the weights of BERT-large."""
+    Path(config.bert_config_file).write_text(json.dumps(dict(rules.BERT_LARGE)))
+    return dataclasses.replace(config, **changed)
+
+
+def test_memory_for_the_copy_of_a_checkpoint_is_told(config):
+    said = "asynchronous checkpoints: 4.0 GB of memory for a copy of weights and slots"
+    for given, expected in (
+        ({}, said),
+        ({"steps_per_update": 2}, said.replace("4.0", "5.4")),
+        ({"async_checkpoint": False}, "the training waits for each checkpoint, 4.0 GB written;"),
+    ):
+        found = preflight.inspect_closely(
+            large_model(config, **given), measure_initial_accuracy=False
+        )
+        [note] = [str(f) for f in found.findings if f.level == "note" and expected in f.text]
+        assert note.startswith(f"note: {expected}")
+
+
+def test_too_little_memory_for_the_copy_is_a_warning(config, monkeypatch):
+    monkeypatch.setattr(preflight, "memory_bytes", lambda: 9 * 10**9)
+    [line] = [text for text in texts(large_model(config), "warning") if "asynchronous" in text]
+    assert line == (
+        "asynchronous checkpoints: 4.0 GB of memory for a copy of weights and slots and 5.4 GB for "
+        "the training, but 9.0 GB are available; give --noasync_checkpoint"
+    )
+    for given in ({"async_checkpoint": False}, {"device": DeviceConfig(num_gpus=1)}):
+        told = texts(large_model(config, **given), "warning")
+        assert not [text for text in told if "asynchronous" in text]
+    monkeypatch.setattr(preflight, "memory_bytes", lambda: 3 * 10**9)
+    on_gpu = large_model(config, device=DeviceConfig(num_gpus=1))
+    [line] = [text for text in texts(on_gpu, "warning") if "asynchronous" in text]
+    assert "slots, but 3.0 GB are available; give --noasync_checkpoint" in line
+
+
+def test_a_containers_limit_bounds_the_memory(monkeypatch, tmp_path):
+    limit, none = tmp_path / "limit", tmp_path / "none"
+    monkeypatch.setattr(preflight, "_MEMORY_LIMITS", (none, limit))
+    limit.write_text("max\n")
+    assert preflight.memory_bytes() > 1000
+    limit.write_text("1000\n")
+    assert preflight.memory_bytes() == 1000
+
+
+def test_on_a_tpu_saving_while_training_has_to_be_asked_for(config):
+    on_tpu = dataclasses.replace(config, device=DeviceConfig(use_tpu=True))
+    assert config.saves_while_training and not on_tpu.saves_while_training
+    assert dataclasses.replace(on_tpu, async_checkpoint=True).saves_while_training
 
 
 def test_initial_accuracy_is_measured_when_asked(config, tmp_path):

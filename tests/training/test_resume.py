@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from mlperf_bert.checkpoints import state
 from tests import starts
 from tests.training import generated_task
 
@@ -57,8 +58,10 @@ def command(task: Path, output_dir: Path, **changed) -> list[str]:
 
 @pytest.fixture(scope="module")
 def undisturbed(task, tmp_path_factory) -> Path:
+    """All checkpoints of a run that waits for each; the others of this module do not wait."""
     output = tmp_path_factory.mktemp("undisturbed") / "out"
-    starts.run(command(task, output), check=True)
+    waits = {"async_checkpoint": "false", "keep_checkpoint_max": 0}
+    starts.run(command(task, output, **waits), check=True)
     return output
 
 
@@ -105,6 +108,20 @@ def assert_same_end(found: Path, expected: Path, *, num_steps: int = NUM_STEPS) 
         for name in [name for name in line if "second" in name]:
             del line[name]
     assert lines[0] == lines[1]
+
+
+@pytest.mark.slow
+def test_every_checkpoint_is_that_of_a_run_that_waits(task, undisturbed, tmp_path):
+    output = tmp_path / "out"
+    starts.run(command(task, output, keep_checkpoint_max=0), check=True)
+    steps = [*range(22, NUM_STEPS, 22), NUM_STEPS]
+    for folder in (output, undisturbed):
+        assert sorted(state.complete_checkpoints(str(folder))) == steps
+        for event in ("checkpoint_start", "checkpoint_stop"):
+            log = (folder / "bert.log").read_text()
+            assert re.findall(rf'"{event}".*"step_num": (\d+)', log) == list(map(str, steps))
+    for step in steps:
+        assert_same_end(output, undisturbed, num_steps=step)
 
 
 def test_sigterm_saves_and_the_same_command_goes_on(repository, task, undisturbed, tmp_path):
@@ -232,27 +249,46 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_ends_as_aborted(
     assert_same_end(output, undisturbed)
 
 
+def has_half_a_checkpoint(output: Path, since: float) -> bool:
+    """Whether the saving of one has begun since then, and has not ended."""
+    halves = output.glob("model.ckpt-*_temp")
+    return any(half.is_dir() and half.stat().st_mtime >= since for half in halves)
+
+
 @pytest.mark.soak
-def test_ten_kills_at_random_moments(task, undisturbed, tmp_path, capsys):
-    output, rng, kills = tmp_path / "out", random.Random(1), 1
-    process = start(task, output)
+def test_twenty_kills_at_random_moments(task, tmp_path, capsys):
+    """Every second one while a checkpoint is being written."""
+    flags = {"num_train_steps": 400, "save_checkpoints_steps": 11}
+    alone = tmp_path / "alone"
+    starts.run(command(task, alone, async_checkpoint="false", **flags), check=True)
+    output, rng, kills, halves = tmp_path / "out", random.Random(1), 1, 0
+    process = start(task, output, **flags)
     while not (output / "run.json").exists():  # before there is a log or a checkpoint
         assert process.poll() is None
         time.sleep(0.0005)
     process.kill()
     process.communicate()
-    while kills < 10:
-        process = start(task, output)
+    while kills < 20:
+        process, began = start(task, output, **flags), time.time()
         reached = last_logged_step(output)
-        wait_for_step(process, output, min(NUM_STEPS - 3, reached + rng.randint(1, 25)))
-        time.sleep(rng.random() * 0.05)
+        wait_for_step(process, output, min(380, reached + rng.randint(1, 25)))
+        if kills % 2:
+            while not has_half_a_checkpoint(output, began) and process.poll() is None:
+                time.sleep(0.0002)
+        else:
+            time.sleep(rng.random() * 0.05)
         if process.poll() is not None:
             break
         process.kill()
         process.communicate()
         kills += 1
-    assert kills == 10
-    starts.run(command(task, output), check=True)
-    assert_same_end(output, undisturbed)
+        halves += has_half_a_checkpoint(output, began)
+    assert kills == 20 and halves > 0
+    starts.run(command(task, output, **flags), check=True)
+    assert_same_end(output, alone, num_steps=400)
+    assert not list(output.glob("*_temp"))
     with capsys.disabled():
-        print(f"\n{kills} kills survived: every weight, slot and accumulator bitwise equal")
+        print(
+            f"\n{kills} kills survived, {halves} of them with half a checkpoint: "
+            "every weight, slot and accumulator bitwise equal"
+        )

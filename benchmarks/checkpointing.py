@@ -1,0 +1,165 @@
+"""What a checkpoint costs the training: waiting for it, against writing it while training goes on.
+
+    python -m benchmarks.checkpointing --rounds=3
+
+BERT-large with LAMB (weights and slots: 4 GB) in a process of its own for each way of saving, which
+take turns. A step here is some matrix products, then LAMB's update of all weights and slots; there
+is no forward and backward pass. Printed are medians, least and greatest:
+
+- stands still: seconds until the training goes on
+- complete: seconds until the checkpoint can be read
+- first step: seconds that the step after it takes longer; there the copy is made
+- other steps: how much longer the others take that begin before it is complete
+- memory: the most that the process held, of which the state and TensorFlow are a part
+
+The third way is TensorFlow's own, tf.train.CheckpointOptions(enable_async=True).
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+WAYS = ("synchronous", "asynchronous", "TensorFlow's own")
+NUM_SAVES, STEPS_BETWEEN = 2, 3
+
+
+def training() -> tuple[dict, Callable[[], None]]:
+    """What a checkpoint holds, and a step."""
+    import tensorflow as tf  # in the child alone
+
+    from mlperf_bert.mlperf.rules import BERT_LARGE
+    from mlperf_bert.model import pretrainer
+    from mlperf_bert.model.config import BertConfig
+    from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
+    from mlperf_bert.optimization.optimizers import OptimizerConfig, create_optimizer
+
+    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    with strategy.scope():
+        model = pretrainer.build_pretrainer(BertConfig(**BERT_LARGE), seed=1)
+        variables = pretrainer.trained_variables(model)
+        lamb = create_optimizer(OptimizerConfig(), 1e-3, compiled=False)
+        optimizer = GradientAggregationOptimizer(lamb)
+        optimizer.build(variables)
+    gradients = [tf.fill(variable.shape, 1e-3) for variable in variables]
+    factor = tf.random.normal([4096, 4096])
+
+    @tf.function
+    def step() -> None:
+        product = factor
+        for _ in range(4):
+            product = tf.matmul(product, factor)
+        with tf.control_dependencies([product]):
+            strategy.run(lambda: optimizer.step(gradients, variables))
+
+    return {"model": model, "optimizer": lamb}, step
+
+
+def measure(way: str, folder: str) -> dict:
+    """Trains and saves; of each save the figures, and of the process the memory in bytes."""
+    import tensorflow as tf
+
+    from mlperf_bert.checkpoints.state import RunState
+    from mlperf_bert.training.saves import Saves
+
+    parts, step = training()
+    state = RunState(folder, parts=parts, keep_checkpoint_max=1)
+    saves = Saves(
+        state, flush=lambda: None, publish=lambda: None, asynchronous=way == "asynchronous"
+    )
+    theirs = tf.train.Checkpoint(**parts)
+    options = tf.train.CheckpointOptions(enable_async=True)
+    found = []
+    step()  # traces it
+    with saves:
+        for number in range(NUM_SAVES):
+            alone = [seconds_of(step) for _ in range(STEPS_BETWEEN)]
+            index = Path(f"{folder}/model.ckpt-{number}.index")
+            began = time.time()
+            if way == "TensorFlow's own":
+                theirs.write(str(index.with_suffix("")), options=options)
+            else:
+                saves.save(number)
+            still, meanwhile = time.time() - began, [seconds_of(step)]
+            while not index.exists():
+                meanwhile.append(seconds_of(step))
+            complete = index.stat().st_mtime - began
+            figures = {"still": still, "complete": complete, "meanwhile": meanwhile}
+            found.append({**figures, "alone": statistics.median(alone)})
+    return {"saves": found, "bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+
+
+def seconds_of(function: Callable[[], object]) -> float:
+    """Of one call."""
+    began = time.perf_counter()
+    function()
+    return time.perf_counter() - began
+
+
+def in_a_process(way: str, folder: Path) -> dict:
+    """`measure` in a process and a folder of its own."""
+    with tempfile.TemporaryDirectory(dir=folder) as output:
+        command = [sys.executable, "-m", "benchmarks.checkpointing", f"--measure={way}"]
+        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1"}
+        done = subprocess.run(
+            [*command, f"--output={output}"],
+            check=True, capture_output=True, text=True, cwd=ROOT, env=environment,
+        )  # fmt: skip
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def spread(values: list[float], digits: int = 2) -> str:
+    """Median, least and greatest."""
+    middle, least, most = statistics.median(values), min(values), max(values)
+    return f"{middle:.{digits}f} ({least:.{digits}f} to {most:.{digits}f})"
+
+
+def report(found: dict[str, list[dict]]) -> None:
+    """Prints a row for each way of saving, and the ratio that counts."""
+    print("| | stands still, s | complete, s | first step, s | other steps | memory, GB |")
+    print("|---|---|---|---|---|---|")
+    stills = {}
+    for way, turns in found.items():
+        saves = [save for turn in turns for save in turn["saves"]]
+        stills[way] = statistics.median(save["still"] for save in saves)
+        later = [s / save["alone"] - 1 for save in saves for s in save["meanwhile"][1:]]
+        print(
+            f"| {way} | {spread([save['still'] for save in saves])} "
+            f"| {spread([save['complete'] for save in saves])} "
+            f"| {spread([save['meanwhile'][0] - save['alone'] for save in saves])} "
+            f"| {f'{statistics.median(later):+.0%}' if later else ''} "
+            f"| {spread([turn['bytes'] / 1e9 for turn in turns], 1)} |"
+        )
+    ratio = stills["asynchronous"] / stills["synchronous"]
+    print(f"asynchronous: stands still {ratio:.3f} of the time of synchronous")
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--output", help="a folder on the disk to measure; default: temporary")
+    parser.add_argument("--measure", choices=WAYS, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.measure:
+        print(json.dumps(measure(given.measure, given.output)))
+        return
+    found: dict[str, list[dict]] = {way: [] for way in WAYS}
+    with tempfile.TemporaryDirectory(prefix="checkpointing-", dir=given.output) as name:
+        for number in range(given.rounds):
+            for way, turns in found.items():
+                turns.append(in_a_process(way, Path(name)))
+                print(f"round {number + 1}: {way}: {json.dumps(turns[-1])}", flush=True)
+    report(found)
+
+
+if __name__ == "__main__":
+    main()

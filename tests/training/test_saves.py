@@ -1,0 +1,132 @@
+"""Checkpoints written while the training goes on: their content, their order and their failures."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from mlperf_bert.training import compilation
+from mlperf_bert.training.saves import Saves
+from tests.training import generated_task, saved_states, test_speed_options
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("saves") / "task"
+    generated_task.write_task(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "compiled",
+    [
+        compilation.NOTHING,
+        pytest.param(test_speed_options.PASSES, id="passes", marks=pytest.mark.slow),
+        pytest.param(test_speed_options.STEP, id="step", marks=pytest.mark.slow),
+    ],
+)
+def test_training_on_does_not_change_the_copy(task, tmp_path, compiled):
+    trainer = test_speed_options.make_trainer(task, compiled=compiled, dropout=0.1)
+    batches = iter(test_speed_options.batches_of(task))
+    saved_states.assert_copies_are_the_checkpoints(trainer, batches, tmp_path)
+
+
+@pytest.mark.slow
+def test_nor_on_two_replicas_that_aggregate_gradients(repository, task, tmp_path):
+    command = [sys.executable, "-m", "tests.training.saved_states", task, tmp_path]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+class Disk:
+    """A state whose checkpoints are complete when told, and which may be full."""
+
+    def __init__(self):
+        self.may_finish = threading.Event()
+        self.complete: list[int] = []
+        self.is_full = False
+
+    def copy(self) -> dict:
+        return {"content": len(self.complete)}
+
+    def save(self, step: int, copied: dict | None) -> None:
+        if copied is not None:
+            assert self.may_finish.wait(20)
+        if self.is_full:
+            raise OSError(f"model.ckpt-{step}: cannot be saved (No space left on device)")
+        self.complete.append(step)
+
+
+class Log:
+    """Notes checkpoint_start and checkpoint_stop of a run."""
+
+    def __init__(self):
+        self.events: list[tuple[str, int]] = []
+
+    def checkpoint_start(self, step: int) -> None:
+        self.events.append(("start", step))
+
+    def checkpoint_stop(self, step: int) -> None:
+        self.events.append(("stop", step))
+
+
+def saves_to(disk: Disk, *, asynchronous: bool = True, published=None) -> Saves:
+    def publish() -> None:
+        if published is not None:
+            published.append(list(disk.complete))
+
+    return Saves(disk, flush=lambda: None, publish=publish, asynchronous=asynchronous)
+
+
+def test_a_save_waits_for_the_one_before_and_the_end_for_all(tmp_path):
+    disk, log, published = Disk(), Log(), []
+    with saves_to(disk, published=published) as saves:
+        saves.save(1, log)
+        saves.require_no_failure()
+        assert log.events == [("start", 1)] and disk.complete == []
+        threading.Timer(0.2, disk.may_finish.set).start()
+        saves.save(2, log)
+        assert disk.complete[:1] == [1] and log.events[1:3] == [("stop", 1), ("start", 2)]
+    assert log.events[3:] == [("stop", 2)] and disk.complete == [1, 2]
+    assert published == [[], [1], [1], [1, 2]]  # before and after each
+
+
+def test_without_a_thread_a_checkpoint_is_complete_at_once():
+    disk, log = Disk(), Log()
+    with saves_to(disk, asynchronous=False) as saves:
+        saves.save(1, log)
+        assert disk.complete == [1] and log.events == [("start", 1), ("stop", 1)]
+
+
+def test_a_failure_comes_out_at_the_next_event_the_next_save_and_the_end():
+    line = r"^model.ckpt-1: cannot be saved \(No space left on device\)$"
+    for ending in (Saves.require_no_failure, Saves.wait, lambda saves: saves.save(2)):
+        disk = Disk()
+        disk.is_full = True
+        with pytest.raises(OSError, match=line), saves_to(disk) as saves:
+            saves.save(1)
+            disk.may_finish.set()
+            while not saves._writing.done():
+                pass
+            ending(saves)
+    disk = Disk()
+    disk.is_full = True
+    with pytest.raises(OSError, match=line), saves_to(disk) as saves:
+        saves.save(1)
+        disk.may_finish.set()
+    assert disk.complete == []
+
+
+def test_another_error_is_not_hidden_by_the_failure_and_waits_too():
+    disk = Disk()
+    with pytest.raises(FloatingPointError), saves_to(disk) as saves:
+        saves.save(1)
+        threading.Timer(0.1, disk.may_finish.set).start()
+        raise FloatingPointError
+    assert disk.complete == [1]
+    disk.is_full = True
+    with pytest.raises(FloatingPointError), saves_to(disk) as saves:
+        saves.save(2)
+        raise FloatingPointError
