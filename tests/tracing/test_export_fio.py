@@ -1,7 +1,4 @@
-"""Debian's fio replays a trace and moves its bytes, in the time that the trace took.
-
-tests/container/test_fio.py does it where fio is not installed.
-"""
+"""Debian's fio replays a trace and moves its bytes, in the time that the trace took."""
 
 import json
 import shutil
@@ -35,7 +32,7 @@ def moved_by_the_trace(trace: Path) -> dict[str, tuple[int, int]]:
 @pytest.mark.parametrize("per", fio.GROUPS)
 def test_a_replay_moves_the_bytes_of_the_trace(tmp_path, per):
     if not shutil.which("fio"):
-        pytest.skip("fio is not installed: apt-get install fio; a container's test replays too")
+        pytest.skip("fio is not installed: apt-get install fio")
     trace = generated_trace.write(tmp_path / "trace")
     fio.write(Finished(trace), tmp_path / "replay", per=per)
     began = time.monotonic()
