@@ -132,6 +132,30 @@ def _stacked(axes: Axes, transfers: pd.DataFrame, bins: np.ndarray) -> None:
         base = base + rate
 
 
+def hosts_over_time(operations: pd.DataFrame, hosts: Sequence[str], seconds: float) -> str | None:
+    """Reads and writes in MB/s, a line for each host; None without calls.
+
+    Takes `file_ops` of several hosts, with `host` and `seconds`.
+    """
+    if operations.empty:
+        return None
+    bins = np.arange(0, seconds + 2 * _SHORTEST_BIN_S, max(seconds / _MOST_BINS, _SHORTEST_BIN_S))
+
+    def draw(axes: np.ndarray) -> None:
+        for place, kind, verb in zip(axes[:, 0], ("read", "write"), ("read", "written")):
+            for host in hosts:
+                found = operations[(operations["host"] == host) & (operations["kind"] == kind)]
+                moved, _ = np.histogram(found["seconds"], bins, weights=found["size_bytes"])
+                place.stairs(moved / np.diff(bins) / 1e6, bins, label=host, linewidth=1.2)
+            place.set_ylabel(f"{verb}, MB/s")
+            place.set_ylim(bottom=0)
+            place.set_xlim(0, bins[-1])
+        axes[0, 0].legend(ncols=4, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
+        axes[1, 0].set_xlabel("seconds since the first trace began, CLOCK_REALTIME")
+
+    return _drawn(draw, "Bytes read and written by host", height_inches=4.2, rows=2)
+
+
 def counters_over_time(trace: Loaded) -> str | None:
     """Reads and writes by the processes' own counters: all that /proc records."""
     totals = trace.counters

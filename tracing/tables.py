@@ -279,7 +279,8 @@ def write_table(folder: Path, table: str, rows: Iterable[dict], alignment: Align
 def read_table(folder: Path, table: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
     """Reads a table; words come as plain strings.
 
-    A table that was not written is empty; a column that an older trace lacks is null.
+    A table that was not written is empty; a column that the file lacks, as an older trace may, is
+    null.
     """
     path = folder / f"{table}.parquet"
     names = list(columns) if columns else schema(table).names
