@@ -15,8 +15,8 @@ TERMS = {
     STRIDED: "a read that leaves the same gap (bytes skipped, or gone back) as the read before it, "
     "and the gap is not 0",
     RANDOM: "any other read",
-    UNKNOWN: "a read whose offset was not seen: copies within the kernel, and files that were open "
-    "before the trace",
+    UNKNOWN: "a read whose offset or whose file's opening was not seen: copies within the kernel, "
+    "descriptors from before the trace or from a parent",
     "reuse distance": "bytes of distinct data, of all files, that were read between two reads of "
     "the same block of 4,096 bytes; a block that a sequential reader comes back to in its next "
     "call was not read again",

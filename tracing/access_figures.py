@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pandas as pd
 
-from tracing import access, backends, files
+from tracing import access, backends, counters, files
 from tracing.loaded import Loaded
 
 _OF_SOCKETS = r"^(?:TCP|UDP)"
@@ -163,12 +163,7 @@ class Access:
         lasts = np.unique([*last_of_pass[last_of_pass < len(ends)], len(ends) - 1])
         edges = np.concatenate([[reads["seconds"].iloc[0]], reads["seconds"].iloc[lasts]])
         call_bytes = np.diff(ends[lasts], prepend=0)
-        storage: list[int | None] = [None] * len(lasts)
-        totals = self._trace.counters
-        if len(totals):
-            # Between samples as many bytes a second; before the first none.
-            known = np.interp(edges, totals.index, totals["storage_read_bytes"], left=0)
-            storage = [int(grown) for grown in np.diff(known)]
+        storage = counters.grown(self._trace.counters, "storage_read_bytes", list(edges))
         return [
             {
                 "begin_seconds": round(float(edges[n]), 3),
@@ -260,7 +255,7 @@ def _distances(distances: np.ndarray) -> dict:
         "share_within_bytes": None,
     }
     if len(again):
-        points = np.percentile(again, _PERCENTILES)
+        points = np.percentile(again, _PERCENTILES, method="inverted_cdf")
         named = {f"p{p}": int(value) for p, value in zip(_PERCENTILES, points)}
         found["distance_bytes"] = named | {"max": int(again.max())}
         upto = _DISTANCES[: np.searchsorted(_DISTANCES, again.max()) + 1]

@@ -1,8 +1,22 @@
 """The counters of the target's processes, added up over time."""
 
+from collections.abc import Sequence
+
+import numpy as np
 import pandas as pd
 
 COLUMNS = ("read_call_bytes", "write_call_bytes", "storage_read_bytes", "storage_written_bytes")
+
+
+def grown(totals: pd.DataFrame, name: str, edges: Sequence[float]) -> list[int | None]:
+    """How much a counter grew between each two edges, in seconds; None without samples.
+
+    Between samples it is taken to grow evenly, before the first not at all.
+    """
+    if totals.empty:
+        return [None] * (len(edges) - 1)
+    known = np.interp(edges, totals.index, totals[name], left=0)
+    return [int(part) for part in np.diff(known)]
 
 
 def totals(processes: pd.DataFrame, *, ran_before: bool) -> pd.DataFrame:

@@ -203,6 +203,9 @@ def _phases(trace: Loaded, has_calls: bool) -> list[dict]:
                 "is_closed": bool(span.is_closed),
                 "read_bytes": _bytes_by_class(inside, "read") if has_calls else None,
                 "written_bytes": _bytes_by_class(inside, "write") if has_calls else None,
+                "storage_read_bytes": counters.grown(
+                    trace.counters, "storage_read_bytes", [span.seconds, span.end_seconds]
+                )[0],
             }
         )
     return found

@@ -229,7 +229,7 @@ def _traced(sweep: Sweep, point: Point, folder: Path, step_s: float | None, say)
     if code is None:
         return FAILED, f"it took more than {sweep.timeout_s:g} s", code
     if num_kills or (code in _KILLED_CODES and point.memory_bytes is not None):
-        return KILLED, f"killed for want of memory: it needs more than {point.memory}", code
+        return KILLED, f"out of memory: it needs more than {point.memory}", code
     if code:
         return FAILED, f"exit code {code}: {_last_line(folder / 'output.txt')}", code
     return DONE, None, code
@@ -326,6 +326,8 @@ def _adjusted(sweep: Sweep, given: argparse.Namespace) -> Iterator[str]:
     if given.memory and not sweep.is_launcher and (reason := limits.missing()):
         yield f"memory: cannot be limited here: {reason}; every point has all of it"
         given.memory = None
+    # Pages that are cached already belong to the group that read them: no limit would hold.
+    given.cache = given.cache or ([COLD] if given.memory else [None])
 
 
 def _listed(kind, name: str):
@@ -372,19 +374,34 @@ def _parser() -> argparse.ArgumentParser:
         description="Runs a training at many points under the tracing.",
         exit_on_error=False,
     )
-    add = parser.add_argument
-    add("--output", type=Path, required=True, help="folder; an interrupted sweep goes on in it")
-    add("--memory", type=_listed(_memory, "memory"), help="limits, such as 1g,4g,none")
-    add("--batch", type=_listed(_whole, "batch"), default=[None], help="--train_batch_size")
-    add("--workers", type=_listed(_whole, "workers"), default=[None], help="--num_parallel_files")
-    add("--compute", type=_listed(_one_of(REAL, SLEEP), "compute"), default=[REAL])
-    add("--cache", type=_listed(_one_of(COLD, WARM), "cache"), default=[None])
-    add("--step_seconds", type=_listed(_seconds, "step_seconds"), default=[],
-        help="of --compute=sleep; one, or one for each batch size")  # fmt: skip
-    add("--data", help="the training's files, if the command does not name them")
-    add("--backend", choices=backends.NAMES, help="as of tracing/trace.sh")
-    add("--timeout_s", type=float, help="ends a point that takes longer")
-    add("command", nargs="*", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--output", type=Path, required=True, help="folder; an interrupted sweep goes on in it"
+    )
+    parser.add_argument(
+        "--memory", type=_listed(_memory, "memory"), help="limits, such as 1g,4g,none"
+    )
+    parser.add_argument(
+        "--batch", type=_listed(_whole, "batch"), default=[None], help="--train_batch_size"
+    )
+    parser.add_argument(
+        "--workers", type=_listed(_whole, "workers"), default=[None], help="--num_parallel_files"
+    )
+    parser.add_argument("--compute", type=_listed(_one_of(REAL, SLEEP), "compute"), default=[REAL])
+    parser.add_argument(
+        "--cache",
+        type=_listed(_one_of(COLD, WARM), "cache"),
+        help="cold,warm; cold if memory is limited, else as it was found",
+    )
+    parser.add_argument(
+        "--step_seconds",
+        type=_listed(_seconds, "step_seconds"),
+        default=[],
+        help="of --compute=sleep; one, or one for each batch size",
+    )
+    parser.add_argument("--data", help="the training's files, if the command does not name them")
+    parser.add_argument("--backend", choices=backends.NAMES, help="as of tracing/trace.sh")
+    parser.add_argument("--timeout_s", type=float, help="ends a point that takes longer")
+    parser.add_argument("command", nargs="*", help=argparse.SUPPRESS)
     return parser
 
 

@@ -44,6 +44,7 @@ COLUMNS = {
     "phase_names": (pa.list_(_WORD), "of the MLPerf log, and rest"),
     "phase_seconds": (pa.list_(_NUMBER), "of each phase"),
     "phase_read_bytes": (pa.list_(_COUNT), "by calls in each phase"),
+    "phase_storage_bytes": (pa.list_(_COUNT), "read from storage in each phase"),
     "phase_written_bytes": (pa.list_(_COUNT), "by calls in each phase"),
 }
 
@@ -89,8 +90,9 @@ def _of_trace(summary: dict) -> dict:
         "pass_storage_bytes": [entry["storage_bytes"] for entry in passes],
         "phase_names": [name for name, *_ in phases],
         "phase_seconds": [seconds for _, seconds, *_ in phases],
-        "phase_read_bytes": [read for *_, read, _ in phases],
-        "phase_written_bytes": [written for *_, written in phases],
+        "phase_read_bytes": [read for *_, read, _, _ in phases],
+        "phase_written_bytes": [written for *_, written, _ in phases],
+        "phase_storage_bytes": [storage for *_, storage in phases],
     }
 
 
@@ -104,19 +106,25 @@ def _within_blocks(summary: dict, name: str) -> Iterator[dict]:
 
 
 def _phases(summary: dict) -> Iterator[tuple]:
-    """(name, seconds, read, written) of each kind of phase; a checkpoint is taken off its block."""
+    """(name, seconds, read, written, read from storage) of each kind of phase.
+
+    A checkpoint is taken off its block.
+    """
     total: dict[str, np.ndarray] = {}
     for phase in summary["phases"]:
         if phase["name"] != "run" and phase["read_bytes"] is not None:
-            moved = [sum(phase[kind].values()) for kind in ("read_bytes", "written_bytes")]
-            figures = np.array([phase["seconds"], *moved])
-            total[phase["name"]] = total.get(phase["name"], np.zeros(3)) + figures
+            total[phase["name"]] = total.get(phase["name"], np.zeros(4)) + _moved(phase)
     for phase in _within_blocks(summary, "checkpoint"):
         if phase["read_bytes"] is not None:
-            moved = [sum(phase[kind].values()) for kind in ("read_bytes", "written_bytes")]
-            total["block"] -= np.array([phase["seconds"], *moved])
-    for name, (seconds, read, written) in total.items():
-        yield name, round(float(seconds), 3), int(read), int(written)
+            total["block"] -= _moved(phase)
+    for name, (seconds, *moved) in total.items():
+        yield name, round(float(seconds), 3), *(int(part) for part in moved)
+
+
+def _moved(phase: dict) -> np.ndarray:
+    """Seconds, bytes read and written by calls, and read from storage (0 if unknown)."""
+    by_calls = [sum(phase[kind].values()) for kind in ("read_bytes", "written_bytes")]
+    return np.array([phase["seconds"], *by_calls, phase["storage_read_bytes"] or 0])
 
 
 def _train_lines(path: Path) -> Iterator[dict]:

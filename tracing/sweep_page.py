@@ -34,7 +34,7 @@ def page(command: Sequence[str], rows: Sequence[dict], notes: Sequence[str]) -> 
             ("Throughput and utilisation", speed(done), "No point trained samples."),
             ("Read from storage, by pass over the data", by_pass(done),
              "No point read the data with calls that were recorded."),
-            ("Calls' bytes by phase", by_phase(done), ""),
+            ("Bytes by phase", by_phase(done), ""),
         ],
         tables=[("Points", _table(rows))],
         notes=[*notes, *_sources(done), *_not_done(rows)] or ["every point is done"],
@@ -147,8 +147,11 @@ def speed(done: Sequence[dict]) -> str | None:
         rates.set_ylabel("samples/s")
         shares.set_ylabel("utilisation")
         shares.axhline(_GOOD_UTILISATION, color=MUTED, linestyle=":", linewidth=1)
-        shares.yaxis.set_major_formatter(PercentFormatter(1))
-        rates.legend(ncols=3, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
+        shares.text(1, _GOOD_UTILISATION, "90% ", transform=shares.get_yaxis_transform(),
+                    ha="right", va="bottom", fontsize=7, color=MUTED)  # fmt: skip
+        shares.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        rates.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.0f}"))
+        rates.legend(ncols=3, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0)
         _finish(rates, done, has_label=False)
         _finish(shares, done)
         shares.set_ylim(0, 1.05)
@@ -174,6 +177,9 @@ def by_pass(done: Sequence[dict]) -> str | None:
             return None
         return row["pass_storage_bytes"][number] / row["pass_call_bytes"][number]
 
+    shares = [share(row, n) or 0 for rows in series.values() for row in rows for n in range(num)]
+    most = max(1.05, 1.05 * max(shares))
+
     def draw(axes: np.ndarray) -> None:
         for place in axes.flat[len(series) :]:
             place.set_visible(False)
@@ -183,10 +189,12 @@ def by_pass(done: Sequence[dict]) -> str | None:
                       color=_COLORS[number], marker=_MARKS[number],
                       label=f"pass {number + 1}")  # fmt: skip
             place.set_title(label, loc="left", fontsize=9, color=INK)
-            place.yaxis.set_major_formatter(PercentFormatter(1))
+            place.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
             _finish(place, rows)
+            place.set_ylim(0, most)
         axes[0, 0].set_ylabel("of a pass's bytes from storage")
-        axes[0, 0].legend(loc="best")
+        axes[0, 0].figure.legend(*axes[0, 0].get_legend_handles_labels(), ncols=num,
+                                 loc="outside upper left")  # fmt: skip
 
     num_rows = -(-len(series) // num_columns)
     return _drawn(draw, "Read from storage by pass", 3.1 * num_rows, rows=num_rows,
@@ -200,7 +208,12 @@ def by_phase(done: Sequence[dict]) -> str | None:
         return None
 
     def draw(axes: np.ndarray) -> None:
-        for place, kind, verb in zip(axes[0], ("read", "written"), ("read", "written")):
+        kinds = {
+            "read": "read by calls",
+            "storage": "read from storage",
+            "written": "written by calls",
+        }
+        for place, (kind, title) in zip(axes[0], kinds.items()):
             base = np.zeros(len(drawn))
             for name, color in _PHASES.items():
                 moved = np.array(
@@ -210,16 +223,17 @@ def by_phase(done: Sequence[dict]) -> str | None:
                 place.barh(range(len(drawn)), moved, left=base, color=color, height=0.7,
                            label="training" if name == "block" else name)  # fmt: skip
                 base += moved
-            place.set_xlabel(f"{verb} by calls, MB")
+            place.set_xlabel(f"{title}, MB")
             place.set_yticks(range(len(drawn)), [row["name"] for row in drawn], fontsize=7)
             place.grid(axis="y", visible=False)
             place.invert_yaxis()
-        axes[0, 1].set_yticklabels([])
+        for place in axes[0, 1:]:
+            place.set_yticklabels([])
         axes[0, 0].figure.legend(
-            *axes[0, 0].get_legend_handles_labels(), ncols=4, loc="outside upper right"
+            *axes[0, 0].get_legend_handles_labels(), ncols=4, loc="outside upper left"
         )
 
-    return _drawn(draw, "Bytes by phase", 1.1 + 0.24 * len(drawn), columns=2)
+    return _drawn(draw, "Bytes by phase", 1.1 + 0.24 * len(drawn), columns=3)
 
 
 def _table(rows: Sequence[dict]) -> list[list[str]]:

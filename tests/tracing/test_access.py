@@ -257,6 +257,11 @@ def test_page_cache_samples_and_passes(summary):
     assert (second["call_bytes"], second["storage_bytes"]) == (40_000, 0)
 
 
+def test_storage_bytes_of_a_phase(summary):
+    [block] = summary[0]["phases"]
+    assert block["storage_read_bytes"] == 45_000  # 10,000 a second from 0.5 s until 5 s
+
+
 def test_reuse_and_queue_depth(summary):
     found = summary[0]["access"]
     blocks = found["reuse"]["file_classes"]["tfrecords"]

@@ -90,8 +90,8 @@ def test_points_are_done_or_killed_and_the_sweep_goes_on(swept):
     rows = pd.read_parquet(output / "runs.parquet").set_index("name")
     assert list(rows["status"]) == ["done", "done", "done", "done", "killed", "killed"]
     killed = rows.loc["memory-100m_real_cold"]
-    assert killed["reason"] == "killed for want of memory: it needs more than 100m"
-    assert "point 5 of 6: memory-100m_real_cold: killed, killed for want" in done.stderr
+    assert killed["reason"] == "out of memory: it needs more than 100m"
+    assert "point 5 of 6: memory-100m_real_cold: killed, out of memory: " in done.stderr
     assert rows.loc["memory-345m_real_cold", "memory_to_data_ratio"] == round(
         345 / (NUM_FILES * FILE_BYTES >> 20), 4
     )
@@ -120,7 +120,7 @@ def test_the_page_shows_curves_and_what_was_killed(swept):
     for text in (
         'aria-label="Throughput and utilisation"', 'aria-label="Read from storage by pass"',
         'aria-label="Bytes by phase"', "4 of 6", "2 killed",
-        "memory-100m_real_warm: killed, killed for want of memory: it needs more than 100m",
+        "memory-100m_real_warm: killed, out of memory: it needs more than 100m",
     ):  # fmt: skip
         assert text in page, text
     assert "<script" not in page
@@ -328,7 +328,8 @@ def test_utilisation_by_the_best_source():
 def test_phases_count_a_checkpoint_apart_from_its_block():
     def phase(name, begin, seconds, read, written):
         moved = {"read_bytes": {"tfrecords": read}, "written_bytes": {"checkpoints": written}}
-        return {"name": name, "begin_seconds": begin, "seconds": seconds, **moved}
+        times = {"begin_seconds": begin, "seconds": seconds}
+        return {"name": name, **times, **moved, "storage_read_bytes": read // 2}
 
     phases = [
         phase("init", 0, 1, 0, 0), phase("run", 1, 9, 900, 80), phase("block", 1, 5, 600, 50),
@@ -336,8 +337,8 @@ def test_phases_count_a_checkpoint_apart_from_its_block():
         phase("checkpoint", 8, 1, 0, 30),
     ]  # fmt: skip
     assert list(sweep_figures._phases({"phases": phases})) == [
-        ("init", 1.0, 0, 0), ("block", 4.0, 600, 0), ("checkpoint", 2.0, 0, 80),
-        ("eval", 2.0, 300, 0),
+        ("init", 1.0, 0, 0, 0), ("block", 4.0, 600, 0, 300), ("checkpoint", 2.0, 0, 80, 0),
+        ("eval", 2.0, 300, 0, 150),
     ]  # fmt: skip
 
 
