@@ -1,6 +1,7 @@
 """Figures of access: of arrays and traces made by hand, of a million calls, of a real program."""
 
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -328,6 +329,8 @@ def test_a_real_program_of_known_reads(tmp_path):
     assert of_class["distinct_bytes"] == 100_000
     assert of_class["read_amplification"] == (100_000 + 23_000) / 100_000
     assert found.summary["access"]["samples"] is None
+    assert found.summary["machine"]["hostname"] == platform.node()
+    assert "error_bound_ns" in found.summary["machine"]["clock"]
     assert found.summary["access"]["passes"][0]["call_bytes"] == 100_000
 
 
