@@ -23,7 +23,7 @@ from absl import flags, logging
 
 from mlperf_bert import command_line, paths
 from mlperf_bert.command_line import MAX_SEED, in_range, not_empty
-from mlperf_bert.input.pipeline import ExampleShape
+from mlperf_bert.input.pipeline import NUM_PARALLEL_FILES, ExampleShape
 from mlperf_bert.mlperf import rules
 from mlperf_bert.mlperf.log import SubmissionInfo
 from mlperf_bert.optimization.optimizers import ADAMW, OptimizerConfig
@@ -59,10 +59,15 @@ flags.DEFINE_bool(
     True,
     "The seed fixes the order of examples; --nodeterministic reads faster from slow storage.",
 )
+flags.DEFINE_integer(
+    "num_parallel_files",
+    NUM_PARALLEL_FILES,
+    "Training files that are read at once; the order of the examples depends on it.",
+)
 not_empty("bert_config_file", "input_file", "output_dir")
 command_line.paths("bert_config_file", "input_file", "output_dir", "init_checkpoint")
 command_line.paths("eval_input_file")
-in_range("max_seq_length", "max_predictions_per_seq", at_least=1)
+in_range("max_seq_length", "max_predictions_per_seq", "num_parallel_files", at_least=1)
 
 # What to do
 flags.DEFINE_bool("do_train", False, "Train.")
@@ -85,7 +90,13 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_integer("seed", None, "Seed of weights, dropout and order; random if not given.")
 in_range("train_batch_size", "eval_batch_size", "num_train_steps", "max_eval_steps", at_least=1)
+flags.DEFINE_float(
+    "emulate_step_seconds",
+    None,
+    "Sleep instead of computing a step, to measure input and checkpoints; such a run is no result.",
+)
 in_range("eval_interval_samples", at_least=1)
+in_range("emulate_step_seconds", at_least=0)
 in_range("target_accuracy", above=0, at_most=1)
 in_range("seed", at_least=0, at_most=MAX_SEED)
 

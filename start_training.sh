@@ -20,6 +20,7 @@
 #   NUM_GPUS=(all; 0 for --eval)  SEED=  EVAL_FILE=  INIT_CHECKPOINT=    see train_model.sh; paths are those in the container
 #   ENGINE=(docker, else podman)
 #   IMAGE=(mlperf-bert:cpu or :gpu)    BUILD_OPTIONS=(more arguments of the build)
+#   MEMORY=(no limit)  such as 8g, without swap: a container that needs more is killed
 #   NAME=(a new one)  SHM_SIZE=1g      STOP_TIMEOUT=300: seconds that a stop waits for the checkpoint
 set -euo pipefail
 unset CDPATH
@@ -107,6 +108,7 @@ place() { # source target variable [,readonly]: mounts a local folder; names one
 run=("$engine" run --rm --name "${NAME:-mlperf-bert-$(date +%H%M%S)-$$}")
 run+=(--user "$(id -u):$(id -g)" --read-only --tmpfs "/tmp:rw,exec,nosuid,nodev" --cap-drop ALL)
 run+=(--security-opt no-new-privileges --shm-size "${SHM_SIZE:-1g}" --stop-timeout "${STOP_TIMEOUT:-300}")
+if [ -n "${MEMORY:-}" ]; then run+=(--memory "$MEMORY" --memory-swap "$MEMORY"); fi
 # Limits stay within the host's hard ones: an engine without CAP_SYS_RESOURCE cannot raise them.
 most=$(ulimit -H -n)
 if [ "$most" = unlimited ]; then most=-1; fi

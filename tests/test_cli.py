@@ -55,6 +55,8 @@ RUN_PRETRAINING_FLAGS = {
     "eval_interval_samples": None,
     "target_accuracy": 0.72,
     "seed": None,
+    "emulate_step_seconds": None,
+    "num_parallel_files": 8,
     "shuffle": True,
     "deterministic": True,
     "check": False,
@@ -228,6 +230,10 @@ BAD_INPUTS = {
         lambda work: {"steps_per_update": 3},
         r"--num_train_steps=4 must be a multiple of --steps_per_update=3",
     ),
+    "an evaluation of what is not trained": (
+        lambda work: {"emulate_step_seconds": 0.1},
+        r"--emulate_step_seconds=0.1 trains nothing .* leave out --eval_input_file",
+    ),
     "profile of no steps": (
         lambda work: {"profile_steps": "3"},
         r"--profile_steps=3 must be two steps, the first and the last, as in 20-29",
@@ -400,6 +406,23 @@ def test_a_run_on_a_sample_of_the_data_says_that_it_is_no_submission(work):
     done = train(work)
     assert done.returncode == 0, done.stderr
     assert "all examples of every part, this run has the first 6000 of each" in done.stdout
+
+
+def test_steps_that_are_sleeps_read_and_save_and_are_no_result(work):
+    done = train(
+        work, emulate_step_seconds=0.4, eval_input_file="", num_parallel_files=2,
+        save_checkpoints_steps=2,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "no result: each step is a sleep of 0.4 s" in done.stdout + done.stderr
+    assert re.search(r"RESULT,bert,.*,aborted,,16$", done.stdout.strip())
+    log = (work / "out" / "run" / "bert.log").read_text()
+    assert '"key": "emulated_step_seconds", "value": 0.4' in log
+    assert '"value": "open"' in log and '"status": "success"' not in log
+    metrics = [json.loads(line) for line in (work / "out" / "run" / "metrics.jsonl").open()]
+    rates = [line["samples_per_second"] for line in metrics if line["kind"] == "train"]
+    assert len(rates) == 4 and all(5 < rate <= 10 for rate in rates)  # 4 samples in 0.4 s
+    assert (work / "out" / "run" / "model.ckpt-4.index").exists()
 
 
 def test_foreign_directory_is_refused(work):

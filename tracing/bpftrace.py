@@ -282,6 +282,7 @@ class Parser(CallParser):
     def _call(self, began, pid, tid, probe, latency, result, fd, wanted, offset):
         row = self._row(began, pid, tid, probe, latency, result)
         place = (pid, fd)
+        row["fd"] = fd
         path = self._paths.get(place, "unknown:")
         moved = 0 if row["error"] else result
         if row["kind"] in ("read", "write"):
@@ -308,6 +309,7 @@ class Parser(CallParser):
             row["kind"] = "create"
         if not row["error"]:
             place = (pid, result)
+            row["fd"] = result
             self._paths[place] = path
             self._opened(place, appends=bool(flags & os.O_APPEND))
             self._note_inode(path)

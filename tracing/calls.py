@@ -16,6 +16,8 @@ KINDS = {
     "rename": "rename renameat renameat2",
     "sync": "fsync fdatasync",
     "copy": "sendfile copy_file_range",
+    "receive": "recvfrom recvmsg",
+    "send": "sendto sendmsg",
 }
 KIND_OF = {call: kind for kind, calls in KINDS.items() for call in calls.split()}
 

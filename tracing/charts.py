@@ -13,6 +13,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from pages import charts
 from pages.charts import BLUE, GREEN, INK, ORANGE, RED
 from tracing import chrome, files
+from tracing.access_figures import Access
 from tracing.loaded import Loaded
 
 CLASS_COLORS = {
@@ -131,15 +132,36 @@ def _stacked(axes: Axes, transfers: pd.DataFrame, bins: np.ndarray) -> None:
         base = base + rate
 
 
+def hosts_over_time(operations: pd.DataFrame, hosts: Sequence[str], seconds: float) -> str | None:
+    """Reads and writes in MB/s, a line for each host; None without calls.
+
+    Takes `file_ops` of several hosts, with `host` and `seconds`.
+    """
+    if operations.empty:
+        return None
+    bins = np.arange(0, seconds + 2 * _SHORTEST_BIN_S, max(seconds / _MOST_BINS, _SHORTEST_BIN_S))
+
+    def draw(axes: np.ndarray) -> None:
+        for place, kind, verb in zip(axes[:, 0], ("read", "write"), ("read", "written")):
+            for host in hosts:
+                found = operations[(operations["host"] == host) & (operations["kind"] == kind)]
+                moved, _ = np.histogram(found["seconds"], bins, weights=found["size_bytes"])
+                place.stairs(moved / np.diff(bins) / 1e6, bins, label=host, linewidth=1.2)
+            place.set_ylabel(f"{verb}, MB/s")
+            place.set_ylim(bottom=0)
+            place.set_xlim(0, bins[-1])
+        axes[0, 0].legend(ncols=4, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
+        axes[1, 0].set_xlabel("seconds since the first trace began, CLOCK_REALTIME")
+
+    return _drawn(draw, "Bytes read and written by host", height_inches=4.2, rows=2)
+
+
 def counters_over_time(trace: Loaded) -> str | None:
     """Reads and writes by the processes' own counters: all that /proc records."""
-    processes = trace.table("processes").dropna(subset=["read_call_bytes"])
-    if processes["seconds"].nunique() < 3:
+    totals = trace.counters
+    if len(totals) < 3:
         return None  # no line without two intervals
     columns = ["read_call_bytes", "storage_read_bytes", "write_call_bytes", "storage_written_bytes"]
-    # A process that has ended keeps what it had: its last counters are carried on.
-    wide = {c: processes.pivot_table(index="seconds", columns="pid", values=c) for c in columns}
-    totals = pd.DataFrame({c: table.ffill().sum(axis=1) for c, table in wide.items()})
     rates = totals.diff().div(np.diff(totals.index, prepend=np.nan), axis=0).iloc[1:] / 1e6
 
     def panel(columns: list[str], verb: str, place: Axes, shades: list) -> list:
@@ -237,6 +259,59 @@ def offsets_over_time(trace: Loaded) -> str | None:
     panels = [partial(panel, path) for path in drawn]
     height_inches = 0.6 + 1.05 * len(drawn)
     return _over_time(trace, "Read offsets over time per file", panels, height_inches=height_inches)
+
+
+def queue_depths(trace: Loaded, access: Access) -> str | None:
+    """Calls, and requests to block devices, in flight over time; None without calls."""
+    parts = [
+        ("calls", (("read_calls", "reading", BLUE), ("write_calls", "writing", ORANGE))),
+        ("block I/O", (("block_reads", "reading", BLUE), ("block_writes", "writing", ORANGE))),
+    ]
+    present = [(label, lines) for label, lines in parts if lines[0][0] in access.in_flight
+               or lines[1][0] in access.in_flight]  # fmt: skip
+    if not present:
+        return None
+    bins = _bins(trace)
+
+    def panel(label: str, lines, place: Axes, shades: list) -> list:
+        for name, verb, color in lines:
+            if name in access.in_flight:
+                depths = access.in_flight[name].mean_over(trace.begin_ns + bins * 1e9)
+                place.stairs(depths, bins, color=color, label=verb, linewidth=1.2)
+        place.set_ylabel(f"{label}, mean")
+        place.set_ylim(bottom=0)
+        return [*place.patches[-len(lines) :], *(shades if label == "calls" else [])]
+
+    panels = [partial(panel, label, lines) for label, lines in present]
+    return _over_time(trace, "Calls in flight over time", panels, height_inches=2.3 * len(panels))
+
+
+def reuse(access: Access, summary: dict) -> str | None:
+    """The share of block reads whose distance is at most that, by class; None without any."""
+    found = summary["access"]["reuse"]
+    classes = {
+        name: figures["share_within_bytes"]
+        for name, figures in (found["file_classes"] if found else {}).items()
+        if figures["share_within_bytes"] and name in CLASS_COLORS
+    }
+    if not classes:
+        return None
+
+    def draw(axes) -> None:
+        place = axes[0, 0]
+        for name, shares in classes.items():
+            sizes = [int(size) for size in shares]
+            place.step(sizes, [100 * share for share in shares.values()], where="post",
+                       color=CLASS_COLORS[name], label=name)  # fmt: skip
+        place.set_xscale("log", base=2)
+        place.xaxis.set_major_formatter(FuncFormatter(_bytes_text))
+        place.xaxis.set_minor_formatter(NullFormatter())
+        place.set_xlabel("distinct data between two reads of a block")
+        place.set_ylabel("of block reads, %")
+        place.set_ylim(0, 101)
+        place.legend(loc="upper left")
+
+    return _drawn(draw, "Reuse distances", height_inches=2.8)
 
 
 def processors_and_memory(trace: Loaded) -> str | None:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from tracing import backends, files
+from tracing import backends, counters, files
+from tracing.access_figures import Access
 from tracing.loaded import TRANSFERS, Loaded
 
 FORMAT_VERSION = 1
@@ -18,7 +19,7 @@ _PERCENTILES = (50, 95, 99)
 _CHECKPOINT_FILE = re.compile(r"(?P<prefix>.*ckpt-(?P<step>\d+))\.(index|data-\d{5}-of-\d{5})$")
 
 
-def summary(trace: Loaded) -> dict:
+def summary(trace: Loaded, access: Access) -> dict:
     """Everything that summary.json holds; docs/tracing.md explains it."""
     recording = trace.recording
     alignment = recording.alignment()
@@ -49,6 +50,7 @@ def summary(trace: Loaded) -> dict:
         "files": list(_files_in_short(trace)),
         "checkpoints": checkpoints(trace),
         "phases": _phases(trace, has_calls),
+        "access": access.figures(),
     }
 
 
@@ -201,6 +203,9 @@ def _phases(trace: Loaded, has_calls: bool) -> list[dict]:
                 "is_closed": bool(span.is_closed),
                 "read_bytes": _bytes_by_class(inside, "read") if has_calls else None,
                 "written_bytes": _bytes_by_class(inside, "write") if has_calls else None,
+                "storage_read_bytes": counters.grown(
+                    trace.counters, "storage_read_bytes", [span.seconds, span.end_seconds]
+                )[0],
             }
         )
     return found
@@ -223,10 +228,7 @@ def _usage(trace: Loaded) -> dict:
         "peak_resident_bytes": int(together["resident_bytes"].max()) if len(together) else 0,
         "minor_faults": int(last["minor_faults"].sum()),
         "major_faults": int(last["major_faults"].sum()),
-        "read_call_bytes": int(last["read_call_bytes"].sum()),
-        "write_call_bytes": int(last["write_call_bytes"].sum()),
-        "storage_read_bytes": int(last["storage_read_bytes"].sum()),
-        "storage_written_bytes": int(last["storage_written_bytes"].sum()),
+        **{n: int(trace.counters[n].max()) if len(trace.counters) else 0 for n in counters.COLUMNS},
         "machine_cpu_busy_percent": _machine_busy_percent(trace.table("cpus")),
         "page_cache_growth_bytes": _growth(memory, "page_cache_bytes"),
         "disks": _growth_by_device(trace.table("disks"), ["read_bytes", "written_bytes"]),
@@ -250,6 +252,8 @@ def _growth(table: pd.DataFrame, column: str) -> int | None:
 
 
 def _growth_by_device(table: pd.DataFrame, columns: list[str]) -> dict:
-    by_device = table.groupby("device")[columns]
-    grown = by_device.last() - by_device.first()
+    # Containers have interfaces of the same name in name spaces of their own.
+    places = [name for name in ("device", "name_space") if name in table]
+    by_device = table.groupby(places)[columns]
+    grown = (by_device.last() - by_device.first()).groupby("device").sum()
     return {name: {c: int(row[c]) for c in columns} for name, row in grown.iterrows()}

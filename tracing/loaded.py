@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from tracing import files
+from tracing import counters, files
 from tracing.conversion import Locator, Losses
 from tracing.recording import Recording
 from tracing.tables import read_table
@@ -52,6 +52,11 @@ class Loaded:
         is_file = ~found["file_class"].isin([files.PIPES, files.PSEUDO])
         moved = found["kind"].isin(TRANSFERS) & (found["size_bytes"] > 0)
         return found[is_file & moved]
+
+    @functools.cached_property
+    def counters(self) -> pd.DataFrame:
+        """What all processes together had read and written, by their counters, at each sample."""
+        return counters.totals(self.table("processes"), ran_before=not self.recording.command)
 
     @functools.cached_property
     def spans(self) -> pd.DataFrame:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tracing import chrome, conversion, figures, page
+from tracing.access_figures import Access
 from tracing.loaded import Loaded
 from tracing.recording import Recording
 from tracing.tables import write_table, written_beside
@@ -20,11 +21,12 @@ def write_all(folder: Path, recording: Recording) -> Iterator[str]:
     trace = Loaded(folder, recording, losses, locator)
     write_table(folder, "files", figures.file_rows(trace), recording.alignment())
     num_left_out = chrome.write(trace, folder / "trace.json")
-    summary = figures.summary(trace) | {"calls_left_out_of_trace_json": num_left_out}
+    access = Access(trace)
+    summary = figures.summary(trace, access) | {"calls_left_out_of_trace_json": num_left_out}
     with written_beside(folder / "summary.json") as file:
         file.write(json.dumps(summary, indent=1) + "\n")
     with written_beside(folder / "summary.html") as file:
-        file.write(page.page(trace, summary))
+        file.write(page.page(trace, access, summary))
     yield from _lines(folder, summary, losses)
 
 

@@ -6,10 +6,12 @@ import pages
 from pages import Card
 from pages.charts import in_units
 from tracing import charts, files
+from tracing.access import TERMS
+from tracing.access_figures import Access
 from tracing.loaded import Loaded
 
 
-def page(trace: Loaded, summary: dict) -> str:
+def page(trace: Loaded, access: Access, summary: dict) -> str:
     """Returns the page; `summary` is that of `figures.summary`."""
     read, drawn = charts.num_tfrecord_files(trace)
     offsets = "Read offsets over time" + (f", {drawn} of {read} files" if drawn < read else "")
@@ -25,6 +27,8 @@ def page(trace: Loaded, summary: dict) -> str:
             ("Reads and writes by the processes' counters", charts.counters_over_time(trace), ""),
             ("Request sizes and latencies", charts.histograms(trace), ""),
             (offsets, charts.offsets_over_time(trace), ""),
+            ("Calls in flight", charts.queue_depths(trace, access), ""),
+            ("Reuse: what a cache of this size would serve", charts.reuse(access, summary), ""),
             ("Processors and memory", charts.processors_and_memory(trace), ""),
             ("GPUs", charts.gpus(trace), ""),
             ("Block I/O of the machine", charts.block_io(trace), ""),
@@ -32,6 +36,8 @@ def page(trace: Loaded, summary: dict) -> str:
         ],
         tables=[
             ("Classes of files", _class_rows(summary)),
+            ("How files were read", _access_rows(summary)),
+            ("Passes over the training data", _pass_rows(summary)),
             ("Files with the most bytes", _file_rows(summary)),
             ("Checkpoints", _checkpoint_rows(summary)),
             ("Phases", _phase_rows(summary)),
@@ -41,6 +47,7 @@ def page(trace: Loaded, summary: dict) -> str:
             str(trace.losses),
             f"the tracers used {summary['tracer_cpu_seconds']:.1f} s of processor time",
         ],
+        terms=[f"{word}: {meaning}" for word, meaning in TERMS.items()],
     )  # fmt: skip
 
 
@@ -67,11 +74,79 @@ def _cards(trace: Loaded, summary: dict) -> list[Card]:
         ]  # fmt: skip
     return [
         *of_calls,
+        _page_cache_card(summary["access"]["page_cache"]),
+        *_sample_cards(summary["access"]["samples"]),
+        *_network_cards(summary["access"]["network"]["of_processes"]),
         Card("Processor time", f"{usage['cpu_seconds']:,.1f} s", f"{cores:.2f} processors busy"),
         Card("Peak memory", _bytes(usage["peak_resident_bytes"]), "resident, all processes"),
         Card("Clocks", f"± {clocks['error_bound_ns'] / 1000:.1f} µs",
              f"drift {clocks['drift_ns'] / 1000 + 0:.1f} µs over the trace"),
     ]  # fmt: skip
+
+
+def _page_cache_card(found: dict) -> Card:
+    if found["hit_ratio"] is None:
+        return Card("Read from the page cache", "unknown", found["storage_from"])
+    return Card(
+        "Read from the page cache",
+        f"{found['hit_ratio']:.0%}",
+        f"{_bytes(found['storage_bytes'])} came from storage",
+    )
+
+
+def _sample_cards(found: dict | None) -> list[Card]:
+    if not found or found["call_bytes_per_sample"] is None:
+        return []
+    storage = _bytes(found["storage_bytes_per_sample"])
+    return [
+        Card("Read per sample", _bytes(found["call_bytes_per_sample"]),
+             f"{storage} from storage; {found['num_trained']:,} samples"),
+    ]  # fmt: skip
+
+
+def _network_cards(found: dict | None) -> list[Card]:
+    if not found or not sum(found.values()):
+        return []
+    sent = _bytes(found["sent_bytes"])
+    return [Card("Network, by sockets", _bytes(found["received_bytes"]), f"received; {sent} sent")]
+
+
+def _access_rows(summary: dict) -> list[list[str]]:
+    rows = [["class", "sequential", "strided", "random", "unknown", "distinct", "amplification",
+             "median reuse distance", "blocks read once"]]  # fmt: skip
+    reuse = (summary["access"]["reuse"] or {"file_classes": {}})["file_classes"]
+    for name, found in (summary["access"]["file_classes"] or {}).items():
+        again = reuse.get(name, {})
+        once = again.get("first_reads_share")
+        rows.append(
+            [name, *(_of_calls_and_bytes(shares) for shares in found["patterns"].values()),
+             _bytes(found["distinct_bytes"]),
+             "-" if found["read_amplification"] is None else f"{found['read_amplification']:.2f}",
+             _bytes((again.get("distance_bytes") or {}).get("p50")),
+             "-" if once is None else f"{once:.0%}"]
+        )  # fmt: skip
+    return rows
+
+
+def _of_calls_and_bytes(shares: dict) -> str:
+    if not shares["num_calls"]:
+        return "-"
+    of_calls, of_bytes = shares["share_of_calls"], shares["share_of_bytes"]
+    return f"{of_calls or 0:.0%} of calls, {of_bytes or 0:.0%} of bytes"
+
+
+def _pass_rows(summary: dict) -> list[list[str]]:
+    rows = [
+        ["pass", "begins", "lasts", "read by calls", "read from storage", "from the page cache"]
+    ]
+    for number, found in enumerate(summary["access"]["passes"] or [], 1):
+        storage = found["storage_bytes"]
+        cached = "-" if storage is None else f"{max(0, 1 - storage / found['call_bytes']):.0%}"
+        rows.append(
+            [str(number), f"{found['begin_seconds']:.1f} s", f"{found['seconds']:.1f} s",
+             _bytes(found["call_bytes"]), _bytes(storage), cached]
+        )  # fmt: skip
+    return rows
 
 
 def _bytes(number: float | None) -> str:

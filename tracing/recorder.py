@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracing import backends, containers, processes, recording
+from tracing import backends, clocks, containers, processes, recording
 from tracing.clocks import ClockPair
 from tracing.containers import Container
 from tracing.processes import Target
@@ -263,6 +263,8 @@ def _own_cpu_ms() -> int:
 def _machine() -> dict:
     return {
         "kernel": platform.release(),
+        "hostname": platform.node(),
+        "clock": clocks.synchronisation(),
         "num_cpus": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGESIZE") * os.sysconf("SC_PHYS_PAGES"),
     }

@@ -1,9 +1,10 @@
 """The /proc backend: what the machine and the target's processes have used, once a second."""
 
+import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -66,16 +67,31 @@ def disk_rows() -> Iterator[dict]:
         }
 
 
-def network_rows() -> Iterator[dict]:
-    """One row for each interface."""
-    for name, counters in psutil.net_io_counters(pernic=True, nowrap=False).items():
+def network_rows(pid: int | str = "self") -> Iterator[dict]:
+    """One row for each interface of a process's network name space; psutil knows only its own."""
+    folder = PROC / str(pid)
+    name_space = str((folder / "ns" / "net").readlink())
+    for line in (folder / "net" / "dev").read_text().splitlines()[2:]:  # below two of headings
+        name, _, counters = line.partition(":")
+        fields = [int(field) for field in counters.split()]
         yield {
-            "device": name,
-            "received_bytes": counters.bytes_recv,
-            "received_packets": counters.packets_recv,
-            "sent_bytes": counters.bytes_sent,
-            "sent_packets": counters.packets_sent,
+            "device": name.strip(),
+            "name_space": name_space,
+            "received_bytes": fields[0],
+            "received_packets": fields[1],
+            "sent_bytes": fields[8],
+            "sent_packets": fields[9],
         }
+
+
+def pid_of_name_space(pids: Iterable[int]) -> dict[str, int]:
+    """Network name spaces other than our own -> a process in it: those of containers."""
+    found: dict[str, int] = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it is gone, or not ours to see
+            found.setdefault(str((PROC / str(pid) / "ns" / "net").readlink()), pid)
+    found.pop(str((PROC / "self" / "ns" / "net").readlink()), None)
+    return found
 
 
 def process_row(pid: int) -> dict | None:
@@ -209,7 +225,10 @@ class Sampler(threading.Thread):
         stamps = {"monotonic_ns": pair.monotonic_ns, "realtime_ns": pair.realtime_ns}
         for table, read in [*SYSTEM_TABLES.items(), ("gpus", self._gpus.rows)]:
             self._take(table, stamps, read)
-        for pid in self._target.pids():
+        pids = self._target.pids()
+        for pid in pid_of_name_space(pids).values():
+            self._take("networks", stamps, lambda pid=pid: network_rows(pid))
+        for pid in pids:
             if row := process_row(pid):
                 self._take("processes", stamps, lambda row=row: [row])
                 self._take("threads", stamps, lambda pid=pid: thread_rows(pid))

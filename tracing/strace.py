@@ -23,7 +23,7 @@ def options(output: Path, *, can_filter: bool = True) -> list[str]:
     calls = ",".join([*KIND_OF, *PROCESS_CALLS, *FIRST_CALLS_OF_A_THREAD])
     return [
         "strace",
-        *["-f", *(["--seccomp-bpf"] if can_filter else []), "-y", "-s", "0"],
+        *["-f", *(["--seccomp-bpf"] if can_filter else []), "--decode-fds=path,socket", "-s", "0"],
         "--quiet=attach,personality,thread-execve",
         *["--absolute-timestamps=format:unix,precision:ns", "--syscall-times=ns"],
         *["-e", "signal=none", "-e", f"trace={calls}", "-o", str(output)],
@@ -39,7 +39,8 @@ _DONE = re.compile(
 _UNFINISHED = " <unfinished ...>"
 _RESUMED = re.compile(r"<\.\.\. \w+ resumed>")
 _EXIT = re.compile(r"\+\+\+ (exited with \d+|killed by \w+.*) \+\+\+")
-_FILE = re.compile(r"(-?\w+)<([^>]*)>")
+# What a socket is connected to has an arrow: TCP:[ADDRESS->ADDRESS].
+_FILE = re.compile(r"(-?\w+)<([A-Z][\w-]*:\[[^<>]*(?:->[^<>]*)?\]|[^>]*)>")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
@@ -167,6 +168,8 @@ class Parser(CallParser):
         paths += ["unknown:"] * 2  # for names that strace could not read
         if opened is not None:
             paths[0] = _unescaped(opened)
+        if result is not None and row["kind"] in ("open", "create") and opened is not None:
+            row["fd"] = result
         if result is not None and row["kind"] == "open":
             self._opened((pid, result), appends="O_APPEND" in arguments)
             if "O_CREAT" in arguments:
@@ -179,6 +182,7 @@ class Parser(CallParser):
         place = (row["pid"], int(file[1]))
         numbers = [_number(part) for part in arguments[file.end() :].split(", ")[1:]]
         kind, name = row["kind"], row["operation"]
+        row["fd"] = place[1]
         if kind == "seek":
             if result is not None:
                 self._positions[place] = row["offset_bytes"] = result
@@ -192,6 +196,8 @@ class Parser(CallParser):
             if offset is not None and offset < 0:  # preadv2 with offset -1 reads at the position
                 offset = None
             row["offset_bytes"] = self._moved(place, offset, result or 0)
+        elif kind in ("receive", "send"):
+            row["size_bytes"] = result or 0
         return self._named(row, _unescaped(file[2]))
 
     def _copies(self, row: dict, arguments: str, result: int | None) -> Iterator[_Row]:

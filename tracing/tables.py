@@ -37,8 +37,12 @@ MEMINFO_KEYS: Mapping[str, str] = {
 COLUMNS: Mapping[str, dict] = {
     "file_ops": {
         **_PROCESS,
-        "kind": (_WORD, "open close read write map fault seek create remove rename sync"),
+        "kind": (
+            _WORD,
+            "open close read write map fault seek create remove rename sync receive send",
+        ),
         "operation": (_WORD, "the system call, or page_fault"),
+        "fd": (pa.int64(), "file descriptor; null where the call has none, and for copies"),
         "path": (_WORD, "as the kernel knows it; in a container, the container's path"),
         "new_path": (_WORD, "of a rename"),
         "file_class": (_WORD, "tfrecords checkpoints logs libraries pseudo pipes other"),
@@ -114,6 +118,7 @@ COLUMNS: Mapping[str, dict] = {
     },
     "networks": {
         "device": (_WORD, "name"),
+        "name_space": (_WORD, "net:[inode]; the tracer's, and those of the target's processes"),
         "received_bytes": (pa.int64(), "bytes since boot"),
         "received_packets": (pa.int64(), "packets since boot"),
         "sent_bytes": (pa.int64(), "bytes since boot"),
@@ -272,10 +277,15 @@ def write_table(folder: Path, table: str, rows: Iterable[dict], alignment: Align
 
 
 def read_table(folder: Path, table: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """Reads a table; words come as plain strings. A table that was not written is empty."""
+    """Reads a table; words come as plain strings.
+
+    A table that was not written is empty; a column that the file lacks, as an older trace may, is
+    null.
+    """
     path = folder / f"{table}.parquet"
     names = list(columns) if columns else schema(table).names
     if not path.exists():
         return schema(table).empty_table().select(names).to_pandas()
-    found = pq.read_table(path, columns=names).to_pandas()
+    present = [name for name in names if name in pq.read_schema(path).names]
+    found = pq.read_table(path, columns=present).to_pandas().reindex(columns=names)
     return found.astype({n: object for n, t in found.dtypes.items() if str(t) == "category"})

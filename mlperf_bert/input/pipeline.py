@@ -88,13 +88,15 @@ def training_batches(
     worker: int = 0,
     first_example: int = 0,
     pack_sequences: bool = False,
+    num_parallel_files: int = NUM_PARALLEL_FILES,
 ) -> tf.data.Dataset:
     """Endless training batches.
 
-    With a `seed` the files are shuffled every epoch, eight are read in turn, and a buffer of 1,000
-    examples is shuffled; the order is a function of the seed. Without a seed (None) the files are
-    read one after the other in sorted order. With `deterministic` off, the next file is the one
-    that is ready first: faster on slow storage, but the order does not depend on the seed alone.
+    With a `seed` the files are shuffled every epoch, `num_parallel_files` are read in turn, and a
+    buffer of 1,000 examples is shuffled; the order is a function of the seed. Without a seed (None)
+    the files are read one after the other in sorted order. With `deterministic` off, the next file
+    is the one that is ready first: faster on slow storage, but the order does not depend on the
+    seed alone.
 
     Each of `num_workers` processes reads its own examples, and every example is read by exactly one
     of them: `worker` takes every `num_workers`-th file, or, if there are fewer files than workers,
@@ -119,7 +121,7 @@ def training_batches(
         dataset = dataset.shuffle(len(own_files), seed=seed)
         dataset = dataset.interleave(
             read,
-            cycle_length=min(NUM_PARALLEL_FILES, len(own_files)),
+            cycle_length=min(num_parallel_files, len(own_files)),
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=deterministic,
         )

@@ -1,6 +1,6 @@
 """Where the time of a run goes: every second belongs to exactly one kind.
 
-Source of the idea of utilisation: MLPerf Storage, whose accelerators have to compute 90% of the
+Source of the idea of utilization: MLPerf Storage, whose accelerators have to compute 90% of the
 time.
 """
 

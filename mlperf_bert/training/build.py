@@ -12,7 +12,7 @@ from mlperf_bert.model import pretrainer
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.optimizers import create_optimizer
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
-from mlperf_bert.training import compilation, evaluations
+from mlperf_bert.training import compilation, emulation, evaluations
 from mlperf_bert.training.agreement import Team
 from mlperf_bert.training.compilation import Compilation
 from mlperf_bert.training.evaluation import Evaluator
@@ -62,7 +62,7 @@ def build(setup: Setup, team: Team) -> Parts:
             steps_per_update=config.steps_per_update,
             clip_after_allreduce=config.clip_by_global_norm_after_gradient_allreduce,
         )
-    trainer = Trainer(
+    trainer = emulation.trainer_class(config.emulate_step_seconds)(
         model=model,
         optimizer=optimizer,
         strategy=setup.strategy,
@@ -155,6 +155,7 @@ def training_batches(parts: Parts, setup: Setup, team: Team):
             worker=context.input_pipeline_id,
             first_example=start_step * config.train_batch_size // workers,
             pack_sequences=config.pack_sequences,
+            num_parallel_files=config.num_parallel_files,
         )
 
     iterator = parts.trainer.batches(own_batches)

@@ -54,6 +54,10 @@ class RunConfig:
     shuffle: bool
     deterministic: bool
     """The order of the examples is a function of the seed; False reads faster."""
+    num_parallel_files: int
+    """Files read at once; the order of the examples depends on it."""
+    emulate_step_seconds: float | None
+    """Sleep so long instead of computing a step; None: compute. See emulation.py."""
     seed: int | None
     """None: drawn from the system's randomness, as the rules require."""
     target_accuracy: float
@@ -80,6 +84,12 @@ class RunConfig:
             raise ValueError(
                 f"--profile_steps ends at {self.profile_steps.last}, after "
                 f"--num_train_steps={self.num_train_steps}"
+            )
+
+        if self.emulate_step_seconds is not None and self.eval_input_file:
+            raise ValueError(
+                f"--emulate_step_seconds={self.emulate_step_seconds} trains nothing that could be "
+                "evaluated: leave out --eval_input_file"
             )
 
     @property
@@ -128,6 +138,9 @@ class RunConfig:
     def departures(self, bert_config: BertConfig) -> list[rules.Issue]:
         """Every way in which the run departs from the closed division's rules."""
         issues = []
+        if self.emulate_step_seconds is not None:
+            asleep = f"sleeps of {self.emulate_step_seconds} s"
+            issues.append(rules.Issue("emulate_step_seconds", "computed steps", asleep))
         if not self.shuffle:
             issues.append(rules.Issue("shuffle", "a random order", "sorted files"))
         if self.init_checkpoint is None:

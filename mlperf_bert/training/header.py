@@ -35,6 +35,8 @@ def write(log: MlperfLog, setup: Setup, team: Team) -> None:
     log.hyperparameters(hyperparameters)
     log.event("gradient_normalization", config.normalization)
     log.event("num_replicas", setup.strategy.num_replicas_in_sync)
+    if config.emulate_step_seconds is not None:
+        log.event("emulated_step_seconds", config.emulate_step_seconds)
     log.event("provenance", team.output.provenance)
 
 

@@ -10,7 +10,15 @@ from mlperf_bert.mlperf import killed, ledger
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.mlperf.timed_run import Run
 from mlperf_bert.progress import Progress
-from mlperf_bert.training import agreement, build, checks_of_data, header, loop, preflight
+from mlperf_bert.training import (
+    agreement,
+    build,
+    checks_of_data,
+    emulation,
+    header,
+    loop,
+    preflight,
+)
 from mlperf_bert.training.agreement import Team
 from mlperf_bert.training.build import Parts
 from mlperf_bert.training.config import RunConfig
@@ -67,7 +75,8 @@ def _train(
     try:
         header.write(log, setup, team)
         parts = build.build(setup, team)
-        team.say(f"computing in {config.precision}; {parts.compiled}")
+        asleep = emulation.notice(config.emulate_step_seconds)
+        team.say(asleep or f"computing in {config.precision}; {parts.compiled}")
         start_up.done("model")
         loads_weights = team.goes_on or config.init_checkpoint
         build.warm_up(parts, setup, keeps_weights=not loads_weights)

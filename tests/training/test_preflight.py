@@ -72,6 +72,8 @@ def config(tmp_path):
         keep_checkpoint_max=5,
         shuffle=True,
         deterministic=True,
+        num_parallel_files=8,
+        emulate_step_seconds=None,
         seed=None,
         target_accuracy=0.72,
         eval_interval_samples=None,

@@ -1,0 +1,95 @@
+"""A trace made by hand: strace's lines, counters and clocks with figures worked out on paper."""
+
+import json
+from pathlib import Path
+
+from tracing import outputs, tables
+from tracing.clocks import Alignment, ClockPair
+from tracing.recording import RAW, RawFile, Recording
+
+SECOND = 10**9
+BEGIN_S = 1_795_000_000
+"""CLOCK_REALTIME when the trace begins; CLOCK_MONOTONIC is at 1,000 s then."""
+
+
+def line(seconds: float, call: str, *, latency_s: float = 0.001, tid: int = 7) -> str:
+    """One of strace's lines, `seconds` after the beginning."""
+    stamp = BEGIN_S * SECOND + round(seconds * SECOND)
+    return f"{tid} {stamp // SECOND}.{stamp % SECOND:09d} {call} <{latency_s:.9f}>\n"
+
+
+def opened(seconds: float, path: Path, fd: int = 3) -> str:
+    """An opening."""
+    return line(seconds, f'openat(AT_FDCWD</>, "{path}", O_RDONLY) = {fd}<{path}>')
+
+
+def pread(seconds: float, path: Path, offset: int, size: int, fd: int = 3, **more) -> str:
+    """A read with an offset of its own."""
+    return line(seconds, f'pread64({fd}<{path}>, "", {size}, {offset}) = {size}', **more)
+
+
+def process(seconds: float, pid: int, parent: int, calls: int, storage: int) -> dict:
+    """A row of the table of processes."""
+    stamp = 1000 * SECOND + round(seconds * SECOND)
+    return {
+        "monotonic_ns": stamp,
+        "realtime_ns": stamp + (BEGIN_S - 1000) * SECOND,
+        "pid": pid,
+        "parent_pid": parent,
+        "command": "python train.py",
+        "num_threads": 1,
+        "user_ms": 0,
+        "system_ms": 0,
+        "resident_bytes": 1000,
+        "minor_faults": 0,
+        "major_faults": 0,
+        "read_call_bytes": calls,
+        "write_call_bytes": 0,
+        "storage_read_bytes": storage,
+        "storage_written_bytes": 0,
+    }
+
+
+def pairs(seconds: float, *, monotonic_s: int = 1000, ahead_s: float = 0.0) -> list[ClockPair]:
+    """Clocks at the beginning and at the end; `ahead_s` is how wrong the wall clock is."""
+    return [
+        ClockPair(
+            monotonic_ns=monotonic_s * SECOND + at,
+            realtime_ns=BEGIN_S * SECOND + round(ahead_s * SECOND) + at,
+            boottime_ns=monotonic_s * SECOND + at,
+            uncertainty_ns=100,
+        )
+        for at in (0, round(seconds * SECOND))
+    ]
+
+
+def make(
+    folder: Path,
+    lines: list[str],
+    *,
+    seconds: float = 10.0,
+    processes: list[dict] = (),
+    clocks: list[ClockPair] | None = None,
+    machine: dict | None = None,
+) -> dict:
+    """Writes the whole trace and returns summary.json."""
+    (folder / RAW).mkdir(parents=True)
+    (folder / RAW / "strace-0.txt").write_text("".join(lines))
+    clocks = clocks or pairs(seconds)
+    recording = Recording(
+        command=["python", "train.py"],
+        folder="/",
+        exit_code=0,
+        ended_by=None,
+        backend="strace",
+        notes=[],
+        containers=[],
+        raw_files=[RawFile("strace-0.txt", None, {}, [])],
+        num_lost_lines=0,
+        tracer_cpu_ms=0,
+        pairs=clocks,
+        machine=machine or {"num_cpus": 1},
+    )
+    tables.write_table(folder, "processes", processes, Alignment(clocks))
+    list(outputs.write_all(folder, recording))
+    return json.loads((folder / "summary.json").read_text())

@@ -1,0 +1,373 @@
+"""Figures of access: of arrays and traces made by hand, of a million calls, of a real program."""
+
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mlperf_bert.data import tfrecord
+from tests.tracing import by_hand
+from tests.tracing.conftest import require, trace
+from tracing import access, counters, sampling
+
+NAN = float("nan")
+
+
+def test_patterns_of_reads_worked_out_by_hand():
+    #         one file open twice, each with its own position       not seen to be opened
+    opened = [0, 0, 1, 0, 1, 1, 1, 0, 0, -1, 0]
+    offsets = [0, 10, 50, 20, 110, 170, 230, 5, 30, 0, NAN]
+    sizes = [10, 10, 10, 10, 10, 10, 10, 5, 10, 10, 10]
+    found = access.patterns(np.array(opened), np.array(offsets, float), np.array(sizes, float))
+    assert list(found) == [
+        "sequential",  # begins at 0
+        "sequential",
+        "random",  # begins at 50, 50 behind the start
+        "sequential",
+        "strided",  # 110 - 60 = 50 again
+        "strided",
+        "strided",
+        "random",  # back by 25
+        "random",  # on by 20
+        "unknown",
+        "unknown",
+    ]
+
+
+def test_open_files_are_told_apart_by_descriptor_and_opening():
+    rows = [
+        ("open", 3, "/a", 0), ("read", 3, "/a", 10), ("close", 3, "/a", 20),
+        ("open", 3, "/a", 30), ("open", 4, "/a", 40), ("read", 3, "/a", 50),
+        ("read", 4, "/a", 60), ("read", 9, "/a", 70), ("read", None, "/a", 80),
+    ]  # fmt: skip
+    operations = pd.DataFrame(rows, columns=["kind", "fd", "final_path", "monotonic_ns"])
+    operations = operations.assign(pid=1, error=None, latency_ns=5)
+    found = access.open_files(operations)
+    first, second, other, unseen, none = found[[1, 5, 6, 7, 8]]
+    assert len({first, second, other}) == 3
+    assert (unseen, none) == (-1, -1)
+
+
+def test_distinct_bytes_are_those_of_the_union():
+    files = np.array([0, 0, 1, 0, 1])
+    offsets = np.array([0, 50, 0, 120, 0])
+    sizes = np.array([100, 50, 10, 30, 10])
+    # file 0: 0 to 100 and 120 to 150; file 1: 0 to 10
+    assert access.distinct_bytes(files, offsets, sizes) == 140
+    assert access.distinct_bytes(*np.zeros((3, 0), np.int64)) == 0
+
+
+def test_stack_distances_worked_out_by_hand():
+    #        a  b  c  b  a  a  d  c
+    found = access.stack_distances(np.array([1, 2, 3, 2, 1, 1, 4, 3]))
+    # b: only c between. a: b and c. a again: nothing. c: b, a and d.
+    np.testing.assert_array_equal(found, [NAN, NAN, NAN, 1, 2, 0, NAN, 3])
+
+
+def by_sets(blocks) -> np.ndarray:
+    last, found = {}, []
+    for at, block in enumerate(blocks):
+        found.append(len(set(blocks[last[block] + 1 : at])) if block in last else NAN)
+        last[block] = at
+    return np.array(found, float)
+
+
+@pytest.mark.parametrize(
+    ("num", "blocks"), [(0, 1), (1, 1), (2, 1), (64, 9), (513, 600), (777, 50)]
+)
+def test_stack_distances_equal_those_counted_by_sets(num, blocks):
+    accesses = np.random.default_rng(num).integers(0, blocks, num)
+    np.testing.assert_array_equal(access.stack_distances(accesses), by_sets(accesses.tolist()))
+
+
+def test_a_block_that_a_sequential_reader_comes_back_to_is_no_reuse():
+    files, sizes = np.zeros(4, np.int64), np.full(4, 1024)
+    offsets = np.arange(0, 4096, 1024)
+    found = access.reuse(files, offsets, sizes, np.ones(4, bool))
+    assert (found.rate, len(found.distances)) == (1.0, 1)
+    jumps = access.reuse(files, offsets, sizes, np.zeros(4, bool))
+    np.testing.assert_array_equal(jumps.distances, [NAN, 0, 0, 0])
+
+
+def epochs(num_files: int, calls_per_file: int, num: int) -> tuple[np.ndarray, ...]:
+    """Files read whole, one after the other, `num` times."""
+    files = np.tile(np.repeat(np.arange(num_files), calls_per_file), num)
+    offsets = np.tile(np.arange(calls_per_file) * 65536, num_files * num)
+    return files, offsets, np.full(len(files), 65536), np.ones(len(files), bool)
+
+
+def test_the_reuse_distance_of_epochs_is_the_data():
+    found = access.reuse(*epochs(num_files=3, calls_per_file=10, num=2))
+    again = found.distances[~np.isnan(found.distances)]
+    assert len(again) == len(found.distances) / 2
+    # All other blocks lie between two reads of one.
+    assert set(again) == {3 * 10 * 65536 - access.BLOCK_BYTES}
+
+
+def test_sampled_distances_are_close_to_exact_ones():
+    given = epochs(num_files=20, calls_per_file=100, num=3)
+    exact, sampled = access.reuse(*given), access.reuse(*given, most=5000)
+    assert exact.rate == 1 and 0.04 < sampled.rate < 0.06
+    assert len(sampled.distances) == pytest.approx(len(exact.distances) * sampled.rate, rel=0.1)
+    assert np.nanmedian(sampled.distances) == pytest.approx(np.nanmedian(exact.distances), rel=0.05)
+
+
+def test_calls_in_flight_worked_out_by_hand():
+    # 0 to 10, 5 to 15, 15 to 20, 40 to 50: one for 15 s, two for 5 s and one for 5 s and 10 s
+    begins, latencies = np.array([0, 5, 15, 40]) * 10**9, np.array([10, 10, 5, 10]) * 10**9
+    found = access.InFlight.of(begins, latencies)
+    assert found.figures() == {
+        "mean": round(35 / 30, 4), "p50": 1, "p95": 2, "max": 2, "busy_seconds": 30.0
+    }  # fmt: skip
+    edges = np.array([0, 10, 20, 40, 60]) * 10**9
+    np.testing.assert_allclose(found.mean_over(edges), [1.5, 1.0, 0.0, 0.5])
+    assert access.InFlight.of(begins[:0], latencies[:0]).figures() is None
+
+
+def test_a_million_calls_take_seconds():
+    rng = np.random.default_rng(3)
+    num = 1_000_000
+    operations = pd.DataFrame(
+        {
+            "kind": np.where(np.arange(num) % 1000 == 0, "open", "read"),
+            "pid": 1,
+            "fd": np.arange(num) // 1000 % 8,
+            "final_path": "/data/part",
+            "error": None,
+            "monotonic_ns": np.arange(num) * 1000,
+            "latency_ns": 900,
+        }
+    )
+    files, sizes = rng.integers(0, 500, num), np.full(num, 262144)
+    offsets = rng.integers(0, 1000, num) * 262144
+    began = time.process_time()
+    opened = access.open_files(operations)
+    patterns = access.patterns(opened, offsets.astype(float), sizes.astype(float))
+    access.reuse(files, offsets, sizes, patterns == access.SEQUENTIAL)
+    access.distinct_bytes(files, offsets, sizes)
+    access.InFlight.of(operations["monotonic_ns"].to_numpy(), np.full(num, 900)).figures()
+    assert time.process_time() - began < 20
+
+
+# --- counters of processes ----------------------------------------------------------------------
+
+
+def samples(rows) -> pd.DataFrame:
+    found = pd.DataFrame([by_hand.process(*row) for row in rows])
+    return found.assign(seconds=[row[0] for row in rows])
+
+
+def test_a_child_that_was_waited_for_is_counted_once():
+    rows = [
+        (0, 1, 0, 10, 0), (0, 2, 1, 500, 80),
+        (1, 1, 0, 10, 0), (1, 2, 1, 900, 100),
+        (2, 1, 0, 920, 100),  # the kernel has added the child's 900 and 100
+        (3, 1, 0, 930, 130),
+    ]  # fmt: skip
+    found = counters.totals(samples(rows), ran_before=False)
+    assert list(found["read_call_bytes"]) == [510, 910, 920, 930]
+    assert list(found["storage_read_bytes"]) == [80, 100, 100, 130]
+
+
+def test_a_child_that_nobody_waited_for_keeps_what_it_had():
+    rows = [(0, 1, 0, 10, 0), (0, 2, 1, 500, 80), (1, 1, 0, 20, 0)]
+    found = counters.totals(samples(rows), ran_before=False)
+    assert list(found["read_call_bytes"]) == [510, 520]
+    found = counters.totals(samples(rows), ran_before=True)
+    assert list(found["read_call_bytes"]) == [0, 10]
+
+
+def test_without_the_right_to_read_counters_there_are_none():
+    rows = samples([(0, 1, 0, 1, 1)]).assign(storage_read_bytes=None)
+    assert counters.totals(rows, ran_before=False).empty
+
+
+# --- a whole trace by hand ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def summary(tmp_path_factory):
+    """Two passes over a file of 40 kB in four reads each, a jump, and a socket."""
+    folder = tmp_path_factory.mktemp("by_hand")
+    data = folder / "part-00000"
+    data.write_bytes((tfrecord.frame(bytes(3984)) * 10)[:40_000])
+    log = folder / "bert.log"
+    events = [
+        ("block_start", "INTERVAL_START", 0.5, {}),
+        ("block_stop", "INTERVAL_END", 8.0, {"first_epoch_num": 0, "samples_count": 20}),
+    ]
+    log.write_text(
+        "".join(
+            f':::MLLOG {{"key": "{key}", "event_type": "{kind}", "value": null, '
+            f'"time_ms": {by_hand.BEGIN_S * 1000 + round(at * 1000)}, '
+            f'"metadata": {str(metadata).replace(chr(39), chr(34))}}}\n'
+            for key, kind, at, metadata in events
+        )
+    )
+    lines = [by_hand.opened(1, data)]
+    lines += [by_hand.pread(2 + n, data, n * 10_000, 10_000, latency_s=0.5) for n in range(4)]
+    lines += [by_hand.opened(6, data, fd=4)]
+    lines += [
+        by_hand.pread(6.1 + n / 10, data, n * 10_000, 10_000, fd=4, latency_s=0.25)
+        for n in range(4)
+    ]
+    server, loopback = "TCP:[10.0.0.1:5->10.0.0.2:443]", "TCPv6:[[::1]:5->[::1]:80]"
+    lines += [
+        by_hand.line(7.0, f'recvfrom(5<{server}>, "", 900, 0, NULL, NULL) = 700'),
+        by_hand.line(7.1, f'read(5<{server}>, "", 900) = 50'),
+        by_hand.line(7.2, f'sendto(5<{server}>, "", 30, 0, NULL, 0) = 30'),
+        by_hand.line(7.3, f'recvfrom(6<{loopback}>, "", 900, 0, NULL, NULL) = 9'),
+        by_hand.line(7.4, 'read(8<UNIX-STREAM:[1->2, "/run/x"]>, "", 900) = 9'),
+        by_hand.line(8.1, f'openat(AT_FDCWD</>, "{log}", O_WRONLY|O_CREAT) = 9<{log}>'),
+        by_hand.line(8.2, f'write(9<{log}>, "", 100) = 100'),
+    ]
+    # Storage gives the first pass, and none of the second.
+    processes = [by_hand.process(s, 7, 1, 0, min(s, 5) * 10_000) for s in range(10)]
+    return by_hand.make(folder / "trace", lines, processes=processes), folder / "trace"
+
+
+def test_shares_of_patterns(summary):
+    found = summary[0]["access"]["file_classes"]["tfrecords"]
+    assert found["patterns"]["sequential"] == {
+        "num_calls": 8, "bytes": 80_000, "share_of_calls": 1.0, "share_of_bytes": 1.0
+    }  # fmt: skip
+    assert found["patterns"]["random"]["num_calls"] == 0
+    assert (found["distinct_bytes"], found["read_amplification"]) == (40_000, 2.0)
+
+
+def test_page_cache_samples_and_passes(summary):
+    found = summary[0]["access"]
+    assert found["page_cache"]["call_bytes"] == 80_000
+    assert found["page_cache"]["storage_bytes"] == 50_000
+    assert found["page_cache"]["hit_ratio"] == round(1 - 50 / 80, 4)
+    assert found["samples"] == {
+        "num_trained": 20,
+        "call_bytes_per_sample": 4000.0,
+        "storage_bytes_per_sample": 2500.0,
+    }
+    first, second = found["passes"]
+    assert (first["begin_seconds"], first["seconds"], first["call_bytes"]) == (2.0, 3.0, 40_000)
+    assert first["storage_bytes"] == 30_000  # from second 2 to second 5
+    assert (second["call_bytes"], second["storage_bytes"]) == (40_000, 0)
+
+
+def test_storage_bytes_of_a_phase(summary):
+    [block] = summary[0]["phases"]
+    assert block["storage_read_bytes"] == 45_000  # 10,000 a second from 0.5 s until 5 s
+
+
+def test_reuse_and_queue_depth(summary):
+    found = summary[0]["access"]
+    blocks = found["reuse"]["file_classes"]["tfrecords"]
+    assert found["reuse"]["method"] == "exact"
+    # 40,000 bytes are 10 blocks; the second pass reads each after the 9 others.
+    assert (blocks["num_block_reads"], blocks["first_reads_share"]) == (20, 0.5)
+    assert blocks["distance_bytes"]["p50"] == blocks["distance_bytes"]["max"] == 9 * 4096
+    assert blocks["share_within_bytes"]["65536"] == 0.5
+    depth = found["queue_depth"]["read_calls"]
+    # Four of 0.5 s alone; then 0.1 s apart, 0.25 s each: 1, 2, 3, 2 ... over 0.55 s.
+    assert depth["max"] == 3
+    assert depth["busy_seconds"] == pytest.approx(2 + 0.55)
+    assert depth["mean"] == pytest.approx(3 / 2.55, abs=1e-4)
+
+
+def test_bytes_of_sockets_leave_out_loopback_and_local_ones(summary):
+    found = summary[0]["access"]["network"]
+    assert found["of_processes"] == {"received_bytes": 750, "sent_bytes": 30}
+    assert found["of_name_spaces"] is None
+
+
+def test_the_page_shows_them_and_says_what_the_words_mean(summary):
+    page = (summary[1] / "summary.html").read_text()
+    for text in ("Calls in flight over time", "Reuse distances", "Passes over the training data",
+                 "100% of calls, 100% of bytes", "38%", "Network, by sockets"):  # fmt: skip
+        assert text in page, text
+    for word in access.TERMS:
+        assert f"<li>{word}: " in page
+
+
+def test_the_document_defines_the_words_as_the_page_does(repository):
+    document = re.sub(r"\s+", " ", (repository / "docs" / "tracing.md").read_text())
+    for word, meaning in access.TERMS.items():
+        assert f"| {word} | {meaning} |" in document, word
+
+
+# --- a real program -----------------------------------------------------------------------------
+
+READS = """
+import os, sys
+with open(sys.argv[1], "rb", buffering=0) as file:  # in order, by its own position
+    while file.read(10_000):
+        pass
+descriptor = os.open(sys.argv[1], os.O_RDONLY)
+for number in range(20):  # every 5,000 bytes from the start
+    os.pread(descriptor, 1000, 5000 * number)
+for offset in (90_000, 10_000, 50_000):
+    os.pread(descriptor, 1000, offset)
+"""
+
+
+def test_a_real_program_of_known_reads(tmp_path):
+    require("strace")
+    data = tmp_path / "data.tfrecord"
+    data.write_bytes(bytes(100_000))
+    found = trace(
+        tmp_path / "trace", sys.executable, "-c", READS, data, options=["--backend=strace"]
+    )
+    assert found.done.returncode == 0, found.done.stderr
+    [of_class] = [found.summary["access"]["file_classes"]["tfrecords"]]
+    calls = {name: shares["num_calls"] for name, shares in of_class["patterns"].items()}
+    # Of the strides the first begins at 0, and the second makes the gap that the others repeat.
+    assert calls == {"sequential": 10 + 1, "strided": 18, "random": 1 + 3, "unknown": 0}
+    assert of_class["distinct_bytes"] == 100_000
+    assert of_class["read_amplification"] == (100_000 + 23_000) / 100_000
+    assert found.summary["access"]["samples"] is None
+    assert found.summary["machine"]["hostname"] == platform.node()
+    assert "error_bound_ns" in found.summary["machine"]["clock"]
+    assert found.summary["access"]["passes"][0]["call_bytes"] == 100_000
+
+
+SENDS = """
+import socket, threading
+server = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(server.getsockname())
+peer, _ = server.accept()
+client.sendall(bytes(5000))
+assert sum(len(peer.recv(1000)) for _ in range(5)) == 5000
+"""
+
+
+def test_sockets_on_loopback_are_seen_and_not_counted(tmp_path):
+    require("strace")
+    found = trace(tmp_path / "trace", sys.executable, "-c", SENDS, options=["--backend=strace"])
+    assert found.done.returncode == 0, found.done.stderr
+    assert "0 not understood" in found.done.stderr
+    calls = pd.read_parquet(found.folder / "file_ops.parquet")
+    moved = calls[calls["path"].astype(str).str.startswith("TCP:")].groupby("kind", observed=True)
+    assert moved["size_bytes"].sum()[["receive", "send"]].to_dict() == {
+        "receive": 5000, "send": 5000
+    }  # fmt: skip
+    found = found.summary["access"]["network"]["of_processes"]
+    assert found == {"received_bytes": 0, "sent_bytes": 0}
+
+
+def test_the_counters_of_another_name_space_are_sampled():
+    command = ["unshare", "--net", "sh", "-c", "echo ready; read -r _"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, **pipes) as other:
+        if other.stdout.readline() != b"ready\n":
+            pytest.skip("this user cannot make a network name space")
+        found = sampling.pid_of_name_space([os.getpid(), other.pid])
+        assert list(found.values()) == [other.pid]
+        rows = list(sampling.network_rows(other.pid))
+        other.stdin.close()
+    assert [(row["device"], row["name_space"]) for row in rows] == [("lo", *found)]
+    own = str(Path("/proc/self/ns/net").readlink())
+    assert {row["name_space"] for row in sampling.network_rows()} == {own}

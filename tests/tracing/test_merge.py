@@ -1,0 +1,125 @@
+"""Traces of two hosts on one clock: clocks that are shifted by a known time."""
+
+import json
+import sys
+
+import pytest
+
+from tests.tracing import by_hand
+from tracing import clocks, merge, tables
+
+MS = 10**6
+
+
+def host(folder, name, *, monotonic_s, ahead_s, sync_ms, events):
+    """One trace with a read of 1,000 bytes at each of `events`, in true seconds."""
+    data = folder / "data.tfrecord"
+    lines = [by_hand.opened(0.5 + ahead_s, data)]
+    lines += [by_hand.pread(at + ahead_s, data, 0, 1000) for at in events]
+    clock = {
+        "is_synchronised": sync_ms is not None,
+        "error_bound_ns": None if sync_ms is None else round(sync_ms * MS),
+        "why": None if sync_ms is not None else "no daemon sets the clock",
+    }
+    by_hand.make(
+        folder / name,
+        lines,
+        clocks=by_hand.pairs(10, monotonic_s=monotonic_s, ahead_s=ahead_s),
+        machine={"hostname": name, "clock": clock},
+    )
+    return folder / name
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """The command; returns its standard output, or its message of failure."""
+
+    def call(*words) -> tuple[bool, str]:
+        monkeypatch.setattr(sys, "argv", ["merge", *map(str, words)])
+        try:
+            merge.main()
+        except SystemExit as end:
+            return False, str(end)
+        return True, capsys.readouterr().out
+
+    return call
+
+
+def test_events_of_hosts_that_booted_at_other_times_stand_where_they_happened(tmp_path, run):
+    first = host(tmp_path, "a", monotonic_s=1000, ahead_s=0, sync_ms=1, events=[1, 3, 5])
+    second = host(tmp_path, "b", monotonic_s=77_000, ahead_s=0, sync_ms=2, events=[2, 4])
+    succeeded, lines = run(first, second, f"--output={tmp_path / 'merged'}")
+    assert succeeded, lines
+    # 1 ms and 2 ms, and of each trace twice the width of a reading: no drift.
+    assert "stamps of two hosts agree to ± 3.000 ms" in lines
+    found = tables.read_table(tmp_path / "merged", "file_ops", ["host", "kind", "realtime_ns"])
+    reads = found[found["kind"] == "read"]
+    assert list(reads["host"]) == ["a", "b", "a", "b", "a"]
+    seconds = (reads["realtime_ns"] - by_hand.BEGIN_S * by_hand.SECOND) / by_hand.SECOND
+    assert list(seconds) == [1, 2, 3, 4, 5]
+    summary = json.loads((tmp_path / "merged" / "summary.json").read_text())
+    assert summary["error_bound_between_hosts_ns"] == 3 * MS + 2 * 200
+    assert [entry["read_bytes"]["tfrecords"] for entry in summary["hosts"]] == [3000, 2000]
+    page = (tmp_path / "merged" / "summary.html").read_text()
+    assert "± 3.000 ms" in page and 'aria-label="Bytes read and written by host"' in page
+
+
+def test_a_wall_clock_that_is_wrong_stays_within_its_recorded_bound(tmp_path):
+    """Host b's clock is 3 ms ahead, and its daemon knows it only to 5 ms."""
+    first = host(tmp_path, "a", monotonic_s=1000, ahead_s=0, sync_ms=1, events=[2])
+    second = host(tmp_path, "b", monotonic_s=9000, ahead_s=0.003, sync_ms=5, events=[2])
+    hosts = merge.open_hosts([first, second])
+    found = merge.write(hosts, tmp_path / "merged")
+    operations = tables.read_table(tmp_path / "merged", "file_ops", ["kind", "realtime_ns"])
+    one, other = operations.loc[operations["kind"] == "read", "realtime_ns"]
+    assert other - one == 3 * MS
+    assert other - one <= found["error_bound_between_hosts_ns"] == 6 * MS + 2 * 200
+    assert found["hosts"][1]["begins_after_seconds"] == 0.003
+
+
+def test_a_clock_that_nothing_sets_makes_the_bound_unknown(tmp_path, run):
+    first = host(tmp_path, "a", monotonic_s=1000, ahead_s=0, sync_ms=1, events=[2])
+    second = host(tmp_path, "b", monotonic_s=9000, ahead_s=0, sync_ms=None, events=[2])
+    succeeded, lines = run(first, second, f"--output={tmp_path / 'merged'}")
+    assert succeeded, lines
+    assert "clocks are apart is unknown: b (no daemon sets the clock)" in lines
+    summary = json.loads((tmp_path / "merged" / "summary.json").read_text())
+    assert summary["error_bound_between_hosts_ns"] is None
+    assert "unknown" in (tmp_path / "merged" / "summary.html").read_text()
+
+
+def test_hosts_of_one_name_are_told_apart_by_their_folders(tmp_path):
+    folders = []
+    for number in range(2):
+        folder = tmp_path / f"trace-{number}"
+        folder.mkdir()
+        folders.append(
+            host(folder, "a", monotonic_s=1000, ahead_s=0, sync_ms=1, events=[1]).rename(
+                tmp_path / f"of-{number}"
+            )
+        )
+    assert [found.name for found in merge.open_hosts(folders)] == [str(f) for f in folders]
+
+
+def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, run):
+    good = host(tmp_path, "a", monotonic_s=1000, ahead_s=0, sync_ms=1, events=[1])
+    other = host(tmp_path, "b", monotonic_s=1000, ahead_s=0, sync_ms=1, events=[1])
+    (tmp_path / "empty").mkdir()
+    output = tmp_path / "merged"
+    for words, message in (
+        ([good], "name two or more folders of traces, each once"),
+        ([good, good], "name two or more folders of traces, each once"),
+        ([good, tmp_path / "empty"], "empty: no finished trace"),
+        ([good, tmp_path / "nowhere"], "nowhere: no finished trace"),
+    ):
+        succeeded, line = run(*words, f"--output={output}")
+        assert not succeeded
+        assert message in line and "\n" not in line and not output.exists()
+    assert "is there already: name another folder" in run(good, other, f"--output={good}")[1]
+
+
+def test_what_the_kernel_says_about_its_clock():
+    found = clocks.synchronisation()
+    assert set(found) == {"is_synchronised", "error_bound_ns", "why"}
+    assert (found["error_bound_ns"] is None) == (found["is_synchronised"] is not True)
+    assert found["error_bound_ns"] is None or 0 < found["error_bound_ns"] < 60 * 10**9

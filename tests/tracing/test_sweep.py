@@ -1,0 +1,396 @@
+"""Sweeps of a small program: limits of memory, what is killed, what fails, what is kept."""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from mlperf_bert.data import tfrecord
+from tests.conftest import lacking
+from tests.tracing.conftest import environment, require
+from tracing import limits, sweep, sweep_figures, sweep_page
+from tracing.sweep import Point
+
+EXAMPLE = Path(__file__).parent / "sweep_example" / "run_pretraining.py"
+NUM_FILES, FILE_BYTES = 4, 10 << 20
+QUICK = ["--backend=proc"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """40 MiB of TFRecords."""
+    folder = tmp_path_factory.mktemp("data")
+    framed = tfrecord.frame(bytes(65536 - 16))
+    for number in range(NUM_FILES):
+        (folder / f"part-{number}").write_bytes(framed * (FILE_BYTES // 65536))
+    return folder
+
+
+def words(output: Path, data: Path, *options: str, flags: tuple = ()) -> list[str]:
+    command = [sys.executable, str(EXAMPLE), f"--input_file={data}/part-*", *flags]
+    return [sys.executable, "-m", "tracing.sweep", f"--output={output}", *options, "--", *command]
+
+
+def run(*arguments, **more) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        words(*arguments, **more), capture_output=True, text=True, env=environment()
+    )
+
+
+def require_limits() -> None:
+    if reason := limits.missing():
+        if os.geteuid() == 0:
+            lacking(f"memory cannot be limited: {reason}")
+        pytest.skip(reason)
+
+
+@pytest.fixture
+def main(monkeypatch, capsys):
+    """The command in this process; returns exit message or code, and what it said."""
+
+    def call(*arguments: str) -> tuple[object, str]:
+        monkeypatch.setattr(sys, "argv", ["sweep", *map(str, arguments)])
+        before = signal.getsignal(signal.SIGTERM)
+        code: object = 0
+        try:
+            sweep.main()
+        except SystemExit as end:
+            code = end.code
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        return code, capsys.readouterr().err
+
+    return call
+
+
+# --- whole sweeps -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def swept(data, tmp_path_factory):
+    """300 MB are held: 100m kills, 345m leaves less for the cache than the 42 MB of data."""
+    require_limits()
+    require("strace")
+    output = tmp_path_factory.mktemp("sweep") / "out"
+    options = ("--memory=none,345m,100m", "--cache=cold,warm", "--backend=strace")
+    return output, run(output, data, *options, flags=("--hold_mb=310",))
+
+
+@pytest.mark.slow
+def test_points_are_done_or_killed_and_the_sweep_goes_on(swept):
+    output, done = swept
+    assert done.returncode == 0, done.stderr
+    rows = pd.read_parquet(output / "runs.parquet").set_index("name")
+    assert list(rows["status"]) == ["done", "done", "done", "done", "killed", "killed"]
+    killed = rows.loc["memory-100m_real_cold"]
+    assert killed["reason"] == "out of memory: it needs more than 100m"
+    assert "point 5 of 6: memory-100m_real_cold: killed, out of memory: " in done.stderr
+    assert rows.loc["memory-345m_real_cold", "memory_to_data_ratio"] == round(
+        345 / (NUM_FILES * FILE_BYTES >> 20), 4
+    )
+
+
+@pytest.mark.slow
+def test_with_memory_below_the_data_the_second_pass_comes_from_storage(swept):
+    rows = pd.read_parquet(swept[0] / "runs.parquet").set_index("name")
+    size = NUM_FILES * FILE_BYTES
+    if rows.loc["memory-none_real_cold", "storage_bytes"] == 0:
+        pytest.skip("the file system of the temporary folder has no block device")
+    for name, expected in (
+        ("memory-none_real_cold", (1, 0)),
+        ("memory-none_real_warm", (0, 0)),
+        ("memory-345m_real_cold", (1, 1)),
+    ):
+        row = rows.loc[name]
+        assert list(row["pass_call_bytes"]) == [size, size]
+        # Passes of a tenth of a second lie between two samples: only their sum is known.
+        assert row["storage_bytes"] / size == pytest.approx(sum(expected), abs=0.35), name
+
+
+@pytest.mark.slow
+def test_the_page_shows_curves_and_what_was_killed(swept):
+    page = (swept[0] / "sweep.html").read_text()
+    for text in (
+        'aria-label="Throughput and utilization"', 'aria-label="Read from storage by pass"',
+        'aria-label="Bytes by phase"', "4 of 6", "2 killed",
+        "memory-100m_real_warm: killed, out of memory: it needs more than 100m",
+    ):  # fmt: skip
+        assert text in page, text
+    assert "<script" not in page
+
+
+@pytest.mark.slow
+def test_finished_points_are_kept_and_half_ones_done_again(data, tmp_path):
+    output = tmp_path / "out"
+    options = ("--batch=10,20", "--compute=real,sleep", *QUICK)
+    flags = ("--wait_s=3",)
+    process = subprocess.Popen(
+        words(output, data, *options, flags=flags), stderr=subprocess.PIPE, text=True,
+        env=environment(),
+    )  # fmt: skip
+    second = output / "points" / "batch-20_real.unfinished"
+    deadline = time.monotonic() + 60
+    while not (second / "run" / "is_running").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, lines = process.communicate(timeout=60)
+    assert process.returncode == 130, lines
+    assert "interrupted; the same command goes on with what is left" in lines
+    kept = output / "points" / "batch-10_real" / "point.json"
+    before = kept.stat().st_mtime_ns
+    assert second.exists()
+    again = run(output, data, *options, flags=flags)
+    assert again.returncode == 0, again.stderr
+    assert "batch-10_real: 500 samples/s" not in again.stderr.split("kept from before")[1]
+    assert kept.stat().st_mtime_ns == before and not second.exists()
+    rows = pd.read_parquet(output / "runs.parquet").set_index("name")
+    assert list(rows["status"]) == ["done"] * 4
+    # The example's steps take 0.02 s each; the sleeps are as long as those that were measured.
+    assert rows.loc["batch-20_sleep", "emulated_step_seconds"] == pytest.approx(0.02)
+    other = run(output, data, *options, flags=("--wait_s=1",))
+    assert other.returncode == 1
+    assert "holds the sweep of another command or other data" in other.stderr
+
+
+@pytest.mark.slow
+def test_a_command_that_fails_at_the_first_point_ends_the_sweep(data, tmp_path):
+    options = ("--batch=10,20", *QUICK)
+    done = run(tmp_path / "out", data, *options, flags=("--fail_at_batch=10",))
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("sweep: the first point failed, exit code 1: this batch is no good; ")
+    output = Path(last.partition("no good; ")[2].partition(" holds its output")[0])
+    assert "this batch is no good" in output.read_text()
+    later = run(tmp_path / "later", data, *options, flags=("--fail_at_batch=20",))
+    assert later.returncode == 0, later.stderr
+    rows = pd.read_parquet(tmp_path / "later" / "runs.parquet")
+    assert list(rows["status"]) == ["done", "failed"]
+    assert rows["reason"][1] == "exit code 1: this batch is no good"
+
+
+def test_a_point_that_takes_too_long_is_ended(data, tmp_path):
+    done = run(tmp_path / "out", data, "--timeout_s=4", *QUICK, flags=("--wait_s=60",))
+    assert done.returncode == 1
+    assert "the first point failed, it took more than 4 s" in done.stderr
+
+
+# --- what cannot be done here -------------------------------------------------------------------
+
+
+def test_without_rights_the_sweep_says_what_it_cannot_limit(data, tmp_path, main, monkeypatch):
+    monkeypatch.setattr(limits, "missing", lambda: "Permission denied; it needs root")
+    options = [f"--output={tmp_path / 'out'}", "--memory=1g,4g", *QUICK, "--"]
+    code, lines = main(*options, sys.executable, EXAMPLE, f"--input_file={data}/part-*")
+    assert code == 0, lines
+    note = "memory: cannot be limited here: Permission denied; it needs root; every point has all"
+    assert note in lines
+    rows = pd.read_parquet(tmp_path / "out" / "runs.parquet")
+    assert list(rows["name"]) == ["real"] and rows["memory_bytes"].isna().all()
+    assert note in (tmp_path / "out" / "sweep.html").read_text()
+
+
+def test_data_of_unknown_size_leave_out_ratio_and_cache(tmp_path, main):
+    options = [f"--output={tmp_path / 'out'}", "--cache=cold,warm", *QUICK]
+    code, lines = main(*options, "--", "true")
+    assert code == 0, lines
+    assert "data: unknown, so there is no ratio of memory to them" in lines
+    [row] = pd.read_parquet(tmp_path / "out" / "runs.parquet").to_dict("records")
+    assert (row["name"], row["status"]) == ("real", "done")
+    assert row["samples_per_second"] is None or pd.isna(row["samples_per_second"])
+
+
+def test_a_sleep_without_a_measured_step_is_skipped(tmp_path, main):
+    options = [f"--output={tmp_path / 'out'}", "--compute=sleep", *QUICK]
+    code, lines = main(*options, "--", "true")
+    assert code == 0
+    assert "real" not in lines and "skipped, no step time was measured" in lines
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "name the command to run"),
+        (["--memory=4x", "--", "true"], "--memory=4x: --memory: '4x' is no size; give 512m, 1g"),
+        (["--batch=0", "--", "true"], "--batch=0: give whole numbers from 1"),
+        (["--compute=fast", "--", "true"], "--compute=fast: give real or sleep"),
+        (["--cache=hot", "--", "true"], "--cache=hot: give cold or warm"),
+        (["--step_seconds=x", "--", "true"], "--step_seconds=x: could not convert"),
+        (["--batch=1,2,3", "--step_seconds=1,2", "--", "true"], "--step_seconds: give one, or"),
+        (["--", "no-such-command"], "no-such-command: no such command"),
+        (["--data=/nowhere/*", "--", "true"], "--data=/nowhere/*: no file matches"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, main, options, message):
+    code, _ = main(f"--output={tmp_path / 'out'}", *options)
+    assert message in str(code) and "\n" not in str(code)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path, main):
+    (tmp_path / "file").write_text("mine")
+    code, _ = main(f"--output={tmp_path}", "--", "true")
+    assert "is there and holds no sweep; name a new folder" in str(code)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+# --- parts --------------------------------------------------------------------------------------
+
+
+def grid(**given) -> list[Point]:
+    every = {"memory": None, "batch": [None], "workers": [None], "compute": ["real"],
+             "cache": [None]}  # fmt: skip
+    return sweep.points(argparse.Namespace(**(every | given)))
+
+
+def test_computed_points_come_first_and_most_memory_first():
+    found = grid(memory=["1g", "none", "512m"], compute=["sleep", "real"])
+    assert [point.name for point in found] == [
+        f"memory-{memory}_{compute}"
+        for compute in ("real", "sleep")
+        for memory in ("none", "1g", "512m")
+    ]
+    assert [point.memory_bytes for point in found[:3]] == [None, 1 << 30, 1 << 29]
+
+
+def test_the_launcher_of_containers_is_given_its_own_variables(tmp_path):
+    given = sweep.Sweep(command=("./start_training.sh", "--a=1"), data=(), output=tmp_path)
+    point = Point(memory="2g", batch=8, workers=3, compute="sleep")
+    found, environment = sweep.command_of(given, point, tmp_path / "run", 0.5)
+    assert found == [
+        "./start_training.sh", "--a=1", "--train_batch_size=8", "--num_parallel_files=3",
+        "--emulate_step_seconds=0.5", "--eval_input_file=",
+    ]  # fmt: skip
+    assert environment == {"OUTPUT_DIR": str(tmp_path / "run"), "MEMORY": str(2 << 30)}
+
+
+def test_the_launcher_limits_memory(repository, data, tmp_path):
+    (tmp_path / "bert_config.json").touch()
+    folders = {"DATA_DIR": str(data), "WIKI_DIR": str(tmp_path), "OUTPUT_DIR": str(tmp_path / "o")}
+    command = [repository / "start_training.sh", "--dry-run"]
+    for engine in ("docker", "podman"):
+        fake = tmp_path / engine
+        fake.write_text("#!/bin/sh\n")
+        fake.chmod(0o755)
+        more = {**folders, "ENGINE": str(fake), "NUM_GPUS": "0"}
+        done = subprocess.run(
+            command, env=environment(MEMORY="2g", **more), capture_output=True, text=True
+        )
+        assert "--memory 2g --memory-swap 2g" in done.stdout, done.stderr
+        done = subprocess.run(command, env=environment(**more), capture_output=True, text=True)
+        assert done.returncode == 0 and "--memory" not in done.stdout
+
+
+def test_a_group_limits_what_joins_it():
+    require_limits()
+    with limits.memory_group("mlperf-bert-test") as group:
+        group.limit(64 << 20)
+        holds = [sys.executable, "-c", "b'x' * (200 << 20)"]
+        done = subprocess.run(group.joined(holds), capture_output=True)
+        assert done.returncode == -signal.SIGKILL
+        assert group.num_kills == 1
+        folder = group._folder
+    assert not folder.exists()
+
+
+def speed(lines, **found) -> dict:
+    known = {"training_seconds": 10.0, "num_samples": 1000, "emulated_step_seconds": None}
+    return sweep_figures._speed(known | found, lines)
+
+
+def test_utilization_by_the_best_source():
+    lines = [
+        {"step": 10 * n, "samples_per_second": 200.0 if n == 1 else 100.0} for n in range(1, 11)
+    ]
+    # 100 steps of 10 samples. The fastest line has 0.05 s a step, the others 0.1 s.
+    found = speed(lines)
+    assert found["samples_per_second"] == 100
+    assert found["step_seconds"] == pytest.approx(0.095)  # the tenth percentile
+    assert found["utilization"] == pytest.approx(0.95)
+    asleep = speed(lines, emulated_step_seconds=0.04)
+    assert (asleep["utilization"], asleep["step_seconds"]) == (0.4, 0.04)
+    ledger = {"compute_seconds": 0.6, "input_wait_seconds": 0.25, "saving_seconds": 0.1,
+              "evaluation_input_wait_seconds": 0.0, "evaluation_compute_seconds": 0.0,
+              "host_seconds": 0.05}  # fmt: skip
+    timed = speed([line | ledger for line in lines])
+    assert timed["utilization"] == 0.75 and timed["step_seconds"] == 0.06
+    assert timed["utilization_from"] == "input_wait_seconds of metrics.jsonl"
+    assert speed([], training_seconds=None) == {}
+    assert set(speed([])) == {"samples_per_second"}
+
+
+def test_phases_count_a_checkpoint_apart_from_its_block():
+    def phase(name, begin, seconds, read, written):
+        moved = {"read_bytes": {"tfrecords": read}, "written_bytes": {"checkpoints": written}}
+        times = {"begin_seconds": begin, "seconds": seconds}
+        return {"name": name, **times, **moved, "storage_read_bytes": read // 2}
+
+    phases = [
+        phase("init", 0, 1, 0, 0), phase("run", 1, 9, 900, 80), phase("block", 1, 5, 600, 50),
+        phase("checkpoint", 3, 1, 0, 50), phase("eval", 6, 2, 300, 0),
+        phase("checkpoint", 8, 1, 0, 30),
+    ]  # fmt: skip
+    assert list(sweep_figures._phases({"phases": phases})) == [
+        ("init", 1.0, 0, 0, 0), ("block", 4.0, 600, 0, 300), ("checkpoint", 2.0, 0, 80, 0),
+        ("eval", 2.0, 300, 0, 150),
+    ]  # fmt: skip
+
+
+def test_a_page_without_anything_done():
+    row = dict.fromkeys(sweep_figures.COLUMNS) | {"name": "real", "status": "killed", "reason": "x"}
+    page = sweep_page.page(["train"], [row], ["a note"])
+    assert "0 of 1" in page and "a note" in page and "real: killed, x" in page
+
+
+def test_the_table_says_what_its_columns_are(tmp_path):
+    import pyarrow.parquet as pq
+
+    sweep_figures.write_table(tmp_path / "runs.parquet", [dict.fromkeys(sweep_figures.COLUMNS)])
+    found = pq.read_schema(tmp_path / "runs.parquet")
+    assert found.names == list(sweep_figures.COLUMNS)
+    assert all(field.metadata[b"description"] for field in found)
+
+
+# --- the real training --------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_real_training_computed_and_slept(repository, tmp_path):
+    import numpy as np
+
+    from mlperf_bert.data import example_codec
+    from tests.test_cli import TINY, example
+
+    require("strace")
+    rng = np.random.default_rng(1)
+    (tmp_path / "bert_config.json").write_text(json.dumps(TINY))
+    framed = [tfrecord.frame(example_codec.encode(example(rng))) for _ in range(500)]
+    (tmp_path / "part-0").write_bytes(b"".join(framed))
+    flags = {
+        "bert_config_file": tmp_path / "bert_config.json",
+        "input_file": tmp_path / "part-*",
+        "max_seq_length": 16,
+        "max_predictions_per_seq": 4,
+        "num_train_steps": 100,
+        "num_warmup_steps": 0,
+    }
+    command = [
+        *[sys.executable, "-m", "tracing.sweep", f"--output={tmp_path / 'out'}"],
+        *["--compute=real,sleep", "--batch=8", "--workers=2", "--cache=cold", "--backend=strace"],
+        *["--", sys.executable, str(repository / "run_pretraining.py"), "--do_train"],
+        *[f"--{name}={value}" for name, value in flags.items()],
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment())
+    assert done.returncode == 0, done.stderr
+    computed, slept = pd.read_parquet(tmp_path / "out" / "runs.parquet").to_dict("records")
+    assert [computed["status"], slept["status"]] == ["done", "done"]
+    assert slept["emulated_step_seconds"] == computed["step_seconds"]
+    assert computed["num_samples"] == slept["num_samples"] == 800
+    assert 0 < slept["utilization"] <= 1

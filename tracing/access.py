@@ -1,0 +1,240 @@
+"""How files were read: order, reuse, distinct bytes, and how many calls at once.
+
+Everything works on arrays: a trace of a million calls takes seconds. TERMS defines the words.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+SEQUENTIAL, STRIDED, RANDOM, UNKNOWN = "sequential", "strided", "random", "unknown"
+TERMS = {
+    SEQUENTIAL: "a read that starts where the previous read of the same open file ended; the first "
+    "one at byte 0",
+    STRIDED: "a read that leaves the same gap (bytes skipped, or gone back) as the read before it, "
+    "and the gap is not 0",
+    RANDOM: "any other read",
+    UNKNOWN: "a read whose offset or whose file's opening was not seen: copies within the kernel, "
+    "descriptors from before the trace or from a parent",
+    "reuse distance": "bytes of distinct data, of all files, that were read between two reads of "
+    "the same block of 4,096 bytes; a block that a sequential reader comes back to in its next "
+    "call was not read again",
+    "page-cache hit ratio": "1 - storage bytes / bytes of read calls, at least 0; storage bytes "
+    "also hold what was read ahead, and what programs and their libraries mapped",
+    "read amplification": "bytes of read calls / bytes of distinct data",
+    "queue depth": "calls that had begun and not returned; of block I/O, requests issued and not "
+    "completed. The mean is that of the time with at least one",
+    "pass": "reads of as many bytes of TFRecords as there were distinct ones: an epoch, moved by "
+    "what is read ahead",
+}
+"""Word -> what it means; the page and docs/tracing.md say the same."""
+
+BLOCK_BYTES = 4096  # a page of the page cache
+MOST_BLOCK_READS = 1_000_000
+_ACCESSES_AT_ONCE = 4_000_000
+_FILE_SHIFT = 44  # files of up to 16 TiB side by side in one address
+
+
+def open_files(operations: pd.DataFrame) -> np.ndarray:
+    """A number for the open file of each call: the n-th opening of a descriptor of a process.
+
+    Takes rows of file_ops. Returns int64, -1 where the opening was not seen.
+    """
+    is_open = operations["kind"].isin(["open", "create"]) & operations["error"].isna()
+    # A descriptor is there when its opening returns.
+    when = operations["monotonic_ns"] + operations["latency_ns"].fillna(0).where(is_open, 0)
+    order = np.lexsort((~is_open, when))
+    places = operations.groupby(["pid", "fd", "final_path"], sort=False).ngroup().to_numpy()
+    number = is_open.iloc[order].groupby(places[order]).cumsum().to_numpy()
+    found = np.full(len(operations), -1, np.int64)
+    is_known = (places[order] >= 0) & (number > 0)
+    found[order[is_known]] = pd.factorize(
+        pd.MultiIndex.from_arrays([places[order][is_known], number[is_known]])
+    )[0]
+    return found
+
+
+def patterns(opened: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The pattern of each read: SEQUENTIAL, STRIDED, RANDOM or UNKNOWN.
+
+    Args:
+      opened: what `open_files` returns, of reads in order of time.
+      offsets: in bytes, NaN where unknown.
+      sizes: bytes that were read.
+    """
+    found = np.full(len(opened), UNKNOWN, dtype=object)
+    known = np.flatnonzero((opened >= 0) & ~np.isnan(offsets))
+    order = known[np.argsort(opened[known], kind="stable")]
+    begins = offsets[order]
+    ends = begins + sizes[order]
+    is_first = np.ones(len(order), bool)
+    is_first[1:] = opened[order][1:] != opened[order][:-1]
+    gaps = begins - np.where(is_first, 0, np.roll(ends, 1))
+    same_gap = ~is_first & (gaps == np.roll(gaps, 1))
+    found[order] = np.where(gaps == 0, SEQUENTIAL, np.where(same_gap, STRIDED, RANDOM))
+    return found
+
+
+def distinct_bytes(files: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> int:
+    """How many bytes of the files were read at least once; `files` are numbers from 0."""
+    if not len(files):
+        return 0
+    begins = (files.astype(np.int64) << _FILE_SHIFT) + offsets.astype(np.int64)
+    order = np.argsort(begins, kind="stable")
+    begins, ends = begins[order], (begins + sizes.astype(np.int64))[order]
+    reached = np.maximum.accumulate(np.concatenate([[0], ends[:-1]]))
+    return int(np.maximum(ends - np.maximum(begins, reached), 0).sum())
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """Reads of blocks, in order of time."""
+
+    rate: float
+    """The share of the blocks that was looked at; 1.0 = all, and the distances are exact."""
+    calls: np.ndarray
+    """int64: which call each read of a block belongs to."""
+    distances: np.ndarray
+    """float64 bytes; NaN for a block's first read."""
+
+
+def reuse(
+    files: np.ndarray,
+    offsets: np.ndarray,
+    sizes: np.ndarray,
+    goes_on: np.ndarray,
+    *,
+    most: int = MOST_BLOCK_READS,
+) -> Reuse:
+    """Reuse distances of blocks.
+
+    Exact (a stack distance counted by inversions) up to `most` reads of blocks. Beyond, blocks are
+    picked by a hash of their address, and distances are divided by the share picked, with the error
+    that this sampling has. Source: Waldspurger et al., SHARDS, FAST 2015.
+
+    Args:
+      files, offsets, sizes: of reads in order of time; `files` are numbers from 0.
+      goes_on: the reads that start where the previous one of their open file ended.
+      most: reads of blocks to look at, about.
+    """
+    # A block that the read before ended within is no new read of this block.
+    begins = offsets // BLOCK_BYTES + (goes_on & (offsets % BLOCK_BYTES > 0))
+    counts = np.maximum((offsets + sizes - 1) // BLOCK_BYTES - begins + 1, 0).astype(np.int64)
+    addresses = (files.astype(np.int64) << _FILE_SHIFT) // BLOCK_BYTES + begins.astype(np.int64)
+    total = int(counts.sum())
+    rate = min(1.0, most / max(total, 1))
+    calls, blocks = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    ends = np.cumsum(counts)
+    parts = np.searchsorted(ends, np.arange(0, total, _ACCESSES_AT_ONCE))
+    for first, last in zip(parts, [*parts[1:], len(counts)]):
+        of_call = np.repeat(np.arange(first, last), counts[first:last])
+        within = np.arange(len(of_call)) - np.repeat(
+            ends[first:last] - counts[first:last] - (ends[first - 1] if first else 0),
+            counts[first:last],
+        )
+        block = addresses[of_call] + within
+        picked = _is_picked(block, rate)
+        calls.append(of_call[picked])
+        blocks.append(block[picked])
+    distances = stack_distances(np.concatenate(blocks)) * BLOCK_BYTES / rate
+    return Reuse(rate, np.concatenate(calls), distances)
+
+
+def _is_picked(blocks: np.ndarray, rate: float) -> np.ndarray:
+    """Always the same blocks, spread evenly: the finalizer of splitmix64 as a hash."""
+    if rate == 1.0:
+        return np.ones(len(blocks), bool)
+    mixed = blocks.astype(np.uint64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    mixed ^= mixed >> np.uint64(31)
+    return mixed < np.uint64(rate * 2.0**64)
+
+
+def stack_distances(blocks: np.ndarray) -> np.ndarray:
+    """How many distinct blocks lie between two reads of the same one; float64, NaN at first reads.
+
+    A block read in between counts once, at its first read there: one whose own previous read lies
+    before. So the distance is a count of earlier reads with an earlier previous read.
+    """
+    num = len(blocks)
+    order = np.argsort(blocks, kind="stable")
+    again = np.zeros(num, bool)
+    again[1:] = blocks[order][1:] == blocks[order][:-1]
+    previous = np.full(num, -1, np.int64)
+    previous[order[1:][again[1:]]] = order[:-1][again[1:]]
+    ranks = np.empty(num, np.int64)
+    ranks[np.argsort(previous, kind="stable")] = np.arange(num)
+    # All reads up to the previous one have an earlier previous read, and are no part of it.
+    distances = _num_smaller_before(ranks) - (previous + 1)
+    return np.where(previous < 0, np.nan, distances)
+
+
+def _num_smaller_before(ranks: np.ndarray) -> np.ndarray:
+    """For each element of a permutation of 0..n-1, how many smaller ones stand before it.
+
+    Sorts by one bit after the other from the highest; at each bit a 1 stands behind the zeros
+    before it that share its higher bits.
+    """
+    num = len(ranks)
+    values, counts = ranks.copy(), np.zeros(num, np.int64)
+    positions = np.arange(num)
+    for bit in reversed(range(max(num - 1, 0).bit_length())):
+        # Elements with the same higher bits stand together, from the smallest possible one on.
+        starts = (values >> (bit + 1)) << (bit + 1)
+        is_one = (values >> bit) & 1
+        ones = np.cumsum(is_one) - is_one
+        ones_before = ones - ones[starts]
+        zeros_before = positions - starts - ones_before
+        counts += is_one * zeros_before
+        moved = starts + np.where(is_one, (1 << bit) + ones_before, zeros_before)
+        placed = np.empty((2, num), np.int64)
+        placed[:, moved] = values, counts
+        values, counts = placed
+    return counts[ranks]  # sorted by value now
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """How many calls had begun and not returned, over time."""
+
+    times: np.ndarray
+    """Nanoseconds, int64; the depth changes at these."""
+    depths: np.ndarray
+    """From each time to the next; the last one is 0."""
+
+    @classmethod
+    def of(cls, begins_ns: np.ndarray, latencies_ns: np.ndarray) -> "InFlight":
+        """Of calls by their beginning and latency."""
+        times = np.concatenate([begins_ns, begins_ns + latencies_ns]).astype(np.int64)
+        moves = np.repeat([1, -1], len(begins_ns))
+        order = np.lexsort((moves, times))  # one that returns makes room for one that begins
+        return cls(times[order], np.cumsum(moves[order]))
+
+    def figures(self) -> dict | None:
+        """Mean, median and p95 while busy, maximum, busy seconds; None without calls."""
+        if not len(self.times):
+            return None
+        spans = np.diff(self.times, append=self.times[-1])
+        busy = self.depths > 0
+        total = int(spans[busy].sum())
+        if not total:
+            return None
+        seconds_at = np.bincount(self.depths[busy], weights=spans[busy] / 1e9)
+        reached = np.cumsum(seconds_at) / seconds_at.sum()
+        return {
+            "mean": round(float((spans * self.depths).sum() / total), 4),
+            "p50": int(np.searchsorted(reached, 0.5)),
+            "p95": int(np.searchsorted(reached, 0.95)),
+            "max": int(self.depths.max()),
+            "busy_seconds": round(total / 1e9, 6),
+        }
+
+    def mean_over(self, edges_ns: np.ndarray) -> np.ndarray:
+        """The mean depth between each two edges."""
+        if not len(self.times):
+            return np.zeros(len(edges_ns) - 1)
+        spans = np.diff(self.times, append=self.times[-1])
+        area = np.concatenate([[0.0], np.cumsum(spans * self.depths)[:-1]])
+        return np.diff(np.interp(edges_ns, self.times, area)) / np.diff(edges_ns)

@@ -1,0 +1,270 @@
+"""The figures of access, for summary.json and the page; access.TERMS defines the words."""
+
+import functools
+import json
+
+import numpy as np
+import pandas as pd
+
+from tracing import access, backends, counters, files
+from tracing.loaded import Loaded
+
+_OF_SOCKETS = r"^(?:TCP|UDP)"
+_LOOPBACK = r"->(?:127\.|\[::1\]|\[::ffff:127\.)"
+_PERCENTILES = (50, 95, 99)
+_DISTANCES = 2 ** np.arange(12, 47)  # bytes: a block to 64 TiB
+
+
+class Access:
+    """The reads of a trace, looked at once; every figure is None where its source is missing."""
+
+    def __init__(self, trace: Loaded):
+        """Takes a trace; nothing is computed yet."""
+        self._trace = trace
+        self._has_calls = trace.recording.backend != backends.PROC
+
+    def figures(self) -> dict:
+        """What summary.json holds under `access`."""
+        return {
+            "file_classes": self._by_class() if self._has_calls else None,
+            "reuse": self._reuse_figures() if self._has_calls else None,
+            "queue_depth": {name: found.figures() for name, found in self.in_flight.items()},
+            "page_cache": self._page_cache(),
+            "passes": self._passes() if self._has_calls else None,
+            "samples": self._samples(),
+            "network": self._network(),
+        }
+
+    @functools.cached_property
+    def reads(self) -> pd.DataFrame:
+        """Read calls that moved bytes, in order of time, with pattern and number of their file."""
+        operations = self._trace.operations
+        opened = pd.Series(access.open_files(operations), index=operations.index)
+        found = self._trace.transfers
+        found = found[found["kind"] == "read"]
+        return found.assign(
+            file_number=pd.factorize(found["final_path"])[0],
+            pattern=access.patterns(
+                opened[found.index].to_numpy(),
+                found["offset_bytes"].to_numpy(float),
+                found["size_bytes"].to_numpy(float),
+            ),
+        )
+
+    @functools.cached_property
+    def _located(self) -> pd.DataFrame:
+        return self.reads.dropna(subset=["offset_bytes"])
+
+    def _by_class(self) -> dict:
+        found = {}
+        for name, reads in self.reads.groupby("file_class"):
+            located = self._located[self._located["file_class"] == name]
+            distinct = _distinct_bytes(located)
+            found[name] = {
+                "patterns": _shares(reads),
+                "distinct_bytes": distinct,
+                "read_amplification": _ratio(located["size_bytes"].sum(), distinct),
+            }
+        return found
+
+    @functools.cached_property
+    def reuse(self) -> access.Reuse:
+        """Of the blocks of all files."""
+        reads = self._located
+        return access.reuse(
+            reads["file_number"].to_numpy(),
+            reads["offset_bytes"].to_numpy(np.int64),
+            reads["size_bytes"].to_numpy(np.int64),
+            (reads["pattern"] == access.SEQUENTIAL).to_numpy(),
+        )
+
+    def _reuse_figures(self) -> dict:
+        found = self.reuse
+        classes = self._located["file_class"].to_numpy()[found.calls]
+        return {
+            "method": "exact" if found.rate == 1 else "sampled blocks (SHARDS)",
+            "sampled_share": round(found.rate, 6),
+            "block_bytes": access.BLOCK_BYTES,
+            "file_classes": {
+                name: _distances(found.distances[classes == name]) for name in np.unique(classes)
+            },
+        }
+
+    @functools.cached_property
+    def in_flight(self) -> dict[str, access.InFlight]:
+        """What -> how many at once; nothing for what was not traced."""
+        transfers, blocks = self._trace.transfers, self._trace.table("block_io")
+        parts = {
+            "read_calls": transfers[transfers["kind"] == "read"],
+            "write_calls": transfers[transfers["kind"] == "write"],
+            "block_reads": blocks[blocks["operation"].str.contains("R", na=False)],
+            "block_writes": blocks[blocks["operation"].str.contains("W", na=False)],
+        }
+        return {
+            name: access.InFlight.of(
+                part["monotonic_ns"].to_numpy(), part["latency_ns"].fillna(0).to_numpy(np.int64)
+            )
+            for name, part in parts.items()
+            if len(part)
+        }
+
+    def _storage(self) -> tuple[int | None, str]:
+        """Bytes read from storage, and where the number comes from."""
+        totals = self._trace.counters
+        if len(totals):
+            last = int(totals["storage_read_bytes"].iloc[-1])
+            return last, "counters of the processes, /proc/PID/io"
+        blocks = self._trace.table("block_io")
+        if len(blocks):
+            is_read = blocks["operation"].str.contains("R", na=False)
+            return int(blocks.loc[is_read, "size_bytes"].sum()), "block I/O of the whole machine"
+        disks = self._trace.table("disks").groupby("device")["read_bytes"]
+        if len(disks):
+            grown = disks.last() - disks.first()
+            return int(grown.sum()), "counters of the whole machine's disks"
+        return None, "unknown: no counters were readable"
+
+    def _page_cache(self) -> dict:
+        storage_bytes, source = self._storage()
+        if self._has_calls:
+            call_bytes, calls_from = int(self.reads["size_bytes"].sum()), "read calls on files"
+        elif len(self._trace.counters):
+            call_bytes = int(self._trace.counters["read_call_bytes"].iloc[-1])
+            calls_from = "counters of the processes, pipes and sockets included"
+        else:
+            call_bytes, calls_from = None, "unknown: no counters were readable"
+        missed = _ratio(storage_bytes, call_bytes)
+        return {
+            "call_bytes": call_bytes,
+            "calls_from": calls_from,
+            "storage_bytes": storage_bytes,
+            "storage_from": source,
+            "hit_ratio": None if missed is None else round(max(0.0, 1 - missed), 4),
+            "storage_bytes_per_call_byte": missed,
+        }
+
+    @functools.cached_property
+    def training_reads(self) -> pd.DataFrame:
+        """Reads of TFRecords outside evaluations."""
+        reads = self.reads[self.reads["file_class"] == files.TFRECORDS]
+        inside = np.zeros(len(reads), bool)
+        for span in self._trace.spans[self._trace.spans["name"] == "eval"].itertuples():
+            inside |= reads["seconds"].between(span.seconds, span.end_seconds).to_numpy()
+        return reads[~inside]
+
+    def _passes(self) -> list[dict]:
+        """Each pass over the training's TFRecords: its time, and bytes of calls and storage."""
+        reads = self.training_reads
+        distinct = _distinct_bytes(reads.dropna(subset=["offset_bytes"]))
+        if not distinct:
+            return []
+        ends = reads["size_bytes"].cumsum().to_numpy()
+        last_of_pass = np.searchsorted(ends, np.arange(distinct, ends[-1], distinct))
+        lasts = np.unique([*last_of_pass[last_of_pass < len(ends)], len(ends) - 1])
+        edges = np.concatenate([[reads["seconds"].iloc[0]], reads["seconds"].iloc[lasts]])
+        call_bytes = np.diff(ends[lasts], prepend=0)
+        storage = counters.grown(self._trace.counters, "storage_read_bytes", list(edges))
+        return [
+            {
+                "begin_seconds": round(float(edges[n]), 3),
+                "seconds": round(float(edges[n + 1] - edges[n]), 3),
+                "call_bytes": int(call_bytes[n]),
+                "storage_bytes": storage[n],
+            }
+            for n in range(len(lasts))
+        ]
+
+    def _samples(self) -> dict | None:
+        """Samples trained by the MLPerf log, and bytes of each; None without finished blocks."""
+        events = self._trace.table("mllog")
+        stops = events.loc[events["key"] == "block_stop", "metadata"]
+        num = sum(_trained(json.loads(stop)) for stop in stops)
+        if num <= 0:
+            return None
+        storage_bytes, _ = self._storage()
+        read = self.training_reads["size_bytes"].sum() if self._has_calls else None
+        return {
+            "num_trained": num,
+            "call_bytes_per_sample": _ratio(read, num, 1),
+            "storage_bytes_per_sample": _ratio(storage_bytes, num, 1),
+        }
+
+    def _network(self) -> dict:
+        """Bytes over sockets by calls, and all that the interfaces of the name spaces moved."""
+        table = self._trace.table("networks")
+        table = table[table["device"] != "lo"]
+        by_device = table.groupby(["name_space", "device"])[["received_bytes", "sent_bytes"]]
+        grown = (by_device.last() - by_device.first()).sum()
+        interfaces = {name: int(grown[name]) for name in grown.index} if len(table) else None
+        return {
+            "of_processes": self._socket_bytes(),
+            "of_name_spaces": interfaces,
+            "note": "of_processes: bytes of calls on TCP and UDP sockets, without loopback; what "
+            "the kernel itself moves, as for NFS, is in of_name_spaces alone, with all other "
+            "programs' bytes",
+        }
+
+    def _socket_bytes(self) -> dict | None:
+        if self._trace.recording.backend != backends.STRACE:
+            return None
+        found = self._trace.operations
+        found = found[found["file_class"] == files.PIPES]
+        paths = found["path"].astype(str)
+        found = found[paths.str.contains(_OF_SOCKETS) & ~paths.str.contains(_LOOPBACK)]
+        sizes = found["size_bytes"]
+        return {
+            "received_bytes": int(sizes[found["kind"].isin(["read", "receive"])].sum()),
+            "sent_bytes": int(sizes[found["kind"].isin(["write", "send"])].sum()),
+        }
+
+
+def _trained(stop) -> int:
+    """Samples of a block by its block_stop; 0 for the log of another benchmark."""
+    try:
+        return int(stop["samples_count"]) - int(stop["first_epoch_num"])
+    except (TypeError, KeyError, ValueError):
+        return 0
+
+
+def _distinct_bytes(located: pd.DataFrame) -> int:
+    columns = ("file_number", "offset_bytes", "size_bytes")
+    return access.distinct_bytes(*(located[name].to_numpy(np.int64) for name in columns))
+
+
+def _shares(reads: pd.DataFrame) -> dict:
+    total = reads["size_bytes"].agg(["count", "sum"])
+    found = {}
+    for name in (access.SEQUENTIAL, access.STRIDED, access.RANDOM, access.UNKNOWN):
+        sizes = reads.loc[reads["pattern"] == name, "size_bytes"]
+        found[name] = {
+            "num_calls": len(sizes),
+            "bytes": int(sizes.sum()),
+            "share_of_calls": _ratio(len(sizes), total["count"]),
+            "share_of_bytes": _ratio(sizes.sum(), total["sum"]),
+        }
+    return found
+
+
+def _distances(distances: np.ndarray) -> dict:
+    """First reads and percentiles; how many block reads lie within each distance."""
+    again = distances[~np.isnan(distances)]
+    found: dict = {
+        "num_block_reads": len(distances),
+        "first_reads_share": _ratio(len(distances) - len(again), len(distances)),
+        "distance_bytes": None,
+        "share_within_bytes": None,
+    }
+    if len(again):
+        points = np.percentile(again, _PERCENTILES, method="inverted_cdf")
+        named = {f"p{p}": int(value) for p, value in zip(_PERCENTILES, points)}
+        found["distance_bytes"] = named | {"max": int(again.max())}
+        upto = _DISTANCES[: np.searchsorted(_DISTANCES, again.max()) + 1]
+        within = np.searchsorted(np.sort(again), upto, side="right") / len(distances)
+        found["share_within_bytes"] = {str(d): round(float(s), 4) for d, s in zip(upto, within)}
+    return found
+
+
+def _ratio(part, whole, digits: int = 4) -> float | None:
+    if part is None or not whole:
+        return None
+    return round(float(part) / float(whole), digits)
