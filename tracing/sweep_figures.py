@@ -10,8 +10,10 @@ import pyarrow.parquet as pq
 
 from tracing.tables import written_beside
 
-_LEDGER = ("input_wait_seconds", "compute_seconds", "saving_seconds",
-           "evaluation_input_wait_seconds", "evaluation_compute_seconds", "host_seconds")  # fmt: skip
+_LEDGER = (
+    "input_wait_seconds", "compute_seconds", "saving_seconds", "evaluation_input_wait_seconds",
+    "evaluation_compute_seconds", "host_seconds",
+)  # fmt: skip
 _WORD, _COUNT, _NUMBER = pa.string(), pa.int64(), pa.float64()
 # column -> (type, what it is and its unit)
 COLUMNS = {

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.steps import FIGURES, Trainer
 
 
@@ -43,8 +44,8 @@ def trainer_class(step_seconds: float | None) -> Callable[..., Trainer]:
     return functools.partial(EmulatedTrainer, step_seconds=step_seconds)
 
 
-def notice(step_seconds: float | None) -> str | None:
+def notice(config: RunConfig) -> str | None:
     """What a run says about its steps; None: they are computed."""
-    if step_seconds is None:
+    if config.emulate_step_seconds is None:
         return None
-    return f"no result: each step is a sleep of {step_seconds} s"
+    return f"no result: each step is a sleep of {config.emulate_step_seconds} s"

@@ -75,8 +75,7 @@ def _train(
     try:
         header.write(log, setup, team)
         parts = build.build(setup, team)
-        asleep = emulation.notice(config.emulate_step_seconds)
-        team.say(asleep or f"computing in {config.precision}; {parts.compiled}")
+        team.say(emulation.notice(config) or f"computing in {config.precision}; {parts.compiled}")
         start_up.done("model")
         loads_weights = team.goes_on or config.init_checkpoint
         build.warm_up(parts, setup, keeps_weights=not loads_weights)
@@ -110,7 +109,6 @@ def _train(
     finally:
         log.discard()
     team.record(outcome.status)
-    team.say(f"where the time went: {ledger.in_words(run.ledger.read())}")
     return outcome
 
 
@@ -181,6 +179,7 @@ def _loop_with_outputs(
             stop_request=stop_request,
         )
         yield training
+    team.say(f"where the time went: {ledger.in_words(run.ledger.read())}")
     if config.pack_sequences and training.num_rows:
         share = training.num_real_tokens / (training.num_rows * config.shape.max_seq_length)
         team.say(f"packing: {share:.1%} of the tokens of {training.num_rows} rows were real")

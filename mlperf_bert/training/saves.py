@@ -36,7 +36,7 @@ class Saves:
         self._state = state
         self._flush = flush
         self._publish = publish
-        self._asynchronous = asynchronous and state is not None
+        self._asynchronous = asynchronous
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="saves")
         self._writing: Future | None = None
 
@@ -58,7 +58,7 @@ class Saves:
         if run:
             run.checkpoint_start(step)
         self._flush()
-        if self._asynchronous:
+        if self._asynchronous and self._state:
             self._writing = self._thread.submit(self._write, step, run, self._state.copy())
         else:
             self._write(step, run)
