@@ -20,6 +20,7 @@ LOG_NAME = "bert.log"
 RESULT_LOG = "bert.offline.log"
 """Written by evaluations that were made after the training."""
 RECORD_NAME = "run.json"
+NUM_WEIGHTS_OF_BERT_LARGE = 398
 _TOKEN = ":::MLLOG "
 _PHASES = {
     "init_start": ("init", "init_stop"),
@@ -102,6 +103,12 @@ class RunResult:
     """MLLOG key -> value of batch, optimizer and schedule."""
     provenance: Mapping[str, str] = field(default_factory=dict)
     """Commit, image and digests of data and initial weights, in this project's logs."""
+    max_sequence_length: int | None = None
+    """In tokens."""
+    num_weights: int | None = None
+    """How many weights the log names; BERT-large has NUM_WEIGHTS_OF_BERT_LARGE."""
+    num_replicas: int | None = None
+    """Accelerators that trained, in this project's logs."""
 
     @property
     def samples_per_second(self) -> float | None:
@@ -221,7 +228,23 @@ def read_run(path: Path) -> RunResult:
             if record.key.startswith(_HYPERPARAMETERS)
         },
         provenance=_provenance(records),
+        max_sequence_length=_first_whole_number(records, "max_sequence_length"),
+        num_weights=len(_names_of_weights(records)) or None,
+        num_replicas=_first_whole_number(records, "num_replicas"),
     )
+
+
+def _first_whole_number(records: list[Record], key: str) -> int | None:
+    return next((value for value in _values(records, key) if type(value) is int), None)
+
+
+def _names_of_weights(records: list[Record]) -> set[str]:
+    """Every rank of some logs names them all; some name none, but say "all"."""
+    return {
+        str(record.metadata.get("tensor", "all"))
+        for record in records
+        if record.key.lower() == "weights_initialization"
+    } - {"all"}
 
 
 def _provenance(records: list[Record]) -> dict[str, str]:
@@ -332,6 +355,8 @@ def _counts(records: list[Record], key: str, path: Path) -> list[float]:
 
 
 def _count(value: object, key: str, path: Path) -> float:
+    if isinstance(value, list) and len(value) == 1:  # Graphcore's logs of round 1.1
+        [value] = value
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**63:
         raise ValueError(f"{path}: {key} is {value!r:.80}, which is no number of samples")
     return value
