@@ -205,8 +205,9 @@ def read_run(path: Path) -> RunResult:
     evaluations = _evaluations(records[: records.index(stop)], start.time_ms, path)
     status = str(stop.metadata.get("status"))
     last_samples = evaluations[-1].samples if evaluations else None
-    train_samples = _counts(records, "train_samples", path)
-    samples = last_samples if last_samples is not None else next(iter(train_samples[-1:]), None)
+    samples = last_samples
+    if samples is None:  # else train_samples may be anything: Graphcore's is a list
+        samples = next(iter(_counts(records, "train_samples", path)[-1:]), None)
     batch_sizes = _counts(records, "global_batch_size", path)
     return RunResult(
         path=path,
@@ -355,8 +356,6 @@ def _counts(records: list[Record], key: str, path: Path) -> list[float]:
 
 
 def _count(value: object, key: str, path: Path) -> float:
-    if isinstance(value, list) and len(value) == 1:  # Graphcore's logs of round 1.1
-        [value] = value
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**63:
         raise ValueError(f"{path}: {key} is {value!r:.80}, which is no number of samples")
     return value

@@ -142,8 +142,6 @@ def test_the_official_verdict_stands_beside_ours(shared, capsys):
     assert f"{ours}passed, RCP Interpolation, RCP test PASSED" in printed
     assert re.search(rf"{officials}_num: FAILED, .*as it counts: 1, credible from", printed)
     assert "published as 1.0/NVIDIA/dgxa100_ngc21.05_pytorch" in printed
-    assert report.main([str(nvidia), "--ruleset=1.0.0"]) == 0
-    assert f"{officials}_num: FAILED" in capsys.readouterr().out
 
 
 def test_published_logs_that_count_epochs_fail_in_the_official_checker(shipped):
@@ -312,6 +310,7 @@ def test_names_of_foreign_logs_stay_text(org_dir, tmp_path):
     assert "<script>document" not in text
 
 
+@pytest.mark.slow
 def test_the_report_links_to_the_standing_and_shows_it(org_dir, tmp_path):
     page, standings = tmp_path / "report.html", tmp_path / "standing.html"
     assert report.main([str(org_dir), f"--output={page}", f"--standing={standings}"]) == 0
