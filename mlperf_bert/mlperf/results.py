@@ -205,9 +205,8 @@ def read_run(path: Path) -> RunResult:
     evaluations = _evaluations(records[: records.index(stop)], start.time_ms, path)
     status = str(stop.metadata.get("status"))
     last_samples = evaluations[-1].samples if evaluations else None
-    samples = last_samples
-    if samples is None:  # else train_samples may be anything: Graphcore's is a list
-        samples = next(iter(_counts(records, "train_samples", path)[-1:]), None)
+    train_samples = _counts(records, "train_samples", path)
+    samples = last_samples if last_samples is not None else next(iter(train_samples[-1:]), None)
     batch_sizes = _counts(records, "global_batch_size", path)
     return RunResult(
         path=path,

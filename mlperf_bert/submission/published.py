@@ -14,8 +14,10 @@ import argparse
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -57,6 +59,7 @@ LICENCE = (
     "Facts, gathered from repositories of MLCommons that are under the Apache License 2.0 "
     "(v4.1 has no licence file); the MLPerf name and logo are trademarks of MLCommons."
 )
+_LIST_OF_ONE = re.compile(rb'("value": )\[(\d+)\]')
 _LOGS = "*/results/*/bert/result_*.txt"
 _PANDAS_ATTRS = b"PANDAS_ATTRS"
 """Where pandas keeps a table's `attrs`."""
@@ -184,10 +187,22 @@ def _read_logs(logs: Sequence[Path]) -> tuple[list[RunResult], list[str]]:
     runs, failures = [], []
     for log in logs:
         try:
-            runs.append(read_run(log))
+            runs.append(_read_log(log))
         except ValueError as error:
             failures.append(str(error).replace(f"{log.parent}{os.sep}", ""))
     return runs, failures
+
+
+def _read_log(log: Path) -> RunResult:
+    """Read a log as it is, or with numbers for the lists of one number in Graphcore's of 1.1."""
+    text = log.read_bytes()
+    numbers = _LIST_OF_ONE.sub(rb"\1\2", text)
+    if numbers == text:
+        return read_run(log)
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, log.name)
+        copy.write_bytes(numbers)
+        return replace(read_run(copy), path=log)
 
 
 def _object(path: Path) -> dict:

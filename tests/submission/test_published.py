@@ -74,11 +74,11 @@ def test_the_real_logs_give_the_shipped_rows(shared, shipped):
 
 
 def write_epochs(path, *, minutes, train_samples):
-    """Write a log that counts epochs, with ranks, as some vendors do."""
+    """Write a log that counts epochs, with ranks and a list as a number, as some vendors do."""
     end = int(60_000 * minutes)
     lines = [
         (0, "submission_division", "closed", {}),
-        (0, "global_batch_size", 256, {}),
+        (0, "global_batch_size", [256], {}),
         (0, "init_start", None, {}),
         (1, "init_stop", None, {}),
         (2, "run_start", None, {}),
