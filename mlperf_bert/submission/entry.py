@@ -221,7 +221,7 @@ def entry_of(
         rcp_scaling_factor=scaling,
         minutes_scored=_rounded(mean and mean * (scaling or 1), 4),
         rated_watts=_rated_watts(name or ""),
-        run_minutes=tuple(_rounded(value, 4) for value in minutes),
+        run_minutes=tuple(float(f"{value:.4f}") for value in minutes),
         **_convergence(converged, accelerators),
         **others,
     )
@@ -253,7 +253,7 @@ def own_entry(
 
 def with_twins(entries: Sequence[Entry]) -> list[Entry]:
     """Return the entries, those with the timed runs of an earlier one marked."""
-    first: dict[tuple[float, ...], str] = {}
+    first: dict[tuple, str] = {}
     found = []
     for entry in entries:
         earlier = first.setdefault(tuple(sorted(entry.run_minutes)) or (entry.name,), entry.name)
@@ -264,7 +264,7 @@ def with_twins(entries: Sequence[Entry]) -> list[Entry]:
 def _convergence(runs: Sequence[RunResult], accelerators: int | None) -> dict[str, Any]:
     """Return the fields on samples of converged runs."""
     counted = [run for run in runs if run.samples_to_converge and not _began_before(run)]
-    samples = [run.samples_to_converge for run in counted]
+    samples = [run.samples_to_converge for run in counted if run.samples_to_converge]
     rates = [run.samples_per_second for run in counted if run.samples_per_second]
     rate = statistics.median(rates) if rates else None
     sources = {"train_samples" if run.counts_by_train_samples else "epoch_num" for run in counted}

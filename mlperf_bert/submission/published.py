@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pyarrow
 import pyarrow.parquet
@@ -82,17 +82,21 @@ def load(path: Path = TABLE) -> list[Entry]:
       ValueError: the file is no such table; one line says how to get it again.
     """
     try:
-        rows = pyarrow.parquet.read_table(path).to_pylist()
-        return [
-            Entry(**{name: tuple(v) if isinstance(v, list) else v for name, v in row.items()})
-            for row in rows
-        ]
+        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path).to_pylist()
+        return [_entry(row) for row in rows]
     except (OSError, TypeError, pyarrow.ArrowException) as error:
         reason = next(iter(str(error).splitlines()), "")
         raise ValueError(
             f"{path}: no table of published results ({reason:.200}); take it from the repository "
             "again, or make it: python -m mlperf_bert.submission.published"
         ) from error
+
+
+def _entry(row: Mapping[str, Any]) -> Entry:
+    fields: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in row.items()
+    }
+    return Entry(**fields)
 
 
 def provenance(path: Path = TABLE) -> Mapping[str, object]:

@@ -5,6 +5,7 @@ Bokeh's own code goes into the page; what reacts to the filters is JavaScript in
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bokeh.document import Document
 from bokeh.embed import components
@@ -14,16 +15,20 @@ from bokeh.models import (
     ColumnDataSource,
     CustomJS,
     CustomJSTickFormatter,
-    DataTable,
-    Div,
-    GlyphRenderer,
+    DataRange1d,
     HoverTool,
     Model,
+    NumeralTickFormatter,
+)
+from bokeh.models.annotations import Span
+from bokeh.models.renderers import GlyphRenderer
+from bokeh.models.widgets import (
+    DataTable,
+    Div,
     MultiChoice,
     NumberFormatter,
-    NumeralTickFormatter,
     Select,
-    Span,
+    StringFormatter,
     TableColumn,
     TextInput,
 )
@@ -217,7 +222,7 @@ def draw(
         document.add_root(model)
     document.js_on_event("document_ready", apply, show)
     script, places = components(shown, theme=_THEME)
-    code = ["bokeh", "bokeh-widgets", "bokeh-tables"]
+    code: Any = ["bokeh", "bokeh-widgets", "bokeh-tables"]
     library = Resources(mode="inline", components=code, log_level="error").render_js()
     return Drawn(library=library, script=script, places=places, colors=colors)
 
@@ -302,14 +307,13 @@ def _runs(entries: Sequence[Entry], num_own: int, colors: Mapping[str, str]) -> 
 
 def _filters(entries: Sequence[Entry]) -> dict[str, Model]:
     """Return the widgets by their names in the script."""
-    families = sorted({entry.family for entry in entries})
-    frameworks = sorted({name for entry in entries for name in entry.frameworks})
-    rounds = sorted({entry.round for entry in entries})
-    wide = {"sizing_mode": "stretch_width"}
+    divisions: Any = ["all", "closed", "open"]
+    families: Any = sorted({entry.family for entry in entries})
+    frameworks: Any = sorted({name for entry in entries for name in entry.frameworks})
+    rounds: Any = sorted({entry.round for entry in entries})
+    wide: Any = {"sizing_mode": "stretch_width"}
     return {
-        "division": Select(
-            title="Division", options=["all", "closed", "open"], value="closed", **wide
-        ),
+        "division": Select(title="Division", options=divisions, value="closed", **wide),
         "round": MultiChoice(title="Rounds", options=rounds, **wide),
         "family": MultiChoice(title="Accelerator", options=families, **wide),
         "framework": MultiChoice(title="Framework", options=frameworks, **wide),
@@ -319,7 +323,7 @@ def _filters(entries: Sequence[Entry]) -> dict[str, Model]:
     }
 
 
-def _figure(x_label: str, y_label: str, **options: object) -> figure:
+def _figure(x_label: str, y_label: str, **options: Any) -> figure:
     drawn = figure(
         height=_HEIGHT_PIXELS,
         sizing_mode="stretch_width",
@@ -375,10 +379,14 @@ def _minutes(rows: ColumnDataSource, views: Sequence[CDSView], lines: ColumnData
 
 
 def _rate(rows: ColumnDataSource, views: Sequence[CDSView]) -> figure:
-    drawn = _figure("accelerators", "samples/s per accelerator", x_axis_type="log")
+    drawn = _figure(
+        "accelerators",
+        "samples/s per accelerator",
+        x_axis_type="log",
+        y_range=DataRange1d(start=0),
+    )
     _add_hover(drawn, _scatter(drawn, rows, views, "accelerators", "rate"), _HOVER)
     _plain_numbers(drawn)
-    drawn.y_range.start = 0
     return drawn
 
 
@@ -436,8 +444,6 @@ def _accuracy(curves: ColumnDataSource) -> figure:
 
 
 def _table(rows: ColumnDataSource, view: CDSView) -> DataTable:
-    number = {spec: NumberFormatter(format=spec, nan_format="-", text_align="right")
-              for spec in ("0,0", "0,0.00", "0,0.0", "0.000")}  # fmt: skip
     columns = [
         ("name", "system", 260, None),
         ("minutes", "minutes", 80, "0,0.00"),
@@ -458,7 +464,7 @@ def _table(rows: ColumnDataSource, view: CDSView) -> DataTable:
         view=view,
         columns=[
             TableColumn(field=field, title=title, width=width,
-                        **({"formatter": number[spec]} if spec else {}))
+                        formatter=_formatter(spec))
             for field, title, width, spec in columns
         ],
         autosize_mode="none",
@@ -468,3 +474,10 @@ def _table(rows: ColumnDataSource, view: CDSView) -> DataTable:
         height=_HEIGHT_PIXELS,
         sizing_mode="stretch_width",
     )  # fmt: skip
+
+
+def _formatter(spec: str | None) -> StringFormatter:
+    """Return that of texts, or of numbers in a format."""
+    if spec is None:
+        return StringFormatter()
+    return NumberFormatter(format=spec, nan_format="-", text_align="right")
