@@ -279,7 +279,7 @@ def caveat_of(entry: Entry) -> str:
 
 def _marker(entry: Entry, is_own: bool) -> str:
     if is_own:
-        return "star"
+        return "square_x" if entry.departures else "star"
     return "x" if entry.departures else "circle"
 
 
