@@ -98,6 +98,8 @@ class Standing:
         return f"{batch}; {self.bound}"
 
     def _rate(self) -> str:
+        if self.own.samples_per_second_median is None:
+            return "no run reached the target, or the logs do not say its samples"
         if self.own.samples_per_second_per_accelerator is None:
             total = _number(self.own.samples_per_second_median, ",.4g", " /s in all")
             return f"{total}; no accelerator, or their number is unknown"

@@ -139,7 +139,9 @@ def standings_of(
 def _among_published(standings: Sequence[Standing], page: str, ruleset: str) -> dict[str, object]:
     """Write the page of the standings; return what a report shows of them."""
     entries = published.load()
-    write_whole(page, standing_page.page(standings, entries, ruleset=ruleset))
+    output = paths.location(page)
+    paths.make_folder(output.parent)
+    write_whole(output, standing_page.page(standings, entries, ruleset=ruleset))
     points = convergence.reference_points(ruleset)
     return {"among": standing_charts.draw(standings, entries, points, parts=_PLOTS_AMONG)}
 

@@ -45,19 +45,24 @@ def read_own(
       ValueError: it is none of these, or a log cannot be read.
     """
     place = paths.location(path)
+    with paths.failures_named(place):
+        return _read(place, ruleset, custom_rcps)
+
+
+def _read(place: paths.Location, ruleset: str, custom_rcps: Path | None) -> list[Entry]:
     if paths.is_file(place):
-        return [_of_one_run(read_run(place), {}, name=path)]
+        return [_of_one_run(read_run(place), {}, name=str(place))]
     if (place / campaign.RECORD_NAME).exists():
         org_dirs = sorted(found.parent for found in place.glob("submission/*/results"))
         if not org_dirs:
-            raise ValueError(f"{path}: this campaign has no result yet; give runs/N in it")
+            raise ValueError(f"{place}: this campaign has no result yet; give runs/N in it")
         return [entry for org_dir in org_dirs for entry in _of_org(org_dir, ruleset, custom_rcps)]
     if (place / LOG_NAME).exists():
         return [_of_run_dir(place)]
     if (place / "results").is_dir():
         return _of_org(place, ruleset, custom_rcps)
     raise ValueError(
-        f"{path}: no run, campaign or submission: give a folder with {LOG_NAME}, "
+        f"{place}: no run, campaign or submission: give a folder with {LOG_NAME}, "
         f"{campaign.RECORD_NAME} or results/SYSTEM/bert, or a log"
     )
 
@@ -172,7 +177,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             page = standing_page.page(
                 standings, shown, ruleset=given.ruleset, conditions=given.where
             )
-            write_whole(given.output, page)
+            output = paths.location(given.output)
+            paths.make_folder(output.parent)
+            write_whole(output, page)
         if given.csv:
             write_whole(given.csv, as_csv([*(each.own for each in standings), *shown]))
     except (ValueError, OSError) as error:

@@ -287,6 +287,18 @@ def test_a_resource_that_cannot_be_read_is_one_line(tmp_path, monkeypatch, capsy
     assert f"standing: {damaged}: no table of published results" in line
 
 
+def test_runs_that_did_not_converge_are_shown(org_dir, tmp_path, capsys):
+    for log in (org_dir / "results" / "box" / "bert").iterdir():
+        text = log.read_text().replace('"value": 0.73', '"value": NaN')
+        log.write_text(text.replace("success", "aborted"))
+    page = tmp_path / "new" / "standing.html"
+    assert standing.main([str(org_dir), f"--output={page}"]) == 0
+    printed = capsys.readouterr().out
+    assert "example/box: not comparable: did not converge" in printed
+    assert "Samples/s per accelerator: unknown (no run reached the target" in printed
+    assert "not comparable: did not converge" in page.read_text(encoding="utf-8")
+
+
 def test_rows_as_csv(miniature, tmp_path):
     table = tmp_path / "rows.csv"
     assert standing.main([str(miniature), "--where=round=1.0", f"--csv={table}"]) == 0
