@@ -338,9 +338,7 @@ def _figure(x_label: str, y_label: str, **options: Any) -> figure:
 
 
 def _add_hover(drawn: figure, renderers: Sequence[GlyphRenderer], tooltips: Sequence) -> None:
-    drawn.add_tools(
-        HoverTool(renderers=list(renderers), tooltips=list(tooltips), point_policy="follow_mouse")
-    )
+    drawn.add_tools(HoverTool(renderers=list(renderers), tooltips=list(tooltips), limit=4))
 
 
 def _views(source: ColumnDataSource, row_filter: BooleanFilter) -> tuple[CDSView, CDSView]:
@@ -373,7 +371,7 @@ def _scatter(
 def _minutes(rows: ColumnDataSource, views: Sequence[CDSView], lines: ColumnDataSource) -> figure:
     drawn = _figure("accelerators", "minutes", x_axis_type="log", y_axis_type="log")
     drawn.multi_line("xs", "ys", color="color", source=lines, line_width=1.5, alpha=0.6)
-    _add_hover(drawn, _scatter(drawn, rows, views, "accelerators", "minutes"), _HOVER)
+    _add_hover(drawn, _scatter(drawn, rows, views, "accelerators", "minutes")[:1], _HOVER)
     _plain_numbers(drawn)
     return drawn
 
@@ -385,7 +383,7 @@ def _rate(rows: ColumnDataSource, views: Sequence[CDSView]) -> figure:
         x_axis_type="log",
         y_range=DataRange1d(start=0),
     )
-    _add_hover(drawn, _scatter(drawn, rows, views, "accelerators", "rate"), _HOVER)
+    _add_hover(drawn, _scatter(drawn, rows, views, "accelerators", "rate")[:1], _HOVER)
     _plain_numbers(drawn)
     return drawn
 
@@ -412,7 +410,7 @@ def _convergence(
     means = drawn.scatter("batch", "mean", color=GREEN, size=8, source=reference)
     _add_hover(
         drawn,
-        known,
+        known[:1],
         [("system", "@name"), ("batch", "@batch{0,0}"), ("samples", "@samples{0,0}"),
          ("minutes", "@minutes{0,0.00}"), ("unlike", "@caveat")],
     )  # fmt: skip

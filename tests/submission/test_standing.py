@@ -336,3 +336,5 @@ def test_the_reference_points_are_drawn(shipped):
     assert set(drawn.places) >= {"minutes", "rate", "convergence", "accuracy", "table", "count"}
     assert len(drawn.colors) == len({entry.family for entry in shipped})
     assert "2414421" in drawn.script
+    # Of every plot; of the reference points another one.
+    assert drawn.script.count('"name":"HoverTool"') == 5
