@@ -1,12 +1,15 @@
 """Every command, link, flag and path in the documents is true of this checkout."""
 
+import contextlib
 import json
 import re
 import shlex
 import subprocess
 import sys
+import types
 from pathlib import Path
 
+import pandas
 import pytest
 
 from tests.conftest import REPOSITORY
@@ -98,6 +101,64 @@ def test_a_command_names_what_is_there(name, words):
         if script.name in {"download_and_uncompress.sh", "extract_wiki.sh"}:
             declared = options_of(script.with_suffix(".py").read_text(encoding="utf-8"))
         assert option_names(arguments) <= declared, f"{name}: {words}"
+
+
+CODE = [
+    (name_of(path), code)
+    for path in DOCUMENTS
+    for code in re.findall(r"^```python\n(.*?)^```$", path.read_text(encoding="utf-8"), re.M | re.S)
+]
+
+
+class _Tracker(types.ModuleType):
+    """Stands for wandb, mlflow and their runs; keeps what is logged."""
+
+    def __init__(self):
+        super().__init__("tracker")
+        self.logged = []
+
+    def init(self, **options):
+        assert options == {"project": "bert", "mode": "offline"}
+        return contextlib.nullcontext(self)
+
+    def start_run(self, *, run_name):
+        return contextlib.nullcontext(self)
+
+    def log(self, metrics):
+        self.logged.append((metrics["samples"], metrics))
+
+    def log_metrics(self, metrics, *, step):
+        self.logged.append((step, metrics))
+
+
+@pytest.mark.parametrize("tracker", ["wandb", "mlflow"])
+def test_other_trackers_take_the_metrics_of_a_run(tracker, tmp_path, monkeypatch):
+    """With stand-ins: the lines were tried with the real ones, in the versions that are named."""
+    [code] = [code for name, code in CODE if f"import json, {tracker}" in code]
+    assert len(code.splitlines()) == 5
+    metrics = [{"kind": "train", "step": 10, "samples": 640, "loss": 7.5}]
+    metrics += [{"kind": "eval", "step": 10, "samples": 640, "masked_lm_accuracy": 0.1}]
+    (tmp_path / "output").mkdir()
+    (tmp_path / "output" / "metrics.jsonl").write_text("\n".join(map(json.dumps, metrics)))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, tracker, stand_in := _Tracker())
+    exec(code, {})
+    assert [samples for samples, _ in stand_in.logged] == [640, 640]
+    names = {name for _, logged in stand_in.logged for name in logged}
+    assert names - {"samples"} == {
+        "train/step",
+        "train/loss",
+        "eval/step",
+        "eval/masked_lm_accuracy",
+    }
+
+
+def test_the_published_results_are_read_in_one_line(monkeypatch):
+    [code] = [code for name, code in CODE if "pandas" in code]
+    monkeypatch.chdir(REPOSITORY)
+    found = {"pandas": pandas}
+    exec(code, found)
+    assert len(found["table"]) == 337
 
 
 def test_everything_at_the_root_is_in_the_tree_of_the_readme():

@@ -16,7 +16,8 @@ from mlperf_bert.data import manifest, overview
 from mlperf_bert.mlperf import convergence, joining, results
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
-from mlperf_bert.submission import compliance, report, system
+from mlperf_bert.submission import comparison, compliance, published, report, system
+from mlperf_bert.submission.entry import own_entry
 from mlperf_bert.submission.official import ToolVerdict
 from mlperf_bert.submission.rcp import RcpVerdict
 from mlperf_bert.submission.verdict import SystemVerdict
@@ -32,6 +33,7 @@ from tracing.exports import finished
 CASES, SLOW_CASES = 100, 1000
 LONGEST_LINE = 5000
 MARK = b":::MLLOG "
+PUBLISHED = published.load()[::30]
 LOG = object()  # the log of a run
 
 PART = {"input_bytes": 9, "input_md5": "0" * 32, "examples": 2, "bytes": 5, "sha256": "0" * 64}
@@ -122,6 +124,8 @@ def read_log(path: Path) -> None:
     )
     report.as_text(found)
     report.as_json([found])
+    own = own_entry((run, run), org="", system="box", description={}, rcp=rcp, unaided=rcp)
+    comparison.standing_of(own, PUBLISHED).lines()
 
 
 def join_log(path: Path) -> None:

@@ -21,6 +21,7 @@ LOG_NAME = "bert.log"
 RESULT_LOG = "bert.offline.log"
 """Written by evaluations that were made after the training."""
 RECORD_NAME = "run.json"
+NUM_WEIGHTS_OF_BERT_LARGE = 398
 _TOKEN = ":::MLLOG "
 _PHASES = {
     "init_start": ("init", "init_stop"),
@@ -105,6 +106,12 @@ class RunResult:
     """Commit, image and digests of data and initial weights, in this project's logs."""
     seconds: ledger.Seconds | None = None
     """Where the time from run_start to run_stop went, in this project's logs."""
+    max_sequence_length: int | None = None
+    """In tokens."""
+    num_weights: int | None = None
+    """How many weights the log names; BERT-large has NUM_WEIGHTS_OF_BERT_LARGE."""
+    num_replicas: int | None = None
+    """Accelerators that trained, in this project's logs."""
 
     @property
     def samples_per_second(self) -> float | None:
@@ -225,7 +232,23 @@ def read_run(path: Path) -> RunResult:
         },
         provenance=_provenance(records),
         seconds=_seconds(records),
+        max_sequence_length=_first_whole_number(records, "max_sequence_length"),
+        num_weights=len(_names_of_weights(records)) or None,
+        num_replicas=_first_whole_number(records, "num_replicas"),
     )
+
+
+def _first_whole_number(records: list[Record], key: str) -> int | None:
+    return next((value for value in _values(records, key) if type(value) is int), None)
+
+
+def _names_of_weights(records: list[Record]) -> set[str]:
+    """Every rank of some logs names them all; some name none, but say "all"."""
+    return {
+        str(record.metadata.get("tensor", "all"))
+        for record in records
+        if record.key.lower() == "weights_initialization"
+    } - {"all"}
 
 
 def _provenance(records: list[Record]) -> dict[str, str]:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from mlperf_bert.paths import Location
 from mlperf_bert.submission import official
 
+UNAIDED = "official RCP checker, which counts by epoch_num"
+"""Unless it is told to count by train_samples, for logs whose epoch_num counts no samples."""
+
 
 @dataclass(frozen=True)
 class RcpVerdict:
@@ -22,6 +25,15 @@ class RcpVerdict:
     """Olympic mean of the runs; None if too many failed."""
     scaling: float
     """Multiplies the minutes of a result that converged faster than the reference."""
+
+    def __str__(self) -> str:
+        words = f"{'passed' if self.passed else 'FAILED'}, {self.reason}"
+        if self.submission_mean_samples is None or self.min_mean_samples is None:
+            return words
+        return (
+            f"{words}; samples to converge, as it counts: {self.submission_mean_samples:,.0f}, "
+            f"credible from {self.min_mean_samples:,.0f} on"
+        )
 
 
 def check_rcp(

@@ -11,17 +11,24 @@ import argparse
 import dataclasses
 import json
 import math
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from mlperf_bert import paths
 from mlperf_bert.mlperf import convergence, results
 from mlperf_bert.mlperf.rules import RULESETS
-from mlperf_bert.submission import report_page
+from mlperf_bert.submission import published, report_page, standing_charts, standing_page
+from mlperf_bert.submission.comparison import Standing, recognised, standing_of
+from mlperf_bert.submission.entry import own_entry
+from mlperf_bert.submission.power import mean_watts
+from mlperf_bert.submission.rcp import UNAIDED
 from mlperf_bert.submission.verdict import SystemVerdict, judge
 from mlperf_bert.writing import write_whole
 
+_PLOTS_AMONG = ("minutes", "convergence")
 _NOT_IN_JSON = ("rcp_source", "folder_tools", "official_minutes")
 """What a report says elsewhere, or does not ask for."""
 
@@ -47,6 +54,8 @@ def as_text(system: SystemVerdict) -> str:
         lines.append(_ROW.format(*_cells(run), "yes" if verdict.passed else "NO"))
     rcp = system.rcp
     lines.append(f"  RCP: {'passed' if rcp.passed else 'FAILED'} ({rcp.reason})")
+    if system.rcp_unaided:
+        lines.append(f"  {UNAIDED}: {system.rcp_unaided}")
     if rcp.mean_samples and rcp.min_mean_samples and rcp.submission_mean_samples:
         lines.append(
             f"  samples to converge: olympic mean {rcp.submission_mean_samples:,.0f}; the "
@@ -90,16 +99,51 @@ def _finite(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def write(
-    verdicts: Sequence[SystemVerdict], output: paths.Location, *, title: str, subtitle: str
-) -> None:
-    """Write the page, and the numbers beside it; each file whole or not at all."""
-    page = report_page.page(verdicts, title=title, subtitle=subtitle)
+def write(verdicts: Sequence[SystemVerdict], output: paths.Location, **parts: Any) -> None:
+    """Write the page, and the numbers beside it; each file whole or not at all.
+
+    Args:
+      verdicts: on the systems.
+      output: of the page.
+      **parts: of the page, as `report_page.page`.
+    """
+    page = report_page.page(verdicts, **parts)
     numbers = as_json(verdicts)
     if isinstance(output, Path):
         output.parent.mkdir(parents=True, exist_ok=True)
     write_whole(output, page)
     write_whole(output.with_suffix(".json"), numbers)
+
+
+def standings_of(
+    verdicts: Sequence[SystemVerdict], *, org: str, ruleset: str, custom_rcps: Path | None
+) -> list[Standing]:
+    """Compare the systems with all published ones."""
+    entries = published.load()
+    found = []
+    for system in verdicts:
+        own = own_entry(
+            system.runs,
+            org=org,
+            system=system.name,
+            description=system.description,
+            rcp=system.rcp,
+            unaided=system.rcp_unaided,
+            watts=mean_watts(system.runs[0].path.parent, system.runs),
+        )
+        own = recognised(own, entries)
+        found.append(standing_of(own, entries, ruleset=ruleset, custom_rcps=custom_rcps))
+    return found
+
+
+def _among_published(standings: Sequence[Standing], page: str, ruleset: str) -> dict[str, object]:
+    """Write the page of the standings; return what a report shows of them."""
+    entries = published.load()
+    output = paths.location(page)
+    paths.make_folder(output.parent)
+    write_whole(output, standing_page.page(standings, entries, ruleset=ruleset))
+    points = convergence.reference_points(ruleset)
+    return {"among": standing_charts.draw(standings, entries, points, parts=_PLOTS_AMONG)}
 
 
 _HEADINGS = "run status minutes samples accuracy batch samples/s seed compliant".split()
@@ -135,6 +179,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ruleset", default=RULESETS[-1])
     parser.add_argument("--custom_rcps", help="JSON file of other reference points")
     parser.add_argument("--output", help="HTML file; the JSON goes beside it")
+    parser.add_argument(
+        "--standing", help="HTML file: the systems among all published ones; the report links to it"
+    )
     given = parser.parse_args(arguments)
     try:
         org_dir = paths.location(given.org_dir)
@@ -146,11 +193,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             verdicts = judge_systems(org_dir, given.ruleset, custom_rcps=custom_rcps)
         for system in verdicts:
             print(as_text(system))
+        name = org_dir.resolve().name if isinstance(org_dir, Path) else org_dir.name
+        among = {}
+        if given.standing:
+            standings = standings_of(
+                verdicts, org=name, ruleset=given.ruleset, custom_rcps=custom_rcps
+            )
+            among = _among_published(standings, given.standing, given.ruleset)
+            among["standing"] = os.path.relpath(given.standing, Path(given.output or "").parent)
         if output:
-            name = org_dir.resolve().name if isinstance(org_dir, Path) else org_dir.name
             points = custom_rcps.name if custom_rcps else "the official ones"
             subtitle = f"Ruleset {given.ruleset}; reference convergence points: {points}"
-            write(verdicts, output, title=f"MLPerf Training BERT: {name}", subtitle=subtitle)
+            title = f"MLPerf Training BERT: {name}"
+            write(verdicts, output, title=title, subtitle=subtitle, **among)
     except (ValueError, OSError) as error:
         print(f"report: {error}", file=sys.stderr)
         return 1

@@ -6,6 +6,8 @@ import pages
 from mlperf_bert.mlperf.results import RunResult
 from mlperf_bert.submission import report_charts as charts
 from mlperf_bert.submission.compliance import Verdict
+from mlperf_bert.submission.rcp import UNAIDED
+from mlperf_bert.submission.standing_charts import Drawn
 from mlperf_bert.submission.verdict import SystemVerdict
 from pages import Card
 
@@ -13,14 +15,30 @@ _RUN_COLUMNS = ("run", "status", "minutes", "samples", "accuracy", "samples/s", 
                 "compliance")  # fmt: skip
 
 
-def page(verdicts: Sequence[SystemVerdict], *, title: str, subtitle: str) -> str:
-    """Return the page on systems, each with its pictures."""
+def page(
+    verdicts: Sequence[SystemVerdict],
+    *,
+    title: str,
+    subtitle: str,
+    among: Drawn | None = None,
+    standing: str = "",
+) -> str:
+    """Return the page on systems, each with its pictures.
+
+    Args:
+      verdicts: on the systems.
+      title, subtitle: of the page.
+      among: plots of the systems among all published results; None for a page without scripts.
+      standing: where the page is that shows more of these; linked to.
+    """
     return pages.render(
         "report.html",
         title=title,
         subtitle=subtitle,
         columns=_RUN_COLUMNS,
         systems=[_shown(system) for system in verdicts],
+        among=among,
+        standing=standing,
     )
 
 
@@ -30,6 +48,7 @@ def _shown(system: SystemVerdict) -> dict[str, object]:
         "name": system.name,
         "figures": _cards(system),
         "problems": _problems(system),
+        "remarks": _remarks(system),
         "accuracy_over_samples": charts.accuracy_over_samples(runs, rcp),
         "accuracy_over_time": charts.accuracy_over_time(runs),
         "minutes_by_run": charts.minutes_by_run(runs, system.olympic_minutes),
@@ -44,6 +63,16 @@ def _shown(system: SystemVerdict) -> dict[str, object]:
         "provenance": _facts(runs[0].provenance),
         "description": _facts(system.description),
     }
+
+
+def _remarks(system: SystemVerdict) -> list[str]:
+    """Return where this report and the official tools disagree."""
+    if system.rcp_unaided is None or system.rcp_unaided.passed == system.rcp.passed:
+        return []
+    return [
+        f"These logs are counted by train_samples here: {system.rcp}.",
+        f"{UNAIDED[0].upper()}{UNAIDED[1:]}: {system.rcp_unaided}.",
+    ]
 
 
 def _cards(system: SystemVerdict) -> list[Card]:

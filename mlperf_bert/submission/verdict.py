@@ -11,7 +11,7 @@ from mlperf_bert.submission import official
 from mlperf_bert.submission.compliance import Verdict, check_log
 from mlperf_bert.submission.folder import description_path, result_files
 from mlperf_bert.submission.official import ToolVerdict
-from mlperf_bert.submission.rcp import RcpVerdict, check_rcp
+from mlperf_bert.submission.rcp import UNAIDED, RcpVerdict, check_rcp
 from mlperf_bert.submission.system import read_overrides
 
 
@@ -28,6 +28,9 @@ class SystemVerdict:
     compliance: tuple[Verdict, ...]
     rcp: RcpVerdict
     """On the number of samples."""
+    rcp_unaided: RcpVerdict | None = None
+    """What the RCP checker says unless it is told to count by train_samples, for logs whose
+    epoch_num counts no samples; None for others."""
     rcp_source: str = ""
     """The reference points that the RCP checker was given."""
     seeds: ToolVerdict
@@ -71,6 +74,8 @@ class SystemVerdict:
         lines += [f"    {verdict.path.name}: {'; '.join(verdict.messages)}" for verdict in refused]
         word = "passed" if self.rcp.passed else "FAILED"
         lines.append(f"RCP checker ({self.rcp_source}): {word}, {self.rcp.reason}")
+        if self.rcp_unaided:
+            lines.append(f"{UNAIDED}: {self.rcp_unaided}")
         lines += [str(tool) for tool in self.tools]
         lines += [f"problem: {problem}" for problem in self.problems]
         if self.olympic_minutes is not None:
@@ -102,6 +107,7 @@ def judge(folder: Location, ruleset: str, *, custom_rcps: Location | None = None
     runs = tuple(read_run(path) for path in paths)
     minutes = [run.minutes for run in runs if run.succeeded]
     description = description_path(folder.parent.parent, folder.name)
+    by_train_samples = _count_by_train_samples(runs)
     return SystemVerdict(
         name=folder.name,
         ruleset=ruleset,
@@ -110,9 +116,12 @@ def judge(folder: Location, ruleset: str, *, custom_rcps: Location | None = None
         rcp=check_rcp(
             folder / "bert",
             ruleset,
-            by_train_samples=_count_by_train_samples(runs),
+            by_train_samples=by_train_samples,
             custom_rcps=custom_rcps,
         ),
+        rcp_unaided=check_rcp(folder / "bert", ruleset, custom_rcps=custom_rcps)
+        if by_train_samples
+        else None,
         rcp_source=custom_rcps.name if custom_rcps else f"official points of {ruleset}",
         seeds=official.check_seeds(paths, ruleset),
         problems=tuple(problems_of_result(runs)),

@@ -96,9 +96,13 @@ def test_real_submission_becomes_a_page(shared, tmp_path, capsys):
     org = shared / "real_logs" / "NVIDIA"
     output = tmp_path / "report.html"
     assert report.main([str(org), "--ruleset", "1.0.0", "--output", str(output)]) == 0
-    assert "olympic mean 2,775,192" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "olympic mean 2,775,192" in printed
+    unaided = "fficial RCP checker, which counts by epoch_num: FAILED, RCP Interpolation"
+    assert f"  RCP: passed (RCP Interpolation, RCP test PASSED)\n  o{unaided}" in printed
     page = output.read_text(encoding="utf-8")
     assert "These logs count epochs, not samples." in page
+    assert f"<li>O{unaided}" in page
     assert "NVIDIA A100-SXM4-80GB (400W)" in page
     assert "cuda_version 11.3.0.016" in page
 

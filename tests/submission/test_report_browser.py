@@ -1,22 +1,12 @@
-"""The report in a real browser: nothing missing, nothing on the console, nothing beside the edge.
+"""The report in a real browser: nothing missing, on the console, or beside the edge."""
 
-Debian: apt-get install chromium. In CI it must be there; elsewhere the tests skip without it.
-"""
-
-import functools
-import http.server
 import re
-import shutil
-import subprocess
-import threading
 
 import pytest
 
 from mlperf_bert.submission import report
-from tests.conftest import lacking
 from tests.mlperf.example_log import write_log
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+from tests.submission.browsing import browser, look, served  # noqa: F401 - a fixture
 
 # Tells how wide the page is that a frame of some width shows, and which texts are too small.
 FRAME = """<!doctype html><link rel="icon" href="data:,"><body style="margin:0"><script>
@@ -37,24 +27,6 @@ document.body.append(frame);
 
 
 @pytest.fixture(scope="module")
-def browser():
-    """The path of a Chromium."""
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
-        lacking("no Chromium here: apt-get install chromium")
-    return found
-
-
-class _Server(http.server.SimpleHTTPRequestHandler):
-    """Serves a folder and notes what is asked for."""
-
-    requests: list[str]
-
-    def log_message(self, format, *arguments):
-        self.requests.append(self.path)
-
-
-@pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """A report of ten runs, one of them failed, on loopback; yields (folder, address, requests)."""
     folder = tmp_path_factory.mktemp("site")
@@ -64,34 +36,12 @@ def site(tmp_path_factory):
         accuracies = [0.4 + 0.02 * n for n in range(16)] + [0.73 if number else 0.71]
         write_log(logs / f"result_{number}.txt", accuracies, seed=number)
     assert report.main([str(folder / "example"), f"--output={folder / 'report.html'}"]) == 0
-    handler = type("Handler", (_Server,), {"requests": []})
-    with http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(handler, directory=folder)
-    ) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield folder, f"http://127.0.0.1:{server.server_port}", handler.requests
-        server.shutdown()
-
-
-def look(browser, profile, address, *options):
-    """Run the browser over a page; return its DOM and what came on its console."""
-    done = subprocess.run(
-        [
-            browser,
-            *["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"],
-            *["--disable-background-networking", "--enable-logging=stderr"],
-            *["--virtual-time-budget=5000", f"--user-data-dir={profile}", *options, address],
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    with served(folder) as found:
+        yield found
 
 
 @pytest.mark.parametrize("width", [1280, 400])
-def test_readable_at_both_widths(browser, site, tmp_path, width):
+def test_readable_at_both_widths(browser, site, tmp_path, width):  # noqa: F811
     folder, address, requests = site
     (folder / f"frame_{width}.html").write_text(FRAME.replace("WIDTH", str(width)))
     requests.clear()
@@ -109,7 +59,7 @@ def test_readable_at_both_widths(browser, site, tmp_path, width):
     assert num_pictures == 10
 
 
-def test_screenshot_shows_the_page(browser, site, tmp_path):
+def test_screenshot_shows_the_page(browser, site, tmp_path):  # noqa: F811
     _, address, _ = site
     picture = tmp_path / "report.png"
     look(browser, tmp_path, f"{address}/report.html", f"--screenshot={picture}",

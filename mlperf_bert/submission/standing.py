@@ -1,0 +1,192 @@
+"""Where runs stand among all published BERT results.
+
+    python -m mlperf_bert.submission.standing RUN_OR_ORG_DIR... --output standing.html
+
+takes directories of runs, of campaigns and of submissions (any vendor's), and logs; it writes one
+page that needs no server, with every published result of rounds 1.0 to 5.0 beside them.
+`--where accelerators=8 --where accelerator=H100` leaves only such results; the page filters too.
+"""
+
+import argparse
+import csv
+import dataclasses
+import io
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mlperf_bert import json_text, paths
+from mlperf_bert.mlperf import convergence
+from mlperf_bert.mlperf.results import (
+    LOG_NAME,
+    RECORD_NAME,
+    RESULT_LOG,
+    RunResult,
+    has_ended,
+    read_run,
+)
+from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
+from mlperf_bert.submission import campaign, published, standing_page
+from mlperf_bert.submission.comparison import chosen, recognised, standing_of
+from mlperf_bert.submission.entry import Entry, entry_of, own_entry
+from mlperf_bert.submission.folder import description_path, result_files
+from mlperf_bert.submission.power import mean_watts
+from mlperf_bert.submission.rcp import check_rcp
+from mlperf_bert.submission.system import read_overrides
+from mlperf_bert.writing import write_whole
+
+
+def read_own(
+    path: str, *, ruleset: str = RULESETS[-1], custom_rcps: Path | None = None
+) -> list[Entry]:
+    """Return the rows on a run, a log, a campaign or a submitter's folder.
+
+    Raises:
+      ValueError: it is none of these, or a log cannot be read.
+    """
+    place = paths.location(path)
+    with paths.failures_named(place):
+        return _read(place, ruleset, custom_rcps)
+
+
+def _read(place: paths.Location, ruleset: str, custom_rcps: Path | None) -> list[Entry]:
+    if paths.is_file(place):
+        return [_of_one_run(read_run(place), {}, name=str(place))]
+    if (place / campaign.RECORD_NAME).exists():
+        org_dirs = sorted(found.parent for found in place.glob("submission/*/results"))
+        if not org_dirs:
+            raise ValueError(f"{place}: this campaign has no result yet; give runs/N in it")
+        return [entry for org_dir in org_dirs for entry in _of_org(org_dir, ruleset, custom_rcps)]
+    if (place / LOG_NAME).exists():
+        return [_of_run_dir(place)]
+    if (place / "results").is_dir():
+        return _of_org(place, ruleset, custom_rcps)
+    raise ValueError(
+        f"{place}: no run, campaign or submission: give a folder with {LOG_NAME}, "
+        f"{campaign.RECORD_NAME} or results/SYSTEM/bert, or a log"
+    )
+
+
+def _of_org(org_dir: paths.Location, ruleset: str, custom_rcps: Path | None) -> list[Entry]:
+    folders = sorted(path for path in (org_dir / "results").glob("*/bert"))
+    folders = [folder for folder in folders if result_files(folder)]
+    if not folders:
+        raise ValueError(f"{org_dir}: no results/SYSTEM/bert/result_*.txt")
+    found = []
+    name = org_dir.resolve().name if isinstance(org_dir, Path) else org_dir.name
+    for folder in folders:
+        runs = tuple(read_run(log) for log in result_files(folder))
+        system = folder.parent.name
+        described = description_path(org_dir, system)
+        rcp = unaided = None
+        if len(runs) == NUM_RUNS_PER_RESULT:
+            by_train_samples = all(run.counts_by_train_samples for run in runs)
+            rcp = check_rcp(
+                folder, ruleset, by_train_samples=by_train_samples, custom_rcps=custom_rcps
+            )
+            if by_train_samples:
+                unaided = check_rcp(folder, ruleset, custom_rcps=custom_rcps)
+        found.append(
+            own_entry(
+                runs,
+                org=name,
+                system=system,
+                description=read_overrides(described) if described.exists() else {},
+                rcp=rcp,
+                unaided=unaided,
+                watts=mean_watts(folder, runs),
+            )
+        )
+    return found
+
+
+def _of_run_dir(folder: paths.Location) -> Entry:
+    """Return the row on a run of this project, of which run.json knows devices and precision."""
+    if (folder / RECORD_NAME).exists() and not has_ended(folder):
+        raise ValueError(f"{folder}: this run has not ended; resume it, or wait for its end")
+    result = folder / RESULT_LOG
+    run = read_run(result if result.exists() else folder / LOG_NAME)
+    record = folder / RECORD_NAME
+    parameters = json_text.read_object(record) if record.exists() else {}
+    return _of_one_run(run, parameters, name=str(folder))
+
+
+def _of_one_run(run: RunResult, record: Mapping, *, name: str) -> Entry:
+    parameters = record.get("parameters", {})
+    device = parameters.get("device", {})
+    on_processors = device and not device.get("num_gpus") and not device.get("use_tpu")
+    return entry_of(
+        [run],
+        round="",
+        org="",
+        system=name,
+        description={"number_of_nodes": 1, "accelerators_per_node": 0} if on_processors else {},
+        precision=parameters.get("precision"),
+    )
+
+
+def as_csv(entries: Sequence[Entry]) -> str:
+    """Return the rows as CSV: the fields of an entry, numbers of a list apart by blanks."""
+    text = io.StringIO()
+    names = [column.name for column in dataclasses.fields(Entry)]
+    table = csv.DictWriter(text, names, lineterminator="\n")
+    table.writeheader()
+    for entry in entries:
+        row = dataclasses.asdict(entry)
+        table.writerow(
+            {
+                name: " ".join(map(str, value)) if isinstance(value, tuple) else value
+                for name, value in row.items()
+            }
+        )
+    return text.getvalue()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the standing, write the page; return 1 with one line if something cannot be read."""
+    parser = argparse.ArgumentParser(prog="python -m mlperf_bert.submission.standing")
+    parser.add_argument("runs", nargs="*", metavar="RUN_OR_ORG_DIR")
+    parser.add_argument("--ruleset", default=RULESETS[-1])
+    parser.add_argument("--custom_rcps", help="JSON file of other reference points")
+    parser.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="only such published results: accelerators=8..64, accelerator=H100, round=5.0",
+    )
+    parser.add_argument("--output", help="HTML file")
+    parser.add_argument("--csv", help="file for the rows, one's own first")
+    given = parser.parse_args(arguments)
+    try:
+        custom_rcps = given.custom_rcps and paths.location(given.custom_rcps)
+        if custom_rcps:
+            convergence.reference_points(given.ruleset, custom_rcps)
+        entries = published.load()
+        shown = chosen(entries, given.where)
+        standings = [
+            standing_of(
+                recognised(own, entries), shown, ruleset=given.ruleset, custom_rcps=custom_rcps
+            )
+            for path in given.runs
+            for own in read_own(path, ruleset=given.ruleset, custom_rcps=custom_rcps)
+        ]
+        for standing in standings:
+            print("\n".join(standing.lines()))
+        if given.output:
+            page = standing_page.page(
+                standings, shown, ruleset=given.ruleset, conditions=given.where
+            )
+            output = paths.location(given.output)
+            paths.make_folder(output.parent)
+            write_whole(output, page)
+        if given.csv:
+            write_whole(given.csv, as_csv([*(each.own for each in standings), *shown]))
+    except (ValueError, OSError) as error:
+        print(f"standing: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,216 @@
+"""The table of published results: made again from logs, and against what others read from them."""
+
+import dataclasses
+import json
+import re
+
+import pandas
+import pytest
+
+from mlperf_bert.submission import published
+from mlperf_bert.submission.entry import Entry, family_of
+from tests.mlperf.example_log import write_log
+
+# Other readings of odd logs. Graphcore's and others' differ by rounding alone.
+UNLIKE_THE_FACTS = {
+    "1.1/Google/tpu-v4-2048-JAX": "its count of samples includes training before the timed run",
+    "3.1/xFusion/G5500V7x8xL40S": "evaluations stand before run_stop that are timed after it",
+}
+NUMBERS = """
+    nodes accelerators global_batch_size runs runs_missing runs_converged minutes_olympic_mean
+    minutes_scored rcp_scaling_factor samples_mean samples_per_second_median
+    samples_per_second_per_accelerator
+""".split()
+
+
+@pytest.fixture(scope="module")
+def shipped() -> dict[str, Entry]:
+    return {entry.name: entry for entry in published.load()}
+
+
+def test_the_shipped_table(shipped):
+    assert len(shipped) == 337
+    assert published.TABLE.stat().st_size < 300_000
+    rounds = [entry.round for entry in shipped.values()]
+    counts = [24, 36, 53, 47, 52, 35, 27, 29, 34]
+    assert [rounds.count(name) for name in published.ROUNDS] == counts
+    for entry in shipped.values():
+        assert len(entry.run_minutes) == len(entry.run_samples) == entry.runs_converged
+        assert len(entry.curve_samples) == len(entry.curve_accuracy)
+
+
+def test_pandas_reads_it_in_one_line():
+    table = pandas.read_parquet(published.TABLE)
+    assert list(table.columns) == [column.name for column in dataclasses.fields(Entry)]
+    assert len(table.attrs["sources"]) == 9
+    assert all(re.fullmatch("[0-9a-f]{40}", commit) for commit in table.attrs["sources"].values())
+    assert "Apache License 2.0" in table.attrs["licence"]
+    assert "not official scores" in table.attrs["about"]
+    assert table.attrs == published.provenance()
+
+
+def test_numbers_equal_what_others_read_from_the_logs(shared, shipped):
+    facts = json.loads((shared / "facts" / "published_bert_results.json").read_text())
+    assert len(facts["results"]) == len(shipped)
+    assert list(facts["commits"].values()) == list(published.provenance()["sources"].values())
+    for row in facts["results"]:
+        entry = shipped[f"{row['round']}/{row['org']}/{row['system']}"]
+        assert entry.division == row["division"]
+        assert entry.status == row["status"]
+        assert entry.accelerator_model_name == (row["accelerator_model_name"] or None)
+        assert entry.same_logs_as == row.get("same_logs_as"), entry.name
+        if entry.name in UNLIKE_THE_FACTS:
+            continue
+        for name in NUMBERS:
+            value = getattr(entry, name)
+            assert value == pytest.approx(row[name], abs=1.01e-4), (entry.name, name)
+
+
+def test_the_real_logs_give_the_shipped_rows(shared, shipped):
+    found = published.read_round(shared / "real_logs", "1.0")
+    assert len(found) == 6
+    for entry in found:
+        assert entry == shipped[entry.name]
+
+
+def write_epochs(path, *, minutes, train_samples):
+    """Write a log that counts epochs, with ranks and a list as a number, as some vendors do."""
+    end = int(60_000 * minutes)
+    lines = [
+        (0, "submission_division", "closed", {}),
+        (0, "global_batch_size", [256], {}),
+        (0, "init_start", None, {}),
+        (1, "init_stop", None, {}),
+        (2, "run_start", None, {}),
+        (3, "eval_accuracy", 0.5, {"epoch_num": 1}),
+        (end + 1, "eval_accuracy", 0.7203, {"epoch_num": 1}),
+        (end + 2, "train_samples", train_samples, {}),
+        (end + 2, "run_stop", None, {"status": "success"}),
+    ]
+    names = ("time_ms", "key", "value", "metadata")
+    text = [f"3: :::MLLOG {json.dumps(dict(zip(names, line)))}\r\n" for line in lines]
+    path.write_text("".join(text))
+
+
+@pytest.fixture(name="clone")
+def generated_round(tmp_path):
+    """A part of a round's repository with two dialects of logs."""
+    systems = tmp_path / "here" / "systems"
+    systems.mkdir(parents=True)
+    for name in ("counts-samples", "counts-epochs"):
+        logs = tmp_path / "here" / "results" / name / "bert"
+        logs.mkdir(parents=True)
+        for number in range(3):
+            log = logs / f"result_{number}.txt"
+            if name == "counts-samples":
+                write_log(log, [*[0.4, 0.5, 0.73][: number + 1], 0.73], num_layers=24)
+            else:
+                write_epochs(log, minutes=10 + number, train_samples=3_000_000 + number)
+    (systems / "counts-epochs.json").write_text(
+        '\ufeff{"division": "close", "status": "Available on-premise", "number_of_nodes": 2.0, '
+        '"accelerators_per_node": "4", "accelerator_model_name": "NVIDIA A100-PCIe-40GB (250W)", '
+        '"framework": "NGC MXNet , NGC PyTorch", "framework": "NGC PyTorch"}',
+        encoding="utf-8",
+    )
+    (tmp_path / "here/results/counts-epochs/bert/scaling.json").write_text('{"scaling_factor": 2}')
+    (tmp_path / "here/results/counts-samples/bert/result_3.txt").write_text("cut off")
+    return tmp_path
+
+
+def test_generated_logs_of_two_dialects(clone):
+    epochs, samples = published.read_round(clone, "3.0")
+    assert epochs == Entry(
+        round="3.0",
+        org="here",
+        system="counts-epochs",
+        division="closed",
+        status="available",
+        nodes=2,
+        accelerators=8,
+        accelerator_model_name="NVIDIA A100-PCIe-40GB (250W)",
+        framework="NGC PyTorch",
+        global_batch_size=256,
+        runs=3,
+        runs_converged=3,
+        minutes_olympic_mean=11.0,
+        rcp_scaling_factor=2,
+        minutes_scored=22.0,
+        samples_mean=3_000_001.0,
+        samples_source="train_samples",
+        samples_per_second_median=4545.46,
+        samples_per_second_per_accelerator=568.18,
+        rated_watts=250.0,
+        run_minutes=(10.0, 11.0, 12.0),
+        run_samples=(3_000_000, 3_000_001, 3_000_002),
+    )
+    assert (epochs.family, epochs.frameworks) == ("A100 PCIe", ("PyTorch",))
+    assert epochs.samples_per_rated_joule == pytest.approx(568.18 / 250)
+    assert samples.samples_source == "epoch_num"
+    assert samples.run_samples == (300_160, 450_240, 450_240)
+    assert samples.curve_samples == (150_080, 300_160, 450_240)
+    assert samples.curve_accuracy == (0.4, 0.5, 0.73)
+    assert (samples.runs, samples.runs_converged, samples.num_weights) == (4, 3, 398)
+    assert samples.notes == "result_3.txt: no line starts with :::MLLOG, so this is no MLPerf log"
+
+
+def test_measured_power(clone):
+    power = clone / "here/results/counts-epochs/bert/power"
+    for number in range(3):
+        for node in range(2):
+            (power / f"result_{number}").mkdir(parents=True, exist_ok=True)
+            lines = [(0, "conversion_eff", 0.5)]
+            lines += [
+                (time, "power_reading", watts) for time, watts in ((0, 9), (1, 100), (3, 400))
+            ]
+            (power / f"result_{number}" / f"node_{node}.txt").write_text(
+                "".join(
+                    f':::MLLOG {{"time_ms": {time}, "key": "{key}", "value": {value}, '
+                    '"metadata": ""}\n'
+                    for time, key, value in lines
+                )
+            )
+    [epochs, _] = published.read_round(clone, "3.0")
+    assert epochs.watts == 300  # two nodes, half of (100 + 2 * 400) / 3
+    assert epochs.samples_per_joule == pytest.approx(4545.46 / 300)
+
+
+def test_runs_that_were_handed_in_twice_are_marked(clone):
+    twice = published.read_round(clone, "3.0") + published.read_round(clone, "3.1")
+    found = published.with_twins(twice)
+    assert [entry.same_logs_as for entry in found] == [
+        None,
+        None,
+        "3.0/here/counts-epochs",
+        "3.0/here/counts-samples",
+    ]
+
+
+def test_the_command_asks_for_all_clones(tmp_path, capsys):
+    assert published.main([str(tmp_path)]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert "training_results_v1.0: no clone; git clone --depth 1 https://github.com/" in line
+
+
+def test_a_damaged_table_is_one_line(tmp_path):
+    table = tmp_path / "published.parquet"
+    table.write_bytes(published.TABLE.read_bytes()[:5000])
+    with pytest.raises(ValueError, match=r"published.parquet: no table of published results \("):
+        published.load(table)
+    pandas.DataFrame({"another": [1]}).to_parquet(table)
+    with pytest.raises(ValueError, match=r"no table of published results \(.*another"):
+        published.load(table)
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "family"),
+    [
+        ("NVIDIA H100 80GB HBM3", 8, "H100 SXM"),
+        ("NVIDIA A100 - PCIe - 80 GB", 8, "A100 PCIe"),
+        ("NVIDIA L40S", 8, "L40S"),
+        ("N/A", 0, "CPU"),
+        ("Abacus 3", 2, "Abacus 3"),
+        ("", None, "unknown"),
+    ],
+)
+def test_families(name, number, family):
+    assert family_of(name, number) == family

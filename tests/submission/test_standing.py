@@ -1,0 +1,340 @@
+"""Where runs stand: like beside like, what is unlike said, numbers those of the table."""
+
+import csv
+import html
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from mlperf_bert.mlperf.convergence import reference_points
+from mlperf_bert.submission import comparison, published, report, standing, standing_charts
+from tests.mlperf.example_log import write_log
+
+HOSTILE = "</script><script>document.title='taken'</script>"
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    return published.load()
+
+
+@pytest.fixture(name="org_dir")
+def example_submission(tmp_path):
+    """A submitter's folder with ten runs of one system."""
+    folder = tmp_path / "example" / "results" / "box" / "bert"
+    folder.mkdir(parents=True)
+    for number in range(10):
+        accuracies = [0.5] * (16 + number % 2) + [0.73]
+        write_log(folder / f"result_{number}.txt", accuracies, seed=number, num_layers=24)
+    systems = tmp_path / "example" / "systems"
+    systems.mkdir()
+    (systems / "box.json").write_text(
+        '{"division": "closed", "number_of_nodes": "1", "accelerators_per_node": "8", '
+        '"accelerator_model_name": "NVIDIA H100 80GB HBM3", "framework": "TensorFlow 2.20.0"}'
+    )
+    return tmp_path / "example"
+
+
+@pytest.fixture(name="miniature")
+def run_of_a_miniature(tmp_path):
+    """The directory of a run as the demo's: open, a tiny model, short sequences."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    log = write_log(folder / "bert.log", [0.5, 0.73], max_seq_length=64)
+    log.write_text(log.read_text().replace('"value": "closed"', '"value": "open"'))
+    device = {"num_gpus": 0, "use_tpu": False}
+    record = {"status": "success", "parameters": {"device": device, "precision": "float32"}}
+    (folder / "run.json").write_text(json.dumps(record))
+    return folder
+
+
+def rows_in(page):
+    """The columns of the table that a page holds."""
+    [text] = re.findall(r"docs_json = '(.*?)';\n", page)
+    found = {}
+
+    def look(value):
+        if isinstance(value, dict):
+            if value.get("name") == "ColumnDataSource" and "attributes" in value:
+                entries = value["attributes"]["data"].get("entries", [])
+                columns = dict(entries)
+                if "curve_x" in columns:
+                    found.update(columns)
+            for part in value.values():
+                look(part)
+        elif isinstance(value, list):
+            for part in value:
+                look(part)
+
+    look(json.loads(html.unescape(text.replace("\\\\", "\\"))))
+    return found
+
+
+def test_a_submission_is_ranked_and_its_neighbours_are_like_it(org_dir, shipped):
+    [own] = standing.read_own(str(org_dir))
+    assert (own.name, own.family, own.accelerators) == ("example/box", "H100 SXM", 8)
+    assert own.rcp.startswith("passed")
+    assert own.rcp_unaided is None
+    found = comparison.standing_of(replace(own, minutes_scored=5.0), shipped)
+    assert found.caveat == ""
+    like = [e for e in comparison.comparable(shipped) if e.accelerators == 8]
+    faster = [entry for entry in like if entry.minutes < 5.0]
+    assert found.minutes_place == (len(faster) + 1, len(like) + 1)
+    assert found.rate_place[1] > len(like)
+    assert str(found.bound).startswith("reference point at batch 448: mean 2,414,421 samples")
+    assert len(found.neighbours) == comparison.NUM_NEIGHBOURS
+    for other in found.neighbours:
+        assert other.division == "closed" and not other.same_logs_as
+    assert {other.family for other in found.neighbours} <= {"H100 SXM", "H200", "B200"}
+    assert any("PyTorch, not TensorFlow" in comparison.unlike(own, o) for o in found.neighbours)
+
+
+def test_a_miniature_is_shown_and_never_ranked(miniature, shipped, capsys):
+    assert standing.main([str(miniature)]) == 0
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == f"{miniature}: not comparable: open, miniature"
+    assert "not ranked" in lines[0]
+    assert "no reference for such a run" in lines[1]
+    [own] = standing.read_own(str(miniature))
+    assert (own.accelerators, own.precision, own.max_sequence_length) == (0, "float32", 64)
+    found = comparison.standing_of(own, shipped)
+    assert (found.minutes_place, found.rate_place) == (None, None)
+    assert "BERT-large, not a miniature" in comparison.unlike(own, found.neighbours[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "departures"),
+    [
+        ({"division": "open"}, ("open",)),
+        ({"division": None}, ("no division",)),
+        ({"num_weights": 46, "max_sequence_length": 64}, ("miniature",)),
+        ({"max_sequence_length": 128}, ("sequences of 128 tokens",)),
+        ({"runs_missing": 1, "minutes_scored": None, "runs_converged": 9}, ("logs missing",)),
+        ({"minutes_scored": None, "runs_converged": 8}, ("did not converge",)),
+        ({}, ()),
+    ],
+)
+def test_what_is_never_ranked(shipped, changes, departures):
+    closed = next(entry for entry in shipped if not entry.departures)
+    assert replace(closed, **changes).departures == departures
+
+
+def test_every_published_system_that_departs_is_outside_the_ranking(shipped):
+    left = comparison.comparable(shipped)
+    assert len(left) == 266
+    assert {entry.division for entry in left} == {"closed"}
+    assert all(entry.minutes and not entry.same_logs_as for entry in left)
+
+
+def test_the_official_verdict_stands_beside_ours(shared, capsys):
+    nvidia = shared / "real_logs" / "NVIDIA"
+    assert standing.main([str(nvidia), "--ruleset=1.0.0"]) == 0
+    printed = capsys.readouterr().out
+    ours, officials = (
+        "RCP, counted by train_samples: ",
+        "official RCP checker, which counts by epoch",
+    )
+    assert f"{ours}passed, RCP Interpolation, RCP test PASSED" in printed
+    assert re.search(rf"{officials}_num: FAILED, .*as it counts: 1, credible from", printed)
+    assert "published as 1.0/NVIDIA/dgxa100_ngc21.05_pytorch" in printed
+
+
+def test_published_logs_that_count_epochs_fail_in_the_official_checker(shipped):
+    by_name = {entry.name: entry for entry in shipped}
+    for name in (
+        "1.0/Inspur/nf5488a5_pytorch",
+        "1.0/NVIDIA/dgxa100_ngc21.05_pytorch",
+        "1.0/nettrix/X660 G45_SXM4-40G_pytorch",
+    ):
+        assert by_name[name].samples_source == "train_samples"
+        assert by_name[name].rcp.startswith("passed")
+        assert by_name[name].rcp_unaided.startswith("FAILED")
+    asked = [entry for entry in shipped if entry.rcp_unaided]
+    assert all(entry.samples_source == "train_samples" for entry in asked)
+
+
+def test_numbers_of_the_page_are_those_of_the_logs(shared, org_dir, tmp_path, shipped):
+    page = tmp_path / "standing.html"
+    assert standing.main([str(org_dir), f"--output={page}"]) == 0
+    assert page.stat().st_size < 3_000_000
+    rows = rows_in(page.read_text(encoding="utf-8"))
+    assert rows["name"] == ["example/box", *(entry.name for entry in shipped)]
+    facts = json.loads((shared / "facts" / "published_bert_results.json").read_text())
+    known = {f"{r['round']}/{r['org']}/{r['system']}": r for r in facts["results"]}
+    compared = [row for row in known.values() if row["minutes_scored"]][::15]
+    assert len(compared) >= 20
+    for row in compared:
+        place = rows["name"].index(f"{row['round']}/{row['org']}/{row['system']}")
+        assert rows["minutes"][place] == pytest.approx(row["minutes_scored"], abs=1.01e-4)
+        assert rows["batch"][place] == row["global_batch_size"]
+        assert rows["samples"][place] == row["samples_mean"]
+        if row["accelerators"]:
+            assert rows["accelerators"][place] == row["accelerators"]
+            assert rows["rate"][place] == row["samples_per_second_per_accelerator"]
+
+
+@pytest.mark.parametrize(
+    ("name", "accelerators", "batch", "minutes", "samples", "rate"),
+    [
+        # Looked up by hand in logs and descriptions of the repositories.
+        ("1.0/NVIDIA/dgxa100_ngc21.05_pytorch", 8, 448, 21.6926, 2_745_210, 264.52),
+        ("4.0/smc/1xSMC-H100-SXM-80GB", 8, 768, 5.3868, 2_414_363, 945.35),
+        ("1.0/Google/tpu-v4-128-TF", 64, 3072, 4.0587, 3_051_671, 195.12),
+    ],
+)
+def test_three_systems_looked_up_by_hand(
+    tmp_path, name, accelerators, batch, minutes, samples, rate
+):
+    page = tmp_path / "standing.html"
+    assert standing.main([f"--output={page}"]) == 0
+    rows = rows_in(page.read_text(encoding="utf-8"))
+    place = rows["name"].index(name)
+    found = [rows[c][place] for c in ("accelerators", "batch", "minutes", "samples", "rate")]
+    assert found == [accelerators, batch, minutes, samples, rate]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("org", ["Google", "NVIDIA", "Habana"])
+def test_minutes_equal_the_official_summarizer(shared, tmp_path, org, shipped):
+    copy = tmp_path / org  # the summarizer writes into the submission
+    shutil.copytree(shared / "real_logs" / org, copy)
+    command = [sys.executable, "-m", "mlperf_logging.result_summarizer", str(copy), "training"]
+    command += ["1.0.0", "--csv", str(tmp_path / "official.csv")]
+    subprocess.run(command, check=True, capture_output=True)
+    official = json.loads((tmp_path / "official.json").read_text())
+    systems = {path.parent.name for path in copy.glob("results/*/bert")}
+    ours = [e.minutes_olympic_mean for e in shipped
+            if (e.round, e.org) == ("1.0", org) and e.system in systems]  # fmt: skip
+    expected = sorted(row["bert"] for row in official)
+    assert sorted(ours) == pytest.approx(expected, abs=5.1e-5)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "number"),
+    [
+        (["round=5.0"], 34),
+        (["accelerators=8", "accelerator=h100 pcie"], 5),
+        (["accelerators=..4", "division=closed"], 61),
+        (["batch=12288.."], 13),
+        (["framework=tensorflow", "org=Google"], 6),
+    ],
+)
+def test_conditions_choose(shipped, conditions, number):
+    found = comparison.chosen(shipped, conditions)
+    assert len(found) == number
+    assert set(found) <= set(shipped)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--where=speed=8"], "--where=speed=8: give NAME=VALUE; names are round, org, system, "),
+        (["--where=accelerators=eight"], "accelerators=eight: give a number, or FROM..TO"),
+        (["--where=round=9.9"], "no published result meets round=9.9; ask for less"),
+        (["--ruleset=5.1.0"], "ruleset '5.1.0' has no BERT"),
+        (["nowhere"], "nowhere: no run, campaign or submission: give a folder with bert.log"),
+        (["--custom_rcps=nowhere.json"], "nowhere.json: no file of reference points"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    assert standing.main([*arguments, "--output=page.html"]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert message in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_runs_that_cannot_be_read_are_one_line(miniature, org_dir, tmp_path, capsys):
+    def refusal(path):
+        assert standing.main([str(path)]) == 1
+        [line] = capsys.readouterr().err.splitlines()
+        return line
+
+    log = miniature / "bert.log"
+    whole = log.read_text()
+    log.write_text("".join(line for line in whole.splitlines(True) if "run_stop" not in line))
+    assert f"{log}: 0 lines run_stop, a log of one run has 1" in refusal(miniature)
+    assert "0 lines run_stop" in refusal(log)
+    record = miniature / "run.json"
+    record.write_text(record.read_text().replace("success", "running"))
+    assert f"{miniature}: this run has not ended; resume it, or wait" in refusal(miniature)
+    (tmp_path / "campaign.json").write_text("{}")
+    assert "this campaign has no result yet; give runs/N in it" in refusal(tmp_path)
+    shutil.rmtree(org_dir / "results" / "box" / "bert")
+    assert "no results/SYSTEM/bert/result_*.txt" in refusal(org_dir)
+
+
+def test_a_campaign_stands_for_its_submission(org_dir, tmp_path):
+    folder = tmp_path / "campaign"
+    (folder / "submission").mkdir(parents=True)
+    (folder / "campaign.json").write_text("{}")
+    shutil.move(org_dir, folder / "submission" / "example")
+    [own] = standing.read_own(str(folder))
+    assert own.name == "example/box"
+
+
+def test_a_resource_that_cannot_be_read_is_one_line(tmp_path, monkeypatch, capsys):
+    damaged = tmp_path / "published.parquet"
+    damaged.write_bytes(b"PAR1")
+    monkeypatch.setattr(published.load, "__defaults__", (damaged,))
+    assert standing.main([]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"standing: {damaged}: no table of published results" in line
+
+
+def test_runs_that_did_not_converge_are_shown(org_dir, tmp_path, capsys):
+    for log in (org_dir / "results" / "box" / "bert").iterdir():
+        text = log.read_text().replace('"value": 0.73', '"value": NaN')
+        log.write_text(text.replace("success", "aborted"))
+    page = tmp_path / "new" / "standing.html"
+    assert standing.main([str(org_dir), f"--output={page}"]) == 0
+    printed = capsys.readouterr().out
+    assert "example/box: not comparable: did not converge" in printed
+    assert "Samples/s per accelerator: unknown (no run reached the target" in printed
+    assert "not comparable: did not converge" in page.read_text(encoding="utf-8")
+
+
+def test_rows_as_csv(miniature, tmp_path):
+    table = tmp_path / "rows.csv"
+    assert standing.main([str(miniature), "--where=round=1.0", f"--csv={table}"]) == 0
+    rows = list(csv.DictReader(table.open(newline="")))
+    assert len(rows) == 1 + 24
+    assert (rows[0]["round"], rows[0]["system"]) == ("", str(miniature))
+    nvidia = next(row for row in rows if row["system"] == "dgxa100_ngc21.05_pytorch")
+    assert nvidia["minutes_scored"] == "21.6926"
+    assert len(nvidia["run_minutes"].split()) == 10
+
+
+def test_names_of_foreign_logs_stay_text(org_dir, tmp_path):
+    description = org_dir / "systems" / "box.json"
+    described = json.loads(description.read_text())
+    described |= {"accelerator_model_name": HOSTILE, "framework": HOSTILE}
+    description.write_text(json.dumps(described))
+    page = tmp_path / "standing.html"
+    assert standing.main([str(org_dir), f"--output={page}"]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert HOSTILE not in text
+    assert "<script>document" not in text
+
+
+@pytest.mark.slow
+def test_the_report_links_to_the_standing_and_shows_it(org_dir, tmp_path):
+    page, standings = tmp_path / "report.html", tmp_path / "standing.html"
+    assert report.main([str(org_dir), f"--output={page}", f"--standing={standings}"]) == 0
+    assert page.read_text(encoding="utf-8").count('<a href="standing.html">') == 2
+    assert "Where do I stand?" in standings.read_text(encoding="utf-8")
+
+
+def test_the_reference_points_are_drawn(shipped):
+    points = reference_points("5.0.0")
+    drawn = standing_charts.draw([], shipped, points)
+    assert set(drawn.places) >= {"minutes", "rate", "convergence", "accuracy", "table", "count"}
+    assert len(drawn.colors) == len({entry.family for entry in shipped})
+    assert "2414421" in drawn.script
+    # Of every plot; of the reference points another one.
+    assert drawn.script.count('"name":"HoverTool"') == 5
