@@ -11,7 +11,8 @@ ESCAPED = "&lt;script&gt;alert(&quot;a&quot; &amp; &#x27;b&#x27;)&lt;/script&gt;
 
 
 def trace_page(**changes):
-    given = {"title": "t", "subtitle": "s", "figures": [], "charts": [], "tables": [], "notes": []}
+    given = {"title": "t", "subtitle": "s", "figures": [], "charts": []}
+    given |= {"tables": [], "notes": [], "terms": []}
     return pages.render("trace.html", **given | changes)
 
 
@@ -23,9 +24,10 @@ def test_every_value_is_escaped():
         charts=[(HOSTILE, None, HOSTILE)],
         tables=[(HOSTILE, [[HOSTILE], [HOSTILE]])],
         notes=[HOSTILE],
+        terms=[HOSTILE],
     )
     assert "<script" not in page
-    assert page.count(ESCAPED) == 12  # the title twice
+    assert page.count(ESCAPED) == 13  # the title twice
 
 
 def test_a_value_that_is_not_given_is_an_error():
