@@ -5,7 +5,6 @@ import platform
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -131,7 +130,12 @@ def test_calls_in_flight_worked_out_by_hand():
     assert access.InFlight.of(begins[:0], latencies[:0]).figures() is None
 
 
-def test_a_million_calls_take_seconds():
+def test_of_a_million_calls_blocks_are_sampled():
+    """Of n chunks 2n reads at random: after t*n of them the share 1 - exp(-t) was seen.
+
+    A read again is of any of these with the same chance, and as far back as any. So half of the
+    distances are below x, where t = -log(1 - x) and t - x + x * (2 - t) = (1 + exp(-2)) / 2.
+    """
     rng = np.random.default_rng(3)
     num = 1_000_000
     operations = pd.DataFrame(
@@ -147,13 +151,15 @@ def test_a_million_calls_take_seconds():
     )
     files, sizes = rng.integers(0, 500, num), np.full(num, 262144)
     offsets = rng.integers(0, 1000, num) * 262144
-    began = time.process_time()
     opened = access.open_files(operations)
     patterns = access.patterns(opened, offsets.astype(float), sizes.astype(float))
-    access.reuse(files, offsets, sizes, patterns == access.SEQUENTIAL)
+    found = access.reuse(files, offsets, sizes, patterns == access.SEQUENTIAL)
     access.distinct_bytes(files, offsets, sizes)
     access.InFlight.of(operations["monotonic_ns"].to_numpy(), np.full(num, 900)).figures()
-    assert time.process_time() - began < 20
+    assert found.rate == pytest.approx(access.MOST_BLOCK_READS / 64e6, rel=0.01)
+    assert 0.5e6 < len(found.distances) < 2e6
+    data_bytes = 500 * 1000 * 262144
+    assert np.nanmedian(found.distances) / data_bytes == pytest.approx(0.311, abs=0.01)
 
 
 # --- counters of processes ----------------------------------------------------------------------
