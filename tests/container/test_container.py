@@ -148,10 +148,8 @@ def test_python_is_process_1_under_a_read_only_root_as_any_user(docker, image, t
 
 def test_stop_saves_within_ten_seconds_and_the_next_start_goes_on(docker, start):
     long = [*TRAIN, "--num_train_steps=6000", "--target_accuracy=0.999"]
-    detached = start(*long, "--detach", NAME="bert-stop", STOP_TIMEOUT="10", MEMORY="3g")
+    detached = start(*long, "--detach", NAME="bert-stop", STOP_TIMEOUT="10")
     assert detached.returncode == 0, detached.stderr
-    limit = run("docker", "inspect", "--format={{.HostConfig.Memory}}", "bert-stop", env=docker)
-    assert int(limit.stdout) == 3 * 2**30
     found = re.fullmatch(r"container bert-stop  host PID (\d+)\n", detached.stdout)
     wait_until(lambda: steps_logged(start.output) > 200)
     host_process = Path(f"/proc/{found[1]}/cmdline").read_bytes()
