@@ -22,7 +22,7 @@ from mlperf_bert.mlperf import convergence, results
 from mlperf_bert.mlperf.rules import RULESETS
 from mlperf_bert.submission import published, report_page, standing_charts, standing_page
 from mlperf_bert.submission.comparison import Standing, recognised, standing_of
-from mlperf_bert.submission.entry import own_entry
+from mlperf_bert.submission.entry import Entry, own_entry
 from mlperf_bert.submission.power import mean_watts
 from mlperf_bert.submission.rcp import UNAIDED
 from mlperf_bert.submission.verdict import SystemVerdict, judge
@@ -116,10 +116,14 @@ def write(verdicts: Sequence[SystemVerdict], output: paths.Location, **parts: An
 
 
 def standings_of(
-    verdicts: Sequence[SystemVerdict], *, org: str, ruleset: str, custom_rcps: Path | None
+    verdicts: Sequence[SystemVerdict],
+    entries: Sequence[Entry],
+    *,
+    org: str,
+    ruleset: str,
+    custom_rcps: Path | None,
 ) -> list[Standing]:
-    """Compare the systems with all published ones."""
-    entries = published.load()
+    """Compare the systems with published ones."""
     found = []
     for system in verdicts:
         own = own_entry(
@@ -136,9 +140,10 @@ def standings_of(
     return found
 
 
-def _among_published(standings: Sequence[Standing], page: str, ruleset: str) -> dict[str, object]:
+def _among_published(
+    standings: Sequence[Standing], entries: Sequence[Entry], page: str, ruleset: str
+) -> dict[str, object]:
     """Write the page of the standings; return what a report shows of them."""
-    entries = published.load()
     output = paths.location(page)
     paths.make_folder(output.parent)
     write_whole(output, standing_page.page(standings, entries, ruleset=ruleset))
@@ -196,10 +201,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         name = org_dir.resolve().name if isinstance(org_dir, Path) else org_dir.name
         among = {}
         if given.standing:
+            entries = published.load()
             standings = standings_of(
-                verdicts, org=name, ruleset=given.ruleset, custom_rcps=custom_rcps
+                verdicts, entries, org=name, ruleset=given.ruleset, custom_rcps=custom_rcps
             )
-            among = _among_published(standings, given.standing, given.ruleset)
+            among = _among_published(standings, entries, given.standing, given.ruleset)
             among["standing"] = os.path.relpath(given.standing, Path(given.output or "").parent)
         if output:
             points = custom_rcps.name if custom_rcps else "the official ones"

@@ -31,8 +31,8 @@ from mlperf_bert.submission.comparison import chosen, recognised, standing_of
 from mlperf_bert.submission.entry import Entry, entry_of, own_entry
 from mlperf_bert.submission.folder import description_path, result_files
 from mlperf_bert.submission.power import mean_watts
-from mlperf_bert.submission.rcp import check_rcp
 from mlperf_bert.submission.system import read_overrides
+from mlperf_bert.submission.verdict import check_convergence
 from mlperf_bert.writing import write_whole
 
 
@@ -80,12 +80,7 @@ def _of_org(org_dir: paths.Location, ruleset: str, custom_rcps: Path | None) -> 
         described = description_path(org_dir, system)
         rcp = unaided = None
         if len(runs) == NUM_RUNS_PER_RESULT:
-            by_train_samples = all(run.counts_by_train_samples for run in runs)
-            rcp = check_rcp(
-                folder, ruleset, by_train_samples=by_train_samples, custom_rcps=custom_rcps
-            )
-            if by_train_samples:
-                unaided = check_rcp(folder, ruleset, custom_rcps=custom_rcps)
+            rcp, unaided = check_convergence(folder, runs, ruleset, custom_rcps=custom_rcps)
         found.append(
             own_entry(
                 runs,

@@ -107,27 +107,37 @@ def judge(folder: Location, ruleset: str, *, custom_rcps: Location | None = None
     runs = tuple(read_run(path) for path in paths)
     minutes = [run.minutes for run in runs if run.succeeded]
     description = description_path(folder.parent.parent, folder.name)
-    by_train_samples = _count_by_train_samples(runs)
+    rcp, rcp_unaided = check_convergence(folder / "bert", runs, ruleset, custom_rcps=custom_rcps)
     return SystemVerdict(
         name=folder.name,
         ruleset=ruleset,
         runs=runs,
         compliance=tuple(check_log(path, ruleset) for path in paths),
-        rcp=check_rcp(
-            folder / "bert",
-            ruleset,
-            by_train_samples=by_train_samples,
-            custom_rcps=custom_rcps,
-        ),
-        rcp_unaided=check_rcp(folder / "bert", ruleset, custom_rcps=custom_rcps)
-        if by_train_samples
-        else None,
+        rcp=rcp,
+        rcp_unaided=rcp_unaided,
         rcp_source=custom_rcps.name if custom_rcps else f"official points of {ruleset}",
         seeds=official.check_seeds(paths, ruleset),
         problems=tuple(problems_of_result(runs)),
         olympic_minutes=olympic_mean(minutes, num_failed=len(runs) - len(minutes)),
         description=read_overrides(description) if description.exists() else {},
     )
+
+
+def check_convergence(
+    folder: Location,
+    runs: tuple[RunResult, ...],
+    ruleset: str,
+    *,
+    custom_rcps: Location | None = None,
+) -> tuple[RcpVerdict, RcpVerdict | None]:
+    """Ask the RCP checker about the runs of a folder with logs.
+
+    Returns: `rcp` and `rcp_unaided` of a `SystemVerdict`.
+    """
+    by_train_samples = _count_by_train_samples(runs)
+    verdict = check_rcp(folder, ruleset, by_train_samples=by_train_samples, custom_rcps=custom_rcps)
+    unaided = check_rcp(folder, ruleset, custom_rcps=custom_rcps) if by_train_samples else None
+    return verdict, unaided
 
 
 def judge_submission(
