@@ -6,10 +6,11 @@ BIN    := .venv/bin
 SEED   ?=
 TESTS  ?=
 
-.PHONY: help setup demo quick test test-slow test-all test-soak test-container test-distributed test-stores lint format lock clean
+.PHONY: help setup demo demo-finetune quick test test-slow test-all test-soak test-container test-distributed test-stores lint format lock clean
 
 help:
 	@echo "make demo              the whole benchmark in miniature: text -> TFRecords -> training to 0.720 -> checked log"
+	@echo "make demo-finetune     after it: fine-tunes its model and random weights on small tasks, and compares them"
 	@echo "make quick             a minute: the tests that find most mistakes"
 	@echo "make test              five minutes: the tests; TESTS=tests/data only those of a folder or file"
 	@echo "make test-all          ten minutes more: whole trainings, clusters on loopback; what CI runs"
@@ -38,12 +39,16 @@ setup: .venv/.installed
 demo: setup
 	$(BIN)/python -m demo $(if $(SEED),--seed=$(SEED))
 
+demo-finetune: setup
+	$(BIN)/python -m demo.finetuning
+
 # A file stays in one process. Three processes on two cores, because some of them wait.
 PYTEST := $(BIN)/python -m pytest --dist loadfile
 FAST   := not slow and not soak and not container and not distributed and not stores
 
 # The reference's figures on generated input, imports, flags, documents and logs.
 QUICK := tests/test_architecture.py tests/test_documents.py tests/mlperf tests/model tests/optimization \
+	tests/finetuning/test_glue.py tests/finetuning/test_scores.py \
 	tests/checkpoints/test_names.py tests/data/test_pretraining_data.py tests/input/test_pipeline.py \
 	$(addprefix tests/test_cli.py::test_, flags_of_run_pretraining_are_frozen \
 	a_flag_out_of_its_range_is_one_line_that_says_the_range all_flags_out_of_range_are_found_at_once) \

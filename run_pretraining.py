@@ -24,11 +24,12 @@ from absl import flags, logging
 from mlperf_bert import command_line, paths
 from mlperf_bert.command_line import MAX_SEED, in_range, not_empty
 from mlperf_bert.input.pipeline import NUM_PARALLEL_FILES, ExampleShape
-from mlperf_bert.mlperf import rules
+from mlperf_bert.mlperf import budget, rules
 from mlperf_bert.mlperf.log import SubmissionInfo
+from mlperf_bert.model import recomputation
 from mlperf_bert.optimization.optimizers import ADAMW, OptimizerConfig
 from mlperf_bert.problems import printable
-from mlperf_bert.training import preflight, run
+from mlperf_bert.training import compilation, preflight, run
 from mlperf_bert.training.cluster import read_cluster
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.loop import Interrupted
@@ -78,6 +79,16 @@ flags.DEFINE_integer(
     "num_train_steps",
     100000,
     "Steps until the learning rate has decayed to 0; the run ends there at the latest.",
+)
+flags.DEFINE_string(
+    "time_budget",
+    None,
+    "Time from run_start on, such as 90s, 45m, 24h or 1h30m; the run ends at the first step after.",
+)
+flags.DEFINE_bool(
+    "decay_over_budget",
+    False,
+    "The learning rate decays over --time_budget, in place of --num_train_steps.",
 )
 flags.DEFINE_integer("max_eval_steps", None, "Evaluation steps; all examples if not given.")
 flags.DEFINE_float(
@@ -154,7 +165,20 @@ flags.DEFINE_enum(
     ["auto", "true", "false"],
     "Compile with XLA; auto compiles what is faster on the device.",
 )
+flags.DEFINE_string(
+    "compilation_cache_dir",
+    None,
+    "Local folder that keeps what XLA compiled, so that later starts are faster.",
+)
+not_empty("compilation_cache_dir")
 flags.DEFINE_bool("pack_sequences", False, "Pack several short examples into one row.")
+flags.DEFINE_enum(
+    "recompute",
+    "none",
+    recomputation.CHOICES,
+    "Compute activations again in the backward pass, of attention or of whole blocks: needs less "
+    "memory, takes longer.",
+)
 
 # Saving and reporting
 flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between checkpoints.")
@@ -170,11 +194,15 @@ flags.DEFINE_integer("log_every_steps", 10, "Steps between lines of metrics.json
 flags.DEFINE_string(
     "profile_steps", None, "First-last: TensorFlow's profiler runs during these steps."
 )
+flags.DEFINE_float(
+    "power_watts", None, "Power of the whole system, for its energy; measured if not given."
+)
 flags.DEFINE_string("submission_org", "unnamed", "Organisation in the MLPerf log.")
 flags.DEFINE_string("submission_platform", "unnamed", "System in the MLPerf log.")
 flags.DEFINE_string("submission_status", "onprem", "onprem, cloud, preview or research.")
 in_range("save_checkpoints_steps", "iterations_per_loop", "log_every_steps", at_least=1)
 in_range("keep_checkpoint_max", at_least=0)
+in_range("power_watts", above=0)
 
 # Devices
 flags.DEFINE_integer("num_gpus", 0, "GPUs of this host; 0 = CPU.")
@@ -205,7 +233,12 @@ def _optimizer() -> OptimizerConfig:
     )
 
 
-def _run_config() -> RunConfig:
+def _time_budget() -> float | None:
+    return None if FLAGS.time_budget is None else budget.parse(FLAGS.time_budget)
+
+
+def run_config() -> RunConfig:
+    """The run that the flags describe."""
     given = _flags_of(RunConfig) | {
         "shape": ExampleShape(**_flags_of(ExampleShape)),
         "optimizer": _optimizer(),
@@ -215,6 +248,7 @@ def _run_config() -> RunConfig:
         "profile_steps": (
             ProfileWindow.parse(FLAGS.profile_steps) if FLAGS.profile_steps else None
         ),
+        "time_budget": _time_budget(),
         "submission": SubmissionInfo(
             org=FLAGS.submission_org,
             platform=FLAGS.submission_platform,
@@ -225,6 +259,7 @@ def _run_config() -> RunConfig:
 
 
 def _offline_config() -> OfflineConfig:
+    _time_budget()  # without effect, and refused if it is bad
     given = _flags_of(OfflineConfig) | {
         "input_file": FLAGS.eval_input_file or FLAGS.input_file,
         "shape": ExampleShape(**_flags_of(ExampleShape)),
@@ -236,7 +271,7 @@ def _offline_config() -> OfflineConfig:
 
 def _check() -> None:
     found = preflight.inspect_closely(
-        _run_config(), measure_initial_accuracy=FLAGS.check_initial_accuracy
+        run_config(), measure_initial_accuracy=FLAGS.check_initial_accuracy
     )
     print(*found.findings, sep="\n")
     print(f"errors: {len(found.errors)}; no training was started")
@@ -245,8 +280,15 @@ def _check() -> None:
 
 
 def _train() -> None:
-    if result := run.train(_run_config()):  # only the chief has one
+    if result := run.train(run_config()):  # only the chief has one
         print(result.line(), flush=True)
+
+
+def _use_compilation_cache() -> None:
+    """TensorFlow reads the variable once, when it first looks for devices."""
+    if FLAGS.compilation_cache_dir:
+        cache = compilation.cache_flags(FLAGS.compilation_cache_dir)
+        os.environ["TF_XLA_FLAGS"] = f"{os.environ.get('TF_XLA_FLAGS', '')} {cache}".strip()
 
 
 def main():
@@ -254,7 +296,7 @@ def main():
     logging.set_verbosity(logging.ERROR)
     # SIGTERM acts as Ctrl-C until training handles it; process 1 of a container would ignore it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with _failures_explained():
+    with failures_explained():
         if FLAGS.check:
             _check()
         elif FLAGS.do_train:
@@ -267,7 +309,7 @@ def main():
 
 
 @contextlib.contextmanager
-def _failures_explained() -> Iterator[None]:
+def failures_explained() -> Iterator[None]:
     """Ends an interrupted run with its own exit code; TensorFlow's failures become ValueErrors."""
     try:
         yield
@@ -280,7 +322,8 @@ def _failures_explained() -> Iterator[None]:
     except tf.errors.ResourceExhaustedError as error:
         raise ValueError(
             f"out of memory ({_first_line(error)}); lower --train_batch_size (and raise "
-            "--steps_per_update to keep the updates), or lower --eval_batch_size"
+            "--steps_per_update to keep the updates), give --recompute=blocks, or lower "
+            "--eval_batch_size"
         ) from error
     except tf.errors.UnavailableError as error:  # a device is gone, such as the host of a TPU
         _end_for_now(f"TensorFlow failed: {_first_line(error)}; repeat the command later")
@@ -303,4 +346,4 @@ def _first_line(error: tf.errors.OpError) -> str:
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    command_line.run(main, prepare=_use_compilation_cache)

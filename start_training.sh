@@ -7,6 +7,7 @@
 # Options:
 #   --demo         run the demo into $OUTPUT_DIR/demo
 #   --eval         evaluate the checkpoints in OUTPUT_DIR (eval_model.sh) instead of training
+#   --finetune     fine-tune the run in OUTPUT_DIR on GLUE or SQuAD (finetune_model.sh); DATA_DIR holds the task's files
 #   --detach       run in the background; prints the container's name and the host's PID of its process 1
 #   --dry-run      print the command and do nothing
 #   --help
@@ -14,7 +15,8 @@
 # Environment:
 #   DATA_DIR=./data WIKI_DIR=./wiki    mounted read-only: TFRecords and eval_10k; bert_config.json and checkpoint
 #   OUTPUT_DIR=./output                mounted for writing; made if missing
-#                                      each of the three may be gs://BUCKET/FOLDER, which is not mounted
+#                                      each of the three may be gs://BUCKET/FOLDER, which is not mounted;
+#                                      not OUTPUT_DIR with --demo or --finetune
 #   GOOGLE_APPLICATION_CREDENTIALS=    key file for gs://; if not given, that of gcloud auth application-default login
 #   TF_CONFIG, or variables of srun    several hosts make one run: passed on, and the container uses the host's network
 #   NUM_GPUS=(all; 0 for --eval)  SEED=  EVAL_FILE=  INIT_CHECKPOINT=    see train_model.sh; paths are those in the container
@@ -29,10 +31,12 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 fail() { echo "start_training.sh: ${*//[[:cntrl:]]/?}" >&2; exit 1; }
 
 program=./train_model.sh demo='' detach='' dry_run='' hosts='' flags=()
+choose() { [ "$program" = ./train_model.sh ] || fail "--eval and --finetune: give one of them"; program=$1; }
 for argument in "$@"; do
   case $argument in
     --demo) demo=yes ;;
-    --eval) program=./eval_model.sh ;;
+    --eval) choose ./eval_model.sh ;;
+    --finetune) choose ./finetune_model.sh ;;
     --detach) detach=yes ;;
     --dry-run) dry_run=yes ;;
     --help|-h) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
@@ -67,22 +71,30 @@ image=${IMAGE:-mlperf-bert:$accelerator}
 
 # --- what to mount --------------------------------------------------------------------------------------------
 data=${DATA_DIR:-./data} wiki=${WIKI_DIR:-./wiki} output=${OUTPUT_DIR:-./output}
+content="part-* and eval_10k" model="it and tf1_ckpt"
+if [ "$program" = ./finetune_model.sh ]; then content="the task's files, such as CoLA/train.tsv" model="it and vocab.txt"; fi
 offer="or try it without data: ./start_training.sh --demo"
 is_local() { case $1 in gs://*) return 1 ;; esac; }
 if [ "$demo" ]; then
   is_local "$output" || fail "OUTPUT_DIR=$output: the demo writes to a local folder; name one"
 else
-  if is_local "$data"; then
-    [ -d "$data" ] || fail "DATA_DIR=$data: no such folder; name the one with part-* and eval_10k, $offer"
-    [ "$(ls -- "$data" 2>/dev/null)" ] || fail "DATA_DIR=$data is empty; name the one with part-* and eval_10k, $offer"
+  if [ "$program" = ./finetune_model.sh ] && ! is_local "$output"; then
+    fail "OUTPUT_DIR=$output: fine-tuning writes to a local folder; name one, and INIT_CHECKPOINT=$output for the run there"
   fi
-  if is_local "$wiki"; then
-    [ -f "$wiki/bert_config.json" ] || fail "WIKI_DIR=$wiki: no bert_config.json; name the folder with it and tf1_ckpt, $offer"
+  if is_local "$data"; then
+    [ -d "$data" ] || fail "DATA_DIR=$data: no such folder; name the one with $content, $offer"
+    [ "$(ls -- "$data" 2>/dev/null)" ] || fail "DATA_DIR=$data is empty; name the one with $content, $offer"
+  fi
+  if [ "$program" = ./finetune_model.sh ] && [ "${INIT_CHECKPOINT:-}" ]; then
+    # It can be a Hugging Face model, which needs no other file; only the container can see it.
+    if is_local "$wiki" && ! [ -d "$wiki" ]; then wiki=''; fi
+  elif is_local "$wiki"; then
+    [ -f "$wiki/bert_config.json" ] || fail "WIKI_DIR=$wiki: no bert_config.json; name the folder with $model, $offer"
   fi
 fi
 # Absolute without `cd`, which drops a line break at the end.
 for name in data wiki output; do
-  case ${!name} in /*|gs://*) ;; *) printf -v "$name" %s "$PWD/${!name#./}" ;; esac
+  case ${!name} in ''|/*|gs://*) ;; *) printf -v "$name" %s "$PWD/${!name#./}" ;; esac
   case ${!name} in
     *[,\"$'\r\n']*) fail "${!name}: a mount cannot have a comma, quote or line break in its path; use a link without" ;;
   esac
@@ -131,7 +143,7 @@ if [ "$demo" ]; then
 else
   buckets=''
   place "$data" /data DATA_DIR ,readonly
-  place "$wiki" /wiki WIKI_DIR ,readonly
+  if [ "$wiki" ]; then place "$wiki" /wiki WIKI_DIR ,readonly; fi
   place "$output" /output OUTPUT_DIR
   # Without a key file TensorFlow asks the machine, which knows its account on Google Cloud.
   if [ "$buckets" ] && [ -r "$key" ]; then

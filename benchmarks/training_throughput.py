@@ -39,21 +39,18 @@ import tensorflow as tf
 from matplotlib.figure import Figure
 
 from benchmarks import random_task
+from benchmarks.accelerator import MODELS
 from mlperf_bert.data import tfrecord
 from mlperf_bert.input import pipeline
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.mlperf.rules import BERT_LARGE
+from mlperf_bert.model import flop
 from mlperf_bert.model.config import BertConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 SHAPE = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
 NUM_EXAMPLES = 1500
-BERT_BASE = BERT_LARGE | {
-    "hidden_size": 768,
-    "intermediate_size": 3072,
-    "num_attention_heads": 12,
-    "num_hidden_layers": 12,
-}
+BERT_BASE = BERT_LARGE | MODELS["base"]
 # Name -> script, options; "compiled" is --jit_compile=auto.
 CONTESTANTS: dict[str, tuple[str, dict]] = {
     "reference, TensorFlow 2.4": ("reference", {"precision": "float32"}),
@@ -81,6 +78,10 @@ CONTESTANTS: dict[str, tuple[str, dict]] = {
             ("bfloat16", ", compiled, packed", "auto", True),
         )
     },
+    **{
+        f"ours, {precision}, exported program under jax": ("program", {"precision": precision})
+        for precision in ("float32", "bfloat16")
+    },
 }
 
 
@@ -101,13 +102,13 @@ def write_task(folder: Path, input_file: Path | None) -> dict[str, np.ndarray]:
 
 
 def model_flop_per_sample(lengths: np.ndarray, num_predictions: np.ndarray) -> float:
-    """Mean over examples; source of the count: Kaplan et al., arXiv 2001.08361, section 2.1."""
-    hidden, inner = BERT_BASE["hidden_size"], BERT_BASE["intermediate_size"]
-    per_token = 2 * (4 * hidden * hidden + 2 * hidden * inner)
-    attention = 4 * hidden * lengths.astype(float) ** 2
-    layers = BERT_BASE["num_hidden_layers"] * (per_token * lengths + attention)
-    head = 2 * num_predictions * hidden * (hidden + BERT_BASE["vocab_size"])
-    return float(np.mean(3 * (layers + head)))
+    """Mean over examples, without padding."""
+    config = BertConfig(**BERT_BASE)
+    sizes = zip(lengths.tolist(), num_predictions.astype(int).tolist())
+    return statistics.mean(
+        flop.of_training_step(config, num_rows=1, num_tokens=tokens, num_predictions=predictions)
+        for tokens, predictions in sizes
+    )
 
 
 def peak_flop_per_second(dtype: str) -> float:
@@ -160,6 +161,7 @@ def run_rounds(args: argparse.Namespace, folder: Path, results: Path) -> None:
     }
     interpreters = {
         "ours": sys.executable,
+        "program": sys.executable,
         "tf_models": args.tf_models_python,
         "hugging_face": args.hugging_face_python,
         "reference": args.reference_python,

@@ -217,16 +217,28 @@ def run_steps(steps: list[Step], start: float) -> None:
 
 
 def make_folder_anew(folder: Path) -> None:
-    """Empty the folder of an earlier demo.
+    """Empty the folder of an earlier demo, and make the one that its examples go to.
 
     Raises:
-      ValueError: it holds other things.
+      ValueError: as `empty_folder`.
     """
+    empty_folder(folder)
+    (folder / "train").mkdir()
+
+
+def empty_folder(folder: Path) -> None:
+    """Make a folder, or empty it if the demo made it.
+
+    Raises:
+      ValueError: it is no folder, or holds other things.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is no folder: name an empty --output_dir")
     if folder.exists() and any(folder.iterdir()):
         if not (folder / MARK_FILE).exists():
             raise ValueError(f"{folder} holds other things: name an empty --output_dir")
         shutil.rmtree(folder)
-    (folder / "train").mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / MARK_FILE).touch()
 
 
@@ -242,7 +254,7 @@ def main() -> None:
         run_demo(given.output_dir, seed)
     except subprocess.CalledProcessError as error:
         sys.exit(f"demo: the last step failed with exit code {error.returncode}")
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         sys.exit(f"demo: {error}")
 
 

@@ -45,6 +45,16 @@ def articles(seed: int, num_articles: int) -> Iterator[tuple[str, str]]:
         yield facts["name"], "\n\n".join(paragraphs)
 
 
+def articles_with_facts(seed: int, rng: random.Random) -> Iterator[tuple[str, Facts, list[str]]]:
+    """Yield kind, facts and paragraphs of other articles about the world of `seed`."""
+    grammar = read_grammar()
+    world = make_world(random.Random(f"encyclopedia {seed}"))
+    while True:
+        kind = rng.choice(tuple(grammar))
+        facts = make_facts(kind, world, rng)
+        yield kind, facts, [_write_paragraph(paragraph, facts, rng) for paragraph in grammar[kind]]
+
+
 def write(output_dir: Path, *, seed: int, num_articles: int) -> list[Path]:
     """Write wiki_00, wiki_01, ... with the articles dealt out in turn; return the files.
 

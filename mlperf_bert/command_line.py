@@ -61,8 +61,16 @@ def paths(*names: str) -> None:
         flags.register_validator(name, all_supported)
 
 
-def run(main: Callable[[], None], argv: list[str] | None = None) -> None:
+def run(
+    main: Callable[[], None],
+    argv: list[str] | None = None,
+    *,
+    prepare: Callable[[], None] | None = None,
+) -> None:
     """Parses the flags and runs a script's `main`; ends the process.
+
+    `prepare` runs just after the flags are parsed: TensorFlow has asked absl to be called then, and
+    looks for its devices.
 
     Bad flags, ValueError, OSError and what a store answers become one line on standard error and
     exit code 1.
@@ -82,7 +90,16 @@ def run(main: Callable[[], None], argv: list[str] | None = None) -> None:
                 raise
             sys.exit(f"{script}: {printable(reason(error))}")
 
-    app.run(guarded, argv, flags_parser=lambda given: parse(script, given))
+    def parsed(given: Sequence[str]) -> list[str]:
+        rest = parse(script, given)
+        try:
+            if prepare:
+                prepare()
+        except (ValueError, OSError) as error:
+            sys.exit(f"{script}: {as_lines(error)}")
+        return rest
+
+    app.run(guarded, argv, flags_parser=parsed)
 
 
 def parse(script: str, argv: Sequence[str]) -> list[str]:

@@ -46,6 +46,12 @@ class Progress:
             self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
             self.line(self._state() + (f", {note}" if note else ""))
 
+    def expect(self, total: int) -> None:
+        """Sets the units there will be in all."""
+        self._total = total
+        if self._bar is not None:
+            self._bar.total = total
+
     def line(self, text: str) -> None:
         """Prints a whole line, above the bar."""
         if self._bar is not None:

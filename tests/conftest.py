@@ -10,6 +10,10 @@ from typing import NoReturn
 
 import pytest
 
+# As the root scripts set it. Libraries that import jax would otherwise make it 1, and every program
+# that a test starts would print TensorFlow's errors about GPUs.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED = REPOSITORY.parent / "shared"
 

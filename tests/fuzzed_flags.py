@@ -73,7 +73,7 @@ def begin(argv: list[str]) -> None:
     """What a start does before it builds a model; ends in SystemExit or ValueError if refused."""
     flags.FLAGS.unparse_flags()
     command_line.parse("run_pretraining.py", ["run_pretraining.py", *argv])
-    preflight.inspect(run_pretraining._run_config()).setup()
+    preflight.inspect(run_pretraining.run_config()).setup()
 
 
 def end_of(argv: list[str]) -> str:

@@ -56,6 +56,8 @@ RUN_PRETRAINING_FLAGS = {
     "target_accuracy": 0.72,
     "seed": None,
     "emulate_step_seconds": None,
+    "time_budget": None,
+    "decay_over_budget": False,
     "num_parallel_files": 8,
     "shuffle": True,
     "deterministic": True,
@@ -64,13 +66,42 @@ RUN_PRETRAINING_FLAGS = {
     "drop_caches": False,
     "precision": "float32",
     "jit_compile": "false",
+    "compilation_cache_dir": None,  # not in the reference
     "pack_sequences": False,
+    "recompute": "none",
     "async_checkpoint": None,  # on, but for TPUs
     "log_every_steps": 10,
     "profile_steps": None,
+    "power_watts": None,
     "submission_org": "unnamed",
     "submission_platform": "unnamed",
     "submission_status": "onprem",
+}
+
+RUN_FINETUNING_FLAGS = {
+    "task": None,
+    "data_dir": None,
+    "checkpoint": None,
+    "output_dir": None,
+    "bert_config_file": None,
+    "vocab_file": None,
+    "do_lower_case": True,
+    "max_seq_length": None,  # 128, SQuAD: 384
+    "doc_stride": 128,
+    "max_query_length": 64,
+    "do_predict": False,
+    "train_batch_size": 32,
+    "eval_batch_size": 32,
+    "learning_rate": 3e-5,
+    "num_train_epochs": 3,
+    "warmup_proportion": 0.1,
+    "seed": 1,
+    "save_checkpoints_steps": 1000,
+    "sweep": False,
+    "learning_rates": ["2e-5", "3e-5", "4e-5", "5e-5"],
+    "seeds": ["1", "2", "3", "4", "5"],
+    "precision": "float32",
+    "num_gpus": 0,
 }
 
 CHECKPOINT_SCRIPT_FLAGS = {
@@ -113,6 +144,15 @@ def flags_of(script) -> dict:
 
 def test_flags_of_run_pretraining_are_frozen():
     assert flags_of("run_pretraining.py") == RUN_PRETRAINING_FLAGS
+
+
+def test_flags_of_run_finetuning_are_frozen():
+    assert flags_of("run_finetuning.py") == RUN_FINETUNING_FLAGS
+
+
+def test_flags_that_the_exporter_adds_to_those_of_run_pretraining_are_frozen():
+    own = {"evaluation": False, "num_batches": 8, "num_recorded_steps": 3}
+    assert flags_of("export_training_step.py") == own
 
 
 @pytest.mark.parametrize("script", CHECKPOINT_SCRIPT_FLAGS)
@@ -234,6 +274,18 @@ BAD_INPUTS = {
         lambda work: {"emulate_step_seconds": 0.1},
         r"--emulate_step_seconds=0.1 trains nothing .* leave out --eval_input_file",
     ),
+    "a time budget without a unit": (
+        lambda work: {"time_budget": "90"},
+        r"--time_budget=90 must be a time above 0 with its unit, such as 90s, 45m, 24h or 1h30m",
+    ),
+    "a time budget that an evaluation does not use": (
+        lambda work: {"do_train": False, "do_eval": True, "time_budget": "nonsense"},
+        r"--time_budget=nonsense must be a time above 0 with its unit",
+    ),
+    "a learning rate that decays over no time": (
+        lambda work: {"decay_over_budget": True},
+        r"--decay_over_budget needs a time .*: give --time_budget too",
+    ),
     "profile of no steps": (
         lambda work: {"profile_steps": "3"},
         r"--profile_steps=3 must be two steps, the first and the last, as in 20-29",
@@ -244,7 +296,7 @@ BAD_INPUTS = {
     ),
     "a batch that no memory holds": (
         lambda work: {"train_batch_size": 10**9, "num_train_steps": 1},
-        r"out of memory .*; lower --train_batch_size",
+        r"out of memory .*; lower --train_batch_size .*, give --recompute=blocks, or lower --eval",
     ),
     "no TPU": (lambda work: {"use_tpu": True}, r"--use_tpu: no TPU answers on this host"),
     "more GPUs than there are": (lambda work: {"num_gpus": 64}, r"--num_gpus=64, but TensorFlow"),

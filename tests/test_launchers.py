@@ -135,6 +135,16 @@ def test_an_evaluation_leaves_the_gpus_to_the_training(host):
     assert {"NUM_GPUS=0", "mlperf-bert:gpu"} <= set(evaluation) and "--gpus" not in evaluation
 
 
+def test_fine_tuning_runs_in_the_same_way(host):
+    done = host("--dry-run", "--finetune", "--task=rte", INIT_CHECKPOINT="/wiki/hf", SEED="2")
+    words = expected_run(host, environment=["NUM_GPUS=0", "SEED=2", "INIT_CHECKPOINT=/wiki/hf"])
+    assert shlex.split(done.stdout) == [
+        *[*words, "mlperf-bert:cpu", "./finetune_model.sh", "--task=rte"]
+    ]
+    line = refusal(host, "--finetune", DATA_DIR="/nowhere")
+    assert "no such folder; name the one with the task's files, such as CoLA/train.tsv" in line
+
+
 def test_podman_gets_limits_within_the_hosts_and_cdi_devices(host):
     done = host("--dry-run", ENGINE="podman", NUM_GPUS="1")
     words = shlex.split(done.stdout)
@@ -323,6 +333,23 @@ def test_train_model_turns_the_environment_into_flags(repository, tmp_path):
     words = train(repository, "train_model.sh", tmp_path, EVAL_FILE="", DATA_DIR="/a b")
     assert "--input_file=/a b/part-*" in words
     assert not [word for word in words if word.startswith(("--seed", "--eval_input_file"))]
+
+
+def test_finetune_model_starts_from_the_run_in_the_output(repository, tmp_path):
+    words = train(repository, "finetune_model.sh", tmp_path, "--task=rte", SEED="4")
+    assert words == [
+        "run_finetuning.py",
+        "--data_dir=/data",
+        "--checkpoint=/output",
+        "--bert_config_file=/wiki/bert_config.json",
+        "--vocab_file=/wiki/vocab.txt",
+        "--output_dir=/output/finetuning",
+        "--num_gpus=0",
+        "--seed=4",
+        "--task=rte",
+    ]
+    words = train(repository, "finetune_model.sh", tmp_path, INIT_CHECKPOINT="/wiki/a b")
+    assert "--checkpoint=/wiki/a b" in words
 
 
 def test_eval_model_evaluates_beside_a_training(repository, tmp_path):

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mlperf_bert import paths
-from mlperf_bert.mlperf import rules
+from mlperf_bert.mlperf import energy, rules
+from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.log import MlperfLog
-from mlperf_bert.mlperf.results import Record, read_records
+from mlperf_bert.mlperf.results import Record, energy_of_run, joined_energy, read_records
 from mlperf_bert.writing import written_beside
 
 
@@ -37,7 +38,8 @@ def join(
     Raises:
       ValueError: a file is no log, or an earlier checkpoint has not been evaluated.
     """
-    records = [record for log in logs for record in read_records(log)]
+    pieces = [read_records(log) for log in logs]
+    records = [record for piece in pieces for record in piece]
     start = next((record for record in records if record.key == "run_start"), None)
     if start is None:
         raise ValueError(f"{logs[0]}: no run_start, so no run to join evaluations with")
@@ -66,11 +68,30 @@ def join(
                 run.eval_stop(samples, time_ms=now_ms)
                 run.eval_accuracy(accuracies[step], samples, step, time_ms=now_ms)
                 before_samples, before_ms = samples, now_ms
+            if taken := _energy_until(counted[-1], pieces):
+                run.log_energy(taken, of="run", time_ms=before_ms)
             stop = run.succeed if passing else run.abort
             stop(time_ms=before_ms)
         with written_beside(output) as file:
             file.write(path.read_bytes())
     return "success" if passing else "aborted", before_samples
+
+
+def _energy_until(step: int, pieces: Sequence[Sequence[Record]]) -> Energy | None:
+    """The energy up to a checkpoint: of whole pieces, and of the last one that saved it."""
+
+    def at_checkpoint(piece: Sequence[Record]) -> Energy | None:
+        of_step = [record for record in piece if record.metadata.get("step_num") == step]
+        found = [record for record in of_step if record.key == energy.LOG_KEY]
+        return Energy.from_event(found[-1].value, found[-1].metadata) if found else None
+
+    def saved(piece: Sequence[Record]) -> bool:
+        stops = (record for record in piece if record.key == "checkpoint_stop")
+        return any(record.metadata.get("step_num") == step for record in stops)
+
+    last = max(number for number, piece in enumerate(pieces) if saved(piece))
+    whole = [energy_of_run(piece) for piece in pieces[:last]]
+    return joined_energy([*whole, at_checkpoint(pieces[last])])
 
 
 def _saved_ms(records: Sequence[Record], log: paths.Location) -> dict[int, float]:

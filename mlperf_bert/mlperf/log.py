@@ -18,7 +18,8 @@ All positions are in samples trained so far; the official keys call them epoch_n
 first_epoch_num. Every method takes `time_ms` (milliseconds since 1970) for events of the past,
 which an evaluation after the training needs.
 
-Source: the rule files of mlperf_logging.compliance_checker, rulesets 1.0.0 to 5.0.0.
+Source: the rule files of mlperf_logging.compliance_checker, rulesets 1.0.0 to 5.0.0, and
+training_6.1.0/common.yaml for `Computation`.
 """
 
 import contextlib
@@ -33,6 +34,7 @@ from pathlib import Path
 
 from mlperf_logging.mllog import constants
 
+from mlperf_bert.mlperf.energy import Meter
 from mlperf_bert.mlperf.mllog_writer import MllogWriter
 from mlperf_bert.mlperf.timed_run import Run
 from mlperf_bert.writing import write_whole
@@ -40,6 +42,12 @@ from mlperf_bert.writing import write_whole
 BENCHMARK = constants.BERT
 DIVISIONS = (constants.CLOSED, constants.OPEN)
 STATUSES = (constants.ONPREM, constants.CLOUD, "preview", constants.RESEARCH)
+
+PRECISIONS = (
+    *("fp64", "fp32", "tf32", "fp16", "bfloat16", "fp8", "mxfp6", "nvfp4", "mxfp4"),
+    *("Graphcore FLOAT 16.16", "int8", "uint8", "int4", "uint4"),
+)
+"""As ruleset 6.1.0 spells them."""
 
 _BEFORE_RUN = {"init_start", "submission", "hyperparameters", "init_stop"}
 
@@ -99,6 +107,36 @@ class Hyperparameters:
     """Samples in every evaluation; None if they may not be counted before the clock starts: then
     log `Run.eval_samples`."""
     seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Computation:
+    """What rulesets from 6.1.0 on require of every benchmark, and older ones ignore.
+
+    The replicas share nothing but the data: no tensor, pipeline, context or expert parallelism.
+
+    Raises:
+      ValueError: a precision that the rules do not know.
+    """
+
+    precision_in_linear: str
+    """The lowest one; one of PRECISIONS, as the next two."""
+    precision_in_attention: str
+    precision_in_communication: str
+    """Of what the replicas send each other."""
+    micro_batch_size: int
+    """Samples of a step on one replica."""
+    config_filename: str
+    """The file that names every parameter of the run."""
+
+    def __post_init__(self) -> None:
+        for precision in (
+            self.precision_in_linear,
+            self.precision_in_attention,
+            self.precision_in_communication,
+        ):
+            if precision not in PRECISIONS:
+                raise ValueError(f"precision {precision!r}: use one of {', '.join(PRECISIONS)}")
 
 
 class MlperfLog(MllogWriter):
@@ -200,6 +238,21 @@ class MlperfLog(MllogWriter):
             self.event(key, value)
         self._steps_done.add("hyperparameters")
 
+    def computation(self, given: Computation) -> None:
+        """Log precisions, kinds of parallelism, and the share of one replica."""
+        for key, value in {
+            constants.LOWEST_NUMERICAL_PRECISION_IN_LINEAR: given.precision_in_linear,
+            constants.LOWEST_NUMERICAL_PRECISION_IN_ATTN: given.precision_in_attention,
+            constants.LOWEST_NUMERICAL_PRECISION_IN_COMM: given.precision_in_communication,
+            constants.TENSOR_PARALLELISM: 1,
+            constants.PIPELINE_PARALLELISM: 1,
+            constants.CONTEXT_PARALLELISM: 1,
+            constants.EXPERT_PARALLELISM: 1,
+            constants.MICRO_BATCH_SIZE: given.micro_batch_size,
+            constants.CONFIG_FILENAME: given.config_filename,
+        }.items():
+            self.event(key, value)
+
     def weights_initialization(self, tf1_names: Iterable[str]) -> None:
         """Log one line per initialised weight, under its TensorFlow 1 name without ":0".
 
@@ -214,8 +267,10 @@ class MlperfLog(MllogWriter):
         self._steps_done.add("init_stop")
 
     @contextlib.contextmanager
-    def run(self, *, time_ms: float | None = None) -> Iterator[Run]:
+    def run(self, *, time_ms: float | None = None, meter: Meter | None = None) -> Iterator[Run]:
         """Log run_start, yield the `Run`, and log exactly one run_stop whatever happens.
+
+        `meter` measures the energy between the two; None: it is not logged.
 
         The status is "success" after `Run.succeed`, else "aborted"; all exceptions, also
         KeyboardInterrupt and SystemExit, are raised again.
@@ -231,7 +286,7 @@ class MlperfLog(MllogWriter):
             raise RuntimeError("this log already has a run: one log, one run")
         self._steps_done.add("run")
         self.start(constants.RUN_START, time_ms=time_ms)
-        run = Run(self)
+        run = Run(self, meter)
         try:
             yield run
         except BaseException:

@@ -8,12 +8,13 @@ holds the number.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mlperf_bert import json_text
-from mlperf_bert.mlperf import ledger
+from mlperf_bert import json_text, paths
+from mlperf_bert.mlperf import energy, ledger
+from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.rules import NUM_EVAL_SAMPLES, NUM_RUNS_PER_RESULT
 from mlperf_bert.reading import read_regular_file
 
@@ -22,6 +23,9 @@ RESULT_LOG = "bert.offline.log"
 """Written by evaluations that were made after the training."""
 RECORD_NAME = "run.json"
 NUM_WEIGHTS_OF_BERT_LARGE = 398
+_KILLED = "what a killed run took after its last checkpoint is not known"
+_PARTS_DIFFER = "not the same parts of the system were measured in all runs"
+_A_PIECE_IS_SILENT = "the log of a part of the run does not say its energy"
 _TOKEN = ":::MLLOG "
 _PHASES = {
     "init_start": ("init", "init_stop"),
@@ -35,8 +39,17 @@ _HYPERPARAMETERS = (
     "gradient_accumulation_steps",
     "num_warmup_steps",
     "start_warmup_step",
+    "time_budget_seconds",
+    "decay_over_budget",
     "opt_",
+    "lowest_numerical_precision_in_",
+    "tensor_parallelism",
+    "pipeline_parallelism",
+    "context_parallelism",
+    "expert_parallelism",
+    "micro_batch_size",
 )
+"""Beginnings of the keys of a run's configuration."""
 _CLOCK_TOLERANCE_MS = 1000  # between hosts
 _END_OF_TIME_MS = 2**63
 
@@ -101,11 +114,13 @@ class RunResult:
     cache_cleared: bool = False
     """Whether the log says that the file caches were emptied."""
     hyperparameters: Mapping[str, object] = field(default_factory=dict)
-    """MLLOG key -> value of batch, optimizer and schedule."""
+    """MLLOG key -> value of batch, optimizer, schedule, precision and parallelism."""
     provenance: Mapping[str, str] = field(default_factory=dict)
     """Commit, image and digests of data and initial weights, in this project's logs."""
     seconds: ledger.Seconds | None = None
     """Where the time from run_start to run_stop went, in this project's logs."""
+    energy: Energy | None = None
+    """From run_start to run_stop, in this project's logs."""
     max_sequence_length: int | None = None
     """In tokens."""
     num_weights: int | None = None
@@ -163,14 +178,18 @@ def finished_run(output_dir: Path, log_name: str = LOG_NAME) -> RunResult | None
     return read_run(log) if log.exists() and has_ended(output_dir) else None
 
 
-def read_records(path: Path) -> list[Record]:
+def read_records(path: Path, *, may_be_cut: bool = False) -> list[Record]:
     """Return the lines of a log; what stands before ":::MLLOG" (a rank, say) is skipped.
+
+    With `may_be_cut` an incomplete last line, which a killed run leaves, is skipped too.
 
     Raises:
       ValueError: no line of the file is of a log, or a line is cut or damaged.
     """
     text = read_regular_file(path).decode("latin-1").replace("\r\n", "\n").replace("\r", "\n")
     records = []
+    if may_be_cut:
+        text = text[: text.rfind("\n") + 1]
     # Not splitlines: read as Latin-1, letters of UTF-8 look like further ends of lines to it.
     for number, line in enumerate(text.split("\n"), start=1):
         _, token, text = line.partition(_TOKEN)
@@ -232,6 +251,7 @@ def read_run(path: Path) -> RunResult:
         },
         provenance=_provenance(records),
         seconds=_seconds(records),
+        energy=energy_of_run(records),
         max_sequence_length=_first_whole_number(records, "max_sequence_length"),
         num_weights=len(_names_of_weights(records)) or None,
         num_replicas=_first_whole_number(records, "num_replicas"),
@@ -263,6 +283,55 @@ def _seconds(records: list[Record]) -> ledger.Seconds | None:
         if record.key == ledger.LOG_KEY and record.metadata.get("of") == "run":
             return ledger.from_fields(record.value) if isinstance(record.value, dict) else None
     return None
+
+
+def energy_of_run(records: Sequence[Record]) -> Energy | None:
+    """Return what a log says of the energy up to its end; None if it says nothing.
+
+    The log of a killed run ends without: then up to its last checkpoint, marked as too little.
+    """
+    found = [record for record in records if record.key == energy.LOG_KEY]
+    for record in found:
+        if record.metadata.get("of") == "run":
+            return Energy.from_event(record.value, record.metadata)
+    last = Energy.from_event(found[-1].value, found[-1].metadata) if found else None
+    return last and replace(last, at_least=_KILLED)
+
+
+def energy_of_pieces(logs: Sequence[paths.Location]) -> Energy | None:
+    """Return the energy of all pieces of a run that was resumed; None if no log says anything.
+
+    Raises:
+      ValueError: a file is no log.
+    """
+    return joined_energy([energy_of_run(read_records(log)) for log in logs])
+
+
+def mean_energy(runs: Sequence[RunResult]) -> Energy | None:
+    """Return what a run took, the mean; None if the log of one of them does not say it at all.
+
+    Unknown if not the same parts were measured in all.
+    """
+    known = [run.energy for run in runs if run.energy]
+    if not runs or len(known) < len(runs):
+        return None
+    whole = energy.total(known)
+    if len({frozenset(each.parts) for each in known}) > 1:
+        return replace(whole, unknown=whole.unknown or _PARTS_DIFFER)
+    return replace(
+        whole,
+        parts={name: joules / len(runs) for name, joules in whole.parts.items()},
+        phases={name: joules / len(runs) for name, joules in whole.phases.items()},
+    )
+
+
+def joined_energy(pieces: Sequence[Energy | None]) -> Energy | None:
+    """Return the sum; that of a piece whose log says nothing is missing in it."""
+    known = [piece for piece in pieces if piece]
+    if not known:
+        return None
+    joined = energy.total(known)
+    return joined if len(known) == len(pieces) else replace(joined, at_least=_A_PIECE_IS_SILENT)
 
 
 def olympic_mean(minutes: Sequence[float], *, num_failed: int = 0) -> float | None:

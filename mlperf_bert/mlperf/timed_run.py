@@ -4,9 +4,13 @@ import threading
 
 from mlperf_logging.mllog import constants
 
-from mlperf_bert.mlperf import ledger
+from mlperf_bert.mlperf import energy, ledger
+from mlperf_bert.mlperf.energy import Energy, Meter
 from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.mlperf.mllog_writer import MllogWriter
+
+TIME_BUDGET_SPENT = "time_budget_spent"
+"""About a hundred times a run: the seconds so far, and the estimate of all steps."""
 
 
 class Run:
@@ -20,16 +24,23 @@ class Run:
         the training loop may set it more often, so that an aborted run logs the right number.
       is_stopped: run_stop has been logged.
       ledger: where the time goes since the run's start. Once anything but host work is counted, its
-        seconds are logged after every block and before run_stop.
+        seconds are logged after every block and before run_stop, with the joules of `meter`.
+      meter: what the run takes of energy, logged after every checkpoint and before run_stop; None:
+        it is not measured.
     """
 
-    def __init__(self, log: MllogWriter) -> None:
+    def __init__(self, log: MllogWriter, meter: Meter | None = None) -> None:
         self.samples = 0
         self.is_stopped = False
         self.ledger = Ledger()
+        self.meter = meter
+        if meter:
+            meter.start()
+        self._num_eval_samples: int | None = None
         self._log = log
         self._block_start_samples = 0
         self._block_start_seconds = self.ledger.read()
+        self._block_start_joules: float | None = None
         # The thread that notices the loss of another process ends this one after it has stopped.
         self._stopping = threading.RLock()
 
@@ -46,6 +57,7 @@ class Run:
             "samples_count": samples,
         }
         self._log.start(constants.BLOCK_START, metadata, time_ms=time_ms)
+        self._block_start_joules = self._enter(energy.TRAINING)
 
     def block_stop(self, samples: int, *, time_ms: float | None = None) -> None:
         """Log the end of a block of training, with `samples` trained so far."""
@@ -53,34 +65,53 @@ class Run:
         self.samples = samples
         metadata = {"first_epoch_num": self._block_start_samples, "samples_count": samples}
         self._log.end(constants.BLOCK_STOP, metadata, time_ms=time_ms)
+        joules, before = self._enter(energy.OTHER), self._block_start_joules
         seconds = ledger.difference(self.ledger.read(), self._block_start_seconds)
-        self._log_ledger(seconds, {**metadata, "of": "block"}, time_ms)
+        taken = None if joules is None or before is None else joules - before
+        self._log_ledger(seconds, {**metadata, "of": "block"}, time_ms, joules=taken)
 
     def eval_samples(self, num_samples: int, *, time_ms: float | None = None) -> None:
         """Log the number of samples of every evaluation, if it was not known before the run."""
         self._require_running()
+        self._num_eval_samples = num_samples
         self._log.event(constants.EVAL_SAMPLES, num_samples, time_ms=time_ms)
 
     def eval_start(self, samples: int, *, time_ms: float | None = None) -> None:
         """Log the start of the evaluation after `samples` trained."""
         self._require_running()
         self._log.start(constants.EVAL_START, _position(samples), time_ms=time_ms)
+        self._enter(energy.EVALUATION)
 
     def eval_stop(self, samples: int, *, time_ms: float | None = None) -> None:
         """Log the end of the evaluation after `samples` trained."""
         self._require_running()
         self._log.end(constants.EVAL_STOP, _position(samples), time_ms=time_ms)
+        self._enter(energy.OTHER)
 
     def eval_accuracy(
-        self, value: float, samples: int, step: int, *, time_ms: float | None = None
+        self,
+        value: float,
+        samples: int,
+        step: int,
+        *,
+        num_eval_samples: int | None = None,
+        time_ms: float | None = None,
     ) -> None:
         """Log the masked-LM accuracy after `samples` trained in `step` steps.
 
         Raises:
           ValueError: the accuracy is outside 0 to 1, or NaN: the checkers would accept it, or
-            crash.
+            crash. Or `num_eval_samples`, on which it was computed, is not the number that was
+            logged for every evaluation.
         """
         self._require_running()
+        expected = self._num_eval_samples
+        if None not in (num_eval_samples, expected) and num_eval_samples != expected:
+            raise ValueError(
+                f"the evaluation after {samples} samples covered {num_eval_samples} examples, and "
+                f"the log says {expected} for all: the files of --eval_input_file have changed; "
+                "start a new run with files that stay as they are"
+            )
         if not 0.0 <= value <= 1.0:
             raise ValueError(
                 f"masked-LM accuracy {value} after {samples} samples: must be from 0 to 1; "
@@ -97,6 +128,15 @@ class Run:
     def checkpoint_stop(self, step: int, *, time_ms: float | None = None) -> None:
         """Log that the checkpoint of `step` has been written."""
         self._log.end("checkpoint_stop", {"step_num": step}, time_ms=time_ms)
+        if self.meter and not self.is_stopped:
+            self.log_energy(self.meter.read(), of="checkpoint", step_num=step)
+
+    def time_budget_spent(self, step: int, *, seconds: float, num_train_steps: int) -> None:
+        """Log how much of its time budget the run has used, and how many steps it may allow."""
+        self._require_running()
+        value = {"seconds": round(seconds, 3), "num_train_steps": num_train_steps}
+        metadata = {**_position(self.samples), "step_num": step}
+        self._log.event(TIME_BUDGET_SPENT, value, metadata)
 
     def succeed(self, *, time_ms: float | None = None) -> None:
         """Stop the clock: the target is reached. Logs train_samples and run_stop at once.
@@ -120,21 +160,42 @@ class Run:
             self._require_running()
             self.is_stopped = True
             self.ledger.stop()
-            self._log_ledger(self.ledger.read(), {**_position(self.samples), "of": "run"}, time_ms)
+            taken = self.meter.stop() if self.meter else None
+            joules = taken.joules if taken else None
+            metadata_of_run = {**_position(self.samples), "of": "run"}
+            self._log_ledger(self.ledger.read(), metadata_of_run, time_ms, joules=joules)
+            if taken:
+                self.log_energy(taken, of="run", time_ms=time_ms)
             # The checkers read train_samples only before run_stop.
             self._log.event(constants.TRAIN_SAMPLES, self.samples, time_ms=time_ms)
             self._log.end(constants.RUN_STOP, {"status": status, **metadata}, time_ms=time_ms)
+
+    def log_energy(
+        self, taken: Energy, *, of: str, time_ms: float | None = None, **metadata: object
+    ) -> None:
+        """Log the energy since the start of the run, up to its end or up to a checkpoint."""
+        value, remarks = taken.as_event()
+        self._log.event(energy.LOG_KEY, value, {"of": of, **metadata, **remarks}, time_ms=time_ms)
+
+    def _enter(self, phase: str) -> float | None:
+        """Returns the joules until now, if they are known."""
+        return self.meter.enter(phase).joules if self.meter else None
 
     def _log_ledger(
         self,
         seconds: ledger.Seconds,
         metadata: dict[str, object],
         time_ms: float | None = None,
+        *,
+        joules: float | None,
     ) -> None:
+        """With the energy of the same time, if it is known."""
         if not any(seconds[kind] for kind in ledger.KINDS if kind != ledger.HOST):
             return
         utilization = ledger.accelerator_utilization(seconds)
         value = {**ledger.as_fields(seconds), "accelerator_utilization": utilization}
+        if joules is not None:
+            value["joules"] = joules
         rounded = {name: round(number, 6) for name, number in value.items()}
         self._log.event(ledger.LOG_KEY, rounded, metadata, time_ms=time_ms)
 

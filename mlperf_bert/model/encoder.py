@@ -7,10 +7,12 @@ Shapes: R=rows (= batch where rows are not shared), S=sequence, H=hidden, N=head
 P=predictions of a row, E=examples of a row, Q=query positions, V=vocabulary.
 """
 
+from typing import NamedTuple
+
 import tensorflow as tf
 from official.nlp.modeling import layers, models
 
-from mlperf_bert.model import fusion, tf_models
+from mlperf_bert.model import fusion, recomputation, tf_models
 from mlperf_bert.model.config import BertConfig
 
 
@@ -24,10 +26,12 @@ class Encoder:
         *,
         compute_dtype: tf.DType,
         compile_passes: bool,
+        recompute: str,
     ):
         """Takes the weights of `model`; matrix products run in `compute_dtype`.
 
-        With `compile_passes` XLA fuses the passes between the products (fusion.py).
+        With `compile_passes` XLA fuses the passes between the products (fusion.py). `recompute` is
+        one of `recomputation.CHOICES`.
         """
         self._layers = tf_models.encoder_layers(model)
         self._masked_lm_head: layers.MaskedLM = model.masked_lm
@@ -35,6 +39,7 @@ class Encoder:
         self._config = config
         self._passes = fusion.Passes(config.hidden_act, compiled=compile_passes)
         self._dtype = compute_dtype
+        self._recompute = recompute
 
     def __call__(
         self, features: dict[str, tf.Tensor], *, dropout_seed: tf.Tensor | None
@@ -48,23 +53,23 @@ class Encoder:
 
         Returns: masked-LM logits [R, P, V] and next-sentence logits [R * E, 2], float32.
         """
-        dropout = Dropout(self._passes, dropout_seed)
-        hidden = self._embed(features, dropout)
+        seeds = Seeds(dropout_seed)
+        hidden = self._embed(features, seeds)
         query_ids, key_ids = _mask_ids(features)
         *blocks, last = self._layers.blocks
         for block in blocks:
-            hidden = self._block(block, hidden, hidden, query_ids, key_ids, dropout)
+            hidden = self._run(block, hidden, hidden, query_ids, key_ids, seeds)
         # The heads read few positions; the last block computes only these.
         predictions = features["masked_lm_positions"]
         positions = tf.concat([predictions, _first_tokens(features)], axis=1)
         queries = tf.gather(hidden, positions, batch_dims=1)
         if query_ids.shape[1] != 1:
             query_ids = tf.gather(query_ids, positions, batch_dims=1)
-        hidden = self._block(last, queries, hidden, query_ids, key_ids, dropout)
+        hidden = self._run(last, queries, hidden, query_ids, key_ids, seeds)
         token_logits = self._masked_lm(hidden[:, : predictions.shape[1]])
         return token_logits, self._next_sentence(hidden[:, predictions.shape[1] :])
 
-    def _embed(self, features: dict[str, tf.Tensor], dropout: "Dropout") -> tf.Tensor:
+    def _embed(self, features: dict[str, tf.Tensor], seeds: "Seeds") -> tf.Tensor:
         words = tf.gather(self._layers.words, features["input_ids"])
         if "position_ids" in features:
             positions = tf.gather(self._layers.positions, features["position_ids"])
@@ -73,32 +78,59 @@ class Encoder:
         one_hot = tf.one_hot(features["segment_ids"], self._config.type_vocab_size)
         types = tf.einsum("rst,th->rsh", one_hot, self._layers.types)
         embedded = self._normalise(words + positions, types, self._layers.embedding_norm)
-        return dropout(tf.cast(embedded, self._dtype), self._config.hidden_dropout_prob)
+        rate = self._config.hidden_dropout_prob
+        return self._drop(tf.cast(embedded, self._dtype), rate, seeds.draw(rate))
+
+    def _run(
+        self, block: tf_models.Block, queries, hidden, query_ids, key_ids, seeds: "Seeds"
+    ) -> tf.Tensor:
+        """Runs a block; only these inputs are kept of it if blocks are recomputed."""
+        config, weights = self._config, tf.nest.map_structure(tf.convert_to_tensor, block)
+        drawn = BlockSeeds(
+            attention=seeds.draw(config.attention_probs_dropout_prob),
+            attended=seeds.draw(config.hidden_dropout_prob),
+            output=seeds.draw(config.hidden_dropout_prob),
+        )
+        inputs = (weights, queries, hidden, query_ids, key_ids, drawn)
+        if self._recompute == recomputation.BLOCKS:
+            return recomputation.recomputed(self._block, *inputs)
+        return self._block(*inputs)
 
     def _block(
-        self, block: tf_models.Block, queries, hidden, query_ids, key_ids, dropout
+        self, block: tf_models.Block, queries, hidden, query_ids, key_ids, seeds: "BlockSeeds"
     ) -> tf.Tensor:
         """Queries [R, Q, H] attend to [R, S, H] -> [R, Q, H]."""
-        config = self._config
-        query = self._split_heads(queries, block.query)
-        key = self._split_heads(hidden, block.key)
-        value = self._split_heads(hidden, block.value)
-        context = self._attend(query, key, value, query_ids, key_ids, dropout)
-        attended = dropout(
-            self._project(context, block.attention_output), config.hidden_dropout_prob
-        )
+        rate = self._config.hidden_dropout_prob
+        queries, for_query = _twice(queries)
+        for_key, for_value = _twice(hidden)
+        query = self._split_heads(for_query, block.query)
+        key = self._split_heads(for_key, block.key)
+        value = self._split_heads(for_value, block.value)
+        inputs = (query, key, value, query_ids, key_ids, seeds.attention)
+        if self._recompute == recomputation.ATTENTION:
+            context = recomputation.recomputed(self._attend, *inputs)
+        else:
+            context = self._attend(*inputs)
+        projected = self._project(context, block.attention_output)
+        attended = self._drop(projected, rate, seeds.attended)
         hidden = self._normalise(queries, attended, block.attention_norm)
         inner = self._passes.activation(self._project(hidden, block.intermediate))
-        output = dropout(self._project(inner, block.output), config.hidden_dropout_prob)
+        output = self._drop(self._project(inner, block.output), rate, seeds.output)
         return self._normalise(hidden, output, block.output_norm)
 
-    def _attend(self, query, key, value, query_ids, key_ids, dropout) -> tf.Tensor:
+    def _attend(self, query, key, value, query_ids, key_ids, seed: tf.Tensor | None) -> tf.Tensor:
         """Query [R, N, Q, D], key and value [R, N, S, D] -> [R, Q, H]."""
         scores = tf.matmul(query * self._config.head_size**-0.5, key, transpose_b=True)
         probabilities = self._passes.masked_softmax(scores, query_ids, key_ids)
-        probabilities = dropout(probabilities, self._config.attention_probs_dropout_prob)
+        probabilities = self._drop(probabilities, self._config.attention_probs_dropout_prob, seed)
         context = tf.transpose(tf.matmul(probabilities, value), [0, 2, 1, 3])
         return tf.reshape(context, [-1, query.shape[2], self._config.hidden_size])
+
+    def _drop(self, inputs: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
+        """Drops elements at `rate` and scales up the others; without a seed it does nothing."""
+        if seed is None:
+            return inputs
+        return self._passes.dropout(inputs, seed, tf.constant(rate, tf.float32))
 
     def _split_heads(self, hidden: tf.Tensor, dense) -> tf.Tensor:
         heads, size = self._config.num_attention_heads, self._config.head_size
@@ -139,6 +171,20 @@ class Encoder:
         return tf.cast(self._project(pooled, head.out_proj), tf.float32)
 
 
+@tf.custom_gradient
+def _twice(hidden: tf.Tensor):
+    """The same tensor for two uses, whose gradients are added in float32.
+
+    A sum of more terms in bfloat16 would depend on their order, which recomputation changes.
+    """
+
+    def backward(one, other):
+        total = tf.cast(one, tf.float32) + tf.cast(other, tf.float32)
+        return tf.cast(total, hidden.dtype)
+
+    return (tf.identity(hidden), tf.identity(hidden)), backward
+
+
 def _first_tokens(features: dict[str, tf.Tensor]) -> tf.Tensor:
     """The position of the first token of each example of a row, [R, E]."""
     if "cls_positions" in features:
@@ -154,19 +200,25 @@ def _mask_ids(features: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.ones_like(mask[:, :1]), mask
 
 
-class Dropout:
-    """Dropout; each call gets other random bits, from the step's seed and the number of calls."""
+class BlockSeeds(NamedTuple):
+    """The seeds of a block's dropouts, int32 [2]; None where nothing is dropped."""
 
-    def __init__(self, passes: fusion.Passes, seed: tf.Tensor | None):
+    attention: tf.Tensor | None
+    attended: tf.Tensor | None
+    output: tf.Tensor | None
+
+
+class Seeds:
+    """Seeds of dropout, each from the step's seed and the number of those drawn before."""
+
+    def __init__(self, seed: tf.Tensor | None):
         """Takes int32 [2], or None for no dropout at all."""
-        self._passes = passes
         self._seed = seed
-        self._num_uses = 0
+        self._num_drawn = 0
 
-    def __call__(self, inputs: tf.Tensor, rate: float) -> tf.Tensor:
-        """Drops elements at `rate` and scales up the others."""
+    def draw(self, rate: float) -> tf.Tensor | None:
+        """The next seed, int32 [2]; None if nothing is dropped."""
         if self._seed is None or not rate:
-            return inputs
-        self._num_uses += 1
-        seed = self._seed + tf.constant([self._num_uses, 0])
-        return self._passes.dropout(inputs, seed, tf.constant(rate, tf.float32))
+            return None
+        self._num_drawn += 1
+        return self._seed + tf.constant([self._num_drawn, 0])

@@ -18,6 +18,8 @@ worked example, ones [2, 3] at rate 0.5 with seed [1, 2], bits in hexadecimal:
 Shapes: R=rows, N=heads, Q=queries, S=sequence.
 """
 
+import functools
+import operator
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -115,8 +117,18 @@ def _add_and_normalise(hidden, update, gamma, beta) -> tf.Tensor:
 
 def _softmax_gradient(probabilities: tf.Tensor, upstream: tf.Tensor) -> tf.Tensor:
     p, up = tf.cast(probabilities, tf.float32), tf.cast(upstream, tf.float32)
-    gradient = (up - tf.reduce_sum(up * p, axis=-1, keepdims=True)) * p
+    gradient = (up - _row_sums(up * p)) * p
     return tf.cast(gradient, probabilities.dtype)
+
+
+def _row_sums(values: tf.Tensor) -> tf.Tensor:
+    """Sums over the last axis, [..., S] -> [..., 1], of 128 neighbours at a time.
+
+    XLA adds the elements of a row on a CPU one after the other, but vectors of them many at once.
+    """
+    width = values.shape[-1]
+    parts = tf.split(values, width // 128, axis=-1) if width % 128 == 0 else [values]
+    return tf.reduce_sum(functools.reduce(operator.add, parts), axis=-1, keepdims=True)
 
 
 def _keep(values: tf.Tensor, seed: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:

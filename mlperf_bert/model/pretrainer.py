@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_keras
 from official.nlp.modeling import layers, models, networks
 
-from mlperf_bert.model import fusion, tf_models
+from mlperf_bert.model import fusion, recomputation, tf_models
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.encoder import Encoder
 
@@ -28,6 +28,7 @@ def build_pretrainer(
     precision: str = "float32",
     compile_passes: bool = False,
     pack_sequences: bool = False,
+    recompute: str = recomputation.NONE,
 ) -> models.BertPretrainerV2:
     """Builds the model with random weights; call it inside the strategy's scope.
 
@@ -36,7 +37,9 @@ def build_pretrainer(
     `precision` is float32, bfloat16 (matrix products and the values passed between layers; softmax,
     LayerNorm and losses stay float32), or tf32 (float32 that NVIDIA's tensor cores may round). With
     `compile_passes` XLA compiles the passes between the matrix products. With `pack_sequences`
-    examples may share rows (mlperf_bert/input/packing.py).
+    examples may share rows (mlperf_bert/input/packing.py). With `recompute` the backward pass
+    computes again what the forward pass then does not keep: "attention" (scores, probabilities and
+    their dropout) or "blocks" (all but the inputs of each block), with the same bits of dropout.
 
     Inputs of the model: `input_word_ids`, `input_mask`, `input_type_ids` [B, S] and
     `masked_lm_positions` [B, P], int32. Outputs: `mlm_logits` [B, P, V], `next_sentence` [B, 2],
@@ -46,10 +49,12 @@ def build_pretrainer(
     saved and a run resumed exactly: one for each layer, or a single one with the speed options.
 
     Raises:
-      ValueError: the precision is unknown.
+      ValueError: the precision, or what to recompute, is unknown.
     """
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {PRECISIONS}, got {precision!r}")
+    if recompute not in recomputation.CHOICES:
+        raise ValueError(f"recompute must be one of {recomputation.CHOICES}, got {recompute!r}")
     tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
     tf_keras.backend.experimental.enable_tf_random_generator()
     tf_keras.utils.set_random_seed(seed % 2**32)
@@ -84,11 +89,28 @@ def build_pretrainer(
     )
     model(model.inputs)
     model.fused = None
-    if precision == "bfloat16" or compile_passes or pack_sequences:
+    if is_fused(
+        precision=precision,
+        compile_passes=compile_passes,
+        pack_sequences=pack_sequences,
+        recompute=recompute,
+    ):
         dtype = tf.bfloat16 if precision == "bfloat16" else tf.float32
-        model.fused = Encoder(model, config, compute_dtype=dtype, compile_passes=compile_passes)
+        model.fused = Encoder(
+            model,
+            config,
+            compute_dtype=dtype,
+            compile_passes=compile_passes,
+            recompute=recompute,
+        )
         model.dropout_generator = tf.random.Generator.from_seed(seed)
     return model
+
+
+def is_fused(*, precision: str, compile_passes: bool, pack_sequences: bool, recompute: str) -> bool:
+    """Whether encoder.py computes, as for every speed option, and not the layers of tf-models."""
+    recomputes = recompute != recomputation.NONE
+    return precision == "bfloat16" or compile_passes or pack_sequences or recomputes
 
 
 @tf.autograph.experimental.do_not_convert

@@ -5,6 +5,7 @@ Shapes: S=longest sequence, H=hidden, T=types of segments, V=vocabulary.
 
 import dataclasses
 from importlib import metadata
+from typing import NamedTuple
 
 import tensorflow as tf
 import tf_keras
@@ -13,21 +14,31 @@ from official.nlp.modeling import models
 _PACKAGE, _KNOWN_VERSION = "tf-models-official", "2.20.0"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Block:
-    """The layers of one Transformer block, each with weights `kernel` and `bias`.
+class Dense(NamedTuple):
+    """The weights of a dense layer; attention's kernels have two axes for heads and sizes."""
 
-    The two LayerNorms have `gamma` and `beta`.
-    """
+    kernel: tf.Variable | tf.Tensor
+    bias: tf.Variable | tf.Tensor
 
-    query: tf_keras.layers.Layer
-    key: tf_keras.layers.Layer
-    value: tf_keras.layers.Layer
-    attention_output: tf_keras.layers.Layer
-    attention_norm: tf_keras.layers.Layer
-    intermediate: tf_keras.layers.Layer
-    output: tf_keras.layers.Layer
-    output_norm: tf_keras.layers.Layer
+
+class Norm(NamedTuple):
+    """The weights of a LayerNorm, [H] each."""
+
+    gamma: tf.Variable | tf.Tensor
+    beta: tf.Variable | tf.Tensor
+
+
+class Block(NamedTuple):
+    """The weights of one Transformer block."""
+
+    query: Dense
+    key: Dense
+    value: Dense
+    attention_output: Dense
+    attention_norm: Norm
+    intermediate: Dense
+    output: Dense
+    output_norm: Norm
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,15 +73,23 @@ def encoder_layers(model: models.BertPretrainerV2) -> EncoderLayers:
 def _block(layer: tf_keras.layers.Layer) -> Block:
     attention = layer._attention_layer
     return Block(
-        query=attention._query_dense,
-        key=attention._key_dense,
-        value=attention._value_dense,
-        attention_output=attention._output_dense,
-        attention_norm=layer._attention_layer_norm,
-        intermediate=layer._intermediate_dense,
-        output=layer._output_dense,
-        output_norm=layer._output_layer_norm,
+        query=_dense(attention._query_dense),
+        key=_dense(attention._key_dense),
+        value=_dense(attention._value_dense),
+        attention_output=_dense(attention._output_dense),
+        attention_norm=_norm(layer._attention_layer_norm),
+        intermediate=_dense(layer._intermediate_dense),
+        output=_dense(layer._output_dense),
+        output_norm=_norm(layer._output_layer_norm),
     )
+
+
+def _dense(layer: tf_keras.layers.Layer) -> Dense:
+    return Dense(layer.kernel, layer.bias)
+
+
+def _norm(layer: tf_keras.layers.Layer) -> Norm:
+    return Norm(layer.gamma, layer.beta)
 
 
 def random_generators(model: models.BertPretrainerV2) -> list[tf.random.Generator]:

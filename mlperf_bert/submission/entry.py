@@ -73,7 +73,7 @@ class Entry:
     host_processor_model_name: str | None = None
     framework: str | None = None
     precision: str | None = None
-    """No published log names it."""
+    """No published log names it; our logs and run.json do."""
     global_batch_size: int | None = None
     max_sequence_length: int | None = None
     num_weights: int | None = None
@@ -181,6 +181,7 @@ def entry_of(
     num_failed_logs: int = 0,
     num_missing_logs: int = 0,
     scaling: float | None = None,
+    precision: str | None = None,
     **others: Any,
 ) -> Entry:
     """Return the row on runs of one system.
@@ -192,9 +193,11 @@ def entry_of(
       num_failed_logs: of runs without an end.
       num_missing_logs: of logs that are not there.
       scaling: multiplies the score of runs that converged faster than the reference.
+      precision: if the logs do not name it.
       **others: further fields of the row, as they are.
     """
     converged = [run for run in runs if run.succeeded]
+    given = {name: value for name, value in others.items() if value is not None}
     minutes = [run.minutes for run in converged]
     num_failed = len(runs) + num_failed_logs - len(converged)
     mean = None if num_missing_logs else olympic_mean(minutes, num_failed=num_failed)
@@ -223,7 +226,9 @@ def entry_of(
         rated_watts=_rated_watts(name or ""),
         run_minutes=tuple(float(f"{value:.4f}") for value in minutes),
         **_convergence(converged, accelerators),
-        **others,
+        **given,
+        # Of one's own runs run.json has the flag, older logs do not say what it became.
+        precision=_precision(runs) or precision,
     )
 
 
@@ -321,6 +326,13 @@ def _accelerators(description: Mapping[str, object], runs: Sequence[RunResult]) 
     if nodes is not None and each is not None:
         return nodes * each
     return _common([run.num_replicas for run in runs])
+
+
+def _precision(runs: Sequence[RunResult]) -> str | None:
+    """Return that of linear layers, on which all logs agree; a foreign log may hold anything."""
+    named = [run.hyperparameters.get("lowest_numerical_precision_in_linear") for run in runs]
+    found = {name if isinstance(name, str) else None for name in named}
+    return found.pop() if len(found) == 1 else None
 
 
 def _text(description: Mapping[str, object], name: str) -> str | None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from mlperf_bert import paths
 from mlperf_bert.mlperf import convergence, results
+from mlperf_bert.mlperf.budget import in_words
 from mlperf_bert.mlperf.rules import RULESETS
 from mlperf_bert.submission import published, report_page, standing_charts, standing_page
 from mlperf_bert.submission.comparison import Standing, recognised, standing_of
@@ -65,6 +66,11 @@ def as_text(system: SystemVerdict) -> str:
     phases = results.mean_phase_minutes(system.runs)
     times = ", ".join(f"{kind} {minutes:.4g}" for kind, minutes in phases.items())
     lines.append(f"  minutes of a run by phase, mean: {times or 'the logs do not say'}")
+    if energy := results.mean_energy(system.runs):
+        lines.append(f"  energy of a run{', mean' if len(system.runs) > 1 else ''}: {energy}")
+    budget_seconds = system.runs[0].hyperparameters.get("time_budget_seconds")
+    if isinstance(budget_seconds, int | float) and 0 < budget_seconds < 2**63:
+        lines.append(f"  time budget of a run: {in_words(budget_seconds)}")
     for name in ("accelerator_model_name", "host_processor_model_name", "framework"):
         if system.description.get(name):
             lines.append(f"  {name.replace('_', ' ')}: {system.description[name]}")
@@ -87,6 +93,7 @@ def as_json(verdicts: Sequence[SystemVerdict]) -> str:
         entry["mean_phase_minutes"] = results.mean_phase_minutes(system.runs)
         for run, fields in zip(system.runs, entry["runs"], strict=True):
             fields["samples_per_second"] = run.samples_per_second
+            fields["energy_joules"] = run.energy.joules if run.energy else None
         entries.append(entry)
     return json.dumps(_finite(entries), indent=1, default=str, allow_nan=False) + "\n"
 

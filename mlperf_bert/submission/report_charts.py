@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from mlperf_bert.mlperf import ledger
+from mlperf_bert.mlperf import energy, ledger
 from mlperf_bert.mlperf.results import RunResult
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
 from mlperf_bert.submission.rcp import RcpVerdict
@@ -31,6 +31,7 @@ _KIND_COLORS = {
     ledger.SAVING: GREEN,
     ledger.HOST: GREY,
 }
+_ENERGY_COLORS = {energy.TRAINING: BLUE, energy.EVALUATION: ORANGE, energy.OTHER: GREY}
 _PHASE_COLORS = {"init": GREY, "train": BLUE, "evaluation": ORANGE, "checkpoint": GREEN}
 
 
@@ -127,11 +128,7 @@ def timeline(runs: Sequence[RunResult]) -> Picture:
             end_color = GREEN if run.succeeded else RED
             axes.plot([run.minutes] * 2, [row - 0.45, row + 0.45], color=end_color)
         axes.axvline(0, color=INK, linewidth=1)
-        axes.set_yticks(range(len(runs)), [_number(run) for run in runs])
-        axes.set_ylim(len(runs) - 0.4, -0.6)
-        axes.grid(axis="y", visible=False)
-        axes.set_xlabel("minutes since run_start")
-        axes.set_ylabel("run")
+        _finish_rows(axes, runs, "minutes since run_start")
         handles: list[Artist] = [Patch(color=_PHASE_COLORS[kind], label=kind) for kind in kinds]
         handles.append(Line2D([], [], color=GREEN, label="run_stop"))
         _legend_above(axes, handles)
@@ -153,16 +150,40 @@ def ledgers(runs: Sequence[RunResult]) -> Picture | None:
             shares = [100 * found[kind] / total for found, total in zip(seconds, totals)]
             axes.barh(range(len(runs)), shares, left=ends, height=0.72, color=_KIND_COLORS[kind])
             ends = [end + share for end, share in zip(ends, shares)]
-        axes.set_yticks(range(len(runs)), [_number(run) for run in runs])
-        axes.set_ylim(len(runs) - 0.4, -0.6)
         axes.set_xlim(0, 100)
-        axes.grid(axis="y", visible=False)
-        axes.set_xlabel("percent of the time from run_start to run_stop")
-        axes.set_ylabel("run")
+        _finish_rows(axes, runs, "percent of the time from run_start to run_stop")
         names = {kind: kind.replace("_", " ") for kind in kinds}
         _legend_above(axes, [Patch(color=_KIND_COLORS[kind], label=names[kind]) for kind in kinds])
 
     return _both_sizes(draw, "Where every second of every run went")
+
+
+def energy_by_run(runs: Sequence[RunResult]) -> Picture | None:
+    """Draw the energy of every run by what it went into; None if no log says it."""
+    phases = [run.energy.phases if run.energy else {} for run in runs]
+    if not any(joules for found in phases for joules in found.values()):
+        return None
+
+    def draw(axes: Axes) -> None:
+        ends = [0.0] * len(runs)
+        for phase, color in _ENERGY_COLORS.items():
+            kilojoules = [found.get(phase, 0.0) / 1000 for found in phases]
+            axes.barh(range(len(runs)), kilojoules, left=ends, height=0.72, color=color)
+            ends = [end + part for end, part in zip(ends, kilojoules)]
+        _finish_rows(axes, runs, "kJ from run_start to run_stop")
+        handles = [Patch(color=color, label=phase) for phase, color in _ENERGY_COLORS.items()]
+        _legend_above(axes, handles)
+
+    return _both_sizes(draw, "Energy of every run")
+
+
+def _finish_rows(axes: Axes, runs: Sequence[RunResult], xlabel: str) -> None:
+    """A row for each run, the first one at the top."""
+    axes.set_yticks(range(len(runs)), [_number(run) for run in runs])
+    axes.set_ylim(len(runs) - 0.4, -0.6)
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel("run")
 
 
 def _draw_run(axes: Axes, points: Sequence[tuple[float, float]], color: str) -> None:

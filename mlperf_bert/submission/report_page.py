@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import pages
-from mlperf_bert.mlperf.results import RunResult
+from mlperf_bert.mlperf.results import RunResult, mean_energy
 from mlperf_bert.submission import report_charts as charts
 from mlperf_bert.submission.compliance import Verdict
 from mlperf_bert.submission.rcp import UNAIDED
@@ -13,6 +13,7 @@ from pages import Card
 
 _RUN_COLUMNS = ("run", "status", "minutes", "samples", "accuracy", "samples/s", "init min", "seed",
                 "compliance")  # fmt: skip
+_ENERGY_COLUMN = "kWh"
 
 
 def page(
@@ -35,14 +36,23 @@ def page(
         "report.html",
         title=title,
         subtitle=subtitle,
-        columns=_RUN_COLUMNS,
-        systems=[_shown(system) for system in verdicts],
+        columns=[*_RUN_COLUMNS, *([_ENERGY_COLUMN] if _know_energy(verdicts) else [])],
+        systems=[_shown(system, with_energy=_know_energy(verdicts)) for system in verdicts],
         among=among,
         standing=standing,
     )
 
 
-def _shown(system: SystemVerdict) -> dict[str, object]:
+def _know_energy(verdicts: Sequence[SystemVerdict]) -> bool:
+    return any(_kwh(run) for system in verdicts for run in system.runs)
+
+
+def _kwh(run: RunResult) -> float | None:
+    joules = run.energy.joules if run.energy else None
+    return None if joules is None else joules / 3.6e6
+
+
+def _shown(system: SystemVerdict, *, with_energy: bool) -> dict[str, object]:
     runs, rcp = system.runs, system.rcp
     return {
         "name": system.name,
@@ -55,8 +65,9 @@ def _shown(system: SystemVerdict) -> dict[str, object]:
         "samples_by_run": charts.samples_by_run(runs, rcp),
         "timeline": charts.timeline(runs),
         "ledgers": charts.ledgers(runs),
+        "energy": charts.energy_by_run(runs),
         "rows": [
-            _cells(run, verdict.passed)
+            [*_cells(run, verdict.passed), *([_energy_cell(run)] if with_energy else [])]
             for run, verdict in zip(runs, system.compliance, strict=True)
         ],
         "hyperparameters": _facts(runs[0].hyperparameters),
@@ -92,7 +103,20 @@ def _cards(system: SystemVerdict) -> list[Card]:
              f"{len(seeds)} different ones", good=system.seeds.passed),
         Card("Throughput", _throughput(runs), "of samples, evaluation included; batch "
              f"{runs[0].global_batch_size or 'unknown'}"),
+        *_energy_card(runs),
     ]  # fmt: skip
+
+
+def _energy_card(runs: Sequence[RunResult]) -> list[Card]:
+    """Nothing of logs that do not say that it is known or unknown."""
+    energy = mean_energy(runs)
+    if energy is None:
+        return []
+    if energy.joules is None:
+        return [Card("Energy", "unknown", energy.unknown)]
+    words = [f"of the {' and '.join(energy.parts)}, mean of a run", *energy.notes]
+    words += [f"at least: {energy.at_least}"] if energy.at_least else []
+    return [Card("Energy", f"{energy.joules / 3.6e6:.4g} kWh", "; ".join(words))]
 
 
 def _throughput(runs: Sequence[RunResult]) -> str:
@@ -133,6 +157,11 @@ def _cells(run: RunResult, compliant: bool) -> list[tuple[str, bool | None]]:
         (str(run.seeds[0]) if run.seeds else "-", None),
         ("yes" if compliant else "no", compliant),
     ]
+
+
+def _energy_cell(run: RunResult) -> tuple[str, None]:
+    kwh = _kwh(run)
+    return ("-" if kwh is None else f"{kwh:.4g}", None)
 
 
 def _facts(facts: Mapping[str, object]) -> list[tuple[str, str]]:

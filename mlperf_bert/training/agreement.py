@@ -11,11 +11,14 @@ import tensorflow as tf
 from mlperf_bert import paths
 from mlperf_bert.checkpoints import state
 from mlperf_bert.input import pipeline
+from mlperf_bert.mlperf import budget
+from mlperf_bert.mlperf.budget import Estimate, Spent
+from mlperf_bert.mlperf.results import LOG_NAME
 from mlperf_bert.reading import read_regular_file
 from mlperf_bert.training import peers
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.loop import Interrupted
-from mlperf_bert.training.output import OutputDirectory, read_record
+from mlperf_bert.training.output import OutputDirectory, missing_log, read_record
 
 # All processes raise these at the same step.
 _AGREED_ENDS = (Interrupted, FloatingPointError)
@@ -36,6 +39,8 @@ class Team:
     others: peers.Peers | None
     on_loss: contextlib.ExitStack
     """What this process does when another one is lost; the last callback runs first."""
+    spent: Spent = dataclasses.field(default_factory=Spent)
+    """What the run has used of its time budget before."""
 
     @property
     def goes_on(self) -> bool:
@@ -123,6 +128,7 @@ def agree(config: RunConfig) -> Team:
     """
     cluster = config.cluster
     output = OutputDirectory(config.output_dir, config.parameters())
+    output.time_budget = config.time_budget
     on_loss = contextlib.ExitStack()
     on_loss.callback(output.release)  # os._exit in peers.py runs no `finally`
     try:
@@ -139,6 +145,7 @@ def agree(config: RunConfig) -> Team:
             output=output,
             others=others,
             on_loss=on_loss,
+            spent=_received(decision.pop("spent")),
             **decision,
         )
     except BaseException:
@@ -149,11 +156,52 @@ def agree(config: RunConfig) -> Team:
 def _decide(config: RunConfig, output: OutputDirectory) -> dict:
     output.claim()
     seed = secrets.randbits(31) if config.seed is None else config.seed
+    latest_step = state.latest_step(config.output_dir)
+    spent = time_spent(config, output, latest_step=latest_step)
     return {
         "seed": read_record(output.path).seed if output.resumes else seed,
         "resumes": output.resumes,
-        "latest_step": state.latest_step(config.output_dir),
+        "latest_step": latest_step,
+        "spent": dataclasses.asdict(spent),
     }
+
+
+def _received(spent: dict) -> Spent:
+    """What `dataclasses.asdict` and JSON made of it on the chief."""
+    return Spent(spent["seconds"], tuple(Estimate(**each) for each in spent["estimates"]))
+
+
+def time_spent(config: RunConfig, output: OutputDirectory, *, latest_step: int | None) -> Spent:
+    """What the run has used of its time budget, with what it needs to go on from its checkpoint.
+
+    Raises:
+      ValueError: the budget is used up and nothing is saved, the logs lack estimates, or as
+        `OutputDirectory.time_spent`.
+    """
+    spent = output.time_spent()
+    if config.time_budget is not None and spent.seconds >= config.time_budget and not latest_step:
+        # With --decay_over_budget a run has one budget.
+        more = "choose a new directory for" if config.decay_over_budget else "give"
+        raise ValueError(
+            f"--time_budget={budget.in_words(config.time_budget)}: the run in "
+            f"--output_dir={config.output_dir} has used {budget.in_words(spent.seconds)} already "
+            f"and has saved no step; {more} more"
+        )
+    if config.decay_over_budget:
+        _require_estimates(spent, latest_step or 0, config, output)
+    return spent
+
+
+def _require_estimates(spent: Spent, step: int, config: RunConfig, output: OutputDirectory) -> None:
+    """Checks that the logs hold the estimates that the steps so far were trained with."""
+    first = config.steps_per_update
+    lost = missing_log(output.path)
+    if step >= first and (lost or not spent.estimates or spent.estimates[0].step > first):
+        raise ValueError(
+            f"--output_dir={config.output_dir}: without its {lost or LOG_NAME} the "
+            "learning rates of the run are unknown; copy the log here again, or choose another "
+            "directory"
+        )
 
 
 def _compared(config: RunConfig) -> dict:

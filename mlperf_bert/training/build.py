@@ -35,41 +35,14 @@ class Parts:
 def build(setup: Setup, team: Team) -> Parts:
     """Builds model, optimizer, trainer and evaluator, and lists what a checkpoint holds."""
     config = setup.config
-    rates = WarmupPolynomialDecay(
-        learning_rate=config.learning_rate,
-        num_train_steps=config.num_train_steps,
-        num_warmup_steps=config.num_warmup_steps,
-        start_warmup_step=config.start_warmup_step,
-        poly_power=config.poly_power,
-        steps_per_update=config.steps_per_update,
-    )
     compiled = compilation.choose(
         config.jit_compile,
         strategy=setup.strategy,
         packs_sequences=config.pack_sequences,
         tf_xla_flags=config.tf_xla_flags,
     )
-    with setup.strategy.scope():
-        model = pretrainer.build_pretrainer(
-            setup.bert_config,
-            seed=team.seed,
-            precision=config.precision,
-            compile_passes=compiled.passes,
-            pack_sequences=config.pack_sequences,
-        )
-        optimizer = GradientAggregationOptimizer(
-            create_optimizer(config.optimizer, rates, compiled=compiled.passes),
-            steps_per_update=config.steps_per_update,
-            clip_after_allreduce=config.clip_by_global_norm_after_gradient_allreduce,
-        )
-    trainer = emulation.trainer_class(config.emulate_step_seconds)(
-        model=model,
-        optimizer=optimizer,
-        strategy=setup.strategy,
-        batch_size=config.train_batch_size,
-        normalization=config.normalization,
-        compiled=compiled,
-    )
+    rates, trainer = build_trainer(setup, seed=team.seed, compiled=compiled)
+    model, optimizer = trainer.model, trainer.optimizer
 
     def evaluated(steps: Collection[int]) -> Collection[int]:
         """Without evaluation during training a checkpoint is kept until it has been evaluated."""
@@ -98,8 +71,60 @@ def build(setup: Setup, team: Team) -> Parts:
     )
 
 
+def build_trainer(
+    setup: Setup, *, seed: int, compiled: Compilation
+) -> tuple[WarmupPolynomialDecay, Trainer]:
+    """Builds the learning rate, and the trainer with its model and its optimizer."""
+    config = setup.config
+    rates = WarmupPolynomialDecay(
+        learning_rate=config.learning_rate,
+        num_train_steps=_decay_steps(setup),
+        num_warmup_steps=config.num_warmup_steps,
+        start_warmup_step=config.start_warmup_step,
+        poly_power=config.poly_power,
+        steps_per_update=config.steps_per_update,
+    )
+    with setup.strategy.scope():
+        model = pretrainer.build_pretrainer(
+            setup.bert_config,
+            seed=seed,
+            precision=config.precision,
+            compile_passes=compiled.passes,
+            pack_sequences=config.pack_sequences,
+            recompute=config.recompute,
+        )
+        optimizer = GradientAggregationOptimizer(
+            create_optimizer(config.optimizer, rates, compiled=compiled.passes),
+            steps_per_update=config.steps_per_update,
+            clip_after_allreduce=config.clip_by_global_norm_after_gradient_allreduce,
+        )
+    trainer = emulation.trainer_class(config.emulate_step_seconds)(
+        model=model,
+        optimizer=optimizer,
+        strategy=setup.strategy,
+        batch_size=config.train_batch_size,
+        normalization=config.normalization,
+        compiled=compiled,
+    )
+    return rates, trainer
+
+
+def _decay_steps(setup: Setup) -> int | tf.Variable:
+    """When the learning rate has decayed; a variable where estimates of it are made later."""
+    config = setup.config
+    if not config.decay_over_budget:
+        return config.num_train_steps  # a constant: a variable would change roundings
+    with setup.strategy.scope():
+        return tf.Variable(config.num_train_steps, dtype=tf.float32, trainable=False)
+
+
 def warm_up(parts: Parts, setup: Setup, *, keeps_weights: bool) -> None:
     """Compiles training and evaluation on synthetic batches of all shapes that the run will use."""
+    with compilation.reading_cache(setup.config.compilation_cache_dir):
+        _compile(parts, setup, keeps_weights=keeps_weights)
+
+
+def _compile(parts: Parts, setup: Setup, *, keeps_weights: bool) -> None:
     config = setup.config
     parts.trainer.warm_up(
         pipeline.synthetic_batches(

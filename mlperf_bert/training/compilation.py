@@ -1,7 +1,17 @@
-"""What XLA compiles: nothing, the passes between the matrix products, or the whole step."""
+"""What XLA compiles: nothing, the passes between the matrix products, or the whole step.
 
+And where TensorFlow keeps what was compiled, for later starts.
+"""
+
+import contextlib
 import dataclasses
+import hashlib
+import os
 import re
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import tensorflow as tf
 
@@ -24,6 +34,9 @@ class Compilation:
             what = "the whole step" if self.step else "the passes between the matrix products"
         return f"XLA compiles {what}: {self.reason}"
 
+
+# TensorFlow first takes an entry for text, and says so for each, before it reads it as it is.
+_NOISE = b"Error parsing text-format tensorflow.XlaSerializedCacheEntry"
 
 NOTHING = Compilation(passes=False, step=False, reason="--jit_compile=false")
 
@@ -56,3 +69,73 @@ def choose(
     if packs_sequences:
         return Compilation(True, False, "packed batches have too many shapes")
     return Compilation(True, True, "a GPU starts fewer kernels")
+
+
+def cache_flags(directory: str) -> str:
+    """What TF_XLA_FLAGS needs to hold so that compiled programs are kept in a folder and reused.
+
+    Each processor and each version of TensorFlow has a folder of its own in it: what was compiled
+    for one may crash on another. TensorFlow reads the variable once, when it looks for its devices.
+
+    Raises:
+      ValueError: the path is no local one, or has a quotation mark.
+      OSError: the folder cannot be made.
+    """
+    if "://" in directory or '"' in directory:
+        raise ValueError(
+            f"--compilation_cache_dir={directory}: give a local folder without quotation marks"
+        )
+    about = Path("/proc/cpuinfo")
+    lines = about.read_text().splitlines() if about.exists() else []
+    processor = [line for line in lines if re.match(r"(model name|flags|Features)\s*:", line)]
+    key = "\n".join([tf.__version__, *sorted(set(processor))])
+    folder = Path(directory, hashlib.sha256(key.encode()).hexdigest()[:16]).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    return f'--tf_xla_persistent_cache_directory="{folder}"'
+
+
+@contextlib.contextmanager
+def reading_cache(directory: str | None) -> Iterator[None]:
+    """While programs are compiled or read: hides TensorFlow's noise, and names a damaged folder.
+
+    Raises:
+      ValueError: TensorFlow cannot read what is in the folder.
+    """
+    if directory is None:
+        yield
+        return
+    try:
+        with _errors_without(_NOISE):
+            yield
+    except (tf.errors.OutOfRangeError, tf.errors.InvalidArgumentError) as error:
+        reason = error.message.split(" [Op:")[0]
+        raise ValueError(
+            f"--compilation_cache_dir={directory}: if one of its files is damaged, remove the "
+            f"folder; TensorFlow says: {reason}"
+        ) from error
+
+
+@contextlib.contextmanager
+def _errors_without(noise: bytes) -> Iterator[None]:
+    """Leaves lines out of standard error, also those that C++ writes."""
+    sys.stderr.flush()
+    reader, writer = os.pipe()
+    terminal = os.dup(2)
+    os.dup2(writer, 2)
+    os.close(writer)
+
+    def copy() -> None:
+        with os.fdopen(reader, "rb") as lines:
+            for line in lines:
+                if noise not in line:
+                    os.write(terminal, line)
+
+    thread = threading.Thread(target=copy, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(terminal, 2)  # closes the pipe, which ends the thread
+        thread.join(timeout=5)
+        os.close(terminal)

@@ -3,8 +3,9 @@
 import dataclasses
 
 from mlperf_bert.input.pipeline import ExampleShape
-from mlperf_bert.mlperf import rules
+from mlperf_bert.mlperf import budget, energy, rules
 from mlperf_bert.mlperf.log import SubmissionInfo
+from mlperf_bert.model import recomputation
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.optimization.optimizers import OptimizerConfig
 from mlperf_bert.training import strategy
@@ -33,6 +34,10 @@ class RunConfig:
     learning_rate: float
     poly_power: float
     num_train_steps: int
+    time_budget: float | None
+    """Seconds from run_start on after which the run ends; None: no limit. See budget.py."""
+    decay_over_budget: bool
+    """The learning rate decays over the time budget, in place of `num_train_steps`."""
     num_warmup_steps: int
     start_warmup_step: int
     steps_per_update: int
@@ -43,8 +48,12 @@ class RunConfig:
     """float32, bfloat16 or tf32; see model/pretrainer.py."""
     jit_compile: str
     """auto, true or false; see compilation.py."""
+    compilation_cache_dir: str | None
+    """Keeps what XLA compiled, for later starts; None: nothing is kept."""
     pack_sequences: bool
     """Short examples share rows; the number of examples of a batch stays the same."""
+    recompute: str
+    """none, attention or blocks: what the backward pass computes again, to save memory."""
     save_checkpoints_steps: int
     async_checkpoint: bool | None
     """Train on while a checkpoint is written; None: as `saves_while_training` decides."""
@@ -65,6 +74,8 @@ class RunConfig:
     """None: computed by the rules."""
     drop_caches: bool
     """Empty the system's file caches before the run, and log whether that was possible."""
+    power_watts: float | None
+    """Of the whole system; None: its energy is measured."""
     profile_steps: ProfileWindow | None
     """None: TensorFlow's profiler stays off."""
     submission: SubmissionInfo
@@ -86,6 +97,11 @@ class RunConfig:
                 f"--num_train_steps={self.num_train_steps}"
             )
 
+        if self.decay_over_budget and self.time_budget is None:
+            raise ValueError(
+                "--decay_over_budget needs a time over which the learning rate decays: give "
+                "--time_budget too"
+            )
         if self.emulate_step_seconds is not None and self.eval_input_file:
             raise ValueError(
                 f"--emulate_step_seconds={self.emulate_step_seconds} trains nothing that could be "
@@ -124,15 +140,34 @@ class RunConfig:
             return not self.device.use_tpu
         return self.async_checkpoint
 
+    def energy_meter(self) -> energy.Meter:
+        """What measures the run's energy on this host."""
+        addresses = self.cluster.addresses if self.cluster else ("",)
+        hosts = [address.rpartition(":")[0] for address in addresses]
+        here = hosts[self.cluster.index if self.cluster else 0]
+        return energy.meter(
+            power_watts=self.power_watts,
+            num_gpus=self.device.num_gpus * hosts.count(here),  # each process has its own
+            use_tpu=self.device.use_tpu,
+            num_hosts=len(set(hosts)),
+        )
+
     def parameters(self) -> dict:
-        """What determines the computation: a run is resumed only if all of it is equal."""
+        """What determines the computation: a run is resumed only if all of it is equal.
+
+        A time budget only ends a run, unless the learning rate decays over it.
+        """
         excluded = (
             "output_dir eval_batch_size max_eval_steps save_checkpoints_steps iterations_per_loop "
             "log_every_steps keep_checkpoint_max async_checkpoint drop_caches profile_steps "
-            "submission cluster tf_xla_flags"
+            "power_watts "
+            "compilation_cache_dir submission cluster tf_xla_flags"
+            + ("" if self.decay_over_budget else " time_budget decay_over_budget")
         )
         fields = dataclasses.asdict(self)
         kept = {name: value for name, value in fields.items() if name not in excluded.split()}
+        # Recomputed gradients are equal only up to rounding. None is what older runs have recorded.
+        kept["recompute"] = None if self.recompute == recomputation.NONE else self.recompute
         return {**kept, "num_workers": len(self.cluster.addresses) if self.cluster else 1}
 
     def departures(self, bert_config: BertConfig) -> list[rules.Issue]:
@@ -141,6 +176,9 @@ class RunConfig:
         if self.emulate_step_seconds is not None:
             asleep = f"sleeps of {self.emulate_step_seconds} s"
             issues.append(rules.Issue("emulate_step_seconds", "computed steps", asleep))
+        if self.decay_over_budget:
+            over_time = f"over the {budget.in_words(self.time_budget or 0)} of its time budget"
+            issues.append(rules.Issue("decay of the learning rate", "over steps", over_time))
         if not self.shuffle:
             issues.append(rules.Issue("shuffle", "a random order", "sorted files"))
         if self.init_checkpoint is None:

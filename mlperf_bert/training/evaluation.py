@@ -19,10 +19,11 @@ class Evaluator(tf.Module):
     @tf.function(autograph=False)
     def evaluate_batch(self, features, example_weights) -> tf.Tensor:
         """Totals of one global batch: float32 [6], in the order of `metrics.Totals`."""
-        per_replica = self.strategy.run(self._totals, args=(features, example_weights))
+        per_replica = self.strategy.run(self.totals, args=(features, example_weights))
         return self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
 
-    def _totals(self, features, example_weights) -> tf.Tensor:
+    def totals(self, features, example_weights) -> tf.Tensor:
+        """Totals of one batch of one replica, as `evaluate_batch`."""
         token_logits, sentence_logits = pretrainer.forward(self.model, features, training=False)
         return metrics.batch_totals(token_logits, sentence_logits, features, example_weights)
 

@@ -15,6 +15,7 @@ from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.mlperf.timed_run import Run
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.progress import Progress
+from mlperf_bert.training.budget import TimeBudget
 from mlperf_bert.training.profiling import StepProfiler
 from mlperf_bert.training.reporting import MetricsWriter
 from mlperf_bert.training.saves import Saves
@@ -123,6 +124,7 @@ class TrainingLoop:
     metrics: MetricsWriter
     progress: Progress
     profiler: StepProfiler
+    budget: TimeBudget
     stop_request: StopRequest
     num_real_tokens: int = 0
     """Tokens trained so far, without padding."""
@@ -134,42 +136,73 @@ class TrainingLoop:
     """The run's seconds at the last line of metrics."""
 
     def run(self, run: Run) -> Outcome:
-        """Trains from the trainer's step until the target, the last step, or a signal.
+        """Trains from the trainer's step until the target, the last step, a time, or a signal.
+
+        A run that was killed after its last step is evaluated, and ends.
 
         Raises:
           FloatingPointError: a loss is NaN or infinite.
           ValueError: the loss of the first step is, before any weight has changed.
           Interrupted: a signal came; the checkpoint is saved.
         """
-        step, accuracy = int(self.trainer.step.numpy()), None
-        self._start_block(run, step)
-        while step < self.schedule.num_train_steps:
-            step = self._train_to(self._next_stop(step), step, run.ledger)
+        began = step = int(self.trainer.step.numpy())
+        accuracy = None
+        run.samples = self._samples(step)
+        self.budget.begin(step)
+        is_over = self.budget.is_used_up or step >= self.schedule.num_train_steps
+        is_evaluated = False
+        if not is_over:
+            self._start_block(run, step)
+        while not is_over:
+            step = self._train_to(self._next_stop(step, run.ledger), step, run.ledger)
             self.saves.require_no_failure()
             run.samples = self._samples(step)
-            if self.schedule.evaluation_is_due(step):
+            # Once the time is over the step is saved first: killed meanwhile, the run would have
+            # no time left to train it again.
+            is_evaluated = self.schedule.evaluation_is_due(step) and not self.budget.is_spent(
+                step, run.ledger
+            )
+            if is_evaluated:
+                run.block_stop(run.samples)
                 accuracy = self._evaluate(run, step)
                 if accuracy >= self.target_accuracy:
                     run.succeed()
                     self._save(run, step)
                     self._wait_for_saving(run)
                     return Outcome(step=step, accuracy=accuracy, reached_target=True)
-                if step < self.schedule.num_train_steps:
-                    self._start_block(run, step)
+            is_over = self.budget.is_over(step, run) or step >= self.schedule.num_train_steps
+            if is_evaluated and not is_over:
+                self._start_block(run, step)
             if step % self.schedule.save_checkpoints_steps == 0:
                 self._save(run, step)
-            if self.trainer.any_process(self.stop_request.signal_name is not None):
+            if not is_over and self.trainer.any_process(self.stop_request.signal_name is not None):
                 self._stop_for_signal(run, step)
-        if self.schedule.evaluation_interval_steps is None:
-            run.block_stop(self._samples(step))
-        self._save_last(run, step)
-        return Outcome(step=step, accuracy=accuracy, reached_target=False)
+        return self._end(run, step, accuracy, has_trained=step > began, is_evaluated=is_evaluated)
+
+    def _end(
+        self, run: Run, step: int, accuracy: float | None, *, has_trained: bool, is_evaluated: bool
+    ) -> Outcome:
+        """Saves what was trained, then evaluates it unless that was done."""
+        if has_trained and not is_evaluated:
+            run.block_stop(run.samples)
+        if has_trained:
+            self._save_last(run, step)
+        if not is_evaluated and self.schedule.evaluation_interval_steps is not None:
+            accuracy = self._evaluate(run, step)
+        reached_target = accuracy is not None and accuracy >= self.target_accuracy
+        if reached_target:
+            run.succeed()
+        return Outcome(step=step, accuracy=accuracy, reached_target=reached_target)
 
     def _samples(self, step: int) -> int:
         return step * self.trainer.batch_size
 
-    def _next_stop(self, step: int) -> int:
-        stops = (self.schedule.next_stop(step), self.profiler.next_stop(step))
+    def _next_stop(self, step: int, spent: Ledger) -> int:
+        stops = (
+            self.schedule.next_stop(step),
+            self.profiler.next_stop(step),
+            self.budget.next_stop(step, spent),
+        )
         return min(stop for stop in stops if stop is not None)
 
     def _start_block(self, run: Run, step: int) -> None:
@@ -184,6 +217,7 @@ class TrainingLoop:
             waited = history[:, FIGURES.index("input_wait_seconds")].sum(dtype=float)
             spent.move(waited, source=ledger.COMPUTE, to=ledger.INPUT_WAIT)
         seconds = sum(ledger.difference(spent.read(), before).values())
+        self.budget.trained(stop - step, seconds)
         self.profiler.end_if_due(stop)
         self.num_real_tokens += round(history[:, FIGURES.index("num_real_tokens")].sum(dtype=float))
         self.num_rows += round(history[:, FIGURES.index("num_rows")].sum(dtype=float))
@@ -198,6 +232,7 @@ class TrainingLoop:
                     learning_rate=self.learning_rate_at(step + offset),
                     samples_per_second=self._samples(stop - step) / seconds,
                     **self._seconds_since_the_last_line(spent),
+                    **self.budget.fields(spent),
                 )
         self.progress.advance(self._samples(stop - step), f"loss {history[-1][0]:.4f}")
         return stop
@@ -210,12 +245,14 @@ class TrainingLoop:
 
     def _evaluate(self, run: Run, step: int) -> float:
         samples = self._samples(step)
-        run.block_stop(samples)
         run.eval_start(samples)
         found = self.evaluate(run.ledger)
         run.eval_stop(samples)
-        run.eval_accuracy(found.masked_lm_accuracy, samples, step)
-        self.metrics.write("eval", step=step, samples=samples, **dataclasses.asdict(found))
+        run.eval_accuracy(
+            found.masked_lm_accuracy, samples, step, num_eval_samples=found.num_examples
+        )
+        figures = {**dataclasses.asdict(found), **self.budget.fields(run.ledger)}
+        self.metrics.write("eval", step=step, samples=samples, **figures)
         self.progress.line(
             f"after {samples:,} samples: masked-LM accuracy {found.masked_lm_accuracy:.4f} "
             f"(target {self.target_accuracy}), loss {found.loss:.4f}"

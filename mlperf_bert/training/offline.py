@@ -145,7 +145,14 @@ def write_result(output_dir: str, *, target_accuracy: float) -> str:
     if not found:
         return "no result log: no checkpoint has been evaluated"
     output = directory / RESULT_LOG
-    num_eval_samples = max(entry.num_examples for entry in found.values())
+    counts = sorted({entry.num_examples for entry in found.values()})
+    if len(counts) > 1:
+        return (
+            f"no result log: the checkpoints were evaluated on {counts[0]:,} to {counts[-1]:,} "
+            f"examples; remove {directory / evaluations.RESULTS_LINES}, and evaluate all on the "
+            "same"
+        )
+    [num_eval_samples] = counts
     try:
         status, samples = joining.join(
             logs,

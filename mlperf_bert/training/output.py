@@ -10,6 +10,8 @@ from pathlib import Path
 
 from mlperf_bert import json_text, paths
 from mlperf_bert.locking import DirectoryLock
+from mlperf_bert.mlperf import budget
+from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.results import LOG_NAME, RECORD_NAME, is_end
 from mlperf_bert.object_lock import ObjectLock
 from mlperf_bert.training.mirror import Mirror
@@ -104,6 +106,10 @@ class OutputDirectory:
             self.path = self._mirror.local
         self.provenance: dict[str, str] = {}
         """What the run is known by, for run.json."""
+        self.energy: Energy | None = None
+        """What the whole run took, for run.json; None while it is running."""
+        self.time_budget: float | None = None
+        """In seconds, for run.json."""
         self._record = self.path / RECORD_NAME
         self._publishing = threading.Lock()  # the thread that writes checkpoints publishes too
         self._lock = DirectoryLock(self.path)
@@ -195,8 +201,33 @@ class OutputDirectory:
             "parameters": self._parameters,
             "provenance": self.provenance,
         }
+        if self.energy:
+            value, remarks = self.energy.as_event()
+            content["energy"] = value | remarks
+        if self.time_budget is not None:
+            content["time_budget_seconds"] = self.time_budget
         write_whole(self._record, json.dumps(content, indent=1) + "\n")
         self.publish()
+
+    def time_spent(self) -> budget.Spent:
+        """What the run has used of its time budget; nothing if there is none, or the run is new.
+
+        The same command again may find it used up, for it may have been killed after its last
+        step: then it has only its end to make.
+
+        Raises:
+          ValueError: the run is given another budget, which is used up; or a log is damaged.
+        """
+        if self.time_budget is None or not self.resumes:
+            return budget.Spent()
+        spent = budget.spent(run_logs(self.path))
+        before = read_record(self.path).time_budget_seconds
+        if spent.seconds >= self.time_budget and before != self.time_budget:
+            raise ValueError(
+                f"--time_budget={budget.in_words(self.time_budget)}: the run in {self._name} has "
+                f"used {budget.in_words(spent.seconds)} already; give more, or leave it out"
+            )
+        return spent
 
     def publish(self) -> None:
         """Uploads what was written since the last time, where the directory is in a bucket.
@@ -225,8 +256,16 @@ class OutputDirectory:
                 f"{self._name} holds a finished run (status {found.status}); "
                 "choose a new directory, or remove this one to train again"
             )
-        recorded = found.parameters
-        names = sorted(recorded.keys() | self._parameters.keys())
+        self.require_same_run()
+
+    def require_same_run(self) -> None:
+        """Checks the recorded parameters against those given.
+
+        Raises:
+          ValueError: they differ, or the record is damaged.
+        """
+        recorded = read_record(self.path).parameters
+        names = [*self._parameters, *sorted(recorded.keys() - self._parameters.keys())]
         differing = [n for n in names if recorded.get(n) != self._parameters.get(n)]
         if differing:
             details = ", ".join(
@@ -248,6 +287,9 @@ class RunRecord:
     parameters: dict
     provenance: dict = dataclasses.field(default_factory=dict)
     """What it was made from; as training/origin.py summarises it."""
+    energy: dict = dataclasses.field(default_factory=dict)
+    """What it took, if it has ended; as in its log."""
+    time_budget_seconds: float | None = None
 
 
 def read_record(directory: paths.Location) -> RunRecord:
@@ -268,6 +310,13 @@ def read_record(directory: paths.Location) -> RunRecord:
             f"{path}: damaged ({error}); copy it here again, or choose another --output_dir"
         ) from error
     return record
+
+
+def missing_log(directory: paths.Location) -> str | None:
+    """The name of the first log that is gone though a later one is there; None if none is."""
+    logs = {log.name for log in run_logs(directory)}
+    expected = [LOG_NAME, *(RESUMED_LOGS.replace("*", str(n)) for n in range(1, len(logs)))]
+    return next((name for name in expected if name not in logs), None)
 
 
 def run_logs(directory: paths.Location) -> list[paths.Location]:

@@ -15,16 +15,23 @@ import psutil
 import tensorflow as tf
 
 from mlperf_bert import paths
-from mlperf_bert.checkpoints import initial, names
+from mlperf_bert.checkpoints import initial, names, state
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.input import pipeline
 from mlperf_bert.mlperf import caches, convergence, rules
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.training import checks_of_data, compilation, strategy
+from mlperf_bert.training import (
+    agreement,
+    checks_of_data,
+    checks_of_memory,
+    compilation,
+    strategy,
+)
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.evaluation import Evaluator
 from mlperf_bert.training.findings import ERROR, NOTE, WARNING, Inspection, Setup
+from mlperf_bert.training.memory import checkpoint_bytes, num_weights
 from mlperf_bert.training.output import OutputDirectory
 
 _FLOAT_BYTES = 4
@@ -76,6 +83,7 @@ def inspect(config: RunConfig, *, resumes: bool = False) -> Inspection:
             _check_checkpoint(found, found.bert_config)
         _check_disk(found, found.bert_config)
         _check_memory(found, found.bert_config)
+        checks_of_memory.check_step(found, found.bert_config, host_bytes=memory_bytes())
         if _is_bert_large(found.bert_config):
             _check_reference_points(found)
     if config.drop_caches and (obstacle := caches.obstacle()):
@@ -96,9 +104,12 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Ins
     if config.cluster:
         raise ValueError("--check runs in one process; unset TF_CONFIG, or start without srun")
     output = OutputDirectory(config.output_dir, config.parameters())
+    output.time_budget = config.time_budget
     obstacle = None
     try:
         output.require_available()
+        latest_step = state.latest_step(config.output_dir)
+        agreement.time_spent(config, output, latest_step=latest_step)
     except (ValueError, OSError) as error:
         obstacle = str(error)
     found = inspect(config, resumes=output.resumes)
@@ -116,6 +127,7 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Ins
         way = caches.obstacle() or "add --drop_caches to empty them"
         found.add(NOTE, f"the log will not say that the file caches were emptied; {way}")
     found.add(NOTE, _active_devices(found))
+    found.add(NOTE, f"energy: {config.energy_meter().plan}")
     if measure_initial_accuracy and not found.errors:
         found.attempt(_measure_initial_accuracy, found)
     return found
@@ -150,21 +162,6 @@ def require_fitting_model(
                 f"{vocabulary} has {num_tokens} tokens, but {bert_config_file} says "
                 f"vocab_size={bert_config.vocab_size}; give the two files that belong together"
             )
-
-
-def num_weights(config: BertConfig) -> int:
-    """Returns the number of trained weights of a BERT with both heads."""
-    h, i = config.hidden_size, config.intermediate_size
-    embeddings = (config.vocab_size + config.max_position_embeddings + config.type_vocab_size) * h
-    layer = 4 * (h * h + h) + (h * i + i) + (i * h + h) + 4 * h
-    heads = (h * h + h) + (h * h + h + 2 * h + config.vocab_size) + (2 * h + 2)
-    return embeddings + 2 * h + config.num_hidden_layers * layer + heads
-
-
-def checkpoint_bytes(bert_config: BertConfig, *, steps_per_update: int) -> int:
-    """Returns the size of one checkpoint of a run: weights, two slots, accumulators."""
-    copies = 3 + (steps_per_update > 1)
-    return copies * num_weights(bert_config) * _FLOAT_BYTES
 
 
 def _check_batches(found: Inspection) -> None:
@@ -219,8 +216,10 @@ def _check_disk(found: Inspection, bert_config: BertConfig) -> None:
     needed -= sum(file.stat().st_size for file in path.glob("model.ckpt-*"))  # when resuming
     free = shutil.disk_usage(existing).free
     if free < needed:
+        # A time budget may end the run long before so many are written.
+        may_end_before = config.time_budget is not None and not config.keep_checkpoint_max
         found.add(
-            ERROR,
+            WARNING if may_end_before else ERROR,
             f"--output_dir={config.output_dir}: {_size(free)} are free, {kept + 1} "
             f"checkpoints need {_size(needed)}; free some, or lower --keep_checkpoint_max",
         )

@@ -2,11 +2,14 @@
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+from mlperf_bert import paths
 from mlperf_bert.checkpoints import names
 from mlperf_bert.input import pipeline
-from mlperf_bert.mlperf import killed, ledger
+from mlperf_bert.mlperf import killed, ledger, results
+from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.mlperf.timed_run import Run
 from mlperf_bert.progress import Progress
@@ -20,6 +23,7 @@ from mlperf_bert.training import (
     preflight,
 )
 from mlperf_bert.training.agreement import Team
+from mlperf_bert.training.budget import TimeBudget
 from mlperf_bert.training.build import Parts
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.findings import Setup
@@ -71,7 +75,8 @@ def train(config: RunConfig) -> Result | None:
 def _train(
     setup: Setup, team: Team, start_up: StartUp, stop_request: loop.StopRequest
 ) -> loop.Outcome:
-    config, log = setup.config, MlperfLog(team.log_path(), echo=False)
+    config, log_path = setup.config, team.log_path()
+    log = MlperfLog(log_path, echo=False)
     try:
         header.write(log, setup, team)
         parts = build.build(setup, team)
@@ -87,7 +92,7 @@ def _train(
             log.weights_initialization([weight.tf1_name for weight in table])
         log.init_stop()
         stop_request.defer()
-        with log.run() as run:
+        with log.run(meter=config.energy_meter() if team.is_chief else None) as run:
             team.on_loss.callback(run.stop_unless_stopped)
             checks_of_data.check_at_first_touch(run, log, setup, say=team.say)
             team.record("running")  # first: a log without run.json counts as another run's
@@ -100,7 +105,7 @@ def _train(
                 team.say(start_up)
                 outcome = training.run(run)
     except FloatingPointError:
-        team.record("aborted")
+        _end(team, "aborted", log_path)
         raise
     except BaseException:
         with contextlib.suppress(OSError):  # keep the first error
@@ -108,8 +113,42 @@ def _train(
         raise
     finally:
         log.discard()
-    team.record(outcome.status)
+    _end(team, outcome.status, log_path)
     return outcome
+
+
+def _end(team: Team, status: str, log_path: Path | None) -> None:
+    """Writes run.json with what the run took; prints it, for a resumed run also the sum."""
+    if log_path:
+        team.output.energy = _energy_of(run_logs(team.output.path))
+        team.say(f"energy: {_energy_of([log_path]) or 'unknown'}")
+        if team.resumes:
+            team.say(f"energy since the run was first started: {team.output.energy}")
+    team.record(status)
+
+
+def _energy_of(logs: Sequence[paths.Location]) -> Energy | None:
+    """What logs of a run say together; a damaged one makes the sum unknown, not the run."""
+    try:
+        return results.energy_of_pieces(logs)
+    except (ValueError, OSError) as error:
+        return Energy(unknown=str(error))
+
+
+def _time_budget(setup: Setup, team: Team, parts: Parts, progress: Progress) -> TimeBudget:
+    config = setup.config
+    return TimeBudget(
+        seconds=config.time_budget,
+        before=team.spent,
+        num_train_steps=config.num_train_steps,
+        num_warmup_steps=config.num_warmup_steps + config.start_warmup_step,
+        evaluation_interval_steps=config.schedule.evaluation_interval_steps,
+        steps_per_update=config.steps_per_update,
+        batch_size=config.train_batch_size,
+        decay_to=parts.rates.decay_to if config.decay_over_budget else None,
+        of_chief=parts.trainer.of_chief,
+        progress=progress,
+    )
 
 
 @contextlib.contextmanager
@@ -176,6 +215,7 @@ def _loop_with_outputs(
             metrics=metrics,
             progress=progress,
             profiler=profiler,
+            budget=_time_budget(setup, team, parts, progress),
             stop_request=stop_request,
         )
         yield training

@@ -4,7 +4,7 @@ Shapes, of one replica: R=rows (= its batch without packing), S=sequence, P=pred
 E=examples of a row, V=vocabulary.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -96,8 +96,26 @@ class Trainer(tf.Module):
         return figures
 
     @tf.autograph.experimental.do_not_convert
+    def step_of_one_replica(self, features: dict[str, tf.Tensor], dropout_seed) -> tf.Tensor:
+        """As `_step`, of a strategy with one replica, with the seed of dropout given, int32 [2]."""
+        figures = self._micro_step_of_seed(features, dropout_seed)
+        step = self.step.assign_add(1, read_value=True)
+        if self.optimizer.steps_per_update > 1:
+
+            def update():
+                self._update()
+                return True
+
+            tf.cond(tf.equal(step % self.optimizer.steps_per_update, 0), update, lambda: False)
+        return figures
+
+    @tf.autograph.experimental.do_not_convert
     def _micro_step(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
         """One micro-batch of one replica; float32 [5], whose sum over the replicas is reported."""
+        dropout_seed = pretrainer.dropout_seed(self.model)  # int32 [2] or None
+        return self._micro_step_of_seed(features, dropout_seed)
+
+    def _micro_step_of_seed(self, features: dict[str, tf.Tensor], dropout_seed) -> tf.Tensor:
         context = tf.distribute.get_replica_context()
         num_replicas = self.strategy.num_replicas_in_sync
         is_global = self.normalization == "global"
@@ -106,7 +124,6 @@ class Trainer(tf.Module):
         if is_global:
             num_predictions = context.all_reduce("SUM", num_predictions)
             num_examples = self.batch_size
-        dropout_seed = pretrainer.dropout_seed(self.model)  # int32 [2] or None
         loss_values, gradients = self._compute(
             features, dropout_seed, num_predictions, num_examples
         )
@@ -199,6 +216,21 @@ class Trainer(tf.Module):
         if one_cpu(self.strategy):
             return flag
         return float(self._sum_over_replicas(tf.constant(float(flag)))) > 0
+
+    def of_chief(self, values: Sequence[float]) -> Sequence[float]:
+        """The chief's values; all processes must call it at the same step, with as many values."""
+        if one_cpu(self.strategy):
+            return values
+        return self._of_first_replica(tf.constant(values, tf.float32)).numpy().tolist()
+
+    @tf.function(autograph=False)
+    def _of_first_replica(self, values: tf.Tensor) -> tf.Tensor:
+        def own() -> tf.Tensor:
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            return tf.where(tf.equal(replica, 0), values, tf.zeros_like(values))
+
+        per_replica = self.strategy.run(own)
+        return self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
 
     @tf.function(autograph=False)
     def _sum_over_replicas(self, value: tf.Tensor) -> tf.Tensor:

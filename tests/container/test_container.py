@@ -148,8 +148,10 @@ def test_python_is_process_1_under_a_read_only_root_as_any_user(docker, image, t
 
 def test_stop_saves_within_ten_seconds_and_the_next_start_goes_on(docker, start):
     long = [*TRAIN, "--num_train_steps=6000", "--target_accuracy=0.999"]
-    detached = start(*long, "--detach", NAME="bert-stop", STOP_TIMEOUT="10")
+    detached = start(*long, "--detach", NAME="bert-stop", STOP_TIMEOUT="10", MEMORY="3g")
     assert detached.returncode == 0, detached.stderr
+    limit = run("docker", "inspect", "--format={{.HostConfig.Memory}}", "bert-stop", env=docker)
+    assert int(limit.stdout) == 3 << 30
     found = re.fullmatch(r"container bert-stop  host PID (\d+)\n", detached.stdout)
     wait_until(lambda: steps_logged(start.output) > 200)
     host_process = Path(f"/proc/{found[1]}/cmdline").read_bytes()
@@ -178,6 +180,12 @@ def test_two_at_once_and_a_failing_one(start):
     bad = start(*short, "--max_seq_length=31", output="bad")
     assert bad.returncode == 1
     assert "max_seq_length" in bad.stderr and "Traceback" not in bad.stderr
+
+
+def test_a_container_over_its_memory_limit_is_killed(start):
+    done = start(*TRAIN, "--num_train_steps=50", MEMORY="200m")  # TensorFlow alone needs more
+    assert done.returncode == 137, done.stdout + done.stderr
+    assert "RESULT" not in done.stdout
 
 
 def test_a_trace_sees_what_the_container_does(start, task, tmp_path, repository):

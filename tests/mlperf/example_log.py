@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mlperf_bert.mlperf import ledger
-from mlperf_bert.mlperf.log import Hyperparameters, MlperfLog, SubmissionInfo
+from mlperf_bert.mlperf.log import Computation, Hyperparameters, MlperfLog, SubmissionInfo
 
 SUBMISSION = SubmissionInfo(org="example", platform="1xExample")
 HYPERPARAMETERS = Hyperparameters(
@@ -24,6 +24,13 @@ HYPERPARAMETERS = Hyperparameters(
     max_predictions_per_seq=76,
     num_eval_samples=10_000,
     seed=1234,
+)
+COMPUTATION = Computation(
+    precision_in_linear="bfloat16",
+    precision_in_attention="bfloat16",
+    precision_in_communication="fp32",
+    micro_batch_size=56,
+    config_filename="run.json",
 )
 INTERVAL_SAMPLES = 150_080
 
@@ -50,6 +57,7 @@ def initialise(log: MlperfLog, *, num_layers: int = 1, **changes: object) -> Non
     log.init_start(cache_cleared=True)
     log.submission(SUBMISSION)
     log.hyperparameters(replace(HYPERPARAMETERS, **changes))
+    log.computation(COMPUTATION)
     log.weights_initialization(bert_weight_names(num_layers))
     log.init_stop()
 

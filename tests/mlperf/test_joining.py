@@ -4,10 +4,11 @@ import dataclasses
 
 import pytest
 
-from mlperf_bert.mlperf import joining, results
+from mlperf_bert.mlperf import energy, joining, results
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.submission import compliance
-from tests.mlperf.example_log import HYPERPARAMETERS, SUBMISSION, bert_weight_names
+from tests.mlperf.example_log import HYPERPARAMETERS, SUBMISSION, bert_weight_names, initialise
+from tests.mlperf.test_ledger import Clock
 
 INTERVAL_STEPS, MICRO_BATCH, MINUTE_MS = 670, 224, 60_000
 STEPS = [INTERVAL_STEPS * number for number in range(1, 6)]
@@ -95,6 +96,37 @@ def test_a_resumed_training_runs_on_the_first_clock_and_is_no_submission(tmp_pat
     assert results.read_run(tmp_path / "result.txt").minutes == 90.0
     text = (tmp_path / "result.txt").read_text()
     assert text.count('"submission_division"') == text.count('"value": "open"') == 1
+
+
+def test_the_energy_is_that_up_to_the_checkpoint_that_stops_the_clock(tmp_path):
+    """Two trainings of 100 W: 50 s until a signal, 30 and 60 s until two checkpoints."""
+    logs = [tmp_path / "bert.log", tmp_path / "bert.resumed-1.log"]
+    for path, watched in zip(
+        logs, [[(STEPS[0], 20), (None, 30)], [(STEPS[1], 30), (STEPS[2], 30)]]
+    ):
+        clock = Clock()
+        with MlperfLog(path, echo=False) as log:
+            initialise(log)
+            with log.run(meter=energy.meter(power_watts=100, clock=clock)) as run:
+                run.block_start(0, num_samples=448)
+                for step, seconds in watched:
+                    clock.pass_by(seconds)
+                    if step:
+                        run.checkpoint_start(step)
+                        run.checkpoint_stop(step)
+    for accuracies, joules in (
+        ([0.73], 2_000),
+        ([0.5, 0.73], 5_000 + 3_000),
+        ([0.5, 0.6, 0.7], 5_000 + 6_000),
+    ):
+        join(tmp_path, accuracies, logs=logs)
+        found = results.read_run(tmp_path / "result.txt").energy
+        assert found.joules == joules and not found.at_least
+    lines = logs[0].read_text().splitlines(keepends=True)
+    logs[0].write_text("".join(line for line in lines if '"of": "run"' not in line))
+    join(tmp_path, [0.5, 0.73], logs=logs)
+    found = results.read_run(tmp_path / "result.txt").energy
+    assert found.joules == 2_000 + 3_000 and found.at_least
 
 
 def test_an_earlier_checkpoint_must_have_been_evaluated(tmp_path):

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from mlperf_bert.mlperf.log import MlperfLog, SubmissionInfo
+from mlperf_bert.mlperf.log import Computation, MlperfLog, SubmissionInfo
 from tests.mlperf.example_log import HYPERPARAMETERS, SUBMISSION, initialise, write_log
 
 
@@ -200,6 +200,27 @@ def test_impossible_accuracy_aborts_the_run(log, path, accuracy):
     records = read_log(_closed(log, path))
     assert metadata(records, "run_stop") == [{"status": "aborted"}]
     assert values(records, "eval_accuracy") == []
+
+
+def test_every_evaluation_covers_the_number_of_samples_that_is_logged(log):
+    with log.run() as run:
+        run.eval_samples(50)
+        run.eval_accuracy(0.1, 448, step=1, num_eval_samples=50)
+        message = r"after 896 samples covered 49 examples, and the log says 50 for all"
+        with pytest.raises(ValueError, match=message):
+            run.eval_accuracy(0.9, 896, step=2, num_eval_samples=49)
+
+
+def test_a_precision_that_no_ruleset_knows_is_refused():
+    given = dict.fromkeys(
+        ("precision_in_linear", "precision_in_attention", "precision_in_communication"), "fp32"
+    )
+    with pytest.raises(ValueError, match="precision 'float32': use one of fp64, fp32"):
+        Computation(
+            **given | {"precision_in_attention": "float32"},
+            micro_batch_size=1,
+            config_filename="run.json",
+        )
 
 
 def test_block_without_samples_is_refused(log):

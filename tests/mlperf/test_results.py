@@ -38,6 +38,14 @@ def test_where_the_time_went_is_read_from_own_logs_alone(tmp_path):
     assert results.read_run(log).seconds is None
 
 
+def test_precision_and_parallelism_belong_to_the_configuration(tmp_path):
+    found = results.read_run(write_log(tmp_path / "log.txt", [0.73])).hyperparameters
+    assert found["lowest_numerical_precision_in_linear"] == "bfloat16"
+    assert found["lowest_numerical_precision_in_comm"] == "fp32"
+    assert found["tensor_parallelism"] == found["expert_parallelism"] == 1
+    assert found["micro_batch_size"] == 56
+
+
 def test_log_that_counts_epochs_takes_train_samples(tmp_path):
     log = write_lines(
         tmp_path / "result_0.txt",

@@ -268,6 +268,7 @@ SCRIPTS = {
     "checkpoint_add_gradacc": "old new",
     "export_to_hugging_face": "bert_config_file checkpoint vocab_file output_dir",
     "import_from_hugging_face": "model output_dir",
+    "run_finetuning": "data_dir checkpoint output_dir bert_config_file vocab_file",
 }
 
 

@@ -1,9 +1,17 @@
 """The official checker's verdicts on logs written through the API and on damaged ones."""
 
+import subprocess
+import sys
+from pathlib import Path
+
+import mlperf_logging
 import pytest
 
+from mlperf_bert.mlperf.log import PRECISIONS
 from mlperf_bert.submission import compliance
 from tests.mlperf.example_log import bert_weight_names, write_log
+
+RULES = Path(mlperf_logging.__file__).parent / "compliance_checker"
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +39,64 @@ def test_smaller_model_fails_only_where_the_weights_of_bert_large_are_listed(tmp
     if not verdict.passed:
         [message] = verdict.messages
         assert "sorted(s['initialized_tensors'])" in message
+
+
+def checked_by(ruleset: str, log: Path, *, config: Path | None = None) -> str:
+    """What the official checker prints; `config` takes the place of the ruleset's own rules."""
+    words = ["--usage", "training", "--ruleset", ruleset, f"--log_output={log}.answer", str(log)]
+    if config:
+        words += ["--config", str(config)]
+    command = [sys.executable, "-m", "mlperf_logging.compliance_checker", *words]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(params=["6.0.0", "6.1.0"])
+def common_rules_of_today(request, tmp_path) -> tuple[str, Path]:
+    """A ruleset without BERT: its rules for all benchmarks, and BERT's own of its last round."""
+    ruleset = request.param
+    rules = (RULES / f"training_{ruleset}" / "common.yaml").read_text()
+    own = f"training_{ruleset}/{{}}_common.yaml"
+    assert rules.count(own) == 1
+    path = tmp_path / "rules.yaml"
+    path.write_text(rules.replace(own, "training_5.0.0/{}_common.yaml"))
+    return ruleset, path
+
+
+def test_the_rules_of_today_for_all_benchmarks_are_kept(bert_large_log, common_rules_of_today):
+    ruleset, rules = common_rules_of_today
+    answer = checked_by(ruleset, bert_large_log, config=rules)
+    assert "INFO - SUCCESS" in answer and "closed_bert.yaml" in answer, answer
+
+
+def test_rulesets_from_6_on_do_not_know_bert(bert_large_log, common_rules_of_today):
+    ruleset, _ = common_rules_of_today
+    answer = checked_by(ruleset, bert_large_log)
+    assert "FileNotFoundError" in answer and "closed_bert.yaml" in answer
+
+
+def test_precision_parallelism_and_configuration_are_required_from_6_1_on(
+    tmp_path, common_rules_of_today
+):
+    ruleset, rules = common_rules_of_today
+    log = write_log(tmp_path / "log.txt", [0.73])
+    keys = ["_precision_in_linear", "_precision_in_attn", "_precision_in_comm"]
+    keys += [f'"{kind}_parallelism"' for kind in ("tensor", "pipeline", "context", "expert")]
+    keys += ['"micro_batch_size"', '"config_filename"']
+    lines = log.read_text().splitlines(keepends=True)
+    kept = [line for line in lines if not any(key in line for key in keys)]
+    assert len(kept) == len(lines) - len(keys)
+    log.write_text("".join(kept))
+    answer = checked_by(ruleset, log, config=rules)
+    missing = answer.count("Required EXACTLY_ONE occurrence of")
+    assert missing == (len(keys) if ruleset == "6.1.0" else 0)
+
+
+def test_precisions_are_those_of_the_checker():
+    rules = (RULES / "training_6.1.0" / "common.yaml").read_text()
+    start = rules.index("lowest_numerical_precision_in_linear")
+    listed = rules[rules.index("[", rules.index("in [", start)) :].partition("]")[0] + "]"
+    assert sorted(PRECISIONS) == sorted(name.strip(" '[]") for name in listed.split(","))
 
 
 def test_target_not_reached_fails(tmp_path):

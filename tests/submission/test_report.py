@@ -1,6 +1,7 @@
 """The report agrees with the official summarizer, on real logs of five vendors."""
 
 import dataclasses
+import itertools
 import json
 import re
 import shutil
@@ -11,6 +12,7 @@ from html.parser import HTMLParser
 import pytest
 
 from mlperf_bert.mlperf import results
+from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.submission import rcp, report, report_charts, report_page, verdict
 from tests.mlperf.example_log import write_log
 
@@ -105,6 +107,23 @@ def test_real_submission_becomes_a_page(shared, tmp_path, capsys):
     assert f"<li>O{unaided}" in page
     assert "NVIDIA A100-SXM4-80GB (400W)" in page
     assert "cuda_version 11.3.0.016" in page
+
+
+def test_a_time_budget_is_in_the_report(org_dir, capsys):
+    log, *others = (org_dir / "results" / "box" / "bert").iterdir()
+    for other in others:
+        other.unlink()
+    lines = log.read_text().splitlines()
+    line = next(line for line in lines if '"seed"' in line)
+    for seconds, told in ((5400, "1h30m"), (1e999, "")):
+        budget = line.replace("seed", "time_budget_seconds")
+        budget = re.sub(r'"value": \d+', f'"value": {seconds}'.replace("inf", "1e999"), budget)
+        log.write_text("\n".join([*lines[:5], budget, *lines[5:]]) + "\n")
+        output = log.parents[3] / "report.html"
+        assert report.main([str(org_dir), "--output", str(output)]) == 0
+        printed = capsys.readouterr().out
+        assert ("  time budget of a run: 1h30m\n" in printed) == bool(told)
+        assert ("time budget seconds" in output.read_text()) and "Traceback" not in printed
 
 
 def cut(text):
@@ -213,6 +232,46 @@ def test_where_every_second_went_is_drawn_if_a_log_says_so(org_dir, tmp_path):
     unknown = [dataclasses.replace(run, seconds=None) for run in found.runs]
     assert report_charts.ledgers(unknown) is None
     assert report_charts.ledgers([*unknown[:5], *found.runs[5:]]) is not None
+
+
+def test_energy_is_shown_if_the_logs_say_it(org_dir):
+    [found] = report.judge_systems(org_dir, "5.0.0")
+    page = report_page.page([found], title="t", subtitle="s")
+    assert ">Energy<" not in page and "energy" not in report.as_text(found)
+
+    def with_energy(*each: Energy) -> verdict.SystemVerdict:
+        pairs = zip(found.runs, itertools.cycle(each))
+        runs = [dataclasses.replace(run, energy=energy) for run, energy in pairs]
+        return dataclasses.replace(found, runs=tuple(runs))
+
+    known = Energy(
+        parts={"GPUs": 3.6e6, "memory": 3.6e5},
+        phases={"training": 3.6e6, "evaluation": 3.6e5, "other": 0.0},
+        notes=("without processors (RAPL is readable for root only)",),
+    )
+    system = with_energy(known)
+    page = report_page.page([system], title="t", subtitle="s")
+    assert "1.1 kWh" in page and '<td data-label="kWh">1.1</td>' in page
+    assert "of the GPUs and memory, mean of a run; without processors" in page
+    assert "energy of a run, mean: 3,960,000.0 J = 1.1 kWh of the GPUs" in report.as_text(system)
+    picture = report_charts.energy_by_run(system.runs)
+    assert all(word in picture.wide for word in ("training", "evaluation", "kJ from run_start"))
+    [numbers] = json.loads(report.as_json([system]))
+    assert numbers["runs"][0]["energy_joules"] == 3.96e6
+    assert numbers["runs"][0]["energy"]["notes"] == list(known.notes)
+
+    unknown = with_energy(known, Energy(unknown="GPU 0: GPU is lost"))
+    page = report_page.page([unknown], title="t", subtitle="s")
+    assert "GPU 0: GPU is lost" in page and '<td data-label="kWh">-</td>' in page
+    assert "  energy of a run, mean: unknown (GPU 0: GPU is lost)" in report.as_text(unknown)
+    assert report_charts.energy_by_run(with_energy(Energy(unknown="none")).runs) is None
+
+
+def test_precision_and_parallelism_are_in_the_page(org_dir):
+    [found] = report.judge_systems(org_dir, "5.0.0")
+    page = report_page.page([found], title="t", subtitle="s")
+    assert "<td>lowest numerical precision in linear</td><td>bfloat16</td>" in page
+    assert "<td>tensor parallelism</td><td>1</td>" in page
 
 
 def test_runs_that_diverged_are_shown(org_dir, tmp_path):

@@ -12,7 +12,8 @@ from dataclasses import replace
 import pytest
 
 from mlperf_bert.mlperf.convergence import reference_points
-from mlperf_bert.submission import comparison, published, report, standing, standing_charts
+from mlperf_bert.mlperf.results import read_run
+from mlperf_bert.submission import comparison, entry, published, report, standing, standing_charts
 from tests.mlperf.example_log import write_log
 
 HOSTILE = "</script><script>document.title='taken'</script>"
@@ -46,7 +47,10 @@ def run_of_a_miniature(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     log = write_log(folder / "bert.log", [0.5, 0.73], max_seq_length=64)
-    log.write_text(log.read_text().replace('"value": "closed"', '"value": "open"'))
+    text = log.read_text().replace('"value": "closed"', '"value": "open"')
+    # As older logs, which do not name the precision: run.json does.
+    lines = [line for line in text.splitlines(keepends=True) if "precision_in_linear" not in line]
+    log.write_text("".join(lines))
     device = {"num_gpus": 0, "use_tpu": False}
     record = {"status": "success", "parameters": {"device": device, "precision": "float32"}}
     (folder / "run.json").write_text(json.dumps(record))
@@ -338,3 +342,18 @@ def test_the_reference_points_are_drawn(shipped):
     assert "2414421" in drawn.script
     # Of every plot; of the reference points another one.
     assert drawn.script.count('"name":"HoverTool"') == 5
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [(["bf16"] * 2, "bf16"), (["bf16", "fp8"], "float32"), ([["fp8"]] * 2, "float32")],
+)
+def test_the_precision_is_that_of_the_logs_and_else_of_the_record(miniature, named, expected):
+    """A foreign log may hold any value."""
+    run = read_run(miniature / "bert.log")
+    key = "lowest_numerical_precision_in_linear"
+    runs = [replace(run, hyperparameters={key: value}) for value in named]
+    found = entry.entry_of(
+        runs, round="", org="", system="box", description={}, precision="float32"
+    )
+    assert found.precision == expected

@@ -64,7 +64,12 @@ def make_trainer(task: dict, case: dict, devices: tf.distribute.Strategy) -> Tra
         beta_2=flags.get("lamb_beta_2", 0.999),
     )
     with devices.scope():
-        model = pretrainer.build_pretrainer(config, seed=0, compile_passes=case["compiled"])
+        model = pretrainer.build_pretrainer(
+            config,
+            seed=0,
+            compile_passes=case["compiled"],
+            recompute=case.get("recompute", "none"),
+        )
         constants = lamb if flags["optimizer"] == "lamb" else ADAMW
         optimizer = GradientAggregationOptimizer(
             create_optimizer(constants, schedule, compiled=case["compiled"]),

@@ -140,6 +140,11 @@ def test_every_recorded_case_loses_the_same_on_some_layout(task, tmp_path):
     assert_layouts_agree(task, tmp_path, cases_of)
 
 
+def test_recomputed_blocks_lose_the_same_on_two_devices(task, tmp_path):
+    cases = [case_of(task, "g3_lamb_accum4") | {"recompute": "blocks"}]
+    assert_layouts_agree(task, tmp_path, {"2 devices": cases})
+
+
 @pytest.mark.soak
 def test_losses_of_every_case_with_and_without_aggregation_are_the_same_on_all_layouts(
     task, tmp_path

@@ -65,24 +65,27 @@ def test_a_sleep_in_the_input_is_waited_for_whatever_is_computed_meanwhile(task)
     slept = []
     found, _ = waits(trainer, slowed(fast, slept), 6)
     assert sum(found) - sum(without) == pytest.approx(sum(slept[:6]), rel=0.1)
-    # Made ahead, the first batches are there.
+    # Made ahead, the first batches are there. The next is made while a step computes, which takes a
+    # good part of its time where other tests keep the cores busy.
     ahead = iter(slowed(fast).prefetch(4))
     next(ahead)
     time.sleep(6 * BATCH_SECONDS)
     found = trainer.train(ahead, tf.constant(9)).numpy()[:, -1]
-    assert max(found[:4]) < 0.2 * BATCH_SECONDS and min(found[6:]) > 0.7 * BATCH_SECONDS
+    assert max(found[:4]) < 0.2 * BATCH_SECONDS and min(found[6:]) > 0.4 * BATCH_SECONDS
 
 
 def test_the_wait_does_not_depend_on_iterations_per_loop(task):
-    """One call of 6 steps, and six of one, wait as long."""
+    """One call of 6 steps, and six of one, wait as long as the input really slept."""
     trainer = make_trainer(task)
     batch = pipeline.synthetic_batch(generated_task.SHAPE, batch_size=BATCH_SIZE)
-    slow = slowed(tf.data.Dataset.from_tensors(batch).repeat())
-    waits(trainer, slow, 1)
-    together, _ = waits(trainer, slow, 6)
-    iterator = iter(slow)
+    fast, slept = tf.data.Dataset.from_tensors(batch).repeat(), []
+    waits(trainer, slowed(fast), 1)
+    together, _ = waits(trainer, slowed(fast, slept), 6)
+    assert sum(together) == pytest.approx(sum(slept[:6]), rel=0.1)
+    slept.clear()
+    iterator = iter(slowed(fast, slept))
     apart = [trainer.train(iterator, tf.constant(1)).numpy()[0, -1] for _ in range(6)]
-    assert sum(together) == pytest.approx(sum(apart), rel=0.1)
+    assert sum(apart) == pytest.approx(sum(slept[:6]), rel=0.1)
 
 
 def test_an_evaluation_waits_for_its_own_input(task):

@@ -247,6 +247,19 @@ def test_a_line_that_was_cut_is_written_anew(tmp_path):
     assert evaluations.read(tmp_path) == {10: found, 20: found}
 
 
+def test_evaluations_of_different_sizes_are_no_result(run, tmp_path):
+    """An evaluation has the same number of samples after every checkpoint."""
+    for name in ("bert.log", "run.json"):
+        (tmp_path / name).write_bytes((run / name).read_bytes())
+    names = [field.name for field in dataclasses.fields(Evaluation)]
+    for step, num_examples in ((0, 45), (10, 45), (20, 44)):
+        found = Evaluation(**dict.fromkeys(names, 0.5) | {"num_examples": num_examples})
+        evaluations.record(tmp_path, step, found)
+    line = offline.write_result(str(tmp_path), target_accuracy=0.72)
+    assert line.startswith("no result log: the checkpoints were evaluated on 44 to 45 examples; ")
+    assert str(tmp_path / evaluations.RESULTS_LINES) in line
+
+
 def test_no_training_directory(task, tmp_path):
     done = evaluate(task, tmp_path / "none")
     assert done.returncode == 1

@@ -57,6 +57,8 @@ def config(tmp_path):
         learning_rate=1e-3,
         poly_power=1.0,
         num_train_steps=10,
+        time_budget=None,
+        decay_over_budget=False,
         num_warmup_steps=0,
         start_warmup_step=0,
         steps_per_update=1,
@@ -65,6 +67,7 @@ def config(tmp_path):
         precision="float32",
         jit_compile="false",
         pack_sequences=False,
+        recompute="none",
         save_checkpoints_steps=5,
         async_checkpoint=None,
         iterations_per_loop=5,
@@ -78,6 +81,8 @@ def config(tmp_path):
         target_accuracy=0.72,
         eval_interval_samples=None,
         drop_caches=False,
+        power_watts=None,
+        compilation_cache_dir=None,
         profile_steps=None,
         submission=SubmissionInfo(org="example", platform="box"),
         device=DeviceConfig(),
@@ -117,6 +122,23 @@ def test_the_evaluation_interval_follows_the_effective_batch(config):
     assert aggregating.evaluation_interval_samples == rules.evaluation_interval_samples(448)
     given = dataclasses.replace(aggregating, eval_interval_samples=500)
     assert given.evaluation_interval_samples == 2 * 448  # whole updates
+
+
+def test_a_time_budget_may_change_unless_the_rate_decays_over_it(config):
+    timed = dataclasses.replace(config, time_budget=5400.0)
+    decaying = dataclasses.replace(timed, decay_over_budget=True)
+    assert timed.parameters() == config.parameters()
+    assert decaying.parameters() == {
+        **config.parameters(), "time_budget": 5400.0, "decay_over_budget": True,
+    }  # fmt: skip
+    assert timed.departures(TINY) == config.departures(TINY)
+    [issue] = [i for i in decaying.departures(TINY) if i not in config.departures(TINY)]
+    assert str(issue) == (
+        "decay of the learning rate: the rules require over steps, this run has over the 1h30m of "
+        "its time budget"
+    )
+    with pytest.raises(ValueError, match="--decay_over_budget needs a time"):
+        dataclasses.replace(config, decay_over_budget=True)
 
 
 def test_all_problems_come_at_once(config, tmp_path):
@@ -217,6 +239,11 @@ def test_disk_must_hold_the_checkpoints(config, monkeypatch):
         preflight.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 10})
     )
     assert any("0.0 MB are free, 3 checkpoints need" in text for text in texts(config, "error"))
+    ends = dataclasses.replace(config, time_budget=60.0)
+    assert any("are free" in text for text in texts(ends, "error"))
+    ends = dataclasses.replace(ends, keep_checkpoint_max=0)  # it may end before it has so many
+    assert any("are free" in text for text in texts(ends, "warning"))
+    assert not any("are free" in text for text in texts(ends, "error"))
 
 
 def test_checkpoints_of_a_run_that_goes_on_need_no_further_room(config, monkeypatch, tmp_path):
@@ -276,6 +303,10 @@ def test_close_look_counts_examples_and_says_what_is_active(config, tmp_path):
     assert any(line.startswith("error: ") and "eval" in line for line in lines)  # it is no TFRecord
     assert any("active: replicas: 1, on CPU; computing in float32" in line for line in lines)
     assert any("no submission to the closed division: init_checkpoint" in line for line in lines)
+    assert any(line.startswith("note: energy: ") for line in lines)
+    changed = dataclasses.replace(config, power_watts=300.0)
+    found = preflight.inspect_closely(changed, measure_initial_accuracy=False)
+    assert "energy: of the system; at the given 300 W" in [f.text for f in found.findings]
     (tmp_path / "eval").write_bytes(b"")
     assert any("is empty" in text for text in preflight.inspect(config).errors)
 

@@ -183,6 +183,19 @@ def test_a_packed_bfloat16_run_goes_on_bitwise_too(task, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_run_that_recomputes_goes_on_bitwise_too(task, tmp_path):
+    options = {"recompute": "blocks", "num_train_steps": 120}
+    starts.run(command(task, tmp_path / "alone", **options), check=True)
+    output = tmp_path / "out"
+    kill_at_step(60, task, output, **options)
+    done = starts.run(command(task, output, num_train_steps=120))
+    assert done.returncode == 1
+    assert "holds another run (recompute: blocks there, None here)" in done.stderr
+    starts.run(command(task, output, **options), check=True)
+    assert_same_end(output, tmp_path / "alone", num_steps=120)
+
+
+@pytest.mark.slow
 def test_another_command_is_refused_until_the_run_is_done(task, tmp_path):
     output = tmp_path / "out"
     kill_at_step(60, task, output)

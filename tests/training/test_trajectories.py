@@ -89,10 +89,10 @@ def oracle(request, tmp_path_factory) -> Oracle:
     )
 
 
-def make_trainer(oracle: Oracle, name: str) -> Trainer:
+def make_trainer(oracle: Oracle, name: str, *, recompute: str = "none") -> Trainer:
     """A trainer as the flags of a case describe it, at the initial checkpoint."""
     flags = oracle.trajectories[name]["flags"]
-    model = build_pretrainer(oracle.config, seed=0)
+    model = build_pretrainer(oracle.config, seed=0, recompute=recompute)
     schedule = WarmupPolynomialDecay(
         learning_rate=flags["learning_rate"],
         num_train_steps=flags["num_train_steps"],
@@ -148,12 +148,21 @@ def assert_evaluation_equals(oracle: Oracle, trainer: Trainer, expected: dict) -
         assert getattr(found, name) == pytest.approx(value, abs=tolerance), name
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_losses_weights_and_evaluation(oracle, name):
+WITH_RECOMPUTATION = [
+    pytest.param(name, "blocks", marks=[] if name == "g3_lamb_accum4" else pytest.mark.slow)
+    for name in CASES
+]
+
+
+@pytest.mark.parametrize(
+    "name, recompute", [*((name, "none") for name in CASES), *WITH_RECOMPUTATION]
+)
+def test_losses_weights_and_evaluation(oracle, name, recompute):
     expected_losses = oracle.trajectories[name]["losses"]
     num_steps = len(expected_losses)
     num_updates = oracle.num_updates_in_weights.get(name, num_steps)
-    trainer, batches = make_trainer(oracle, name), batches_of(oracle, name)
+    trainer = make_trainer(oracle, name, recompute=recompute)
+    batches = batches_of(oracle, name)
 
     losses = [trainer.train(batches, tf.constant(num_updates)).numpy()[:, 0]]
     layers = oracle.config.num_hidden_layers
@@ -163,35 +172,54 @@ def test_losses_weights_and_evaluation(oracle, name):
     np.testing.assert_allclose(np.concatenate(losses), expected_losses, rtol=0, atol=1e-5)
     before, expected_changes = read_weights(oracle.checkpoint), oracle.delta_l2(name)
     assert num_steps == 20 and after.keys() == expected_changes.keys()
+    # Recomputation goes with the fused encoder, whose roundings are others: with it the pooler's
+    # bias of g5 on generated text is 1.1e-5 apart, with recomputation or without, 0.9e-5 otherwise.
+    tolerance = 1e-5 if recompute == "none" else 2e-5
     for weight, expected in expected_changes.items():
         change = np.linalg.norm((after[weight] - before[weight]).astype(np.float64))
         if weight.endswith("self/key/bias"):  # their gradient is zero up to rounding
             assert change == pytest.approx(expected, abs=1e-5), weight
         else:
-            assert change == pytest.approx(expected, rel=1e-5), weight
+            assert change == pytest.approx(expected, rel=tolerance), weight
     if f"{name}_step20" in oracle.evaluations:
         assert_evaluation_equals(oracle, trainer, oracle.evaluations[f"{name}_step20"])
 
 
-def test_the_losses_from_the_command_line_alone(oracle, tmp_path):
-    case = oracle.trajectories["g3_lamb_accum4"]
+def given_flags(oracle: Oracle, name: str, output_dir: Path) -> list[str]:
+    """The flags of run_pretraining.py for a case."""
     flags = {
         "bert_config_file": oracle.folder / "bert_config.json",
         "input_file": oracle.folder / "train.tfrecord",
         "init_checkpoint": oracle.checkpoint,
-        "output_dir": tmp_path / "out",
-        "log_every_steps": 1,
+        "output_dir": output_dir,
         **dataclasses.asdict(oracle.shape),
-        **case["flags"],
+        **oracle.trajectories[name]["flags"],
     }
-    given = [f"--{name}={value}" for name, value in flags.items()]
-    command = [sys.executable, "run_pretraining.py", "--noshuffle", "--do_train", *given]
+    return ["--noshuffle", *(f"--{name}={value}" for name, value in flags.items())]
+
+
+def test_the_losses_from_the_command_line_alone(oracle, tmp_path):
+    case = oracle.trajectories["g3_lamb_accum4"]
+    given = given_flags(oracle, "g3_lamb_accum4", tmp_path / "out")
+    command = [sys.executable, "run_pretraining.py", "--do_train", "--log_every_steps=1", *given]
     starts.run(command, check=True)
     lines = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
     losses = [json.loads(line)["loss"] for line in lines]
     np.testing.assert_allclose(losses, case["losses"], rtol=0, atol=1e-5)
     printed = [re.search(r'"loss": ([\d.]+)', line)[1] for line in lines]
     assert np.mean([len(text.replace(".", "")) for text in printed]) > 7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_the_losses_of_the_exported_program_under_jax(oracle, name, tmp_path):
+    folder, figures = tmp_path / "step", tmp_path / "figures.json"
+    given = [*given_flags(oracle, name, folder), "--num_batches=20", "--num_recorded_steps=0"]
+    starts.run([sys.executable, "export_training_step.py", *given], check=True)
+    command = [sys.executable, "run_step.py", folder, "--num_steps=20", f"--output={figures}"]
+    starts.run(command, check=True)
+    losses = [results[0] for results in json.loads(figures.read_text())["results"]]
+    np.testing.assert_allclose(losses, oracle.trajectories[name]["losses"], rtol=0, atol=1e-5)
 
 
 def test_evaluation_of_the_initial_checkpoint(oracle):

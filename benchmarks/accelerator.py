@@ -1,0 +1,213 @@
+r"""BERT-large's training step on one accelerator: this project's program against PyTorch's.
+
+With TensorFlow, on any machine, export the programs (2 MB each; no weights):
+
+    python -m benchmarks.accelerator export --output=build/steps
+
+Copy this repository and that folder to the machine with the accelerator, which needs jax, and for
+the comparison PyTorch and transformers, but no TensorFlow, and measure:
+
+    python -m benchmarks.accelerator measure --steps=build/steps --output=build/accelerator
+
+bfloat16, 512 tokens, examples of published lengths (random_task.py has the source), LAMB, dropout
+0.1; PyTorch computes BertForPreTraining under autocast with scaled_dot_product_attention,
+torch.compile and fused AdamW. Everything is measured in one sitting; the peak is that of a plain
+product of matrices. Each contestant is a process of its own. OUTPUT.jsonl has the raw figures,
+OUTPUT.md the table, OUTPUT.png the picture. A contestant that runs out of memory gets a row that
+says so.
+
+Model FLOP count all 512 tokens of a row, padding too; samples per second count examples.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+ROOT = Path(__file__).resolve().parent.parent
+# What differs from BERT-large; the tiny model is for a try without an accelerator.
+MODELS: dict[str, dict[str, int]] = {
+    "large": {},
+    "base": {
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "num_attention_heads": 12,
+        "num_hidden_layers": 12,
+    },
+    "tiny": {
+        "hidden_size": 128,
+        "intermediate_size": 512,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+    },
+}
+NUM_EXAMPLES = 2000
+
+
+def export(given: argparse.Namespace) -> None:
+    """Exports a program for each batch, packed and not, and the examples as arrays for PyTorch."""
+    from benchmarks import random_task  # needs this project's packages, which `measure` does not
+    from mlperf_bert.data.validity import ExampleShape
+    from mlperf_bert.mlperf.rules import BERT_LARGE
+
+    given.output.mkdir(parents=True)
+    shape = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
+    lengths = random_task.published_lengths(NUM_EXAMPLES)
+    with tempfile.TemporaryDirectory() as work:
+        random_task.write(Path(work), BERT_LARGE | MODELS[given.model], shape, lengths)
+        for packs in (False, True):
+            for size in given.batch_sizes:
+                folder = given.output / f"{given.model}_{size}{'_packed' if packs else ''}"
+                command = [
+                    sys.executable, str(ROOT / "export_training_step.py"), "--optimizer=lamb",
+                    f"--bert_config_file={work}/bert_config.json", f"--output_dir={folder}",
+                    f"--input_file={work}/train.tfrecord", f"--train_batch_size={size}", "--seed=1",
+                    f"--precision={given.precision}", f"--pack_sequences={packs}",
+                    "--max_seq_length=512", "--max_predictions_per_seq=76",
+                    "--num_recorded_steps=0", "--num_batches=8",
+                ]  # fmt: skip
+                subprocess.run(command, check=True, cwd=ROOT)
+
+
+def peak_flop_per_second(size: int) -> tuple[str, float]:
+    """The device's name, and the best rate of bfloat16 products of `size` x `size`."""
+    import jax
+
+    left = jax.random.normal(jax.random.key(0), (size, size), jax.numpy.bfloat16)
+    right = jax.random.normal(jax.random.key(1), (size, size), jax.numpy.bfloat16)
+    multiply = jax.jit(jax.numpy.matmul)
+    multiply(left, right).block_until_ready()
+    seconds = []
+    for _ in range(10):
+        began = time.perf_counter()
+        for _ in range(5):
+            product = multiply(left, right)
+        product.block_until_ready()
+        seconds.append((time.perf_counter() - began) / 5)
+    return jax.devices()[0].device_kind, 2 * size**3 / min(seconds)
+
+
+def measured(name: str, command: list[str], figures: Path) -> dict:
+    """The figures that a contestant writes, or why there are none."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    print(f"{name} ...", flush=True)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
+    if done.returncode:
+        text = done.stderr.strip().splitlines() or ["no message"]
+        short = "out of memory" if "memory" in done.stderr.lower() else text[-1][:200]
+        return {"name": name, "failed": short}
+    found = json.loads(figures.read_text())
+    found.pop("results", None)
+    return {"name": name, **found}
+
+
+def measure(given: argparse.Namespace) -> None:
+    """Runs every contestant, and writes raw figures, table and picture."""
+    folders = sorted(given.steps.glob("*/signature.json"), key=lambda file: file.stat().st_size)
+    if not folders:
+        sys.exit(f"{given.steps}: no programs; run `python -m benchmarks.accelerator export`")
+    device, peak = in_own_process(given.peak_size)
+    rows = [{"name": "a product of matrices", "model_tflop_per_second": peak / 1e12}]
+    with tempfile.TemporaryDirectory() as work:
+        figures = Path(work, "figures.json")
+        for signature in sorted(file.parent for file in folders):
+            program = [sys.executable, "run_step.py", str(signature)]
+            program += [f"--num_steps={given.num_steps}", f"--peak_tflops={peak / 1e12}"]
+            program.append(f"--output={figures}")
+            rows.append(measured(f"ours {signature.name}", program, figures))
+            if given.torch_python and not signature.name.endswith("_packed"):
+                for compiles in (True, False):
+                    task = {
+                        "folder": str(signature), "num_steps": given.num_steps,
+                        "compile": compiles, "output": str(figures),
+                    }  # fmt: skip
+                    torch = [given.torch_python, "benchmarks/contestants/torch_step.py"]
+                    name = f"PyTorch {signature.name}{', torch.compile' if compiles else ''}"
+                    rows.append(measured(name, [*torch, json.dumps(task)], figures))
+    raw = given.output.with_suffix(".jsonl")
+    raw.parent.mkdir(parents=True, exist_ok=True)
+    raw.write_text("".join(json.dumps({"device": device, **row}) + "\n" for row in rows))
+    report(device, peak, rows, given.output)
+
+
+def in_own_process(peak_size: int) -> tuple[str, float]:
+    """The peak, measured by a process that then leaves the device to the contestants."""
+    code = (
+        "import json; from benchmarks.accelerator import peak_flop_per_second as peak; "
+        f"print(json.dumps(peak({peak_size})))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT
+    )
+    device, peak = json.loads(done.stdout.splitlines()[-1])
+    return device, peak
+
+
+def report(device: str, peak: float, rows: list[dict], output: Path) -> None:
+    """Writes the table and the picture."""
+    lines = [
+        f"{device}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d}; bfloat16; peak of a product of "
+        f"matrices {peak / 1e12:.4g} TFLOP/s.",
+        "",
+        "| | samples/s | step, ms | model TFLOP/s | of the peak | memory, GB |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows[1:]:
+        if "failed" in row:
+            lines.append(f"| {row['name']} | {row['failed']} | | | | |")
+            continue
+        memory = row.get("peak_memory_bytes")
+        shown = f"{memory / 1e9:.1f}" if isinstance(memory, int) else "unknown"
+        rate = row["model_tflop_per_second"]
+        lines.append(
+            f"| {row['name']} | {row['samples_per_second']:.4g} | {1e3 * row['step_seconds']:.4g} "
+            f"| {rate:.4g} | {rate * 1e12 / peak:.0%} | {shown} |"
+        )
+    output.with_suffix(".md").write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+    shown_rows = [row for row in rows if "samples_per_second" in row]
+    figure = Figure(figsize=(8, 0.3 * len(shown_rows) + 1), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    names = [row["name"] for row in shown_rows]
+    colours = ["#1f5fa8" if name.startswith("ours") else "#b0b7c0" for name in names]
+    bars = axes.barh(names, [row["samples_per_second"] for row in shown_rows], color=colours)
+    axes.bar_label(bars, fmt="%.3g", padding=3)
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.set_xlabel("samples per second")
+    axes.set_title(lines[0], fontsize="small", loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(output.with_suffix(".png"))
+
+
+def main() -> None:
+    """Exports or measures."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    commands = parser.add_subparsers(required=True)
+    sizes = {"nargs": "+", "type": int, "default": [8, 16, 32, 64]}
+    exports = commands.add_parser("export", help="with TensorFlow: make the programs")
+    exports.add_argument("--output", type=lambda path: Path(path).absolute(), required=True)
+    exports.add_argument("--model", choices=MODELS, default="large")
+    exports.add_argument("--precision", choices=("float32", "bfloat16"), default="bfloat16")
+    exports.add_argument("--batch_sizes", **sizes, help="examples of a step")
+    exports.set_defaults(run=export)
+    measures = commands.add_parser("measure", help="with jax: run them")
+    measures.add_argument("--steps", type=Path, required=True, help="the output of export")
+    measures.add_argument("--output", type=Path, required=True, help="without suffix")
+    measures.add_argument("--num_steps", type=int, default=50)
+    measures.add_argument("--peak_size", type=int, default=8192, help="of the matrices")
+    measures.add_argument("--torch_python", help="an interpreter with torch and transformers")
+    measures.set_defaults(run=measure)
+    given = parser.parse_args()
+    given.run(given)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,258 @@
+"""Peak memory and seconds of a step, without recomputation and with it.
+
+    python -m benchmarks.memory --output=benchmarks/memory --precisions=bfloat16
+
+BERT-large with LAMB, 512 tokens, dropout 0.1, on synthetic batches. Each measurement is a process
+of its own, one after the other: it builds the model, and trains one step that is traced and
+compiled, then `--steps` timed ones. The peak is that of the process on a CPU (its high-water mark,
+libraries included), and TensorFlow's own figure on a GPU. A measurement that the model of memory
+(mlperf_bert/training/memory.py) expects to exceed what is available is left out, with a line.
+Measurements are added to OUTPUT.json; those that are in it are not repeated. OUTPUT.png shows all.
+"""
+
+import argparse
+import dataclasses
+import itertools
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+
+import psutil
+from matplotlib.figure import Figure
+
+from mlperf_bert.mlperf.rules import BERT_LARGE
+from mlperf_bert.model import recomputation
+from mlperf_bert.model.config import BertConfig
+from mlperf_bert.training.memory import Step
+from mlperf_bert.writing import write_whole
+
+ROOT = Path(__file__).resolve().parent.parent
+COLOURS = {"none": "#b0b7c0", "attention": "#7fa8d6", "blocks": "#1f5fa8"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+    """What is measured."""
+
+    precision: str
+    jit_compile: str
+    batch_size: int
+    recompute: str
+    steps_per_update: int = 1
+    num_gpus: int = 0
+
+
+def measure(case: Case, *, num_steps: int) -> dict:
+    """Trains in this process; returns peak bytes and median seconds of a step."""
+    import tensorflow as tf
+
+    from mlperf_bert.input import pipeline
+    from mlperf_bert.input.pipeline import ExampleShape
+    from mlperf_bert.model.pretrainer import build_pretrainer
+    from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
+    from mlperf_bert.optimization.optimizers import OptimizerConfig, create_optimizer
+    from mlperf_bert.training import compilation
+    from mlperf_bert.training.steps import Trainer
+    from mlperf_bert.training.strategy import DeviceConfig, create_strategy
+
+    devices = create_strategy(DeviceConfig(num_gpus=case.num_gpus))
+    compiled = compilation.choose(case.jit_compile, strategy=devices, packs_sequences=False)
+    with devices.scope():
+        model = build_pretrainer(
+            BertConfig(**BERT_LARGE),
+            seed=1,
+            precision=case.precision,
+            compile_passes=compiled.passes,
+            recompute=case.recompute,
+        )
+        optimizer = GradientAggregationOptimizer(
+            create_optimizer(OptimizerConfig(), 1e-4, compiled=compiled.passes),
+            steps_per_update=case.steps_per_update,
+        )
+    trainer = Trainer(
+        model=model,
+        optimizer=optimizer,
+        strategy=devices,
+        batch_size=case.batch_size,
+        compiled=compiled,
+    )
+    shape = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
+    batch = pipeline.synthetic_batch(shape, batch_size=case.batch_size)
+    batches = trainer.batches(lambda _: tf.data.Dataset.from_tensors(batch).repeat())
+    stamps = [time.perf_counter()]
+    for _ in range(1 + num_steps):
+        trainer.train(batches, tf.constant(1)).numpy()
+        stamps.append(time.perf_counter())
+    seconds = [after - before for before, after in itertools.pairwise(stamps[1:])]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if case.num_gpus:
+        peak = tf.config.experimental.get_memory_info("GPU:0")["peak"]
+    return {"peak_bytes": peak, "seconds": statistics.median(seconds) if seconds else None}
+
+
+def in_a_process(case: Case, *, num_steps: int) -> dict:
+    """`measure` in a process of its own."""
+    given = json.dumps(dataclasses.asdict(case))
+    command = [sys.executable, "-m", "benchmarks.memory", f"--measure={given}"]
+    done = subprocess.run(
+        [*command, f"--steps={num_steps}"],
+        check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+    )  # fmt: skip
+    return dataclasses.asdict(case) | json.loads(done.stdout.splitlines()[-1])
+
+
+def estimated_bytes(case: Case) -> int:
+    """By the model of memory."""
+    return Step(
+        model=BertConfig(**BERT_LARGE),
+        num_rows=case.batch_size,
+        sequence_length=512,
+        predictions_per_row=76,
+        precision=case.precision,
+        fused=case.precision == "bfloat16"
+        or case.jit_compile != "false"
+        or case.recompute != "none",
+        recompute=case.recompute,
+        steps_per_update=case.steps_per_update,
+    ).total_bytes()
+
+
+def report(results: list[dict], output: Path | None) -> None:
+    """Prints a row for each measurement, and draws."""
+    print("| | batch | recompute | peak, GiB | estimate | s a step |")
+    print("|---|---|---|---|---|---|")
+    rows = []
+    for found in sorted(results, key=lambda found: (-len(found["precision"]), *_order(found))):
+        case = Case(**{field.name: found[field.name] for field in dataclasses.fields(Case)})
+        name = f"{case.precision}, --jit_compile={case.jit_compile}"
+        estimate = estimated_bytes(case) / 2**30
+        seconds = found["seconds"]
+        print(
+            f"| {name} | {case.batch_size} | {case.recompute} "
+            f"| {found['peak_bytes'] / 2**30:.1f} | {estimate:.1f} "
+            f"| {'' if seconds is None else format(seconds, '.1f')} |"
+        )
+        rows.append((case, found["peak_bytes"] / 2**30, estimate))
+    if output:
+        draw(rows, output.with_suffix(".png"))
+
+
+def _order(found: dict) -> tuple:
+    return (
+        found["jit_compile"],
+        found["batch_size"],
+        recomputation.CHOICES.index(found["recompute"]),
+    )
+
+
+def draw(rows: list[tuple[Case, float, float]], path: Path) -> None:
+    """Bars of the peaks, and a mark for each estimate, 1,200 pixels wide."""
+    figure = Figure(figsize=(8, 0.3 * len(rows) + 0.9), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    names = [f"{case.precision}, batch {case.batch_size}, {case.recompute}" for case, _, _ in rows]
+    colours = [COLOURS[case.recompute] for case, _, _ in rows]
+    axes.barh(names, [peak for _, peak, _ in rows], color=colours)
+    estimates = [estimate for _, _, estimate in rows]
+    axes.plot(estimates, names, "|", color="black", markersize=10, label="the model of memory")
+    axes.invert_yaxis()
+    axes.set_xlabel("peak memory of a step of BERT-large, 512 tokens, GiB")
+    figure.legend(loc="outside upper center", frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
+    figure.savefig(path)
+
+
+def cases_of(given: argparse.Namespace) -> list[Case]:
+    """All that the flags ask for."""
+    return [
+        Case(
+            precision=precision,
+            jit_compile=given.jit_compile,
+            batch_size=size,
+            recompute=recompute,
+            num_gpus=given.num_gpus,
+        )
+        for precision in given.precisions
+        for size in given.batch_sizes
+        for recompute in given.recompute
+    ]
+
+
+def sizes(text: str) -> list[int]:
+    """Batch sizes, separated by commas."""
+    found = [int(size) for size in text.split(",")]
+    if min(found) < 1:
+        raise ValueError
+    return found
+
+
+def precisions(text: str) -> list[str]:
+    """As --precision of run_pretraining.py, separated by commas."""
+    return _each_of(text, ("float32", "bfloat16", "tf32"))
+
+
+def choices(text: str) -> list[str]:
+    """As --recompute of run_pretraining.py, separated by commas."""
+    return _each_of(text, recomputation.CHOICES)
+
+
+def _each_of(text: str, known: Sequence[str]) -> list[str]:
+    found = text.split(",")
+    if unknown := [each for each in found if each not in known]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r}: give some of {', '.join(known)}")
+    return found
+
+
+def main() -> None:
+    """Measures what is not in OUTPUT.json yet, prints the table, draws."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=Path, help="without suffix; OUTPUT.json is added to")
+    parser.add_argument("--batch_sizes", type=sizes, default="2,4,8", help="with commas")
+    parser.add_argument(
+        "--precisions", type=precisions, default="float32,bfloat16", help="with commas"
+    )
+    parser.add_argument(
+        "--recompute", type=choices, default="none,attention,blocks", help="likewise"
+    )
+    parser.add_argument("--jit_compile", default="auto", choices=["auto", "true", "false"])
+    parser.add_argument("--num_gpus", type=int, default=0, choices=[0, 1], help="0: the CPU")
+    parser.add_argument("--steps", type=int, default=1, help="timed steps; 0: the peak alone")
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.measure:
+        case = Case(**json.loads(given.measure))
+        print(json.dumps(measure(case, num_steps=given.steps)))
+        return
+    stored = given.output.with_suffix(".json") if given.output else None
+    results = json.loads(stored.read_text()) if stored and stored.exists() else []
+    for case in cases_of(given):
+        stored_of_case = [
+            found for found in results if dataclasses.asdict(case).items() <= found.items()
+        ]
+        if any(found["seconds"] is not None or not given.steps for found in stored_of_case):
+            continue
+        available = psutil.virtual_memory().available
+        if not case.num_gpus and estimated_bytes(case) > available:
+            print(f"left out: {case}: {available / 2**30:.1f} GiB are available", flush=True)
+            continue
+        results = [found for found in results if found not in stored_of_case]
+        results.append(in_a_process(case, num_steps=given.steps))
+        print(json.dumps(results[-1]), flush=True)
+        if stored:
+            lines = ",\n".join(json.dumps(found) for found in results)
+            write_whole(stored, f"[\n{lines}\n]\n")
+    report(results, given.output)
+
+
+if __name__ == "__main__":
+    main()

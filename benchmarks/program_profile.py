@@ -1,0 +1,224 @@
+"""Where an exported training step spends its time: XLA's kernels, their seconds and bytes.
+
+    python -m benchmarks.program_profile STEP --output=build/profile
+
+STEP is a folder of export_training_step.py. The program runs under jax's profiler on jax's first
+device. Every kernel of the compiled program is counted by what it does (a fused one by the heaviest
+operation in it) and by the part of the step it belongs to. Bytes are those of its inputs and its
+output, as if no cache kept them. OUTPUT.json has each kernel, OUTPUT.md the table, OUTPUT.png the
+picture. Kernels may run side by side, so that their seconds can add up to more than the step's.
+"""
+
+import argparse
+import collections
+import dataclasses
+import json
+import math
+import re
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import jax
+from matplotlib.figure import Figure
+
+from run_step import Exported, Program, steps
+
+PRODUCTS = "matrix products"
+# What a kernel is called, by the first of these operations that is in it.
+KINDS = {
+    "dot": PRODUCTS,
+    "convolution": PRODUCTS,
+    "custom-call": "library calls",
+    "scatter": "lookups",
+    "gather": "lookups",
+    "sort": "lookups",
+    "reduce": "sums, means, norms",
+    "reduce-window": "sums, means, norms",
+}
+COPIES, CASTS, PASSES = "copies, transposes", "casts alone", "element by element"
+_PRODUCT_CALLS = ("matmul", "gemm", "conv")
+_MOVES = {"copy", "transpose", "concatenate", "slice", "pad", "broadcast", "reverse", "iota"}
+_NOTHING = {"parameter", "bitcast", "constant", "tuple", "get-tuple-element", "reshape"}
+PARTS = ("forward", "backward", "update")
+_SIZES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s64": 8, "u64": 8, "f64": 8}
+_INSTRUCTION = re.compile(
+    r"^\s*(?:ROOT )?%(?P<name>[\w.-]+) = (?P<shape>\(.*?\)|\S+) (?P<opcode>[\w-]+)\((?P<rest>.*)$"
+)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Kernel:
+    """One instruction of the compiled program that runs by itself."""
+
+    kind: str
+    part: str
+    num_bytes: int
+    seconds: float = 0.0
+    """Of a step."""
+
+
+def kernels(text: str) -> dict[str, Kernel]:
+    """What the compiled program runs, by name; `text` is XLA's, of the optimized program."""
+    computations: dict[str, list[re.Match]] = collections.defaultdict(list)
+    entry = name = ""
+    for line in text.splitlines():
+        if line.endswith("{") and (found := re.match(r"(ENTRY )?%?([\w.-]+) ", line)):
+            name = found[2]
+            entry = name if found[1] else entry
+        elif found := _INSTRUCTION.match(line):
+            computations[name].append(found)
+    sizes = {each["name"]: _num_bytes(each["shape"]) for each in computations[entry]}
+    return {
+        each["name"]: Kernel(
+            kind=_kind(_operations(each, computations)),
+            part=_part(each["rest"]),
+            num_bytes=sizes[each["name"]]
+            + sum(sizes.get(name, 0) for name in _operands(each["rest"])),
+        )
+        for each in computations[entry]
+        if each["opcode"] not in _NOTHING
+    }
+
+
+def _operations(instruction: re.Match, computations: dict[str, list[re.Match]]) -> set[str]:
+    """The operations in a kernel, those of the computations that it calls included."""
+    opcode = instruction["opcode"]
+    called = re.findall(r"(?:calls|to_apply|body)=%([\w.-]+)", instruction["rest"])
+    if opcode == "custom-call":
+        target = re.search(r'custom_call_target="([^"]*)"', instruction["rest"])
+        is_product = target and any(word in target[1].lower() for word in _PRODUCT_CALLS)
+        return {"dot" if is_product else opcode}
+    if opcode not in ("fusion", "call", "while"):
+        return {opcode}
+    return {
+        each
+        for name in called
+        for inner in computations[name]
+        for each in _operations(inner, computations)
+    }
+
+
+def _kind(operations: set[str]) -> str:
+    for operation, kind in KINDS.items():
+        if operation in operations:
+            return kind
+    computed = operations - _NOTHING
+    if computed <= {"convert"}:
+        return CASTS
+    return COPIES if computed <= _MOVES | {"convert"} else PASSES
+
+
+def _part(text: str) -> str:
+    """The part of the step, from the name that TensorFlow gave the operation."""
+    found = re.search(r'op_name="([^"]*)"', text)
+    name = found[1] if found else ""
+    if re.search(r"LAMB|AdamW|clip|global_norm|/norm", name):
+        return "update"
+    return "backward" if "gradient" in name else "forward"
+
+
+def _operands(rest: str) -> Iterable[str]:
+    return re.findall(r"%([\w.-]+)", rest.split(")", 1)[0])
+
+
+def _num_bytes(shape: str) -> int:
+    """Of one array or a tuple of them, as XLA writes it: f32[4,512]{1,0}."""
+    return sum(
+        _SIZES.get(dtype, 4) * math.prod(int(size) for size in sizes.split(",") if size)
+        for dtype, sizes in re.findall(r"(\w+)\[([\d,]*)\]", shape)
+    )
+
+
+def profile(exported: Exported, *, num_steps: int) -> tuple[Program, list[float], dict[str, float]]:
+    """Runs one program; returns it, the seconds of each step, and each kernel's seconds a step."""
+    rows = max(exported.entries)
+    batches = [each for each in exported.real_batches() if len(each["input_ids"]) == rows]
+    ran = steps(exported, batches or [exported.synthetic_batch()], [], num_steps=2 + num_steps)
+    *_, (_, _, program) = (next(ran) for _ in range(2))  # compiled, and its memory is there
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    with tempfile.TemporaryDirectory() as work:
+        jax.profiler.start_trace(work, profiler_options=options)
+        seconds = [each for _, each, _ in ran]
+        jax.profiler.stop_trace()
+        (trace,) = Path(work).glob("**/*.xplane.pb")
+        planes = list(jax.profiler.ProfileData.from_file(str(trace)).planes)
+    spent: dict[str, float] = collections.defaultdict(float)
+    on_device = [plane for plane in planes if plane.name.startswith("/device:")]
+    for plane in on_device or planes:
+        for line in plane.lines:
+            for event in line.events:
+                stats = dict(event.stats)
+                if "hlo_op" in stats and not event.name.startswith("end: "):
+                    spent[str(stats["hlo_op"])] += event.duration_ns / 1e9 / num_steps
+    return program, seconds, spent
+
+
+def report(device: str, step_seconds: float, found: dict[str, Kernel], output: Path) -> None:
+    """Writes table and picture of all kernels."""
+    groups: dict[str, list[Kernel]] = collections.defaultdict(list)
+    for kernel in found.values():
+        groups[kernel.kind].append(kernel)
+    ordered = sorted(groups.items(), key=lambda group: -sum(each.seconds for each in group[1]))
+    total = sum(kernel.seconds for kernel in found.values())
+    title = f"{device}: {step_seconds:.3g} s a step, {len(found)} kernels"
+    lines = [
+        f"{title}; seconds of a step, of all kernels {total:.3g}.",
+        "",
+        f"| | kernels | GB | seconds | share | {' | '.join(PARTS)} |",
+        "|---" * (5 + len(PARTS)) + "|",
+    ]
+    for kind, members in ordered:
+        seconds = sum(each.seconds for each in members)
+        by_part = [sum(each.seconds for each in members if each.part == part) for part in PARTS]
+        lines.append(
+            f"| {kind} | {len(members)} | {sum(each.num_bytes for each in members) / 1e9:.2f} "
+            f"| {seconds:.3f} | {seconds / total:.0%} "
+            f"| {' | '.join(f'{each:.3f}' for each in by_part)} |"
+        )
+    output.with_suffix(".md").write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+    figure = Figure(figsize=(8, 0.4 * len(ordered) + 1.2), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    lefts = [0.0] * len(ordered)
+    for part, colour in zip(PARTS, ("#7fa8d6", "#1f5fa8", "#d08a2e")):
+        widths = [sum(k.seconds for k in members if k.part == part) for _, members in ordered]
+        axes.barh([kind for kind, _ in ordered], widths, left=lefts, color=colour, label=part)
+        lefts = [left + width for left, width in zip(lefts, widths)]
+    axes.invert_yaxis()
+    axes.set_xlabel("seconds of a step")
+    axes.set_title(title, fontsize="small", loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    figure.savefig(output.with_suffix(".png"))
+
+
+def main() -> None:
+    """Profiles a program and writes the report."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("step", type=Path, help="a folder of export_training_step.py")
+    parser.add_argument("--output", type=Path, required=True, help="without suffix")
+    parser.add_argument("--num_steps", type=int, default=5, help="profiled steps")
+    given = parser.parse_args()
+    try:
+        exported = Exported(given.step, "training")
+    except (OSError, ValueError, KeyError) as error:
+        sys.exit(f"{given.step}: no folder of export_training_step.py ({error})")
+    program, seconds, spent = profile(exported, num_steps=given.num_steps)
+    found = kernels(program.compiled.as_text())
+    for name, kernel in found.items():
+        kernel.seconds = spent.pop(name, 0.0)
+    if spent:
+        print(f"kernels that are not in the program's text: {', '.join(sorted(spent)[:5])}")
+    given.output.parent.mkdir(parents=True, exist_ok=True)
+    raw = {name: dataclasses.asdict(kernel) for name, kernel in found.items()}
+    given.output.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n")
+    device = f"{jax.devices()[0].device_kind}, {exported.signature['precision']}"
+    report(device, statistics.median(seconds), found, given.output)
+
+
+if __name__ == "__main__":
+    main()

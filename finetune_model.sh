@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Runs in the container: fine-tunes the newest checkpoint of the run in /output on GLUE or SQuAD. Settings come from the
+# environment; flags override them:
+#
+#   finetune_model.sh --task=rte --learning_rate=2e-5
+#
+# DATA_DIR=/data            the unpacked GLUE, or the JSON files of SQuAD
+# WIKI_DIR=/wiki            bert_config.json, vocab.txt
+# OUTPUT_DIR=/output        results go to its folder finetuning
+# INIT_CHECKPOINT=$OUTPUT_DIR    a checkpoint, the folder of a run, or a model in Hugging Face's layout, which needs no WIKI_DIR
+# NUM_GPUS=(all there are)  0 = the CPU
+# SEED=1                    with --sweep the only one of its seeds
+set -euo pipefail
+unset CDPATH
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+count_gpus() { if command -v nvidia-smi >/dev/null; then nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU' || true; else echo 0; fi; }
+
+wiki=${WIKI_DIR:-/wiki} output=${OUTPUT_DIR:-/output}
+checkpoint=${INIT_CHECKPOINT:-$output}
+model=(--bert_config_file="$wiki/bert_config.json" --vocab_file="$wiki/vocab.txt")
+if [ -e "$checkpoint/config.json" ]; then model=(); fi # Hugging Face's layout has both
+seed=--seed
+for flag in "$@"; do
+  case $flag in --sweep|--sweep=[Tt1]*) seed=--seeds ;; --nosweep|--sweep=*) seed=--seed ;; esac
+done
+export TF_XLA_FLAGS=${TF_XLA_FLAGS---tf_xla_auto_jit=2}
+export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
+
+# exec: as in train_model.sh, python gets docker stop's SIGTERM and saves a checkpoint.
+exec "${PYTHON:-python}" run_finetuning.py \
+  --data_dir="${DATA_DIR:-/data}" \
+  --checkpoint="$checkpoint" \
+  "${model[@]}" \
+  --output_dir="$output/finetuning" \
+  --num_gpus="${NUM_GPUS:-$(count_gpus)}" \
+  ${SEED:+"$seed=$SEED"} \
+  "$@"

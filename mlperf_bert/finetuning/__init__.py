@@ -1,0 +1,1 @@
+"""Fine-tuning on GLUE and SQuAD."""

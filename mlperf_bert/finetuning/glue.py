@@ -1,0 +1,287 @@
+"""The tasks of GLUE (Wang et al., arXiv 1804.07461), from the files as they are published.
+
+WNLI and the diagnostics set are left out, as in the BERT paper: on WNLI no system was better
+than always answering with the most frequent class.
+"""
+
+import dataclasses
+import functools
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from mlperf_bert import paths
+from mlperf_bert.data.tokenization import Tokenizer
+from mlperf_bert.finetuning import pairs, scores, tables
+from mlperf_bert.finetuning.tables import Row
+from mlperf_bert.finetuning.task import CLASSES, SCORE, TRAIN, Features
+from mlperf_bert.writing import write_whole
+
+_TEST = "test"
+_LOWEST_SCORE, _HIGHEST_SCORE = 0.0, 5.0  # of STS-B
+_COLA_COLUMNS = ("source", "label", "original_label", "sentence")
+_MRPC_SENTENCES = ("#1 String", "#2 String")
+_MRPC_IDS = ("#1 ID", "#2 ID")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Example:
+    """A sentence or a pair of them; the label is a class, a score, or absent in test sets."""
+
+    index: str
+    """As the server wants it back."""
+    text_a: str
+    text_b: str | None
+    label: float | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GlueTask:
+    """One task of GLUE; see `task.Task`."""
+
+    data_dir: str
+    name: str
+    folder: str
+    """In `data_dir`."""
+    sentences: tuple[str, ...]
+    """Columns of one sentence or two."""
+    label_column: str = "label"
+    labels: tuple[str, ...] = ("0", "1")
+    """In the order of the classes; empty: a score."""
+    metric_names: tuple[str, ...] = ("accuracy",)
+    main_metric: str = "accuracy"
+    eval_splits: tuple[str, ...] = ("dev",)
+    test_splits: tuple[str, ...] = (_TEST,)
+    answer_files: tuple[str, ...]
+    """One for each test split, as the server names them."""
+    index_column: str = "index"
+    names_without_header: tuple[str, ...] | None = None
+    """Columns of train and dev, where these have no line with them."""
+    skips_incomplete: bool = False
+
+    @property
+    def head(self) -> str:
+        """Scores are predicted by regression."""
+        return CLASSES if self.labels else SCORE
+
+    @property
+    def num_labels(self) -> int:
+        """Outputs of the head."""
+        return len(self.labels) or 1
+
+    def read(self, split: str) -> list[Example]:
+        """Reads SPLIT.tsv.
+
+        Lines that lack columns are skipped and counted where GLUE has such; not in a test set,
+        whose answers need a row for each.
+
+        Raises:
+          ValueError: as `tables.read_table`, or a label is unknown.
+        """
+        is_test = split in self.test_splits
+        named = None if is_test else self.names_without_header
+        needed = [*self.sentences, self.index_column if is_test else self.label_column]
+        path = paths.location(self.data_dir) / self.folder / f"{split}.tsv"
+        table = tables.read_table(
+            path,
+            columns=needed,
+            names=named,
+            skips_incomplete=self.skips_incomplete and not is_test,
+        )
+        if table.num_incomplete:
+            _report_skipped(str(path), table.num_incomplete)
+        return [self._example(row, number, is_test) for number, row in enumerate(table.rows)]
+
+    def _example(self, row: Row, number: int, is_test: bool) -> Example:
+        a, *b = (row.values[column] for column in self.sentences)
+        return Example(
+            index=row.values.get(self.index_column, str(number)) if is_test else str(number),
+            text_a=a,
+            text_b=b[0] if b else None,
+            label=None if is_test else self._label(row),
+        )
+
+    def _label(self, row: Row) -> float:
+        if self.labels:
+            return tables.class_of(row, self.label_column, self.labels)
+        return tables.score_of(
+            row, self.label_column, at_least=_LOWEST_SCORE, at_most=_HIGHEST_SCORE
+        )
+
+    def encode(
+        self,
+        examples: Sequence[Example],
+        *,
+        tokenizer: Tokenizer,
+        max_seq_length: int,
+        is_training: bool,
+    ) -> Features:
+        """One feature for each example; `labels` where all have one."""
+        sentences = ((example.text_a, example.text_b) for example in examples)
+        features = pairs.encode(sentences, tokenizer=tokenizer, max_seq_length=max_seq_length)
+        labels = [example.label for example in examples]
+        if None not in labels:
+            features["labels"] = np.array(labels, np.int32 if self.labels else np.float32)
+        return features
+
+    def require_scorable(self, examples: Sequence[Example], *, split: str) -> None:
+        """Nothing: `read` refuses a dev set without labels."""
+
+    def metrics(
+        self, examples: Sequence[Example], features: Features, outputs: np.ndarray
+    ) -> dict[str, float]:
+        """The metrics that GLUE reports for this task."""
+        return scores.compute(self.metric_names, features["labels"], self._predictions(outputs))
+
+    def _predictions(self, outputs: np.ndarray) -> np.ndarray:
+        return outputs.argmax(axis=-1) if self.labels else outputs[:, 0]
+
+    def write_predictions(
+        self,
+        examples: Sequence[Example],
+        features: Features,
+        outputs: np.ndarray,
+        *,
+        split: str,
+        folder: Path,
+    ) -> list[paths.Location]:
+        """Writes the answers of a test split as GLUE's server takes them."""
+        path: paths.Location = folder / self.answer_files[self.test_splits.index(split)]
+        answers = [self._answer(found) for found in self._predictions(outputs)]
+        lines = [f"{example.index}\t{answer}" for example, answer in zip(examples, answers)]
+        write_whole(path, "".join(f"{line}\n" for line in ["index\tprediction", *lines]))
+        return [path]
+
+    def _answer(self, prediction: float) -> str:
+        if self.labels:
+            return self.labels[int(prediction)]
+        return f"{min(max(float(prediction), _LOWEST_SCORE), _HIGHEST_SCORE):.3f}"
+
+
+@functools.cache  # Of all of GLUE the files are read twice.
+def _report_skipped(path: str, number: int) -> None:
+    print(f"{path}: skipped {number} lines without all columns", file=sys.stderr, flush=True)
+
+
+class Mrpc(GlueTask):
+    """MRPC is also read from Microsoft's files, of which GLUE publishes only how to divide them."""
+
+    def read(self, split: str) -> list[Example]:
+        """As `GlueTask.read`; without SPLIT.tsv, from msr_paraphrase_*.txt and dev_ids.tsv."""
+        folder = paths.location(self.data_dir) / self.folder
+        kind = _TEST if split == _TEST else TRAIN
+        original = folder / f"msr_paraphrase_{kind}.txt"
+        if paths.is_file(folder / f"{split}.tsv") or not paths.is_file(original):
+            return super().read(split)
+        needed = (self.label_column, *_MRPC_IDS, *_MRPC_SENTENCES)
+        rows = tables.read_table(original, columns=needed).rows
+        if split != _TEST:
+            path = folder / "dev_ids.tsv"
+            dev = tables.read_table(path, columns=_MRPC_IDS, names=_MRPC_IDS)
+            of_dev = {_mrpc_ids(row) for row in dev.rows}
+            rows = [row for row in rows if (_mrpc_ids(row) in of_dev) == (split == "dev")]
+            if not rows:
+                raise ValueError(
+                    f"{path}: leaves no examples of {original} for {split}; copy the two files "
+                    "here again"
+                )
+        return [self._example(row, number, split == _TEST) for number, row in enumerate(rows)]
+
+
+def _mrpc_ids(row: Row) -> tuple[str, ...]:
+    return tuple(row.values[name] for name in _MRPC_IDS)
+
+
+_INFERENCE = ("entailment", "not_entailment")
+_TASKS: dict[str, tuple[type[GlueTask], dict]] = {
+    "cola": (
+        GlueTask,
+        {
+            "folder": "CoLA",
+            "sentences": ("sentence",),
+            "metric_names": ("matthews",),
+            "main_metric": "matthews",
+            "answer_files": ("CoLA.tsv",),
+            "names_without_header": _COLA_COLUMNS,
+        },
+    ),
+    "sst2": (
+        GlueTask,
+        {"folder": "SST-2", "sentences": ("sentence",), "answer_files": ("SST-2.tsv",)},
+    ),
+    "mrpc": (
+        Mrpc,
+        {
+            "folder": "MRPC",
+            "sentences": _MRPC_SENTENCES,
+            "label_column": "Quality",
+            "metric_names": ("f1", "accuracy"),
+            "main_metric": "f1",
+            "answer_files": ("MRPC.tsv",),
+        },
+    ),
+    "stsb": (
+        GlueTask,
+        {
+            "folder": "STS-B",
+            "sentences": ("sentence1", "sentence2"),
+            "label_column": "score",
+            "labels": (),
+            "metric_names": ("pearson", "spearman"),
+            "main_metric": "spearman",
+            "answer_files": ("STS-B.tsv",),
+        },
+    ),
+    "qqp": (
+        GlueTask,
+        {
+            "folder": "QQP",
+            "sentences": ("question1", "question2"),
+            "label_column": "is_duplicate",
+            "metric_names": ("f1", "accuracy"),
+            "main_metric": "f1",
+            "answer_files": ("QQP.tsv",),
+            "index_column": "id",
+            "skips_incomplete": True,
+        },
+    ),
+    "mnli": (
+        GlueTask,
+        {
+            "folder": "MNLI",
+            "sentences": ("sentence1", "sentence2"),
+            "label_column": "gold_label",
+            "labels": ("contradiction", "entailment", "neutral"),
+            "eval_splits": ("dev_matched", "dev_mismatched"),
+            "test_splits": ("test_matched", "test_mismatched"),
+            "answer_files": ("MNLI-m.tsv", "MNLI-mm.tsv"),
+        },
+    ),
+    "qnli": (
+        GlueTask,
+        {
+            "folder": "QNLI",
+            "sentences": ("question", "sentence"),
+            "labels": _INFERENCE,
+            "answer_files": ("QNLI.tsv",),
+        },
+    ),
+    "rte": (
+        GlueTask,
+        {
+            "folder": "RTE",
+            "sentences": ("sentence1", "sentence2"),
+            "labels": _INFERENCE,
+            "answer_files": ("RTE.tsv",),
+        },
+    ),
+}
+NAMES = tuple(_TASKS)
+
+
+def create(name: str, data_dir: str) -> GlueTask:
+    """A task of GLUE, over the folder that holds those of all tasks."""
+    kind, fields = _TASKS[name]
+    return kind(name=name, data_dir=data_dir, **fields)

@@ -1,0 +1,275 @@
+"""One run: trains a task with one learning rate and seed, evaluates each epoch, saves, resumes."""
+
+import contextlib
+import dataclasses
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import tf_keras
+
+from mlperf_bert import json_text
+from mlperf_bert.checkpoints.state import RunState
+from mlperf_bert.finetuning import model as task_model
+from mlperf_bert.finetuning.config import FinetuningConfig, Setting
+from mlperf_bert.finetuning.prepared import Prepared
+from mlperf_bert.finetuning.task import TRAIN
+from mlperf_bert.finetuning.training import Trainer, order_of_epoch
+from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
+from mlperf_bert.progress import Progress
+from mlperf_bert.training.loop import Interrupted, StopRequest
+from mlperf_bert.training.output import METRICS_NAME, OutputDirectory
+from mlperf_bert.training.reporting import MetricsWriter
+from mlperf_bert.training.strategy import create_strategy
+from mlperf_bert.writing import write_whole
+
+RESULT_NAME = "result.json"
+_LOG_EVERY_STEPS = 10
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What a finished run has reached."""
+
+    setting: Setting
+    folder: Path
+    epochs: list[dict[str, dict[str, float]]]
+    """Of each epoch: split -> metric -> value."""
+
+    @property
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """Those after the last epoch: split -> metric -> value."""
+        return self.epochs[-1]
+
+
+class Run:
+    """A run in a folder of its own."""
+
+    def __init__(
+        self, config: FinetuningConfig, prepared: Prepared, setting: Setting, *, folder: Path
+    ):
+        """Reads the examples to train on and to evaluate, if nothing has yet; writes nothing."""
+        self._config, self._prepared, self._setting = config, prepared, setting
+        self._task = prepared.task
+        self.folder = folder
+        self._num_features = prepared.split(TRAIN).num_features
+        self._steps_per_epoch = math.ceil(self._num_features / config.train_batch_size)
+        self._num_steps = self._steps_per_epoch * config.num_train_epochs
+        self._output = OutputDirectory(str(folder), self._parameters())
+
+    def _parameters(self) -> dict:
+        """What the result depends on."""
+        config, ready = self._config, self._prepared
+        model = dataclasses.asdict(ready.source.config)
+        splits = (TRAIN, *self._task.eval_splits)
+        return {
+            "task": self._task.name,
+            "checkpoint": ready.source.name,
+            "weights_sha256": ready.weights_sha256,
+            **{f"bert_config.{name}": value for name, value in model.items()},
+            "max_seq_length": config.max_seq_length,
+            "train_batch_size": config.train_batch_size,
+            "learning_rate": self._setting.learning_rate,
+            "num_train_epochs": config.num_train_epochs,
+            "warmup_proportion": config.warmup_proportion,
+            "precision": config.precision,
+            **{f"{name}_sha256": ready.digest(name) for name in splits},
+        }
+
+    def finished(self) -> RunResult | None:
+        """The result, if the run has ended in an earlier process.
+
+        Raises:
+          ValueError: the folder holds another run.
+        """
+        path = self.folder / RESULT_NAME
+        if not path.exists():
+            return None
+        self._output.require_same_run()
+        try:
+            epochs = json_text.read_object(path)["epochs"]
+            result = RunResult(setting=self._setting, folder=self.folder, epochs=epochs)
+            float(result.metrics[self._task.eval_splits[0]][self._task.main_metric])
+        except (ValueError, LookupError, TypeError) as error:
+            raise ValueError(
+                f"{path}: damaged; remove the folder {self.folder} to train again"
+            ) from error
+        return result
+
+    def train(self, stop: StopRequest) -> RunResult:
+        """Trains all epochs, or those that an earlier process has left.
+
+        A signal interrupts at once until the first step, then between two steps.
+
+        Raises:
+          ValueError: bad input, or the folder holds another run.
+          FloatingPointError: the loss is no longer finite.
+          Interrupted: a signal came; the checkpoint is saved.
+        """
+        self._output.claim()
+        try:
+            resumes = self._output.resumes
+            trainer, state = self._build()
+            self._output.record(status="running", seed=self._setting.seed)
+            if resumes and state.latest_step is not None:
+                state.restore()
+            step = int(trainer.step.numpy())
+            stop.defer()
+            with (
+                contextlib.closing(
+                    MetricsWriter(self.folder, resumed_step=step if resumes else None)
+                ) as metrics,
+                self._progress(step) as progress,
+            ):
+                self._loop(trainer, state, metrics, progress, stop)
+            result = self._result()
+            self._write(result)
+            self._output.record(status="success", seed=self._setting.seed)
+            return result
+        finally:
+            self._output.release()
+
+    def predictions(self, splits: tuple[str, ...]) -> Iterator[tuple[str, np.ndarray]]:
+        """Split and logits, by the weights after the last epoch.
+
+        Raises:
+          ValueError: a sweep has removed the checkpoint, because another run was better.
+        """
+        trainer, state = self._build()
+        if state.latest_step is None:
+            raise ValueError(
+                f"{self.folder}: its checkpoint is gone, as that of a run that was not the best of "
+                "its sweep; repeat the sweep's command, or remove the folder to train again"
+            )
+        with contextlib.redirect_stdout(None):  # "Going on from": no training does
+            state.restore()
+        for split in splits:
+            yield split, self._outputs(trainer, split)
+
+    def remove_checkpoints(self) -> None:
+        """Leaves records and metrics."""
+        for path in self.folder.glob("*"):
+            if path.name == "checkpoint" or path.name.startswith("model.ckpt-"):
+                # A killed process leaves a folder: model.ckpt-N_temp.
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def _build(self) -> tuple[Trainer, RunState]:
+        config = self._config
+        tf_keras.backend.clear_session()  # of the run before
+        schedule = WarmupPolynomialDecay(
+            learning_rate=self._setting.learning_rate,
+            num_train_steps=self._num_steps,
+            num_warmup_steps=int(config.warmup_proportion * self._num_steps),
+        )
+        trainer = Trainer(
+            build_model=lambda: task_model.build(
+                self._task,
+                self._prepared.source,
+                seed=self._setting.seed,
+                precision=config.precision,
+            ),
+            schedule=schedule,
+            strategy=create_strategy(config.device),
+            batch_size=config.train_batch_size,
+            eval_batch_size=config.eval_batch_size,
+        )
+        return trainer, RunState(str(self.folder), parts=trainer.state, keep_checkpoint_max=1)
+
+    def _progress(self, step: int) -> Progress:
+        done = self._examples(step)
+        total = self._examples(self._num_steps)
+        description = f"{self._task.name}, {self._setting}"
+        return Progress(total=total, unit="examples", description=description, initial=done)
+
+    def _examples(self, step: int) -> int:
+        """Trained after so many steps; the last batch of an epoch can be short."""
+        epochs, steps = divmod(step, self._steps_per_epoch)
+        return epochs * self._num_features + steps * self._config.train_batch_size
+
+    def _loop(
+        self,
+        trainer: Trainer,
+        state: RunState,
+        metrics: MetricsWriter,
+        progress: Progress,
+        stop: StopRequest,
+    ) -> None:
+        features = self._prepared.split(TRAIN).features
+        step, order, saved = int(trainer.step.numpy()), np.empty(0, int), None
+        while step < self._num_steps:
+            epoch, number = divmod(step, self._steps_per_epoch)
+            if not number or not len(order):
+                order = order_of_epoch(self._num_features, seed=self._setting.seed, epoch=epoch)
+            first = number * self._config.train_batch_size
+            rows = order[first : first + self._config.train_batch_size]
+            loss = trainer.train_step(features, rows)
+            step += 1
+            self._require_finite(loss, step)
+            progress.advance(len(rows), f"loss {loss:.4f}")
+            if step % _LOG_EVERY_STEPS == 0:
+                metrics.write("train", step=step, samples=self._examples(step), loss=loss)
+            at_end_of_epoch = step % self._steps_per_epoch == 0
+            if at_end_of_epoch:
+                self._evaluate(trainer, metrics, progress, step)
+            # After the evaluation, which a resumed run does not repeat.
+            if at_end_of_epoch or step % self._config.save_checkpoints_steps == 0:
+                state.save(step)
+                saved = step
+            if stop.signal_name:
+                if saved != step:
+                    state.save(step)
+                raise Interrupted(
+                    f"{stop.signal_name} after step {step} of {self._num_steps}: the checkpoint "
+                    "is saved; run the same command again to resume"
+                )
+
+    def _evaluate(
+        self, trainer: Trainer, metrics: MetricsWriter, progress: Progress, step: int
+    ) -> None:
+        epoch = step // self._steps_per_epoch
+        found: dict[str, float] = {}
+        for name in self._task.eval_splits:
+            split = self._prepared.split(name)
+            outputs = self._outputs(trainer, name)
+            scores = self._task.metrics(split.examples, split.features, outputs)
+            found |= {f"{name}/{metric}": value for metric, value in scores.items()}
+        metrics.write("eval", step=step, samples=self._examples(step), epoch=epoch, **found)
+        listed = ", ".join(f"{name} {value:.2f}" for name, value in found.items())
+        progress.line(f"{self._task.name}, {self._setting}: epoch {epoch}: {listed}")
+
+    def _outputs(self, trainer: Trainer, name: str) -> np.ndarray:
+        """The logits of a split."""
+        split = self._prepared.split(name)
+        with Progress(
+            total=split.num_features, unit="features", description=f"{self._task.name}, {name}"
+        ) as progress:
+            return trainer.predict(split.features, on_features=progress.advance)
+
+    def _require_finite(self, loss: float, step: int) -> None:
+        if not math.isfinite(loss):
+            raise FloatingPointError(
+                f"{self._task.name}, {self._setting}: the loss of step {step} is {loss}: training "
+                "has diverged; lower --learning_rate (with --sweep: leave this one out of "
+                "--learning_rates), or check the checkpoint"
+            )
+
+    def _result(self) -> RunResult:
+        """From metrics.jsonl, which holds the epochs of earlier processes too."""
+        lines = (self.folder / METRICS_NAME).read_text(encoding="utf-8").splitlines()
+        epochs = []
+        for line in map(json.loads, lines):
+            if line["kind"] == "eval":
+                epoch: dict[str, dict[str, float]] = {}
+                for name, value in line.items():
+                    split, _, metric = name.partition("/")
+                    if metric:
+                        epoch.setdefault(split, {})[metric] = value
+                epochs.append(epoch)
+        return RunResult(setting=self._setting, folder=self.folder, epochs=epochs)
+
+    def _write(self, result: RunResult) -> None:
+        content = {**dataclasses.asdict(result.setting), "epochs": result.epochs}
+        write_whole(self.folder / RESULT_NAME, json.dumps(content, indent=1) + "\n")

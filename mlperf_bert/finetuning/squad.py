@@ -1,0 +1,205 @@
+"""Fine-tuning on SQuAD 1.1 and 2.0: the answer to a question is a span of its context.
+
+The test set is hidden: what is handed in are predictions of the dev set, scored here as there.
+"""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from mlperf_bert import paths
+from mlperf_bert.data.tokenization import Tokenizer
+from mlperf_bert.finetuning import squad_features, squad_metrics, squad_predictions
+from mlperf_bert.finetuning.squad_predictions import Prediction
+from mlperf_bert.finetuning.squad_reading import SquadExample, read_examples
+from mlperf_bert.finetuning.squad_tokens import words_of_answer
+from mlperf_bert.writing import write_whole
+
+_VERSIONS = {"squad1": "1.1", "squad2": "2.0"}
+_WITH_IMPOSSIBLE = "squad2"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SquadTask:
+    """SQuAD in the form that fine-tuning takes; the defaults are the field's.
+
+    Raises:
+      ValueError: a number is out of range.
+    """
+
+    name: str
+    """squad1 or squad2."""
+    data_dir: str
+    """The folder of train-v1.1.json and dev-v1.1.json, or of those of v2.0."""
+    doc_stride: int = 128
+    """Tokens from the start of a window to that of the next."""
+    max_query_length: int = 64
+    """Tokens of a question; the rest is cut off."""
+    max_answer_length: int = 30
+    """Tokens of a predicted answer."""
+    n_best_size: int = 20
+    null_score_diff_threshold: float = 0.0
+    """squad2: no answer is predicted where its score is higher than the best answer's by more."""
+    head: str = dataclasses.field(default="spans", init=False)
+    num_labels: int = dataclasses.field(default=2, init=False)
+    main_metric: str = dataclasses.field(default="f1", init=False)
+    eval_splits: tuple[str, ...] = dataclasses.field(default=("dev",), init=False)
+    test_splits: tuple[str, ...] = dataclasses.field(default=(), init=False)
+
+    def __post_init__(self):
+        for name in ("doc_stride", "max_query_length", "max_answer_length", "n_best_size"):
+            if (value := getattr(self, name)) < 1:
+                raise ValueError(f"{name} must be 1 or more, got {value}")
+
+    def read(self, split: str) -> list[SquadExample]:
+        """The questions of "train" or "dev"; for training only those whose answer is found.
+
+        Raises:
+          ValueError: as `squad_reading.read_examples`, or no answer is found.
+        """
+        path = self._path(split)
+        is_training = split == "train"
+        examples = read_examples(
+            path, has_impossible=self.name == _WITH_IMPOSSIBLE, is_training=is_training
+        )
+        return _with_found_answers(examples, path) if is_training else examples
+
+    def encode(
+        self,
+        examples: Sequence[SquadExample],
+        *,
+        tokenizer: Tokenizer,
+        max_seq_length: int,
+        is_training: bool,
+    ) -> dict[str, np.ndarray]:
+        """Rows of windows; see `squad_features.encode`, also for what it raises."""
+        return squad_features.encode(
+            examples,
+            tokenizer=tokenizer,
+            max_seq_length=max_seq_length,
+            doc_stride=self.doc_stride,
+            max_query_length=self.max_query_length,
+            is_training=is_training,
+        )
+
+    def require_scorable(self, examples: Sequence[SquadExample], *, split: str) -> None:
+        """Raises ValueError if a question comes without answers."""
+        if hidden := [example for example in examples if example.answers is None]:
+            raise ValueError(
+                f"{self._path(split)}: from {hidden[0].place} on, {len(hidden):,} of "
+                f"{len(examples):,} questions have no answers to compare with; take the published "
+                "dev file, which has them"
+            )
+
+    def metrics(
+        self,
+        examples: Sequence[SquadExample],
+        features: Mapping[str, np.ndarray],
+        outputs: np.ndarray,
+    ) -> dict[str, float]:
+        """Exact match and F1 in percent; see `squad_metrics.evaluate`.
+
+        Args:
+          outputs: [F, S, 2] float32, the logits of a start and of an end.
+
+        Raises:
+          ValueError: a question comes without answers, or a logit is not finite.
+        """
+        self.require_scorable(examples, split="dev")
+        found = self._predict(examples, features, outputs)
+        return squad_metrics.evaluate(
+            {e.question_id: [answer.text for answer in e.answers or ()] for e in examples},
+            {name: prediction.text for name, prediction in found.items()},
+            null_odds=_null_odds(found) or None,
+        )
+
+    def write_predictions(
+        self,
+        examples: Sequence[SquadExample],
+        features: Mapping[str, np.ndarray],
+        outputs: np.ndarray,
+        *,
+        split: str,
+        folder: paths.Location,
+    ) -> list[paths.Location]:
+        """Writes predictions.json, nbest_predictions.json and, for 2.0, null_odds.json.
+
+        SQuAD's script takes the first and the last; it has one split to score, so that `split` is
+        in no name. Returns their paths.
+
+        Raises:
+          ValueError: a logit is not finite.
+          OSError: a file cannot be written.
+        """
+        del split
+        found = self._predict(examples, features, outputs)
+        contents: dict[str, Mapping] = {
+            "predictions": {name: prediction.text for name, prediction in found.items()},
+            "nbest_predictions": {name: _n_best(one) for name, one in found.items()},
+        }
+        if odds := _null_odds(found):
+            contents["null_odds"] = odds
+        target = paths.location(folder)
+        paths.make_folder(target)
+        written = []
+        for name, content in contents.items():
+            written.append(target / f"{name}.json")
+            write_whole(written[-1], json.dumps(content, indent=4) + "\n")
+        return written
+
+    def _path(self, split: str) -> paths.Location:
+        return paths.location(self.data_dir) / f"{split}-v{_VERSIONS[self.name]}.json"
+
+    def _predict(
+        self,
+        examples: Sequence[SquadExample],
+        features: Mapping[str, np.ndarray],
+        outputs: np.ndarray,
+    ) -> dict[str, Prediction]:
+        has_impossible = self.name == _WITH_IMPOSSIBLE
+        rules = squad_predictions.Rules(
+            max_answer_length=self.max_answer_length,
+            n_best_size=self.n_best_size,
+            null_score_diff_threshold=self.null_score_diff_threshold if has_impossible else None,
+        )
+        return squad_predictions.predict(examples, features, outputs, rules=rules)
+
+
+def _with_found_answers(
+    examples: Sequence[SquadExample], path: paths.Location
+) -> list[SquadExample]:
+    """Leaves out questions whose answer is not at its offset, as the field does, and says so."""
+    found = [
+        example
+        for example in examples
+        if not example.answers or words_of_answer(example.context, example.answers[0])
+    ]
+    if not found:
+        raise ValueError(f"{path}: no answer is at its answer_start; correct the offsets")
+    if num_skipped := len(examples) - len(found):
+        print(
+            f"{path}: {num_skipped:,} of {len(examples):,} questions left out: their answer is not "
+            "at its answer_start",
+            file=sys.stderr,
+            flush=True,
+        )
+    return found
+
+
+def _null_odds(found: Mapping[str, Prediction]) -> dict[str, float]:
+    return {name: one.null_odds for name, one in found.items() if one.null_odds is not None}
+
+
+def _n_best(prediction: Prediction) -> list[dict[str, str | float]]:
+    return [
+        {
+            "text": candidate.text,
+            "probability": probability,
+            "start_logit": candidate.start_logit,
+            "end_logit": candidate.end_logit,
+        }
+        for candidate, probability in zip(prediction.candidates, prediction.probabilities())
+    ]

@@ -1,0 +1,184 @@
+"""Questions and their contexts as rows of tokens; long contexts become several windows.
+
+Legend: F=windows, S=sequence length, T=tokens of a context, W=windows of a context.
+Source: Devlin et al., arXiv 1810.04805, section 4.2, and the code published with it.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from mlperf_bert.data.tokenization import Tokenizer
+from mlperf_bert.finetuning.squad_reading import SquadExample
+from mlperf_bert.finetuning.squad_tokens import OffsetTokenizer, Tokens, words_of_answer
+
+NUM_SPECIAL_TOKENS = 3  # [CLS] question [SEP] context [SEP]
+_NO_ANSWER = 0  # the position of [CLS]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Window:
+    """A part of a context, with its question."""
+
+    example_index: int
+    question_ids: list[int]
+    tokens: Tokens
+    start: int
+    """The first token of the context in this window."""
+    end: int
+    """The token after the last."""
+    answer: tuple[int, int] | None
+    """The first and the last token of the answer in the context."""
+    is_max_context: np.ndarray
+    """[end - start] bool: this window shows more around the token than others that have it."""
+
+    @property
+    def offset(self) -> int:
+        """The position of the context in the row."""
+        return len(self.question_ids) + 2
+
+    def positions_of_answer(self) -> tuple[int, int]:
+        """The positions of the answer in the row; those of [CLS] if it is not in this window."""
+        if not self.answer or self.answer[0] < self.start or self.answer[1] >= self.end:
+            return _NO_ANSWER, _NO_ANSWER
+        first, last = self.answer
+        return first - self.start + self.offset, last - self.start + self.offset
+
+
+def encode(
+    examples: Sequence[SquadExample],
+    *,
+    tokenizer: Tokenizer,
+    max_seq_length: int,
+    doc_stride: int,
+    max_query_length: int,
+    is_training: bool,
+) -> dict[str, np.ndarray]:
+    """Rows for the model, those of an example one after the other.
+
+    A context without tokens has no window.
+
+    Returns:
+      int32 [F, S] input_ids, input_mask, segment_ids; int32 [F] example_index. For training also
+      int32 [F] start_positions, end_positions; else what predictions need: int32 [F, S]
+      char_starts, char_ends, the characters of the context that a token stands for, -1 outside
+      of the context; bool [F, S] is_max_context.
+
+    Raises:
+      ValueError: max_seq_length leaves no room for the context next to the longest question.
+    """
+    questions = [tokenizer.tokenize(example.question)[:max_query_length] for example in examples]
+    least = max(map(len, questions), default=0) + NUM_SPECIAL_TOKENS + 1
+    if max_seq_length < least:
+        raise ValueError(
+            f"--max_seq_length={max_seq_length} leaves no room for the context next to the longest "
+            f"question; give at least {least}, better some hundreds"
+        )
+    with_offsets = OffsetTokenizer(tokenizer)
+    windows = []
+    for index, (example, question_ids) in enumerate(zip(examples, questions)):
+        tokens = with_offsets.tokenize(example.context)
+        answer = _tokens_of_answer(example, tokens, tokenizer) if is_training else None
+        room = max_seq_length - len(question_ids) - NUM_SPECIAL_TOKENS
+        spans = _spans(len(tokens.ids), room=room, stride=doc_stride)
+        windows += [
+            Window(
+                example_index=index,
+                question_ids=question_ids,
+                tokens=tokens,
+                start=start,
+                end=end,
+                answer=answer,
+                is_max_context=is_max_context,
+            )
+            for (start, end), is_max_context in zip(spans, _max_context(spans))
+        ]
+    features = _rows(windows, max_seq_length, tokenizer)
+    features |= _labels(windows) if is_training else _map_to_context(windows, max_seq_length)
+    return features
+
+
+def _spans(num_tokens: int, *, room: int, stride: int) -> list[tuple[int, int]]:
+    """First and last + 1 token of each window; together they hold all tokens."""
+    step = min(room, stride)
+    last = max(num_tokens - room, 0)
+    starts = range(0, last + step, step) if num_tokens else ()
+    return [(start, min(start + room, num_tokens)) for start in starts]
+
+
+def _max_context(spans: list[tuple[int, int]]) -> list[np.ndarray]:
+    """For each window, which of its tokens have more context there than in any other window.
+
+    The lesser of the numbers of tokens on both sides decides, then the window's length, then the
+    order.
+    """
+    if len(spans) <= 1:
+        return [np.ones(end, bool) for _, end in spans]
+    scores = np.full((len(spans), spans[-1][1]), -1.0)
+    for row, (start, end) in zip(scores, spans):
+        left = np.arange(end - start)
+        row[start:end] = np.minimum(left, left[::-1]) + 0.01 * (end - start)
+    best = scores.argmax(axis=0)
+    return [best[start:end] == number for number, (start, end) in enumerate(spans)]
+
+
+def _tokens_of_answer(
+    example: SquadExample, tokens: Tokens, tokenizer: Tokenizer
+) -> tuple[int, int] | None:
+    """The first and the last token of the first answer.
+
+    Those of its words, or fewer where its own tokens are found among them: of "(1895-1943)." the
+    answer 1895 is one token.
+    """
+    answer = example.answers[0] if example.answers else None
+    words = words_of_answer(example.context, answer) if answer else None
+    if not answer or not words:
+        return None
+    first, end = tokens.firsts_of_words[words[0]], tokens.firsts_of_words[words[1] + 1]
+    within = tokens.ids[first:end].tolist()
+    wanted = tokenizer.tokenize(answer.text)
+    for start in range(len(within) - len(wanted) + 1 if wanted else 0):
+        if within[start : start + len(wanted)] == wanted:
+            return first + start, first + start + len(wanted) - 1
+    return (first, end - 1) if within else None
+
+
+def _rows(
+    windows: Sequence[Window], max_seq_length: int, tokenizer: Tokenizer
+) -> dict[str, np.ndarray]:
+    shape = len(windows), max_seq_length
+    ids, mask, segments = (np.zeros(shape, np.int32) for _ in range(3))
+    classify, separate = (tokenizer.vocabulary[token] for token in ("[CLS]", "[SEP]"))
+    for row, window in enumerate(windows):
+        offset, end = window.offset, window.offset + window.end - window.start
+        ids[row, :offset] = [classify, *window.question_ids, separate]
+        ids[row, offset:end] = window.tokens.ids[window.start : window.end]
+        ids[row, end] = separate
+        mask[row, : end + 1] = 1
+        segments[row, offset : end + 1] = 1
+    indices = np.array([window.example_index for window in windows], np.int32)
+    return {
+        "input_ids": ids,
+        "input_mask": mask,
+        "segment_ids": segments,
+        "example_index": indices,
+    }
+
+
+def _labels(windows: Sequence[Window]) -> dict[str, np.ndarray]:
+    positions = np.array([window.positions_of_answer() for window in windows], np.int32)
+    starts, ends = positions.reshape(-1, 2).T.copy()
+    return {"start_positions": starts, "end_positions": ends}
+
+
+def _map_to_context(windows: Sequence[Window], max_seq_length: int) -> dict[str, np.ndarray]:
+    shape = len(windows), max_seq_length
+    starts, ends = np.full(shape, -1, np.int32), np.full(shape, -1, np.int32)
+    is_max_context = np.zeros(shape, bool)
+    for row, window in enumerate(windows):
+        at = slice(window.offset, window.offset + window.end - window.start)
+        starts[row, at] = window.tokens.starts[window.start : window.end]
+        ends[row, at] = window.tokens.ends[window.start : window.end]
+        is_max_context[row, at] = window.is_max_context
+    return {"char_starts": starts, "char_ends": ends, "is_max_context": is_max_context}

@@ -1,0 +1,167 @@
+"""From the logits of windows to one answer for each question, with the n best ones.
+
+Legend: F=windows, S=sequence length.
+Source: Devlin et al., arXiv 1810.04805, sections 4.2 and 4.3, and the code published with it. Where
+nothing can be predicted, that code predicts the word "empty"; here the prediction is an empty text.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from mlperf_bert.finetuning.squad_reading import SquadExample
+from mlperf_bert.finetuning.squad_tokens import piece_of
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A text that may be the answer; an empty one says that there is none."""
+
+    text: str
+    start_logit: float
+    end_logit: float
+
+    @property
+    def score(self) -> float:
+        """The logarithm of its probability, up to a constant."""
+        return self.start_logit + self.end_logit
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What is predicted for a question."""
+
+    text: str
+    candidates: tuple[Candidate, ...]
+    """The best first."""
+    null_odds: float | None
+    """The score of no answer less that of the best answer; None if a question always has one."""
+
+    def probabilities(self) -> list[float]:
+        """The softmax over the candidates."""
+        largest = max(candidate.score for candidate in self.candidates)
+        powers = [math.exp(candidate.score - largest) for candidate in self.candidates]
+        return [power / sum(powers) for power in powers]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rules:
+    """Which answers are considered."""
+
+    max_answer_length: int
+    """In tokens."""
+    n_best_size: int
+    null_score_diff_threshold: float | None
+    """An answer is predicted unless the null odds are above; None: there is always an answer."""
+
+
+def predict(
+    examples: Sequence[SquadExample],
+    features: Mapping[str, np.ndarray],
+    outputs: np.ndarray,
+    *,
+    rules: Rules,
+) -> dict[str, Prediction]:
+    """Question id -> prediction.
+
+    Args:
+      features: as `squad_features.encode` returns them, not for training.
+      outputs: [F, S, 2] float32, the logits of a start and of an end at each position.
+
+    Raises:
+      ValueError: a logit is not finite.
+    """
+    if not np.isfinite(outputs).all():
+        raise ValueError(
+            "a logit of the model is infinite or not a number: the training has diverged; lower "
+            "the learning rate"
+        )
+    bounds = np.searchsorted(features["example_index"], np.arange(len(examples) + 1))
+    return {
+        example.question_id: _predict_one(
+            example.context,
+            {name: array[begin:end] for name, array in features.items()},
+            outputs[begin:end].astype(np.float64),
+            rules,
+        )
+        for example, begin, end in zip(examples, bounds, bounds[1:])
+    }
+
+
+def _predict_one(
+    context: str, features: Mapping[str, np.ndarray], outputs: np.ndarray, rules: Rules
+) -> Prediction:
+    answers = list(_best_answers(context, features, outputs, rules))
+    if rules.null_score_diff_threshold is None:
+        candidates = answers or [Candidate(text="", start_logit=0.0, end_logit=0.0)]
+        return Prediction(text=candidates[0].text, candidates=tuple(candidates), null_odds=None)
+    null = _no_answer(outputs)
+    odds = null.score
+    if answers:
+        odds = null.score - answers[0].start_logit - answers[0].end_logit
+    is_answered = bool(answers) and odds <= rules.null_score_diff_threshold
+    return Prediction(
+        text=answers[0].text if is_answered else "",
+        candidates=_with_null(answers, null, rules.n_best_size),
+        null_odds=odds,
+    )
+
+
+def _no_answer(outputs: np.ndarray) -> Candidate:
+    """[CLS] as the answer, of the window that is least sure that there is none."""
+    if not len(outputs):
+        return Candidate(text="", start_logit=0.0, end_logit=0.0)
+    start_logit, end_logit = outputs[outputs[:, 0].sum(axis=1).argmin(), 0].tolist()
+    return Candidate(text="", start_logit=start_logit, end_logit=end_logit)
+
+
+def _with_null(
+    answers: Sequence[Candidate], null: Candidate, n_best_size: int
+) -> tuple[Candidate, ...]:
+    """The n best, and no answer even where it is not among them."""
+    place = sum(answer.score >= null.score for answer in answers)
+    if place < n_best_size:
+        return (*answers[:place], null, *answers[place : n_best_size - 1])
+    return (*answers, null)
+
+
+def _best_answers(
+    context: str, features: Mapping[str, np.ndarray], outputs: np.ndarray, rules: Rules
+) -> Iterator[Candidate]:
+    """At most `n_best_size` answers of different texts, the best first."""
+    windows, starts, ends = _valid_spans(features, outputs, rules)
+    start_logits, end_logits = outputs[windows, starts, 0], outputs[windows, ends, 1]
+    begins, after_ends = features["char_starts"], features["char_ends"]
+    seen: set[str] = set()
+    for number in np.argsort(-(start_logits + end_logits), kind="stable"):
+        window, start, end = windows[number], starts[number], ends[number]
+        text = piece_of(context, int(begins[window, start]), int(after_ends[window, end]))
+        if text in seen:
+            continue
+        if len(seen) == rules.n_best_size:
+            return
+        seen.add(text)
+        yield Candidate(
+            text=text, start_logit=float(start_logits[number]), end_logit=float(end_logits[number])
+        )
+
+
+def _valid_spans(
+    features: Mapping[str, np.ndarray], outputs: np.ndarray, rules: Rules
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Window, start and end of the spans to consider.
+
+    Of each window the n best starts and ends are combined. Both lie in the context, the start in
+    the window with the most context around it, and the end not before it or too far away.
+    """
+    # Stable: of equal logits, the field takes the earlier position first.
+    best = np.argsort(-outputs, axis=1, kind="stable")[:, : rules.n_best_size]
+    starts, ends = best[:, :, None, 0], best[:, None, :, 1]
+    window = np.arange(len(outputs))[:, None, None]
+    is_context = features["char_starts"] >= 0
+    is_valid = is_context[window, ends] & features["is_max_context"][window, starts]
+    is_valid &= (starts <= ends) & (ends - starts < rules.max_answer_length)
+    windows, rows, columns = np.nonzero(is_valid)
+    return windows, best[windows, rows, 0], best[windows, columns, 1]

@@ -1,0 +1,251 @@
+"""All runs of a command: tasks, learning rates and seeds; the table and the average over GLUE."""
+
+import dataclasses
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from mlperf_bert import json_text, paths
+from mlperf_bert.finetuning import glue, picture, prepared, tasks, weights
+from mlperf_bert.finetuning.config import FinetuningConfig, Setting
+from mlperf_bert.finetuning.prepared import Prepared
+from mlperf_bert.finetuning.run import Run, RunResult
+from mlperf_bert.finetuning.task import SPANS, Task
+from mlperf_bert.training.loop import StopRequest
+from mlperf_bert.training.strategy import create_strategy, replica_batch_size
+from mlperf_bert.writing import write_whole
+
+RESULTS_NAME, PICTURE_NAME, PREDICTIONS_NAME = "results.json", "results.png", "predictions"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskResult:
+    """All runs of a task."""
+
+    task: str
+    main_metric: str
+    main_split: str
+    runs: list[RunResult]
+
+    def score(self, run: RunResult) -> float:
+        """What runs are compared by: the main metric after the last epoch, on the first dev set."""
+        return run.metrics[self.main_split][self.main_metric]
+
+    @property
+    def best(self) -> RunResult:
+        """The first of the best runs."""
+        return max(self.runs, key=self.score)
+
+    @property
+    def by_learning_rate(self) -> dict[float, list[float]]:
+        """Learning rate -> scores over the seeds, in the order of the runs."""
+        found: dict[float, list[float]] = {}
+        for run in self.runs:
+            found.setdefault(run.setting.learning_rate, []).append(self.score(run))
+        return found
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate with the best median over the seeds."""
+        scores = self.by_learning_rate
+        return max(scores, key=lambda rate: statistics.median(scores[rate]))
+
+    @property
+    def median(self) -> float:
+        """The median over the seeds, of the best learning rate."""
+        return statistics.median(self.by_learning_rate[self.learning_rate])
+
+    @property
+    def task_score(self) -> float | None:
+        """What GLUE averages: the mean over dev sets and metrics, the median over the seeds."""
+        if self.task not in glue.NAMES:
+            return None
+        return statistics.median(
+            statistics.mean(value for split in run.metrics.values() for value in split.values())
+            for run in self.runs
+            if run.setting.learning_rate == self.learning_rate
+        )
+
+    def as_json(self) -> dict:
+        """For results.json."""
+        return {
+            "main_metric": f"{self.main_split}/{self.main_metric}",
+            "learning_rate": self.learning_rate,
+            "median": self.median,
+            "best": self.score(self.best),
+            "best_setting": dataclasses.asdict(self.best.setting),
+            "task_score": self.task_score,
+            "runs": [
+                {**dataclasses.asdict(run.setting), "epochs": run.epochs} for run in self.runs
+            ],
+        }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Results:
+    """What the command has found."""
+
+    tasks: list[TaskResult]
+    prediction_files: list[paths.Location]
+
+    @property
+    def glue_average(self) -> float | None:
+        """The mean of the task scores; None unless all tasks of GLUE were trained."""
+        scores = [result.task_score for result in self.tasks if result.task_score is not None]
+        return statistics.mean(scores) if len(scores) == len(glue.NAMES) else None
+
+    def table(self) -> str:
+        """The results in lines, in percent."""
+        rows = [("task", "metric", "learning rate", "seeds", "median", "best")]
+        for result in self.tasks:
+            scores = result.by_learning_rate
+            for rate, found in scores.items():
+                mark = "*" if rate == result.learning_rate and len(scores) > 1 else ""
+                rows.append(
+                    (
+                        result.task,
+                        result.main_metric,
+                        f"{rate:g}{mark}",
+                        str(len(found)),
+                        f"{statistics.median(found):.2f}",
+                        f"{max(found):.2f}",
+                    )
+                )
+        if self.glue_average is not None:
+            rows.append(("glue", "average", "", "", f"{self.glue_average:.2f}", ""))
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        return "\n".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
+            for row in rows
+        )
+
+    def line(self) -> str:
+        """The result in one line."""
+        if self.glue_average is not None:
+            return f"RESULT,glue,average,{self.glue_average:.3f}"
+        [result] = self.tasks
+        return (
+            f"RESULT,{result.task},{result.main_metric},{result.median:.3f},"
+            f"learning_rate={result.learning_rate:g},runs={len(result.runs)}"
+        )
+
+
+def run(config: FinetuningConfig) -> Results:
+    """Trains every task with every setting; what is finished already is not trained again.
+
+    Raises:
+      ValueError: bad input, with a line for each task whose files are bad; nothing is written.
+      FloatingPointError, loop.Interrupted: as `Run.train`.
+    """
+    if paths.is_remote(config.output_dir):
+        raise ValueError(f"--output_dir={config.output_dir}: give a local folder, and copy it then")
+    strategy = create_strategy(config.device)
+    for flag in ("train_batch_size", "eval_batch_size"):
+        replica_batch_size(getattr(config, flag), strategy.num_replicas_in_sync, flag=flag)
+    begun = prepared.start(config)
+    names = tasks.names_of(config.task)
+    needs_pooler = any(tasks.create(name, config).head != SPANS for name in names)
+    weights.check(begun.source, needs_pooler=needs_pooler)
+    folder = Path(config.output_dir)
+    _read(folder / RESULTS_NAME)  # so that a damaged file is found before the training
+    if len(names) > 1:
+        prepared.check_files(names, config)
+    found, files = [], []
+    for name in names:
+        ready = Prepared(tasks.create(name, config), begun, max_seq_length=config.max_seq_length)
+        for split in prepared.splits_needed(ready.task, config):
+            ready.split(split)  # before the first run, so that a bad file is found at once
+        result, runs = _run_task(config, ready)
+        found.append(result)
+        if config.do_predict:
+            files += _predict(config, ready, result, runs)
+    results = Results(tasks=found, prediction_files=files)
+    _write(folder, results)
+    return results
+
+
+def _run_task(config: FinetuningConfig, ready: Prepared) -> tuple[TaskResult, Sequence[Run]]:
+    """Of the runs that are trained here only the best keeps its checkpoint."""
+    task, folder = ready.task, Path(config.output_dir) / ready.task.name
+    runs = [Run(config, ready, s, folder=folder / s.folder) for s in config.settings]
+    trained = []
+    for number, one in enumerate(runs):
+        if one.finished():
+            print(f"finished before: {one.folder}", file=sys.stderr, flush=True)
+        else:
+            with StopRequest() as stop:
+                one.train(stop)
+            trained.append(one)
+        result = _result_of(task, [done for r in runs[: number + 1] if (done := r.finished())])
+        for other in trained:
+            if other.folder != result.best.folder:
+                other.remove_checkpoints()
+    return result, runs
+
+
+def _result_of(task: Task, runs: list[RunResult]) -> TaskResult:
+    return TaskResult(
+        task=task.name, main_metric=task.main_metric, main_split=task.eval_splits[0], runs=runs
+    )
+
+
+def _predict(
+    config: FinetuningConfig, ready: Prepared, result: TaskResult, runs: Sequence[Run]
+) -> list[paths.Location]:
+    """Writes the answers of the best run: of GLUE together, as its server takes them."""
+    folder = Path(config.output_dir) / PREDICTIONS_NAME
+    if ready.task.name not in glue.NAMES:
+        folder /= ready.task.name
+    folder.mkdir(parents=True, exist_ok=True)
+    [best] = [one for one in runs if one.folder == result.best.folder]
+    files: list[paths.Location] = []
+    for split, outputs in best.predictions(prepared.predicted_splits(ready.task)):
+        data = ready.split(split)
+        files += ready.task.write_predictions(
+            data.examples, data.features, outputs, split=split, folder=folder
+        )
+    return files
+
+
+def _write(folder: Path, results: Results) -> None:
+    """Writes results.json and the picture; tasks of earlier commands stay in both."""
+    found = _read(folder / RESULTS_NAME) | {one.task: one.as_json() for one in results.tasks}
+    scores = [found[name]["task_score"] for name in glue.NAMES if name in found]
+    listed = {name: found[name] for name in tasks.NAMES if name in found}
+    content = {
+        "tasks": listed,
+        "glue_average": statistics.mean(scores) if len(scores) == len(glue.NAMES) else None,
+    }
+    write_whole(folder / RESULTS_NAME, json.dumps(content, indent=1) + "\n")
+    panels = dict(_panel(name, one) for name, one in listed.items())
+    picture.draw(panels, folder / PICTURE_NAME)
+
+
+def _read(path: Path) -> dict[str, dict]:
+    """The tasks in results.json; raises ValueError if it is damaged."""
+    if not path.exists():
+        return {}
+    try:
+        found = json_text.read_object(path)["tasks"]
+        for name, one in found.items():
+            _panel(name, one)
+            float(one["task_score"] if name in glue.NAMES else 0)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{path}: damaged; remove it: the results of finished runs are in their folders too"
+        ) from error
+    return found
+
+
+def _panel(name: str, result: dict) -> tuple[str, dict[str, list[float]]]:
+    """A task's title in the picture, and its runs: name -> main metric after each epoch."""
+    split, _, metric = result["main_metric"].partition("/")
+    runs = {
+        str(Setting(learning_rate=run["learning_rate"], seed=run["seed"])): [
+            float(epoch[split][metric]) for epoch in run["epochs"]
+        ]
+        for run in result["runs"]
+    }
+    return f"{name}, {metric}", runs

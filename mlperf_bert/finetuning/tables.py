@@ -1,0 +1,138 @@
+r"""GLUE's files: lines of columns with tabs between them.
+
+Read by hand, not by the csv module: quotation marks are text here, and csv takes a "\r" within a
+sentence for the end of the line.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+
+from mlperf_bert.reading import read_regular_file
+
+_MOST_NAMES = 20
+_LONGEST_VALUE = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One line of a file, column by column."""
+
+    path: str
+    line: int
+    """Counted from 1."""
+    values: Mapping[str, str]
+
+    def problem(self, text: str) -> ValueError:
+        """An error that names file and line."""
+        return ValueError(f"{self.path} line {self.line}: {text}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """The rows of a file."""
+
+    rows: Sequence[Row]
+    num_incomplete: int
+    """Lines that were left out, because they lack columns."""
+
+
+def read_table(
+    path: str | PurePath,
+    *,
+    columns: Sequence[str],
+    names: Sequence[str] | None = None,
+    skips_incomplete: bool = False,
+) -> Table:
+    """Reads a file.
+
+    Args:
+      path: the file, local or in a bucket.
+      columns: those that are needed.
+      names: of all columns, where the file has no line with them.
+      skips_incomplete: leaves out lines that lack a needed column; otherwise they are errors.
+
+    Raises:
+      ValueError: no such file, not UTF-8, a column or a value is missing or too much, or there is
+        no row.
+    """
+    lines = _text(str(path)).split("\n")
+    first = 1
+    if names is None:
+        names, first = lines[0].rstrip("\r").split("\t"), 2
+        lines = lines[1:]
+    for column in columns:
+        if column not in names:
+            found = ", ".join(repr(name[:_LONGEST_VALUE]) for name in names[:_MOST_NAMES])
+            raise ValueError(
+                f"{path} line 1: no column {column!r}, there are {found}; give the file as GLUE "
+                "publishes it"
+            )
+    rows, num_incomplete = [], 0
+    for line, text in enumerate(lines, start=first):
+        if not text.strip("\r\n \t"):
+            continue
+        values = text.removesuffix("\r").split("\t")
+        row = Row(str(path), line, dict(zip(names, values)))
+        if any(values[len(names) :]):
+            raise row.problem(
+                f"{len(values)} columns, expected {len(names)}; correct or remove the line"
+            )
+        if missing := [column for column in columns if column not in row.values]:
+            if not skips_incomplete:
+                raise row.problem(
+                    f"{len(row.values)} columns, {missing[0]!r} is missing; "
+                    "correct or remove the line"
+                )
+            num_incomplete += 1
+            continue
+        rows.append(row)
+    if not rows:
+        raise ValueError(f"{path}: no examples; copy the file here again")
+    return Table(rows, num_incomplete)
+
+
+def class_of(row: Row, column: str, labels: Sequence[str]) -> int:
+    """The number of a label; raises ValueError if it is none of them."""
+    value = row.values[column].strip()
+    if value not in labels:
+        raise row.problem(
+            f"{column} is {value[:_LONGEST_VALUE]!r}, expected one of "
+            f"{', '.join(labels)}; correct or remove the line"
+        )
+    return labels.index(value)
+
+
+def score_of(row: Row, column: str, *, at_least: float, at_most: float) -> float:
+    """A number in a column; raises ValueError if it is none, or out of its range."""
+    value = row.values[column].strip()
+    try:
+        score = float(value)
+    except ValueError:
+        score = float("nan")
+    if not at_least <= score <= at_most:
+        raise row.problem(
+            f"{column} is {value[:_LONGEST_VALUE]!r}, expected a number from "
+            f"{at_least:g} to {at_most:g}; correct or remove the line"
+        )
+    return score
+
+
+def _text(path: str) -> str:
+    try:
+        content = read_regular_file(path)
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"{path}: no such file; --data_dir takes the folder of the unpacked GLUE, where each "
+            "task has its own, such as CoLA/train.tsv"
+        ) from error
+    if not content.strip():
+        raise ValueError(f"{path}: is empty; copy the file here again")
+    try:
+        return content.decode("utf-8-sig")  # MRPC's files begin with a byte order mark
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"{path} line {line}: byte {error.start} is not UTF-8; copy the file here again, or "
+            "convert it with iconv"
+        ) from error

@@ -1,0 +1,155 @@
+"""Where fine-tuning starts: a checkpoint, TF1 or TF2, a run's folder, or a Hugging Face model."""
+
+import dataclasses
+import hashlib
+from pathlib import Path
+
+import tensorflow as tf
+from official.nlp.modeling import models
+
+from mlperf_bert import paths, reading
+from mlperf_bert.checkpoints import hub, importing, initial, names, state
+from mlperf_bert.checkpoints.reading import StoredCheckpoint
+from mlperf_bert.checkpoints.stored_model import StoredModel
+from mlperf_bert.model.config import BertConfig
+from mlperf_bert.model.pretrainer import trained_variables
+
+TOKENIZER = "tokenizer_config.json"
+"""Of a Hugging Face model; not every one has it."""
+_ENCODER, _POOLER = "bert/", "bert/pooler/"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+    """A pre-trained model."""
+
+    name: str
+    """The prefix of a checkpoint, or a folder in Hugging Face's layout."""
+    is_hugging_face: bool
+    config: BertConfig
+    vocab_file: str
+    do_lower_case: bool | None = None
+    """What the model says of itself; None: nothing."""
+
+
+def find(checkpoint: str, *, bert_config_file: str | None, vocab_file: str | None) -> Source:
+    """Finds the model that a user names; of a run's folder the newest checkpoint.
+
+    A model in Hugging Face's layout brings its own configuration and vocabulary.
+
+    Raises:
+      ValueError: there is none, or its configuration or vocabulary is not given, or given twice.
+    """
+    name = checkpoint.rstrip("/")
+    with paths.failures_named(name):
+        is_folder = tf.io.gfile.isdir(name)
+    if is_folder and (Path(name) / hub.CONFIG).exists():
+        given = {"bert_config_file": bert_config_file, "vocab_file": vocab_file}
+        for flag, value in given.items():
+            if value is not None:
+                raise ValueError(
+                    f"--{flag}={value}: {name} is in Hugging Face's layout and has its own; leave "
+                    "the flag out"
+                )
+        return _hugging_face(Path(name), name)
+    if vocab_file is None:
+        raise ValueError("--vocab_file is needed: the vocab.txt of the checkpoint")
+    if bert_config_file is None:
+        raise ValueError("--bert_config_file is needed: the bert_config.json of the checkpoint")
+    return Source(
+        name=_newest(name) if is_folder else name,
+        is_hugging_face=False,
+        config=BertConfig.from_json_file(bert_config_file),
+        vocab_file=vocab_file,
+    )
+
+
+def _hugging_face(folder: Path, name: str) -> Source:
+    values = hub.read_json(folder, hub.CONFIG, name)
+    if not (folder / hub.VOCABULARY).exists():
+        raise ValueError(
+            f"{name}: no {hub.VOCABULARY}, its vocabulary; copy it from where it is published"
+        )
+    do_lower_case = None
+    if (folder / TOKENIZER).exists():
+        do_lower_case = hub.read_json(folder, TOKENIZER, name).get("do_lower_case")
+    if do_lower_case not in (None, True, False):
+        raise ValueError(f"{name}/{TOKENIZER}: do_lower_case must be true or false; correct it")
+    return Source(
+        name=name,
+        is_hugging_face=True,
+        config=importing.bert_config(values, f"{name}/{hub.CONFIG}"),
+        vocab_file=f"{name}/{hub.VOCABULARY}",
+        do_lower_case=do_lower_case,
+    )
+
+
+def _newest(folder: str) -> str:
+    step = state.latest_step(folder)
+    if step is None:
+        raise ValueError(
+            f"{folder}: neither a run with checkpoints (no {state.CHECKPOINT_NAME}-*.index) nor a "
+            f"model in Hugging Face's layout (no {hub.CONFIG}); give a checkpoint such as "
+            f"{folder}/{state.CHECKPOINT_NAME}-28252"
+        )
+    return state.complete_checkpoints(folder)[step]
+
+
+def check(source: Source, *, needs_pooler: bool) -> None:
+    """Opens the weights without reading them, to find what is missing before any data are read.
+
+    Raises:
+      ValueError: there are none, they are damaged, or there is no pooler and it is needed.
+    """
+    pooler = [w for w in names.weights(0) if w.tf1_name.startswith(_POOLER)]
+    if source.is_hugging_face:
+        there = StoredModel(Path(source.name), source.name).names
+        found = any(names.hugging_face_name(weight.tf1_name) in there for weight in pooler)
+    else:
+        stored = StoredCheckpoint(source.name)
+        found = any(stored.name_of(weight) for weight in pooler)
+    if needs_pooler and not found:
+        # A random one would be trained too, but the result would not show what was pre-trained.
+        raise ValueError(
+            f"{source.name}: has no pooler (bert/pooler), which tasks with one answer for each "
+            "example need; give a checkpoint that was pre-trained with next-sentence prediction, "
+            "or choose squad1 or squad2, which need none"
+        )
+
+
+def digest(source: Source) -> str:
+    """The SHA-256 of the weights.
+
+    Of a checkpoint that of its index, which has a checksum of every tensor.
+    """
+    if not source.is_hugging_face:
+        return reading.digest(f"{source.name}.index", "sha256")
+    files = sorted(Path(source.name).glob("model*.safetensors"))
+    digests = "".join(reading.digest(path, "sha256") for path in files)
+    return hashlib.sha256(digests.encode()).hexdigest()
+
+
+def load(model: models.BertPretrainerV2, source: Source, *, needs_pooler: bool) -> None:
+    """Sets the encoder's weights, and those of the pooler if it is needed.
+
+    Raises:
+      ValueError: as `check`, or a weight is missing or of another shape.
+    """
+    check(source, needs_pooler=needs_pooler)
+    num_layers = source.config.num_hidden_layers
+    variables = trained_variables(model)
+    if source.is_hugging_face:
+        stored_model = StoredModel(Path(source.name), source.name)
+        importing.load(variables, stored_model, num_hidden_layers=num_layers)
+        return
+    wanted = {
+        weight.our_name
+        for weight in names.weights(num_layers)
+        if weight.tf1_name.startswith(_ENCODER)
+        and (needs_pooler or not weight.tf1_name.startswith(_POOLER))
+    }
+    initial.load_weights(
+        [variable for variable in variables if names.our_name(variable.name) in wanted],
+        StoredCheckpoint(source.name),
+        num_hidden_layers=num_layers,
+    )

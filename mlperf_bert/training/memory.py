@@ -1,0 +1,161 @@
+"""How much memory a training step takes, estimated before it is built.
+
+The peak of a step is the largest of three moments; what is always there is added to each:
+
+    always      weights, slots (two of each weight), the accumulator of aggregation; libraries
+    backward    at its start: all kept activations, logits three times, what one block needs
+    gradients   at its end: all gradients, the activations of one block, what it needs
+    update      all gradients, clipped and not, and LAMB's six tensors of the largest weight
+
+Activations that a block keeps, counted on encoder.py, for one row, in elements of S*H (tokens
+times hidden), of S*I (inner) and of N*S*S (heads, tokens, tokens):
+
+    fused       S*H: input, query, key, value, context, two outputs of dropout, LayerNorm's: 8;
+                S*I: before and after the activation: 2; N*S*S: probabilities, before dropout
+                and after it: 2
+    layers      the default, tf-models' own: S*H 13, S*I 4 (the steps of gelu), N*S*S 3 (also the
+                mask of dropout)
+    attention   as fused, without the two of N*S*S
+    blocks      the input alone: S*H 1
+
+An element has four bytes, or two in bfloat16, which also keeps a copy of every kernel unless blocks
+are recomputed. While a block goes backward it needs what it does not keep, and the gradients of it:
+once more what the fused block keeps, and N*S*S twice. The last block is counted as the others.
+Source of the method: Korthikanti et al., arXiv 2205.05198, section 4; tests compare the estimate
+with the measurements of benchmarks/memory.py, on CPUs. On GPUs it has not been measured. For
+blocks, at the batches that were measured, the update is the largest of the three moments: what the
+backward pass takes with recomputed blocks is by formula only.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+from mlperf_bert.model import recomputation
+from mlperf_bert.model.config import BertConfig
+
+_FLOAT_BYTES = 4
+_LIBRARY_BYTES = 900_000_000
+"""Python with TensorFlow on a CPU, traces and compiled programs included; measured."""
+TOLERANCE = 0.15
+"""Measurements differ from the estimate by no more than this share."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Step:
+    """What the memory of a step on one replica depends on."""
+
+    model: BertConfig
+    num_rows: int
+    sequence_length: int
+    predictions_per_row: int
+    precision: str
+    fused: bool
+    """encoder.py computes, in place of tf-models' layers."""
+    recompute: str
+    steps_per_update: int
+    copies_state: bool = False
+    """Checkpoints are written while the training goes on, from a copy in the same memory."""
+
+    def total_bytes(self) -> int:
+        """The peak of a step."""
+        gradients, activations = self._weight_bytes, self._activation_bytes
+        working, kernels = self._working_bytes, self._kernel_copy_bytes
+        moments = (
+            activations * self.model.num_hidden_layers + self._logit_bytes + working + kernels,
+            gradients + activations + working + kernels,
+            2 * gradients + 6 * self.model.vocab_size * self.model.hidden_size * _FLOAT_BYTES,
+        )
+        always = checkpoint_bytes(self.model, steps_per_update=self.steps_per_update)
+        return _LIBRARY_BYTES + always * (1 + self.copies_state) + max(moments)
+
+    @property
+    def _weight_bytes(self) -> int:
+        return num_weights(self.model) * _FLOAT_BYTES
+
+    @property
+    def _element_bytes(self) -> int:
+        return 2 if self.precision == "bfloat16" else _FLOAT_BYTES
+
+    @property
+    def _kernel_copy_bytes(self) -> int:
+        kept = self.precision == "bfloat16" and self.recompute != recomputation.BLOCKS
+        return self._weight_bytes // 2 if kept else 0
+
+    @property
+    def _logit_bytes(self) -> int:
+        """Logits, their softmax and their gradient, float32."""
+        return 3 * self.num_rows * self.predictions_per_row * self.model.vocab_size * _FLOAT_BYTES
+
+    @property
+    def _activation_bytes(self) -> int:
+        """What one block keeps for the backward pass."""
+        if self.recompute == recomputation.BLOCKS:
+            return self._bytes_of(hidden=1)
+        if self.recompute == recomputation.ATTENTION:
+            return self._bytes_of(hidden=8, inner=2)
+        if self.fused:
+            return self._bytes_of(hidden=8, inner=2, scores=2)
+        return self._bytes_of(hidden=13, inner=4, scores=3)
+
+    @property
+    def _working_bytes(self) -> int:
+        """What one block needs while it goes backward."""
+        return self._bytes_of(hidden=8, inner=2, scores=4)
+
+    def _bytes_of(self, *, hidden: int = 0, inner: int = 0, scores: int = 0) -> int:
+        model, length = self.model, self.sequence_length
+        elements = length * (hidden * model.hidden_size + inner * model.intermediate_size)
+        elements += scores * model.num_attention_heads * length**2
+        return self.num_rows * elements * self._element_bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """Flags with which the global batch size stays the same, but a step takes less memory."""
+
+    recompute: str
+    times_steps: int
+    """So many times as many steps make an update, of a batch divided by as many."""
+
+
+def smallest_change(step: Step, *, available_bytes: int) -> Change | None:
+    """The smallest change with which a step fits; None if there is none.
+
+    The same step with recomputation comes before smaller steps, and less recomputation before more.
+    """
+    later = recomputation.CHOICES[recomputation.CHOICES.index(step.recompute) :]
+    for times in _divisors(step.num_rows):
+        for recompute in later:
+            changed = dataclasses.replace(
+                step,
+                num_rows=step.num_rows // times,
+                recompute=recompute,
+                fused=step.fused or recompute != recomputation.NONE,
+                # One step an update has no accumulator: 2 stands for any greater number.
+                steps_per_update=max(step.steps_per_update, min(times, 2)),
+            )
+            if changed.total_bytes() <= available_bytes:
+                return Change(recompute, times)
+    return None
+
+
+def _divisors(number: int) -> Iterator[int]:
+    """In order, the smallest first."""
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    yield from sorted({*small, *(number // n for n in small)})
+
+
+def num_weights(config: BertConfig) -> int:
+    """Returns the number of trained weights of a BERT with both heads."""
+    h, i = config.hidden_size, config.intermediate_size
+    embeddings = (config.vocab_size + config.max_position_embeddings + config.type_vocab_size) * h
+    layer = 4 * (h * h + h) + (h * i + i) + (i * h + h) + 4 * h
+    heads = (h * h + h) + (h * h + h + 2 * h + config.vocab_size) + (2 * h + 2)
+    return embeddings + 2 * h + config.num_hidden_layers * layer + heads
+
+
+def checkpoint_bytes(bert_config: BertConfig, *, steps_per_update: int) -> int:
+    """Returns the size of one checkpoint of a run: weights, two slots, accumulators."""
+    copies = 3 + (steps_per_update > 1)
+    return copies * num_weights(bert_config) * _FLOAT_BYTES

@@ -1,0 +1,297 @@
+"""Writes a folder that holds a training step as a program, and all that run_step.py needs for it.
+
+signature.json         inputs, outputs and cost of every program, flags, provenance
+step.stablehlo         one program for each number of rows: step-12.stablehlo, ... if packed
+evaluation.stablehlo   with --evaluation
+batches.npz            real batches: "training/0/input_ids", "evaluation/0/input_ids", ...
+weights.npz            the initial checkpoint; without one the weights are drawn from the seed
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from mlperf_bert import paths
+from mlperf_bert.checkpoints import initial
+from mlperf_bert.data import provenance
+from mlperf_bert.input import packing, pipeline
+from mlperf_bert.model import flop, pretrainer
+from mlperf_bert.progress import Progress
+from mlperf_bert.training import build, program
+from mlperf_bert.training.compilation import Compilation
+from mlperf_bert.training.config import RunConfig
+from mlperf_bert.training.evaluation import Evaluator
+from mlperf_bert.training.findings import Setup
+from mlperf_bert.training.program import Program, Value
+from mlperf_bert.training.steps import LOSSES, Trainer
+from mlperf_bert.writing import directory_written_beside
+
+SIGNATURE, BATCHES, WEIGHTS = "signature.json", "batches.npz", "weights.npz"
+TRAINING, EVALUATION = "training", "evaluation"
+_FORMAT = 1
+_LICENCE = "Apache-2.0, as the project that exported it; the weights have that of their checkpoint"
+_PASSES = Compilation(passes=True, step=False, reason="a program is compiled by its user")
+
+Batch = dict[str, tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What the folder shall hold beside the programs."""
+
+    num_batches: int
+    """Real batches to write."""
+    num_recorded_steps: int
+    """Steps whose losses TensorFlow records; 0: none, and the weights take no memory."""
+    evaluation: bool
+    """Also export the evaluation step."""
+    seed: int
+
+
+def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
+    """Exports the programs of a run into a new folder; returns what it holds, in one line.
+
+    Raises:
+      ValueError: the run has several replicas, goes by the clock or computes nothing, or the folder
+        is there already.
+    """
+    _require_one_replica(setup)
+    _require_computed_steps(setup.config)
+    output = paths.location(output_dir)
+    if output.exists():
+        raise ValueError(f"--output_dir={output_dir}: exists; give a folder that is not there yet")
+    holds_weights = bool(setup.config.init_checkpoint or wanted.num_recorded_steps)
+    with contextlib.nullcontext() if holds_weights else _weights_not_set():
+        _, trainer = build.build_trainer(setup, seed=wanted.seed, compiled=_PASSES)
+    evaluator = Evaluator(model=trainer.model, strategy=setup.strategy)
+    batches = _training_batches(setup, wanted)
+    evaluation = _evaluation_batches(setup, wanted)
+    with directory_written_beside(output) as folder:
+        programs = list(_write_programs(setup, folder, trainer, evaluator, wanted))
+        _write_arrays(
+            folder / BATCHES,
+            itertools.chain(_numbered(TRAINING, batches), _numbered(EVALUATION, evaluation)),
+        )
+        if init_checkpoint := setup.config.init_checkpoint:
+            _load_and_write_weights(setup, trainer, folder, init_checkpoint)
+        elif wanted.num_recorded_steps:
+            _draw_weights(setup, trainer, wanted.seed)
+        recorded = {
+            EVALUATION: _evaluate(evaluator, evaluation) if wanted.num_recorded_steps else [],
+            TRAINING: _train(trainer, batches[: wanted.num_recorded_steps]),
+        }
+        signature = _signature(setup, wanted, programs, recorded)
+        (folder / SIGNATURE).write_text(json.dumps(signature, indent=1) + "\n")
+    return (
+        f"{output}: {len(programs)} programs, {len(batches)} batches, "
+        f"losses of {wanted.num_recorded_steps} steps recorded; run it with run_step.py"
+    )
+
+
+def _require_one_replica(setup: Setup) -> None:
+    if (replicas := setup.strategy.num_replicas_in_sync) > 1:
+        raise ValueError(
+            f"a program is the step of one device, and this run has {replicas}; give "
+            f"--num_gpus=0 --train_batch_size={setup.config.train_batch_size // replicas}"
+        )
+
+
+def _require_computed_steps(config: RunConfig) -> None:
+    """A program computes its learning rate from the step alone."""
+    if config.time_budget is not None:
+        also = " and --decay_over_budget" if config.decay_over_budget else ""
+        raise ValueError(
+            f"--time_budget{also}: a program knows no clock, its learning rate decays over "
+            f"--num_train_steps; leave out --time_budget{also}"
+        )
+    if config.emulate_step_seconds is not None:
+        raise ValueError(
+            f"--emulate_step_seconds={config.emulate_step_seconds}: a step that sleeps is no "
+            "program; leave it out"
+        )
+
+
+@contextlib.contextmanager
+def _weights_not_set() -> Iterator[None]:
+    """Variables made here have a shape, but no memory of their own until somebody writes them."""
+
+    def create(next_creator, *, initial_value, **rest):
+        if callable(initial_value):
+            with tf.Graph().as_default():
+                value = initial_value()
+            shape, dtype = value.shape.as_list(), value.dtype
+            if value.shape.rank:  # counters and constants keep their values
+                initial_value = lambda: tf.raw_ops.Empty(shape=shape, dtype=dtype)  # noqa: E731
+        return next_creator(initial_value=initial_value, **rest)
+
+    with tf.variable_creator_scope(create):
+        yield
+
+
+def _evaluation_batches(setup: Setup, wanted: Wanted) -> list[Batch]:
+    if not wanted.evaluation:
+        return []
+    if not setup.eval_files:
+        raise ValueError("--evaluation needs --eval_input_file, for its batches")
+    with pipeline.bad_input_named(setup.eval_files, setup.limits):
+        batches = itertools.islice(setup.evaluation_batches(), wanted.num_batches)
+        return [{**batch, program.EXAMPLE_WEIGHTS: weights} for batch, weights in batches]
+
+
+def _training_batches(setup: Setup, wanted: Wanted) -> list[Batch]:
+    config = setup.config
+    with pipeline.bad_input_named(
+        setup.files, setup.limits, packed=setup.files if config.pack_sequences else ()
+    ):
+        batches = pipeline.training_batches(
+            setup.files,
+            setup.limits,
+            batch_size=config.train_batch_size,
+            seed=wanted.seed if config.shuffle else None,
+            pack_sequences=config.pack_sequences,
+            num_parallel_files=config.num_parallel_files,
+        )
+        return list(itertools.islice(batches, max(wanted.num_batches, wanted.num_recorded_steps)))
+
+
+def _write_programs(
+    setup: Setup, folder: Path, trainer: Trainer, evaluator: Evaluator, wanted: Wanted
+) -> Iterator[dict]:
+    """Writes one program after the other; yields the entry of each in signature.json."""
+    config = setup.config
+    row_counts = packing.row_counts(config.train_batch_size) if config.pack_sequences else [None]
+    shapes = pipeline.synthetic_batches(
+        config.shape, batch_size=config.train_batch_size, pack_sequences=config.pack_sequences
+    )
+    total = len(row_counts) + wanted.evaluation
+    with Progress(total=total, unit="programs", description="export") as progress:
+        for rows, batch in zip(row_counts, shapes):
+            name = "step" if rows is None else f"step-{rows}"
+            made = program.of_training(trainer, batch)
+            yield _write_program(setup, folder, name, made, num_examples=config.train_batch_size)
+            progress.advance(1)
+        if wanted.evaluation:
+            size = config.eval_batch_size
+            batch = pipeline.synthetic_batch(config.shape, batch_size=size)
+            made = program.of_evaluation(evaluator, trainer, batch)
+            yield _write_program(setup, folder, EVALUATION, made, num_examples=size)
+            progress.advance(1)
+
+
+def _write_program(
+    setup: Setup, folder: Path, name: str, made: Program, *, num_examples: int
+) -> dict:
+    file = f"{name}.stablehlo"
+    kind = EVALUATION if name == EVALUATION else TRAINING
+    (folder / file).write_bytes(made.artifact)
+    shapes = {value.name: value.shape for value in made.inputs}
+    num_rows, num_tokens = shapes["input_ids"]
+    of_products = flop.of_forward_pass if kind == EVALUATION else flop.of_training_step
+    sizes = {
+        "num_rows": num_rows,
+        "num_tokens": num_tokens,
+        "num_predictions": shapes["masked_lm_positions"][1],
+    }
+    return {
+        "file": file,
+        "kind": kind,
+        "num_examples": num_examples,
+        **sizes,
+        "flop": of_products(setup.bert_config, **sizes),
+        "state_bytes": sum(_num_bytes(v) for v in made.inputs if v.initial is not None),
+        "inputs": [_entry(value) for value in made.inputs],
+        "outputs": [_entry(value) for value in made.outputs],
+    }
+
+
+def _num_bytes(value: Value) -> int:
+    return int(np.prod(value.shape, dtype=np.int64)) * np.dtype(value.dtype).itemsize
+
+
+def _entry(value: Value) -> dict:
+    return {key: item for key, item in dataclasses.asdict(value).items() if item is not None}
+
+
+def _numbered(kind: str, batches: Sequence[Batch]) -> Iterator[tuple[str, np.ndarray]]:
+    for number, batch in enumerate(batches):
+        for name, values in batch.items():
+            yield f"{kind}/{number}/{name}", values.numpy()
+
+
+def _load_and_write_weights(
+    setup: Setup, trainer: Trainer, folder: Path, init_checkpoint: str
+) -> None:
+    initial.load_initial_weights(
+        trainer.variables_to_train,
+        init_checkpoint,
+        num_hidden_layers=setup.bert_config.num_hidden_layers,
+    )
+    weights = program.weights(trainer)
+    _write_arrays(folder / WEIGHTS, ((value.name, v.numpy()) for v, value in weights))
+
+
+def _draw_weights(setup: Setup, trainer: Trainer, seed: int) -> None:
+    """As run_step.py draws them; numpy keeps the numbers of RandomState the same for ever."""
+    for variable, value in program.weights(trainer):
+        if value.initial == "normal":
+            random = np.random.RandomState([seed, zlib.crc32(value.name.encode())])
+            normal = random.standard_normal(value.shape)
+            variable.assign(np.clip(normal, -2, 2) * setup.bert_config.initializer_range)
+
+
+def _write_arrays(path: Path, arrays: Iterator[tuple[str, np.ndarray]]) -> None:
+    """Writes an .npz, one array in memory at a time; numpy's own function takes all at once."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for name, array in arrays:
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array)
+
+
+def _evaluate(evaluator: Evaluator, batches: Sequence[Batch]) -> list[dict[str, list]]:
+    """The totals of each batch, in the order of `metrics.Totals`."""
+    totals = []
+    for batch in batches:
+        features = {name: v for name, v in batch.items() if name != program.EXAMPLE_WEIGHTS}
+        found = evaluator.evaluate_batch(features, batch[program.EXAMPLE_WEIGHTS])
+        totals.append({"results": found.numpy().tolist()})
+    return totals
+
+
+def _train(trainer: Trainer, batches: Sequence[Batch]) -> list[dict[str, list]]:
+    """Trains on each batch, as run_pretraining.py does; the seed and the losses of each step."""
+    model, state = trainer.model, trainer.model.dropout_generator.state.numpy()
+    # Within a strategy a generator draws other numbers than outside.
+    draw = tf.function(lambda: trainer.strategy.run(pretrainer.dropout_seed, args=(model,)))
+    seeds = [draw().numpy().tolist() for _ in batches]
+    model.dropout_generator.reset(state)
+    steps = []
+    for seed, batch in zip(seeds, batches):
+        figures = trainer.train(iter(tf.data.Dataset.from_tensors(batch)), tf.constant(1))
+        steps.append({"seed": seed, "results": figures[0, : len(LOSSES)].numpy().tolist()})
+    return steps
+
+
+def _signature(setup: Setup, wanted: Wanted, programs: list[dict], recorded: dict) -> dict:
+    config = setup.config
+    return {
+        "format": _FORMAT,
+        "licence": _LICENCE,
+        "made_with": provenance.made_with(),
+        "input_files": setup.files,
+        "init_checkpoint": config.init_checkpoint,
+        "seed": wanted.seed,
+        "initializer_range": setup.bert_config.initializer_range,
+        "precision": config.precision,
+        "bert_config": dataclasses.asdict(setup.bert_config),
+        "parameters": config.parameters(),
+        "recorded": recorded,
+        "programs": programs,
+    }

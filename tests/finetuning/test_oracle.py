@@ -1,0 +1,216 @@
+"""transformers, on the exported model, computes the same features, losses and predictions.
+
+Dropout is 0. AdamW, its schedule and the clipping are written here a second time, in numpy, from
+the papers: Kingma & Ba, arXiv 1412.6980, at the end of section 2; Loshchilov & Hutter, 1711.05101.
+CPU, a minute.
+"""
+
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import transformers
+
+from mlperf_bert.checkpoints.export import export
+from mlperf_bert.data.tokenization import Tokenizer
+from mlperf_bert.finetuning import glue, model, weights
+from mlperf_bert.finetuning.training import Trainer, order_of_epoch
+from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
+from mlperf_bert.training.strategy import DeviceConfig, create_strategy
+from tests.finetuning.generated_glue import MAX_SEQ_LENGTH
+
+NUM_STEPS, NUM_WARMUP_STEPS, BATCH_SIZE, LEARNING_RATE = 20, 4, 8, 2e-3
+SPANS = types.SimpleNamespace(name="spans", head="spans", num_labels=2)
+
+
+@pytest.fixture(scope="module")
+def source(made):
+    folder = made / "model"
+    return weights.find(
+        str(folder / "model.ckpt-0"),
+        bert_config_file=str(folder / "bert_config.json"),
+        vocab_file=str(folder / "vocab.txt"),
+    )
+
+
+@pytest.fixture(scope="module")
+def exported(source, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hf") / "model"
+    export(source.name, str(folder), config=source.config, vocab_file=source.vocab_file)
+    return folder
+
+
+@pytest.mark.parametrize("name", glue.NAMES)
+def test_features_are_those_of_transformers(made, exported, name):
+    theirs = transformers.BertTokenizer.from_pretrained(exported)
+    theirs.wordpiece_tokenizer.max_input_chars_per_word = 200  # as in the reference
+    tokenizer = Tokenizer(str(exported / "vocab.txt"))
+    task = glue.create(name, str(made / "glue"))
+    for split in ("train", *task.eval_splits, *task.test_splits):
+        examples = task.read(split)
+        ours = task.encode(
+            examples, tokenizer=tokenizer, max_seq_length=MAX_SEQ_LENGTH, is_training=False
+        )
+        second = [e.text_b for e in examples] if examples[0].text_b is not None else None
+        found = theirs(
+            [e.text_a for e in examples],
+            second,
+            max_length=MAX_SEQ_LENGTH,
+            padding="max_length",
+            truncation="longest_first",
+            return_tensors="np",
+        )
+        np.testing.assert_array_equal(ours["input_ids"], found["input_ids"])
+        np.testing.assert_array_equal(ours["input_mask"], found["attention_mask"])
+        np.testing.assert_array_equal(ours["segment_ids"], found["token_type_ids"])
+
+
+def trainer_of(task, source) -> Trainer:
+    schedule = WarmupPolynomialDecay(
+        learning_rate=LEARNING_RATE,
+        num_train_steps=NUM_STEPS,
+        num_warmup_steps=NUM_WARMUP_STEPS,
+    )
+    return Trainer(
+        build_model=lambda: model.build(task, source, seed=5),
+        schedule=schedule,
+        strategy=create_strategy(DeviceConfig()),
+        batch_size=BATCH_SIZE,
+        eval_batch_size=5,
+    )
+
+
+class NumpyAdamW:
+    """AdamW with bias correction over the variables of a model of transformers."""
+
+    def __init__(self, variables):
+        self.variables = variables
+        self.m = [np.zeros(v.shape) for v in variables]
+        self.v = [np.zeros(v.shape) for v in variables]
+        self.num_updates = 0
+
+    def apply(self, gradients) -> None:
+        gradients = [tf.convert_to_tensor(g).numpy().astype(float) for g in gradients]
+        norm = np.sqrt(sum((gradient**2).sum() for gradient in gradients))
+        gradients = [gradient / max(1.0, norm) for gradient in gradients]
+        done = self.num_updates
+        rate = LEARNING_RATE * (
+            done / NUM_WARMUP_STEPS if done < NUM_WARMUP_STEPS else 1 - done / NUM_STEPS
+        )
+        self.num_updates = t = done + 1
+        for number, (variable, gradient) in enumerate(zip(self.variables, gradients)):
+            self.m[number] = 0.9 * self.m[number] + 0.1 * gradient
+            self.v[number] = 0.999 * self.v[number] + 0.001 * gradient**2
+            corrected = np.sqrt(1 - 0.999**t) / (1 - 0.9**t)
+            value = variable.numpy().astype(float)
+            if "LayerNorm" not in variable.name and not variable.name.endswith("bias:0"):
+                value -= rate * 0.01 * value
+            value -= rate * corrected * self.m[number] / (np.sqrt(self.v[number]) + 1e-8)
+            variable.assign(value.astype(np.float32))
+
+
+def their_inputs(features, rows):
+    names = {
+        "input_ids": "input_ids",
+        "attention_mask": "input_mask",
+        "token_type_ids": "segment_ids",
+    }
+    return {theirs: tf.constant(features[ours][rows]) for theirs, ours in names.items()}
+
+
+def assert_same_training(trainer, theirs, features, their_logits, their_loss) -> None:
+    """Twenty steps with equal losses; then equal predictions."""
+    num_features = len(features["input_ids"])
+    theirs_optimizer = NumpyAdamW(theirs.trainable_variables)
+    order = np.concatenate([order_of_epoch(num_features, seed=2, epoch=n) for n in range(9)])
+    found, expected = [], []
+    for step in range(NUM_STEPS):
+        rows = order[step * BATCH_SIZE : (step + 1) * BATCH_SIZE]
+        if step == 7:
+            rows = rows[:3]  # a short batch at the end of an epoch
+        found.append(trainer.train_step(features, rows))
+        with tf.GradientTape() as tape:
+            loss = their_loss(their_logits(rows), rows)
+        theirs_optimizer.apply(tape.gradient(loss, theirs.trainable_variables))
+        expected.append(float(loss))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    assert abs(found[0] - found[-1]) > 1e-3  # something was learned
+    outputs = trainer.predict(features)
+    others = their_logits(np.arange(num_features)).numpy()
+    if outputs.ndim == 3:
+        # The bias of a begin's or an end's logit has no gradient but noise, which AdamW scales up:
+        # softmax over the positions does not see it.
+        outputs, others = (
+            tf.nn.log_softmax(logits, axis=1).numpy() for logits in (outputs, others)
+        )
+    np.testing.assert_allclose(outputs, others, rtol=0, atol=1e-4)
+    if outputs.shape[-1] > 1:
+        np.testing.assert_array_equal(outputs.argmax(1), others.argmax(1))
+
+
+def task_and_features(name, made, source):
+    task = glue.create(name, str(made / "glue"))
+    features = task.encode(
+        task.read("train"),
+        tokenizer=Tokenizer(source.vocab_file),
+        max_seq_length=MAX_SEQ_LENGTH,
+        is_training=True,
+    )
+    return task, features
+
+
+@pytest.mark.parametrize("name", ["cola", "mnli", "stsb"])
+def test_losses_and_predictions_of_classifiers(made, source, exported, name):
+    task, features = task_and_features(name, made, source)
+    trainer = trainer_of(task, source)
+    theirs = transformers.TFBertForSequenceClassification.from_pretrained(
+        exported, num_labels=task.num_labels
+    )
+    assert theirs.config.hidden_dropout_prob == 0
+    head = trainer.model.classifier.out_proj
+    for ours, other in zip((head.kernel, head.bias), theirs.classifier.weights):
+        other.assign(ours)
+
+    def logits(rows):
+        return theirs(**their_inputs(features, rows)).logits
+
+    def loss(found, rows):
+        labels = features["labels"][rows]
+        if name == "stsb":
+            return tf.reduce_mean((found[:, 0] - labels) ** 2)
+        chosen = tf.gather(tf.nn.log_softmax(found), labels, batch_dims=1)
+        return -tf.reduce_mean(chosen)
+
+    assert_same_training(trainer, theirs, features, logits, loss)
+
+
+def test_losses_and_predictions_of_spans(made, source, exported):
+    _, features = task_and_features("rte", made, source)
+    del features["labels"]
+    lengths = features["input_mask"].sum(axis=1)
+    features["start_positions"] = (lengths // 3).astype(np.int32)
+    features["end_positions"] = (lengths // 2).astype(np.int32)
+    trainer = trainer_of(SPANS, source)
+    theirs = transformers.TFBertForQuestionAnswering.from_pretrained(exported)
+    names = [v.name for v in trainer.model.trainable_variables]
+    assert any("pooler" in name for name in names)
+    pooler = [v for v in trainer.model.trainable_variables if "pooler" in v.name]
+    before = [variable.numpy() for variable in pooler]
+    [kernel, bias] = trainer.model.span_labeling.weights
+    for ours, other in zip((kernel, bias), theirs.qa_outputs.weights):
+        other.assign(ours)
+
+    def logits(rows):
+        found = theirs(**their_inputs(features, rows))
+        return tf.stack([found.start_logits, found.end_logits], axis=-1)
+
+    def loss(found, rows):
+        log = tf.nn.log_softmax(found, axis=1)
+        begin = tf.gather(log[..., 0], features["start_positions"][rows], batch_dims=1)
+        end = tf.gather(log[..., 1], features["end_positions"][rows], batch_dims=1)
+        return -tf.reduce_mean(begin + end) / 2
+
+    assert_same_training(trainer, theirs, features, logits, loss)
+    for variable, value in zip(pooler, before):  # it has no part in spans
+        np.testing.assert_array_equal(variable.numpy(), value)

@@ -1,0 +1,562 @@
+"""Whole runs on the tiny GLUE: resumed, swept, predicted, refused. CPU, two minutes."""
+
+import json
+import shutil
+import signal
+import statistics
+import sys
+import time
+import types
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import tensorflow as tf
+
+from mlperf_bert.checkpoints.export import export
+from mlperf_bert.finetuning import glue, picture, prepared, sweep, weights
+from mlperf_bert.finetuning import model as task_model
+from mlperf_bert.finetuning.config import Setting
+from mlperf_bert.finetuning.run import Run
+from mlperf_bert.finetuning.sweep import TaskResult
+from mlperf_bert.model.config import BertConfig
+from mlperf_bert.problems import Problems
+from mlperf_bert.training.loop import Interrupted, StopRequest
+from tests import starts
+from tests.finetuning import generated_glue
+from tests.finetuning.generated_glue import config_of
+
+ONE = Setting(learning_rate=1e-3, seed=1)
+SPANS = types.SimpleNamespace(name="spans", head="spans", num_labels=2)
+
+
+class StopAfter:
+    """Asks a run to stop after so many steps."""
+
+    def __init__(self, num_steps: int, *, by_crash: bool = False):
+        self._left = num_steps
+        self._crashes = by_crash
+
+    def defer(self) -> None:
+        pass
+
+    @property
+    def signal_name(self) -> str | None:
+        self._left -= 1
+        if self._left <= 0 and self._crashes:
+            raise RuntimeError("power failure")
+        return "SIGTERM" if self._left <= 0 else None
+
+
+def run_of(folder, name="out", setting=ONE, **changes) -> Run:
+    config = config_of(folder, **changes)
+    begun = prepared.start(config)
+    task = glue.create(config.task, config.data_dir)
+    ready = prepared.Prepared(task, begun, max_seq_length=config.max_seq_length)
+    return Run(config, ready, setting, folder=folder / name)
+
+
+def weights_of(folder) -> dict[str, np.ndarray]:
+    reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(folder)))
+    return {
+        name: reader.get_tensor(name)
+        for name in reader.get_variable_to_shape_map()
+        if "OBJECT_GRAPH" not in name and "save_counter" not in name
+    }
+
+
+@pytest.mark.slow
+def test_a_resumed_run_equals_one_that_was_not_interrupted(own):
+    generated_glue.write_model(own / "model", dropout=0.1)
+    never = StopAfter(10**9)
+    whole = run_of(own, "whole").train(never)
+    steps = run_of(own, "parts", save_checkpoints_steps=2)
+    # Within the first epoch, at its end (5 steps), between two saves; then a step is lost.
+    for num_steps in (3, 2, 2):
+        with pytest.raises(Interrupted, match="the checkpoint is saved; run the same command"):
+            steps.train(StopAfter(num_steps))
+        assert not steps.finished()
+        steps = run_of(own, "parts", save_checkpoints_steps=2)
+    with pytest.raises(RuntimeError):
+        steps.train(StopAfter(2, by_crash=True))
+    parts = run_of(own, "parts", save_checkpoints_steps=100).train(never)
+    assert parts.epochs == whole.epochs and len(parts.epochs) == 2
+    lines = [(own / name / "metrics.jsonl").read_text() for name in ("whole", "parts")]
+    assert lines[0] == lines[1]
+    first, second = weights_of(own / "whole"), weights_of(own / "parts")
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        np.testing.assert_array_equal(value, second[name], err_msg=name)
+
+
+def test_the_seed_fixes_a_run_and_another_one_changes_it(own):
+    generated_glue.write_model(own / "model", dropout=0.1)
+    never = StopAfter(10**9)
+    changes = {"num_train_epochs": 1}
+    run_of(own, "a", **changes).train(never)
+    run_of(own, "b", **changes).train(never)
+    first, second = weights_of(own / "a"), weights_of(own / "b")
+    assert all(np.array_equal(value, second[name]) for name, value in first.items())
+    run_of(own, "c", Setting(learning_rate=1e-3, seed=2), **changes).train(never)
+    other = weights_of(own / "c")
+    assert not any(np.array_equal(other[n], v) for n, v in first.items() if "dense/kernel" in n)
+    finished = run_of(own, "a", **changes)
+    assert finished.finished().setting == ONE
+    with pytest.raises(ValueError, match="max_seq_length: 24 there, 20 here"):
+        run_of(own, "a", **changes, max_seq_length=20).finished()
+    for damage in ("{", '{"epochs": []}', '{"epochs": [{"dev": 1}]}', '{"epochs": 3}'):
+        (own / "a" / "result.json").write_text(damage)
+        with pytest.raises(ValueError, match=r"json: damaged; remove the folder .* to train"):
+            finished.finished()
+
+
+def test_a_finished_run_is_that_of_its_model_and_its_data_only(own, capsys):
+    changes = {"num_train_epochs": 1, "task": "rte"}
+    sweep.run(config_of(own, **changes))
+    capsys.readouterr()
+    sweep.run(config_of(own, **changes))
+    folder = own / "out" / "rte" / "learning_rate_0.001_seed_1"
+    assert f"finished before: {folder}\n" in capsys.readouterr().err
+
+    def differs(match: str) -> None:
+        with pytest.raises(ValueError, match=rf"holds another run \({match}"):
+            sweep.run(config_of(own, **changes))
+
+    shutil.copytree(own / "model", own / "kept")
+    generated_glue.write_model(own / "model", dropout=0.1)
+    differs("bert_config.hidden_dropout_prob: 0.0 there, 0.1 here, ")
+    config = json.loads((own / "kept" / "bert_config.json").read_text())
+    path = str(own / "model" / "model.ckpt-0")
+    generated_glue.write_initial_checkpoint(path, config, np.random.RandomState(4))
+    shutil.copy(own / "kept" / "bert_config.json", own / "model")
+    differs("weights_sha256: .* there, .* here[)]")
+    shutil.rmtree(own / "model")
+    shutil.move(own / "kept", own / "model")
+    dev = own / "glue" / "RTE" / "dev.tsv"
+    content = dev.read_bytes()
+    dev.write_bytes(b"\n".join(content.split(b"\n")[:-2]))
+    differs("dev_sha256: .* there, .* here[)]")
+    dev.write_bytes(content)
+    sweep.run(config_of(own, **changes))
+
+
+def test_what_a_killed_process_left_is_removed_with_the_checkpoints(own):
+    run = run_of(own)
+    (run.folder / "model.ckpt-5_temp").mkdir(parents=True)
+    for name in ("model.ckpt-5_temp/part", "model.ckpt-4.index", "checkpoint", "metrics.jsonl"):
+        (run.folder / name).touch()
+    run.remove_checkpoints()
+    assert [path.name for path in run.folder.iterdir()] == ["metrics.jsonl"]
+
+
+def test_results_of_other_commands_stay(own):
+    changes = {"num_train_epochs": 1}
+    single, other = ONE, Setting(learning_rate=1e-4, seed=1)
+    sweep.run(config_of(own, task="rte", **changes))
+    path = own / "out" / "results.json"
+    first = json.loads(path.read_text())["tasks"]
+    before = (own / "out" / "results.png").read_bytes()
+    sweep.run(config_of(own, task="cola", **changes))
+    found = json.loads(path.read_text())["tasks"]
+    assert list(found) == ["cola", "rte"] and found["rte"] == first["rte"]
+    assert (own / "out" / "results.png").read_bytes() != before
+    # The checkpoint of a run that an earlier command trained stays too, the better one or not.
+    sweep.run(config_of(own, task="rte", settings=(single, other), **changes))
+    kept = {path.parent.name for path in (own / "out" / "rte").rglob("model.ckpt-*.index")}
+    assert single.folder in kept
+    for damage in ("{", '{"tasks": []}', '{"tasks": {"rte": {"runs": [{}]}}}'):
+        path.write_text(damage)
+        with pytest.raises(ValueError, match=r"results.json: damaged; remove it: the results of"):
+            sweep.run(config_of(own, task="rte", **changes))
+
+
+@pytest.mark.slow
+def test_a_sweep_reports_medians_and_keeps_one_checkpoint(own, capsys):
+    settings = tuple(Setting(learning_rate=r, seed=s) for r in (1e-3, 1e-5) for s in (1, 2))
+    changes = {"settings": settings, "num_train_epochs": 1, "do_predict": True}
+    results = sweep.run(config_of(own, **changes))
+    [task] = results.tasks
+    assert len(task.runs) == 4
+    for rate, scores in task.by_learning_rate.items():
+        expected = [task.score(r) for r in task.runs if r.setting.learning_rate == rate]
+        assert scores == expected
+    assert task.median == max(map(statistics.median, task.by_learning_rate.values()))
+    content = json.loads((own / "out" / "results.json").read_text())
+    assert content["tasks"]["cola"]["median"] == task.median
+    assert content["tasks"]["cola"]["best"] == max(task.score(run) for run in task.runs)
+    assert (own / "out" / "results.png").read_bytes().startswith(b"\x89PNG")
+    kept = {path.parent for path in (own / "out").rglob("model.ckpt-*.index")}
+    assert kept == {task.best.folder}
+    assert [path.name for path in results.prediction_files] == ["CoLA.tsv"]
+    assert results.line().startswith(f"RESULT,cola,matthews,{task.median:.3f},learning_rate=")
+    times = {path: path.stat().st_mtime_ns for path in (own / "out").rglob("metrics.jsonl")}
+    again = sweep.run(config_of(own, **changes))  # nothing is trained twice
+    assert again.table() == results.table() and again.line() == results.line()
+    assert times == {path: path.stat().st_mtime_ns for path in (own / "out").rglob("metrics.jsonl")}
+    other = next(setting for setting in settings if setting != task.best.setting)
+    with pytest.raises(ValueError, match="its checkpoint is gone, as that of a run that was not"):
+        sweep.run(config_of(own, **changes | {"settings": (other,)}))
+
+
+@pytest.mark.slow
+def test_all_of_glue_is_one_table_and_an_average(own):
+    sweep.run(config_of(own, task="rte", num_train_epochs=1))
+    [metrics] = (own / "out" / "rte").rglob("metrics.jsonl")
+    before = metrics.stat().st_mtime_ns
+    results = sweep.run(config_of(own, task="glue", num_train_epochs=1, do_predict=True))
+    assert metrics.stat().st_mtime_ns == before  # rte counts, and is not trained again
+    assert [task.task for task in results.tasks] == list(glue.NAMES)
+    for task in results.tasks:
+        assert len(task.runs[0].epochs) == 1
+    mnli = next(task for task in results.tasks if task.task == "mnli")
+    assert set(mnli.runs[0].metrics) == {"dev_matched", "dev_mismatched"}
+    scores = [
+        statistics.mean(v for split in task.runs[0].metrics.values() for v in split.values())
+        for task in results.tasks
+    ]
+    assert results.glue_average == pytest.approx(sum(scores) / 8)
+    assert results.table().splitlines()[-1].split()[:2] == ["glue", "average"]
+    assert results.line() == f"RESULT,glue,average,{results.glue_average:.3f}"
+    names = "CoLA SST-2 MRPC STS-B QQP MNLI-m MNLI-mm QNLI RTE".split()
+    found = sorted(path.name for path in (own / "out" / "predictions").iterdir())
+    assert found == sorted(f"{name}.tsv" for name in names)
+
+
+def test_medians_and_the_best_by_hand(tmp_path):
+    def done(rate, seed, accuracy, f1):
+        metrics = {"dev": {"f1": f1, "accuracy": accuracy}}
+        setting = Setting(learning_rate=rate, seed=seed)
+        return sweep.RunResult(setting=setting, folder=tmp_path, epochs=[metrics])
+
+    runs = [done(1e-5, 1, 0, 10), done(1e-5, 2, 0, 90), done(1e-5, 3, 0, 20)]
+    runs += [done(2e-5, 1, 60, 30), done(2e-5, 2, 50, 40), done(2e-5, 3, 40, 45)]
+    task = TaskResult(task="mrpc", main_metric="f1", main_split="dev", runs=runs)
+    assert (task.learning_rate, task.median, task.best) == (2e-5, 40, runs[1])
+    assert task.task_score == 45  # of 45, 45 and 42.5
+    table = sweep.Results(tasks=[task], prediction_files=[]).table().splitlines()
+    assert [line.split() for line in table[1:]] == [
+        ["mrpc", "f1", "1e-05", "3", "20.00", "90.00"],
+        ["mrpc", "f1", "2e-05*", "3", "40.00", "45.00"],
+    ]
+
+
+def test_the_picture_has_a_panel_for_each_task(tmp_path, monkeypatch):
+    figures = []
+
+    class Kept(picture.Figure):
+        def __init__(self, **options):
+            super().__init__(**options)
+            figures.append(self)
+
+    monkeypatch.setattr(picture, "Figure", Kept)
+    panels = {f"task {n}": {"one": [1.0, 2.0], "two": [0.0, float(n)]} for n in range(5)}
+    picture.draw(panels, tmp_path / "all.png")
+    assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")
+    drawn = [axes for axes in figures[0].axes if axes.get_visible()]
+    assert len(figures[0].axes) == 8
+    found = {
+        axes.get_title(): {line.get_label(): list(line.get_ydata()) for line in axes.lines}
+        for axes in drawn
+    }
+    assert found == panels
+    assert {tuple(line.get_xdata()) for axes in drawn for line in axes.lines} == {(1, 2)}
+
+
+@pytest.mark.slow
+def test_replicas_change_nothing(own):
+    """Two of a MirroredStrategy, on two devices made of one CPU, against one."""
+    program = f"""
+import sys
+import numpy as np, tensorflow as tf
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+from mlperf_bert.finetuning import glue, model, prepared, training
+from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
+from tests.finetuning.generated_glue import config_of
+from pathlib import Path
+config = config_of(Path({str(own)!r}))
+begun = prepared.start(config)
+ready = prepared.Prepared(glue.create("cola", config.data_dir), begun, max_seq_length=24)
+features, found = ready.split("train").features, []
+for strategy in (tf.distribute.OneDeviceStrategy("CPU:0"),
+                 tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])):
+    trainer = training.Trainer(
+        build_model=lambda: model.build(ready.task, begun.source, seed=1),
+        schedule=WarmupPolynomialDecay(
+            learning_rate=1e-3, num_train_steps=9, num_warmup_steps=1),
+        strategy=strategy, batch_size=8, eval_batch_size=4)
+    losses = [trainer.train_step(features, np.arange(n, n + 8 - n)) for n in range(4)]
+    found.append((losses, trainer.predict(features)))
+np.testing.assert_allclose(found[0][0], found[1][0], rtol=0, atol=1e-6)
+np.testing.assert_allclose(found[0][1], found[1][1], rtol=0, atol=1e-5)
+"""
+    path = own / "program.py"
+    path.write_text(program)
+    starts.run([sys.executable, str(path)], check=True)
+
+
+# --- what is refused -------------------------------------------------------------------------
+
+
+def refusal(folder, **changes) -> str:
+    with pytest.raises(ValueError) as error:
+        sweep.run(config_of(folder, **changes))
+    assert not (folder / "out").exists()
+    return str(error.value)
+
+
+def test_a_checkpoint_without_pooler_is_refused_but_for_spans(own):
+    generated_glue.write_model(own / "bare", without="bert/pooler")
+    bare = str(own / "bare" / "model.ckpt-0")
+    shutil.rmtree(own / "glue")  # found before the data are read
+    assert f"{bare}: has no pooler (bert/pooler), which tasks" in refusal(own, checkpoint=bare)
+    source = prepared.start(config_of(own, checkpoint=bare)).source
+    weights.check(source, needs_pooler=False)
+    spans = task_model.build(SPANS, source, seed=1)
+    assert len(task_model.trained_variables(spans)) == len(spans.trainable_variables) - 2
+    assert "no such checkpoint" in refusal(own, checkpoint=f"{own}/model/model.ckpt-9")
+
+
+def test_a_hugging_face_model_without_pooler_is_refused(made, tmp_path):
+    config = BertConfig.from_json_file(str(made / "model" / "bert_config.json"))
+    vocab_file = str(made / "model" / "vocab.txt")
+    prefix = str(made / "model" / "model.ckpt-0")
+    export(prefix, str(tmp_path / "hf"), config=config, vocab_file=vocab_file)
+    path = tmp_path / "hf" / "model.safetensors"
+    tensors = safetensors.numpy.load_file(path)
+    safetensors.numpy.save_file({n: v for n, v in tensors.items() if "pooler" not in n}, path)
+    source = weights.find(str(tmp_path / "hf"), bert_config_file=None, vocab_file=None)
+    with pytest.raises(ValueError, match=r"hf: has no pooler \(bert/pooler\)"):
+        weights.check(source, needs_pooler=True)
+
+
+def test_what_does_not_belong_together_is_refused(own):
+    def model(**changes):
+        return refusal(own, **changes)
+
+    assert "--max_seq_length=49: the model has 48 positions; give 4 to 48" in model(
+        max_seq_length=49
+    )
+    assert "--bert_config_file is needed" in model(bert_config_file=None)
+    assert "--vocab_file is needed: the vocab.txt" in model(vocab_file=None)
+    nowhere = model(checkpoint=str(own / "glue"))
+    assert "neither a run with checkpoints (no model.ckpt-*.index) nor a model in" in nowhere
+    (own / "long.txt").write_text(
+        (own / "model" / "vocab.txt").read_text() + "more\nand\nmore tokens\n"
+    )
+    long = model(vocab_file=str(own / "long.txt"))
+    assert "tokens, but the configuration says vocab_size=" in long
+    assert "give a local folder, and copy it then" in model(output_dir="gs://bucket/out")
+    assert "--num_gpus=64, but TensorFlow sees" in model(
+        device=__import__("mlperf_bert.training.strategy", fromlist=["DeviceConfig"]).DeviceConfig(
+            num_gpus=64
+        )
+    )
+
+
+def test_bad_files_of_all_tasks_are_found_before_the_first_is_trained(own):
+    (own / "glue" / "RTE" / "dev.tsv").unlink()
+    (own / "glue" / "STS-B" / "train.tsv").write_text("index\tscore\n")
+    with pytest.raises(Problems) as error:
+        sweep.run(config_of(own, task="glue"))
+    first, second = error.value.problems
+    assert "STS-B/train.tsv line 1: no column 'sentence1'" in first
+    assert "RTE/dev.tsv: no such file" in second
+    assert not (own / "out").exists()
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(own):
+    with pytest.raises(
+        FloatingPointError, match="training has diverged; lower --learning_rate"
+    ) as error:
+        sweep.run(config_of(own, settings=(Setting(learning_rate=1e30, seed=1),)))
+    assert str(error.value).startswith("cola, learning rate 1e+30, seed 1: the loss of step ")
+    assert "--learning_rates" in str(error.value)
+
+
+# --- where the weights come from -------------------------------------------------------------
+
+
+def test_models_of_every_layout_give_the_same_weights(made, tmp_path):
+    config = BertConfig.from_json_file(str(made / "model" / "bert_config.json"))
+    vocab_file = str(made / "model" / "vocab.txt")
+    prefix = str(made / "model" / "model.ckpt-0")
+    export(prefix, str(tmp_path / "hf"), config=config, vocab_file=vocab_file)
+    # A run's folder: the newest checkpoint counts.
+    run_folder = tmp_path / "run"
+    run_folder.mkdir()
+    generated_glue.write_model(tmp_path / "other")
+    for path in (tmp_path / "other").glob("model.ckpt-0.*"):
+        shutil.copy(path, run_folder / path.name)
+    for path in (made / "model").glob("model.ckpt-0.*"):
+        shutil.copy(path, run_folder / path.name.replace("-0.", "-7.", 1))
+    options = {
+        "bert_config_file": str(made / "model" / "bert_config.json"),
+        "vocab_file": vocab_file,
+    }
+    task = glue.create("cola", str(made / "glue"))
+    found = []
+    hugging_face = weights.find(str(tmp_path / "hf"), bert_config_file=None, vocab_file=None)
+    newest = weights.find(f"{run_folder}/", **options)
+    assert newest.name.endswith("run/model.ckpt-7")
+    assert hugging_face.config == config
+    for source in (weights.find(prefix, **options), hugging_face, newest):
+        built = task_model.build(task, source, seed=1)
+        found.append([v.numpy() for v in task_model.trained_variables(built)])
+    for other in found[1:]:
+        for one, two in zip(found[0], other):
+            np.testing.assert_array_equal(one, two)
+
+
+def test_a_hugging_face_model_says_itself_what_it_is(made, tmp_path):
+    config = BertConfig.from_json_file(str(made / "model" / "bert_config.json"))
+    vocab_file = str(made / "model" / "vocab.txt")
+    folder = tmp_path / "hf"
+    export(str(made / "model" / "model.ckpt-0"), str(folder), config=config, vocab_file=vocab_file)
+    own = {"checkpoint": str(folder), "bert_config_file": None, "vocab_file": None}
+
+    def lower_cases(given: bool | None) -> bool:
+        found = prepared.start(config_of(made, **own, do_lower_case=given))
+        return found.tokenizer.do_lower_case
+
+    assert lower_cases(None) and lower_cases(True)
+    with pytest.raises(
+        ValueError, match=r"--do_lower_case=False, but .*hf/tokenizer_config.json sa"
+    ):
+        lower_cases(False)
+    path = folder / "tokenizer_config.json"
+    path.write_text('{"do_lower_case": false}')
+    assert not lower_cases(None) and not lower_cases(False)
+    with pytest.raises(ValueError, match="says False; leave the flag out, or correct the file"):
+        lower_cases(True)
+    path.write_text('{"do_lower_case": "no"}')
+    with pytest.raises(
+        ValueError, match=r"tokenizer_config.json: do_lower_case must be true or fal"
+    ):
+        lower_cases(None)
+    path.unlink()
+    assert lower_cases(None) and not lower_cases(False)
+    before = weights.digest(prepared.start(config_of(made, **own)).source)
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    safetensors.numpy.save_file(
+        {n: 2 * v for n, v in tensors.items()}, folder / "model.safetensors"
+    )
+    assert weights.digest(prepared.start(config_of(made, **own)).source) != before
+    with pytest.raises(
+        ValueError, match=r"--vocab_file=.*: .*hf is in Hugging Face's layout and has"
+    ):
+        prepared.start(config_of(made, **own | {"vocab_file": vocab_file}))
+    (folder / "vocab.txt").unlink()
+    with pytest.raises(ValueError, match=r"hf: no vocab.txt, its vocabulary; copy it from"):
+        prepared.start(config_of(made, **own))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["bfloat16", "tf32"])
+def test_precisions(own, precision):
+    changes = {"precision": precision, "num_train_epochs": 1}
+    exact = run_of(own, "a", num_train_epochs=1)
+    other = run_of(own, "b", **changes)
+    exact.train(StopAfter(10**9))
+    other.train(StopAfter(10**9))
+    first, second = weights_of(own / "a"), weights_of(own / "b")
+    for name, value in first.items():
+        assert value.dtype == second[name].dtype
+    [split] = list(exact.predictions(("test",)))
+    [low] = list(other.predictions(("test",)))
+    np.testing.assert_allclose(split[1], low[1], rtol=0, atol=0.1)
+    if precision == "bfloat16":  # tf32 changes nothing on a CPU
+        assert not np.array_equal(split[1], low[1])
+    source = prepared.start(config_of(own)).source
+    cola = glue.create("cola", str(own / "glue"))
+    model = task_model.build(cola, source, seed=1, precision=precision)
+    encoder = model.checkpoint_items["encoder"]
+    computed = {layer.compute_dtype for layer in encoder.transformer_layers}
+    assert computed == {"bfloat16" if precision == "bfloat16" else "float32"}
+    assert {variable.dtype for variable in model.trainable_variables} == {tf.float32}
+
+
+# --- the command line ------------------------------------------------------------------------
+
+
+def command(folder, *more, **changes) -> list[str]:
+    config = config_of(folder)
+    given = {
+        "task": "cola",
+        "data_dir": config.data_dir,
+        "checkpoint": config.checkpoint,
+        "bert_config_file": config.bert_config_file,
+        "vocab_file": config.vocab_file,
+        "output_dir": config.output_dir,
+        "max_seq_length": 24,
+        "train_batch_size": 8,
+        "num_train_epochs": 1,
+        "learning_rate": 1e-3,
+        **changes,
+    }
+    flags = [f"--{name}={value}" for name, value in given.items()]
+    return [sys.executable, "run_finetuning.py", *flags, *more]
+
+
+def test_command_line(own):
+    done = starts.run(command(own, "--do_predict"), check=True)
+    *_, png, tsv, result = done.stdout.splitlines()
+    assert png.endswith("out/results.png") and tsv.endswith("predictions/CoLA.tsv")
+    assert result.startswith("RESULT,cola,matthews,") and result.endswith("=0.001,runs=1")
+    assert "cola, learning rate 0.001, seed 1: epoch 1: dev/matthews" in done.stderr
+
+
+def test_bad_command_lines_are_one_line(own):
+    def refused(*more, **changes) -> str:
+        done = starts.run(command(own, *more, **changes))
+        lines = [line for line in done.stderr.splitlines() if "cuda_platform" not in line]
+        assert done.returncode == 1 and len(lines) == 1, lines
+        return lines[0]
+
+    assert "run_finetuning.py: flag --task=" in refused(task="wnli")
+    assert "--seeds=1,1: give different numbers" in refused("--sweep", "--seeds=1,1")
+    assert "--learning_rates=x: give diff" in refused("--sweep", "--learning_rates=x")
+    same = "1e-5,1.0000001e-5"  # as names of folders
+    assert f"={same}: give different" in refused("--sweep", f"--learning_rates={same}")
+    unused = "--learning_rate=0.001: --sweep takes --learning_rates and --seeds instead; leave the"
+    assert unused in refused("--sweep")
+    unused = "--seeds=1,2: has an effect only with --sweep; leave the flag out"
+    assert unused in refused("--seeds=1,2")
+    assert "--doc_stride=64: has an effect only on SQuAD; leave" in refused("--doc_stride=64")
+    assert "flag --warmup_proportion=1.0" in refused(warmup_proportion=1)
+    gone = refused(data_dir=f"{own}/none")
+    assert f"{own}/none/CoLA/train.tsv: no such file; --data_dir takes" in gone
+
+
+@pytest.mark.slow
+def test_sigterm_saves_and_the_same_command_goes_on(own):
+    started = starts.Start(command(own, num_train_epochs=2000))
+    metrics = own / "out" / "cola" / "learning_rate_0.001_seed_1" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not (metrics.exists() and '"eval"' in metrics.read_text()):
+        assert started.poll() is None and time.monotonic() < deadline, started.errors()
+        time.sleep(0.1)
+    started.send_signal(signal.SIGTERM)
+    _, errors = started.communicate(timeout=120)
+    assert started.returncode == 75, errors
+    assert "run_finetuning.py: SIGTERM after step" in errors.splitlines()[-1]
+    again = starts.Start(command(own, num_train_epochs=2000))
+    while "Going on from" not in again.output():
+        assert again.poll() is None and time.monotonic() < deadline, again.errors()
+        time.sleep(0.1)
+    again.send_signal(signal.SIGTERM)
+    again.communicate(timeout=120)
+    assert again.returncode == 75
+    done = starts.run(command(own, num_train_epochs=3))
+    assert done.returncode == 1
+    assert "holds another run (num_train_epochs: 2000 there, 3 here)" in done.stderr
+
+
+def test_one_process_at_a_time(own):
+    run = run_of(own)
+    run._output.claim()
+    try:
+        with pytest.raises(ValueError, match="another process trains into it; wait for it"):
+            run_of(own).train(StopRequest())
+    finally:
+        run._output.release()

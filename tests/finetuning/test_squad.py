@@ -1,0 +1,505 @@
+"""SQuAD's windows, predictions and metrics equal those of transformers. CPU, 30 s.
+
+Oracles: transformers 4.48.3, its processors of SQuAD with the slow BertTokenizer, its predictions
+and its metrics. The end of this file lists what differs on purpose.
+"""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from transformers import BertTokenizer
+from transformers.data.metrics import squad_metrics as their_metrics
+from transformers.data.processors import squad as theirs
+
+from mlperf_bert.data.tokenization import Tokenizer
+from mlperf_bert.finetuning.squad import SquadTask
+from mlperf_bert.finetuning.squad_tokens import OffsetTokenizer, piece_of
+from tests.data import generated_words
+from tests.finetuning import generated_squad
+
+PROCESSORS = {"squad1": theirs.SquadV1Processor, "squad2": theirs.SquadV2Processor}
+VERSIONS = {"squad1": "1.1", "squad2": "2.0"}
+# max_seq_length, doc_stride, max_query_length
+SIZES = [(64, 16, 20), (64, 41, 20), (384, 128, 64), (48, 10, 30)]
+
+
+@pytest.fixture(scope="module")
+def vocab_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
+    path.write_text("".join(f"{token}\n" for token in generated_squad.vocabulary()))
+    return str(path)
+
+
+class TheirTokenizer(BertTokenizer):
+    """Joins the pieces of a word as the code published with BERT does.
+
+    transformers leaves a span that starts within a word with "##", so that it is never found.
+    """
+
+    def convert_tokens_to_string(self, tokens):
+        return " ".join(tokens).replace(" ##", "").replace("##", "").strip()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def their_tokenizer(vocab_file):
+    tokenizer = TheirTokenizer(vocab_file)
+    theirs.squad_convert_example_to_features_init(tokenizer)
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer(vocab_file):
+    return Tokenizer(vocab_file)
+
+
+def write(folder, name, split, content):
+    (folder / f"{split}-v{VERSIONS[name]}.json").write_text(json.dumps(content))
+
+
+def task_of(name, folder, sizes=(384, 128, 64), **fields):
+    _, doc_stride, max_query_length = sizes
+    return SquadTask(
+        name=name,
+        data_dir=str(folder),
+        doc_stride=doc_stride,
+        max_query_length=max_query_length,
+        **fields,
+    )
+
+
+def their_features(example, sizes, *, is_training):
+    return theirs.squad_convert_example_to_features(example, *sizes, "max_length", is_training)
+
+
+def rows_of_question(features, examples):
+    """Question id -> row numbers."""
+    rows = {}
+    for row, index in enumerate(features["example_index"]):
+        rows.setdefault(examples[index].question_id, []).append(row)
+    return rows
+
+
+def assert_same_inputs(features, rows, expected):
+    for key, name in [
+        ("input_ids", "input_ids"),
+        ("input_mask", "attention_mask"),
+        ("segment_ids", "token_type_ids"),
+    ]:
+        assert features[key].dtype == np.int32
+        np.testing.assert_array_equal(features[key][rows], [getattr(f, name) for f in expected])
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_windows_for_training_equal_theirs(name, sizes, tokenizer, tmp_path, capsys):
+    content = generated_squad.questions(3, impossible=name == "squad2", num_paragraphs=24)
+    write(tmp_path, name, "train", content)
+    task = task_of(name, tmp_path, sizes)
+    examples = task.read("train")
+    features = task.encode(examples, tokenizer=tokenizer, max_seq_length=sizes[0], is_training=True)
+    rows = rows_of_question(features, examples)
+    expected = PROCESSORS[name]().get_train_examples(str(tmp_path))
+    num_skipped = num_answers = 0
+    for one in expected:
+        found = their_features(one, sizes, is_training=True)
+        assert len(found) == len(rows.get(one.qas_id, []))
+        num_skipped += not found
+        if found:
+            mine = rows[one.qas_id]
+            assert_same_inputs(features, mine, found)
+            positions = [(f.start_position, f.end_position) for f in found]
+            starts, ends = features["start_positions"][mine], features["end_positions"][mine]
+            assert list(zip(starts, ends)) == positions
+            num_answers += np.count_nonzero(starts)
+    assert num_skipped > 2 and num_answers > 20
+    said = f"{num_skipped} of {len(expected)} questions left out"
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_windows_for_prediction_equal_theirs(name, sizes, tokenizer, tmp_path):
+    content = generated_squad.questions(
+        4, impossible=name == "squad2", num_answers=3, num_paragraphs=16
+    )
+    write(tmp_path, name, "dev", content)
+    task = task_of(name, tmp_path, sizes)
+    examples = task.read("dev")
+    features = task.encode(
+        examples, tokenizer=tokenizer, max_seq_length=sizes[0], is_training=False
+    )
+    rows = rows_of_question(features, examples)
+    expected = PROCESSORS[name]().get_dev_examples(str(tmp_path))
+    assert [example.question_id for example in examples] == [one.qas_id for one in expected]
+    for example, one in zip(examples, expected):
+        answers = [{"answer_start": a.start, "text": a.text} for a in example.answers]
+        assert answers == one.answers and example.context == one.context_text
+        found = their_features(one, sizes, is_training=False)
+        mine = rows[one.qas_id]
+        assert_same_inputs(features, mine, found)
+        for row, feature in zip(mine, found):
+            in_context = np.flatnonzero(features["char_starts"][row] >= 0)
+            assert in_context.tolist() == sorted(feature.token_to_orig_map)
+            best = np.flatnonzero(features["is_max_context"][row])
+            expected_best = [i for i, is_best in feature.token_is_max_context.items() if is_best]
+            assert best.tolist() == sorted(expected_best)
+
+
+@pytest.mark.parametrize("num_words", [381, 440, 712])
+def test_a_short_last_window_counts_less(num_words, tokenizer, tmp_path):
+    sizes = (384, 330, 64)
+    content = file_of("bu " * num_words, {})
+    write(tmp_path, "squad2", "dev", content)
+    content["data"][0]["title"] = ""  # theirs needs one
+    [one] = theirs.SquadV2Processor()._create_examples(content["data"], "dev")
+    task = task_of("squad2", tmp_path, sizes)
+    features = task.encode(
+        task.read("dev"), tokenizer=tokenizer, max_seq_length=sizes[0], is_training=False
+    )
+    expected = their_features(one, sizes, is_training=False)
+    for row, feature in zip(features["is_max_context"], expected, strict=True):
+        best = [i for i, is_best in feature.token_is_max_context.items() if is_best]
+        assert np.flatnonzero(row).tolist() == sorted(best)
+
+
+def their_predictions(examples, features, logits, tokenizer, folder, task):
+    """What compute_predictions_logits returns and writes."""
+    results = []
+    for number, (feature, one) in enumerate(zip(features, logits)):
+        feature.unique_id = number
+        start, end = one.T.tolist()
+        results.append(theirs.SquadResult(number, start, end))
+    files = [folder / f"their_{kind}.json" for kind in ("predictions", "n_best", "null_odds")]
+    their_metrics.compute_predictions_logits(
+        examples,
+        features,
+        results,
+        task.n_best_size,
+        task.max_answer_length,
+        True,
+        *map(str, files),
+        False,
+        task.name == "squad2",
+        task.null_score_diff_threshold,
+        tokenizer,
+    )
+    return [json.loads(file.read_text()) if file.exists() else None for file in files]
+
+
+def predicted_both(name, content, folder, tokenizer, their_tokenizer, sizes, seed=0, **fields):
+    """Predictions of random logits, by us and by them."""
+    write(folder, name, "dev", content)
+    task = task_of(name, folder, sizes, **fields)
+    examples = task.read("dev")
+    features = task.encode(
+        examples, tokenizer=tokenizer, max_seq_length=sizes[0], is_training=False
+    )
+    shape = *features["input_ids"].shape, 2
+    logits = np.random.default_rng(seed).normal(size=shape).astype(np.float32) * 3
+    # As after some training: answers are in the context and three tokens long, and about half the
+    # questions have none.
+    logits += 9 * (features["char_starts"] >= 0)[..., None]
+    logits[:, 2:, 1] = logits[:, :-2, 0] + 0.1 * logits[:, 2:, 1]
+    logits[:, 0] += 16
+    expected_examples = PROCESSORS[name]().get_dev_examples(str(folder))
+    their_rows = []
+    for number, one in enumerate(expected_examples):
+        for feature in their_features(one, sizes, is_training=False):
+            feature.example_index = number
+            their_rows.append(feature)
+    expected = their_predictions(
+        expected_examples, their_rows, logits, their_tokenizer, folder, task
+    )
+    written = task.write_predictions(
+        examples, features, logits, split="dev", folder=str(folder / "ours")
+    )
+    found = {path.stem: json.loads(path.read_text()) for path in written}
+    return SimpleNamespace(
+        task=task,
+        examples=examples,
+        features=features,
+        logits=logits,
+        predictions=found["predictions"],
+        n_best=found["nbest_predictions"],
+        null_odds=found.get("null_odds"),
+        expected_examples=expected_examples,
+        expected_predictions=expected[0],
+        expected_n_best=expected[1],
+        expected_null_odds=expected[2],
+    )
+
+
+def is_nothing(both, question_id):
+    """Theirs predicts the word "empty" where none of the n best spans is valid."""
+    made_up = {"text": "empty", "start_logit": 0.0, "end_logit": 0.0}
+    return any(made_up.items() <= one.items() for one in both.expected_n_best[question_id])
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+@pytest.mark.parametrize("sizes", SIZES[:3], ids=str)
+@pytest.mark.parametrize("n_best_size", [20, 4])
+def test_predictions_and_metrics_equal_theirs(
+    name, sizes, n_best_size, tokenizer, their_tokenizer, tmp_path
+):
+    """On plain words, where their alignment of texts always works."""
+    content = generated_squad.questions(
+        5,
+        impossible=name == "squad2",
+        num_answers=3,
+        num_paragraphs=16,
+        make=generated_squad.plain_word,
+    )
+    fields = {"n_best_size": n_best_size, "max_answer_length": 12}
+    both = predicted_both(
+        name, content, tmp_path, tokenizer, their_tokenizer, sizes, seed=1, **fields
+    )
+    nothing = {i for i in both.expected_predictions if is_nothing(both, i)}
+    assert len(nothing) < len(both.predictions) / 4
+    expected_predictions = both.expected_predictions | dict.fromkeys(nothing, "")
+    assert both.predictions == expected_predictions
+    assert both.n_best.keys() == both.expected_n_best.keys()
+    for question_id, expected in both.expected_n_best.items():
+        found = both.n_best[question_id]
+        if question_id in nothing:
+            assert [one["text"] for one in found] == [""]
+            continue
+        assert [one["text"] for one in found] == [one["text"] for one in expected]
+        for key in ("probability", "start_logit", "end_logit"):
+            assert [one[key] for one in found] == pytest.approx([one[key] for one in expected])
+    assert both.null_odds == both.expected_null_odds
+    scores = both.task.metrics(both.examples, both.features, both.logits)
+    expected_scores = their_metrics.squad_evaluate(
+        both.expected_examples,
+        expected_predictions,
+        no_answer_probs=both.expected_null_odds,
+        no_answer_probability_threshold=np.inf,
+    )
+    if name == "squad1":
+        expected_scores = {key: expected_scores[key] for key in ("exact", "f1", "total")}
+    assert scores == pytest.approx(dict(expected_scores))
+    assert list(scores)[:3] == ["exact", "f1", "total"]
+    if name == "squad2":
+        assert 5 < list(both.predictions.values()).count("") < len(both.predictions) - 5
+
+
+def test_a_predicted_text_is_exactly_its_tokens(tokenizer, their_tokenizer, tmp_path):
+    """Where theirs differs, it could not align the texts and took whole words, or another place."""
+    content = generated_squad.questions(6, impossible=False, num_answers=3, num_paragraphs=16)
+    both = predicted_both("squad1", content, tmp_path, tokenizer, their_tokenizer, (64, 16, 20))
+    contexts = {e.question_id: " ".join(e.context.split()) for e in both.examples}
+    num_same = num_words = num_elsewhere = 0
+    for question_id, expected in both.expected_n_best.items():
+        theirs_by_logits = {(one["start_logit"], one["end_logit"]): one for one in expected}
+        for one in both.n_best[question_id]:
+            other = theirs_by_logits.get((one["start_logit"], one["end_logit"]))
+            if other is None:  # the other of two spans of the same text
+                continue
+            if one["text"] == other["text"]:
+                num_same += 1
+            elif one["text"] in other["text"]:
+                num_words += 1
+                assert " ".join(other["text"].split()) in contexts[question_id]
+            else:
+                num_elsewhere += 1
+                assert tokenizer.tokenize(one["text"]) == tokenizer.tokenize(other["text"])
+    assert num_same > 300 and num_words > 20 and num_elsewhere < 5
+
+
+def test_every_token_knows_its_characters(tokenizer, tmp_path):
+    """On characters from everywhere: the characters of a token are cut into that token again."""
+    words = tmp_path / "words.txt"
+    words.write_bytes("".join(f"{t}\n" for t in generated_words.vocabulary(1)).encode())
+    for one, lines in [
+        (tokenizer, [" ".join(generated_squad.ODD_WORDS)]),
+        (Tokenizer(str(words)), generated_words.lines(2, 1500)),
+        (Tokenizer(str(words), do_lower_case=False), generated_words.lines(3, 500)),
+    ]:
+        with_offsets = OffsetTokenizer(one)
+        for line in lines:
+            tokens = with_offsets.tokenize(line)
+            assert tokens.ids.tolist() == one.tokenize(line)
+            assert tokens.firsts_of_words[-1] == len(tokens.ids)
+            assert (tokens.starts < tokens.ends).all() and (np.diff(tokens.starts) >= 0).all()
+            assert one.tokenize(line[: tokens.starts[0]]) == []
+            assert one.tokenize(line[tokens.ends[-1] :]) == []
+            assert_cut_again(one, tokens, line)
+
+
+def assert_cut_again(tokenizer, tokens, line):
+    """At tokens that begin and end a piece of a word."""
+    continues = {i for token, i in tokenizer.vocabulary.items() if token.startswith("##")}
+    is_first = [token not in continues for token in tokens.ids.tolist()] + [True]
+    whole = [n for n in range(len(tokens.ids)) if is_first[n] and is_first[n + 1]]
+    for number in whole:
+        text = line[tokens.starts[number] : tokens.ends[number]]
+        if "\u03a3" not in text:  # a capital sigma looks at its neighbours
+            assert tokenizer.tokenize(text) == [tokens.ids[number]], repr(text)
+
+
+@pytest.mark.parametrize(
+    ("context", "token", "text"),
+    [
+        ("Cafe\u0301s.", "cafe", "Cafe\u0301"),
+        ("(1990)", "1990", "1990"),
+        ("in東京;", "東", "東"),
+        ("say \U0001f600!", "[UNK]", "\U0001f600"),
+        ("The\u00adUS\u200b", "us", None),
+    ],
+)
+def test_an_answer_is_a_piece_of_the_context(context, token, text, tokenizer):
+    """Accents that are characters of their own, punctuation, unknown words and what is dropped."""
+    tokens = OffsetTokenizer(tokenizer).tokenize(context)
+    ids = tokens.ids.tolist()
+    number = tokenizer.vocabulary[token]
+    assert (number in ids) == (text is not None)
+    if text:
+        place = ids.index(number)
+        assert piece_of(context, tokens.starts[place], tokens.ends[place]) == text
+
+
+# What differs on purpose. Tokens: as the published code and our pre-training data have them.
+OTHER_TOKENS = {
+    "a final sigma": "ΟΔΟΣ",
+    "words of 101 to 200 characters": "b" * 150,
+    "special tokens in a text": "[SEP]",
+    "characters that are newer than Unicode 11": "\ua7ba",
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_TOKENS)
+def test_tokens_that_differ(kind, tokenizer, their_tokenizer):
+    found = tokenizer.tokenize(OTHER_TOKENS[kind])
+    assert found != their_tokenizer.encode(OTHER_TOKENS[kind], add_special_tokens=False)
+    assert tokenizer.vocabulary["[SEP]"] not in found
+
+
+def file_of(context, *questions):
+    """A file with one paragraph."""
+    qas = [
+        {"id": f"q{number}", "question": "what", "answers": []} | question
+        for number, question in enumerate(questions)
+    ]
+    return {"data": [{"paragraphs": [{"context": context, "qas": qas}]}]}
+
+
+def encoded(name, split, content, folder, tokenizer, *, max_seq_length=64, **fields):
+    write(folder, name, split, content)
+    task = SquadTask(name=name, data_dir=str(folder), **fields)
+    examples = task.read(split)
+    features = task.encode(
+        examples,
+        tokenizer=tokenizer,
+        max_seq_length=max_seq_length,
+        is_training=split == "train",
+    )
+    return task, examples, features
+
+
+@pytest.mark.parametrize(
+    ("text", "start"), [("", 0), (" ", 3), ("bu", 99), ("da", 0), ("bu da", 5)]
+)
+def test_answers_that_theirs_takes_or_fails_at_are_left_out(
+    text, start, tokenizer, tmp_path, capsys
+):
+    """Theirs takes an empty text, and raises IndexError for an offset after the context."""
+    good = {"answers": [{"text": "bu", "answer_start": 0}]}
+    bad = {"answers": [{"text": text, "answer_start": start}]}
+    _, examples, features = encoded(
+        "squad1", "train", file_of("bu da", good, bad), tmp_path, tokenizer
+    )
+    assert [example.question_id for example in examples] == ["q0"]
+    assert features["example_index"].tolist() == [0]
+    assert "1 of 2 questions left out" in capsys.readouterr().err
+
+
+def test_an_answer_without_tokens_points_to_cls(tokenizer, tmp_path):
+    """Theirs labels a token before it or after it."""
+    answer = {"answers": [{"text": "\u200b", "answer_start": 3}]}
+    _, _, features = encoded(
+        "squad2", "train", file_of("bu \u200b da", answer), tmp_path, tokenizer
+    )
+    assert features["start_positions"].tolist() == features["end_positions"].tolist() == [0]
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+@pytest.mark.parametrize("context", ["", " \n", "\u200b"])
+def test_a_context_without_tokens_has_no_window_and_no_answer(name, context, tokenizer, tmp_path):
+    """Theirs gives its questions to other windows, or fails."""
+    known = {"answers": [{"text": "bu", "answer_start": 0}]}
+    content = file_of(context, {"id": "empty", **known})
+    content["data"] += file_of("bu", known)["data"]
+    task, examples, features = encoded(name, "dev", content, tmp_path, tokenizer)
+    assert features["example_index"].tolist() == [1]
+    logits = np.ones((*features["input_ids"].shape, 2), np.float32)
+    paths = task.write_predictions(
+        examples, features, logits, split="dev", folder=str(tmp_path / "new" / "folder")
+    )
+    assert json.loads(paths[0].read_text()) == {"empty": "", "q0": "bu"}
+    assert task.metrics(examples, features, logits)["exact"] == 50
+
+
+def test_an_empty_question_is_taken(tokenizer, tmp_path):
+    """Theirs fails at it."""
+    answer = {"question": "", "answers": [{"text": "da", "answer_start": 3}]}
+    _, _, features = encoded("squad1", "train", file_of("bu da", answer), tmp_path, tokenizer)
+    assert features["start_positions"].tolist() == [3]
+
+
+def test_windows_shorter_than_the_stride_hold_all_tokens(tokenizer, tmp_path):
+    """Theirs leaves some out; the published code does not."""
+    content = file_of("bu da " * 100, {})
+    _, _, features = encoded("squad2", "dev", content, tmp_path, tokenizer, max_seq_length=20)
+    starts = features["char_starts"]
+    assert set(starts[starts >= 0]) == {3 * number for number in range(200)}
+
+
+def test_no_room_for_the_context(tokenizer, tmp_path):
+    content = file_of("bu da", {"question": "bu " * 70})
+    encoded("squad2", "dev", content, tmp_path, tokenizer, max_seq_length=68)
+    with pytest.raises(
+        ValueError, match=r"^--max_seq_length=67 leaves no room .*; give at least 68"
+    ):
+        encoded("squad2", "dev", content, tmp_path, tokenizer, max_seq_length=67)
+
+
+def test_no_threshold_but_the_given_one(tokenizer, tmp_path):
+    """With a high one all questions are answered, with a low one none."""
+    content = file_of("bu da", {"answers": [{"text": "bu", "answer_start": 0}]}, {})
+    for threshold, expected in [(1e9, "bu"), (-1e9, "")]:
+        task, examples, features = encoded(
+            "squad2", "dev", content, tmp_path, tokenizer, null_score_diff_threshold=threshold
+        )
+        logits = np.zeros((*features["input_ids"].shape, 2), np.float32)
+        logits[:, 3] = 1
+        paths = task.write_predictions(
+            examples, features, logits, split="dev", folder=str(tmp_path)
+        )
+        assert [path.name for path in paths] == [
+            "predictions.json",
+            "nbest_predictions.json",
+            "null_odds.json",
+        ]
+        assert json.loads(paths[0].read_text()) == {"q0": expected, "q1": expected}
+        assert task.metrics(examples, features, logits)["f1"] == 50
+
+
+def test_logits_that_are_no_numbers(tokenizer, tmp_path):
+    task, examples, features = encoded("squad2", "dev", file_of("bu", {}), tmp_path, tokenizer)
+    logits = np.full((*features["input_ids"].shape, 2), np.nan, np.float32)
+    with pytest.raises(ValueError, match=r"^a logit .* lower the learning rate$"):
+        task.metrics(examples, features, logits)
+
+
+@pytest.mark.parametrize("content", [file_of("bu", {}), {}], ids=["empty list", "no key"])
+def test_a_file_without_answers_can_be_predicted_but_not_scored(content, tokenizer, tmp_path):
+    if not content:
+        content = file_of("bu", {})
+        del content["data"][0]["paragraphs"][0]["qas"][0]["answers"]
+    task, examples, features = encoded("squad1", "dev", content, tmp_path, tokenizer)
+    logits = np.zeros((*features["input_ids"].shape, 2), np.float32)
+    task.write_predictions(examples, features, logits, split="dev", folder=str(tmp_path))
+    assert json.loads((tmp_path / "predictions.json").read_text()) == {"q0": "bu"}
+    with pytest.raises(ValueError, match="1 of 1 questions have no answers to compare with; take"):
+        task.metrics(examples, features, logits)

@@ -1,0 +1,76 @@
+"""A time budget as it is written, and what a run's logs say of the time that is over."""
+
+import pytest
+
+from mlperf_bert.mlperf import budget
+from mlperf_bert.mlperf.budget import Estimate, Spent
+from mlperf_bert.mlperf.log import MlperfLog
+from tests.mlperf.example_log import initialise
+
+SECONDS = {"90s": 90, "45m": 2700, "24h": 86400, "1h30m": 5400, "1.5h": 5400, "0.5s": 0.5} | {
+    "2h5s": 7205,
+    "0h3s": 3,
+}
+
+
+@pytest.mark.parametrize("text", SECONDS)
+def test_a_budget_has_hours_minutes_and_seconds(text):
+    assert budget.parse(text) == SECONDS[text]
+    assert budget.parse(budget.in_words(SECONDS[text])) == SECONDS[text]
+
+
+def test_a_budget_in_words():
+    assert [budget.in_words(s) for s in (0, 0.04, 59.96, 5400, 86400, 90061.2)] == [
+        *("0s", "0s", "1m", "1h30m", "24h", "25h1m1.2s"),
+    ]
+
+
+BAD = ["", "0", "0s", "0h0m", "-5m", "90", "5 m", "5M", "m", "1m2h", "1.2.3h", ".s", "nan", "infs"]
+
+
+@pytest.mark.parametrize("text", [*BAD, "1" * 400 + "h", "٣s", "5m\n", "1e3s", "-1h30m"])
+def test_what_is_no_time_is_refused(text):
+    message = r"must be a time above 0 with its unit, such as 90s, 45m, 24h or 1h30m"
+    with pytest.raises(ValueError, match=message) as refusal:
+        budget.parse(text)
+    assert str(refusal.value).startswith(f"--time_budget={text} must")
+
+
+def write_log(path, *, minutes: float, estimates=()) -> None:
+    """The log of a process that ran so long, from the time 0 on."""
+    with MlperfLog(path, echo=False) as log:
+        initialise(log)
+        with log.run(time_ms=0) as run:
+            for step, num_train_steps in estimates:
+                run.time_budget_spent(step, seconds=1.0, num_train_steps=num_train_steps)
+            run.abort(time_ms=60_000 * minutes)
+
+
+def test_the_times_of_all_processes_count(tmp_path):
+    logs = [tmp_path / name for name in ("bert.log", "bert.resumed-1.log")]
+    write_log(logs[0], minutes=3, estimates=[(1, 50), (2, 60), (5, 55)])
+    write_log(logs[1], minutes=2, estimates=[(5, 55), (9, 58)])
+    found = budget.spent(logs)
+    steps = [(1, 50), (2, 60), (5, 55), (9, 58)]
+    assert found == Spent(300.0, tuple(Estimate(*each) for each in steps))
+    assert budget.spent([]) == Spent()
+
+
+def test_of_a_killed_process_the_time_up_to_its_last_line_counts(tmp_path):
+    path = tmp_path / "bert.log"
+    write_log(path, minutes=3, estimates=[(1, 50)])
+    path.write_bytes(path.read_bytes() + b':::MLLOG {"namespace": "", "time_ms": 99')
+    assert budget.spent([path]) == Spent(180.0, (Estimate(1, 50),))
+    before_the_clock = path.read_text().partition("run_start")[0]
+    path.write_text(before_the_clock.rpartition("\n")[0] + "\n")
+    assert budget.spent([path]) == Spent()
+
+
+def test_a_damaged_estimate_is_named(tmp_path):
+    path = tmp_path / "bert.log"
+    write_log(path, minutes=3, estimates=[(1, 50)])
+    for other in ('"num_train_steps": "50"', '"num_train_steps": 0', '"steps": 50'):
+        damaged = tmp_path / "damaged.log"
+        damaged.write_text(path.read_text().replace('"num_train_steps": 50', other))
+        with pytest.raises(ValueError, match="a line time_budget_spent is damaged"):
+            budget.spent([damaged])

@@ -1,0 +1,406 @@
+"""Joules of stand-ins whose integral is exact: counters that wrap, sampled power, a given power."""
+
+import dataclasses
+import os
+import time
+
+import pytest
+
+from mlperf_bert.mlperf import energy, killed, results
+from mlperf_bert.mlperf.energy import Energy, Meter
+from mlperf_bert.mlperf.log import MlperfLog
+from mlperf_bert.submission import compliance
+from tests.mlperf.example_log import initialise
+from tests.mlperf.test_ledger import Clock
+
+NEVER = 3600.0
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def by_hand(sensors, clock, **others) -> Meter:
+    """A meter that is read by the test alone."""
+    return Meter(sensors, clock=clock, interval_seconds=NEVER, **others)
+
+
+def zones(folder, *, of=(("package-0", 1_000), ("package-1", 2_000), ("dram", 300))):
+    """A tree as the kernel's, with a counter in microjoules for each name."""
+    for number, (name, microjoules) in enumerate(of):
+        zone = folder / f"intel-rapl:{number}"
+        zone.mkdir(parents=True)
+        (zone / "name").write_text(f"{name}\n")
+        (zone / "energy_uj").write_text(f"{microjoules}\n")
+        (zone / "max_energy_range_uj").write_text("65532610987\n")
+    (folder / "intel-rapl").mkdir()
+    return folder
+
+
+def count(folder, zone: int, microjoules: int) -> None:
+    counter = folder / f"intel-rapl:{zone}" / "energy_uj"
+    beside = counter.with_name("beside")  # a thread reads it at any moment
+    beside.write_text(f"{microjoules}\n")
+    beside.replace(counter)
+
+
+class Nvml:
+    """Two GPUs, of which the test sets counters (mJ) and power (mW)."""
+
+    class NVMLError(Exception):
+        """As pynvml's."""
+
+    def __init__(self, *, counts: bool = True):
+        self.millijoules, self.milliwatts = [5_000, 7_000], [100_000, 200_000]
+        self.counts, self.is_open, self.lost = counts, False, False
+
+    def nvmlInit(self):
+        self.is_open = True
+
+    def nvmlShutdown(self):
+        self.is_open = False
+
+    def nvmlDeviceGetCount(self):
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        return index
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle):
+        if self.lost:
+            raise self.NVMLError("GPU is lost")
+        if not self.counts:
+            raise self.NVMLError("Not Supported")
+        return self.millijoules[handle]
+
+    def nvmlDeviceGetPowerUsage(self, handle):
+        if self.lost:
+            raise self.NVMLError("GPU is lost")
+        return self.milliwatts[handle]
+
+
+def test_a_linear_power_is_integrated_exactly_whatever_the_times_of_its_readings(clock):
+    """250 W and 4 W/s more each second, for 20 s: 5,000 J and 800 J."""
+    began = clock.now
+    meter = by_hand([energy.Power(energy.GPUS, lambda: 250 + 4 * (clock.now - began))], clock)
+    meter.start()
+    for seconds in (0.5, 3.25, 0.25, 16):
+        clock.pass_by(seconds)
+        meter.read()
+    assert meter.stop().joules == 250 * 20 + 4 * 20**2 / 2 == 5800
+
+
+def test_a_given_power_is_watts_times_seconds_by_phase(clock):
+    meter = energy.meter(power_watts=320, clock=clock)
+    meter.start()
+    for phase, seconds in ((energy.TRAINING, 2), (energy.EVALUATION, 30), (energy.OTHER, 5)):
+        clock.pass_by(seconds)
+        meter.enter(phase)
+    clock.pass_by(0.5)
+    found = meter.stop()
+    assert found.parts == {"system": 320 * 37.5} and found.joules == 12_000
+    assert found.phases == {"training": 9600, "evaluation": 1600, "other": 640 + 160}
+    assert str(found) == (
+        "12,000.0 J = 0.003333 kWh of the system: training 9,600.0 J, evaluation 1,600.0 J, "
+        "other 800.0 J; at the given 320 W"
+    )
+    clock.pass_by(100)
+    meter.enter(energy.TRAINING)
+    assert meter.stop() == meter.read() == found
+
+
+def test_counters_of_rapl_are_added_also_where_they_wrap(tmp_path, clock):
+    folder = zones(tmp_path / "powercap")
+    count(folder, 0, 65_532_000_000)
+    meter = energy.meter(rapl=folder, clock=clock)
+    assert meter.plan == "of the processors and memory"
+    meter.start()
+    clock.pass_by(10)
+    count(folder, 0, 389_013)  # 610,987 to its end, and 389,013 more: 1 J
+    count(folder, 1, 2_000 + 4_000_000)
+    count(folder, 2, 300 + 500_000)
+    meter.read()
+    clock.pass_by(10)
+    count(folder, 0, 389_013 + 2_000_000)
+    found = meter.stop()
+    assert found.parts == pytest.approx({"processors": 7.0, "memory": 0.5}, abs=1e-9)
+    assert str(found).startswith("7.5 J = 2.083e-06 kWh of the processors and memory: other 7.5 J")
+
+
+def test_parts_of_a_package_and_the_whole_platform_are_not_counted_twice(tmp_path):
+    of = [(name, 5) for name in ("psys", "package-0", "core", "uncore", "dram")]
+    found = energy._zones(zones(tmp_path / "powercap", of=of))
+    assert [sensor.part for sensor in found] == ["processors", "memory"]
+
+
+def test_a_counter_that_may_have_wrapped_twice_is_no_figure(tmp_path, clock):
+    meter = energy.meter(rapl=zones(tmp_path / "powercap"), clock=clock)
+    meter.start()
+    clock.pass_by(66)
+    found = meter.stop()
+    assert found.joules is None
+    assert "intel-rapl:0 was not read for 66 s and may have wrapped twice" in found.unknown
+
+
+def test_counters_of_gpus_are_read_at_both_ends(tmp_path, clock):
+    nvml = Nvml()
+    folder = zones(tmp_path / "powercap")
+    meter = energy.meter(num_gpus=2, rapl=folder, nvml=nvml, clock=clock)
+    meter.start()
+    nvml.millijoules = [5_000 + 1_250, 7_000 + 2_000]
+    clock.pass_by(4)
+    found = meter.stop()
+    assert found.parts == {"GPUs": 3.25, "processors": 0, "memory": 0} and found.notes == ()
+    assert not nvml.is_open
+    nvml.millijoules = [0, 0]
+    assert meter.stop() == found
+
+
+def test_gpus_without_a_counter_are_sampled(tmp_path, clock):
+    nvml = Nvml(counts=False)
+    meter = energy.meter(num_gpus=1, rapl=tmp_path, nvml=nvml, clock=clock)
+    meter.start()
+    clock.pass_by(2)
+    nvml.milliwatts = [300_000, 200_000]
+    found = meter.stop()
+    assert found.joules == 2 * (200 + 200)
+    assert found.notes == (
+        "GPUs by power readings every 1 s",
+        "all 2 GPUs count, the run uses 1",
+        f"without processors (no RAPL in {tmp_path})",
+    )
+
+
+def test_a_counter_that_begins_again_is_no_figure(tmp_path, clock):
+    nvml = Nvml()
+    meter = energy.meter(num_gpus=2, rapl=tmp_path, nvml=nvml, clock=clock)
+    meter.start()
+    nvml.millijoules[1] = 10
+    assert meter.stop().unknown == "GPU 1 began again at 0, after 0 s of the run"
+
+
+def test_what_is_not_there_is_said_and_what_would_help(tmp_path):
+    class NoDriver(Nvml):
+        def nvmlInit(self):
+            raise self.NVMLError("NVML Shared Library Not Found")
+
+    class NoGpus(Nvml):
+        def nvmlDeviceGetCount(self):
+            return 0
+
+    def plan(**of) -> str:
+        return energy.meter(rapl=tmp_path, **of).plan
+
+    no_rapl = f"no RAPL in {tmp_path}; give --power_watts)"
+    assert plan() == f"unknown ({no_rapl}"
+    missing = "no NVML (NVML Shared Library Not Found), "
+    assert plan(num_gpus=2, nvml=NoDriver()) == f"unknown ({missing}{no_rapl}"
+    assert plan(num_gpus=2, nvml=NoGpus()) == f"unknown (NVML shows no GPU, {no_rapl}"
+    assert plan(use_tpu=True) == f"unknown (a TPU does not report its energy, {no_rapl}"
+    rapl = zones(tmp_path / "powercap")
+    assert "unknown" in energy.meter(num_gpus=2, nvml=NoDriver(), rapl=rapl).plan
+    there = energy.meter(num_gpus=2, nvml=Nvml(), rapl=rapl, num_hosts=4).plan
+    assert there == "of the GPUs and processors and memory; of the chief's host alone, out of 4"
+    assert energy.meter(power_watts=1.5, num_hosts=4).plan == "of the system; at the given 1.5 W"
+
+
+def test_files_that_only_root_may_read(tmp_path, monkeypatch):
+    folder = zones(tmp_path / "powercap")
+    path = folder / "intel-rapl:0" / "energy_uj"
+    if os.geteuid():
+        path.chmod(0)
+    else:  # to root no file is closed
+        monkeypatch.setattr(energy, "_microjoules", _refused)
+    assert energy.meter(rapl=folder).plan == (
+        "unknown (RAPL is readable for root only; give --power_watts)"
+    )
+
+
+def _refused(path):
+    if path.name == "energy_uj":
+        raise energy.SensorFailed("RAPL is readable for root only")
+    return 1e3
+
+
+@pytest.mark.parametrize("content", [None, "", "many\n"])
+def test_a_sensor_that_fails_in_the_middle_makes_the_sum_unknown_and_not_the_run(
+    tmp_path, clock, content
+):
+    folder = zones(tmp_path / "powercap")
+    meter = energy.meter(rapl=folder, clock=clock)
+    meter.start()
+    clock.pass_by(12)
+    count(folder, 2, 300 + 700_000)
+    path = folder / "intel-rapl:1" / "energy_uj"
+    path.unlink() if content is None else path.write_text(content)
+    meter.enter(energy.TRAINING)
+    clock.pass_by(1)
+    count(folder, 1, 10**9)  # too late
+    found = meter.stop()
+    reason = "No such file or directory" if content is None else "holds no number"
+    assert found.joules is None and reason in str(found) and "after 12 s of the run" in str(found)
+    assert found.parts == pytest.approx({"memory": 0.7}) and not found.phases
+
+
+def test_gpus_that_are_lost_leave_the_rest_known_and_the_sum_unknown(tmp_path, clock):
+    nvml = Nvml()
+    folder = zones(tmp_path / "powercap")
+    meter = energy.meter(num_gpus=2, rapl=folder, nvml=nvml, clock=clock)
+    meter.start()
+    nvml.lost = True
+    clock.pass_by(3)
+    count(folder, 0, 1_000 + 6_000_000)
+    found = meter.stop()
+    assert str(found) == "unknown (GPU 0: GPU is lost, after 3 s of the run)"
+    assert found.parts == pytest.approx({"processors": 6.0, "memory": 0.0})
+    value, metadata = found.as_event()
+    assert value["joules"] is None and value["processors_joules"] == 6.0
+    assert Energy.from_event(value, metadata) == found
+
+
+def test_a_thread_reads_in_between(tmp_path):
+    """Or a counter that wraps within minutes would be wrong."""
+    folder = zones(tmp_path / "powercap")
+    meter = Meter(energy._zones(folder), interval_seconds=0.01)
+    meter.start()
+    for _ in range(5):  # each time around almost all of the counter
+        count(folder, 0, 65_000_000_000)
+        _await(lambda: meter._sensors[0]._last[1] == 65_000)
+        count(folder, 0, 1_000)
+        _await(lambda: meter._sensors[0]._last[1] == 0.001)
+    assert meter.stop().joules == pytest.approx(5 * 65_532.610987)
+
+
+def _await(condition) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_a_reading_takes_less_than_a_thousandth_of_its_interval(tmp_path):
+    meter = energy.meter(rapl=zones(tmp_path / "powercap"))
+    meter.start()
+    began, number = time.process_time(), 200
+    for _ in range(number):
+        meter.read()
+    taken = (time.process_time() - began) / number
+    meter.stop()
+    assert taken < 0.001 * energy.INTERVAL_SECONDS
+
+
+def test_no_reading_comes_between_the_last_one_and_the_close(clock):
+    held = []
+    meter = by_hand(
+        [energy.Power(energy.GPUS, lambda: held.append(meter._lock.locked()) or 5.0)],
+        clock,
+        close=lambda: held.append(meter._lock.locked()),
+    )
+    meter.start()
+    meter.stop()
+    assert held == [True, True, True]
+
+
+def test_what_is_no_event_of_energy_is_none():
+    for value, metadata in (
+        (5, {}),
+        ({}, {}),
+        ({"joules": 3}, {}),
+        ({"joules": 3, "system_joules": "3"}, {}),
+        ({"joules": 3, "system_joules": float("inf")}, {}),
+        ({"joules": 3, "system_joules": 3}, {"notes": 4}),
+    ):
+        assert Energy.from_event(value, metadata) is None
+
+
+def test_pieces_add_up():
+    first = Energy(parts={"GPUs": 2.0, "memory": 1.0}, phases={"training": 3.0}, notes=("a",))
+    second = Energy(parts={"GPUs": 5.0}, phases={"training": 4.0, "other": 1.0}, notes=("a", "b"))
+    assert energy.total([first, second]) == Energy(
+        parts={"GPUs": 7.0, "memory": 1.0},
+        phases={"training": 7.0, "other": 1.0},
+        notes=("a", "b"),
+    )
+    lost = Energy(unknown="GPU 0: GPU is lost")
+    assert energy.total([first, lost]).joules is None
+    assert energy.total([first, lost]).unknown == "GPU 0: GPU is lost"
+
+
+def test_a_mean_needs_the_same_parts_in_all_runs(tmp_path, clock):
+    write_piece(tmp_path / "bert.log", clock)
+    run = results.read_run(tmp_path / "bert.log")
+    assert results.mean_energy([run, run]).joules == 2500
+    other = dataclasses.replace(run, energy=Energy(parts={"GPUs": 5.0, "processors": 1.0}))
+    found = results.mean_energy([run, other])
+    assert found.joules is None and "not the same parts" in found.unknown
+
+
+def write_piece(path, clock, *, ends: bool = True, resumed_at: int = 0) -> None:
+    """A log of two checkpoints, 10 s apart at 100 W; 5 s more if it comes to its end."""
+    with MlperfLog(path, echo=False) as log:
+        initialise(log)
+        meter = energy.meter(power_watts=100, clock=clock)
+        with log.run(meter=meter) as run:
+            run.block_start(448 * resumed_at, num_samples=448)
+            for step in (resumed_at + 10, resumed_at + 20):
+                clock.pass_by(10)
+                run.checkpoint_start(step)
+                run.checkpoint_stop(step)
+            clock.pass_by(5)
+            run.block_stop(448 * (resumed_at + 20))
+    if not ends:
+        lines = path.read_text().splitlines(keepends=True)
+        end = next(number for number, line in enumerate(lines) if "block_stop" in line)
+        path.write_text("".join(lines[:end]))
+        assert killed.close_log(path)
+
+
+def test_a_log_says_the_energy_of_its_run_and_up_to_each_checkpoint(tmp_path, clock):
+    path = tmp_path / "bert.log"
+    write_piece(path, clock)
+    found = [record for record in results.read_records(path) if record.key == "energy"]
+    assert [record.value["joules"] for record in found] == [1000, 2000, 2500]
+    assert [record.metadata["of"] for record in found] == ["checkpoint", "checkpoint", "run"]
+    read = results.read_run(path).energy
+    assert read.joules == 2500 and read.phases["training"] == 2500 and not read.at_least
+
+
+def test_a_killed_run_took_at_least_what_its_last_checkpoint_says(tmp_path, clock):
+    path = tmp_path / "bert.log"
+    write_piece(path, clock, ends=False)
+    found = results.read_run(path).energy
+    assert found.joules == 2000
+    assert str(found).startswith("at least 2,000.0 J") and "a killed run" in str(found)
+
+
+def test_the_pieces_of_a_resumed_run_add_up(tmp_path, clock):
+    logs = [tmp_path / "bert.log", tmp_path / "bert.resumed-1.log"]
+    write_piece(logs[0], clock)
+    write_piece(logs[1], clock, resumed_at=20)
+    assert results.energy_of_pieces(logs).joules == 5000
+    silent = tmp_path / "bert.resumed-2.log"
+    with MlperfLog(silent, echo=False) as log:
+        initialise(log)
+        with log.run():
+            pass
+    assert results.energy_of_pieces([silent]) is None
+    both = results.energy_of_pieces([*logs, silent])
+    assert both.joules == 5000 and "does not say its energy" in both.at_least
+
+
+@pytest.mark.parametrize("ruleset", compliance.RULESETS)
+def test_the_checkers_leave_energy_alone(tmp_path, ruleset):
+    path = tmp_path / "result_0.txt"
+    with MlperfLog(path, echo=False) as log:
+        initialise(log, num_layers=24)
+        with log.run(meter=energy.meter(rapl=tmp_path / "none")) as run:
+            run.block_start(0, num_samples=448)
+            run.block_stop(448)
+            run.eval_start(448)
+            run.eval_stop(448)
+            run.eval_accuracy(0.73, 448, step=1)
+            run.succeed()
+    assert results.read_run(path).energy.unknown.startswith("no RAPL")
+    verdict = compliance.check_log(path, ruleset)
+    assert verdict.passed and not verdict.messages

@@ -1,0 +1,48 @@
+"""Fine-tuning reads a task, a checkpoint and a vocabulary from a bucket. CPU, a minute."""
+
+import os
+import sys
+
+import pytest
+
+from tests import starts
+from tests.finetuning import generated_glue
+
+pytestmark = pytest.mark.stores
+
+
+def test_a_task_and_a_model_in_a_bucket_give_the_same_result(store, bucket, tmp_path):
+    generated_glue.write_glue(tmp_path / "glue")
+    generated_glue.write_model(tmp_path / "model")
+    for path in [*(tmp_path / "glue" / "CoLA").iterdir(), *(tmp_path / "model").iterdir()]:
+        store.put(bucket, path.relative_to(tmp_path).as_posix(), path.read_bytes())
+
+    def run(place: str, name: str) -> str:
+        command = [
+            *[sys.executable, "run_finetuning.py", "--task=cola", f"--data_dir={place}/glue"],
+            *[f"--checkpoint={place}/model/model.ckpt-0", "--max_seq_length=24"],
+            *[f"--vocab_file={place}/model/vocab.txt", "--num_train_epochs=1"],
+            f"--bert_config_file={place}/model/bert_config.json",
+            f"--output_dir={tmp_path}/{name}",
+        ]
+        started = starts.Start(command, env=os.environ | store.environment)
+        output, errors = started.communicate(timeout=300)
+        assert started.returncode == 0, errors
+        return output.splitlines()[-1]
+
+    assert run(f"gs://{bucket}", "a") == run(str(tmp_path), "b")
+    metrics = [next((tmp_path / name).rglob("metrics.jsonl")).read_text() for name in ("a", "b")]
+    assert metrics[0] == metrics[1]
+
+
+def test_results_go_to_a_local_folder(store, bucket, tmp_path):
+    generated_glue.write_model(tmp_path / "model")
+    command = [
+        *[sys.executable, "run_finetuning.py", "--task=cola", f"--data_dir={tmp_path}"],
+        *[f"--checkpoint={tmp_path}/model/model.ckpt-0", f"--output_dir=gs://{bucket}/out"],
+    ]
+    done = starts.run(command)
+    assert done.returncode == 1
+    message = f"--output_dir=gs://{bucket}/out: give a local folder, and copy it then"
+    # Before it, TensorFlow may say that it finds no GPU driver.
+    assert done.stderr.splitlines()[-1] == f"run_finetuning.py: {message}"

@@ -1,0 +1,379 @@
+"""A run ends with its time, and its learning rate may decay over it: by a clock that tests move.
+
+The whole runs at the end have some seconds. How many steps these allow depends on the machine; the
+tests compare with what the runs have recorded.
+"""
+
+import json
+import re
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from mlperf_bert.mlperf.budget import Estimate, Spent
+from mlperf_bert.mlperf.ledger import Ledger
+from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
+from mlperf_bert.training.budget import TimeBudget
+from mlperf_bert.training.output import read_record
+from tests import starts
+from tests.training import generated_task, workers
+from tests.training.test_resume import command, kill_at_step, start, wait_for_step
+
+
+class Machine:
+    """Trains steps by a clock that it moves itself; stands for the loop and the run."""
+
+    def __init__(self, *, step_seconds=lambda step: 1.0, start=0, evaluates_every=None, **changed):
+        self.now, self.step, self.start, self.said = 0.0, start, start, []
+        self.step_seconds, self.evaluates_every = step_seconds, evaluates_every
+        self.ledger = Ledger(clock=lambda: self.now)
+        self.calls, self.estimates, self.totals = [], {}, []
+        given = {
+            "seconds": 1000.0,
+            "before": Spent(),
+            "num_train_steps": 10**6,
+            "num_warmup_steps": 0,
+            "evaluation_interval_steps": None,
+            "steps_per_update": 1,
+            "batch_size": 8,
+            "decay_to": self.totals.append,
+            "of_chief": lambda values: values,
+            "progress": self,
+        }
+        self.budget = TimeBudget(**given | changed)
+
+    def line(self, text):
+        self.said.append(text)
+
+    def expect(self, total):
+        assert total % 8 == 0
+
+    def time_budget_spent(self, step, *, seconds, num_train_steps):
+        self.estimates[step] = num_train_steps
+
+    def run(self, until=10**9):
+        """Returns the step after which the time is over, or `until`."""
+        self.budget.begin(self.step)
+        is_over = self.budget.is_used_up
+        while not is_over and self.step < until:
+            stop = min(self.budget.next_stop(self.step, self.ledger) or until, until)
+            if every := self.evaluates_every:
+                stop = min(stop, (self.step // every + 1) * every)
+            seconds = sum(self.step_seconds(step) for step in range(self.step, stop))
+            self.calls.append(stop - self.step)
+            self.now, self.step = self.now + seconds, stop
+            self.budget.trained(self.calls[-1], seconds)
+            if every and stop % every == 0:
+                self.now += 30
+            is_over = self.budget.is_over(self.step, self)
+        return self.step
+
+
+def test_a_run_ends_at_the_first_step_after_its_time_in_few_calls():
+    machine = Machine(step_seconds=lambda step: 0.01, seconds=100.0)
+    assert machine.run() in (10_000, 10_001)  # by the rounding of the sum
+    assert machine.now == pytest.approx(100, abs=0.011)
+    assert len(machine.calls) < 600 and max(machine.calls) > 50
+
+
+def test_steps_of_any_length_overrun_the_end_by_one_step_only():
+    """Slow at first, and an evaluation or two; three times as slow from a step on."""
+    for change in (50, 400, 990):
+        lengths = lambda step, change=change: 20.0 if step == 0 else 3.0 if step > change else 1.0  # noqa: E731
+        for every, longest in ((None, 3), (300, 30)):  # an evaluation takes 30 s
+            machine = Machine(step_seconds=lengths, evaluates_every=every)
+            machine.run()
+            assert 1000 <= machine.now < 1000 + longest
+
+
+def test_without_a_budget_nothing_is_asked():
+    machine = Machine(seconds=None, of_chief=None)
+    machine.budget.begin(0)
+    assert machine.budget.next_stop(0, machine.ledger) is None
+    assert not machine.budget.is_over(10, machine) and not machine.budget.is_used_up
+    assert machine.budget.fields(machine.ledger) == {} and machine.said == machine.totals == []
+
+
+def test_at_every_estimate_the_rate_has_decayed_by_the_share_of_the_time():
+    machine = Machine(step_seconds=lambda step: 2.0 if step < 100 else 0.5, evaluates_every=300)
+    machine.run()
+    assert 80 < len(machine.estimates) < 400
+    assert list(machine.estimates.values()) == machine.totals
+    *_, (step, total) = machine.estimates.items()
+    assert step > 0.97 * total and total == pytest.approx(machine.step, rel=0.01)
+    # All evaluations and the slow steps at first count.
+    now = 100 * 2.0 + (step - 100) * 0.5 + 30 * (step // 300)
+    assert step / total == pytest.approx(now / 1000, rel=0.01)
+
+
+def test_the_steps_given_are_the_most_that_there_are():
+    machine = Machine(num_train_steps=300)
+    machine.run(until=300)
+    assert set(machine.totals[5:]) == {300}
+
+
+def test_an_update_has_one_rate():
+    machine = Machine(steps_per_update=8, seconds=100.0)
+    machine.run()
+    assert min(machine.estimates) == 8
+    assert all(step % 8 == 0 for step in machine.estimates)
+
+
+def test_a_resumed_run_takes_the_recorded_estimates_at_their_steps():
+    first = Machine(step_seconds=lambda step: 1.0 + step % 7)
+    first.run(until=120)
+    recorded = tuple(Estimate(*each) for each in first.estimates.items())
+    assert len(recorded) > 50
+    second = Machine(start=70, before=Spent(500.0, recorded), step_seconds=lambda step: 5.0)
+    second.run(until=recorded[-1].step + 20)
+    again = {step: total for step, total in first.estimates.items() if step > 70}
+    assert second.totals[0] == first.estimates[max(s for s in first.estimates if s <= 70)]
+    assert second.totals[1 : 1 + len(again)] == list(again.values())
+    assert list(second.estimates.items())[: len(again)] == list(again.items())
+    assert len(second.estimates) > len(again)  # and then goes on with its own
+
+
+def test_without_decay_what_was_estimated_before_does_not_matter():
+    machine = Machine(start=70, before=Spent(500.0, (Estimate(71, 5),)), decay_to=None)
+    assert machine.run() == 570
+    assert machine.now == 500
+
+
+def test_a_budget_that_was_used_up_trains_nothing_more():
+    machine = Machine(start=70, before=Spent(1000.0))
+    assert machine.run() == 70
+    assert machine.said == ["the time budget of 16m40s was used up before: nothing more is trained"]
+
+
+def test_what_the_time_does_not_reach_is_said_once_as_early_as_it_is_known():
+    machine = Machine(
+        seconds=90.0, evaluation_interval_steps=200, num_warmup_steps=91,
+        step_seconds=lambda step: 5.0 if step == 0 else 1.0,
+    )  # fmt: skip
+    machine.run(until=12)
+    forecast, evaluation, warm_up = machine.said
+    steps = int(re.search(r"at most about (\d+) steps, (\d+) samples", forecast)[1])
+    assert 85 <= steps <= 90 and forecast.startswith("--time_budget=1m30s: enough for")
+    assert evaluation == (
+        "warning: --time_budget=1m30s ends before the first evaluation, at step 200: the run is "
+        "evaluated once, at its end; give more time, or lower --eval_interval_samples"
+    )
+    assert warm_up == (
+        "warning: --time_budget=1m30s ends before the warm-up of the learning rate, at step 91: "
+        "the rate does not reach its peak; give more time, or lower --num_warmup_steps"
+    )
+    machine.run()
+    assert len(machine.said) == 4
+    assert machine.said[-1] == "the time budget of 1m30s is over after 1m30s and 86 steps"
+
+
+def test_steps_that_take_long_are_forecast_before_there_are_ten():
+    machine = Machine(evaluation_interval_steps=20, step_seconds=lambda step: 100.0)
+    machine.run(until=3)
+    assert "at most about 10 steps" in machine.said[0] and "warning" in machine.said[1]
+
+
+def test_the_end_of_the_decay_moves_without_another_trace():
+    end = tf.Variable(100.0)
+    rates = WarmupPolynomialDecay(learning_rate=1.0, num_train_steps=end, num_warmup_steps=2)
+    fixed = WarmupPolynomialDecay(learning_rate=1.0, num_train_steps=40, num_warmup_steps=2)
+    rate = tf.function(rates.at_step, jit_compile=True)
+    assert float(rate(tf.constant(20))) == pytest.approx(0.8)
+    rates.decay_to(40)
+    assert [float(rates.at_step(step)) for step in (1, 20, 41)] == [
+        float(fixed.at_step(step)) for step in (1, 20, 41)
+    ]
+    assert float(rate(tf.constant(20))) == 0.5
+    assert rate.experimental_get_tracing_count() == 1
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("budget") / "task"
+    generated_task.write_task(folder, dropout=0.1)
+    return folder
+
+
+BUDGET = {
+    "num_train_steps": 10**6,
+    "eval_interval_samples": 8 * 60,
+    "save_checkpoints_steps": 50,
+    "steps_per_update": 2,
+    "log_every_steps": 1,
+    "keep_checkpoint_max": 0,
+}
+
+
+def metrics(output: Path, kind: str) -> list[dict]:
+    lines = map(json.loads, (output / "metrics.jsonl").read_text().splitlines())
+    return [line for line in lines if line["kind"] == kind]
+
+
+def estimates(*logs: Path) -> dict[int, int]:
+    pattern = r'"time_budget_spent".*"num_train_steps": (\d+).*"step_num": (\d+)'
+    found = [each for log in logs for each in re.findall(pattern, log.read_text())]
+    return {int(step): int(total) for total, step in found}
+
+
+def rate_of_step(step: int, totals: dict[int, int], *, num_warmup_steps: int = 10) -> float:
+    """The rate of a step (from 1) by the estimates up to it; after the warm-up from 0.001 on."""
+    total = totals[max((s for s in totals if s < step), default=0)]
+    schedule = WarmupPolynomialDecay(
+        learning_rate=0.001,
+        num_train_steps=tf.constant(float(total)),
+        num_warmup_steps=num_warmup_steps,
+    )
+    return float(f"{float(schedule.at_step(step - 1)):.9g}")
+
+
+def assert_recorded_rates(output: Path, *, decays: bool = True) -> None:
+    """Every logged rate is that of the recorded estimates; without decay, of the steps given."""
+    logs = [output / "bert.log", *sorted(output.glob("bert.resumed-*.log"))]
+    totals = {0: 10**6, **(estimates(*logs) if decays else {})}
+    lines = metrics(output, "train")
+    assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))
+    for line in lines:
+        assert line["learning_rate"] == rate_of_step(line["step"], totals), line
+
+
+def test_a_run_ends_with_its_budget_evaluates_saves_and_says_what_it_reached(task, tmp_path):
+    output = tmp_path / "out"
+    done = starts.run(command(task, output, **BUDGET, time_budget="4s"), check=True)
+    [accuracy, samples] = re.search(
+        r"^RESULT,bert,7,.*,aborted,([\d.]+),(\d+)$", done.stdout, re.MULTILINE
+    ).groups()
+    lines = metrics(output, "train")  # under load there may be one step only
+    last = lines[-1]
+    assert int(samples) == last["samples"] == 8 * last["step"]
+    spent = [line["time_budget_spent_seconds"] for line in lines]
+    over = [seconds for seconds in spent if seconds >= 4]  # of the last call of the device
+    assert max(over) - min(over) < 1
+    assert last["time_budget_seconds"] == 4
+    evaluation = metrics(output, "eval")[-1]
+    assert evaluation["step"] == last["step"] and evaluation["time_budget_spent_seconds"] > 4
+    assert f"{evaluation['masked_lm_accuracy']:.5f}" == accuracy
+    assert (output / f"model.ckpt-{last['step']}.index").exists()
+    log = (output / "bert.log").read_text()
+    assert re.findall(r'"run_stop".*"status": "(\w+)"', log) == ["aborted"]
+    assert log.count('"eval_accuracy"') == log.count('"block_stop"') == log.count('"block_start"')
+    assert '"key": "time_budget_seconds", "value": 4.0' in log and "decay_over_budget" not in log
+    assert_recorded_rates(output, decays=False)
+    record = read_record(output)
+    assert (record.status, record.time_budget_seconds) == ("aborted", 4.0)
+    assert "time_budget" not in record.parameters
+    assert f" and {last['step']:,} steps\n" in done.stderr.partition("4s is over after ")[2]
+    again = starts.run(command(task, output, **BUDGET, time_budget="60s"))
+    assert again.returncode == 1 and "holds a finished run" in again.stderr
+
+
+def test_the_last_evaluation_may_reach_the_target(task, tmp_path):
+    flags = BUDGET | {"eval_interval_samples": 10**9, "time_budget": "2s"}
+    done = starts.run(command(task, tmp_path / "out", **flags, target_accuracy=1e-6), check=True)
+    assert re.search(r"^RESULT,bert,7,.*,success,", done.stdout, re.MULTILINE)
+    warning = "warning: --time_budget=2s ends before the first evaluation, at step 125,000,000: "
+    assert done.stderr.count(warning) == 1
+
+
+@pytest.mark.slow
+def test_without_evaluation_it_ends_and_saves(task, tmp_path):
+    output = tmp_path / "out"
+    done = starts.run(
+        command(task, output, **BUDGET, time_budget="2s", eval_input_file=""), check=True
+    )
+    assert re.search(r"^RESULT,bert,7,.*,aborted,,\d+$", done.stdout, re.MULTILINE)
+    step = metrics(output, "train")[-1]["step"]
+    assert (output / f"model.ckpt-{step}.index").exists()
+
+
+@pytest.mark.slow
+def test_a_killed_run_that_decays_over_its_budget_goes_on_with_the_recorded_rates(task, tmp_path):
+    output = tmp_path / "out"
+    flags = {**BUDGET, "time_budget": "150s", "decay_over_budget": True} | {
+        "save_checkpoints_steps": 20
+    }
+    kill_at_step(130, task, output, **flags)
+    before = {line["step"]: line for line in metrics(output, "train")}
+    killed = estimates(output / "bert.log")
+    for path in output.glob("model.ckpt-*"):  # so that the checkpoint is older than an estimate
+        if not path.name.startswith("model.ckpt-20."):
+            path.unlink()
+    assert [step for step in killed if step > 20] and max(before) >= 130
+    copy = shutil.copytree(output, tmp_path / "copy")
+
+    process = start(task, output, **flags)
+    wait_for_step(process, output, max(before) + 10)
+    process.send_signal(signal.SIGTERM)
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 75, printed
+    assert "model.ckpt-20\n" in printed
+    assert "decay of the learning rate: the rules require over steps, this run has" in printed
+    after = {line["step"]: line for line in metrics(output, "train")}
+    for step, line in before.items():
+        for name in ("learning_rate", "loss"):
+            assert after[step][name] == line[name], step
+    assert_recorded_rates(output)
+    again = estimates(output / "bert.resumed-1.log")
+    assert {step: total for step, total in killed.items() if step > 20}.items() <= again.items()
+    # What was trained twice counts twice.
+    spent = [lines[max(before)]["time_budget_spent_seconds"] for lines in (before, after)]
+    assert spent[1] > spent[0]
+    assert '"key": "decay_over_budget", "value": true' in (output / "bert.log").read_text()
+
+    other = starts.run(command(task, copy, **{**flags, "time_budget": "20s"}))
+    assert other.returncode == 1
+    assert "holds another run (time_budget: 150.0 there, 20.0 here)" in other.stderr
+    (copy / "bert.log").unlink()
+    other = starts.run(command(task, copy, **flags))
+    assert other.returncode == 1
+    assert "without its bert.log the learning rates of the run are unknown; copy" in other.stderr
+
+
+def test_rates_that_decay_over_the_budget_are_those_of_the_recorded_estimates(task, tmp_path):
+    flags = {**BUDGET, "time_budget": "5s", "decay_over_budget": True, "num_warmup_steps": 0}
+    starts.run(command(task, tmp_path / "out", **flags), check=True)
+    lines = metrics(tmp_path / "out", "train")
+    totals = {0: 10**6, **estimates(tmp_path / "out" / "bert.log")}
+    for line in lines:
+        assert line["learning_rate"] == rate_of_step(line["step"], totals, num_warmup_steps=0)
+    assert lines[0]["learning_rate"] == pytest.approx(0.001)
+
+
+@pytest.mark.slow
+def test_another_budget_that_is_used_up_already_is_refused_in_one_line(task, tmp_path):
+    output, flags = tmp_path / "out", {**BUDGET, "time_budget": "60s"}
+    kill_at_step(60, task, output, **flags)
+    before = {path: path.read_bytes() for path in output.glob("[!.]*")}
+    for words in ({}, {"check": "true"}):
+        done = starts.run(command(task, output, **{**flags, "time_budget": "0.1s", **words}))
+        assert done.returncode == 1
+        said = (done.stdout if words else done.stderr).strip().splitlines()
+        [line] = [line for line in said if "--time_budget" in line]
+        assert re.search(
+            r"--time_budget=0\.1s: the run in --output_dir=\S+ has used \S+ already; give more, or "
+            "leave it out",
+            line,
+        )
+    assert before == {path: path.read_bytes() for path in output.glob("[!.]*")}
+    # With the same budget a run that was killed after its last step makes its end.
+    record = json.loads((output / "run.json").read_text())
+    (output / "run.json").write_text(json.dumps(record | {"time_budget_seconds": 0.1}))
+    done = starts.run(command(task, output, **{**flags, "time_budget": "0.1s"}), check=True)
+    assert "the time budget of 0.1s was used up before: nothing more is trained" in done.stderr
+    [step] = re.findall(r"Going on from .*model\.ckpt-(\d+)", done.stdout)
+    assert re.search(rf",aborted,0\.\d+,{8 * int(step)}$", done.stdout, re.MULTILINE)
+    assert read_record(output).status == "aborted"
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_two_processes_end_at_the_same_step_with_the_same_rates(task, tmp_path):
+    output, flags = tmp_path / "out", {**BUDGET, "time_budget": "6s", "decay_over_budget": True}
+    for code, _, errors in workers.finish(workers.start([command(task, output, **flags)] * 2)):
+        assert code == 0, errors
+    assert_recorded_rates(output)
+    last = metrics(output, "train")[-1]
+    assert metrics(output, "eval")[-1]["step"] == last["step"]
+    assert (output / f"model.ckpt-{last['step']}.index").exists()

@@ -1,0 +1,128 @@
+"""The energy of real runs, at a given power; and what precision a device really computes in."""
+
+import dataclasses
+import json
+import re
+import signal
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from mlperf_bert.mlperf import energy, ledger, results
+from mlperf_bert.training import run
+from mlperf_bert.training.cluster import Cluster
+from mlperf_bert.training.header import precision_of_products
+from mlperf_bert.training.strategy import DeviceConfig
+from tests import starts
+from tests.training import generated_task
+from tests.training.test_preflight import config  # noqa: F401 - a fixture
+from tests.training.test_resume import command, wait_for_step
+
+WATTS = 250
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("energy") / "task"
+    generated_task.write_task(folder)
+    return folder
+
+
+def seconds_of(log: Path) -> float:
+    return results.read_run(log).minutes * 60
+
+
+def test_a_run_takes_its_power_times_its_seconds(task, tmp_path):
+    output = tmp_path / "out"
+    flags = {"num_train_steps": 40, "power_watts": WATTS, "precision": "bfloat16"}
+    done = starts.run(command(task, output, **flags), check=True)
+    found = results.read_run(output / "bert.log")
+    # Three clocks, read one after the other; between them a busy machine may do something else.
+    apart = WATTS * 0.1
+    assert found.energy.joules == pytest.approx(WATTS * sum(found.seconds.values()), abs=apart)
+    assert found.energy.joules == pytest.approx(WATTS * 60 * found.minutes, abs=apart)
+    assert found.energy.parts == {"system": found.energy.joules}
+    spent = WATTS * found.seconds[ledger.EVALUATION_COMPUTE]
+    assert found.energy.phases["evaluation"] >= spent > 0
+    assert found.energy.phases["training"] >= WATTS * found.seconds[ledger.COMPUTE] * 0.99 - 1
+    said = re.search(r"^energy: ([\d,]+\.\d) J = .* kWh of the system: .*$", done.stdout, re.M)
+    assert float(said[1].replace(",", "")) == pytest.approx(found.energy.joules, abs=0.05)
+    assert said[0].endswith("; at the given 250 W")
+    lines = done.stdout.splitlines()
+    assert lines.index(said[0]) == 1 + next(
+        number for number, line in enumerate(lines) if line.startswith("where the time went: ")
+    )
+    assert "since the run was first started" not in done.stdout
+    record = json.loads((output / "run.json").read_text())["energy"]
+    assert record["joules"] == pytest.approx(found.energy.joules)
+    assert record["notes"] == ["at the given 250 W"]
+    logged = found.hyperparameters
+    assert logged["lowest_numerical_precision_in_linear"] == "bfloat16"
+    assert logged["lowest_numerical_precision_in_attn"] == "bfloat16"
+    assert logged["lowest_numerical_precision_in_comm"] == "fp32"
+    assert logged["micro_batch_size"] == 8
+    stats = [r for r in results.read_records(output / "bert.log") if r.key == ledger.LOG_KEY]
+    *blocks, whole = [record.value["joules"] for record in stats]
+    assert whole == pytest.approx(found.energy.joules, abs=1e-5)
+    assert sum(blocks) == pytest.approx(found.energy.phases["training"], abs=1e-5)
+    log = (output / "bert.log").read_text()
+    assert '"config_filename", "value": "run.json"' in log
+
+
+@pytest.mark.slow
+def test_the_parts_of_a_resumed_run_add_up(task, tmp_path):
+    output = tmp_path / "out"
+    process = starts.Start(command(task, output, power_watts=WATTS), errors_in_output=True)
+    wait_for_step(process, output, 90)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert "energy" not in json.loads((output / "run.json").read_text())
+    done = starts.run(command(task, output, power_watts=2 * WATTS), check=True)  # as it may
+    first, second = output / "bert.log", output / "bert.resumed-1.log"
+    joules = WATTS * seconds_of(first) + 2 * WATTS * seconds_of(second)
+    said = re.search(r"^energy since the run was first started: ([\d,.]+) J", done.stdout, re.M)
+    assert float(said[1].replace(",", "")) == pytest.approx(joules, abs=WATTS * 0.1)
+    record = json.loads((output / "run.json").read_text())["energy"]
+    assert record["joules"] == pytest.approx(joules, abs=WATTS * 0.1)
+    assert record["notes"] == ["at the given 250 W", "at the given 500 W"]
+
+
+def test_a_damaged_log_of_an_earlier_part_costs_the_sum_and_not_the_run(tmp_path):
+    log = tmp_path / "bert.log"
+    log.write_text(":::MLLOG {cut\n")
+    found = run._energy_of([log])
+    assert found.joules is None and "bert.log line 1: cut or damaged" in found.unknown
+
+
+@pytest.mark.parametrize(
+    "precision, device, capability, expected",
+    [
+        ("float32", {"num_gpus": 1}, (9, 0), "fp32"),
+        ("float32", {"use_tpu": True}, None, "fp32"),
+        ("bfloat16", {}, None, "bfloat16"),
+        ("tf32", {"num_gpus": 1}, (9, 0), "tf32"),
+        ("tf32", {"num_gpus": 1}, None, "tf32"),
+        ("tf32", {"num_gpus": 1}, (7, 0), "fp32"),
+        ("tf32", {}, (9, 0), "fp32"),
+        ("tf32", {"use_tpu": True}, None, "bfloat16"),
+    ],
+)
+def test_the_precision_that_a_device_computes_in(
+    monkeypatch, precision, device, capability, expected
+):
+    details = {"compute_capability": capability} if capability else {}
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [object()])
+    monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda gpu: details)
+    assert precision_of_products(precision, DeviceConfig(**device)) == expected
+
+
+def test_gpus_of_all_processes_on_the_chiefs_host_are_used(config, monkeypatch):  # noqa: F811
+    given = []
+    monkeypatch.setattr(energy, "meter", lambda **of: given.append(of))
+    device = DeviceConfig(num_gpus=2)
+    for addresses in (("a:1",), ("a:1", "a:2", "b:1")):
+        cluster = Cluster(addresses, 0)
+        dataclasses.replace(config, device=device, cluster=cluster).energy_meter()
+    dataclasses.replace(config, device=device).energy_meter()
+    assert [(of["num_gpus"], of["num_hosts"]) for of in given] == [(2, 1), (4, 2), (2, 1)]

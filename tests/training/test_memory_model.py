@@ -1,0 +1,202 @@
+"""The model of memory agrees with measurements, and the checks say what fits."""
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from benchmarks import memory as measuring
+from mlperf_bert.mlperf.rules import BERT_LARGE
+from mlperf_bert.model.config import BertConfig
+from mlperf_bert.training import checks_of_memory, memory, preflight
+from mlperf_bert.training.strategy import DeviceConfig
+from tests.training.test_preflight import config, large_model  # noqa: F401 - config is a fixture
+
+RECORDED = json.loads(Path(measuring.ROOT / "benchmarks" / "memory.json").read_text())
+LARGE = memory.Step(
+    model=BertConfig(**BERT_LARGE),
+    num_rows=8,
+    sequence_length=512,
+    predictions_per_row=76,
+    precision="float32",
+    fused=False,
+    recompute="none",
+    steps_per_update=1,
+)
+
+
+@pytest.mark.parametrize(
+    "found",
+    RECORDED,
+    ids=lambda f: f"{f['precision']}-{f['jit_compile']}-{f['batch_size']}-{f['recompute']}",
+)
+def test_the_estimate_is_within_its_tolerance_of_what_was_measured(found):
+    fields = {field.name: found[field.name] for field in dataclasses.fields(measuring.Case)}
+    estimate = measuring.estimated_bytes(measuring.Case(**fields))
+    assert estimate == pytest.approx(found["peak_bytes"], rel=memory.TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    "precision, fused, num_rows, gib",
+    [
+        ("float32", False, 2, 11.0),
+        ("float32", False, 4, 15.8),
+        ("bfloat16", True, 2, 7.8),
+        ("bfloat16", True, 4, 9.2),
+        ("bfloat16", True, 8, 12.5),
+    ],
+)
+def test_the_estimate_is_within_its_tolerance_of_the_table_in_the_documents(
+    precision, fused, num_rows, gib
+):
+    """docs/training.md; measured by whole runs."""
+    step = dataclasses.replace(LARGE, precision=precision, fused=fused, num_rows=num_rows)
+    assert step.total_bytes() == pytest.approx(gib * 2**30, rel=memory.TOLERANCE)
+
+
+def test_a_batch_of_8_needs_less_with_recomputed_blocks_than_one_of_2_without():
+    """By what was measured; by the estimate the update is the largest moment of both."""
+    peaks = {(f["precision"], f["batch_size"], f["recompute"]): f["peak_bytes"] for f in RECORDED}
+    assert peaks["bfloat16", 8, "blocks"] < peaks["bfloat16", 2, "none"]
+    estimates = [
+        dataclasses.replace(
+            LARGE, precision="bfloat16", fused=True, num_rows=num_rows, recompute=recompute
+        ).total_bytes()
+        for num_rows, recompute in ((8, "blocks"), (2, "none"))
+    ]
+    assert estimates[0] <= estimates[1]
+
+
+def test_every_option_has_its_effect():
+    default = LARGE.total_bytes()
+
+    def changed(**options):
+        return dataclasses.replace(LARGE, **options).total_bytes()
+
+    fused, attention, blocks = (
+        changed(fused=True, recompute=recompute) for recompute in ("none", "attention", "blocks")
+    )
+    assert default > fused > attention > blocks
+    assert changed(fused=True, precision="bfloat16") < fused
+    weights = 4 * memory.num_weights(LARGE.model)
+    assert changed(steps_per_update=2) - default == weights
+    assert changed(copies_state=True) - default == 3 * weights
+    assert changed(num_rows=9) > default and changed(predictions_per_row=80) > default
+
+
+@pytest.mark.parametrize(
+    "available_gb, expected",
+    [
+        (30, memory.Change("none", 1)),
+        (20, memory.Change("none", 1)),
+        (15, memory.Change("attention", 1)),
+        (9, memory.Change("blocks", 1)),
+        (5, None),
+    ],
+)
+def test_the_smallest_change_that_fits(available_gb, expected):
+    step = dataclasses.replace(LARGE, fused=True)
+    assert memory.smallest_change(step, available_bytes=available_gb * 10**9) == expected
+
+
+def test_a_batch_is_divided_where_recomputation_is_not_enough():
+    step = dataclasses.replace(LARGE, fused=True, num_rows=64)
+    change = memory.smallest_change(step, available_bytes=13 * 10**9)
+    assert change == memory.Change("blocks", 2)
+
+
+def on_gpu(config, **changed):  # noqa: F811
+    """A run on a GPU that is not there: the checks see the strategy of the CPU."""
+    large = large_model(
+        config, train_batch_size=8, shape=dataclasses.replace(config.shape, max_seq_length=512)
+    )
+    large = dataclasses.replace(large, jit_compile="auto", **changed)
+    found = preflight.inspect(dataclasses.replace(large, init_checkpoint=None))
+    found.findings.clear()
+    found.config = dataclasses.replace(large, device=DeviceConfig(num_gpus=1))
+    return found
+
+
+def findings_of(found, host_bytes=0):
+    checks_of_memory.check_step(found, found.bert_config, host_bytes=host_bytes)
+    return [str(finding) for finding in found.findings]
+
+
+def test_a_step_that_does_not_fit_into_a_gpu_is_a_warning_with_what_does(config, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(checks_of_memory, "gpu_bytes", lambda num_gpus: 15_900_000_000)
+    [line] = findings_of(on_gpu(config))
+    assert re.fullmatch(
+        r"warning: a step does not fit into the 15\.9 GB of this GPU: about 18\.\d GB; "
+        r"--recompute=attention does",
+        line,
+    )
+    assert findings_of(on_gpu(config, recompute="blocks")) == []
+    monkeypatch.setattr(checks_of_memory, "gpu_bytes", lambda num_gpus: 9_500_000_000)
+    [line] = findings_of(on_gpu(config))
+    assert line.startswith("warning: a step does not fit into the 9.5 GB")
+    monkeypatch.setattr(checks_of_memory, "gpu_bytes", lambda num_gpus: 8_500_000_000)
+    [line] = findings_of(on_gpu(config))
+    assert line.startswith("error: a step does not fit into the 8.5 GB")
+    monkeypatch.setattr(checks_of_memory, "gpu_bytes", lambda num_gpus: 2_000_000_000)
+    [line] = findings_of(on_gpu(config))
+    assert line.endswith("no change of --recompute and --train_batch_size makes it fit")
+    monkeypatch.setattr(checks_of_memory, "gpu_bytes", lambda num_gpus: None)
+    assert findings_of(on_gpu(config)) == []
+
+
+@pytest.mark.parametrize(
+    ("sizes", "num_gpus", "expected"),
+    [
+        ([80, 40], 2, 40),
+        ([80, 40], 1, None),  # the run may use the larger one
+        ([80, 80], 1, 80),
+        ([40], 2, 40),  # a missing GPU is another check's
+        ([], 1, None),
+    ],
+)
+def test_memory_is_that_of_gpus_which_the_run_uses(monkeypatch, sizes, num_gpus, expected):
+    """NVML ignores CUDA_VISIBLE_DEVICES."""
+    for name, answer in (
+        ("Init", lambda: None),
+        ("DeviceGetCount", lambda: len(sizes)),
+        ("DeviceGetHandleByIndex", lambda index: index),
+        ("DeviceGetMemoryInfo", lambda index: types.SimpleNamespace(total=sizes[index])),
+    ):
+        monkeypatch.setattr(checks_of_memory.pynvml, f"nvml{name}", answer)
+    assert checks_of_memory.gpu_bytes(num_gpus) == expected
+
+
+def test_a_smaller_batch_keeps_the_global_batch_size(config, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(checks_of_memory, "gpu_bytes", lambda num_gpus: 13_000_000_000)
+    [line] = findings_of(on_gpu(config, train_batch_size=64, steps_per_update=1))
+    assert line.endswith(
+        "; --recompute=blocks --train_batch_size=32 --steps_per_update=2 does, with the flags that "
+        "count steps multiplied too (docs/training.md)"
+    )
+
+
+def test_on_a_cpu_it_is_a_warning_at_the_start_of_a_run(config, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(preflight, "memory_bytes", lambda: 5 * 10**9)
+    said = []
+    preflight.prepare(large_model(config), resumes=False, say=lambda line: said.append(str(line)))
+    [line] = [line for line in said if "a step does not fit" in line]
+    assert line.startswith("warning: a step does not fit into the 5.0 GB available here: about ")
+
+
+@pytest.mark.slow
+def test_the_estimate_of_a_step_that_is_measured_now(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.memory", "--precisions=bfloat16", "--steps=0"]
+    options = ["--batch_sizes=1", "--recompute=blocks", f"--output={tmp_path}/memory"]
+    subprocess.run([*command, *options], cwd=measuring.ROOT, check=True)
+    [found] = json.loads((tmp_path / "memory.json").read_text())
+    case = measuring.Case(
+        precision="bfloat16", jit_compile="auto", batch_size=1, recompute="blocks"
+    )
+    estimate = measuring.estimated_bytes(case)
+    assert found["peak_bytes"] == pytest.approx(estimate, rel=memory.TOLERANCE)
+    assert (tmp_path / "memory.png").stat().st_size > 1000

@@ -1,0 +1,214 @@
+"""The exported step under jax equals TensorFlow's, with all that shapes a step; and bad input."""
+
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from benchmarks import program_profile
+from tests import starts
+from tests.training import generated_task
+
+TRAIN = ["--train_batch_size=8", "--learning_rate=0.001", "--num_warmup_steps=2", "--seed=5"]
+TRAIN += ["--max_seq_length=32", "--max_predictions_per_seq=6", "--num_train_steps=40"]
+PACKED = ["--optimizer=lamb", "--pack_sequences", "--train_batch_size=3"]  # 1 to 3 rows
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    """A task whose model has dropout."""
+    folder = tmp_path_factory.mktemp("task") / "task"
+    generated_task.write_task(folder, dropout=0.1)
+    return folder
+
+
+@pytest.fixture
+def export(task, tmp_path):
+    """Exports the step of a run on the task."""
+
+    def export(*flags: str, weights: bool = True, check: bool = True):
+        given = [f"--bert_config_file={task}/bert_config.json", f"--output_dir={tmp_path}/step"]
+        given += [f"--input_file={task}/train.tfrecord", *TRAIN, *flags]
+        given += [f"--init_checkpoint={task}/init/model.ckpt-0"] * weights
+        return starts.run([sys.executable, "export_training_step.py", *given], check=check)
+
+    export.folder = tmp_path / "step"
+    return export
+
+
+def run(folder, *flags: str, check: bool = True) -> tuple[dict, str]:
+    """The figures of run_step.py, and what it prints."""
+    output = folder.parent / "figures.json"
+    words = [sys.executable, "run_step.py", folder, f"--output={output}", *flags]
+    done = starts.run(words, check=check)
+    return json.loads(output.read_text()), done.stdout
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param(["--optimizer=lamb"], marks=pytest.mark.slow),
+        pytest.param(["--optimizer=adamw", "--precision=bfloat16"], marks=pytest.mark.slow),
+        pytest.param(
+            [*PACKED, "--precision=bfloat16", "--recompute=blocks"], marks=pytest.mark.slow
+        ),
+        pytest.param([*PACKED, "--steps_per_update=2"], marks=pytest.mark.slow),
+    ],
+    ids=["lamb", "adamw_bfloat16", "packed_bfloat16_recomputed", "packed_aggregated"],
+)
+def test_six_steps_with_dropout_equal_tensorflows(export, flags):
+    export(*flags, "--num_recorded_steps=6")
+    figures, _ = run(export.folder, "--num_steps=6")
+    assert figures["compared_steps"] == 6 and figures["agrees"]
+    assert len({result[0] for result in figures["results"]}) == 6
+
+
+def test_without_a_checkpoint_both_draw_the_same_weights(export):
+    export("--num_recorded_steps=2", weights=False)
+    assert not (export.folder / "weights.npz").exists()
+    figures, printed = run(export.folder, "--num_steps=2")
+    assert figures["compared_steps"] == 2 and figures["agrees"]
+    assert re.search(r"^samples_per_second +\d", printed, re.MULTILINE)
+    assert re.search(r"^share_of_peak +unknown: give --peak_tflops$", printed, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_other_weights_are_found_out(export):
+    export("--num_recorded_steps=2")
+    with np.load(export.folder / "weights.npz") as stored:
+        weights = dict(stored)
+    weights["bert/embeddings/word_embeddings"] *= 1.5
+    np.savez(export.folder / "weights.npz", **weights)
+    done = starts.run([sys.executable, "run_step.py", export.folder, "--num_steps=2"])
+    assert done.returncode == 1
+    assert done.stderr.endswith("results differ from TensorFlow's by more than the tolerance\n")
+
+
+@pytest.mark.slow
+def test_evaluation_equals_tensorflows(export, task):
+    export("--evaluation", f"--eval_input_file={task}/eval.tfrecord", "--eval_batch_size=9")
+    figures, _ = run(export.folder, "--kind=evaluation", "--num_steps=5")
+    assert figures["compared_steps"] == 5 and figures["agrees"]
+    assert sum(result[5] for result in figures["results"]) == 45  # every example once
+
+
+def test_the_signature_names_every_value(export):
+    export("--optimizer=lamb", "--steps_per_update=2", "--num_recorded_steps=0")
+    signature = json.loads((export.folder / "signature.json").read_text())
+    (entry,) = signature["programs"]
+    inputs, outputs = entry["inputs"], entry["outputs"]
+    roles = [value["role"] for value in inputs]
+    num_weights = roles.count("weight")
+    assert num_weights == 46 and roles.count("slot") == 2 * 46
+    assert roles.count("accumulator") == 46 and roles.count("batch") == 7
+    counters = {value["name"] for value in inputs if value["role"] == "counter"}
+    assert counters == {"global_step", "num_updates"}
+    state = {n for n, v in enumerate(inputs) if "initial" in v and v["role"] != "constant"}
+    assert {value["feeds"] for value in outputs[1:]} == state
+    for value in outputs[1:]:
+        replaced = inputs[value["feeds"]]
+        assert (value["name"], value["shape"]) == (replaced["name"], replaced["shape"])
+    assert outputs[0] == {"name": "losses", "shape": [3], "dtype": "float32", "role": "result"}
+    assert entry["state_bytes"] == 4 * sum(
+        np.prod(v["shape"], dtype=int) * (2 if v["role"] == "counter" else 1)
+        for v in inputs
+        if "initial" in v
+    )
+    assert signature["licence"].startswith("Apache-2.0") and signature["made_with"]["commit"]
+
+
+@pytest.mark.slow
+def test_synthetic_batches_of_packed_rows(export):
+    export(*PACKED, "--num_recorded_steps=0")
+    figures, _ = run(export.folder, "--synthetic", "--num_steps=3")
+    assert np.isfinite(figures["results"]).all() and "agrees" not in figures
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--evaluation"], "--evaluation needs --eval_input_file, for its batches"),
+        (["--num_batches=0"], "flag --num_batches=0: must be a number at least 1"),
+        (["--max_seq_length=31"], "max_seq_length"),
+        (["--time_budget=1h"], "a program knows no clock, its learning rate decays over"),
+        (["--time_budget=1h", "--decay_over_budget"], "out --time_budget and --decay_over_budget"),
+        (["--emulate_step_seconds=1"], "a step that sleeps is no program; leave it out"),
+        (["--bert_config_file=absent.json"], "absent.json: no such file"),
+    ],
+)
+def test_bad_input_is_one_line(export, flags, message):
+    done = export(*flags, check=False)
+    assert done.returncode == 1 and message in done.stderr
+    assert "Traceback" not in done.stderr and not export.folder.exists()
+
+
+def test_a_folder_that_is_there_stays(export):
+    export.folder.mkdir()
+    done = export(check=False)
+    assert done.returncode == 1 and "exists; give a folder that is not there yet" in done.stderr
+    assert not list(export.folder.iterdir())
+
+
+def test_what_is_no_folder_of_a_program_is_refused(tmp_path):
+    done = starts.run([sys.executable, "run_step.py", tmp_path])
+    assert done.returncode == 1
+    assert "no folder of export_training_step.py" in done.stderr
+
+
+OPTIMIZED = """
+%fused_dot (p.1: f32[4,8], p.2: f32[8,2]) -> f32[4,2] {
+  %p.1 = f32[4,8]{1,0} parameter(0)
+  %p.2 = f32[8,2]{1,0} parameter(1)
+  %add.1 = f32[4,8]{1,0} add(%p.1, %p.1)
+  ROOT %dot.1 = f32[4,2]{1,0} dot(%add.1, %p.2), lhs_contracting_dims={1}
+}
+
+%fused_cast (p.3: bf16[8,2]) -> f32[8,2] {
+  %p.3 = bf16[8,2]{1,0} parameter(0)
+  ROOT %convert.1 = f32[8,2]{1,0} convert(%p.3)
+}
+
+ENTRY %main (a: f32[4,8], b: bf16[8,2]) -> (f32[2,4], f32[]) {
+  %a = f32[4,8]{1,0} parameter(0)
+  %b = bf16[8,2]{1,0} parameter(1)
+  %cast = f32[8,2]{1,0} fusion(%b), kind=kLoop, calls=%fused_cast
+  %product = f32[4,2]{1,0} fusion(%a, %cast), calls=%fused_dot, metadata={op_name="gradient/Dot"}
+  %call = f32[4,2]{1,0} custom-call(%a, %cast), custom_call_target="__cublas$gemm"
+  %sum = f32[] reduce(%product, %call), to_apply=%add, metadata={op_name="LAMB/norm/Sum"}
+  %turned = f32[2,4]{0,1} transpose(%product), dimensions={1,0}
+  ROOT %tuple = (f32[2,4]{0,1}, f32[]) tuple(%turned, %sum)
+}
+"""
+
+
+def test_the_profile_counts_kernels_by_what_they_do():
+    found = program_profile.kernels(OPTIMIZED)
+    assert {name: (each.kind, each.part, each.num_bytes) for name, each in found.items()} == {
+        "cast": ("casts alone", "forward", 8 * 2 * (2 + 4)),
+        "product": ("matrix products", "backward", 4 * (4 * 8 + 8 * 2 + 4 * 2)),
+        "call": ("matrix products", "forward", 4 * (4 * 8 + 8 * 2 + 4 * 2)),
+        "sum": ("sums, means, norms", "update", 4 * (2 * 4 * 2 + 1)),
+        "turned": ("copies, transposes", "forward", 4 * 2 * 4 * 2),
+    }
+
+
+@pytest.mark.slow
+def test_the_profile_of_a_step(export, repository):
+    export("--optimizer=lamb")
+    output = export.folder.parent / "profile"
+    words = [sys.executable, "-m", "benchmarks.program_profile", export.folder, "--num_steps=2"]
+    words.append(f"--output={output}")
+    done = subprocess.run(words, capture_output=True, text=True, cwd=repository)
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout
+    found = json.loads(output.with_suffix(".json").read_text()).values()
+    products = [each for each in found if each["kind"] == "matrix products"]
+    assert {each["part"] for each in products} == {"forward", "backward"}
+    assert sum(each["seconds"] for each in products) > 0
+    assert any(each["seconds"] > 0 for each in found if each["part"] == "update")
+    assert "not in the program's text" not in printed
+    assert output.with_suffix(".md").read_text().strip() in printed
+    assert output.with_suffix(".png").stat().st_size > 0
