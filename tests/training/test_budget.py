@@ -248,9 +248,9 @@ def test_a_run_ends_with_its_budget_evaluates_saves_and_says_what_it_reached(tas
     lines = metrics(output, "train")  # under load there may be one step only
     last = lines[-1]
     assert int(samples) == last["samples"] == 8 * last["step"]
-    spent = [line["time_budget_spent_seconds"] for line in lines]
-    over = [seconds for seconds in spent if seconds >= 4]  # of the last call of the device
-    assert max(over) - min(over) < 1
+    over = [line for line in lines if line["time_budget_spent_seconds"] >= 4]
+    calls = {line["samples_per_second"] for line in over}  # of the device; each has its own rate
+    assert len(calls) <= 1  # none if the time was over between the last line and the look at it
     assert last["time_budget_seconds"] == 4
     evaluation = metrics(output, "eval")[-1]
     assert evaluation["step"] == last["step"] and evaluation["time_budget_spent_seconds"] > 4
