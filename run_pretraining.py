@@ -12,6 +12,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NoReturn
 
 # Set before TensorFlow is imported: the model needs tf_keras, and Keras 3 is not imported then.
@@ -83,7 +84,7 @@ flags.DEFINE_integer(
 flags.DEFINE_string(
     "time_budget",
     None,
-    "Time from run_start on, such as 90s, 45m, 24h or 1h30m; the run ends at the first step after.",
+    "The run ends at the first update after this time from run_start: 90s, 45m, 24h, 1h30m.",
 )
 flags.DEFINE_bool(
     "decay_over_budget",
@@ -296,7 +297,7 @@ def main():
     logging.set_verbosity(logging.ERROR)
     # SIGTERM acts as Ctrl-C until training handles it; process 1 of a container would ignore it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with failures_explained():
+    with failures_explained(), _interruption_explained():
         if FLAGS.check:
             _check()
         elif FLAGS.do_train:
@@ -310,11 +311,9 @@ def main():
 
 @contextlib.contextmanager
 def failures_explained() -> Iterator[None]:
-    """Ends an interrupted run with its own exit code; TensorFlow's failures become ValueErrors."""
+    """TensorFlow's failures become ValueErrors; what may pass has its own exit code."""
     try:
         yield
-    except (Interrupted, KeyboardInterrupt) as interruption:
-        _end_for_now(str(interruption) or "interrupted; run the same command again to resume")
     except paths.StoreUnavailable as error:
         _end_for_now(str(error))
     except FloatingPointError as error:
@@ -335,8 +334,17 @@ def failures_explained() -> Iterator[None]:
         raise ValueError(paths.reason(error)) from error
 
 
+@contextlib.contextmanager
+def _interruption_explained() -> Iterator[None]:
+    """Ends an interrupted run with its own exit code."""
+    try:
+        yield
+    except (Interrupted, KeyboardInterrupt) as interruption:
+        _end_for_now(str(interruption) or "interrupted; run the same command again to resume")
+
+
 def _end_for_now(reason: str) -> NoReturn:
-    print(f"run_pretraining.py: {printable(reason)}", file=sys.stderr)
+    print(f"{Path(sys.argv[0]).name}: {printable(reason)}", file=sys.stderr)
     sys.exit(EXIT_TRY_AGAIN)
 
 

@@ -136,15 +136,16 @@ def steps(
         yield result, time.perf_counter() - began, programs[rows]
 
 
-def times(done: list, peak_tflops: float | None) -> dict:
+def times(done: list, precision: str, peak_tflops: float | None) -> dict:
     """The figures of speed, without the first step of each program."""
     ran = [program for _, _, program in done]
     timed = [step for number, step in enumerate(done) if step[2] in ran[:number]]
     if not timed:
         return {"step_seconds": "unknown: give more --num_steps"}
     kind = jax.devices()[0].device_kind
-    known = max((name for name in PEAK_FLOP if kind.startswith(name)), key=len, default="")
-    peak = 1e12 * (peak_tflops or 0) or PEAK_FLOP.get(known)
+    peaks = PEAK_FLOP if precision == "bfloat16" else {}
+    known = max((name for name in peaks if kind.startswith(name)), key=len, default="")
+    peak = 1e12 * (peak_tflops or 0) or peaks.get(known)
     seconds = sum(step[1] for step in timed)
     flop_per_second = sum(program.entry["flop"] for _, _, program in timed) / seconds
     return {
@@ -206,7 +207,7 @@ def main() -> None:
     figures = {"device": jax.devices()[0].device_kind, "precision": precision}
     programs = {step[2] for step in done}
     figures["compile_seconds"] = sum(program.compile_seconds for program in programs)
-    figures |= times(done, given.peak_tflops) | cost(done[0][2])
+    figures |= times(done, precision, given.peak_tflops) | cost(done[0][2])
     figures |= agreement(done, recorded, TOLERANCE[precision])
     for name, value in figures.items():
         print(f"{name:23} {value:.6g}" if isinstance(value, float) else f"{name:23} {value}")

@@ -22,9 +22,7 @@ An element has four bytes, or two in bfloat16, which also keeps a copy of every 
 are recomputed. While a block goes backward it needs what it does not keep, and the gradients of it:
 once more what the fused block keeps, and N*S*S twice. The last block is counted as the others.
 Source of the method: Korthikanti et al., arXiv 2205.05198, section 4; tests compare the estimate
-with the measurements of benchmarks/memory.py, on CPUs. On GPUs it has not been measured. For
-blocks, at the batches that were measured, the update is the largest of the three moments: what the
-backward pass takes with recomputed blocks is by formula only.
+with the measurements of benchmarks/memory.py, on CPUs. On GPUs it has not been measured.
 """
 
 import dataclasses

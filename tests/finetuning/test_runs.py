@@ -532,7 +532,7 @@ def test_bad_command_lines_are_one_line(own):
 def test_sigterm_saves_and_the_same_command_goes_on(own):
     started = starts.Start(command(own, num_train_epochs=2000))
     metrics = own / "out" / "cola" / "learning_rate_0.001_seed_1" / "metrics.jsonl"
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not (metrics.exists() and '"eval"' in metrics.read_text()):
         assert started.poll() is None and time.monotonic() < deadline, started.errors()
         time.sleep(0.1)
@@ -541,6 +541,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(own):
     assert started.returncode == 75, errors
     assert "run_finetuning.py: SIGTERM after step" in errors.splitlines()[-1]
     again = starts.Start(command(own, num_train_epochs=2000))
+    deadline = time.monotonic() + 300
     while "Going on from" not in again.output():
         assert again.poll() is None and time.monotonic() < deadline, again.errors()
         time.sleep(0.1)

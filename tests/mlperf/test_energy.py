@@ -273,7 +273,7 @@ def test_a_thread_reads_in_between(tmp_path):
 
 
 def _await(condition) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -282,10 +282,10 @@ def _await(condition) -> None:
 def test_a_reading_takes_less_than_a_thousandth_of_its_interval(tmp_path):
     meter = energy.meter(rapl=zones(tmp_path / "powercap"))
     meter.start()
-    began, number = time.process_time(), 200
+    began, number = time.thread_time(), 200
     for _ in range(number):
         meter.read()
-    taken = (time.process_time() - began) / number
+    taken = (time.thread_time() - began) / number
     meter.stop()
     assert taken < 0.001 * energy.INTERVAL_SECONDS
 

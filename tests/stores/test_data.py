@@ -5,6 +5,7 @@ Oracle: the same commands with local paths, which other tests compare with the r
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -149,7 +150,9 @@ def test_a_second_run_is_refused_and_requests_are_few(store, work):
     while f"out/{manifest.NAME}" not in outputs(store):
         assert first.poll() is None and time.monotonic() < deadline, first.errors()
         time.sleep(0.1)
+    first.send_signal(signal.SIGSTOP)  # so that it does not end meanwhile
     code, _, error = run(store, "create_pretraining_data.py", **flags)
+    first.send_signal(signal.SIGCONT)
     assert code == 1 and "gs://bucket/out: another run writes here; wait for it" in error
     code, output, error = ended(first)
     assert code == 0 and "3 parts made" in output, error

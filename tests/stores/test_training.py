@@ -8,6 +8,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import sys
 import time
 from pathlib import Path
@@ -252,7 +253,7 @@ def test_two_processes_share_a_bucket(filled, task, tmp_path):
             for index, host in enumerate(hosts)
         ]
         try:
-            texts = [process.communicate(timeout=200)[0] for process in started]
+            texts = [process.communicate(timeout=600)[0] for process in started]
         finally:
             for process in started:
                 process.kill()
@@ -272,6 +273,7 @@ def test_a_second_run_into_the_folder_is_refused(host, filled, tmp_path):
     while not host.logs.joinpath("metrics.jsonl").exists():
         assert first.poll() is None, first.output()
         time.sleep(0.02)
+    first.send_signal(signal.SIGSTOP)  # so that it does not end meanwhile
     expected = f"--output_dir={BUCKET}/run: another process trains into it; wait for it, or stop it"
     assert last_line(host.run(training(), code=1)).endswith(expected)
     elsewhere = Host(filled, tmp_path / "elsewhere")

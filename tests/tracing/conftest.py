@@ -83,7 +83,7 @@ def traced(request, tmp_path_factory) -> Traced:
     example_training.make_data(folder)
     found = trace(
         folder / "trace",
-        *example_command(folder, "--wait_s=1.2"),
+        *example_command(folder, "--wait_s=4"),
         options=[f"--backend={request.param}", "--interval_s=0.25"],
     )
     assert found.done.returncode == 0, found.done.stderr

@@ -80,7 +80,7 @@ def swept(data, tmp_path_factory):
     require("strace")
     output = tmp_path_factory.mktemp("sweep") / "out"
     options = ("--memory=none,345m,100m", "--cache=cold,warm", "--backend=strace")
-    return output, run(output, data, *options, flags=("--hold_mb=310",))
+    return output, run(output, data, *options, flags=("--hold_mb=310", "--linger_s=4"))
 
 
 @pytest.mark.slow
@@ -136,7 +136,7 @@ def test_finished_points_are_kept_and_half_ones_done_again(data, tmp_path):
         env=environment(),
     )  # fmt: skip
     second = output / "points" / "batch-20_real.unfinished"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not (second / "run" / "is_running").exists():
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)

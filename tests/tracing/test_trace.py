@@ -218,13 +218,13 @@ def wait_for(path: Path, process: subprocess.Popen) -> None:
 
 
 def start(output, training_folder, *options, **more) -> subprocess.Popen:
-    words = example_command(training_folder, "--wait_s=60")
+    words = example_command(training_folder, "--wait_s=600")
     command = command_line(output, *words, options=["--interval_s=0.1", *options])
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, env=environment(), **more
     )
     wait_for(training_folder / "is_running", process)
-    time.sleep(1)  # for the sampler to see which files are open, on a busy machine too
+    time.sleep(3)  # for the sampler to see which files are open, on a busy machine too
     return process
 
 
@@ -259,7 +259,7 @@ def test_ctrl_c_on_a_terminal_reaches_the_training_once(tmp_path, training_folde
         "came = []\n"
         "signal.signal(signal.SIGINT, lambda *a: came.append(1))\n"
         f"pathlib.Path({str(training_folder / 'is_running')!r}).touch()\n"
-        "deadline = time.monotonic() + 20\n"
+        "deadline = time.monotonic() + 120\n"
         "while not came and time.monotonic() < deadline: time.sleep(0.01)\n"
         "time.sleep(0.7)\n"
         "sys.exit(10 + len(came))\n"
@@ -355,7 +355,7 @@ def test_a_trace_within_a_trace_has_no_second_strace(tmp_path):
 )
 def test_what_runs_already_is_traced_and_goes_on(tmp_path, training_folder, backend):
     require(backend)
-    training = subprocess.Popen(example_command(training_folder, "--wait_s=60"))
+    training = subprocess.Popen(example_command(training_folder, "--wait_s=600"))
     wait_for(training_folder / "is_running", training)
     options = ["--output", str(tmp_path / "trace"), f"--pid={training.pid}"]
     script = command_line(tmp_path)[0]

@@ -248,12 +248,13 @@ def test_a_run_ends_with_its_budget_evaluates_saves_and_says_what_it_reached(tas
     lines = metrics(output, "train")  # under load there may be one step only
     last = lines[-1]
     assert int(samples) == last["samples"] == 8 * last["step"]
-    over = [line for line in lines if line["time_budget_spent_seconds"] >= 4]
-    calls = {line["samples_per_second"] for line in over}  # of the device; each has its own rate
-    assert len(calls) <= 1  # none if the time was over between the last line and the look at it
+    over = {-(-line["step"] // 2) for line in lines if line["time_budget_spent_seconds"] >= 4}
+    assert over <= {last["step"] // 2}  # the update in which it ended; none, if after its last line
     assert last["time_budget_seconds"] == 4
     evaluation = metrics(output, "eval")[-1]
-    assert evaluation["step"] == last["step"] and evaluation["time_budget_spent_seconds"] > 4
+    assert evaluation["step"] == last["step"]
+    assert evaluation["time_budget_spent_seconds"] >= last["time_budget_spent_seconds"]
+    assert float(re.search(r"4s is over after ([\d.]+)s and", done.stderr)[1]) >= 4
     assert f"{evaluation['masked_lm_accuracy']:.5f}" == accuracy
     assert (output / f"model.ckpt-{last['step']}.index").exists()
     log = (output / "bert.log").read_text()
@@ -344,7 +345,7 @@ def test_rates_that_decay_over_the_budget_are_those_of_the_recorded_estimates(ta
 @pytest.mark.slow
 def test_another_budget_that_is_used_up_already_is_refused_in_one_line(task, tmp_path):
     output, flags = tmp_path / "out", {**BUDGET, "time_budget": "60s"}
-    kill_at_step(60, task, output, **flags)
+    kill_at_step(110, task, output, **flags)
     before = {path: path.read_bytes() for path in output.glob("[!.]*")}
     for words in ({}, {"check": "true"}):
         done = starts.run(command(task, output, **{**flags, "time_budget": "0.1s", **words}))

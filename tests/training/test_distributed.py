@@ -66,7 +66,7 @@ def run_cases(task, folder, cases, *, devices=1, num_workers=1) -> list[dict]:
     outputs = [folder / f"found-{index}.json" for index in range(num_workers)]
     module = [sys.executable, "tests/training/distributed_losses.py", plan]
     started = workers.start([[*module, output, f"--devices={devices}"] for output in outputs])
-    for code, _, errors in workers.finish(started, seconds=500):
+    for code, _, errors in workers.finish(started, seconds=1500):
         assert code == 0, errors
     return [json.loads(output.read_text()) for output in outputs]
 

@@ -16,6 +16,7 @@ from mlperf_bert.training.header import precision_of_products
 from mlperf_bert.training.strategy import DeviceConfig
 from tests import starts
 from tests.training import generated_task
+from tests.training.test_ledger import run_seconds
 from tests.training.test_preflight import config  # noqa: F401 - a fixture
 from tests.training.test_resume import command, wait_for_step
 
@@ -29,19 +30,15 @@ def task(tmp_path_factory) -> Path:
     return folder
 
 
-def seconds_of(log: Path) -> float:
-    return results.read_run(log).minutes * 60
-
-
 def test_a_run_takes_its_power_times_its_seconds(task, tmp_path):
     output = tmp_path / "out"
     flags = {"num_train_steps": 40, "power_watts": WATTS, "precision": "bfloat16"}
     done = starts.run(command(task, output, **flags), check=True)
     found = results.read_run(output / "bert.log")
-    # Three clocks, read one after the other; between them a busy machine may do something else.
-    apart = WATTS * 0.1
-    assert found.energy.joules == pytest.approx(WATTS * sum(found.seconds.values()), abs=apart)
-    assert found.energy.joules == pytest.approx(WATTS * 60 * found.minutes, abs=apart)
+    least, most = run_seconds(output / "bert.log")
+    assert WATTS * least <= found.energy.joules <= WATTS * most
+    # Two clocks, read one after the other; between them a busy machine may do something else.
+    assert found.energy.joules == pytest.approx(WATTS * sum(found.seconds.values()), abs=25)
     assert found.energy.parts == {"system": found.energy.joules}
     spent = WATTS * found.seconds[ledger.EVALUATION_COMPUTE]
     assert found.energy.phases["evaluation"] >= spent > 0
@@ -80,11 +77,12 @@ def test_the_parts_of_a_resumed_run_add_up(task, tmp_path):
     assert "energy" not in json.loads((output / "run.json").read_text())
     done = starts.run(command(task, output, power_watts=2 * WATTS), check=True)  # as it may
     first, second = output / "bert.log", output / "bert.resumed-1.log"
-    joules = WATTS * seconds_of(first) + 2 * WATTS * seconds_of(second)
+    parts = zip(run_seconds(first), run_seconds(second))
+    least, most = (WATTS * one + 2 * WATTS * other for one, other in parts)
     said = re.search(r"^energy since the run was first started: ([\d,.]+) J", done.stdout, re.M)
-    assert float(said[1].replace(",", "")) == pytest.approx(joules, abs=WATTS * 0.1)
+    assert least <= float(said[1].replace(",", "")) <= most
     record = json.loads((output / "run.json").read_text())["energy"]
-    assert record["joules"] == pytest.approx(joules, abs=WATTS * 0.1)
+    assert least <= record["joules"] <= most
     assert record["notes"] == ["at the given 250 W", "at the given 500 W"]
 
 

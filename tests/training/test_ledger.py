@@ -1,7 +1,7 @@
 """A wait that is put into the input is found in the ledger, and nowhere else. CPU, a minute.
 
 Computing overlaps with reading: what is put in is so long that a step computes for a few hundredths
-of it.
+of it, however busy the machine.
 """
 
 import json
@@ -16,15 +16,13 @@ import tensorflow as tf
 
 from mlperf_bert.data import tfrecord
 from mlperf_bert.input import pipeline
-from mlperf_bert.mlperf import ledger
-from mlperf_bert.mlperf.ledger import Ledger
+from mlperf_bert.mlperf import ledger, results
+from mlperf_bert.mlperf.ledger import LOG_KEY, Ledger
 from mlperf_bert.training.evaluation import Evaluator
 from tests import starts
 from tests.training import generated_task
 from tests.training.test_resume import command
 from tests.training.test_speed_options import BATCH_SIZE, CPU, make_trainer
-
-BATCH_SECONDS = 0.5
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +32,18 @@ def task(tmp_path_factory) -> Path:
     return folder
 
 
-def slowed(batches: tf.data.Dataset, slept: list[float] | None = None) -> tf.data.Dataset:
+def pause_seconds(step_seconds: float) -> float:
+    """A sleep beside which a step takes little."""
+    return max(0.5, 30 * step_seconds)
+
+
+def slowed(batches: tf.data.Dataset, seconds: float, slept: list[float]) -> tf.data.Dataset:
     """A data set that sleeps after each of its elements; `slept` takes how long it really did."""
 
     def sleep(_):
         began = time.monotonic()
-        time.sleep(BATCH_SECONDS)
-        if slept is not None:
-            slept.append(time.monotonic() - began)
+        time.sleep(seconds)
+        slept.append(time.monotonic() - began)
         return 0
 
     slow = tf.data.Dataset.range(10**6).map(lambda n: tf.numpy_function(sleep, [n], tf.int64))
@@ -62,16 +64,15 @@ def test_a_sleep_in_the_input_is_waited_for_whatever_is_computed_meanwhile(task)
     waits(trainer, fast, 2)
     without, seconds = waits(trainer, fast, 6)
     assert sum(without) < 0.5 * seconds
-    slept = []
-    found, _ = waits(trainer, slowed(fast, slept), 6)
-    assert sum(found) - sum(without) == pytest.approx(sum(slept[:6]), rel=0.1)
-    # Made ahead, the first batches are there. The next is made while a step computes, which takes a
-    # good part of its time where other tests keep the cores busy.
-    ahead = iter(slowed(fast).prefetch(4))
+    pause, slept = pause_seconds(seconds / 6), []
+    found, _ = waits(trainer, slowed(fast, pause, slept), 4)
+    assert sum(found) == pytest.approx(sum(slept[:4]), rel=0.1)
+    # Made ahead, the first batches are there. The next is made while a step computes.
+    ahead = iter(slowed(fast, pause, []).prefetch(3))
     next(ahead)
-    time.sleep(6 * BATCH_SECONDS)
-    found = trainer.train(ahead, tf.constant(9)).numpy()[:, -1]
-    assert max(found[:4]) < 0.2 * BATCH_SECONDS and min(found[6:]) > 0.4 * BATCH_SECONDS
+    time.sleep(6 * pause)
+    found = trainer.train(ahead, tf.constant(7)).numpy()[:, -1]
+    assert max(found[:3]) < 0.2 * pause and min(found[5:]) > 0.4 * pause
 
 
 def test_the_wait_does_not_depend_on_iterations_per_loop(task):
@@ -79,23 +80,28 @@ def test_the_wait_does_not_depend_on_iterations_per_loop(task):
     trainer = make_trainer(task)
     batch = pipeline.synthetic_batch(generated_task.SHAPE, batch_size=BATCH_SIZE)
     fast, slept = tf.data.Dataset.from_tensors(batch).repeat(), []
-    waits(trainer, slowed(fast), 1)
-    together, _ = waits(trainer, slowed(fast, slept), 6)
-    assert sum(together) == pytest.approx(sum(slept[:6]), rel=0.1)
+    waits(trainer, fast, 2)
+    _, seconds = waits(trainer, fast, 4)
+    pause = pause_seconds(seconds / 4)
+    together, _ = waits(trainer, slowed(fast, pause, slept), 4)
+    assert sum(together) == pytest.approx(sum(slept[:4]), rel=0.1)
     slept.clear()
-    iterator = iter(slowed(fast, slept))
-    apart = [trainer.train(iterator, tf.constant(1)).numpy()[0, -1] for _ in range(6)]
-    assert sum(apart) == pytest.approx(sum(slept[:6]), rel=0.1)
+    iterator = iter(slowed(fast, pause, slept))
+    apart = [trainer.train(iterator, tf.constant(1)).numpy()[0, -1] for _ in range(4)]
+    assert sum(apart) == pytest.approx(sum(slept[:4]), rel=0.1)
 
 
 def test_an_evaluation_waits_for_its_own_input(task):
     trainer = make_trainer(task)
     evaluator = Evaluator(model=trainer.model, strategy=CPU)
     batch = pipeline.synthetic_batch(generated_task.SHAPE, batch_size=BATCH_SIZE)
-    batches = tf.data.Dataset.from_tensors((batch, tf.ones([BATCH_SIZE]))).repeat(6)
+    batches = tf.data.Dataset.from_tensors((batch, tf.ones([BATCH_SIZE]))).repeat(4)
     evaluator.evaluate(batches)
+    began = time.monotonic()
+    evaluator.evaluate(batches)
+    pause = pause_seconds((time.monotonic() - began) / 4)
     book, slept = Ledger(), []
-    evaluator.evaluate(slowed(batches, slept), book)
+    evaluator.evaluate(slowed(batches, pause, slept), book)
     found = book.read()
     assert found["evaluation_input_wait"] == pytest.approx(sum(slept), rel=0.1)
     assert found["evaluation_compute"] < 0.1 * sum(slept)
@@ -161,6 +167,19 @@ def time_ms(output: Path, key: str) -> float:
     return next(event["time_ms"] for event in events(output) if event["key"] == key)
 
 
+def run_seconds(log: Path) -> tuple[float, float]:
+    """How long the run took at the least and at the most, by the stamps of its log.
+
+    Clocks start just after the stamp of run_start, and stop before the statistics are written.
+    """
+    records = results.read_records(log)
+    [first] = [number for number, record in enumerate(records) if record.key == "run_start"]
+    [last] = [number for number, record in enumerate(records) if record.key == "run_stop"]
+    inner = [r.time_ms for r in records[first + 1 : last] if r.key not in ("energy", LOG_KEY)]
+    least, most = inner[-1] - inner[0], records[last].time_ms - records[first].time_ms
+    return (least - 1) / 1000, (most + 1) / 1000  # stamps are whole milliseconds
+
+
 def metrics(output: Path) -> list[dict]:
     lines = (output / "metrics.jsonl").read_text().splitlines()
     return [line for line in map(json.loads, lines) if line["kind"] == "train"]
@@ -168,8 +187,8 @@ def metrics(output: Path) -> list[dict]:
 
 def test_the_sum_is_the_time_between_run_start_and_run_stop(undisturbed):
     [whole] = ledgers(undisturbed, "run")
-    seconds = (time_ms(undisturbed, "run_stop") - time_ms(undisturbed, "run_start")) / 1000
-    assert sum(whole.values()) == pytest.approx(seconds, rel=0.01)
+    least, most = run_seconds(undisturbed / "bert.log")
+    assert least <= sum(whole.values()) <= most
     assert all(whole.values())
     blocks = ledgers(undisturbed, "block")
     assert len(blocks) == 2
@@ -201,7 +220,7 @@ def assert_only_waited(disturbed: Path, undisturbed: Path, injected: float) -> N
     [found], [before] = ledgers(disturbed, "run"), ledgers(undisturbed, "run")
     rise = ledger.difference(found, before)
     print({kind: round(seconds, 3) for kind, seconds in rise.items()}, "of", injected)
-    assert rise["input_wait"] == pytest.approx(injected, rel=0.1)
+    assert 0.9 * (injected - found["compute"]) <= rise["input_wait"] <= 1.1 * injected
     for kind in set(ledger.KINDS) - {"input_wait"}:
         assert rise[kind] < 0.1 * injected, kind
 

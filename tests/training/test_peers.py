@@ -89,9 +89,9 @@ def test_a_problem_of_the_chief_ends_all():
 
 def test_a_missing_process_is_named_in_time():
     began = time.monotonic()
-    found = meet_all([{}] * 3, seconds=2.0, absent=[2])
-    assert time.monotonic() - began < 8
-    assert "worker 2 (localhost:" in found[0] and "did not connect within 2 s" in found[0]
+    found = meet_all([{}] * 3, seconds=5.0, absent=[2])
+    assert time.monotonic() - began < 30
+    assert "worker 2 (localhost:" in found[0] and "did not connect within 5 s" in found[0]
     assert found[1] == found[0]
 
 
@@ -115,7 +115,7 @@ def test_a_folder_that_cannot_be_written_is_named():
         peers.meet(Cluster(tuple(free_addresses(2)), 0), {}, dict, folder=Path("a/run"), seconds=1)
 
 
-def connected(address: str, *, seconds: float = 5) -> socket.socket:
+def connected(address: str, *, seconds: float = 30) -> socket.socket:
     """A connection, as soon as a process listens there."""
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + seconds
@@ -267,9 +267,10 @@ def test_a_worker_tells_nothing_to_somebody_in_the_chiefs_place(case):
             with contextlib.suppress(OSError):
                 while True:
                     connection, _ = server.accept()
-                    connection.sendall(said)
-                    while piece := connection.recv(1000):
-                        heard.append(piece)
+                    with contextlib.suppress(ConnectionError):
+                        connection.sendall(said)
+                        while piece := connection.recv(1000):
+                            heard.append(piece)
 
         posing = threading.Thread(target=pose, daemon=True)
         posing.start()
@@ -288,7 +289,7 @@ def test_a_process_that_comes_again_takes_its_own_place():
         for value in (2, 1):
             cluster = Cluster((address, "localhost:1", "localhost:2"), 1)
             channels.append(peers._introduce(cluster, {"a": value}, Path()))
-            time.sleep(0.2)
+            time.sleep(1)  # for the chief to accept the first before the second
 
     found = meet_all([{"a": 1}] * 3, before_the_others=come, absent=[1])
     assert found == [{"seed": 7}, None, {"seed": 7}]
@@ -455,10 +456,13 @@ def start_members(repository, folder: Path, count: int) -> list[subprocess.Popen
 
 
 def ends(members: list[subprocess.Popen]) -> list[tuple[int, str, str]]:
-    """Exit code, output and errors of each, which must end within five seconds."""
+    """Exit code, output and errors of each, which must end at once.
+
+    That is in half of the minute which the kernel would take.
+    """
     outputs = []
     for member in members:
-        code = member.wait(timeout=5)  # communicate() would close what the others read
+        code = member.wait(timeout=30)  # communicate() would close what the others read
         outputs.append((code, member.stdout.read(), member.stderr.read()))
     return outputs
 
@@ -485,11 +489,11 @@ def test_a_process_that_talks_nonsense_is_gone(repository, folder):
 
 def test_a_failure_is_told_and_a_proper_end_is_none(repository, folder):
     members = start_members(repository, folder, 2)
-    members[1].communicate("disk is full\n", timeout=5)
+    members[1].communicate("disk is full\n", timeout=30)
     [(code, _, errors)] = ends(members[:1])
     assert code == 1 and "has ended: disk is full" in errors
 
     members = start_members(repository, folder, 2)
-    members[1].communicate("\n", timeout=5)
-    members[0].communicate("\n", timeout=5)
+    members[1].communicate("\n", timeout=30)
+    members[0].communicate("\n", timeout=30)
     assert [member.returncode for member in members] == [0, 0]

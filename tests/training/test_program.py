@@ -4,10 +4,12 @@ import json
 import re
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
 
+import run_step
 from benchmarks import program_profile
 from tests import starts
 from tests.training import generated_task
@@ -125,6 +127,18 @@ def test_synthetic_batches_of_packed_rows(export):
     export(*PACKED, "--num_recorded_steps=0")
     figures, _ = run(export.folder, "--synthetic", "--num_steps=3")
     assert np.isfinite(figures["results"]).all() and "agrees" not in figures
+
+
+def test_the_peak_of_bfloat16_is_for_bfloat16_only(monkeypatch):
+    device = types.SimpleNamespace(device_kind="NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(run_step.jax, "devices", lambda: [device])
+    program = types.SimpleNamespace(entry={"flop": 989 * 10**10, "num_examples": 8})
+    done = [([], 9.0, program), ([], 0.02, program), ([], 0.02, program)]
+    found = run_step.times(done, "bfloat16", None)
+    assert found["share_of_peak"] == pytest.approx(0.5)
+    assert found["samples_per_second"] == pytest.approx(400)  # the first step compiles
+    assert run_step.times(done, "float32", None)["share_of_peak"] == "unknown: give --peak_tflops"
+    assert run_step.times(done, "float32", 989)["share_of_peak"] == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(

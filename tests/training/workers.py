@@ -13,7 +13,7 @@ def start(commands: list[list[str]]) -> list[starts.Start]:
     ]
 
 
-def finish(workers: list[starts.Start], *, seconds: float = 200) -> list[tuple[int, str, str]]:
+def finish(workers: list[starts.Start], *, seconds: float = 600) -> list[tuple[int, str, str]]:
     """Exit code, output and errors of each, in order; none may outlive the time."""
     try:
         ended = [(worker.communicate(timeout=seconds), worker.returncode) for worker in workers]

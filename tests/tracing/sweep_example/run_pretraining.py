@@ -19,6 +19,7 @@ parser.add_argument("--eval_input_file", default="x")
 parser.add_argument("--hold_mb", type=int, default=0)
 parser.add_argument("--fail_at_batch", type=int)
 parser.add_argument("--wait_s", type=float, default=0)
+parser.add_argument("--linger_s", type=float, default=1.2)
 given = parser.parse_args()
 
 STEPS = 20
@@ -52,4 +53,4 @@ with (given.output_dir / "metrics.jsonl").open("w") as metrics:
             json.dumps({"kind": "train", "step": step, "samples_per_second": rate}) + "\n"
         )
 event("block_stop", "INTERVAL_END", first_epoch_num=0, samples_count=STEPS * given.train_batch_size)
-time.sleep(1.2)  # until the counters are sampled once more
+time.sleep(given.linger_s)  # until the counters are sampled once more
