@@ -91,7 +91,7 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
         signature = _signature(setup, wanted, programs, recorded)
         (folder / SIGNATURE).write_text(json.dumps(signature, indent=1) + "\n")
     return (
-        f"{output}: {len(programs)} programs, {len(batches)} batches, "
+        f"{output}: {len(programs)} program{'s' * (len(programs) != 1)}, {len(batches)} batches, "
         f"losses of {wanted.num_recorded_steps} steps recorded; run it with run_step.py"
     )
 
