@@ -7,7 +7,6 @@ by SIGTERM or SIGINT, with the checkpoint saved if training had begun.
 import contextlib
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,11 +21,9 @@ from mlperf_bert import command_line, paths
 from mlperf_bert.command_line import MAX_SEED, in_range, not_empty
 from mlperf_bert.finetuning import sweep, tasks
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting
-from mlperf_bert.problems import printable
 from mlperf_bert.training.loop import Interrupted
 from mlperf_bert.training.strategy import DeviceConfig
 
-EXIT_TRY_AGAIN = 75
 FLAGS = flags.FLAGS
 
 # Input and output
@@ -174,19 +171,15 @@ def main():
     tf.get_logger().setLevel("ERROR")  # every run of a sweep traces its own step
     # SIGTERM acts as Ctrl-C until training handles it; process 1 of a container would ignore it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with _failures_explained():
+    with _failures_explained(), command_line.resumable(Interrupted):
         _print(sweep.run(_config()))
 
 
 @contextlib.contextmanager
 def _failures_explained() -> Iterator[None]:
-    """Ends an interrupted run with its own exit code; TensorFlow's failures become ValueErrors."""
+    """TensorFlow's failures become ValueErrors."""
     try:
         yield
-    except (Interrupted, KeyboardInterrupt) as interruption:
-        reason = str(interruption) or "interrupted; run the same command again to resume"
-        print(f"run_finetuning.py: {printable(reason)}", file=sys.stderr)
-        sys.exit(EXIT_TRY_AGAIN)
     except FloatingPointError as error:
         raise ValueError(str(error)) from error
     except tf.errors.ResourceExhaustedError as error:

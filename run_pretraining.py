@@ -12,8 +12,6 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import NoReturn
 
 # Set before TensorFlow is imported: the model needs tf_keras, and Keras 3 is not imported then.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -29,7 +27,6 @@ from mlperf_bert.mlperf import budget, rules
 from mlperf_bert.mlperf.log import SubmissionInfo
 from mlperf_bert.model import recomputation
 from mlperf_bert.optimization.optimizers import ADAMW, OptimizerConfig
-from mlperf_bert.problems import printable
 from mlperf_bert.training import compilation, preflight, run
 from mlperf_bert.training.cluster import read_cluster
 from mlperf_bert.training.config import RunConfig
@@ -38,7 +35,6 @@ from mlperf_bert.training.offline import OfflineConfig, evaluate_checkpoints, wr
 from mlperf_bert.training.profiling import ProfileWindow
 from mlperf_bert.training.strategy import DeviceConfig
 
-EXIT_TRY_AGAIN = 75
 FLAGS = flags.FLAGS
 
 # Input and output, on local disks or in a bucket (gs://BUCKET/FOLDER)
@@ -297,7 +293,7 @@ def main():
     logging.set_verbosity(logging.ERROR)
     # SIGTERM acts as Ctrl-C until training handles it; process 1 of a container would ignore it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with failures_explained(), _interruption_explained():
+    with failures_explained(), command_line.resumable(Interrupted):
         if FLAGS.check:
             _check()
         elif FLAGS.do_train:
@@ -315,7 +311,7 @@ def failures_explained() -> Iterator[None]:
     try:
         yield
     except paths.StoreUnavailable as error:
-        _end_for_now(str(error))
+        command_line.end_for_now(str(error))
     except FloatingPointError as error:
         raise ValueError(str(error)) from error
     except tf.errors.ResourceExhaustedError as error:
@@ -325,27 +321,15 @@ def failures_explained() -> Iterator[None]:
             "--eval_batch_size"
         ) from error
     except tf.errors.UnavailableError as error:  # a device is gone, such as the host of a TPU
-        _end_for_now(f"TensorFlow failed: {_first_line(error)}; repeat the command later")
+        command_line.end_for_now(
+            f"TensorFlow failed: {_first_line(error)}; repeat the command later"
+        )
     except tf.errors.OpError as error:
         if not paths.is_answer_of_a_store(error):
             raise ValueError(f"TensorFlow failed: {_first_line(error)}") from error
         if paths.kind_of(error) is paths.StoreUnavailable:
-            _end_for_now(paths.reason(error))
+            command_line.end_for_now(paths.reason(error))
         raise ValueError(paths.reason(error)) from error
-
-
-@contextlib.contextmanager
-def _interruption_explained() -> Iterator[None]:
-    """Ends an interrupted run with its own exit code."""
-    try:
-        yield
-    except (Interrupted, KeyboardInterrupt) as interruption:
-        _end_for_now(str(interruption) or "interrupted; run the same command again to resume")
-
-
-def _end_for_now(reason: str) -> NoReturn:
-    print(f"{Path(sys.argv[0]).name}: {printable(reason)}", file=sys.stderr)
-    sys.exit(EXIT_TRY_AGAIN)
 
 
 def _first_line(error: tf.errors.OpError) -> str:

@@ -1,11 +1,13 @@
 """What the root scripts share: ranges of flags, and errors as one line each."""
 
+import contextlib
 import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import ge, gt, le, lt
 from pathlib import Path
+from typing import NoReturn
 
 from absl import app, flags
 
@@ -14,6 +16,8 @@ from mlperf_bert.problems import Problems, as_lines, printable
 
 MAX_SEED = 2**32 - 1
 """The random generators take 32 bits; a larger seed would be truncated silently."""
+EXIT_TRY_AGAIN = 75
+"""Nothing is wrong: the same command goes on."""
 _SEVERAL = re.compile(r"\n(?=flag --)")  # how absl separates them
 _COMPARISONS = {"at_least": ge, "above": gt, "at_most": le, "below": lt}
 _LARGEST = {int: 2**63 - 1, float: 3.4028234e38}  # of int64 and float32
@@ -59,6 +63,21 @@ def paths(*names: str) -> None:
 
     for name in names:
         flags.register_validator(name, all_supported)
+
+
+def end_for_now(reason: str) -> NoReturn:
+    """Ends the script with one line; the same command goes on."""
+    print(f"{Path(sys.argv[0]).name}: {printable(reason)}", file=sys.stderr)
+    sys.exit(EXIT_TRY_AGAIN)
+
+
+@contextlib.contextmanager
+def resumable(interrupted: type[Exception]) -> Iterator[None]:
+    """Ends the script so when `interrupted` is raised, or on Ctrl-C."""
+    try:
+        yield
+    except (interrupted, KeyboardInterrupt) as interruption:
+        end_for_now(str(interruption) or "interrupted; run the same command again to resume")
 
 
 def run(
