@@ -273,6 +273,7 @@ def main() -> None:
     if bool(args.reference) != bool(args.reference_python):
         parser.error("--reference and --reference_python go together")
     results = args.output.with_suffix(".jsonl")
+    results.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as work:
         arrays = write_task(Path(work), args.input_file)
         lengths = arrays["input_mask"].sum(axis=1)

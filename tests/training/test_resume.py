@@ -241,8 +241,10 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_ends_as_aborted(
     process = start(task, output, keep_checkpoint_max=0)
     wait_for_step(process, output, 45)  # the save of 44 waited for that of 22
     filler = output.parent / "filler"
+    process.send_signal(signal.SIGSTOP)  # so that the next save takes nothing meanwhile
     with filler.open("wb") as file:
         file.write(bytes(shutil.disk_usage(output).free - each // 2))
+    process.send_signal(signal.SIGCONT)
     printed, _ = process.communicate()
     assert process.returncode == 1
     line = printed.strip().splitlines()[-1]
