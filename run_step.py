@@ -8,6 +8,7 @@ Copy this file and the folder to any machine; nothing else of the project is nee
 """
 
 import argparse
+import collections
 import dataclasses
 import json
 import resource
@@ -24,24 +25,17 @@ import numpy as np
 from jax import export
 
 # Products per second in bfloat16 without sparsity, as the makers publish them, by jax's name.
-PEAK_FLOP = {
-    "NVIDIA A100": 312e12, "NVIDIA H100": 989e12, "NVIDIA H200": 989e12, "Tesla V100": 125e12,
-    "TPU v3": 123e12, "TPU v4": 275e12, "TPU v5 lite": 197e12, "TPU v5": 459e12,
-}  # fmt: skip
-TOLERANCE = {
-    "float32": 1e-5,
-    "tf32": 1e-3,
-    "bfloat16": 1e-2,
-}  # of a result, relative where it is above 1
+PEAK_TFLOP = {"NVIDIA A100": 312, "NVIDIA H100": 989, "NVIDIA H200": 989, "Tesla V100": 125}
+PEAK_TFLOP |= {"TPU v3": 123, "TPU v4": 275, "TPU v5 lite": 197, "TPU v5": 459}
 jax.config.update("jax_enable_x64", True)  # the counters are int64; jax would cut them to 32 bits
 warnings.filterwarnings("ignore", "Some donated buffers were not usable")  # the constants'
 
 
 class Program:
-    """One compiled program."""
+    """One program, compiled for jax's first device."""
 
     def __init__(self, folder: Path, entry: dict):
-        """Compiles it for jax's first device."""
+        """Compiles it; `entry` describes it in the signature."""
         self.entry, self.inputs, self.outputs = entry, entry["inputs"], entry["outputs"]
         shapes = [jax.ShapeDtypeStruct(v["shape"], v["dtype"]) for v in self.inputs]
         results = [(v["shape"], v["dtype"]) for v in self.outputs]
@@ -49,18 +43,17 @@ class Program:
         same = jax.jit(lambda *_: [jax.numpy.zeros(*each) for each in results], keep_unused=True)
         text = (folder / entry["file"]).read_bytes()
         exported = dataclasses.replace(export.export(same)(*shapes), mlir_module_serialized=text)
-        replaced = tuple(v["feeds"] for v in self.outputs if "feeds" in v)
+        replaced = tuple(v["feeds"] for v in self.outputs[1:])
         began = time.perf_counter()
-        jitted = jax.jit(exported.call, donate_argnums=replaced)
-        self.compiled = jitted.lower(*shapes).compile()
+        self.compiled = jax.jit(exported.call, donate_argnums=replaced).lower(*shapes).compile()
         self.compile_seconds = time.perf_counter() - began
 
-    def __call__(self, state: dict, batch: dict) -> np.ndarray:
-        """Runs one step, replaces what it changes in `state`, and returns the first output."""
-        values = [state[v["name"]] if "initial" in v else batch[v["name"]] for v in self.inputs]
-        result, *changed = jax.block_until_ready(self.compiled(*values))
+    def __call__(self, state: dict, batch: dict) -> list[float]:
+        """Runs one step, replaces what it changes in `state`, and returns its results."""
+        values = [(batch if v["name"] in batch else state)[v["name"]] for v in self.inputs]
+        results, *changed = jax.block_until_ready(self.compiled(*values))
         state.update({v["name"]: array for v, array in zip(self.outputs[1:], changed)})
-        return np.asarray(result)
+        return results.tolist()
 
 
 class Exported:
@@ -74,48 +67,39 @@ class Exported:
         self.entries = {entry["num_rows"]: entry for entry in every}
         self.recorded = self.signature["recorded"][kind]
 
+    def drawn(self, value: dict) -> np.ndarray:
+        """The first value of an input, drawn as the exporter draws it."""
+        random = np.random.RandomState([self.signature["seed"], zlib.crc32(value["name"].encode())])
+        if value["initial"] == "normal":
+            array = np.clip(random.standard_normal(value["shape"]), -2, 2)
+            array *= self.signature["initializer_range"]
+        elif "below" in value:
+            array = random.randint(value["below"], size=value["shape"])
+        else:
+            array = np.full(value["shape"], value["initial"])
+        return array.astype(value["dtype"])
+
     def first_state(self) -> dict:
-        """Weights of the folder, or drawn from its seed as the exporter draws them; slots are 0."""
-        file, state = self.folder / "weights.npz", {}
+        """Weights of the folder, or drawn ones; slots and counters are 0."""
+        file, inputs = self.folder / "weights.npz", next(iter(self.entries.values()))["inputs"]
         stored = np.load(file) if file.exists() else {}
-        for value in next(iter(self.entries.values()))["inputs"]:
-            if (initial := value.get("initial")) is None:
-                continue
-            if value["name"] in stored:
-                array = stored[value["name"]]
-            elif initial == "normal":
-                seed = [self.signature["seed"], zlib.crc32(value["name"].encode())]
-                random = np.random.RandomState(seed)
-                array = np.clip(random.standard_normal(value["shape"]), -2, 2)
-                array *= self.signature["initializer_range"]
-            else:
-                array = np.full(value["shape"], {"zeros": 0, "ones": 1}.get(initial, initial))
-            state[value["name"]] = jax.device_put(array.astype(value["dtype"]))
-        return state
+        state = (v for v in inputs if v["role"] not in ("batch", "seed"))
+        names = ((v["name"], v) for v in state)
+        return {n: jax.device_put(stored[n] if n in stored else self.drawn(v)) for n, v in names}
 
     def real_batches(self) -> list[dict]:
         """The batches of batches.npz, in their order."""
-        batches: dict[int, dict] = {}
+        batches: dict[int, dict] = collections.defaultdict(dict)
         with np.load(self.folder / "batches.npz") as stored:
-            for key in stored.files:
-                kind, number, name = key.split("/")
+            for kind, number, name in (key.split("/") for key in stored.files):
                 if kind == self.kind:
-                    batches.setdefault(int(number), {})[name] = stored[key]
+                    batches[int(number)][name] = stored[f"{kind}/{number}/{name}"]
         return [batches[number] for number in sorted(batches)]
 
     def synthetic_batch(self) -> dict:
         """Full rows of random tokens, all of one block where rows are packed."""
-        entry, random, batch = list(self.entries.values())[-1], np.random.RandomState(0), {}
-        below = {"next_sentence_labels": 2, "masked_lm_positions": entry["num_tokens"]}
-        for name in ("input_ids", "masked_lm_ids"):
-            below[name] = self.signature["bert_config"]["vocab_size"]
-        for value in (v for v in entry["inputs"] if v["role"] == "batch"):
-            name, shape = value["name"], value["shape"]
-            array = np.full(shape, name == "block_ids" or name.endswith(("mask", "weights")))
-            if name in below:
-                array = random.randint(below[name], size=shape)
-            batch[name] = array.astype(value["dtype"])
-        return batch
+        inputs = self.entries[max(self.entries)]["inputs"]
+        return {v["name"]: self.drawn(v) for v in inputs if v["role"] == "batch"}
 
 
 def steps(
@@ -132,41 +116,26 @@ def steps(
             programs[rows] = Program(exported.folder, exported.entries[rows])
         batch = jax.block_until_ready(jax.device_put(batch))
         began = time.perf_counter()
-        result = programs[rows](state, batch).tolist()
-        yield result, time.perf_counter() - began, programs[rows]
+        results = programs[rows](state, batch)
+        yield results, time.perf_counter() - began, programs[rows]
 
 
 def times(done: list, precision: str, peak_tflops: float | None) -> dict:
     """The figures of speed, without the first step of each program."""
-    ran = [program for _, _, program in done]
-    timed = [step for number, step in enumerate(done) if step[2] in ran[:number]]
+    timed = [step for number, step in enumerate(done) if step[2] in [s[2] for s in done[:number]]]
     if not timed:
         return {"step_seconds": "unknown: give more --num_steps"}
     kind = jax.devices()[0].device_kind
-    peaks = PEAK_FLOP if precision == "bfloat16" else {}
-    known = max((name for name in peaks if kind.startswith(name)), key=len, default="")
-    peak = 1e12 * (peak_tflops or 0) or peaks.get(known)
+    known = [name for name in PEAK_TFLOP if kind.startswith(name) and precision == "bfloat16"]
+    peak = peak_tflops or PEAK_TFLOP.get(max(known, key=len, default=""))
     seconds = sum(step[1] for step in timed)
-    flop_per_second = sum(program.entry["flop"] for _, _, program in timed) / seconds
+    tflop = sum(program.entry["flop"] for _, _, program in timed) / seconds / 1e12
     return {
         "step_seconds": statistics.median(step[1] for step in timed),
-        "samples_per_second": len(timed) * ran[0].entry["num_examples"] / seconds,
-        "model_tflop_per_second": flop_per_second / 1e12,
-        "share_of_peak": flop_per_second / peak if peak else "unknown: give --peak_tflops",
+        "samples_per_second": sum(step[2].entry["num_examples"] for step in timed) / seconds,
+        "model_tflop_per_second": tflop,
+        "share_of_peak": tflop / peak if peak else "unknown: give --peak_tflops",
     }
-
-
-def agreement(done: list, recorded: list, tolerance: float) -> dict:
-    """How far the results are from those that TensorFlow recorded."""
-    pairs = [(step[0], theirs["results"]) for step, theirs in zip(done, recorded)]
-    if not pairs:
-        return {}
-    worst = max(
-        float(np.max(np.abs(np.subtract(a, b)) / np.maximum(1, np.abs(b)))) for a, b in pairs
-    )
-    return {
-        "compared_steps": len(pairs), "largest_difference": worst, "agrees": worst <= tolerance,
-    }  # fmt: skip
 
 
 def cost(program: Program) -> dict:
@@ -182,6 +151,15 @@ def cost(program: Program) -> dict:
         "xla_flop": counted.get("flops"),
         "xla_bytes": counted.get("bytes accessed"),
     }
+
+
+def agreement(done: list, recorded: list, tolerance: float) -> dict:
+    """How far the results are from TensorFlow's, relative where those are above 1."""
+    both = zip(done, recorded)
+    pairs = [(np.array(ours[0]), np.array(theirs["results"])) for ours, theirs in both]
+    worst = max((np.max(np.abs(a - b) / np.maximum(1, np.abs(b))) for a, b in pairs), default=0.0)
+    found = {"compared_steps": len(pairs), "largest_difference": float(worst)}
+    return found | {"agrees": bool(worst <= tolerance)} if pairs else {}
 
 
 def main() -> None:
@@ -205,10 +183,9 @@ def main() -> None:
     done = list(steps(exported, batches, recorded, num_steps=given.num_steps))
     precision = exported.signature["precision"]
     figures = {"device": jax.devices()[0].device_kind, "precision": precision}
-    programs = {step[2] for step in done}
-    figures["compile_seconds"] = sum(program.compile_seconds for program in programs)
+    figures["compile_seconds"] = sum(p.compile_seconds for p in {step[2] for step in done})
     figures |= times(done, precision, given.peak_tflops) | cost(done[0][2])
-    figures |= agreement(done, recorded, TOLERANCE[precision])
+    figures |= agreement(done, recorded, exported.signature["tolerance"])
     for name, value in figures.items():
         print(f"{name:23} {value:.6g}" if isinstance(value, float) else f"{name:23} {value}")
     if given.output:

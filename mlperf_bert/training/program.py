@@ -36,7 +36,9 @@ class Value:
     role: str
     """weight, slot, accumulator, counter, constant, seed, batch, or, of an output, result."""
     initial: str | float | None = None
-    """The first value of an input: normal, ones or zeros, or a number; None: given by the user."""
+    """The first value of an input, or that of a synthetic batch: normal, or a number."""
+    below: int | None = None
+    """Of an input of a batch: in a synthetic one it is drawn from 0 up to this."""
     feeds: int | None = None
     """Of an output: the index of the input that it replaces in the next step."""
 
@@ -63,8 +65,8 @@ def of_training(trainer: Trainer, batch: dict[str, tf.Tensor]) -> Program:
 
     seed = tf.zeros([2], tf.int32)
     result = Value(name="losses", shape=[len(LOSSES)], dtype="float32", role=RESULT)
-    given = [_given(name, batch[name], BATCH) for name in sorted(batch)]
-    return _export(step, (batch, seed), [*given, _given("seed", seed, SEED)], result, trainer)
+    given = [*_inputs_of_batch(batch, trainer), _given("seed", seed, SEED)]
+    return _export(step, (batch, seed), given, result, trainer)
 
 
 def of_evaluation(evaluator: Evaluator, trainer: Trainer, batch: dict[str, tf.Tensor]) -> Program:
@@ -79,8 +81,8 @@ def of_evaluation(evaluator: Evaluator, trainer: Trainer, batch: dict[str, tf.Te
 
     weights = tf.ones([batch["input_ids"].shape[0]])
     result = Value(name="totals", shape=[6], dtype="float32", role=RESULT)
-    given = [_given(name, batch[name], BATCH) for name in sorted(batch)]
-    given.append(_given(EXAMPLE_WEIGHTS, weights, BATCH))
+    given = _inputs_of_batch(batch, trainer)
+    given.append(dataclasses.replace(_given(EXAMPLE_WEIGHTS, weights, BATCH), initial=1.0))
     return _export(step, (batch, weights), given, result, trainer)
 
 
@@ -114,6 +116,26 @@ def _replaced_inputs(hlo: str) -> list[int]:
     return [pairs[index] for index in sorted(pairs)]
 
 
+def _inputs_of_batch(batch: dict[str, tf.Tensor], trainer: Trainer) -> list[Value]:
+    """With what a synthetic batch holds: full rows of random tokens, each row one example."""
+    vocab_size = trainer.model.encoder_network.get_config()["vocab_size"]
+    below = {
+        "input_ids": vocab_size,
+        "masked_lm_ids": vocab_size,
+        "masked_lm_positions": batch["input_ids"].shape[1],
+        "next_sentence_labels": 2,
+    }
+    ones = ("input_mask", "block_ids", "masked_lm_weights", "next_sentence_weights")
+    return [
+        dataclasses.replace(
+            _given(name, batch[name], BATCH),
+            below=below.get(name),
+            initial=None if name in below else float(name in ones),
+        )
+        for name in sorted(batch)
+    ]
+
+
 def _given(name: str, tensor: tf.Tensor, role: str) -> Value:
     return Value(name=name, shape=tensor.shape.as_list(), dtype=tensor.dtype.name, role=role)
 
@@ -121,7 +143,7 @@ def _given(name: str, tensor: tf.Tensor, role: str) -> Value:
 def _state(trainer: Trainer) -> Iterable[tuple[tf.Variable, Value]]:
     """Every variable that a step may change, with its name in TF1 checkpoints and its role."""
 
-    def of(variable: tf.Variable, name: str, role: str, initial: str = "zeros"):
+    def of(variable: tf.Variable, name: str, role: str, initial: str | float = 0.0):
         value = _given(name, variable, role)
         return variable, dataclasses.replace(value, initial=initial)
 
@@ -144,10 +166,10 @@ def weights(trainer: Trainer) -> list[tuple[tf.Variable, Value]]:
     return [pair for pair in _state(trainer) if pair[1].role == WEIGHT]
 
 
-def _initial(tf1_name: str) -> str:
+def _initial(tf1_name: str) -> str | float:
     if tf1_name.endswith("gamma"):
-        return "ones"
-    return "zeros" if re.search(r"(bias|beta)$", tf1_name) else "normal"
+        return 1.0
+    return 0.0 if re.search(r"(bias|beta)$", tf1_name) else "normal"
 
 
 def _constant(concrete, handle: tf.Tensor) -> Value:

@@ -38,6 +38,9 @@ SIGNATURE, BATCHES, WEIGHTS = "signature.json", "batches.npz", "weights.npz"
 TRAINING, EVALUATION = "training", "evaluation"
 _FORMAT = 1
 _LICENCE = "Apache-2.0, as the project that exported it; the weights have that of their checkpoint"
+_GIVEN = (program.BATCH, program.SEED)
+# What results may differ by, relative where they are above 1.
+_TOLERANCE = {"float32": 1e-5, "tf32": 1e-3, "bfloat16": 1e-2}
 _PASSES = Compilation(passes=True, step=False, reason="a program is compiled by its user")
 
 Batch = dict[str, tf.Tensor]
@@ -206,7 +209,7 @@ def _write_program(
         "num_examples": num_examples,
         **sizes,
         "flop": of_products(setup.bert_config, **sizes),
-        "state_bytes": sum(_num_bytes(v) for v in made.inputs if v.initial is not None),
+        "state_bytes": sum(_num_bytes(v) for v in made.inputs if v.role not in _GIVEN),
         "inputs": [_entry(value) for value in made.inputs],
         "outputs": [_entry(value) for value in made.outputs],
     }
@@ -290,6 +293,7 @@ def _signature(setup: Setup, wanted: Wanted, programs: list[dict], recorded: dic
         "seed": wanted.seed,
         "initializer_range": setup.bert_config.initializer_range,
         "precision": config.precision,
+        "tolerance": _TOLERANCE[config.precision],
         "bert_config": dataclasses.asdict(setup.bert_config),
         "parameters": config.parameters(),
         "recorded": recorded,

@@ -108,7 +108,7 @@ def test_the_signature_names_every_value(export):
     assert roles.count("accumulator") == 46 and roles.count("batch") == 7
     counters = {value["name"] for value in inputs if value["role"] == "counter"}
     assert counters == {"global_step", "num_updates"}
-    state = {n for n, v in enumerate(inputs) if "initial" in v and v["role"] != "constant"}
+    state = {n for n, v in enumerate(inputs) if v["role"] not in ("batch", "seed", "constant")}
     assert {value["feeds"] for value in outputs[1:]} == state
     for value in outputs[1:]:
         replaced = inputs[value["feeds"]]
@@ -117,7 +117,7 @@ def test_the_signature_names_every_value(export):
     assert entry["state_bytes"] == 4 * sum(
         np.prod(v["shape"], dtype=int) * (2 if v["role"] == "counter" else 1)
         for v in inputs
-        if "initial" in v
+        if v["role"] not in ("batch", "seed")
     )
     assert signature["licence"].startswith("Apache-2.0") and signature["made_with"]["commit"]
 
