@@ -72,6 +72,7 @@ def measure(case: Case, *, num_steps: int) -> dict:
             seed=1,
             precision=case.precision,
             compile_passes=compiled.passes,
+            fused=compiled.fuses,
             recompute=case.recompute,
         )
         optimizer = GradientAggregationOptimizer(

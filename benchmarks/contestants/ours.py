@@ -33,6 +33,7 @@ def build_trainer(task: dict) -> Trainer:
             seed=1,
             precision=task["precision"],
             compile_passes=compiled.passes,
+            fused=compiled.fuses,
             pack_sequences=packs,
         )
         rate = WarmupPolynomialDecay(learning_rate=1e-4, num_train_steps=10**6, num_warmup_steps=0)

@@ -53,7 +53,10 @@ class Passes:
         self.activation = self._fused(_in_float32(ACTIVATIONS[activation]))
         self.add_and_normalise = self._fused(_add_and_normalise)
         self._masked = self._compiled(_keep)
-        self._softmax_gradient = self._compiled(_softmax_gradient)
+        row_sums = _sums_of_vectors if compiled else _row_sums
+        self._softmax_gradient = self._compiled(
+            functools.partial(_softmax_gradient, row_sums=row_sums)
+        )
 
     def masked_softmax(
         self, scores: tf.Tensor, query_ids: tf.Tensor, key_ids: tf.Tensor
@@ -85,7 +88,9 @@ class Passes:
         return drop(inputs)
 
     def _compiled(self, function: Callable) -> Callable:
-        return tf.function(function, jit_compile=True) if self._is_compiled else function
+        if not self._is_compiled:
+            return function
+        return tf.function(function, jit_compile=True, autograph=False)
 
     def _fused(self, function: Callable) -> Callable:
         forward = self._compiled(function)
@@ -115,20 +120,28 @@ def _add_and_normalise(hidden, update, gamma, beta) -> tf.Tensor:
     return tf.cast(normalised, hidden.dtype)
 
 
-def _softmax_gradient(probabilities: tf.Tensor, upstream: tf.Tensor) -> tf.Tensor:
+def _softmax_gradient(
+    probabilities: tf.Tensor, upstream: tf.Tensor, *, row_sums: Callable
+) -> tf.Tensor:
     p, up = tf.cast(probabilities, tf.float32), tf.cast(upstream, tf.float32)
-    gradient = (up - _row_sums(up * p)) * p
+    gradient = (up - row_sums(up * p)) * p
     return tf.cast(gradient, probabilities.dtype)
 
 
 def _row_sums(values: tf.Tensor) -> tf.Tensor:
-    """Sums over the last axis, [..., S] -> [..., 1], of 128 neighbours at a time.
+    """Sums over the last axis, [..., S] -> [..., 1]."""
+    return tf.reduce_sum(values, axis=-1, keepdims=True)
 
-    XLA adds the elements of a row on a CPU one after the other, but vectors of them many at once.
+
+def _sums_of_vectors(values: tf.Tensor) -> tf.Tensor:
+    """The same, of 128 neighbours at a time.
+
+    TensorFlow's XLA adds the elements of a row on a CPU one after the other, but vectors of them
+    many at once. Other compilers would copy the parts.
     """
     width = values.shape[-1]
     parts = tf.split(values, width // 128, axis=-1) if width % 128 == 0 else [values]
-    return tf.reduce_sum(functools.reduce(operator.add, parts), axis=-1, keepdims=True)
+    return _row_sums(functools.reduce(operator.add, parts))
 
 
 def _keep(values: tf.Tensor, seed: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:

@@ -46,7 +46,7 @@ class LAMB(lamb.LAMB):
         self._change = lamb_change
         if compiled and tf.distribute.get_strategy().num_replicas_in_sync == 1:
             change = functools.partial(lamb_change, norm=_norm_by_slices)
-            self._change = tf.function(change, jit_compile=True)
+            self._change = tf.function(change, jit_compile=True, autograph=False)
         self._last_changes: dict[str, list] = {}
 
     def _prepare(self, var_list):
@@ -107,8 +107,8 @@ def lamb_change(
 def _norm_by_slices(tensor: tf.Tensor) -> tf.Tensor:
     """The Euclidean norm, of eight slices at a time.
 
-    XLA adds the elements of a whole tensor on a CPU one after the other, but vectors of slices
-    many at once.
+    TensorFlow's XLA adds the elements of a whole tensor on a CPU one after the other, but vectors
+    of slices many at once. Other compilers would copy the slices.
     """
     num_slices = math.gcd(tensor.shape.num_elements(), 8)
     slices = tf.unstack(tf.reshape(tensor, [num_slices, -1]))

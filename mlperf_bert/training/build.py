@@ -90,6 +90,7 @@ def build_trainer(
             seed=seed,
             precision=config.precision,
             compile_passes=compiled.passes,
+            fused=compiled.fuses,
             pack_sequences=config.pack_sequences,
             recompute=config.recompute,
         )

@@ -21,16 +21,21 @@ class Compilation:
     """What XLA compiles, and why."""
 
     passes: bool
-    """The element-wise passes of the model (model/fusion.py), and LAMB for each shape."""
+    """Each element-wise pass of the model (model/fusion.py), and LAMB for each shape."""
     step: bool
     """Forward and backward pass as one program, clipping and LAMB as another."""
     reason: str
     clusters: bool = False
     """TensorFlow compiles clusters of operations by itself: TF_XLA_FLAGS asks for it."""
 
+    @property
+    def fuses(self) -> bool:
+        """Whether the model is computed by passes that XLA can compile."""
+        return self.passes or self.step
+
     def __str__(self) -> str:
         what = "clusters of operations" if self.clusters else "nothing"
-        if self.step or self.passes:
+        if self.fuses:
             what = "the whole step" if self.step else "the passes between the matrix products"
         return f"XLA compiles {what}: {self.reason}"
 
@@ -63,12 +68,12 @@ def choose(
     if jit_compile == "false":
         return NOTHING
     if jit_compile == "true":
-        return Compilation(True, True, "--jit_compile=true")
+        return Compilation(False, True, "--jit_compile=true")
     if not has_gpus:
         return Compilation(True, False, "matrix products on a CPU are faster outside XLA")
     if packs_sequences:
         return Compilation(True, False, "packed batches have too many shapes")
-    return Compilation(True, True, "a GPU starts fewer kernels")
+    return Compilation(False, True, "a GPU starts fewer kernels")
 
 
 def cache_flags(directory: str) -> str:

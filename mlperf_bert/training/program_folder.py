@@ -41,7 +41,7 @@ _LICENCE = "Apache-2.0, as the project that exported it; the weights have that o
 _GIVEN = (program.BATCH, program.SEED)
 # What results may differ by, relative where they are above 1.
 _TOLERANCE = {"float32": 1e-5, "tf32": 1e-3, "bfloat16": 1e-2}
-_PASSES = Compilation(passes=True, step=False, reason="a program is compiled by its user")
+_WHOLE = Compilation(passes=False, step=True, reason="a program is compiled as a whole")
 
 Batch = dict[str, tf.Tensor]
 
@@ -73,7 +73,7 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
         raise ValueError(f"--output_dir={output_dir}: exists; give a folder that is not there yet")
     holds_weights = bool(setup.config.init_checkpoint or wanted.num_recorded_steps)
     with contextlib.nullcontext() if holds_weights else _weights_not_set():
-        _, trainer = build.build_trainer(setup, seed=wanted.seed, compiled=_PASSES)
+        _, trainer = build.build_trainer(setup, seed=wanted.seed, compiled=_WHOLE)
     evaluator = Evaluator(model=trainer.model, strategy=setup.strategy)
     batches = _training_batches(setup, wanted)
     evaluation = _evaluation_batches(setup, wanted)

@@ -49,9 +49,11 @@ class Trainer(tf.Module):
         self._compute = self._losses_and_gradients
         self._change_weights = self._reduce_and_step
         if compiled.step:
-            self._compute = tf.function(self._compute, jit_compile=True)
+            self._compute = tf.function(self._compute, jit_compile=True, autograph=False)
             if strategy.num_replicas_in_sync == 1:  # all-reduce stays outside XLA
-                self._change_weights = tf.function(self._change_weights, jit_compile=True)
+                self._change_weights = tf.function(
+                    self._change_weights, jit_compile=True, autograph=False
+                )
         with strategy.scope():
             self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
             optimizer.build(self.variables_to_train)

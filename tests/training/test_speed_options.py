@@ -46,6 +46,7 @@ def make_trainer(
             BertConfig(**generated_task.CONFIG | changed),
             seed=1,
             compile_passes=compiled.passes,
+            fused=compiled.fuses,
             **options,
         )
     rate = WarmupPolynomialDecay(learning_rate=0.01, num_train_steps=100, num_warmup_steps=0)
