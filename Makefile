@@ -43,7 +43,7 @@ demo-finetune: setup
 	$(BIN)/python -m demo.finetuning
 
 # A file stays in one process. Three processes on two cores, because some of them wait.
-PYTEST := $(BIN)/python -m pytest --dist loadfile
+PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 FAST   := not slow and not soak and not container and not distributed and not stores
 
 # The reference's figures on generated input, imports, flags, documents and logs.

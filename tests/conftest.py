@@ -1,5 +1,6 @@
 """Fixtures that every test may use."""
 
+import collections
 import os
 import stat
 import subprocess
@@ -16,6 +17,18 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED = REPOSITORY.parent / "shared"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with the most long tests first, so that no process is left alone with one at the end.
+
+    It needs --no-loadscope-reorder.
+    """
+    is_long = ("slow", "distributed", "stores")
+    long = collections.Counter(
+        item.path for item in items if any(map(item.get_closest_marker, is_long))
+    )
+    items.sort(key=lambda item: -long[item.path])
 
 
 def open_to_all(folder: Path) -> None:

@@ -47,7 +47,10 @@ def run_stops(output: Path) -> list[list[str]]:
     return [pattern.findall(log.read_text()) for log in logs]
 
 
-def test_five_kills_and_a_notice_end_bitwise_where_an_undisturbed_run_does(task, tmp_path):
+@pytest.mark.parametrize(
+    "victims", [(1, 0), pytest.param((1, 0, 0, 1, 0), marks=pytest.mark.soak)], ids=["two", "five"]
+)
+def test_kills_and_a_notice_end_bitwise_where_an_undisturbed_run_does(task, tmp_path, victims):
     expected, output, rng = tmp_path / "undisturbed", tmp_path / "out", random.Random(3)
     for code, _, errors in workers.finish(both(task, expected, async_checkpoint="false")):
         assert code == 0, errors
@@ -57,7 +60,7 @@ def test_five_kills_and_a_notice_end_bitwise_where_an_undisturbed_run_does(task,
     assert '"num_replicas", "value": 2' in log and log.count('"run_start"') == 1
     assert len(list(expected.glob("events.out.tfevents.*"))) == 1  # each writer makes its own
 
-    for victim in (1, 0, 0, 1, 0):
+    for victim in victims:
         started = both(task, output)
         wait_for_step(started[0], output, last_logged_step(output) + rng.randint(1, 12))
         time.sleep(rng.random() * 0.1)
