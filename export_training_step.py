@@ -4,6 +4,8 @@ Takes the flags of run_pretraining.py, so also --flagfile=configs/batch_24.flags
 the program on CPU, GPU or TPU with jax and numpy, without TensorFlow.
 """
 
+from pathlib import Path
+
 from absl import flags, logging
 
 import run_pretraining  # its flags are ours too; it sets what TensorFlow reads
@@ -24,6 +26,15 @@ in_range("num_batches", at_least=1)
 in_range("num_recorded_steps", at_least=0)
 
 
+def _xla_cost(folder: Path, entry: dict) -> dict:
+    """By jax, where it is installed; before XLA optimizes the program."""
+    try:
+        import run_step  # jax is no requirement
+    except ImportError:
+        return {}
+    return run_step.xla_cost(run_step.lowered(folder, entry))
+
+
 def main():
     """Writes the folder."""
     logging.set_verbosity(logging.ERROR)
@@ -33,6 +44,7 @@ def main():
         num_recorded_steps=FLAGS.num_recorded_steps,
         evaluation=FLAGS.evaluation,
         seed=FLAGS.seed or 0,
+        cost=_xla_cost,
     )
     with run_pretraining.failures_explained():
         setup = preflight.inspect(config).setup()

@@ -31,21 +31,32 @@ jax.config.update("jax_enable_x64", True)  # the counters are int64; jax would c
 warnings.filterwarnings("ignore", "Some donated buffers were not usable")  # the constants'
 
 
+def lowered(folder: Path, entry: dict) -> jax.stages.Lowered:
+    """A program of the folder, for jax's first device; `entry` describes it in the signature."""
+    shapes = [jax.ShapeDtypeStruct(v["shape"], v["dtype"]) for v in entry["inputs"]]
+    results = [(v["shape"], v["dtype"]) for v in entry["outputs"]]
+    # jax has no public way in for a program; so one of the same types gives up its text.
+    same = jax.jit(lambda *_: [jax.numpy.zeros(*each) for each in results], keep_unused=True)
+    text = (folder / entry["file"]).read_bytes()
+    exported = dataclasses.replace(export.export(same)(*shapes), mlir_module_serialized=text)
+    replaced = tuple(v["feeds"] for v in entry["outputs"][1:])
+    return jax.jit(exported.call, donate_argnums=replaced).lower(*shapes)
+
+
+def xla_cost(program: jax.stages.Lowered | jax.stages.Compiled) -> dict:
+    """What XLA counts in a program, before or after it optimizes it."""
+    counted = program.cost_analysis() or {}
+    return {"xla_flop": counted.get("flops"), "xla_bytes": counted.get("bytes accessed")}
+
+
 class Program:
     """One program, compiled for jax's first device."""
 
     def __init__(self, folder: Path, entry: dict):
         """Compiles it; `entry` describes it in the signature."""
         self.entry, self.inputs, self.outputs = entry, entry["inputs"], entry["outputs"]
-        shapes = [jax.ShapeDtypeStruct(v["shape"], v["dtype"]) for v in self.inputs]
-        results = [(v["shape"], v["dtype"]) for v in self.outputs]
-        # jax has no public way in for a program; so one of the same types gives up its text.
-        same = jax.jit(lambda *_: [jax.numpy.zeros(*each) for each in results], keep_unused=True)
-        text = (folder / entry["file"]).read_bytes()
-        exported = dataclasses.replace(export.export(same)(*shapes), mlir_module_serialized=text)
-        replaced = tuple(v["feeds"] for v in self.outputs[1:])
         began = time.perf_counter()
-        self.compiled = jax.jit(exported.call, donate_argnums=replaced).lower(*shapes).compile()
+        self.compiled = lowered(folder, entry).compile()
         self.compile_seconds = time.perf_counter() - began
 
     def __call__(self, state: dict, batch: dict) -> list[float]:
@@ -140,7 +151,7 @@ def times(done: list, precision: str, peak_tflops: float | None) -> dict:
 
 def cost(program: Program) -> dict:
     """Memory (of the device, or of the process on a CPU), and operations by formula and XLA."""
-    memory, counted = program.compiled.memory_analysis(), program.compiled.cost_analysis() or {}
+    memory = program.compiled.memory_analysis()
     of_process = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     of_device = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
     on_cpu = jax.devices()[0].platform == "cpu"
@@ -148,9 +159,7 @@ def cost(program: Program) -> dict:
         "program_bytes": memory and memory.argument_size_in_bytes + memory.temp_size_in_bytes,
         "peak_memory_bytes": of_device or (of_process if on_cpu else "unknown"),
         "formula_flop": program.entry["flop"],
-        "xla_flop": counted.get("flops"),
-        "xla_bytes": counted.get("bytes accessed"),
-    }
+    } | xla_cost(program.compiled)
 
 
 def agreement(done: list, recorded: list, tolerance: float) -> dict:

@@ -27,15 +27,17 @@ class Compilation:
     reason: str
     clusters: bool = False
     """TensorFlow compiles clusters of operations by itself: TF_XLA_FLAGS asks for it."""
+    exports: bool = False
+    """The step is compiled by who gets the program; TensorFlow runs one operation at a time."""
 
     @property
     def fuses(self) -> bool:
         """Whether the model is computed by passes that XLA can compile."""
-        return self.passes or self.step
+        return self.passes or self.step or self.exports
 
     def __str__(self) -> str:
         what = "clusters of operations" if self.clusters else "nothing"
-        if self.fuses:
+        if self.step or self.passes:
             what = "the whole step" if self.step else "the passes between the matrix products"
         return f"XLA compiles {what}: {self.reason}"
 

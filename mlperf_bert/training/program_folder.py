@@ -13,7 +13,7 @@ import itertools
 import json
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +41,7 @@ _LICENCE = "Apache-2.0, as the project that exported it; the weights have that o
 _GIVEN = (program.BATCH, program.SEED)
 # What results may differ by, relative where they are above 1.
 _TOLERANCE = {"float32": 1e-5, "tf32": 1e-3, "bfloat16": 1e-2}
-_WHOLE = Compilation(passes=False, step=True, reason="a program is compiled as a whole")
+_EXPORT = Compilation(passes=False, step=False, exports=True, reason="its user compiles it")
 
 Batch = dict[str, tf.Tensor]
 
@@ -57,6 +57,8 @@ class Wanted:
     evaluation: bool
     """Also export the evaluation step."""
     seed: int
+    cost: Callable[[Path, dict], dict] = lambda folder, entry: {}
+    """What else is counted in a program of the folder, by its entry in signature.json."""
 
 
 def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
@@ -73,7 +75,7 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
         raise ValueError(f"--output_dir={output_dir}: exists; give a folder that is not there yet")
     holds_weights = bool(setup.config.init_checkpoint or wanted.num_recorded_steps)
     with contextlib.nullcontext() if holds_weights else _weights_not_set():
-        _, trainer = build.build_trainer(setup, seed=wanted.seed, compiled=_WHOLE)
+        _, trainer = build.build_trainer(setup, seed=wanted.seed, compiled=_EXPORT)
     evaluator = Evaluator(model=trainer.model, strategy=setup.strategy)
     batches = _training_batches(setup, wanted)
     evaluation = _evaluation_batches(setup, wanted)
@@ -179,13 +181,15 @@ def _write_programs(
         for rows, batch in zip(row_counts, shapes):
             name = "step" if rows is None else f"step-{rows}"
             made = program.of_training(trainer, batch)
-            yield _write_program(setup, folder, name, made, num_examples=config.train_batch_size)
+            entry = _write_program(setup, folder, name, made, num_examples=config.train_batch_size)
+            yield entry | wanted.cost(folder, entry)
             progress.advance(1)
         if wanted.evaluation:
             size = config.eval_batch_size
             batch = pipeline.synthetic_batch(config.shape, batch_size=size)
             made = program.of_evaluation(evaluator, trainer, batch)
-            yield _write_program(setup, folder, EVALUATION, made, num_examples=size)
+            entry = _write_program(setup, folder, EVALUATION, made, num_examples=size)
+            yield entry | wanted.cost(folder, entry)
             progress.advance(1)
 
 

@@ -119,6 +119,7 @@ def test_the_signature_names_every_value(export):
         for v in inputs
         if v["role"] not in ("batch", "seed")
     )
+    assert 0 < entry["flop"] < 2 * entry["xla_flop"] and entry["xla_bytes"] > entry["state_bytes"]
     assert signature["licence"].startswith("Apache-2.0") and signature["made_with"]["commit"]
 
 
