@@ -349,6 +349,7 @@ def test_names_that_lead_nowhere(tmp_path, monkeypatch):
     assert refusal("org/bert").endswith("pip install huggingface_hub")
 
 
+@pytest.mark.slow
 def test_a_name_on_the_hub_by_the_command(model, tmp_path):
     """The hub's cache, laid out as huggingface_hub does, stands in for the hub."""
     commit = "0123456789abcdef0123456789abcdef01234567"

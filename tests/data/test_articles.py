@@ -106,6 +106,7 @@ def results_in(folder: Path) -> dict[str, bytes]:
     return found
 
 
+@pytest.mark.slow
 def test_the_same_parts_through_every_door(repository, tmp_path, punkt):
     results = {}
     for door in ("", *doors.DOCUMENTS):
@@ -237,6 +238,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
 
 
+@pytest.mark.slow
 def test_a_row_group_of_hundreds_of_megabytes_takes_little_memory(repository, tmp_path):
     def peak_mib(num_rows: int) -> float:
         path, row_bytes = tmp_path / f"{num_rows}.parquet", 20_000
@@ -309,6 +311,7 @@ def test_files_on_hugging_face(repository, tmp_path, hub, punkt):
     assert not list(folder.glob("*.parquet.*"))
 
 
+@pytest.mark.slow
 def test_sentences_of_files_on_hugging_face_are_written_to_the_working_folder(
     repository, tmp_path, hub, punkt
 ):
@@ -324,6 +327,7 @@ def test_sentences_of_files_on_hugging_face_are_written_to_the_working_folder(
     assert made == (tmp_path / "a.jsonl.zst.3").read_bytes()
 
 
+@pytest.mark.slow
 def test_what_hugging_face_refuses_is_a_line(repository, tmp_path, hub):
     folder, environment = hub
     data = "--data=hf://datasets/owner/name"

@@ -71,6 +71,7 @@ def fails(done) -> str:
     return done.stderr.strip().splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_each_part_is_what_it_is_alone(repository, work):
     done = run(repository, work)
     assert done.returncode == 0, done.stderr
@@ -97,6 +98,7 @@ def test_each_part_is_what_it_is_alone(repository, work):
     assert run(repository, work, verify=True).returncode == 0
 
 
+@pytest.mark.slow
 def test_first_examples_are_a_prefix_and_marked(repository, work):
     assert run(repository, work).returncode == 0
     done = run(repository, work, output_dir=work / "few", examples_per_part=7)
@@ -124,6 +126,7 @@ def test_a_rerun_makes_only_what_is_missing_or_differs(repository, work):
     assert run(repository, work, verify=True).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_rerun_notices_content_changed_since(repository, work):
     assert run(repository, work).returncode == 0
     before = lines_of(work)
@@ -252,6 +255,7 @@ def test_flags_are_frozen(repository, script):
     assert json.loads(done.stdout) == FLAGS_AND_DEFAULTS[script]
 
 
+@pytest.mark.slow
 def test_a_disk_without_room_leaves_nothing_half_written(repository, work):
     (work / "part-0").write_bytes(sentences(1).encode() * 20)
     assert run(repository, work, output_dir=work / "warm").returncode == 0  # compiles, if need be
@@ -261,6 +265,7 @@ def test_a_disk_without_room_leaves_nothing_half_written(repository, work):
     assert visible(work / "out") == {"part-1", "part-2", "manifest.json"}
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_nothing_half_written(repository, work, small_disk):
     assert run(repository, work, output_dir=work / "warm").returncode == 0
     sizes = [(work / "warm" / f"part-{n}").stat().st_size for n in range(3)]

@@ -66,6 +66,7 @@ def test_hard_lines_split_by_the_published_tables_as_recorded(shared):
     assert md5(found) == RECORDED_PUBLISHED
 
 
+@pytest.mark.slow
 def test_a_long_run_without_white_space_takes_linear_time(tables):
     splitter = segmentation.SentenceSplitter(tables)
     assert splitter.tokenize("x" * 1_000_000) == ["x" * 1_000_000]

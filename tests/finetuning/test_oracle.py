@@ -160,7 +160,9 @@ def task_and_features(name, made, source):
     return task, features
 
 
-@pytest.mark.parametrize("name", ["cola", "mnli", "stsb"])
+@pytest.mark.parametrize(
+    "name", ["cola", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mnli", "stsb"))]
+)
 def test_losses_and_predictions_of_classifiers(made, source, exported, name):
     task, features = task_and_features(name, made, source)
     trainer = trainer_of(task, source)
@@ -185,6 +187,7 @@ def test_losses_and_predictions_of_classifiers(made, source, exported, name):
     assert_same_training(trainer, theirs, features, logits, loss)
 
 
+@pytest.mark.slow
 def test_losses_and_predictions_of_spans(made, source, exported):
     _, features = task_and_features("rte", made, source)
     del features["labels"]

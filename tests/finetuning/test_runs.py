@@ -89,6 +89,7 @@ def test_a_resumed_run_equals_one_that_was_not_interrupted(own):
         np.testing.assert_array_equal(value, second[name], err_msg=name)
 
 
+@pytest.mark.slow
 def test_the_seed_fixes_a_run_and_another_one_changes_it(own):
     generated_glue.write_model(own / "model", dropout=0.1)
     never = StopAfter(10**9)
@@ -110,6 +111,7 @@ def test_the_seed_fixes_a_run_and_another_one_changes_it(own):
             finished.finished()
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_that_of_its_model_and_its_data_only(own, capsys):
     changes = {"num_train_epochs": 1, "task": "rte"}
     sweep.run(config_of(own, **changes))
@@ -149,6 +151,7 @@ def test_what_a_killed_process_left_is_removed_with_the_checkpoints(own):
     assert [path.name for path in run.folder.iterdir()] == ["metrics.jsonl"]
 
 
+@pytest.mark.slow
 def test_results_of_other_commands_stay(own):
     changes = {"num_train_epochs": 1}
     single, other = ONE, Setting(learning_rate=1e-4, seed=1)
@@ -377,6 +380,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(own):
 # --- where the weights come from -------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_models_of_every_layout_give_the_same_weights(made, tmp_path):
     config = BertConfig.from_json_file(str(made / "model" / "bert_config.json"))
     vocab_file = str(made / "model" / "vocab.txt")

@@ -226,6 +226,7 @@ def test_what_is_no_result_does_not_pass(make, plan, num_runs, reason):
     assert verdict.lines()[-1] == "NOT PASSED under ruleset 5.0.0"
 
 
+@pytest.mark.slow
 def test_division_misspelt_is_no_success(make):
     made = make()
     campaign.write_submission(made, train(made), ruleset="5.0.0", overrides={})
@@ -355,6 +356,7 @@ def test_the_command_tells_mistakes_in_one_line(tmp_path, capsys):
     assert "no system description" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_another_command_may_start_the_runs(make, tmp_path, capfd):
     stand_in = make().command[1]
     flags = ["--org=o", "--system=s", "--runs=1", f"--output_dir={tmp_path / 'c'}"]

@@ -17,14 +17,25 @@ from mlperf_bert.submission import rcp, report, report_charts, report_page, verd
 from tests.mlperf.example_log import write_log
 
 
-@pytest.fixture(name="org_dir")
-def example_submission(tmp_path):
+def example_submission(folder):
     """A submitter's folder with ten runs of one system."""
-    folder = tmp_path / "example" / "results" / "box" / "bert"
-    folder.mkdir(parents=True)
+    logs = folder / "example" / "results" / "box" / "bert"
+    logs.mkdir(parents=True)
     for number in range(10):
-        write_log(folder / f"result_{number}.txt", [0.5] * 16 + [0.73], seed=number)
-    return tmp_path / "example"
+        write_log(logs / f"result_{number}.txt", [0.5] * 16 + [0.73], seed=number)
+    return folder / "example"
+
+
+@pytest.fixture
+def org_dir(tmp_path):
+    return example_submission(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory):
+    """What the official tools say of it; for tests that only look."""
+    [found] = report.judge_systems(example_submission(tmp_path_factory.mktemp("judged")), "5.0.0")
+    return found
 
 
 @pytest.mark.parametrize("org", ["Google", "NVIDIA"])
@@ -41,6 +52,7 @@ def test_minutes_equal_the_official_summarizer(shared, tmp_path, org):
     assert sorted(ours) == pytest.approx(sorted(entry["bert"] for entry in official), abs=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("org", "system", "minutes", "rcp_passed", "scaling", "problem"),
     [
@@ -94,6 +106,7 @@ def test_verdicts_of_all_official_tools(shared, tmp_path, org, system, passed, l
     )
 
 
+@pytest.mark.slow
 def test_real_submission_becomes_a_page(shared, tmp_path, capsys):
     org = shared / "real_logs" / "NVIDIA"
     output = tmp_path / "report.html"
@@ -109,6 +122,7 @@ def test_real_submission_becomes_a_page(shared, tmp_path, capsys):
     assert "cuda_version 11.3.0.016" in page
 
 
+@pytest.mark.slow
 def test_a_time_budget_is_in_the_report(org_dir, capsys):
     log, *others = (org_dir / "results" / "box" / "bert").iterdir()
     for other in others:
@@ -155,6 +169,7 @@ def test_a_damaged_log_is_one_line(org_dir, capsys, spoil, message):
     assert re.search(message, line)
 
 
+@pytest.mark.slow
 def test_what_is_no_result_is_told_in_the_page(org_dir):
     folder = org_dir / "results" / "box" / "bert"
     (folder / "result_9.txt").unlink()
@@ -223,26 +238,24 @@ def test_command_writes_page_and_numbers(org_dir, tmp_path, capsys):
     ]
 
 
-def test_where_every_second_went_is_drawn_if_a_log_says_so(org_dir, tmp_path):
-    [found] = report.judge_systems(org_dir, "5.0.0")
-    picture = report_charts.ledgers(found.runs)
+def test_where_every_second_went_is_drawn_if_a_log_says_so(judged):
+    picture = report_charts.ledgers(judged.runs)
     assert "compute" in picture.wide and "input wait" not in picture.wide  # 0 s
-    page = report_page.page([found], title="t", subtitle="s")
+    page = report_page.page([judged], title="t", subtitle="s")
     assert "Where every second of every run went" in page
-    unknown = [dataclasses.replace(run, seconds=None) for run in found.runs]
+    unknown = [dataclasses.replace(run, seconds=None) for run in judged.runs]
     assert report_charts.ledgers(unknown) is None
-    assert report_charts.ledgers([*unknown[:5], *found.runs[5:]]) is not None
+    assert report_charts.ledgers([*unknown[:5], *judged.runs[5:]]) is not None
 
 
-def test_energy_is_shown_if_the_logs_say_it(org_dir):
-    [found] = report.judge_systems(org_dir, "5.0.0")
-    page = report_page.page([found], title="t", subtitle="s")
-    assert ">Energy<" not in page and "energy" not in report.as_text(found)
+def test_energy_is_shown_if_the_logs_say_it(judged):
+    page = report_page.page([judged], title="t", subtitle="s")
+    assert ">Energy<" not in page and "energy" not in report.as_text(judged)
 
     def with_energy(*each: Energy) -> verdict.SystemVerdict:
-        pairs = zip(found.runs, itertools.cycle(each))
+        pairs = zip(judged.runs, itertools.cycle(each))
         runs = [dataclasses.replace(run, energy=energy) for run, energy in pairs]
-        return dataclasses.replace(found, runs=tuple(runs))
+        return dataclasses.replace(judged, runs=tuple(runs))
 
     known = Energy(
         parts={"GPUs": 3.6e6, "memory": 3.6e5},
@@ -267,13 +280,13 @@ def test_energy_is_shown_if_the_logs_say_it(org_dir):
     assert report_charts.energy_by_run(with_energy(Energy(unknown="none")).runs) is None
 
 
-def test_precision_and_parallelism_are_in_the_page(org_dir):
-    [found] = report.judge_systems(org_dir, "5.0.0")
-    page = report_page.page([found], title="t", subtitle="s")
+def test_precision_and_parallelism_are_in_the_page(judged):
+    page = report_page.page([judged], title="t", subtitle="s")
     assert "<td>lowest numerical precision in linear</td><td>bfloat16</td>" in page
     assert "<td>tensor parallelism</td><td>1</td>" in page
 
 
+@pytest.mark.slow
 def test_runs_that_diverged_are_shown(org_dir, tmp_path):
     for log in (org_dir / "results" / "box" / "bert").iterdir():
         text = log.read_text().replace('"value": 0.73', '"value": NaN')
@@ -312,9 +325,9 @@ def test_result_that_converged_too_fast_fails(org_dir):
     assert found.submission_mean_samples == 150_080
 
 
-def test_names_are_escaped(org_dir):
-    (org_dir / "results" / "box").rename(org_dir / "results" / "<b>box")
-    page = report_page.page(report.judge_systems(org_dir, "5.0.0"), title="a & b", subtitle="")
+def test_names_are_escaped(judged):
+    named = dataclasses.replace(judged, name="<b>box")
+    page = report_page.page([named], title="a & b", subtitle="")
     assert "&lt;b&gt;box" in page
     assert "a &amp; b" in page
     assert not re.search("<b>box", page)

@@ -176,6 +176,7 @@ def test_a_command_that_fails_at_the_first_point_ends_the_sweep(data, tmp_path):
     assert rows["reason"][1] == "exit code 1: this batch is no good"
 
 
+@pytest.mark.slow
 def test_a_point_that_takes_too_long_is_ended(data, tmp_path):
     done = run(tmp_path / "out", data, "--timeout_s=4", *QUICK, flags=("--wait_s=60",))
     assert done.returncode == 1
@@ -185,6 +186,7 @@ def test_a_point_that_takes_too_long_is_ended(data, tmp_path):
 # --- what cannot be done here -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_without_rights_the_sweep_says_what_it_cannot_limit(data, tmp_path, main, monkeypatch):
     monkeypatch.setattr(limits, "missing", lambda: "Permission denied; it needs root")
     options = [f"--output={tmp_path / 'out'}", "--memory=1g,4g", *QUICK, "--"]

@@ -232,9 +232,9 @@ def start(output, training_folder, *options, **more) -> subprocess.Popen:
     ("backend", "number"),
     [
         pytest.param(backends.BPFTRACE, signal.SIGINT, marks=pytest.mark.slow),
-        (backends.STRACE, signal.SIGINT),
+        pytest.param(backends.STRACE, signal.SIGINT, marks=pytest.mark.slow),
         (backends.STRACE, signal.SIGTERM),
-        (backends.PROC, signal.SIGTERM),
+        pytest.param(backends.PROC, signal.SIGTERM, marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_ends_training_and_tracer_in_order(tmp_path, training_folder, backend, number):
@@ -250,6 +250,7 @@ def test_a_signal_ends_training_and_tracer_in_order(tmp_path, training_folder, b
     assert (training_folder / "model.ckpt-3.index").exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_on_a_terminal_reaches_the_training_once(tmp_path, training_folder, terminal):
     """The terminal signals the whole group: a second signal by the tracer would be a hard stop."""
     require(backends.STRACE)
@@ -290,6 +291,7 @@ def test_a_failed_run_is_closed_cleanly(tmp_path, training_folder):
     assert "block (not ended)" in (found.folder / "summary.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_spans_open_to_the_end(tmp_path, training_folder):
     process = start(tmp_path / "trace", training_folder, "--backend=proc")
     [pid] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
@@ -301,6 +303,7 @@ def test_a_killed_run_leaves_spans_open_to_the_end(tmp_path, training_folder):
     assert closed == {"init": True, "run": False, "block": False}
 
 
+@pytest.mark.slow
 def test_a_resumed_run_shows_only_its_own_events(tmp_path, training_folder):
     require(backends.STRACE)  # the log is open too shortly for /proc
     subprocess.run(example_command(training_folder), check=True)
@@ -350,6 +353,7 @@ def test_a_trace_within_a_trace_has_no_second_strace(tmp_path):
     assert not (tmp_path / "inner").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "backend", [pytest.param(backends.BPFTRACE, marks=pytest.mark.slow), backends.STRACE]
 )
@@ -416,6 +420,7 @@ def test_a_backend_that_does_not_work_here_says_what_is_missing(tmp_path):
     assert found.summary["backend"] == "proc"
 
 
+@pytest.mark.slow
 def test_a_tracer_that_the_kernel_refuses_is_replaced_by_the_next(tmp_path):
     require(backends.BPFTRACE)
     refused = tmp_path / "bpftrace"

@@ -85,6 +85,7 @@ def test_four_micro_batches_equal_one_batch():
         assert np.linalg.norm(left - right) < 1e-4 * change, variable.name
 
 
+@pytest.mark.slow
 def test_nothing_moves_before_the_window_is_full_and_the_accumulators_hold_the_mean():
     made = trainer(batch_size=8, steps_per_update=4, clip_after_allreduce=False)
     before = [variable.numpy() for variable in made.variables_to_train]

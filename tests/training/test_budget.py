@@ -270,6 +270,7 @@ def test_a_run_ends_with_its_budget_evaluates_saves_and_says_what_it_reached(tas
     assert again.returncode == 1 and "holds a finished run" in again.stderr
 
 
+@pytest.mark.slow
 def test_the_last_evaluation_may_reach_the_target(task, tmp_path):
     flags = BUDGET | {"eval_interval_samples": 10**9, "time_budget": "2s"}
     done = starts.run(command(task, tmp_path / "out", **flags, target_accuracy=1e-6), check=True)
@@ -332,6 +333,7 @@ def test_a_killed_run_that_decays_over_its_budget_goes_on_with_the_recorded_rate
     assert "without its bert.log the learning rates of the run are unknown; copy" in other.stderr
 
 
+@pytest.mark.slow
 def test_rates_that_decay_over_the_budget_are_those_of_the_recorded_estimates(task, tmp_path):
     flags = {**BUDGET, "time_budget": "5s", "decay_over_budget": True, "num_warmup_steps": 0}
     starts.run(command(task, tmp_path / "out", **flags), check=True)

@@ -75,6 +75,7 @@ def test_a_sleep_in_the_input_is_waited_for_whatever_is_computed_meanwhile(task)
     assert max(found[:3]) < 0.2 * pause and min(found[5:]) > 0.4 * pause
 
 
+@pytest.mark.slow
 def test_the_wait_does_not_depend_on_iterations_per_loop(task):
     """One call of 6 steps, and six of one, wait as long as the input really slept."""
     trainer = make_trainer(task)
@@ -91,6 +92,7 @@ def test_the_wait_does_not_depend_on_iterations_per_loop(task):
     assert sum(apart) == pytest.approx(sum(slept[:4]), rel=0.1)
 
 
+@pytest.mark.slow
 def test_an_evaluation_waits_for_its_own_input(task):
     trainer = make_trainer(task)
     evaluator = Evaluator(model=trainer.model, strategy=CPU)

@@ -201,6 +201,7 @@ def one_checkpoint(run, tmp_path):
     return output
 
 
+@pytest.mark.slow
 def test_bad_input_is_named_and_nothing_recorded(task, one_checkpoint, tmp_path):
     other = tmp_path / "bert_config.json"
     other.write_text(json.dumps({**generated_task.CONFIG, "intermediate_size": 24}))

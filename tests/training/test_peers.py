@@ -87,6 +87,7 @@ def test_a_problem_of_the_chief_ends_all():
     assert meet_all([{}] * 3, decide=refuse) == ["--output_dir holds another run"] * 3
 
 
+@pytest.mark.slow
 def test_a_missing_process_is_named_in_time():
     began = time.monotonic()
     found = meet_all([{}] * 3, seconds=5.0, absent=[2])

@@ -68,6 +68,7 @@ def test_six_steps_with_dropout_equal_tensorflows(export, flags):
     assert len({result[0] for result in figures["results"]}) == 6
 
 
+@pytest.mark.slow
 def test_without_a_checkpoint_both_draw_the_same_weights(export):
     export("--num_recorded_steps=2", weights=False)
     assert not (export.folder / "weights.npz").exists()

@@ -124,6 +124,7 @@ def test_every_checkpoint_is_that_of_a_run_that_waits(task, undisturbed, tmp_pat
         assert_same_end(output, undisturbed, num_steps=step)
 
 
+@pytest.mark.slow
 def test_sigterm_saves_and_the_same_command_goes_on(repository, task, undisturbed, tmp_path):
     output = tmp_path / "out"
     relative = os.path.relpath(output, repository)

@@ -19,12 +19,13 @@ def task(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "compiled",
     [
-        compilation.NOTHING,
-        pytest.param(test_speed_options.PASSES, id="passes", marks=pytest.mark.slow),
-        pytest.param(test_speed_options.STEP, id="step", marks=pytest.mark.slow),
+        pytest.param(compilation.NOTHING, id="nothing"),
+        pytest.param(test_speed_options.PASSES, id="passes"),
+        pytest.param(test_speed_options.STEP, id="step"),
     ],
 )
 def test_training_on_does_not_change_the_copy(task, tmp_path, compiled):

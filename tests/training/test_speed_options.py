@@ -84,6 +84,7 @@ def assert_same(found, expected, *, tolerance: float) -> None:
         np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * scale)
 
 
+@pytest.mark.slow
 def test_a_packed_batch_has_the_losses_and_gradients_of_its_examples(task):
     unpacked = next(iter(batches_of(task)))
     lengths = tf.reduce_sum(unpacked["input_mask"], axis=1)
@@ -133,6 +134,7 @@ def test_compiled_steps_compute_the_same_with_dropout(task, compiled):
     assert_same(found, expected, tolerance=1e-5)
 
 
+@pytest.mark.slow
 def test_bfloat16_is_near_float32_and_keeps_float32_weights(task):
     features = next(iter(batches_of(task)))
     expected = losses_and_gradients(make_trainer(task), features)
@@ -153,7 +155,8 @@ def test_tf32_is_allowed_only_when_asked_for(task):
         make_trainer(task, precision="int8")
 
 
-@pytest.mark.parametrize("pack_sequences", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("pack_sequences", [False, True])
 def test_one_trace_made_before_the_run_serves_all_of_it(task, pack_sequences):
     trainer = make_trainer(task, compiled=PASSES, dropout=0.1, pack_sequences=pack_sequences)
     before = [variable.numpy() for variable in trained_variables(trainer.model)]

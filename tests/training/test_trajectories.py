@@ -148,14 +148,16 @@ def assert_evaluation_equals(oracle: Oracle, trainer: Trainer, expected: dict) -
         assert getattr(found, name) == pytest.approx(value, abs=tolerance), name
 
 
-WITH_RECOMPUTATION = [
-    pytest.param(name, "blocks", marks=[] if name == "g3_lamb_accum4" else pytest.mark.slow)
-    for name in CASES
-]
+QUICK = ("g1_lamb", "g3_lamb_accum4", "g4_adamw")
 
 
 @pytest.mark.parametrize(
-    "name, recompute", [*((name, "none") for name in CASES), *WITH_RECOMPUTATION]
+    "name, recompute",
+    [
+        pytest.param(name, recompute, marks=[] if is_quick else pytest.mark.slow)
+        for name in CASES
+        for recompute, is_quick in (("none", name in QUICK), ("blocks", False))
+    ],
 )
 def test_losses_weights_and_evaluation(oracle, name, recompute):
     expected_losses = oracle.trajectories[name]["losses"]
