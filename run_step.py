@@ -81,11 +81,11 @@ class Exported:
     def drawn(self, value: dict) -> np.ndarray:
         """The first value of an input, drawn as the exporter draws it."""
         random = np.random.RandomState([self.signature["seed"], zlib.crc32(value["name"].encode())])
-        if value["initial"] == "normal":
+        if "below" in value:
+            array = random.randint(value["below"], size=value["shape"])
+        elif value["initial"] == "normal":
             array = np.clip(random.standard_normal(value["shape"]), -2, 2)
             array *= self.signature["initializer_range"]
-        elif "below" in value:
-            array = random.randint(value["below"], size=value["shape"])
         else:
             array = np.full(value["shape"], value["initial"])
         return array.astype(value["dtype"])
