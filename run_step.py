@@ -94,9 +94,8 @@ class Exported:
         """Weights of the folder, or drawn ones; slots and counters are 0."""
         file, inputs = self.folder / "weights.npz", next(iter(self.entries.values()))["inputs"]
         stored = np.load(file) if file.exists() else {}
-        state = (v for v in inputs if v["role"] not in ("batch", "seed"))
-        names = ((v["name"], v) for v in state)
-        return {n: jax.device_put(stored[n] if n in stored else self.drawn(v)) for n, v in names}
+        state = ((v["name"], v) for v in inputs if v["role"] not in ("batch", "seed"))
+        return {n: jax.device_put(stored[n] if n in stored else self.drawn(v)) for n, v in state}
 
     def real_batches(self) -> list[dict]:
         """The batches of batches.npz, in their order."""
@@ -164,8 +163,7 @@ def cost(program: Program) -> dict:
 
 def agreement(done: list, recorded: list, tolerance: float) -> dict:
     """How far the results are from TensorFlow's, relative where those are above 1."""
-    both = zip(done, recorded)
-    pairs = [(np.array(ours[0]), np.array(theirs["results"])) for ours, theirs in both]
+    pairs = [(np.array(a[0]), np.array(b["results"])) for a, b in zip(done, recorded)]
     worst = max((np.max(np.abs(a - b) / np.maximum(1, np.abs(b))) for a, b in pairs), default=0.0)
     found = {"compared_steps": len(pairs), "largest_difference": float(worst)}
     return found | {"agrees": bool(worst <= tolerance)} if pairs else {}
