@@ -490,6 +490,7 @@ def test_foreign_directory_is_refused(work):
     assert done.returncode == 1 and "holds files of another run" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_ends_the_run_as_aborted(work):
     done = train(work, learning_rate="1e38", num_train_steps=8)
     assert done.returncode == 1

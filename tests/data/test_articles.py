@@ -292,6 +292,7 @@ def hub(tmp_path) -> tuple[Path, dict[str, str]]:
     return folder, {"PYTHONPATH": str(tmp_path / "modules")}
 
 
+@pytest.mark.slow
 def test_files_on_hugging_face(repository, tmp_path, hub, punkt):
     folder, environment = hub
     for number in range(2):

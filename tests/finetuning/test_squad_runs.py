@@ -26,10 +26,8 @@ def write_squad(path, num_questions: int, *, version: str) -> None:
     path.write_text(json.dumps({"version": version.removeprefix("v"), "data": entries}))
 
 
-@pytest.mark.parametrize(
-    ("name", "version"),
-    [pytest.param("squad1", "v1.1", marks=pytest.mark.slow), ("squad2", "v2.0")],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "version"), [("squad1", "v1.1"), ("squad2", "v2.0")])
 def test_a_model_without_pooler_answers_questions(tmp_path, name, version):
     generated_glue.write_model(tmp_path / "model", without="bert/pooler")
     (tmp_path / "data").mkdir()

@@ -204,19 +204,15 @@ def test_a_log_that_was_cut_off_in_a_line_is_no_obstacle(make, tmp_path):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plan", "num_runs", "reason"),
     [
-        pytest.param(
-            {"7": "seed 102"}, 10, "the same seed in several runs", marks=pytest.mark.slow
-        ),
-        pytest.param(
-            {"7": "batch 256"}, 10, "different global batch sizes: ['256', '448']",
-            marks=pytest.mark.slow,
-        ),
+        ({"7": "seed 102"}, 10, "the same seed in several runs"),
+        ({"7": "batch 256"}, 10, "different global batch sizes: ['256', '448']"),
         ({}, 9, "9 logs, the rules require 10"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_result_does_not_pass(make, plan, num_runs, reason):
     verdict = run(make(plan, num_runs=num_runs))
     assert not verdict.passed

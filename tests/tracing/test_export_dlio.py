@@ -179,6 +179,7 @@ def test_what_is_no_trace_is_refused(tmp_path):
         dlio.workload(Finished(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_trace_without_calls_or_training_is_refused(traced, empty_trace):
     if traced.summary["backend"] == "proc":
         with pytest.raises(ValueError, match=r"no reads of TFRecords .* made with proc"):

@@ -239,6 +239,7 @@ def assert_recorded_rates(output: Path, *, decays: bool = True) -> None:
         assert line["learning_rate"] == rate_of_step(line["step"], totals), line
 
 
+@pytest.mark.slow
 def test_a_run_ends_with_its_budget_evaluates_saves_and_says_what_it_reached(task, tmp_path):
     output = tmp_path / "out"
     done = starts.run(command(task, output, **BUDGET, time_budget="4s"), check=True)

@@ -30,6 +30,7 @@ def task(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_takes_its_power_times_its_seconds(task, tmp_path):
     output = tmp_path / "out"
     flags = {"num_train_steps": 40, "power_watts": WATTS, "precision": "bfloat16"}

@@ -57,6 +57,7 @@ def waits(trainer, batches, num_steps: int) -> tuple[list[float], float]:
     return history[:, -1].tolist(), time.monotonic() - began
 
 
+@pytest.mark.slow
 def test_a_sleep_in_the_input_is_waited_for_whatever_is_computed_meanwhile(task):
     trainer = make_trainer(task)
     batch = pipeline.synthetic_batch(generated_task.SHAPE, batch_size=BATCH_SIZE)

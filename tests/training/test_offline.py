@@ -69,6 +69,7 @@ def saved_steps(output) -> list[int]:
     return sorted(int(path.stem.split("-")[1]) for path in output.glob("model.ckpt-*.index"))
 
 
+@pytest.mark.slow
 def test_every_checkpoint_once_and_all_examples(task, run):
     state = (run / "checkpoint").read_bytes()
     one = evaluate(task, run, "--num_train_steps=20")
@@ -248,6 +249,7 @@ def test_a_line_that_was_cut_is_written_anew(tmp_path):
     assert evaluations.read(tmp_path) == {10: found, 20: found}
 
 
+@pytest.mark.slow
 def test_evaluations_of_different_sizes_are_no_result(run, tmp_path):
     """An evaluation has the same number of samples after every checkpoint."""
     for name in ("bert.log", "run.json"):

@@ -48,14 +48,9 @@ def assert_same(found, expected, *, tolerance: float) -> None:
         np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * scale)
 
 
-def cases():
-    for precision in ("float32", "bfloat16"):
-        for jit_compile in COMPILED:
-            quick = (precision, jit_compile) == ("float32", "false")
-            yield pytest.param(precision, jit_compile, marks=[] if quick else pytest.mark.slow)
-
-
-@pytest.mark.parametrize("precision, jit_compile", list(cases()))
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("jit_compile", COMPILED)
 def test_losses_and_gradients_are_those_without(task, precision, jit_compile):  # noqa: F811
     """With dropout, on packed rows."""
     features = next(iter(batches_of(task, pack_sequences=True)))

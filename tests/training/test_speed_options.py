@@ -107,6 +107,7 @@ def test_a_packed_batch_has_the_losses_and_gradients_of_its_examples(task):
     assert abs(losses_and_gradients(trainer, mixed)[0][0] - expected[0][0]) > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "compiled", [PASSES, pytest.param(STEP, marks=pytest.mark.slow)], ids=["passes", "step"]
 )

@@ -200,6 +200,7 @@ def given_flags(oracle: Oracle, name: str, output_dir: Path) -> list[str]:
     return ["--noshuffle", *(f"--{name}={value}" for name, value in flags.items())]
 
 
+@pytest.mark.slow
 def test_the_losses_from_the_command_line_alone(oracle, tmp_path):
     case = oracle.trajectories["g3_lamb_accum4"]
     given = given_flags(oracle, "g3_lamb_accum4", tmp_path / "out")
