@@ -72,11 +72,11 @@ def measure(case: Case, *, num_steps: int) -> dict:
             seed=1,
             precision=case.precision,
             compile_passes=compiled.passes,
-            fused=compiled.fuses,
+            sums_of_vectors=compiled.each_pass,
             recompute=case.recompute,
         )
         optimizer = GradientAggregationOptimizer(
-            create_optimizer(OptimizerConfig(), 1e-4, compiled=compiled.passes),
+            create_optimizer(OptimizerConfig(), 1e-4, compiled=compiled.each_pass),
             steps_per_update=case.steps_per_update,
         )
     trainer = Trainer(

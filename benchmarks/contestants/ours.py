@@ -33,12 +33,12 @@ def build_trainer(task: dict) -> Trainer:
             seed=1,
             precision=task["precision"],
             compile_passes=compiled.passes,
-            fused=compiled.fuses,
+            sums_of_vectors=compiled.each_pass,
             pack_sequences=packs,
         )
         rate = WarmupPolynomialDecay(learning_rate=1e-4, num_train_steps=10**6, num_warmup_steps=0)
         optimizer = GradientAggregationOptimizer(
-            create_optimizer(OptimizerConfig(), rate, compiled=compiled.passes)
+            create_optimizer(OptimizerConfig(), rate, compiled=compiled.each_pass)
         )
     trainer = Trainer(
         model=model,

@@ -26,18 +26,21 @@ class Encoder:
         *,
         compute_dtype: tf.DType,
         compile_passes: bool,
+        sums_of_vectors: bool,
         recompute: str,
     ):
         """Takes the weights of `model`; matrix products run in `compute_dtype`.
 
-        With `compile_passes` XLA fuses the passes between the products (fusion.py). `recompute` is
-        one of `recomputation.CHOICES`.
+        With `compile_passes` XLA fuses the passes between the products; `sums_of_vectors` is how
+        they add (fusion.py). `recompute` is one of `recomputation.CHOICES`.
         """
         self._layers = tf_models.encoder_layers(model)
         self._masked_lm_head: layers.MaskedLM = model.masked_lm
         self._next_sentence_head = model.classification_heads[0]
         self._config = config
-        self._passes = fusion.Passes(config.hidden_act, compiled=compile_passes)
+        self._passes = fusion.Passes(
+            config.hidden_act, compiled=compile_passes, sums_of_vectors=sums_of_vectors
+        )
         self._dtype = compute_dtype
         self._recompute = recompute
 

@@ -47,13 +47,13 @@ ACTIVATIONS = {
 class Passes:
     """The passes of one model, compiled or not."""
 
-    def __init__(self, activation: str, *, compiled: bool):
+    def __init__(self, activation: str, *, compiled: bool, sums_of_vectors: bool = False):
         """Takes a key of `ACTIVATIONS`."""
         self._is_compiled = compiled
         self.activation = self._fused(_in_float32(ACTIVATIONS[activation]))
         self.add_and_normalise = self._fused(_add_and_normalise)
         self._masked = self._compiled(_keep)
-        row_sums = _sums_of_vectors if compiled else _row_sums
+        row_sums = _sums_of_vectors if sums_of_vectors else _row_sums
         self._softmax_gradient = self._compiled(
             functools.partial(_softmax_gradient, row_sums=row_sums)
         )

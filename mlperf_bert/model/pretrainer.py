@@ -27,7 +27,7 @@ def build_pretrainer(
     seed: int,
     precision: str = "float32",
     compile_passes: bool = False,
-    fused: bool = False,
+    sums_of_vectors: bool = False,
     pack_sequences: bool = False,
     recompute: str = recomputation.NONE,
 ) -> models.BertPretrainerV2:
@@ -37,8 +37,8 @@ def build_pretrainer(
     of the speed options encoder.py computes with their weights instead, equal to 1e-5 in float32.
     `precision` is float32, bfloat16 (matrix products and the values passed between layers; softmax,
     LayerNorm and losses stay float32), or tf32 (float32 that NVIDIA's tensor cores may round). With
-    `compile_passes` XLA compiles each pass between the matrix products; with `fused` the passes are
-    the same, for whoever compiles the whole step. With `pack_sequences`
+    `compile_passes` XLA compiles the passes between the matrix products, and with `sums_of_vectors`
+    they add as it is fastest in a program of one pass (fusion.py). With `pack_sequences`
     examples may share rows (mlperf_bert/input/packing.py). With `recompute` the backward pass
     computes again what the forward pass then does not keep: "attention" (scores, probabilities and
     their dropout) or "blocks" (all but the inputs of each block), with the same bits of dropout.
@@ -93,7 +93,7 @@ def build_pretrainer(
     model.fused = None
     if is_fused(
         precision=precision,
-        fused=fused or compile_passes,
+        compile_passes=compile_passes,
         pack_sequences=pack_sequences,
         recompute=recompute,
     ):
@@ -103,16 +103,17 @@ def build_pretrainer(
             config,
             compute_dtype=dtype,
             compile_passes=compile_passes,
+            sums_of_vectors=sums_of_vectors,
             recompute=recompute,
         )
         model.dropout_generator = tf.random.Generator.from_seed(seed)
     return model
 
 
-def is_fused(*, precision: str, fused: bool, pack_sequences: bool, recompute: str) -> bool:
+def is_fused(*, precision: str, compile_passes: bool, pack_sequences: bool, recompute: str) -> bool:
     """Whether encoder.py computes, as for every speed option, and not the layers of tf-models."""
     recomputes = recompute != recomputation.NONE
-    return precision == "bfloat16" or fused or pack_sequences or recomputes
+    return precision == "bfloat16" or compile_passes or pack_sequences or recomputes
 
 
 @tf.autograph.experimental.do_not_convert

@@ -80,7 +80,7 @@ def _step_of(found: Inspection, bert_config: BertConfig) -> Step:
         precision=config.precision,
         fused=pretrainer.is_fused(
             precision=config.precision,
-            fused=compiled.fuses,
+            compile_passes=compiled.passes,
             pack_sequences=config.pack_sequences,
             recompute=config.recompute,
         ),

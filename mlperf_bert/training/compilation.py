@@ -28,12 +28,12 @@ class Compilation:
     clusters: bool = False
     """TensorFlow compiles clusters of operations by itself: TF_XLA_FLAGS asks for it."""
     exports: bool = False
-    """The step is compiled by who gets the program; TensorFlow runs one operation at a time."""
+    """The whole step is compiled by who gets the program."""
 
     @property
-    def fuses(self) -> bool:
-        """Whether the model is computed by passes that XLA can compile."""
-        return self.passes or self.step or self.exports
+    def each_pass(self) -> bool:
+        """Whether every pass of a step is a program of its own."""
+        return self.passes and not (self.step or self.exports)
 
     def __str__(self) -> str:
         what = "clusters of operations" if self.clusters else "nothing"
@@ -70,12 +70,12 @@ def choose(
     if jit_compile == "false":
         return NOTHING
     if jit_compile == "true":
-        return Compilation(False, True, "--jit_compile=true")
+        return Compilation(True, True, "--jit_compile=true")
     if not has_gpus:
         return Compilation(True, False, "matrix products on a CPU are faster outside XLA")
     if packs_sequences:
         return Compilation(True, False, "packed batches have too many shapes")
-    return Compilation(False, True, "a GPU starts fewer kernels")
+    return Compilation(True, True, "a GPU starts fewer kernels")
 
 
 def cache_flags(directory: str) -> str:

@@ -46,14 +46,14 @@ def make_trainer(
             BertConfig(**generated_task.CONFIG | changed),
             seed=1,
             compile_passes=compiled.passes,
-            fused=compiled.fuses,
+            sums_of_vectors=compiled.each_pass,
             **options,
         )
     rate = WarmupPolynomialDecay(learning_rate=0.01, num_train_steps=100, num_warmup_steps=0)
     return Trainer(
         model=model,
         optimizer=GradientAggregationOptimizer(
-            create_optimizer(OptimizerConfig(), rate, compiled=compiled.passes)
+            create_optimizer(OptimizerConfig(), rate, compiled=compiled.each_pass)
         ),
         strategy=CPU,
         batch_size=BATCH_SIZE,
