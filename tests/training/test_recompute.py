@@ -49,8 +49,8 @@ def assert_same(found, expected, *, tolerance: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("jit_compile", COMPILED)
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_losses_and_gradients_are_those_without(task, precision, jit_compile):  # noqa: F811
     """With dropout, on packed rows."""
     features = next(iter(batches_of(task, pack_sequences=True)))
