@@ -14,6 +14,8 @@ import pytest
 # As the root scripts set it. Libraries that import jax would otherwise make it 1, and every program
 # that a test starts would print TensorFlow's errors about GPUs.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Also as there: TensorFlow would import keras 3 beside tf_keras, once in each process.
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED = REPOSITORY.parent / "shared"

@@ -100,6 +100,7 @@ def test_only_root_scripts_read_flags_and_environment(path):
         assert "os.environ" not in source and "getenv" not in source
 
 
+@pytest.mark.slow
 def test_a_run_does_not_import_keras_3_beside_tf_keras():
     """It would take a fifth of the time that all imports take."""
     program = "import sys, run_pretraining; sys.exit('keras' in sys.modules)"

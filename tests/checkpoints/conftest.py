@@ -45,7 +45,9 @@ def generated(tmp_path_factory) -> Start:
     return Start(prefix, folder / "bert_config.json")
 
 
-@pytest.fixture(scope="session", params=["generated", "golden"])
+@pytest.fixture(
+    scope="session", params=["generated", pytest.param("golden", marks=pytest.mark.slow)]
+)
 def start(request) -> Start:
     if request.param == "generated":
         return request.getfixturevalue("generated")

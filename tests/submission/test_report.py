@@ -248,6 +248,7 @@ def test_where_every_second_went_is_drawn_if_a_log_says_so(judged):
     assert report_charts.ledgers([*unknown[:5], *judged.runs[5:]]) is not None
 
 
+@pytest.mark.slow
 def test_energy_is_shown_if_the_logs_say_it(judged):
     page = report_page.page([judged], title="t", subtitle="s")
     assert ">Energy<" not in page and "energy" not in report.as_text(judged)

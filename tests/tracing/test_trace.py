@@ -228,13 +228,14 @@ def start(output, training_folder, *options, **more) -> subprocess.Popen:
     return process
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "number"),
     [
-        pytest.param(backends.BPFTRACE, signal.SIGINT, marks=pytest.mark.slow),
-        pytest.param(backends.STRACE, signal.SIGINT, marks=pytest.mark.slow),
+        (backends.BPFTRACE, signal.SIGINT),
+        (backends.STRACE, signal.SIGINT),
         (backends.STRACE, signal.SIGTERM),
-        pytest.param(backends.PROC, signal.SIGTERM, marks=pytest.mark.slow),
+        (backends.PROC, signal.SIGTERM),
     ],
 )
 def test_a_signal_ends_training_and_tracer_in_order(tmp_path, training_folder, backend, number):
@@ -277,6 +278,7 @@ def test_ctrl_c_on_a_terminal_reaches_the_training_once(tmp_path, training_folde
     assert process.returncode == 11, lines
 
 
+@pytest.mark.slow
 def test_a_failed_run_is_closed_cleanly(tmp_path, training_folder):
     require(backends.STRACE)  # the log is open too shortly for /proc
     found = trace(

@@ -69,6 +69,7 @@ def train(made: Trainer, data: dict[str, np.ndarray], num_steps: int) -> list[np
 
 # A constant rate on both sides: with the schedule, update u of 10 would have 1 - u/10 on one side
 # and 1 - (4u+3)/40 on the other, for an update takes the rate of its last micro-batch.
+@pytest.mark.slow
 def test_four_micro_batches_equal_one_batch():
     data = examples(NUM_UPDATES * 32)
     one = trainer(batch_size=32, steps_per_update=1, clip_after_allreduce=True)

@@ -2,8 +2,8 @@
 
 Twenty steps of the golden trajectories on 1, 2 and 4 logical devices and on 2 and 3 processes, with
 and without gradient aggregation: every case as recorded on one of these layouts, and in the soak
-tests with and without aggregation on all of them. Where `shared` is not at hand the generated task
-serves, whose trajectories were recorded from the reference too.
+tests with and without aggregation on all of them. The trajectories of the
+generated task were recorded from the reference too; the soak tests also take those of `shared`.
 """
 
 import dataclasses
@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.conftest import SHARED
 from tests.training import generated_task, workers
 
 pytestmark = pytest.mark.distributed
@@ -22,11 +21,14 @@ pytestmark = pytest.mark.distributed
 BATCH_SIZE = 12  # shared by 1, 2, 3 and 4 replicas
 
 
-@pytest.fixture(scope="module")
-def task(tmp_path_factory) -> dict:
-    """Files, shape and trajectories of the recorded task, or of the generated one."""
-    if SHARED.is_dir():
-        folder, checkpoint = SHARED / "golden", "model.ckpt-28252"
+@pytest.fixture(
+    scope="module", params=["generated", pytest.param("golden", marks=pytest.mark.soak)]
+)
+def task(request, tmp_path_factory) -> dict:
+    """Files, shape and trajectories of the generated task, or of the one in `shared`."""
+    if request.param == "golden":
+        folder = request.getfixturevalue("shared") / "golden"
+        checkpoint = "model.ckpt-28252"
         recorded = folder / "trajectories.json"
         shape, eval_batch_size = {"max_seq_length": 128, "max_predictions_per_seq": 20}, 156
     else:

@@ -188,6 +188,7 @@ def metrics(output: Path) -> list[dict]:
     return [line for line in map(json.loads, lines) if line["kind"] == "train"]
 
 
+@pytest.mark.slow
 def test_the_sum_is_the_time_between_run_start_and_run_stop(undisturbed):
     [whole] = ledgers(undisturbed, "run")
     least, most = run_seconds(undisturbed / "bert.log")

@@ -229,6 +229,7 @@ def test_bad_input_is_named_and_nothing_recorded(task, one_checkpoint, tmp_path)
     assert not evaluations.read(one_checkpoint)
 
 
+@pytest.mark.slow
 def test_two_evaluations_into_one_directory(task, one_checkpoint):
     lock = DirectoryLock(one_checkpoint, file_name=".eval.lock")
     assert lock.acquire()
