@@ -4,7 +4,6 @@ import contextlib
 import json
 import re
 import shlex
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pandas
 import pytest
 
+from tests import starts
 from tests.conftest import REPOSITORY
 
 DOCUMENTS = sorted(
@@ -172,25 +172,25 @@ def test_everything_at_the_root_is_in_the_tree_of_the_readme():
             assert path.name in tree
 
 
-def test_the_flags_of_every_training_parse():
+def test_the_flags_of_every_training_parse(tmp_path):
     commands = [
         [word for word in words[words.index("run_pretraining.py") :] if word != "..."]
         for _, words in COMMANDS
         if "run_pretraining.py" in words and "--profile_steps" not in words
     ]
     assert len(commands) >= 3
-    program = (
+    program = tmp_path / "parse.py"
+    program.write_text(
         "import json, sys, run_pretraining\n"
         "flags = run_pretraining.FLAGS\n"
-        "for words in json.load(sys.stdin):\n"
+        "for words in json.loads(sys.argv[1]):\n"
         "    given = {flag.partition('=')[0] for flag in words}\n"
         "    needed = {'--bert_config_file': 'x', '--input_file': 'x', '--output_dir': 'x'}\n"
         "    rest = flags([*words, *(f'{k}={v}' for k, v in needed.items() if k not in given)])\n"
         "    assert len(rest) == 1, rest\n"
         "    flags.unparse_flags()\n"
     )
-    command = [sys.executable, "-c", program]
-    subprocess.run(command, input=json.dumps(commands), text=True, cwd=REPOSITORY, check=True)
+    starts.run([sys.executable, program, json.dumps(commands)], check=True)
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)

@@ -145,7 +145,10 @@ def their_outputs(folder: Path, kind: str):
     )
 
 
-@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
+@pytest.mark.parametrize(
+    "activation",
+    ["gelu", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gelu_new", "relu"))],
+)
 def test_transformers_computes_the_logits_of_a_pre_training_model(model, tmp_path, activation):
     model.configure(hidden_act=activation)
     model.imported(tmp_path)

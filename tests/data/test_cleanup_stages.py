@@ -175,7 +175,9 @@ def test_bad_input_is_one_line_and_leaves_no_output(repository, tmp_path):
         ("wiki_00.3", "seperate_test_set.py", ["--test_output={folder}/eval"]),
         ("wiki_00.4", "do_gather.py", ["--input_suffix=.4", "--out_dir={folder}/out"]),
         ("wiki_00.jsonl", "do_sentence_segmentation.py", ["--punkt={folder}/punkt"]),
-        ("wiki_00", "train_punkt.py", ["--out_dir={folder}/tables"]),
+        pytest.param(
+            *("wiki_00", "train_punkt.py", ["--out_dir={folder}/tables"]), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_fifo_or_device_is_refused_and_not_waited_for(

@@ -159,7 +159,9 @@ def test_without_the_right(store, bucket):
     assert store.objects(bucket) == {"x": b"content"}
 
 
-@pytest.mark.parametrize("status", [503, 429, "cut"])
+@pytest.mark.parametrize(
+    "status", [*(pytest.param(status, marks=pytest.mark.slow) for status in (503, 429)), "cut"]
+)
 def test_the_client_tries_again(store, bucket, status):
     store.fail(0.2, status, seed=1)
     assert store.call(_checkpoint, f"gs://{bucket}/run/ck", 2.5) == 2.5

@@ -319,7 +319,7 @@ def test_a_resumed_run_shows_only_its_own_events(tmp_path, training_folder):
 @pytest.mark.parametrize(
     ("backend", "told"),
     [
-        (backends.STRACE, "TFRecords read"),
+        pytest.param(backends.STRACE, "TFRecords read", marks=pytest.mark.slow),
         (backends.PROC, "single calls were not recorded"),
     ],
 )

@@ -77,7 +77,7 @@ def test_whole_steps_in_bfloat16_are_equal_where_xla_leaves_no_rounding_out(repo
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout
 
 
-@pytest.mark.parametrize("recompute", ["attention", "blocks"])
+@pytest.mark.parametrize("recompute", [pytest.param("attention", marks=pytest.mark.slow), "blocks"])
 def test_another_seed_would_have_been_seen(task, recompute):  # noqa: F811
     features = next(iter(batches_of(task)))
     trainer = make_trainer(task, dropout=0.1, recompute=recompute)
