@@ -2,8 +2,6 @@
 
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 # No wait before a request to an object store is tried again: TensorFlow reads it when imported.
 os.environ.setdefault("GCS_RETRY_CONFIG_INIT_DELAY_TIME_US", "0")
 

@@ -119,9 +119,9 @@ def test_its_data_are_the_references(docker, image, tmp_path):
     (tmp_path / "vocab.txt").write_bytes(vocabulary(1).encode())
     open_to_all(tmp_path)
     words = ["docker", "run", "--rm", f"--user={os.getuid()}:{os.getgid()}"]
-    words += ["--mount", f"type=bind,source={tmp_path},target=/work", image]
-    words += ["python", "create_pretraining_data.py", *flags.split(), "--input_file=/work/text"]
-    run(*words, "--vocab_file=/work/vocab.txt", "--output_file=/work/out", env=docker)
+    words += ["--mount", f"type=bind,source={tmp_path},target=/data", image]
+    words += ["python", "create_pretraining_data.py", *flags.split(), "--input_file=/data/text"]
+    run(*words, "--vocab_file=/data/vocab.txt", "--output_file=/data/out", env=docker)
     assert figures(tmp_path / "out") == expected
 
 

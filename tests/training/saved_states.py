@@ -6,12 +6,8 @@ compares them on two logical devices, which have to be made before TensorFlow st
 """
 
 import dataclasses
-import os
 import sys
 from pathlib import Path
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 import tensorflow as tf
 

@@ -2,8 +2,8 @@
 
 Twenty steps of the golden trajectories on 1, 2 and 4 logical devices and on 2 and 3 processes, with
 and without gradient aggregation: every case as recorded on one of these layouts, and in the soak
-tests with and without aggregation on all of them. The trajectories of the
-generated task were recorded from the reference too; the soak tests also take those of `shared`.
+tests with and without aggregation on all of them. The trajectories of the generated task were
+recorded from the reference too; the soak tests also take those of `shared`.
 """
 
 import dataclasses
