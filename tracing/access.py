@@ -25,7 +25,7 @@ TERMS = {
     "read amplification": "bytes of read calls / bytes of distinct data",
     "queue depth": "calls that had begun and not returned; of block I/O, requests issued and not "
     "completed. The mean is that of the time with at least one",
-    "pass": "reads of as many bytes of TFRecords as there were distinct ones: an epoch, moved by "
+    "pass": "reads of as many bytes of TFRecords as there were distinct ones: an epoch, shifted by "
     "what is read ahead",
 }
 """Word -> what it means; the page and docs/tracing.md say the same."""

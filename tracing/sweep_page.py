@@ -43,7 +43,7 @@ def page(command: Sequence[str], rows: Sequence[dict], notes: Sequence[str]) -> 
             "their share of the limit first, and the page cache has the rest",
             "utilization: the share of the training's time that does not wait for input; 90% is "
             "what MLPerf Storage asks of an accelerator",
-            "pass: reads of as many bytes as the data have, an epoch moved by what is read ahead",
+            "pass: reads of as many bytes as the data have, an epoch shifted by what is read ahead",
             "sleep: each step fetches its batch and sleeps instead of computing; no result",
         ],
     )  # fmt: skip
