@@ -6,6 +6,7 @@ Steps are micro-batches; samples are steps * micro-batch size.
 import dataclasses
 import math
 import signal
+import sys
 from collections.abc import Callable, Iterator
 
 import tensorflow as tf
@@ -74,8 +75,10 @@ class Interrupted(Exception):
 class StopRequest:
     """Handles SIGTERM and SIGINT: they interrupt at once, and after `defer` between two steps.
 
-    TensorFlow can swallow a KeyboardInterrupt while it builds a graph: `defer` raises it again.
-    After that the first signal only sets `signal_name`, and a second SIGINT interrupts at once.
+    A KeyboardInterrupt can be lost: TensorFlow swallows it while it builds a graph, and Python
+    where it cannot be raised (a callback of the garbage collector). `defer` raises it again, so
+    Python need not print it. After `defer` the first signal only sets `signal_name`, and a second
+    SIGINT interrupts at once.
     """
 
     def __init__(self):
@@ -84,9 +87,11 @@ class StopRequest:
 
     def __enter__(self) -> "StopRequest":
         self._previous = {s: signal.signal(s, self._note) for s in (signal.SIGTERM, signal.SIGINT)}
+        self._previous_hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
         return self
 
     def __exit__(self, *exc_info) -> None:
+        sys.unraisablehook = self._previous_hook
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
@@ -104,6 +109,10 @@ class StopRequest:
         again, self.signal_name = self.signal_name, signal.Signals(number).name
         if not self._defers or (again and number == signal.SIGINT):
             raise KeyboardInterrupt
+
+    def _unraisable(self, problem) -> None:
+        if problem.exc_type is not KeyboardInterrupt:
+            self._previous_hook(problem)
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -1,7 +1,9 @@
 """Signals become a request to stop; what is due when, in steps."""
 
 import contextlib
+import gc
 import signal
+import sys
 
 import pytest
 
@@ -35,6 +37,40 @@ def test_before_the_loop_a_signal_interrupts_even_if_it_was_swallowed(number):
             signal.raise_signal(number)
         with pytest.raises(KeyboardInterrupt):
             request.defer()
+
+
+@pytest.fixture
+def printed_by_python(monkeypatch) -> list:
+    """The exceptions that could not be raised and would be printed."""
+    found: list = []
+    monkeypatch.setattr(sys, "unraisablehook", found.append)
+    return found
+
+
+def test_a_signal_in_a_callback_of_the_garbage_collector_interrupts_too(printed_by_python):
+    def signalled(phase, info):
+        gc.callbacks.remove(signalled)
+        signal.raise_signal(signal.SIGTERM)
+
+    with StopRequest() as request:
+        gc.callbacks.append(signalled)
+        gc.collect()
+        assert request.signal_name == "SIGTERM"  # and nothing was raised
+        with pytest.raises(KeyboardInterrupt):
+            request.defer()
+    assert not printed_by_python
+    assert sys.unraisablehook == printed_by_python.append
+
+
+def test_other_exceptions_in_callbacks_are_still_printed(printed_by_python):
+    def failing(phase, info):
+        gc.callbacks.remove(failing)
+        raise ZeroDivisionError
+
+    with StopRequest():
+        gc.callbacks.append(failing)
+        gc.collect()
+    assert [one.exc_type for one in printed_by_python] == [ZeroDivisionError]
 
 
 def test_the_next_stop_is_the_first_thing_due():
