@@ -211,7 +211,20 @@ def _predict(
 
 def _write(folder: Path, results: Results) -> None:
     """Writes results.json and the picture; tasks of earlier commands stay in both."""
-    found = _read(folder / RESULTS_NAME) | {one.task: one.as_json() for one in results.tasks}
+    found = _read(folder / RESULTS_NAME)
+    for one in results.tasks:
+        predicted = one.best.setting if results.prediction_files else None
+        predicted = predicted or _predictions_of(found.get(one.task, {}))
+        found[one.task] = one.as_json()
+        if predicted:
+            found[one.task]["predictions_of"] = dataclasses.asdict(predicted)
+        if predicted not in (None, one.best.setting):
+            print(
+                f"warning: {folder / PREDICTIONS_NAME} has the answers of an earlier best run of "
+                f"{one.task} ({predicted}); the best is now {one.best.setting}: give --do_predict",
+                file=sys.stderr,
+                flush=True,
+            )
     scores = [found[name]["task_score"] for name in glue.NAMES if name in found]
     listed = {name: found[name] for name in tasks.NAMES if name in found}
     content = {
@@ -232,11 +245,18 @@ def _read(path: Path) -> dict[str, dict]:
         for name, one in found.items():
             _panel(name, one)
             float(one["task_score"] if name in glue.NAMES else 0)
+            _predictions_of(one)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path}: damaged; remove it: the results of finished runs are in their folders too"
         ) from error
     return found
+
+
+def _predictions_of(result: dict) -> Setting | None:
+    """Of which run a task's answers are, if any were written."""
+    found = result.get("predictions_of")
+    return Setting(**found) if found else None
 
 
 def _panel(name: str, result: dict) -> tuple[str, dict[str, list[float]]]:

@@ -16,11 +16,14 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pynvml
+
+Result = TypeVar("Result")
 
 LOG_KEY = "energy"
 """An event of our own in MLPerf logs; the checkers ignore keys that they do not know."""
@@ -29,6 +32,8 @@ PHASES = (TRAINING, EVALUATION, OTHER)
 SYSTEM, GPUS, PROCESSORS, MEMORY = "system", "GPUs", "processors", "memory"
 PARTS = (SYSTEM, GPUS, PROCESSORS, MEMORY)
 INTERVAL_SECONDS = 1.0
+LONGEST_READING_SECONDS = 10.0
+"""A sensor that takes longer has failed."""
 RAPL = Path("/sys/class/powercap")
 _MOST_WATTS_OF_A_ZONE = 1000.0
 _GIVE = "give --power_watts"
@@ -190,10 +195,29 @@ def total(pieces: Sequence[Energy]) -> Energy:
     )
 
 
+def _in_time(call: Callable[[], Result], seconds: float) -> Result:
+    """The call's result, from a thread of its own: a driver that hangs does not hold up the run.
+
+    Raises:
+      TimeoutError: there was none after so many seconds; the thread is left to itself.
+      Exception: what the call raises.
+    """
+    done: Future[Result] = Future()
+
+    def answer() -> None:
+        try:
+            done.set_result(call())
+        except Exception as error:
+            done.set_exception(error)
+
+    threading.Thread(target=answer, daemon=True, name="energy call").start()
+    return done.result(seconds)
+
+
 class Meter:
     """Measures from `start` to `stop`; a sensor that fails makes the sum unknown; the run goes on.
 
-    A sensor that does not answer at all holds up the run.
+    A sensor that does not answer holds up the run once, for `longest_reading_seconds`.
     """
 
     def __init__(
@@ -203,6 +227,7 @@ class Meter:
         notes: Sequence[str] = (),
         unknown: str = "",
         interval_seconds: float = INTERVAL_SECONDS,
+        longest_reading_seconds: float = LONGEST_READING_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         close: Callable[[], object] | None = None,
     ):
@@ -213,6 +238,7 @@ class Meter:
           notes: what these sensors leave out, or measure too much.
           unknown: why these sensors do not measure the run.
           interval_seconds: between two readings.
+          longest_reading_seconds: a sensor that takes longer has failed.
           clock: returns seconds.
           close: called at the end.
         """
@@ -220,6 +246,7 @@ class Meter:
         self._notes = tuple(notes)
         self._unknown = unknown
         self._interval_seconds = interval_seconds
+        self._longest_reading_seconds = longest_reading_seconds
         self._clock = clock
         self._close = close
         self._parts = dict.fromkeys((sensor.part for sensor in sensors), 0.0)
@@ -264,7 +291,8 @@ class Meter:
             if not self._stopped.is_set():
                 self._stopped.set()
                 if self._close:
-                    self._close()
+                    with contextlib.suppress(TimeoutError):
+                        _in_time(self._close, self._longest_reading_seconds)
             return self._taken()
 
     def _taken(self) -> Energy:
@@ -289,7 +317,7 @@ class Meter:
             if sensor not in self._sensors:  # another one of its part has failed
                 continue
             try:
-                joules = sensor.advance(now)
+                joules = self._read(sensor, now)
             except SensorFailed as failure:
                 self._sensors = [other for other in self._sensors if other.part != sensor.part]
                 self._parts.pop(sensor.part, None)
@@ -298,6 +326,15 @@ class Meter:
             else:
                 self._parts[sensor.part] += joules
                 self._phases[self._phase] += joules
+
+    def _read(self, sensor: Sensor, now: float) -> float:
+        try:
+            return _in_time(lambda: sensor.advance(now), self._longest_reading_seconds)
+        except TimeoutError as error:
+            raise SensorFailed(
+                f"the sensor of the {sensor.part} did not answer in "
+                f"{self._longest_reading_seconds:g} s"
+            ) from error
 
 
 def meter(

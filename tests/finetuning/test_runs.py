@@ -199,6 +199,13 @@ def test_a_sweep_reports_medians_and_keeps_one_checkpoint(own, capsys):
     other = next(setting for setting in settings if setting != task.best.setting)
     with pytest.raises(ValueError, match="its checkpoint is gone, as that of a run that was not"):
         sweep.run(config_of(own, **changes | {"settings": (other,)}))
+    capsys.readouterr()
+    for _ in range(2):
+        sweep.run(config_of(own, **changes | {"settings": (other,), "do_predict": False}))
+        warning = f"has the answers of an earlier best run of cola ({task.best.setting}); the best"
+        assert warning in capsys.readouterr().err
+    sweep.run(config_of(own, **changes | {"do_predict": False}))
+    assert "warning" not in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import threading
 import time
 
 import pytest
@@ -257,6 +258,35 @@ def test_gpus_that_are_lost_leave_the_rest_known_and_the_sum_unknown(tmp_path, c
     value, metadata = found.as_event()
     assert value["joules"] is None and value["processors_joules"] == 6.0
     assert Energy.from_event(value, metadata) == found
+
+
+@pytest.mark.parametrize("hangs_from", [1, 3])
+def test_a_sensor_that_hangs_makes_the_sum_unknown_and_not_the_run(clock, hangs_from):
+    class Hanging(energy.Power):
+        calls = 0
+
+        def advance(self, now):
+            self.calls += 1
+            if self.calls >= hangs_from:
+                answer.wait()
+            return super().advance(now)
+
+    answer, closed = threading.Event(), []
+    sensors = [Hanging(energy.GPUS, lambda: 1.0), energy.Power(energy.MEMORY, lambda: 10.0)]
+    meter = by_hand(
+        sensors, clock, longest_reading_seconds=0.2, close=lambda: (closed.append(1), answer.wait())
+    )
+    meter.start()
+    for _ in range(3):
+        clock.now += 2.0
+        meter.enter(energy.TRAINING)
+    taken = meter.stop()  # the close hangs too
+    answer.set()
+    assert taken.parts == {energy.MEMORY: 60.0} and closed == [1]
+    seconds = 2 * (hangs_from - 1)
+    assert taken.unknown == (
+        f"the sensor of the GPUs did not answer in 0.2 s, after {seconds} s of the run"
+    )
 
 
 def test_a_thread_reads_in_between(tmp_path):
