@@ -1,6 +1,7 @@
 """What the root scripts share: ranges of flags, and errors as one line each."""
 
 import contextlib
+import gc
 import re
 import signal
 import sys
@@ -118,6 +119,9 @@ def run(
             sys.exit(f"{script}: {as_lines(error)}")
         return rest
 
+    # What has been imported is never garbage: without this, Python looks through all of TensorFlow
+    # again and again while a model is built, and once more at the end.
+    gc.freeze()
     app.run(guarded, argv, flags_parser=parsed)
 
 
