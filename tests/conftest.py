@@ -1,6 +1,7 @@
 """Fixtures that every test may use."""
 
 import collections
+import gc
 import os
 import stat
 import subprocess
@@ -10,6 +11,9 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+
+# Until everything is imported: see pytest_collection_finish.
+gc.disable()
 
 # As the root scripts set it. Libraries that import jax would otherwise make it 1, and every program
 # that a test starts would print TensorFlow's errors about GPUs.
@@ -31,6 +35,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.path for item in items if any(map(item.get_closest_marker, is_long))
     )
     items.sort(key=lambda item: -long[item.path])
+
+
+def pytest_collection_finish() -> None:
+    """The garbage collector never looks through what the tests import, as in the root scripts."""
+    gc.freeze()
+    gc.enable()
 
 
 def open_to_all(folder: Path) -> None:
