@@ -27,6 +27,8 @@ class Spent:
     seconds: float = 0.0
     estimates: tuple[Estimate, ...] = ()
     """In the order of their steps."""
+    saved_step: int = 0
+    """The last one of which the logs have the beginning of a checkpoint."""
 
 
 def parse(text: str) -> float:
@@ -69,7 +71,7 @@ def spent(logs: Sequence[Path]) -> Spent:
     Raises:
       ValueError: a log is damaged.
     """
-    seconds, estimates = 0.0, {}
+    seconds, estimates, saved_step = 0.0, {}, 0
     for path in logs:
         records = read_records(path, may_be_cut=True)
         start = next((record for record in records if record.key == "run_start"), None)
@@ -79,12 +81,25 @@ def spent(logs: Sequence[Path]) -> Spent:
             if record.key == TIME_BUDGET_SPENT:
                 estimate = _estimate(record, path)
                 estimates[estimate.step] = estimate
-    return Spent(seconds, tuple(estimates[step] for step in sorted(estimates)))
+            elif record.key == "checkpoint_start":
+                saved_step = max(saved_step, _step(record, path))
+    return Spent(seconds, tuple(estimates[step] for step in sorted(estimates)), saved_step)
 
 
 def _estimate(record: Record, path: Path) -> Estimate:
     value = record.value if isinstance(record.value, dict) else {}
-    step, num_train_steps = record.metadata.get("step_num"), value.get("num_train_steps")
-    if type(step) is not int or type(num_train_steps) is not int or num_train_steps < 1:
-        raise ValueError(f"{path}: a line {TIME_BUDGET_SPENT} is damaged; copy the log again")
-    return Estimate(step, num_train_steps)
+    num_train_steps = value.get("num_train_steps")
+    if type(num_train_steps) is not int or num_train_steps < 1:
+        raise _damaged(record, path)
+    return Estimate(_step(record, path), num_train_steps)
+
+
+def _step(record: Record, path: Path) -> int:
+    step = record.metadata.get("step_num")
+    if type(step) is not int:
+        raise _damaged(record, path)
+    return step
+
+
+def _damaged(record: Record, path: Path) -> ValueError:
+    return ValueError(f"{path}: a line {record.key} is damaged; copy the log again")

@@ -168,7 +168,7 @@ def _decide(config: RunConfig, output: OutputDirectory) -> dict:
 
 def _received(spent: dict) -> Spent:
     """What `dataclasses.asdict` and JSON made of it on the chief."""
-    return Spent(spent["seconds"], tuple(Estimate(**each) for each in spent["estimates"]))
+    return Spent(**{**spent, "estimates": tuple(Estimate(**each) for each in spent["estimates"])})
 
 
 def time_spent(config: RunConfig, output: OutputDirectory, *, latest_step: int | None) -> Spent:
@@ -195,7 +195,7 @@ def time_spent(config: RunConfig, output: OutputDirectory, *, latest_step: int |
 def _require_estimates(spent: Spent, step: int, config: RunConfig, output: OutputDirectory) -> None:
     """Checks that the logs hold the estimates that the steps so far were trained with."""
     first = config.steps_per_update
-    lost = missing_log(output.path)
+    lost = missing_log(output.path, newest_is_there=step <= spent.saved_step)
     if step >= first and (lost or not spent.estimates or spent.estimates[0].step > first):
         raise ValueError(
             f"--output_dir={config.output_dir}: without its {lost or LOG_NAME} the "

@@ -312,10 +312,11 @@ def read_record(directory: paths.Location) -> RunRecord:
     return record
 
 
-def missing_log(directory: paths.Location) -> str | None:
-    """The name of the first log that is gone though a later one is there; None if none is."""
+def missing_log(directory: paths.Location, *, newest_is_there: bool) -> str | None:
+    """The name of the first log that is gone; None if none is."""
     logs = {log.name for log in run_logs(directory)}
-    expected = [LOG_NAME, *(RESUMED_LOGS.replace("*", str(n)) for n in range(1, len(logs)))]
+    numbers = range(1, len(logs) if newest_is_there else len(logs) + 1)
+    expected = [LOG_NAME, *(RESUMED_LOGS.replace("*", str(number)) for number in numbers)]
     return next((name for name in expected if name not in logs), None)
 
 

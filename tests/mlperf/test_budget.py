@@ -66,6 +66,23 @@ def test_of_a_killed_process_the_time_up_to_its_last_line_counts(tmp_path):
     assert budget.spent([path]) == Spent()
 
 
+def test_the_last_checkpoint_that_was_begun_is_known(tmp_path):
+    logs = [tmp_path / name for name in ("bert.log", "bert.resumed-1.log")]
+    for path, steps in zip(logs, ((20, 40), (40,))):
+        with MlperfLog(path, echo=False) as log:
+            initialise(log)
+            with log.run(time_ms=0) as run:
+                for step in steps:
+                    run.checkpoint_start(step)
+                    run.checkpoint_stop(step)
+                run.abort(time_ms=1000)
+    assert budget.spent(logs).saved_step == 40
+    assert budget.spent(logs[1:]).saved_step == 40
+    logs[1].write_text(logs[1].read_text().replace('"step_num": 40', '"step_num": "40"'))
+    with pytest.raises(ValueError, match="a line checkpoint_start is damaged"):
+        budget.spent(logs)
+
+
 def test_a_damaged_estimate_is_named(tmp_path):
     path = tmp_path / "bert.log"
     write_log(path, minutes=3, estimates=[(1, 50)])

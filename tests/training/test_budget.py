@@ -324,6 +324,11 @@ def test_a_killed_run_that_decays_over_its_budget_goes_on_with_the_recorded_rate
     spent = [lines[max(before)]["time_budget_spent_seconds"] for lines in (before, after)]
     assert spent[1] > spent[0]
     assert '"key": "decay_over_budget", "value": true' in (output / "bert.log").read_text()
+    newest_gone = shutil.copytree(output, tmp_path / "newest_gone")
+    (newest_gone / "bert.resumed-1.log").unlink()
+    refused = starts.run(command(task, newest_gone, **flags))
+    assert refused.returncode == 1
+    assert "without its bert.resumed-1.log the learning rates of the run" in refused.stderr
 
     other = starts.run(command(task, copy, **{**flags, "time_budget": "20s"}))
     assert other.returncode == 1
