@@ -5,6 +5,8 @@ PYTHON ?= $(shell for name in python3.11 python3.12 python3; do "$$name" -c 'imp
 BIN    := .venv/bin
 SEED   ?=
 TESTS  ?=
+ACCELERATOR ?= cpu
+$(if $(filter-out cpu gpu,$(ACCELERATOR)),$(error ACCELERATOR=$(ACCELERATOR): give cpu or gpu))
 
 .PHONY: help setup demo demo-finetune quick test test-slow test-all test-soak test-container test-distributed test-stores lint format lock clean
 
@@ -20,21 +22,25 @@ help:
 	@echo "make test-soak         an hour: long fuzzing, memory, many kills, whole demos"
 	@echo "make lint              ruff, mypy and shellcheck"
 	@echo "make format            what ruff can correct by itself"
-	@echo "make setup             only the environment, in .venv"
+	@echo "make setup             only the environment, in .venv; with ACCELERATOR=gpu also the libraries of CUDA"
 	@echo "make lock              solve the pinned requirements again"
 	@echo "make clean             remove build/"
 
 # The environment is remade whenever the lock file changes. --no-deps: the lock names every package.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes
 .venv/.installed: requirements-dev.lock
 	@command -v "$(PYTHON)" >/dev/null || { echo "$(or $(PYTHON),Python 3.11 or 3.12) not found: install Python 3.11 or 3.12, or name it with PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes \
-		-r requirements-dev.lock
+	$(INSTALL) -r requirements-dev.lock
 	@# -j 0, all cores, needs semaphores in /dev/shm; else -j 1. A file that does not compile is no error.
 	@$(BIN)/python -m compileall -qq -j "$$([ -w /dev/shm ]; echo $$?)" .venv/lib || true
 	@touch $@
 
-setup: .venv/.installed
+.venv/.installed-gpu: requirements-gpu.lock .venv/.installed
+	$(INSTALL) -r requirements-gpu.lock
+	@touch $@
+
+setup: .venv/.installed $(if $(filter gpu,$(ACCELERATOR)),.venv/.installed-gpu)
 
 demo: setup
 	$(BIN)/python -m demo $(if $(SEED),--seed=$(SEED))

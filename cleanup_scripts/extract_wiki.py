@@ -10,6 +10,7 @@ the command is repeated. OUT_DIR/extraction.json records what the text was made 
 import argparse
 import datetime
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -60,7 +61,8 @@ def main() -> None:
     except (ValueError, OSError) as error:
         sys.exit(f"extract_wiki.sh: {error}")
     except KeyboardInterrupt:
-        sys.exit("extract_wiki.sh: interrupted; repeat the command to go on")
+        print("extract_wiki.sh: interrupted; repeat the command to go on", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
     failed = f", {record.failed_articles:,} failed" if record.failed_articles else ""
     print(
         f"{args.out_dir}: {record.articles:,} articles in {record.files:,} files{failed}, today "

@@ -98,6 +98,8 @@ def run(
     script = Path((argv or sys.argv)[0]).name
 
     def guarded(_: Sequence[str]) -> None:
+        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # so during the imports
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             main()
         except (ValueError, OSError) as error:

@@ -1,8 +1,10 @@
 """The command lines: frozen flags, and one clear line for each kind of bad input. CPU, a minute."""
 
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -13,6 +15,7 @@ import pytest
 from mlperf_bert.data import example_codec, tfrecord
 from mlperf_bert.mlperf import ledger
 from tests import starts
+from tests.conftest import REPOSITORY
 
 # Flag -> default. Names and defaults are the reference's, but for those listed after them.
 RUN_PRETRAINING_FLAGS = {
@@ -517,3 +520,22 @@ def test_batch_that_replicas_cannot_share():
         replica_batch_size(10, 4, flag="train_batch_size")
     with pytest.raises(ValueError, match=r"try 4$"):
         replica_batch_size(3, 4, flag="train_batch_size")
+
+
+@pytest.mark.parametrize("script", ["run_pretraining.py", "run_finetuning.py"])
+def test_ctrl_c_during_the_imports_ends_a_script_without_a_traceback(script, tmp_path):
+    (tmp_path / "tensorflow.py").write_text(
+        "import time\nprint('imported', flush=True)\ntime.sleep(60)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, REPOSITORY / script],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "imported\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT
+    assert errors == ""
