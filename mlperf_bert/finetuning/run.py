@@ -12,11 +12,11 @@ import numpy as np
 import tf_keras
 
 from mlperf_bert import json_text
-from mlperf_bert.checkpoints.state import RunState
+from mlperf_bert.checkpoints.state import RunState, latest_step
 from mlperf_bert.finetuning import model as task_model
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting
 from mlperf_bert.finetuning.prepared import Prepared
-from mlperf_bert.finetuning.task import TRAIN
+from mlperf_bert.finetuning.task import TRAIN, Task
 from mlperf_bert.finetuning.training import Trainer, order_of_epoch
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
 from mlperf_bert.progress import Progress
@@ -43,6 +43,37 @@ class RunResult:
     def metrics(self) -> dict[str, dict[str, float]]:
         """Those after the last epoch: split -> metric -> value."""
         return self.epochs[-1]
+
+
+def read_result(folder: Path, setting: Setting, task: Task) -> RunResult | None:
+    """The result of the run in a folder, if it has ended.
+
+    Raises:
+      ValueError: the file is damaged.
+    """
+    path = folder / RESULT_NAME
+    if not path.exists():
+        return None
+    try:
+        epochs = json_text.read_object(path)["epochs"]
+        result = RunResult(setting=setting, folder=folder, epochs=epochs)
+        float(result.metrics[task.eval_splits[0]][task.main_metric])
+    except (ValueError, LookupError, TypeError) as error:
+        raise ValueError(f"{path}: damaged; remove the folder {folder} to train again") from error
+    return result
+
+
+def require_checkpoint(folder: Path) -> None:
+    """Checks that a run has one.
+
+    Raises:
+      ValueError: a sweep has removed it, because another run was better.
+    """
+    if latest_step(str(folder)) is None:
+        raise ValueError(
+            f"{folder}: its checkpoint is gone, as that of a run that was not the best of its "
+            "sweep; repeat the sweep's command, or remove the folder to train again"
+        )
 
 
 class Run:
@@ -85,19 +116,9 @@ class Run:
         Raises:
           ValueError: the folder holds another run.
         """
-        path = self.folder / RESULT_NAME
-        if not path.exists():
-            return None
-        self._output.require_same_run()
-        try:
-            epochs = json_text.read_object(path)["epochs"]
-            result = RunResult(setting=self._setting, folder=self.folder, epochs=epochs)
-            float(result.metrics[self._task.eval_splits[0]][self._task.main_metric])
-        except (ValueError, LookupError, TypeError) as error:
-            raise ValueError(
-                f"{path}: damaged; remove the folder {self.folder} to train again"
-            ) from error
-        return result
+        if (self.folder / RESULT_NAME).exists():
+            self._output.require_same_run()
+        return read_result(self.folder, self._setting, self._task)
 
     def train(self, stop: StopRequest) -> RunResult:
         """Trains all epochs, or those that an earlier process has left.
@@ -106,7 +127,7 @@ class Run:
 
         Raises:
           ValueError: bad input, or the folder holds another run.
-          FloatingPointError: the loss is no longer finite.
+          FloatingPointError: the loss or a logit is no longer finite.
           Interrupted: a signal came; the checkpoint is saved.
         """
         self._output.claim()
@@ -136,14 +157,11 @@ class Run:
         """Split and logits, by the weights after the last epoch.
 
         Raises:
-          ValueError: a sweep has removed the checkpoint, because another run was better.
+          ValueError: as `require_checkpoint`.
+          FloatingPointError: a logit is not finite.
         """
+        require_checkpoint(self.folder)
         trainer, state = self._build()
-        if state.latest_step is None:
-            raise ValueError(
-                f"{self.folder}: its checkpoint is gone, as that of a run that was not the best of "
-                "its sweep; repeat the sweep's command, or remove the folder to train again"
-            )
         with contextlib.redirect_stdout(None):  # "Going on from": no training does
             state.restore()
         for split in splits:
@@ -246,15 +264,21 @@ class Run:
         with Progress(
             total=split.num_features, unit="features", description=f"{self._task.name}, {name}"
         ) as progress:
-            return trainer.predict(split.features, on_features=progress.advance)
+            outputs = trainer.predict(split.features, on_features=progress.advance)
+        if not np.isfinite(outputs).all():  # the last update, whose loss was still finite
+            raise self._diverged(f"a logit of {name} is infinite or not a number")
+        return outputs
 
     def _require_finite(self, loss: float, step: int) -> None:
         if not math.isfinite(loss):
-            raise FloatingPointError(
-                f"{self._task.name}, {self._setting}: the loss of step {step} is {loss}: training "
-                "has diverged; lower --learning_rate (with --sweep: leave this one out of "
-                "--learning_rates), or check the checkpoint"
-            )
+            raise self._diverged(f"the loss of step {step} is {loss}")
+
+    def _diverged(self, found: str) -> FloatingPointError:
+        return FloatingPointError(
+            f"{self._task.name}, {self._setting}: {found}: training has diverged; lower "
+            "--learning_rate (with --sweep: leave this one out of --learning_rates), or check the "
+            "checkpoint"
+        )
 
     def _result(self) -> RunResult:
         """From metrics.jsonl, which holds the epochs of earlier processes too."""

@@ -11,13 +11,16 @@ from mlperf_bert import json_text, paths
 from mlperf_bert.finetuning import glue, picture, prepared, tasks, weights
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting
 from mlperf_bert.finetuning.prepared import Prepared
-from mlperf_bert.finetuning.run import Run, RunResult
+from mlperf_bert.finetuning.run import Run, RunResult, read_result, require_checkpoint
 from mlperf_bert.finetuning.task import SPANS, Task
-from mlperf_bert.training.loop import StopRequest
+from mlperf_bert.locking import DirectoryLock
+from mlperf_bert.problems import Problems
+from mlperf_bert.training.loop import Interrupted, StopRequest
 from mlperf_bert.training.strategy import create_strategy, replica_batch_size
 from mlperf_bert.writing import write_whole
 
 RESULTS_NAME, PICTURE_NAME, PREDICTIONS_NAME = "results.json", "results.png", "predictions"
+_LONGEST_WRITE_SECONDS = 60
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -135,6 +138,8 @@ class Results:
 def run(config: FinetuningConfig) -> Results:
     """Trains every task with every setting; what is finished already is not trained again.
 
+    The results of a task are written when it is done.
+
     Raises:
       ValueError: bad input, with a line for each task whose files are bad; nothing is written.
       FloatingPointError, loop.Interrupted: as `Run.train`.
@@ -152,6 +157,8 @@ def run(config: FinetuningConfig) -> Results:
     _read(folder / RESULTS_NAME)  # so that a damaged file is found before the training
     if len(names) > 1:
         prepared.check_files(names, config)
+    if config.do_predict:
+        _require_checkpoints(names, config)
     found, files = [], []
     for name in names:
         ready = Prepared(tasks.create(name, config), begun, max_seq_length=config.max_seq_length)
@@ -159,11 +166,30 @@ def run(config: FinetuningConfig) -> Results:
             ready.split(split)  # before the first run, so that a bad file is found at once
         result, runs = _run_task(config, ready)
         found.append(result)
-        if config.do_predict:
-            files += _predict(config, ready, result, runs)
-    results = Results(tasks=found, prediction_files=files)
-    _write(folder, results)
-    return results
+        predicted: list[paths.Location] = []
+        try:
+            if config.do_predict:
+                predicted = _predict(config, ready, result, runs)
+        finally:
+            _write(folder, result, is_predicted=bool(predicted))
+        files += predicted
+    return Results(tasks=found, prediction_files=files)
+
+
+def _require_checkpoints(names: Sequence[str], config: FinetuningConfig) -> None:
+    """Checks that the best run of a task whose runs have all ended can still answer."""
+    problems = []
+    for name in names:
+        task, folder = tasks.create(name, config), Path(config.output_dir) / name
+        ended = [read_result(folder / each.folder, each, task) for each in config.settings]
+        runs = [result for result in ended if result]
+        if len(runs) == len(ended):
+            try:
+                require_checkpoint(_result_of(task, runs).best.folder)
+            except ValueError as error:
+                problems.append(str(error))
+    if problems:
+        raise Problems(problems)
 
 
 def _run_task(config: FinetuningConfig, ready: Prepared) -> tuple[TaskResult, Sequence[Run]]:
@@ -177,6 +203,11 @@ def _run_task(config: FinetuningConfig, ready: Prepared) -> tuple[TaskResult, Se
         else:
             with StopRequest() as stop:
                 one.train(stop)
+            if stop.signal_name:
+                raise Interrupted(
+                    f"{stop.signal_name} at the end of {one.folder}: run the same command again to "
+                    "resume"
+                )
             trained.append(one)
         result = _result_of(task, [done for r in runs[: number + 1] if (done := r.finished())])
         for other in trained:
@@ -209,22 +240,29 @@ def _predict(
     return files
 
 
-def _write(folder: Path, results: Results) -> None:
-    """Writes results.json and the picture; tasks of earlier commands stay in both."""
+def _write(folder: Path, one: TaskResult, *, is_predicted: bool) -> None:
+    """Writes results.json and the picture; tasks of other commands stay in both."""
+    lock = DirectoryLock(folder, file_name=".results.lock")
+    lock.acquire(patience_seconds=_LONGEST_WRITE_SECONDS)  # another task's command may write now
+    try:
+        _write_locked(folder, one, is_predicted=is_predicted)
+    finally:
+        lock.release()
+
+
+def _write_locked(folder: Path, one: TaskResult, *, is_predicted: bool) -> None:
     found = _read(folder / RESULTS_NAME)
-    for one in results.tasks:
-        predicted = one.best.setting if results.prediction_files else None
-        predicted = predicted or _predictions_of(found.get(one.task, {}))
-        found[one.task] = one.as_json()
-        if predicted:
-            found[one.task]["predictions_of"] = dataclasses.asdict(predicted)
-        if predicted not in (None, one.best.setting):
-            print(
-                f"warning: {folder / PREDICTIONS_NAME} has the answers of an earlier best run of "
-                f"{one.task} ({predicted}); the best is now {one.best.setting}: give --do_predict",
-                file=sys.stderr,
-                flush=True,
-            )
+    predicted = one.best.setting if is_predicted else _predictions_of(found.get(one.task, {}))
+    found[one.task] = one.as_json()
+    if predicted:
+        found[one.task]["predictions_of"] = dataclasses.asdict(predicted)
+    if predicted not in (None, one.best.setting):
+        print(
+            f"warning: {folder / PREDICTIONS_NAME} has the answers of an earlier best run of "
+            f"{one.task} ({predicted}); the best is now {one.best.setting}: give --do_predict",
+            file=sys.stderr,
+            flush=True,
+        )
     scores = [found[name]["task_score"] for name in glue.NAMES if name in found]
     listed = {name: found[name] for name in tasks.NAMES if name in found}
     content = {

@@ -19,6 +19,7 @@ from mlperf_bert.finetuning import model as task_model
 from mlperf_bert.finetuning.config import Setting
 from mlperf_bert.finetuning.run import Run
 from mlperf_bert.finetuning.sweep import TaskResult
+from mlperf_bert.finetuning.training import Trainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.problems import Problems
 from mlperf_bert.training.loop import Interrupted, StopRequest
@@ -198,7 +199,8 @@ def test_a_sweep_reports_medians_and_keeps_one_checkpoint(own, capsys):
     assert times == {path: path.stat().st_mtime_ns for path in (own / "out").rglob("metrics.jsonl")}
     other = next(setting for setting in settings if setting != task.best.setting)
     with pytest.raises(ValueError, match="its checkpoint is gone, as that of a run that was not"):
-        sweep.run(config_of(own, **changes | {"settings": (other,)}))
+        sweep.run(config_of(own, **changes | {"settings": (other,), "task": "glue"}))
+    assert not (own / "out" / "sst2").exists()  # of all tasks before any is trained
     capsys.readouterr()
     for _ in range(2):
         sweep.run(config_of(own, **changes | {"settings": (other,), "do_predict": False}))
@@ -206,6 +208,32 @@ def test_a_sweep_reports_medians_and_keeps_one_checkpoint(own, capsys):
         assert warning in capsys.readouterr().err
     sweep.run(config_of(own, **changes | {"do_predict": False}))
     assert "warning" not in capsys.readouterr().err
+
+
+def test_what_was_trained_is_in_the_results_when_its_answers_cannot_be_written(own, monkeypatch):
+    def full(*_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(sweep, "_predict", full)
+    with pytest.raises(OSError, match="no space left"):
+        sweep.run(config_of(own, num_train_epochs=1, do_predict=True))
+    content = json.loads((own / "out" / "results.json").read_text())["tasks"]["cola"]
+    assert len(content["runs"]) == 1 and "predictions_of" not in content
+
+
+def test_a_signal_at_the_very_end_of_a_run_ends_the_sweep(own, monkeypatch):
+    begun = []
+
+    def train(self, stop):
+        begun.append(self.folder)
+        stop.defer()
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(Run, "train", train)
+    settings = tuple(Setting(learning_rate=1e-3, seed=seed) for seed in (1, 2))
+    with pytest.raises(Interrupted, match=r"SIGTERM at the end of .*_seed_1: run the same command"):
+        sweep.run(config_of(own, settings=settings))
+    assert len(begun) == 1
 
 
 @pytest.mark.slow
@@ -382,6 +410,22 @@ def test_a_loss_that_is_not_finite_ends_the_run(own):
         sweep.run(config_of(own, settings=(Setting(learning_rate=1e30, seed=1),)))
     assert str(error.value).startswith("cola, learning rate 1e+30, seed 1: the loss of step ")
     assert "--learning_rates" in str(error.value)
+
+
+def test_a_logit_that_is_not_finite_ends_the_run(own, monkeypatch):
+    """As after a last update that makes weights infinite: the loss of its step is still finite."""
+    predict = Trainer.predict
+
+    def damaged(self, features, **options):
+        outputs = predict(self, features, **options)
+        outputs[-1, 0] = np.nan
+        return outputs
+
+    monkeypatch.setattr(Trainer, "predict", damaged)
+    message = "a logit of dev is infinite or not a number: training has diverged; lower"
+    with pytest.raises(FloatingPointError, match=message):
+        sweep.run(config_of(own, num_train_epochs=1))
+    assert not (own / "out" / "results.json").exists()
 
 
 # --- where the weights come from -------------------------------------------------------------

@@ -312,10 +312,10 @@ def _await(condition) -> None:
 def test_a_reading_takes_less_than_a_thousandth_of_its_interval(tmp_path):
     meter = energy.meter(rapl=zones(tmp_path / "powercap"))
     meter.start()
-    began, number = time.thread_time(), 200
+    began, number = time.process_time(), 200  # each sensor is read by a thread of its own
     for _ in range(number):
         meter.read()
-    taken = (time.thread_time() - began) / number
+    taken = (time.process_time() - began) / number
     meter.stop()
     assert taken < 0.001 * energy.INTERVAL_SECONDS
 
