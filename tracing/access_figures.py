@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pandas as pd
 
-from tracing import access, backends, counters, files
+from tracing import access, backends, counters, files, mllog
 from tracing.loaded import Loaded
 
 _OF_SOCKETS = r"^(?:TCP|UDP)"
@@ -178,7 +178,7 @@ class Access:
         """Samples trained by the MLPerf log, and bytes of each; None without finished blocks."""
         events = self._trace.table("mllog")
         stops = events.loc[events["key"] == "block_stop", "metadata"]
-        num = sum(_trained(json.loads(stop)) for stop in stops)
+        num = sum(mllog.trained_samples(json.loads(stop)) for stop in stops)
         if num <= 0:
             return None
         storage_bytes, _ = self._storage()
@@ -216,14 +216,6 @@ class Access:
             "received_bytes": int(sizes[found["kind"].isin(["read", "receive"])].sum()),
             "sent_bytes": int(sizes[found["kind"].isin(["write", "send"])].sum()),
         }
-
-
-def _trained(stop) -> int:
-    """Samples of a block by its block_stop; 0 for the log of another benchmark."""
-    try:
-        return int(stop["samples_count"]) - int(stop["first_epoch_num"])
-    except (TypeError, KeyError, ValueError):
-        return 0
 
 
 def _distinct_bytes(located: pd.DataFrame) -> int:

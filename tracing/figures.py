@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from tracing import backends, counters, files
+from tracing import backends, counters, files, mllog
 from tracing.access_figures import Access
 from tracing.loaded import TRANSFERS, Loaded
 
@@ -191,6 +191,7 @@ def _times_of_checkpoint(trace: Loaded, prefix: str) -> dict:
 
 
 def _phases(trace: Loaded, has_calls: bool) -> list[dict]:
+    events = trace.table("mllog")
     found = []
     for span in trace.spans.itertuples():
         inside = trace.transfers
@@ -201,6 +202,11 @@ def _phases(trace: Loaded, has_calls: bool) -> list[dict]:
                 "begin_seconds": round(span.seconds, 3),
                 "seconds": round(span.end_seconds - span.seconds, 3),
                 "is_closed": bool(span.is_closed),
+                "saving_seconds": (
+                    round(mllog.saving_seconds(span, events, trace.spans), 6)
+                    if span.name == "block"
+                    else None
+                ),
                 "read_bytes": _bytes_by_class(inside, "read") if has_calls else None,
                 "written_bytes": _bytes_by_class(inside, "write") if has_calls else None,
                 "storage_read_bytes": counters.grown(

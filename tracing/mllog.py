@@ -79,6 +79,54 @@ def span_rows(events: Iterable[dict], *, end_ns: int) -> list[dict]:
     return sorted(spans, key=lambda span: span["realtime_ns"])
 
 
+def stop_of(span, events: pd.DataFrame) -> pd.Series | None:
+    """The event that ended a span, a row of the table spans; None if it has not ended."""
+    found = events[
+        (events["key"] == f"{span.name}_stop")
+        & (events["file"] == span.file)
+        & (events["realtime_ns"] == span.end_realtime_ns)
+    ]
+    return found.iloc[0] if span.is_closed and len(found) else None
+
+
+def trained_samples(stop) -> int:
+    """Samples of a block by the metadata of its block_stop; 0 for the log of another benchmark."""
+    try:
+        return int(stop["samples_count"]) - int(stop["first_epoch_num"])
+    except (TypeError, KeyError, ValueError):
+        return 0
+
+
+def saving_seconds(block, events: pd.DataFrame, spans: pd.DataFrame) -> float:
+    """How long the training stood still for checkpoints in a block, a row of the table spans.
+
+    By the log's ledger: checkpoints may be written while the training goes on. Without one, by the
+    spans of checkpoints, as far as they lie in the block.
+    """
+    stop = stop_of(block, events)
+    if stop is not None:
+        counts = json.loads(stop.metadata)
+        later = events[(events["file"] == block.file) & (events["key"] == LEDGER)]
+        for event in later[later["monotonic_ns"] >= stop.monotonic_ns].itertuples():
+            value, metadata = json.loads(event.value), json.loads(event.metadata)
+            if _is_ledger_of(counts, value, metadata):
+                return float(value["saving_seconds"])
+    saves = spans[(spans["name"] == "checkpoint") & (spans["file"] == block.file)]
+    ends = saves["end_monotonic_ns"].clip(upper=block.end_monotonic_ns)
+    return float(
+        (ends - saves["monotonic_ns"].clip(lower=block.monotonic_ns)).clip(lower=0).sum() / 1e9
+    )
+
+
+def _is_ledger_of(counts, value, metadata) -> bool:
+    """Whether a line of the ledger has the samples of a block's end."""
+    if not all(isinstance(each, dict) for each in (counts, value, metadata)):
+        return False
+    same = all(metadata.get(n) == counts.get(n) for n in ("first_epoch_num", "samples_count"))
+    is_known = isinstance(value.get("saving_seconds"), int | float)
+    return same and is_known and metadata.get("of") == "block"
+
+
 def ledger_shares(events: pd.DataFrame) -> Iterator[tuple[int, int, dict[str, float]]]:
     """(begin, end, percent of each kind) of every block; monotonic nanoseconds.
 

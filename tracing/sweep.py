@@ -151,7 +151,7 @@ def run_all(sweep: Sweep, grid: Sequence[Point], say) -> list[dict]:
     rows: list[dict] = []
     for number, point in enumerate(grid, 1):
         place = sweep.folder(point) / "point.json"
-        is_kept = place.exists() and json.loads(place.read_text())["status"] in (DONE, KILLED)
+        is_kept = place.exists() and _is_as_asked(json.loads(place.read_text()), sweep, point, rows)
         if not is_kept:
             shutil.rmtree(place.parent, ignore_errors=True)
             say(f"point {number} of {len(grid)}: {point.name}")
@@ -164,6 +164,12 @@ def run_all(sweep: Sweep, grid: Sequence[Point], say) -> list[dict]:
         rows.append(row)
         _write(sweep, rows)
     return rows
+
+
+def _is_as_asked(row: dict, sweep: Sweep, point: Point, before: Sequence[dict]) -> bool:
+    """Whether a point is finished, and slept as long in a step as it would now."""
+    asked = _step_seconds(sweep, point, before) if point.compute == SLEEP else None
+    return row["status"] in (DONE, KILLED) and asked in (None, row["emulated_step_seconds"])
 
 
 def _in_short(row: dict, is_kept: bool) -> str:
@@ -296,17 +302,21 @@ def _record(sweep: Sweep, notes: Sequence[str]) -> None:
       ValueError: the folder holds something else.
     """
     path = sweep.output / "sweep.json"
-    same = {"command": list(sweep.command), "data": [str(Path(p).resolve()) for p in sweep.data]}
+    same = {
+        "command": list(sweep.command),
+        "data": [str(Path(p).resolve()) for p in sweep.data],
+        "backend": sweep.backend,
+    }
     if path.exists():
         try:
             found = json.loads(path.read_text())
-            found = {name: found[name] for name in same}
-        except (OSError, ValueError, KeyError, TypeError):
+            found = {name: found.get(name) for name in same}
+        except (OSError, ValueError, AttributeError):
             found = None
         if found != same:
             raise ValueError(
-                f"--output={sweep.output} holds the sweep of another command or other data; name "
-                "another folder"
+                f"--output={sweep.output} holds the sweep of another command, other data or "
+                "another --backend; name another folder"
             )
     elif sweep.output.exists() and (not sweep.output.is_dir() or any(sweep.output.iterdir())):
         raise ValueError(f"--output={sweep.output} is there and holds no sweep; name a new folder")
@@ -330,13 +340,13 @@ def _adjusted(sweep: Sweep, given: argparse.Namespace) -> Iterator[str]:
     given.cache = given.cache or ([COLD] if given.memory else [None])
 
 
-def _listed(kind, name: str):
+def _listed(kind, name: str, *, may_repeat: bool = False):
     def parse(text: str) -> list:
         try:
             found = [kind(part) for part in text.split(",")]
         except ValueError as error:
             raise argparse.ArgumentTypeError(f"--{name}={text}: {error}") from None
-        return list(dict.fromkeys(found))
+        return found if may_repeat else list(dict.fromkeys(found))
 
     return parse
 
@@ -394,7 +404,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--step_seconds",
-        type=_listed(_seconds, "step_seconds"),
+        type=_listed(_seconds, "step_seconds", may_repeat=True),
         default=[],
         help="of --compute=sleep; one, or one for each batch size",
     )

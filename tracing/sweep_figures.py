@@ -8,12 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tracing import files
 from tracing.tables import written_beside
 
 _LEDGER = (
     "input_wait_seconds", "compute_seconds", "saving_seconds", "evaluation_input_wait_seconds",
     "evaluation_compute_seconds", "host_seconds",
 )  # fmt: skip
+_CHECKPOINT, _WHILE_SAVING = "checkpoint", ("block", "eval")
 _WORD, _COUNT, _NUMBER = pa.string(), pa.int64(), pa.float64()
 # column -> (type, what it is and its unit)
 COLUMNS = {
@@ -31,7 +33,7 @@ COLUMNS = {
     "memory_to_data_ratio": (_NUMBER, "memory_bytes / data_bytes"),
     "peak_resident_bytes": (_COUNT, "bytes of memory, all processes"),
     "seconds": (_NUMBER, "of the trace"),
-    "training_seconds": (_NUMBER, "of the log's blocks, without checkpoints"),
+    "training_seconds": (_NUMBER, "of the log's blocks, without standing still for checkpoints"),
     "num_samples": (_COUNT, "trained"),
     "samples_per_second": (_NUMBER, "num_samples / training_seconds"),
     "step_seconds": (_NUMBER, "of a step that does not wait"),
@@ -77,8 +79,7 @@ def _of_trace(summary: dict) -> dict:
     passes = summary["access"]["passes"] or []
     phases = list(_phases(summary))
     blocks = sum(p["seconds"] for p in summary["phases"] if p["name"] == "block")
-    saving = sum(p["seconds"] for p in _within_blocks(summary, "checkpoint"))
-    training_s = round(blocks - saving, 3)
+    training_s = round(blocks - sum(p["saving_seconds"] or 0 for p in summary["phases"]), 3)
     return {
         "seconds": summary["seconds"],
         "peak_resident_bytes": summary["usage"]["peak_resident_bytes"],
@@ -98,35 +99,34 @@ def _of_trace(summary: dict) -> dict:
     }
 
 
-def _within_blocks(summary: dict, name: str) -> Iterator[dict]:
-    blocks = [phase for phase in summary["phases"] if phase["name"] == "block"]
-    for phase in summary["phases"]:
-        begin = phase["begin_seconds"]
-        inside = (b["begin_seconds"] <= begin < b["begin_seconds"] + b["seconds"] for b in blocks)
-        if phase["name"] == name and any(inside):
-            yield phase
-
-
 def _phases(summary: dict) -> Iterator[tuple]:
     """(name, seconds, read, written, read from storage) of each kind of phase.
 
-    A checkpoint is taken off its block.
+    A checkpoint may be written while the training goes on: it has the bytes of its files, and block
+    and evaluation have all others. What was read from storage is theirs.
     """
+    phases = [p for p in summary["phases"] if p["name"] != "run" and p["read_bytes"] is not None]
+    saves = any(phase["name"] == _CHECKPOINT for phase in phases)
     total: dict[str, np.ndarray] = {}
-    for phase in summary["phases"]:
-        if phase["name"] != "run" and phase["read_bytes"] is not None:
-            total[phase["name"]] = total.get(phase["name"], np.zeros(4)) + _moved(phase)
-    for phase in _within_blocks(summary, "checkpoint"):
-        if phase["read_bytes"] is not None:
-            total["block"] -= _moved(phase)
+    for phase in phases:
+        classes = set(phase["read_bytes"]) | set(phase["written_bytes"])
+        if phase["name"] == _CHECKPOINT:
+            classes &= {files.CHECKPOINTS}
+        elif saves and phase["name"] in _WHILE_SAVING:
+            classes -= {files.CHECKPOINTS}
+        total[phase["name"]] = total.get(phase["name"], np.zeros(4)) + _moved(phase, classes)
     for name, (seconds, *moved) in total.items():
         yield name, round(float(seconds), 3), *(int(part) for part in moved)
 
 
-def _moved(phase: dict) -> np.ndarray:
-    """Seconds, bytes read and written by calls, and read from storage (0 if unknown)."""
-    by_calls = [sum(phase[kind].values()) for kind in ("read_bytes", "written_bytes")]
-    return np.array([phase["seconds"], *by_calls, phase["storage_read_bytes"] or 0])
+def _moved(phase: dict, classes: set[str]) -> np.ndarray:
+    """Seconds, bytes of these classes by calls, read and written, and read from storage."""
+    by_calls = [
+        sum(moved for name, moved in phase[kind].items() if name in classes)
+        for kind in ("read_bytes", "written_bytes")
+    ]
+    storage = 0 if phase["name"] == _CHECKPOINT else phase["storage_read_bytes"] or 0
+    return np.array([phase["seconds"] - (phase["saving_seconds"] or 0), *by_calls, storage])
 
 
 def _train_lines(path: Path) -> Iterator[dict]:

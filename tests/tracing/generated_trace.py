@@ -152,7 +152,7 @@ def _samples() -> dict[str, list[dict]]:
             "cpus": {"cpu": 0, **spent, "iowait_ms": 10 * second, "idle_ms": 640 * second},
             "memory": {"total_bytes": 8 * 10**9, "available_bytes": 5 * 10**9},
             "disks": {"device": "vda", "num_reads": second, "read_bytes": 4096 * second},
-            "networks": {"device": "lo", "received_bytes": second},
+            "networks": {"device": "lo", "name_space": "net:[1]", "received_bytes": second},
             "gpus": {"gpu": 0, "name": "A100", "busy_percent": 30, "memory_used_bytes": 10**9},
             "processes": {"pid": PID, "command": "python train.py", "num_threads": 2, **spent},
             "threads": {"pid": PID, "tid": PID + 1, "name": "tf_data", **spent},
@@ -161,4 +161,6 @@ def _samples() -> dict[str, list[dict]]:
         rows["cpus"]["steal_ms"] = 0
         for table, row in rows.items():
             found.setdefault(table, []).append({**at, **row})
+        in_container = {"name_space": "net:[2]", "received_bytes": 1000 * second}
+        found["networks"].append({**at, **rows["networks"], **in_container})
     return found

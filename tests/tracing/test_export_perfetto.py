@@ -159,6 +159,16 @@ def test_every_number_of_every_sample_is_a_count(folder, found):
     assert num_counts == num_numbers + num_shares + num_in_ledgers
     [used] = [c for n, c in found.counts.items() if found.path_of(n)[-1] == "CPU user"]
     assert [value for _, value in used] == [pytest.approx(30)] * generated_trace.SECONDS
+    received = {
+        found.path_of(n)[-1]: [value for _, value in counted]
+        for n, counted in found.counts.items()
+        if found.path_of(n)[-1].startswith("networks")
+    }
+    seconds = range(generated_trace.SECONDS + 1)
+    assert received == {
+        "networks lo net:[1] received_bytes": list(seconds),
+        "networks lo net:[2] received_bytes": [1000 * second for second in seconds],
+    }
     [number] = [n for n in found.counts if found.path_of(n)[-1] == "memory available_bytes"]
     assert {value for _, value in found.counts[number]} == {5e9}
     assert found.tracks[number].counter.unit == proto.CounterDescriptor.UNIT_SIZE_BYTES

@@ -3,6 +3,7 @@
 import json
 import os
 
+import pandas as pd
 import pytest
 
 from tracing import mllog
@@ -65,3 +66,60 @@ def test_other_files_are_no_logs(tmp_path):
     (tmp_path / "x.log").write_text("hello")
     assert not mllog.is_log(tmp_path / "x.log")
     assert not mllog.is_log(tmp_path / "absent.log")
+
+
+def tables(*lines: tuple) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The tables mllog and spans of events (key, seconds, value, metadata) of one log."""
+    events = [
+        {"realtime_ns": int(seconds * 1e9), "key": key, "event_type": None,
+         "value": json.dumps(value), "metadata": json.dumps(metadata), "file": "bert.log"}
+        for key, seconds, value, metadata in lines
+    ]  # fmt: skip
+    spans = pd.DataFrame(mllog.span_rows(events, end_ns=100 * 10**9))
+    spans["monotonic_ns"], spans["end_monotonic_ns"] = (
+        spans["realtime_ns"],
+        spans["end_realtime_ns"],
+    )
+    events = pd.DataFrame(events)
+    events["monotonic_ns"] = events["realtime_ns"]
+    return events, spans
+
+
+SAVED_WHILE_TRAINING = (
+    ("block_stop", 5, None, {"first_epoch_num": 0, "samples_count": 50}),  # began before the trace
+    ("tracked_stats", 5, {"saving_seconds": 3.0}, {"of": "block", "samples_count": 50}),
+    ("block_start", 10, None, {"first_epoch_num": 50}),
+    ("checkpoint_start", 18, None, {"step_num": 90}),
+    ("block_stop", 20, None, {"first_epoch_num": 50, "samples_count": 100}),
+    ("tracked_stats", 20, {"throughput": 4}, {"step": 90}),
+    (
+        "tracked_stats",
+        20,
+        {"saving_seconds": 0.25},
+        {"of": "block", "first_epoch_num": 50, "samples_count": 100},
+    ),
+    ("checkpoint_stop", 38, None, {"step_num": 90}),
+)
+
+
+def test_a_block_stands_still_for_what_its_ledger_says():
+    events, spans = tables(*SAVED_WHILE_TRAINING)
+    [block] = spans[spans["name"] == "block"].itertuples()
+    assert mllog.trained_samples(json.loads(mllog.stop_of(block, events).metadata)) == 50
+    assert mllog.saving_seconds(block, events, spans) == 0.25
+
+
+def test_without_a_ledger_a_block_stands_still_for_the_checkpoints_within_it():
+    lines = [line for line in SAVED_WHILE_TRAINING if line[0] != "tracked_stats"]
+    events, spans = tables(
+        ("checkpoint_start", 6, None, {}), ("checkpoint_stop", 11, None, {}), *lines
+    )
+    [block] = spans[spans["name"] == "block"].itertuples()
+    assert mllog.saving_seconds(block, events, spans) == pytest.approx(1 + 2)
+
+
+def test_a_block_that_has_not_ended_has_no_stop():
+    events, spans = tables(("block_start", 10, None, {"first_epoch_num": 50}))
+    [block] = spans.itertuples()
+    assert mllog.stop_of(block, events) is None
+    assert mllog.saving_seconds(block, events, spans) == 0

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -155,9 +156,15 @@ def test_finished_points_are_kept_and_half_ones_done_again(data, tmp_path):
     assert list(rows["status"]) == ["done"] * 4
     # The example's steps take 0.02 s each; the sleeps are as long as those that were measured.
     assert rows.loc["batch-20_sleep", "emulated_step_seconds"] == pytest.approx(0.02)
+    longer = run(output, data, *options, "--step_seconds=0.02,0.03", flags=flags)
+    assert longer.returncode == 0, longer.stderr
+    assert re.search(r"batch-20_real: .*, kept from before", longer.stderr)
+    assert not re.search(r"batch-20_sleep: .*, kept from before", longer.stderr)
+    rows = pd.read_parquet(output / "runs.parquet").set_index("name")
+    assert rows.loc["batch-20_sleep", "emulated_step_seconds"] == 0.03
     other = run(output, data, *options, flags=("--wait_s=1",))
     assert other.returncode == 1
-    assert "holds the sweep of another command or other data" in other.stderr
+    assert "holds the sweep of another command, other data or another --backend" in other.stderr
 
 
 @pytest.mark.slow
@@ -225,7 +232,7 @@ def test_a_sleep_without_a_measured_step_is_skipped(tmp_path, main):
         (["--compute=fast", "--", "true"], "--compute=fast: give real or sleep"),
         (["--cache=hot", "--", "true"], "--cache=hot: give cold or warm"),
         (["--step_seconds=x", "--", "true"], "--step_seconds=x: could not convert"),
-        (["--batch=1,2,3", "--step_seconds=1,2", "--", "true"], "--step_seconds: give one, or"),
+        (["--batch=1,2,3", "--step_seconds=1,1", "--", "true"], "--step_seconds: give one, or"),
         (["--", "no-such-command"], "no-such-command: no such command"),
         (["--data=/nowhere/*", "--", "true"], "--data=/nowhere/*: no file matches"),
     ],
@@ -328,21 +335,26 @@ def test_utilization_by_the_best_source():
     assert set(speed([])) == {"samples_per_second"}
 
 
-def test_phases_count_a_checkpoint_apart_from_its_block():
-    def phase(name, begin, seconds, read, written):
+def test_phases_count_a_checkpoint_that_is_written_while_training_apart():
+    """The first one's span begins in the block and ends in the evaluation."""
+
+    def phase(name, begin, seconds, read, written, saving=None):
         moved = {"read_bytes": {"tfrecords": read}, "written_bytes": {"checkpoints": written}}
-        times = {"begin_seconds": begin, "seconds": seconds}
+        moved["written_bytes"]["logs"] = 7
+        times = {"begin_seconds": begin, "seconds": seconds, "saving_seconds": saving}
         return {"name": name, **times, **moved, "storage_read_bytes": read // 2}
 
     phases = [
-        phase("init", 0, 1, 0, 0), phase("run", 1, 9, 900, 80), phase("block", 1, 5, 600, 50),
-        phase("checkpoint", 3, 1, 0, 50), phase("eval", 6, 2, 300, 0),
-        phase("checkpoint", 8, 1, 0, 30),
+        phase("init", 0, 1, 0, 0), phase("run", 1, 9, 900, 80),
+        phase("block", 1, 5, 600, 20, saving=0.25), phase("checkpoint", 3, 4, 500, 50),
+        phase("eval", 6, 2, 300, 30), phase("checkpoint", 8, 1, 0, 30),
     ]  # fmt: skip
     assert list(sweep_figures._phases({"phases": phases})) == [
-        ("init", 1.0, 0, 0, 0), ("block", 4.0, 600, 0, 300), ("checkpoint", 2.0, 0, 80, 0),
-        ("eval", 2.0, 300, 0, 150),
+        ("init", 1.0, 0, 7, 0), ("block", 4.75, 600, 7, 300), ("checkpoint", 5.0, 0, 80, 0),
+        ("eval", 2.0, 300, 7, 150),
     ]  # fmt: skip
+    without = [phase("eval", 0, 1, 10, 20)]  # such as an evaluator that keeps its own best model
+    assert list(sweep_figures._phases({"phases": without})) == [("eval", 1.0, 10, 27, 5)]
 
 
 def test_a_page_without_anything_done():

@@ -152,6 +152,15 @@ def test_synthetic_batches_of_packed_rows(export):
     assert np.isfinite(figures["results"]).all() and "agrees" not in figures
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_result_that_is_no_number_does_not_agree(bad):
+    recorded = [{"results": [2.0, 1.0]} for _ in range(3)]
+    done = [([2.0, 1.0], 0.1, None), ([2.0, bad], 0.1, None), ([2.0, 1.0], 0.1, None)]
+    assert not run_step.agreement(done, recorded, 1e-5)["agrees"]
+    assert run_step.agreement(done[:1], recorded, 1e-5)["agrees"]
+    assert run_step.agreement([], recorded, 1e-5) == {}
+
+
 def test_the_peak_of_bfloat16_is_for_bfloat16_only(monkeypatch):
     device = types.SimpleNamespace(device_kind="NVIDIA H100 80GB HBM3")
     monkeypatch.setattr(run_step.jax, "devices", lambda: [device])
@@ -162,6 +171,8 @@ def test_the_peak_of_bfloat16_is_for_bfloat16_only(monkeypatch):
     assert found["samples_per_second"] == pytest.approx(400)  # the first step compiles
     assert run_step.times(done, "float32", None)["share_of_peak"] == "unknown: give --peak_tflops"
     assert run_step.times(done, "float32", 989)["share_of_peak"] == pytest.approx(0.5)
+    device.device_kind = "NVIDIA H100 PCIe"  # it computes less than the module
+    assert run_step.times(done, "bfloat16", None)["share_of_peak"] == "unknown: give --peak_tflops"
 
 
 @pytest.mark.parametrize(

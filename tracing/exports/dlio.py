@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
-from tracing import files
+from tracing import files, mllog
 from tracing.exports.finished import Finished
 from tracing.tables import written_beside
 
@@ -25,7 +25,7 @@ _FOR_WHOM = """\
 # record_length and checkpoint.model_size are for dlio_benchmark 2.0.0; record_length_bytes and
 # model.model_size_bytes, the same values, for its repository.
 """
-_TRAINING_SPAN, _EVAL_SPAN, _CHECKPOINT_SPAN = "block", "eval", "checkpoint"
+_TRAINING_SPAN, _EVAL_SPAN = "block", "eval"
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Measured:
         return json.loads(found.iloc[-1]) if len(found) else default
 
     def steps(self) -> Steps:
-        """Batch size, and seconds per step without the checkpoints in between.
+        """Batch size, and seconds per step without standing still for checkpoints.
 
         Raises:
           ValueError: the log has no batch size, or no block came to its end.
@@ -112,22 +112,15 @@ class Measured:
         return Steps(batch, num_steps, seconds / num_steps, statistics.pstdev(per_step))
 
     def _blocks(self) -> list[tuple[int, float]]:
-        """(samples, seconds without checkpoints) of every finished block."""
-        stops = self.events[self.events["key"] == "block_stop"].sort_values("monotonic_ns")
-        blocks = self._spans(_TRAINING_SPAN)
-        blocks = blocks[blocks["is_closed"]]
+        """(samples, seconds of training) of every finished block."""
         found = []
-        for block, stop in zip(blocks.itertuples(), stops.itertuples()):
-            counts = json.loads(stop.metadata)
-            saving = self._seconds_of_checkpoints(block.monotonic_ns, block.end_monotonic_ns)
-            seconds = (block.end_monotonic_ns - block.monotonic_ns) / 1e9 - saving
-            found.append((counts["samples_count"] - counts["first_epoch_num"], seconds))
+        for block in self._spans(_TRAINING_SPAN).itertuples():
+            stop = mllog.stop_of(block, self.events)
+            if stop is not None:
+                seconds = (block.end_monotonic_ns - block.monotonic_ns) / 1e9
+                seconds -= mllog.saving_seconds(block, self.events, self.spans)
+                found.append((mllog.trained_samples(json.loads(stop.metadata)), seconds))
         return found
-
-    def _seconds_of_checkpoints(self, begin: int, end: int) -> float:
-        spans = self._spans(_CHECKPOINT_SPAN)
-        inside = spans[spans["monotonic_ns"].between(begin, end)]
-        return float((inside["end_monotonic_ns"] - inside["monotonic_ns"]).sum() / 1e9)
 
     def file_sizes(self, paths: list[str]) -> list[int]:
         """Sizes in bytes of those that were still there at the end."""

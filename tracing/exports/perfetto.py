@@ -25,7 +25,7 @@ _CALL_COLUMNS = (
 )  # fmt: skip
 # Sampled table -> columns that say whose numbers a row holds.
 _OWNERS: Mapping[str, list[str]] = {
-    "cpus": ["cpu"], "memory": [], "disks": ["device"], "networks": ["device"],
+    "cpus": ["cpu"], "memory": [], "disks": ["device"], "networks": ["device", "name_space"],
     "gpus": ["gpu", "name"], "processes": ["pid"], "threads": ["pid", "tid"],
     "open_files": ["pid", "fd", "path"],
 }  # fmt: skip
