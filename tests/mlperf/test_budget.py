@@ -36,13 +36,16 @@ def test_what_is_no_time_is_refused(text):
     assert str(refusal.value).startswith(f"--time_budget={text} must")
 
 
-def write_log(path, *, minutes: float, estimates=()) -> None:
-    """The log of a process that ran so long, from the time 0 on."""
+def write_log(path, *, minutes: float, estimates=(), saved=()) -> None:
+    """The log of a process that ran so long, from the time 0 on, and saved these steps."""
     with MlperfLog(path, echo=False) as log:
         initialise(log)
         with log.run(time_ms=0) as run:
             for step, num_train_steps in estimates:
                 run.time_budget_spent(step, seconds=1.0, num_train_steps=num_train_steps)
+            for step in saved:
+                run.checkpoint_start(step)
+                run.checkpoint_stop(step)
             run.abort(time_ms=60_000 * minutes)
 
 
@@ -68,14 +71,8 @@ def test_of_a_killed_process_the_time_up_to_its_last_line_counts(tmp_path):
 
 def test_the_last_checkpoint_that_was_begun_is_known(tmp_path):
     logs = [tmp_path / name for name in ("bert.log", "bert.resumed-1.log")]
-    for path, steps in zip(logs, ((20, 40), (40,))):
-        with MlperfLog(path, echo=False) as log:
-            initialise(log)
-            with log.run(time_ms=0) as run:
-                for step in steps:
-                    run.checkpoint_start(step)
-                    run.checkpoint_stop(step)
-                run.abort(time_ms=1000)
+    write_log(logs[0], minutes=1, saved=[20, 40])
+    write_log(logs[1], minutes=1, saved=[40])
     assert budget.spent(logs).saved_step == 40
     assert budget.spent(logs[1:]).saved_step == 40
     logs[1].write_text(logs[1].read_text().replace('"step_num": 40', '"step_num": "40"'))

@@ -193,12 +193,12 @@ def test_a_signal_after_the_last_step_does_not_stop_its_end(tmp_path):
 
 
 def killed_run(config, *, minutes):  # noqa: F811
-    """The directory of a run that was killed after so long; it has no checkpoint."""
+    """The directory of a run that was killed after so long, while it saved step 5."""
     output = OutputDirectory(config.output_dir, config.parameters())
     output.time_budget = config.time_budget
     output.path.mkdir()
     output.record(status="running", seed=7)
-    write_log(output.path / "bert.log", minutes=minutes, estimates=[(1, 50)])
+    write_log(output.path / "bert.log", minutes=minutes, estimates=[(1, 50)], saved=[5])
     return output
 
 
@@ -228,7 +228,7 @@ def test_a_budget_that_is_used_up_with_nothing_saved_is_refused(
 def test_a_log_that_is_lost_in_between_is_named(config):  # noqa: F811
     given = dataclasses.replace(config, time_budget=600.0, decay_over_budget=True)
     output = killed_run(given, minutes=3)
-    write_log(output.path / "bert.resumed-2.log", minutes=1, estimates=[(9, 60)])
+    write_log(output.path / "bert.resumed-2.log", minutes=1, estimates=[(9, 60)], saved=[10])
     with pytest.raises(ValueError, match=r"without its bert\.resumed-1\.log the learning rates"):
         agreement.time_spent(given, output, latest_step=10)
     write_log(output.path / "bert.resumed-1.log", minutes=1, estimates=[(5, 55)])
