@@ -16,6 +16,7 @@ flags.DEFINE_string("old", None, "Checkpoint to read.", required=True)
 flags.DEFINE_string("new", None, "Checkpoint to write.", required=True)
 not_empty("old", "new")
 command_line.paths("old", "new")
+command_line.no_wildcards("old", "new")
 
 
 def main():

@@ -4,8 +4,10 @@ With --output_file all input becomes one set of examples, as in the reference. W
 every input file becomes a TFRecord of the same name, in parallel, resumable, with a manifest.
 """
 
+import os
 import shlex
 import time
+from pathlib import Path
 
 from absl import flags
 
@@ -86,9 +88,7 @@ def _make_file() -> None:
     if FLAGS.examples_per_part:
         raise ValueError("--examples_per_part needs --output_dir, whose manifest records it")
     started = time.monotonic()
-    outputs = [paths.location(name.strip()) for name in FLAGS.output_file.split(",")]
-    for output in outputs:
-        require_writable(output)
+    outputs = _outputs()
     config = _config()
     found = write_examples(
         expand_input(FLAGS.input_file), outputs, config.tokenizer(), config.instances
@@ -106,6 +106,32 @@ def _make_file() -> None:
     print(f"made in {seconds:.1f} s, {num_bytes / seconds / 1e6:,.0f} MB/s written")
     # The output's name comes last: globs such as part-* must not match the picture.
     _draw(outputs[0].with_name(f"histograms_{outputs[0].name}.png"), [found])
+
+
+def _outputs() -> list[paths.Location]:
+    """The files of --output_file.
+
+    Raises:
+      ValueError: a name is empty, a folder, in no folder, an input, or given twice.
+      OSError: a bucket does not let this process write.
+    """
+    outputs: list[paths.Location] = []
+    for name in map(str.strip, FLAGS.output_file.split(",")):
+        if not name:
+            raise ValueError(f"--output_file={FLAGS.output_file}: a name is empty")
+        output = paths.location(name)
+        if isinstance(output, Path) and output.is_dir():
+            raise ValueError(f"--output_file={name} is a folder; name a file, or give --output_dir")
+        if isinstance(output, Path) and not output.parent.is_dir():
+            raise ValueError(f"--output_file={name}: there is no folder {output.parent}; make it")
+        require_writable(output)
+        outputs.append(output)
+    if len({os.path.realpath(output) for output in outputs}) < len(outputs):
+        raise ValueError(f"--output_file={FLAGS.output_file}: a file is given twice")
+    inputs = {os.path.realpath(path) for path in expand_input(FLAGS.input_file)}
+    if same := next((output for output in outputs if os.path.realpath(output) in inputs), None):
+        raise ValueError(f"--output_file={same} is an input too; name another file")
+    return outputs
 
 
 def _make_dataset() -> None:

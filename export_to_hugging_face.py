@@ -19,6 +19,7 @@ flags.DEFINE_string("vocab_file", None, "Its vocab.txt.", required=True)
 flags.DEFINE_string("output_dir", None, "Directory to make.", required=True)
 not_empty("bert_config_file", "checkpoint", "vocab_file", "output_dir")
 command_line.paths("bert_config_file", "checkpoint", "vocab_file", "output_dir")
+command_line.no_wildcards("checkpoint")
 
 
 def main():

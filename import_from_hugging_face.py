@@ -19,6 +19,7 @@ flags.DEFINE_string("output_dir", None, "Directory to make.", required=True)
 flags.DEFINE_integer("seed", 0, "Seed of the heads that the model lacks.")
 not_empty("model", "output_dir")
 command_line.paths("model", "output_dir")
+command_line.no_wildcards("output_dir")
 in_range("seed", at_least=0, at_most=MAX_SEED)
 
 

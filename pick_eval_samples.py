@@ -1,5 +1,7 @@
 """Picks evenly spaced examples: from eval_intermediate to the evaluation shard eval_10k."""
 
+import os
+
 from absl import flags
 
 from mlperf_bert import command_line
@@ -20,6 +22,8 @@ in_range("num_examples_to_pick", "max_seq_length", "max_predictions_per_seq", at
 
 def main():
     """Writes the examples that are picked."""
+    if os.path.realpath(FLAGS.input_tfrecord) == os.path.realpath(FLAGS.output_tfrecord):
+        raise ValueError(f"--output_tfrecord={FLAGS.output_tfrecord} is the input: name another")
     num_examples = evaluation_shard.pick(
         FLAGS.input_tfrecord,
         FLAGS.output_tfrecord,

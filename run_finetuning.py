@@ -83,6 +83,7 @@ flags.DEFINE_bool(
 )
 not_empty("data_dir", "checkpoint", "output_dir", "bert_config_file", "vocab_file")
 command_line.paths("data_dir", "checkpoint", "output_dir", "bert_config_file", "vocab_file")
+command_line.no_wildcards("checkpoint", "output_dir")
 in_range("max_seq_length", at_least=4)
 in_range("doc_stride", "max_query_length", at_least=1)
 

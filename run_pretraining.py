@@ -71,6 +71,7 @@ flags.DEFINE_integer(
 not_empty("bert_config_file", "input_file", "output_dir")
 command_line.paths("bert_config_file", "input_file", "output_dir", "init_checkpoint")
 command_line.paths("eval_input_file")
+command_line.no_wildcards("output_dir", "init_checkpoint")
 in_range("max_seq_length", "max_predictions_per_seq", "num_parallel_files", at_least=1)
 
 # What to do

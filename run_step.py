@@ -16,6 +16,7 @@ import statistics
 import sys
 import time
 import warnings
+import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +41,8 @@ def lowered(folder: Path, entry: dict) -> jax.stages.Lowered:
     # jax has no public way in for a program; so one of the same types gives up its text.
     same = jax.jit(lambda *_: [jax.numpy.zeros(*each) for each in results], keep_unused=True)
     text = (folder / entry["file"]).read_bytes()
+    if not text.startswith(b"ML\xefR"):
+        raise ValueError(f"{entry['file']} is no StableHLO")
     exported = dataclasses.replace(export.export(same)(*shapes), mlir_module_serialized=text)
     replaced = tuple(v["feeds"] for v in entry["outputs"][1:])
     return jax.jit(exported.call, donate_argnums=replaced).lower(*shapes)
@@ -95,7 +98,7 @@ class Exported:
     def first_state(self) -> dict:
         """Weights of the folder, or drawn ones; slots and counters are 0."""
         file, inputs = self.folder / "weights.npz", next(iter(self.entries.values()))["inputs"]
-        stored = np.load(file) if file.exists() else {}
+        stored = np.load(file) if self.signature["init_checkpoint"] else {}
         state = ((v["name"], v) for v in inputs if v["role"] not in ("batch", "seed"))
         return {n: jax.device_put(stored[n] if n in stored else self.drawn(v)) for n, v in state}
 
@@ -182,15 +185,21 @@ def main() -> None:
     parser.add_argument("--peak_tflops", type=float, help="of the device, for the share of it")
     parser.add_argument("--output", type=Path, help="also write the figures here, as JSON")
     given = parser.parse_args()
+    output = given.output or Path("figures.json")
+    if output.suffix != ".json" or output.name == "signature.json" or not output.parent.is_dir():
+        sys.exit(f"run_step.py: --output={output}: name a .json file, in a folder that is there")
+    if given.num_steps < 1 or not (given.peak_tflops or 1) > 0:
+        sys.exit("run_step.py: --num_steps and --peak_tflops must be above 0")
     try:
         exported = Exported(given.folder, given.kind)
-    except (OSError, ValueError, KeyError) as error:
-        sys.exit(f"run_step.py: {given.folder}: no folder of export_training_step.py ({error})")
-    if not exported.entries or given.num_steps < 1:
-        sys.exit(f"run_step.py: there is no {given.kind} step, or --num_steps is not above 0")
-    recorded = [] if given.synthetic else exported.recorded
-    batches = [exported.synthetic_batch()] if given.synthetic else exported.real_batches()
-    done = list(steps(exported, batches, recorded, num_steps=given.num_steps))
+        if not exported.entries:
+            sys.exit(f"run_step.py: {given.folder} has no {given.kind} step")
+        recorded = [] if given.synthetic else exported.recorded
+        batches = [exported.synthetic_batch()] if given.synthetic else exported.real_batches()
+        done = list(steps(exported, batches, recorded, num_steps=given.num_steps))
+    except (OSError, ValueError, LookupError, TypeError, zipfile.BadZipFile) as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        sys.exit(f"run_step.py: {given.folder}: no whole folder of the exporter ({reason})")
     precision = exported.signature["precision"]
     figures = {"device": jax.devices()[0].device_kind, "precision": precision}
     figures["compile_seconds"] = sum(p.compile_seconds for p in {step[2] for step in done})
@@ -200,7 +209,9 @@ def main() -> None:
         print(f"{name:23} {value:.6g}" if isinstance(value, float) else f"{name:23} {value}")
     if given.output:
         figures["results"] = [step[0] for step in done]
-        given.output.write_text(json.dumps(figures, indent=1) + "\n")
+        beside = output.with_name(f".{output.name}.partial")
+        beside.write_text(json.dumps(figures, indent=1) + "\n")
+        beside.replace(output)
     if figures.get("agrees") is False:
         sys.exit("run_step.py: the results differ from TensorFlow's by more than the tolerance")
 

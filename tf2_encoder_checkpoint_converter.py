@@ -28,6 +28,7 @@ flags.DEFINE_enum(
 )
 not_empty("bert_config_file", "checkpoint_to_convert", "converted_checkpoint_path")
 command_line.paths("bert_config_file", "checkpoint_to_convert", "converted_checkpoint_path")
+command_line.no_wildcards("checkpoint_to_convert", "converted_checkpoint_path")
 
 
 def main():

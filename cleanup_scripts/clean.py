@@ -7,6 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from mlperf_bert import command_line
 from mlperf_bert.data import stages, wiki
 
 
@@ -21,7 +22,7 @@ def main() -> None:
     args = parser.parse_args()
     if len(args.one_file) not in (0, 2):
         parser.error("give INPUT and OUTPUT, or --data")
-    try:
+    with command_line.failures_in_one_line("clean.py"):
         jobs = (
             [tuple(args.one_file)]
             if args.one_file
@@ -31,8 +32,6 @@ def main() -> None:
             ]
         )
         stages.run(wiki.write_stage_2, jobs, num_workers=args.nworker, description="apply rules")
-    except (ValueError, OSError) as error:
-        sys.exit(f"clean.py: {error}")
 
 
 if __name__ == "__main__":

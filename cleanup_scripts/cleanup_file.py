@@ -7,6 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from mlperf_bert import command_line
 from mlperf_bert.data import articles, stages, wiki
 
 
@@ -18,13 +19,11 @@ def main() -> None:
     parser.add_argument("--output_suffix", default=".1", help="suffix of the output files")
     parser.add_argument("--nworker", type=int, default=os.cpu_count(), help="processes")
     args = parser.parse_args()
-    try:
+    with command_line.failures_in_one_line("cleanup_file.py"):
         files = stages.input_files(args.data)
         articles.require_text(files)
         jobs = [(name + args.input_suffix, name + args.output_suffix) for name in files]
         stages.run(wiki.write_stage_1, jobs, num_workers=args.nworker, description="drop tags")
-    except (ValueError, OSError) as error:
-        sys.exit(f"cleanup_file.py: {error}")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mlperf_bert import paths
+from mlperf_bert import command_line, paths
 from mlperf_bert.data import gathering, stages
 
 
@@ -20,7 +20,9 @@ def main() -> None:
     parser.add_argument("--block_size", type=float, default=32.0, help="MB of raw text in a part")
     parser.add_argument("--nworker", type=int, default=1, help="processes; changes the numbering")
     args = parser.parse_args()
-    try:
+    if args.nworker < 1:
+        parser.error(f"--nworker={args.nworker}: must be a number at least 1")
+    with command_line.failures_in_one_line("do_gather.py"):
         files = stages.input_files(args.data)
         folder = paths.location(args.out_dir).expanduser()
         paths.make_folder(folder)
@@ -34,8 +36,6 @@ def main() -> None:
         gathering.require_no_other_parts(folder, named)
         jobs = [(str(folder / part), names) for part, names in named.items()]
         stages.run(gathering.write_part, jobs, num_workers=args.nworker, description="gather")
-    except (ValueError, OSError) as error:
-        sys.exit(f"do_gather.py: {error}")
 
 
 if __name__ == "__main__":

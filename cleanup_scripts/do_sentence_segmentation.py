@@ -11,6 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from mlperf_bert import command_line
 from mlperf_bert.data import documents, segmentation, stages
 from mlperf_bert.data.punkt import find_or_fetch_punkt, warn_if_not_published
 from mlperf_bert.paths import Location
@@ -45,7 +46,7 @@ def main() -> None:
     parser.add_argument("--nworker", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--punkt", help="folder of Punkt's tables; default: nltk's punkt_tab")
     args = parser.parse_args()
-    try:
+    with command_line.failures_in_one_line("do_sentence_segmentation.py"):
         files = stages.input_files(args.data)
         punkt = find_or_fetch_punkt(args.punkt)
         warn_if_not_published(punkt)
@@ -54,8 +55,6 @@ def main() -> None:
             for name, output_path in zip(files, _output_paths(files, args.output_suffix))
         ]
         stages.run(_split, jobs, num_workers=args.nworker, description="split sentences")
-    except (ValueError, OSError) as error:
-        sys.exit(f"do_sentence_segmentation.py: {error}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mlperf_bert import paths
+from mlperf_bert import command_line, paths
 from mlperf_bert.data import download, punkt, unpacking
 
 PUNKT = "punkt"
@@ -40,10 +40,8 @@ def main() -> None:
         parser.error(f"{unknown[0]}: choose of {' '.join(choices)}")
     if paths.is_remote(args.out_dir) or args.out_dir.startswith("gs:"):
         parser.error(f"--out_dir={args.out_dir}: give a local folder; copy it to a bucket then")
-    try:
+    with command_line.failures_in_one_line("download_and_uncompress.sh"):
         problems = _bring(args.what or DEFAULT, args.base_url, Path(args.out_dir))
-    except OSError as error:
-        sys.exit(f"download_and_uncompress.sh: {error}")
     if problems:
         lines = "\n  ".join(problems)
         sys.exit(f"download_and_uncompress.sh: {len(problems)} not right:\n  {lines}")

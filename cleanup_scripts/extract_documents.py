@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mlperf_bert import paths
+from mlperf_bert import command_line, paths
 from mlperf_bert.data import articles, stages
 
 
@@ -22,14 +22,12 @@ def main() -> None:
     parser.add_argument("--out_dir", default="text", help="where to")
     parser.add_argument("--nworker", type=int, default=os.cpu_count(), help="processes")
     args = parser.parse_args()
-    try:
+    with command_line.failures_in_one_line("extract_documents.py"):
         files = stages.input_files(args.data)
         folders = articles.folders_of(files, paths.location(args.out_dir).expanduser())
         jobs = [(path, folder, args.text_column) for path, folder in folders.items()]
         run = articles.write_articles
         stages.run(run, jobs, num_workers=args.nworker, description="extract documents")
-    except (ValueError, OSError) as error:
-        sys.exit(f"extract_documents.py: {error}")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from mlperf_bert import command_line
 from mlperf_bert.data import separation, stages
 
 
@@ -21,7 +22,7 @@ def main() -> None:
     parser.add_argument("--num_test_articles", type=int, default=10000, help="articles to take")
     parser.add_argument("--test_output", default="./results/eval", help="without .txt and .md5")
     args = parser.parse_args()
-    try:
+    with command_line.failures_in_one_line("seperate_test_set.py"):
         files = stages.input_files(args.data)
         jobs = [
             (
@@ -36,8 +37,6 @@ def main() -> None:
         found = stages.run(run, jobs, num_workers=args.nworker, description="separate test set")
         articles = [article for of_a_file in found for article in of_a_file]
         separation.write_test_set(articles, args.test_output)
-    except (ValueError, OSError) as error:
-        sys.exit(f"seperate_test_set.py: {error}")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mlperf_bert import paths
+from mlperf_bert import command_line, paths
 from mlperf_bert.data import punkt, stages
 
 
@@ -21,12 +21,10 @@ def main() -> None:
     parser.add_argument("--input_suffix", default="", help="suffix of the input files")
     parser.add_argument("--out_dir", required=True, help="folder of the four tables")
     args = parser.parse_args()
-    try:
+    with command_line.failures_in_one_line("train_punkt.py"):
         files = stages.input_files(args.data)
         texts = (stages.read_text(name + args.input_suffix) for name in files)
         punkt.write_tables(punkt.learn_tables(texts), paths.location(args.out_dir))
-    except (ValueError, OSError) as error:
-        sys.exit(f"train_punkt.py: {error}")
 
 
 if __name__ == "__main__":

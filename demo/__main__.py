@@ -13,11 +13,14 @@ import os
 import secrets
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from mlperf_bert.locking import DirectoryLock
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MARK_FILE = "made_by_the_demo"
@@ -250,12 +253,21 @@ def main() -> None:
     given = parser.parse_args()
     seed = secrets.randbits(31) if given.seed is None else given.seed
     os.chdir(REPOSITORY)
+    folder = given.output_dir.absolute()
+    lock = DirectoryLock(folder.parent, file_name=f".{folder.name}.lock")
     try:
+        if not lock.acquire():
+            raise ValueError(f"{folder}: another demo works in it; name another --output_dir")
         run_demo(given.output_dir, seed)
+    except KeyboardInterrupt:
+        print("demo: interrupted", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
     except subprocess.CalledProcessError as error:
         sys.exit(f"demo: the last step failed with exit code {error.returncode}")
     except (ValueError, OSError) as error:
         sys.exit(f"demo: {error}")
+    finally:
+        lock.release()
 
 
 if __name__ == "__main__":

@@ -66,6 +66,17 @@ def paths(*names: str) -> None:
         flags.register_validator(name, all_supported)
 
 
+def no_wildcards(*names: str) -> None:
+    """Refuses names of checkpoints and their folders that TensorFlow takes for patterns."""
+    for name in names:
+        flags.register_validator(
+            name,
+            lambda value: not set(value or "") & set("*?[\\"),
+            "has one of * ? [ \\, which TensorFlow takes for wildcards: it would not find its "
+            "checkpoints there; choose another name",
+        )
+
+
 def end_for_now(reason: str) -> NoReturn:
     """Ends the script with one line; the same command goes on."""
     print(f"{Path(sys.argv[0]).name}: {printable(reason)}", file=sys.stderr)
@@ -79,6 +90,22 @@ def resumable(interrupted: type[Exception]) -> Iterator[None]:
         yield
     except (interrupted, KeyboardInterrupt) as interruption:
         end_for_now(str(interruption) or "interrupted; run the same command again to resume")
+
+
+@contextlib.contextmanager
+def failures_in_one_line(script: str) -> Iterator[None]:
+    """Ends the script with one line and exit code 1 for bad input, 130 for Ctrl-C."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        sys.exit(f"{script}: {as_lines(error)}")
+    except KeyboardInterrupt:
+        print(f"{script}: interrupted", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
+    except Exception as error:
+        if not is_answer_of_a_store(error):
+            raise
+        sys.exit(f"{script}: {printable(reason(error))}")
 
 
 def run(
@@ -100,17 +127,8 @@ def run(
     def guarded(_: Sequence[str]) -> None:
         if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # so during the imports
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
+        with failures_in_one_line(script):
             main()
-        except (ValueError, OSError) as error:
-            sys.exit(f"{script}: {as_lines(error)}")
-        except KeyboardInterrupt:
-            print(f"{script}: interrupted", file=sys.stderr)
-            sys.exit(128 + signal.SIGINT)
-        except Exception as error:
-            if not is_answer_of_a_store(error):
-                raise
-            sys.exit(f"{script}: {printable(reason(error))}")
 
     def parsed(given: Sequence[str]) -> list[str]:
         rest = parse(script, given)

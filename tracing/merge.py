@@ -13,6 +13,7 @@ import itertools
 import json
 import shlex
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -240,6 +241,9 @@ def main() -> None:
     try:
         hosts = open_hosts(given.traces)
         write(hosts, given.output)
+    except KeyboardInterrupt:
+        print("merge: interrupted", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
     except (ValueError, OSError) as error:
         sys.exit(f"merge: {error}")
     print(*notes_on_clocks(hosts)[:1], f"look at {given.output / 'summary.html'}", sep="\n")

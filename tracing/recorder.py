@@ -46,8 +46,8 @@ class Request:
         ways = [bool(self.command), self.pid is not None, self.container is not None]
         if sum(ways) != 1:
             raise ValueError("name one thing to trace: -- COMMAND..., --pid or --container")
-        if self.interval_s <= 0:
-            raise ValueError(f"--interval_s={self.interval_s} must be above 0")
+        if not 0 < self.interval_s <= 3600:  # NaN too
+            raise ValueError(f"--interval_s={self.interval_s} must be above 0 and at most 3600")
         if self.command and shutil.which(self.command[0]) is None:
             raise ValueError(f"{self.command[0]}: no such command")
         if self.pid is not None and not processes.is_running(self.pid):
@@ -66,10 +66,10 @@ def record(request: Request, say: Callable[[str], None]) -> Recording:
     found = backends.choose(request.backend, attaches_to=attaches_to)
     for line in found.lines():
         say(line)
-    try:
-        (request.output / RAW).mkdir(parents=True)
-    except FileExistsError:
-        raise ValueError(f"{request.output} is there already: name another folder") from None
+    place = request.output
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise ValueError(f"{place} is there already: name another folder")
+    (place / RAW).mkdir(parents=True)
     try:
         with tempfile.TemporaryDirectory(prefix="trace-") as pipes, _signals_blocked():
             return _Recorder(request, found, Path(pipes), say).run(container)

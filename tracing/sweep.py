@@ -24,6 +24,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from tracing import backends, limits, sweep_figures, sweep_page
 from tracing.tables import written_beside
 
@@ -448,7 +450,10 @@ def main() -> None:
         for note in notes:
             _say(note)
         _record(sweep, notes)
-        run_all(sweep, points(given), _say)
+        with FileLock(sweep.output / ".lock", timeout=0):
+            run_all(sweep, points(given), _say)
+    except Timeout:
+        sys.exit(f"sweep: --output={given.output}: another sweep works in it; wait, or stop it")
     except (ValueError, OSError, argparse.ArgumentError) as error:
         sys.exit(f"sweep: {error}")
     except KeyboardInterrupt:

@@ -32,6 +32,7 @@ def written_whole(prefix: str) -> Iterator[str]:
     """
     folder, _, name = prefix.rpartition("/")
     beside = f"{folder}/.{name}.partial" if folder else f".{name}.partial"
+    renamed: list[str] = []
     try:
         if tf.io.gfile.exists(beside):
             tf.io.gfile.rmtree(beside)
@@ -41,12 +42,17 @@ def written_whole(prefix: str) -> Iterator[str]:
         (index,) = tf.io.gfile.glob(f"{beside}/*.index")
         saved = index.removesuffix(".index")
         for path in [*sorted(tf.io.gfile.glob(f"{saved}.data-*")), index]:
-            tf.io.gfile.rename(path, prefix + path.removeprefix(saved))
+            renamed.append(prefix + path.removeprefix(saved))
+            tf.io.gfile.rename(path, renamed[-1])
+        renamed.clear()
     except tf.errors.OpError as error:
         raise ValueError(
             f"{prefix}: cannot be written ({paths.reason(error)}); choose another path or make room"
         ) from error
     finally:
+        for path in renamed:  # something failed in between
+            with contextlib.suppress(tf.errors.OpError):
+                tf.io.gfile.remove(path)
         if tf.io.gfile.exists(beside):
             tf.io.gfile.rmtree(beside)
 

@@ -8,6 +8,7 @@ image and versions that it ran with.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -26,7 +27,8 @@ from mlperf_bert.writing import write_whole
 
 NAME = "provenance.json"
 _REPOSITORY = Path(__file__).resolve().parents[2]
-_PACKAGES = ("numpy", "numba", "tensorflow")
+# Name -> the packages that may hold it: TensorFlow for TPUs has another one.
+_PACKAGES = {"numpy": ["numpy"], "numba": ["numba"], "tensorflow": ["tensorflow", "tensorflow-tpu"]}
 _INDEX = ".index"  # of a checkpoint
 _SHOWN_CHARACTERS = 200
 
@@ -57,9 +59,16 @@ class Record:
 
 def made_with() -> dict[str, str]:
     """Commit, image and versions of this process; "unknown" for what cannot be found out."""
-    versions = {name: metadata.version(name) for name in _PACKAGES}
+    versions = {name: _version(packages) for name, packages in _PACKAGES.items()}
     image = os.environ.get("MLPERF_BERT_IMAGE", "")
     return {"commit": _commit(), "image": image, "python": platform.python_version(), **versions}
+
+
+def _version(packages: Sequence[str]) -> str:
+    for package in packages:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(package)
+    return "unknown"
 
 
 def _commit() -> str:

@@ -3,6 +3,7 @@
 import concurrent.futures
 import os
 from collections.abc import Callable, Iterable
+from concurrent.futures.process import BrokenProcessPool
 
 from mlperf_bert.data import processes
 from mlperf_bert.progress import Progress
@@ -58,9 +59,12 @@ def run(
     """Calls `function(*job)` for every job, in workers; returns the results in order.
 
     Raises:
-      whatever the first failing call raises; calls not yet begun are dropped.
+      ValueError: a worker was killed, or the first two values of a job, its files, are one.
+      Whatever the first failing call raises; calls not yet begun are dropped.
     """
     jobs = list(jobs)
+    if same := next((job[0] for job in jobs if len(job) > 1 and job[0] == job[1]), None):
+        raise ValueError(f"{same} would be replaced by its own output; give other suffixes")
     files = (each for job in jobs for each in job if isinstance(each, str | os.PathLike))
     with (
         _workers(min(num_workers, len(jobs)), files) as pool,
@@ -71,6 +75,10 @@ def run(
             for future in concurrent.futures.as_completed(futures):
                 future.result()
                 progress.advance(1)
+        except BrokenProcessPool as error:
+            raise ValueError(
+                f"{description}: a worker was killed, perhaps for lack of memory; lower --nworker"
+            ) from error
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise

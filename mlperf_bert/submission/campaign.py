@@ -20,6 +20,7 @@ import contextlib
 import json
 import reprlib
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,6 +43,7 @@ from mlperf_bert.mlperf.results import (
     read_records,
 )
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS, require_ruleset
+from mlperf_bert.reading import matching_files
 from mlperf_bert.submission import system
 from mlperf_bert.submission.folder import write_folder
 from mlperf_bert.submission.verdict import SystemVerdict, judge_submission
@@ -148,8 +150,20 @@ def _require_name(flag: str, value: str) -> None:
         )
 
 
-def _names_of(flags: Sequence[str]) -> set[str]:
-    return {flag.lstrip("-").partition("=")[0] for flag in flags if flag.startswith("-")}
+def _names_of(given: Sequence[str]) -> set[str]:
+    """The names of flags, those in flag files too."""
+    names = set()
+    for word in given:
+        if word.startswith("-"):
+            name, _, value = word.strip().lstrip("-").partition("=")
+            names.add(name)
+            if name == "flagfile":
+                with contextlib.suppress(OSError, UnicodeDecodeError):  # the run says so
+                    names |= _names_of(Path(value).read_text(encoding="utf-8").splitlines())
+    return names
+
+
+_HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Interrupted(Exception):
@@ -171,7 +185,11 @@ def claim(campaign: Campaign) -> None:
     }
     if record.exists():
         found = read_own_record(record)
-        if differing := [name for name in content if found.get(name) != content[name]]:
+        differing = [name for name in content if found.get(name) != content[name]]
+        if differing and not any(dirs.iterdir() for dirs in [campaign.runs_dir] if dirs.exists()):
+            differing = []  # no run was started: a mistake is being corrected
+            write_whole(record, json.dumps(content, indent=1) + "\n")
+        if differing:
             raise ValueError(
                 f"{campaign.folder} holds another campaign (differing: {', '.join(differing)}); "
                 "give the same flags, or another --output_dir"
@@ -244,6 +262,8 @@ def _train(campaign: Campaign, number: int) -> RunResult:
         )
         returncode = _call(command)
         if returncode == EXIT_INTERRUPTED or returncode < 0:
+            if has_ended(output_dir):
+                raise Interrupted(f"stopped after run {number}; the same command goes on")
             raise Interrupted(
                 f"run {number} was stopped; the same command goes on, with run {number} again"
             )
@@ -267,6 +287,8 @@ def _vacant_dir(campaign: Campaign, number: int) -> paths.Location:
     *_, output_dir = dirs = campaign.output_dirs(number)
     if not output_dir.exists():
         return output_dir
+    if lock_of(output_dir).is_held_elsewhere():
+        raise ValueError(f"{output_dir}: run {number} is still training; stop it, or wait for it")
     if not isinstance(output_dir, Path):
         return campaign.runs_dir / f"{number}.repeat-{len(dirs)}"
     count = 1
@@ -277,19 +299,27 @@ def _vacant_dir(campaign: Campaign, number: int) -> paths.Location:
 
 
 def _call(command: Sequence[str]) -> int:
-    """Run a command; SIGTERM and SIGINT are handed on to it, and it is waited for."""
-    child, early = None, []
+    """Run a command; return its exit code, that of an interruption if a signal came meanwhile.
+
+    SIGTERM, SIGINT and SIGHUP (as SIGTERM) are handed on to the command, and it is waited for.
+    """
+    child, received = None, []
 
     def hand_on(signal_number: int, frame: object) -> None:
-        child.send_signal(signal_number) if child else early.append(signal_number)
+        received.append(signal.SIGTERM if signal_number == signal.SIGHUP else signal_number)
+        if child:
+            child.send_signal(received[-1])
 
-    # Before the command starts: a signal must not come between.
-    previous = {s: signal.signal(s, hand_on) for s in (signal.SIGTERM, signal.SIGINT)}
+    # Before the command starts: a signal must not come between. nohup has SIGHUP ignored.
+    handled = [s for s in _HANDED_ON if signal.getsignal(s) != signal.SIG_IGN]
+    previous = {s: signal.signal(s, hand_on) for s in handled}
     try:
         with subprocess.Popen(command, start_new_session=True) as child:
-            for signal_number in early:
+            for signal_number in tuple(received):
                 child.send_signal(signal_number)
-            return child.wait()
+            returncode = child.wait()
+            # It may have ended by itself, just then.
+            return EXIT_INTERRUPTED if received and returncode == 0 else returncode
     finally:
         for signal_number, handler in previous.items():
             signal.signal(signal_number, handler)
@@ -315,6 +345,7 @@ def run_campaign(
     """
     require_ruleset(ruleset)
     system.require_fields(overrides)
+    _require_startable(campaign)
     if custom_rcps:
         convergence.reference_points(ruleset, custom_rcps)
     with _locked(campaign) as require_held:
@@ -326,6 +357,15 @@ def run_campaign(
                 local.org_dir, local.system, ruleset, custom_rcps=custom_rcps
             )
     return _renamed(verdict, str(local.folder), str(campaign.folder))
+
+
+def _require_startable(campaign: Campaign) -> None:
+    """Checks what is used only after the first run, or by it."""
+    if shutil.which(campaign.command[0]) is None:
+        raise ValueError(f"--run_command: {campaign.command[0]}: no such command")
+    for pattern in (campaign.offline_eval_input_file or "").split(","):
+        if pattern and not paths.is_remote(pattern) and not matching_files(pattern.strip()):
+            raise ValueError(f"--offline_eval_input_file: no file matches {pattern}")
 
 
 @contextlib.contextmanager

@@ -102,13 +102,13 @@ def _of_run_dir(folder: paths.Location) -> Entry:
     result = folder / RESULT_LOG
     run = read_run(result if result.exists() else folder / LOG_NAME)
     record = folder / RECORD_NAME
-    parameters = json_text.read_object(record) if record.exists() else {}
-    return _of_one_run(run, parameters, name=str(folder))
+    parameters = json_text.read_object(record).get("parameters") if record.exists() else {}
+    return _of_one_run(run, parameters if isinstance(parameters, dict) else {}, name=str(folder))
 
 
-def _of_one_run(run: RunResult, record: Mapping, *, name: str) -> Entry:
-    parameters = record.get("parameters", {})
-    device = parameters.get("device", {})
+def _of_one_run(run: RunResult, parameters: Mapping, *, name: str) -> Entry:
+    device = parameters.get("device")
+    device = device if isinstance(device, dict) else {}
     on_processors = device and not device.get("num_gpus") and not device.get("use_tpu")
     return entry_of(
         [run],

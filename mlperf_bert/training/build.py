@@ -48,7 +48,11 @@ def build(setup: Setup, team: Team) -> Parts:
         """Without evaluation during training a checkpoint is kept until it has been evaluated."""
         if setup.eval_files:
             return steps
-        return set(steps) & evaluations.read(team.output.location).keys()
+        try:
+            return set(steps) & evaluations.read(team.output.location).keys()
+        except (ValueError, OSError) as error:
+            team.say(f"warning: no checkpoint is removed: {error}")
+            return ()
 
     state = RunState(
         config.output_dir,

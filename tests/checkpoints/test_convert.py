@@ -147,6 +147,20 @@ def test_failure_while_writing_leaves_nothing(generated, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_nothing_remains_when_the_index_cannot_be_renamed(generated, tmp_path, monkeypatch):
+    rename = tf.io.gfile.rename
+
+    def refused(source, target, **options):
+        if target.endswith(".index"):
+            raise tf.errors.PermissionDeniedError(None, None, "read-only")
+        rename(source, target, **options)
+
+    monkeypatch.setattr(tf.io.gfile, "rename", refused)
+    with pytest.raises(ValueError, match="cannot be written"):
+        convert(generated.checkpoint, str(tmp_path / "model.ckpt-1"), config=generated.config)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_directory_that_cannot_be_made(generated, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="cannot be written"):

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 from nltk.tokenize.punkt import PunktParameters
 
+from mlperf_bert import command_line
 from mlperf_bert.data import gathering, punkt, segmentation, separation, stages, wiki
 from tests.data.generated_wiki import wiki_text
 
@@ -280,3 +282,27 @@ def test_parts_are_packed_by_the_raw_size_and_workers_number_apart(tmp_path):
     first_too_large = gathering.plan(names, block_size_mb=kilobyte_mb / 2, num_workers=1)
     assert first_too_large[0] == names[:1]
     assert gathering.part_name(7, 500) == "part-00007-of-00500"
+
+
+def kill_oneself() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_worker_that_is_killed_is_named():
+    message = "split: a worker was killed, perhaps for lack of memory; lower --nworker"
+    with pytest.raises(ValueError, match=message):
+        stages.run(kill_oneself, [()] * 3, num_workers=2, description="split")
+
+
+def test_ctrl_c_ends_a_script_with_one_line(capsys):
+    with pytest.raises(SystemExit) as end, command_line.failures_in_one_line("clean.py"):
+        raise KeyboardInterrupt
+    assert end.value.code == 130
+    assert capsys.readouterr().err == "clean.py: interrupted\n"
+
+
+def test_at_least_one_process_gathers(repository):
+    command = [sys.executable, "cleanup_scripts/do_gather.py", "--nworker=0"]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "--nworker=0: must be a number at least 1" in done.stderr

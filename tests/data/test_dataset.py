@@ -294,6 +294,14 @@ def test_usage_errors(repository, work):
     assert "two files have one name" in fails(run(repository, work, input_file=two))
     only = run(repository, work, output_dir=None, output_file=work / "x", examples_per_part=2)
     assert "needs --output_dir" in fails(only)
+    for names, message in {
+        "one,./one": "--output_file=one,./one: a file is given twice",
+        "one,": "--output_file=one,: a name is empty",
+        str(work): f"--output_file={work} is a folder; name a file, or give --output_dir",
+        "no/one": "--output_file=no/one: there is no folder no; make it",
+    }.items():
+        assert message in fails(run(repository, work, output_dir=None, output_file=names))
+    assert not (work / "one").exists()
     only = run(repository, work, output_dir=None, output_file=work / "x", verify=True)
     assert "--verify needs --output_dir" in fails(only)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from importlib import metadata
 
 import pytest
 
@@ -141,6 +142,20 @@ def test_a_folder_without_a_record_is_a_line(tmp_path):
         provenance.main([str(tmp_path)])
     with pytest.raises(SystemExit, match="--inputs: no file matches"):
         provenance.main([str(tmp_path), "--add=x", "--inputs", f"{tmp_path}/none"])
+
+
+def test_tensorflow_for_tpus_is_known_and_what_is_missing_is_unknown(monkeypatch):
+    installed = {"numpy": "1.26.4", "tensorflow-tpu": "2.20.0"}
+
+    def version(package):
+        if package not in installed:
+            raise metadata.PackageNotFoundError(package)
+        return installed[package]
+
+    monkeypatch.setattr(provenance.metadata, "version", version)
+    found = provenance.made_with()
+    names = ("numpy", "tensorflow", "numba")
+    assert [found[name] for name in names] == ["1.26.4", "2.20.0", "unknown"]
 
 
 def test_paths_are_those_of_the_folder_or_absolute(tmp_path):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from mlperf_bert.locking import lock_of
+from mlperf_bert.locking import DirectoryLock, lock_of
 from mlperf_bert.submission import campaign, folder, official, system
 from mlperf_bert.submission.campaign import Campaign, run_campaign
 
@@ -128,13 +128,14 @@ def test_an_interrupted_campaign_goes_on_without_repeating_runs(make, tmp_path):
     ]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_handed_on_and_the_run_is_waited_for(tmp_path, number):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("code", [75, 0])  # 0: the run had ended by itself
+def test_a_signal_is_handed_on_and_the_run_is_waited_for(tmp_path, number, code):
     ready = tmp_path / "ready"
     child = f"""
 import pathlib, signal, sys, time
 for number in (signal.SIGTERM, signal.SIGINT):
-    signal.signal(number, lambda *_: sys.exit(75))
+    signal.signal(number, lambda *_: sys.exit({code}))
 pathlib.Path({str(ready)!r}).touch()
 time.sleep(60)
 """
@@ -158,6 +159,25 @@ def test_a_signal_that_comes_before_the_run_is_not_lost(monkeypatch):
 
     monkeypatch.setattr(campaign.subprocess, "Popen", Slow)
     assert campaign._call(["sleep", "60"]) == -signal.SIGTERM
+
+
+def test_a_run_that_outlives_its_campaign_keeps_its_folder(make):
+    made = make({"1": "exit 75"}, num_runs=2)
+    with pytest.raises(campaign.Interrupted):
+        train(made)
+    lock = DirectoryLock(made.runs_dir / "1")
+    assert lock.acquire()
+    with pytest.raises(ValueError, match="runs/1: run 1 is still training; stop it, or wait"):
+        train(made)
+    lock.release()
+    assert len(train(made)) == 2
+
+
+def test_flags_in_a_file_are_the_runs_too(make, tmp_path):
+    preset = tmp_path / "own.flags"
+    preset.write_text("# of all runs\n--do_train\n--seed=1\n")
+    with pytest.raises(ValueError, match="--seed is given by the campaign to every run"):
+        make(flags=(f"--flagfile={preset}",))
 
 
 @pytest.mark.slow

@@ -265,12 +265,19 @@ def test_runs_that_cannot_be_read_are_one_line(miniature, org_dir, tmp_path, cap
     assert f"{log}: 0 lines run_stop, a log of one run has 1" in refusal(miniature)
     assert "0 lines run_stop" in refusal(log)
     record = miniature / "run.json"
-    record.write_text(record.read_text().replace("success", "running"))
+    record.write_text(json.dumps({"status": "running"}))
     assert f"{miniature}: this run has not ended; resume it, or wait" in refusal(miniature)
     (tmp_path / "campaign.json").write_text("{}")
     assert "this campaign has no result yet; give runs/N in it" in refusal(tmp_path)
     shutil.rmtree(org_dir / "results" / "box" / "bert")
     assert "no results/SYSTEM/bert/result_*.txt" in refusal(org_dir)
+
+
+@pytest.mark.parametrize("foreign", [{"parameters": []}, {"parameters": {"device": "x"}}, {}])
+def test_a_run_whose_record_is_foreign_stands_by_its_log(miniature, foreign):
+    (miniature / "run.json").write_text(json.dumps({"status": "success", **foreign}))
+    [own] = standing.read_own(str(miniature))
+    assert own.name == str(miniature)
 
 
 def test_a_campaign_stands_for_its_submission(org_dir, tmp_path):

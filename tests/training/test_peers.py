@@ -181,7 +181,7 @@ def test_strangers_that_say_nothing_or_little_hold_up_nobody():
                 with contextlib.suppress(OSError):
                     connection.send(b" ")
 
-    dripping = threading.Thread(target=drip)
+    dripping = threading.Thread(target=drip, daemon=True)
     dripping.start()
     began = time.monotonic()
     assert meet_all([{}] * 3, before_the_others=come) == [{"seed": 7}] * 3

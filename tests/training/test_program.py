@@ -203,7 +203,28 @@ def test_a_folder_that_is_there_stays(export):
 def test_what_is_no_folder_of_a_program_is_refused(tmp_path):
     done = starts.run([sys.executable, "run_step.py", tmp_path])
     assert done.returncode == 1
-    assert "no folder of export_training_step.py" in done.stderr
+    assert "no whole folder of the exporter" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["signature.json", "batches.npz", "step.stablehlo", "weights.npz"])
+def test_a_folder_that_lacks_a_file_or_has_a_damaged_one_is_one_line(lamb_step, tmp_path, name):
+    folder = shutil.copytree(lamb_step, tmp_path / "step")
+    for damage in (lambda file: file.write_bytes(b"{}"), lambda file: file.unlink()):
+        damage(folder / name)
+        done = starts.run([sys.executable, "run_step.py", folder, "--num_steps=1"])
+        assert done.returncode == 1
+        assert done.stderr.splitlines()[-1].startswith(f"run_step.py: {folder}: no whole folder")
+        assert "Traceback" not in done.stderr
+
+
+def test_the_output_of_a_run_is_no_file_of_the_program(lamb_step, tmp_path):
+    before = (lamb_step / "signature.json").read_bytes()
+    for output in (lamb_step / "signature.json", tmp_path, tmp_path / "no" / "figures.json"):
+        done = starts.run([sys.executable, "run_step.py", lamb_step, f"--output={output}"])
+        assert done.returncode == 1
+        assert "name a .json file, in a folder that is there" in done.stderr
+    assert (lamb_step / "signature.json").read_bytes() == before
 
 
 OPTIMIZED = """
