@@ -8,6 +8,7 @@ Every run starts afresh: the output directory of an earlier demo is removed.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import secrets
@@ -256,8 +257,9 @@ def main() -> None:
     folder = given.output_dir.absolute()
     lock = DirectoryLock(folder.parent, file_name=f".{folder.name}.lock")
     try:
-        if not lock.acquire():
-            raise ValueError(f"{folder}: another demo works in it; name another --output_dir")
+        with contextlib.suppress(PermissionError):  # beside the folder: then there is no lock
+            if not lock.acquire():
+                raise ValueError(f"{folder}: another demo works in it; name another --output_dir")
         run_demo(given.output_dir, seed)
     except KeyboardInterrupt:
         print("demo: interrupted", file=sys.stderr)

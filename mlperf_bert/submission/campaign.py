@@ -150,16 +150,17 @@ def _require_name(flag: str, value: str) -> None:
         )
 
 
-def _names_of(given: Sequence[str]) -> set[str]:
-    """The names of flags, those in flag files too."""
+def _names_of(given: Sequence[str], *, read: frozenset[str] = frozenset()) -> set[str]:
+    """The names of flags, those in flag files too, but for the files that were `read`."""
     names = set()
     for word in given:
         if word.startswith("-"):
             name, _, value = word.strip().lstrip("-").partition("=")
             names.add(name)
-            if name == "flagfile":
+            if name == "flagfile" and value not in read:
                 with contextlib.suppress(OSError, UnicodeDecodeError):  # the run says so
-                    names |= _names_of(Path(value).read_text(encoding="utf-8").splitlines())
+                    lines = Path(value).read_text(encoding="utf-8").splitlines()
+                    names |= _names_of(lines, read=read | {value})
     return names
 
 
@@ -186,10 +187,10 @@ def claim(campaign: Campaign) -> None:
     if record.exists():
         found = read_own_record(record)
         differing = [name for name in content if found.get(name) != content[name]]
-        if differing and not any(dirs.iterdir() for dirs in [campaign.runs_dir] if dirs.exists()):
-            differing = []  # no run was started: a mistake is being corrected
+        has_runs = campaign.runs_dir.exists() and any(campaign.runs_dir.iterdir())
+        if differing and not has_runs:  # a mistake is being corrected
             write_whole(record, json.dumps(content, indent=1) + "\n")
-        if differing:
+        elif differing:
             raise ValueError(
                 f"{campaign.folder} holds another campaign (differing: {', '.join(differing)}); "
                 "give the same flags, or another --output_dir"

@@ -3,6 +3,7 @@
 The official tools are the real ones; demo/campaign.py is the same with real trainings.
 """
 
+import dataclasses
 import json
 import os
 import signal
@@ -173,9 +174,25 @@ def test_a_run_that_outlives_its_campaign_keeps_its_folder(make):
     assert len(train(made)) == 2
 
 
+def test_a_campaign_without_a_run_may_be_corrected(make):
+    campaign.claim(make(flags=("--bad=1",)))
+    made = make(num_runs=1)
+    assert len(train(made)) == 1
+    with pytest.raises(ValueError, match="holds another campaign"):
+        campaign.claim(make(flags=("--bad=1",)))
+
+
+def test_what_only_the_runs_use_is_checked_before_them(make, tmp_path):
+    with pytest.raises(ValueError, match="--offline_eval_input_file: no file matches /none"):
+        run(make(offline_eval_input_file="/none"))
+    with pytest.raises(ValueError, match="--run_command: /no/command: no such command"):
+        run(dataclasses.replace(make(), command=("/no/command",)))
+    assert not (tmp_path / "campaign").exists()
+
+
 def test_flags_in_a_file_are_the_runs_too(make, tmp_path):
     preset = tmp_path / "own.flags"
-    preset.write_text("# of all runs\n--do_train\n--seed=1\n")
+    preset.write_text(f"# of all runs\n--flagfile={preset}\n--do_train\n--seed=1\n")
     with pytest.raises(ValueError, match="--seed is given by the campaign to every run"):
         make(flags=(f"--flagfile={preset}",))
 
