@@ -324,6 +324,7 @@ def test_damaged_records_are_named(make, tmp_path, text):
 
 def test_another_campaign_in_the_folder_is_refused(make, tmp_path):
     campaign.claim(make())
+    (make().runs_dir / "0").mkdir()
     with pytest.raises(ValueError, match=r"holds another campaign \(differing: flags\)"):
         campaign.claim(make(flags=("--x=2",)))
     (tmp_path / "campaign" / "campaign.json").unlink()
