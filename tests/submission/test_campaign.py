@@ -146,10 +146,16 @@ time.sleep(60)
             time.sleep(0.01)
         os.kill(os.getpid(), number)
 
-    threading.Thread(target=interrupt, daemon=True).start()
-    before = signal.getsignal(number)
-    assert campaign._call([sys.executable, "-c", child]) == campaign.EXIT_INTERRUPTED
-    assert signal.getsignal(number) is before
+    def handler(*_) -> None:
+        pytest.fail("the signal was not for the command")
+
+    before = signal.signal(number, handler)  # under nohup SIGHUP is ignored
+    try:
+        threading.Thread(target=interrupt, daemon=True).start()
+        assert campaign._call([sys.executable, "-c", child]) == campaign.EXIT_INTERRUPTED
+        assert signal.getsignal(number) is handler
+    finally:
+        signal.signal(number, before)
 
 
 def test_a_signal_that_comes_before_the_run_is_not_lost(monkeypatch):
