@@ -246,6 +246,9 @@ def main() -> None:
         sys.exit(128 + signal.SIGINT)
     except (ValueError, OSError) as error:
         sys.exit(f"merge: {error}")
+    except (TypeError, LookupError, AttributeError, RecursionError, pa.ArrowException) as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        sys.exit(f"merge: a trace is damaged, or of another version of tracing/trace.sh ({reason})")
     print(*notes_on_clocks(hosts)[:1], f"look at {given.output / 'summary.html'}", sep="\n")
 
 

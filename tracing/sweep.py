@@ -6,8 +6,7 @@
 Every point is a trace. The same command goes on where it was interrupted: finished points are kept,
 a half or failed one is done again. runs.parquet has a row for each point, sweep.html their curves.
 
-Exit codes: 0 every point is done, killed ones too; 1 bad input, or the first point failed; 130
-interrupted.
+Exit codes: 0 every point is done, killed ones too; 1 bad input, or a point failed; 130 interrupted.
 """
 
 import argparse
@@ -451,7 +450,7 @@ def main() -> None:
             _say(note)
         _record(sweep, notes)
         with FileLock(sweep.output / ".lock", timeout=0):
-            run_all(sweep, points(given), _say)
+            rows = run_all(sweep, points(given), _say)
     except Timeout:
         sys.exit(f"sweep: --output={given.output}: another sweep works in it; wait, or stop it")
     except (ValueError, OSError, argparse.ArgumentError) as error:
@@ -460,6 +459,8 @@ def main() -> None:
         _say("interrupted; the same command goes on with what is left")
         sys.exit(128 + signal.SIGINT)
     _say(f"look at {sweep.output / 'sweep.html'}")
+    if failed := [row["name"] for row in rows if row["status"] == FAILED]:
+        sys.exit(f"sweep: failed: {', '.join(failed)}; the same command tries them again")
 
 
 if __name__ == "__main__":

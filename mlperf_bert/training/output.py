@@ -120,10 +120,7 @@ class OutputDirectory:
         Raises:
           ValueError: another process trains into it, or as `require_usable`.
         """
-        if not isinstance(self.location, Path):
-            self._require_no_object()
-        elif self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"{self._name} is no directory; choose another")
+        self._require_directory()
         try:
             free = self._lock.acquire() and (not self._bucket_lock or self._bucket_lock.acquire())
             if free and self._mirror:
@@ -142,6 +139,12 @@ class OutputDirectory:
             self.release()
             raise
 
+    def _require_directory(self) -> None:
+        if not isinstance(self.location, Path):
+            self._require_no_object()
+        elif self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"{self._name} is no directory; choose another")
+
     def release(self) -> None:
         """Unlocks the directory; removes it if this process made it and wrote nothing into it."""
         if self._bucket_lock:
@@ -157,12 +160,12 @@ class OutputDirectory:
           ValueError: as `claim`.
           OSError: the bucket refuses to be read or written.
         """
+        self._require_directory()
         if self._lock.is_held_elsewhere() or (
             self._bucket_lock and self._bucket_lock.is_held_elsewhere()
         ):
             raise self._taken()
         if self._mirror:
-            self._require_no_object()
             require_writable(self.location / RECORD_NAME)
             self._mirror.pull()
         self.require_usable()

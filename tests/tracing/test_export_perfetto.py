@@ -183,6 +183,14 @@ def test_the_clocks_that_were_read_together_are_there(found):
     }
 
 
+def test_a_trace_that_has_lost_its_calls_is_refused(tmp_path):
+    trace = generated_trace.write(tmp_path / "trace")
+    (trace / "file_ops.parquet").unlink()
+    with pytest.raises(ValueError, match=r"is damaged: file_ops\.parquet is missing"):
+        perfetto.write(Finished(trace), tmp_path / "trace.pftrace")
+    assert not (tmp_path / "trace.pftrace").exists()
+
+
 def test_a_trace_without_calls_shows_its_counters(tmp_path):
     trace = generated_trace.write(tmp_path / "trace", backend="proc")
     (trace / "file_ops.parquet").unlink()

@@ -119,6 +119,12 @@ def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, run):
         succeeded, line = run(*words, f"--output={output}")
         assert not succeeded
         assert message in line and "\n" not in line and not output.exists()
+    summary = json.loads((other / "summary.json").read_text())
+    for damage in ({"seconds": "x"}, {"access": [1]}):
+        (other / "summary.json").write_text(json.dumps(summary | damage))
+        succeeded, line = run(good, other, f"--output={output}")
+        assert not succeeded and "a trace is damaged" in line and "\n" not in line
+        assert not output.exists()
     assert "is there already: name another folder" in run(good, other, f"--output={good}")[1]
 
 

@@ -177,7 +177,10 @@ def test_a_command_that_fails_at_the_first_point_ends_the_sweep(data, tmp_path):
     output = Path(last.partition("no good; ")[2].partition(" holds its output")[0])
     assert "this batch is no good" in output.read_text()
     later = run(tmp_path / "later", data, *options, flags=("--fail_at_batch=20",))
-    assert later.returncode == 0, later.stderr
+    assert later.returncode == 1
+    assert later.stderr.endswith(
+        "sweep: failed: batch-20_real; the same command tries them again\n"
+    )
     rows = pd.read_parquet(tmp_path / "later" / "runs.parquet")
     assert list(rows["status"]) == ["done", "failed"]
     assert rows["reason"][1] == "exit code 1: this batch is no good"

@@ -107,8 +107,10 @@ def test_an_unusable_directory_is_refused_in_one_line_and_kept(tmp_path, case):
 
 def test_a_file_in_its_place_is_refused(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match="file is no directory; choose another"):
-        directory(tmp_path / "file").claim()
+    output = directory(tmp_path / "file")
+    for refuse in (output.claim, output.require_available):
+        with pytest.raises(ValueError, match="file is no directory; choose another"):
+            refuse()
 
 
 def test_a_directory_that_cannot_be_made_is_refused():

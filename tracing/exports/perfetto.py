@@ -15,7 +15,7 @@ import pyarrow as pa
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
 
-from tracing import chrome, mllog
+from tracing import backends, chrome, mllog
 from tracing.exports.finished import Finished
 from tracing.tables import COLUMNS, written_beside
 
@@ -42,8 +42,11 @@ def write(trace: Finished, output: Path) -> str:
     """Writes the file beside and renames it; returns how many calls it holds.
 
     Raises:
+      ValueError: the trace lacks the calls that it had.
       OSError: there is no room; nothing is left.
     """
+    if trace.summary["backend"] != backends.PROC:  # which has none
+        trace.require_calls()
     with written_beside(output, "wb") as file:
         writer = _Writer(file)
         tracks = _Tracks(trace, writer)
