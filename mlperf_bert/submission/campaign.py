@@ -164,9 +164,6 @@ def _names_of(given: Sequence[str], *, read: frozenset[str] = frozenset()) -> se
     return names
 
 
-_HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-
 class Interrupted(Exception):
     """A signal ended a run; the same command goes on."""
 
@@ -311,8 +308,10 @@ def _call(command: Sequence[str]) -> int:
         if child:
             child.send_signal(received[-1])
 
-    # Before the command starts: a signal must not come between. nohup has SIGHUP ignored.
-    handled = [s for s in _HANDED_ON if signal.getsignal(s) != signal.SIG_IGN]
+    handled = {signal.SIGTERM, signal.SIGINT}
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup
+        handled.add(signal.SIGHUP)
+    # Before the command starts: a signal must not come between.
     previous = {s: signal.signal(s, hand_on) for s in handled}
     try:
         with subprocess.Popen(command, start_new_session=True) as child:
