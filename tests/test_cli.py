@@ -532,6 +532,7 @@ def test_ctrl_c_during_the_imports_ends_a_script_without_a_traceback(script, tmp
     process = subprocess.Popen(
         [sys.executable, REPOSITORY / script],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's & ignores it
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
