@@ -7,6 +7,7 @@ every input file becomes a TFRecord of the same name, in parallel, resumable, wi
 import os
 import shlex
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from absl import flags
@@ -88,16 +89,15 @@ def _make_file() -> None:
     if FLAGS.examples_per_part:
         raise ValueError("--examples_per_part needs --output_dir, whose manifest records it")
     started = time.monotonic()
-    outputs = _outputs()
+    texts = expand_input(FLAGS.input_file)
+    outputs = _outputs(texts)
     config = _config()
-    found = write_examples(
-        expand_input(FLAGS.input_file), outputs, config.tokenizer(), config.instances
-    )
+    found = write_examples(texts, outputs, config.tokenizer(), config.instances)
     seconds = time.monotonic() - started
     provenance.note(
         outputs[0].parent,
         step="training examples",
-        inputs=[*expand_input(FLAGS.input_file), FLAGS.vocab_file],
+        inputs=[*texts, FLAGS.vocab_file],
         outputs=outputs,
         parameters=config.parameters(),
     )
@@ -108,8 +108,8 @@ def _make_file() -> None:
     _draw(outputs[0].with_name(f"histograms_{outputs[0].name}.png"), [found])
 
 
-def _outputs() -> list[paths.Location]:
-    """The files of --output_file.
+def _outputs(texts: Sequence[str]) -> list[paths.Location]:
+    """The files of --output_file, which are none of the `texts` to read.
 
     Raises:
       ValueError: a name is empty, a folder, in no folder, an input, or given twice.
@@ -128,7 +128,7 @@ def _outputs() -> list[paths.Location]:
         outputs.append(output)
     if len({os.path.realpath(output) for output in outputs}) < len(outputs):
         raise ValueError(f"--output_file={FLAGS.output_file}: a file is given twice")
-    inputs = {os.path.realpath(path) for path in expand_input(FLAGS.input_file)}
+    inputs = {os.path.realpath(path) for path in texts}
     if same := next((output for output in outputs if os.path.realpath(output) in inputs), None):
         raise ValueError(f"--output_file={same} is an input too; name another file")
     return outputs

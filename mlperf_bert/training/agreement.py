@@ -168,7 +168,8 @@ def _decide(config: RunConfig, output: OutputDirectory) -> dict:
 
 def _received(spent: dict) -> Spent:
     """What `dataclasses.asdict` and JSON made of it on the chief."""
-    return Spent(**{**spent, "estimates": tuple(Estimate(**each) for each in spent["estimates"])})
+    estimates = tuple(Estimate(**each) for each in spent["estimates"])
+    return Spent(**(spent | {"estimates": estimates}))
 
 
 def time_spent(config: RunConfig, output: OutputDirectory, *, latest_step: int | None) -> Spent:
