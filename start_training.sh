@@ -30,19 +30,30 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 fail() { echo "start_training.sh: ${*//[[:cntrl:]]/?}" >&2; exit 1; }
 
-program=./train_model.sh demo='' detach='' dry_run='' hosts='' flags=()
-choose() { [ "$program" = ./train_model.sh ] || fail "--eval and --finetune: give one of them"; program=$1; }
+program=./train_model.sh demo='' detach='' dry_run='' hosts='' flags=() chosen=()
+choose() { program=$1 chosen+=("$2"); }
 for argument in "$@"; do
   case $argument in
-    --demo) demo=yes ;;
-    --eval) choose ./eval_model.sh ;;
-    --finetune) choose ./finetune_model.sh ;;
+    --demo) demo=yes; choose '' "$argument" ;;
+    --eval) choose ./eval_model.sh "$argument" ;;
+    --finetune) choose ./finetune_model.sh "$argument" ;;
     --detach) detach=yes ;;
     --dry-run) dry_run=yes ;;
     --help|-h) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) flags+=("$argument") ;;
   esac
 done
+
+[ ${#chosen[@]} -lt 2 ] || fail "${chosen[0]} and ${chosen[1]}: give one of them"
+
+# Sizes and times that only the engine would look at, after the image is built.
+size='^([0-9]+(\.[0-9]+)?[kmgtKMGT]?i?[bB]?)?$'
+for name in MEMORY SHM_SIZE; do
+  [[ ${!name:-} =~ $size ]] || fail "$name=${!name}: give a size, such as 512m or 8g, or leave it out"
+done
+[[ ${STOP_TIMEOUT:-} =~ ^[0-9]{0,9}$ ]] || fail "STOP_TIMEOUT=$STOP_TIMEOUT: give whole seconds, or leave it out"
+[[ ${NAME:-} =~ ^([a-zA-Z0-9][a-zA-Z0-9_.-]*)?$ ]] \
+  || fail "NAME=$NAME: give letters, digits, _ . and -, the first one a letter or digit, or leave it out"
 
 answers() { command -v "$1" >/dev/null && { [ "$dry_run" ] || "$1" info >/dev/null 2>&1; }; }
 
@@ -99,7 +110,7 @@ for name in data wiki output; do
     *[,\"$'\r\n']*) fail "${!name}: a mount cannot have a comma, quote or line break in its path; use a link without" ;;
   esac
 done
-if is_local "$output"; then
+if is_local "$output" && [ ! "$dry_run" ]; then
   mkdir -p "$output" 2>/dev/null || fail "OUTPUT_DIR=$output cannot be made; name a folder that you may write"
   [ -w "$output" ] || fail "OUTPUT_DIR=$output is not writable for you; fix its permissions or name another"
 fi

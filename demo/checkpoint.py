@@ -19,8 +19,11 @@ import numpy as np
 
 from mlperf_bert.checkpoints.initial import weights_by_tf1_name
 from mlperf_bert.checkpoints.saving import write_name_based
+from mlperf_bert.command_line import failures_in_one_line
+from mlperf_bert.data.tokenization import read_vocabulary
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
+from mlperf_bert.writing import write_whole
 
 CHECKPOINT_NAME = "model.ckpt-0"
 _POSITIONS = "bert/embeddings/position_embeddings"
@@ -74,13 +77,14 @@ def main() -> None:
     parser.add_argument("--max_seq_length", type=int, default=64)
     parser.add_argument("--output_dir", type=Path, required=True)
     given = parser.parse_args()
-    vocab_size = len(given.vocab_file.read_text(encoding="utf-8").splitlines())
-    config = tiny_config(vocab_size, given.max_seq_length)
-    given.output_dir.mkdir(parents=True, exist_ok=True)
-    config_file = given.output_dir / "bert_config.json"
-    config_file.write_text(json.dumps(dataclasses.asdict(config), indent=2) + "\n")
-    tensors = initial_tensors(config, given.seed)
-    write_name_based(str(given.output_dir / CHECKPOINT_NAME), tensors)
+    with failures_in_one_line("demo.checkpoint"):
+        vocab_size = len(read_vocabulary(str(given.vocab_file)))
+        config = tiny_config(vocab_size, given.max_seq_length)
+        given.output_dir.mkdir(parents=True, exist_ok=True)
+        config_file = given.output_dir / "bert_config.json"
+        write_whole(config_file, json.dumps(dataclasses.asdict(config), indent=2) + "\n")
+        tensors = initial_tensors(config, given.seed)
+        write_name_based(str(given.output_dir / CHECKPOINT_NAME), tensors)
     num_weights = sum(tensor.size for tensor in tensors.values())
     print(f"{config_file}\n{given.output_dir / CHECKPOINT_NAME}: {num_weights:,} weights")
 

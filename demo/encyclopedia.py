@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from demo.facts import Facts, make_facts, make_world
+from mlperf_bert.command_line import failures_in_one_line
 
 NUM_FILES = 8
 GRAMMAR = Path(__file__).with_name("articles.txt")
@@ -106,7 +107,8 @@ def main() -> None:
     parser.add_argument("--num_articles", type=int, required=True)
     parser.add_argument("--output_dir", type=Path, required=True)
     given = parser.parse_args()
-    paths = write(given.output_dir, seed=given.seed, num_articles=given.num_articles)
+    with failures_in_one_line("demo.encyclopedia"):
+        paths = write(given.output_dir, seed=given.seed, num_articles=given.num_articles)
     size_bytes = sum(path.stat().st_size for path in paths)
     print(f"{given.num_articles} articles, {size_bytes / 1e6:.1f} MB, {paths[0]} ... {paths[-1]}")
 

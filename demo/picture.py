@@ -4,28 +4,45 @@ python -m demo.picture --metrics_file=build/demo/run/metrics.jsonl --output_file
 """
 
 import argparse
-import json
 from pathlib import Path
 
 from matplotlib import pyplot
 from matplotlib.ticker import StrMethodFormatter
 
+from mlperf_bert import json_text
+from mlperf_bert.command_line import failures_in_one_line
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
+from mlperf_bert.reading import read_regular_file
 from mlperf_bert.writing import written_beside
 from pages.charts import BLUE, ORANGE, RED
+
+_DRAWN = {"train": ("samples", "loss"), "eval": ("samples", "loss", "masked_lm_accuracy")}
 
 
 def read_metrics(path: Path) -> tuple[list[dict], list[dict]]:
     """Return the training lines and the evaluation lines of a metrics.jsonl.
 
     Raises:
-      ValueError: there is no evaluation in it.
+      ValueError: there is no evaluation in it, or a line is none of a run.
+      OSError: it cannot be read.
     """
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    evaluations = [line for line in lines if line["kind"] == "eval"]
+    texts = enumerate(read_regular_file(path).splitlines(), start=1)
+    lines = [_parsed(text, where=f"{path}: line {number}") for number, text in texts]
+    evaluations = [line for line in lines if line.get("kind") == "eval"]
     if not evaluations:
         raise ValueError(f"{path} holds no evaluation: the run ended before its first one")
-    return [line for line in lines if line["kind"] == "train"], evaluations
+    return [line for line in lines if line.get("kind") == "train"], evaluations
+
+
+def _parsed(text: bytes, where: str) -> dict:
+    try:
+        line = json_text.parse_object(text)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}; give the metrics.jsonl of a run") from error
+    for name in _DRAWN.get(line.get("kind"), ()):
+        if not isinstance(line.get(name), int | float):
+            raise ValueError(f"{where}: no number {name}; give the metrics.jsonl of a run")
+    return line
 
 
 def draw(metrics_file: Path, output_file: Path) -> None:
@@ -87,7 +104,8 @@ def main() -> None:
     parser.add_argument("--metrics_file", type=Path, required=True)
     parser.add_argument("--output_file", type=Path, required=True)
     given = parser.parse_args()
-    draw(given.metrics_file, given.output_file)
+    with failures_in_one_line("demo.picture"):
+        draw(given.metrics_file, given.output_file)
     print(given.output_file)
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import tensorflow as tf
 from tensorflow_text.tools.wordpiece_vocab.bert_vocab_from_dataset import bert_vocab_from_dataset
 
-from mlperf_bert.reading import matching_files
+from mlperf_bert.command_line import failures_in_one_line
+from mlperf_bert.reading import matching_files, read_regular_file
 from mlperf_bert.writing import write_whole
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -21,10 +22,14 @@ def learn_vocabulary(files: list[str], vocab_size: int) -> list[str]:
     """Return about `vocab_size` lower-case pieces, the special tokens first.
 
     Raises:
-      ValueError: there are no files.
+      ValueError: there are no files, or one is no text.
+      OSError: one cannot be read.
     """
     if not files:
         raise ValueError("no text to learn a vocabulary from: --input_file matches nothing")
+    texts = [_text_of(file) for file in files]
+    if not any(map(str.strip, texts)):
+        raise ValueError(f"no text to learn a vocabulary from: {files[0]} has no word")
     lines = tf.data.TextLineDataset(files)
     return bert_vocab_from_dataset(
         lines.batch(1000).prefetch(2),
@@ -34,6 +39,13 @@ def learn_vocabulary(files: list[str], vocab_size: int) -> list[str]:
     )
 
 
+def _text_of(file: str) -> str:
+    try:
+        return read_regular_file(file).decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file}: no UTF-8 at byte {error.start}; give cleaned text") from error
+
+
 def main() -> None:
     """Writes the vocabulary of a text."""
     parser = argparse.ArgumentParser(prog="python -m demo.vocabulary", description=__doc__)
@@ -41,8 +53,9 @@ def main() -> None:
     parser.add_argument("--output_file", type=Path, required=True)
     parser.add_argument("--vocab_size", type=int, default=2000, help="about so many tokens")
     given = parser.parse_args()
-    tokens = learn_vocabulary(matching_files(given.input_file), given.vocab_size)
-    write_whole(given.output_file, "".join(f"{token}\n" for token in tokens))
+    with failures_in_one_line("demo.vocabulary"):
+        tokens = learn_vocabulary(matching_files(given.input_file), given.vocab_size)
+        write_whole(given.output_file, "".join(f"{token}\n" for token in tokens))
     print(f"{len(tokens)} tokens in {given.output_file}")
 
 

@@ -23,6 +23,8 @@ from demo.__main__ import (
     training_steps,
     verdict_steps,
 )
+from demo.__main__ import main as demo_main
+from mlperf_bert import locking
 from mlperf_bert.checkpoints.initial import load_initial_weights
 from mlperf_bert.checkpoints.saving import write_name_based
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
@@ -137,9 +139,59 @@ def test_picture_is_drawn(tmp_path):
 
 
 def test_picture_of_a_run_without_evaluation_is_refused(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"kind": "train", "step": 1, "samples": 64}\n')
+    (tmp_path / "metrics.jsonl").write_text('{"kind": "train", "samples": 64, "loss": 6.0}\n')
     with pytest.raises(ValueError, match="holds no evaluation: the run ended before its first"):
         picture.draw(tmp_path / "metrics.jsonl", tmp_path / "report.png")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b'{"kind": "eval", "samples": 3}', "line 1: no number loss"),
+        (b'{"kind": "train", "samples": 3, "loss": 1}\n\xff', "line 2: not JSON"),
+        (b"[1]", "line 1: expected a JSON object, got list"),
+    ],
+)
+def test_picture_of_another_file_is_refused(tmp_path, content, reason):
+    (tmp_path / "metrics.jsonl").write_bytes(content)
+    with pytest.raises(ValueError, match=f"{reason}.*; give the metrics.jsonl of a run$"):
+        picture.draw(tmp_path / "metrics.jsonl", tmp_path / "report.png")
+
+
+@pytest.mark.parametrize("content", [b"", b" \n\n", b"caf\xe9"])
+def test_vocabulary_of_what_is_no_text_is_refused(tmp_path, content):
+    (tmp_path / "text").write_bytes(content)
+    with pytest.raises(ValueError, match=f"{tmp_path}/text(: no UTF-8 at byte 3;| has no word)"):
+        vocabulary.learn_vocabulary([str(tmp_path / "text")], vocab_size=800)
+
+
+@pytest.mark.parametrize(
+    ("module", "flags"),
+    [
+        (picture, "--metrics_file={}/none --output_file={}/x"),
+        (vocabulary, "--input_file={}/none --output_file={}/x"),
+        (checkpoint, "--seed=1 --vocab_file={}/none --output_dir={}/x"),
+        (encyclopedia, "--seed=1 --num_articles=3 --output_dir={}/x"),
+    ],
+)
+def test_a_mistake_is_one_line(module, flags, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [module.__name__, *flags.replace("{}", str(tmp_path)).split()])
+    with pytest.raises(SystemExit) as end:
+        module.main()
+    assert re.fullmatch(rf"{module.__name__}: .+", str(end.value))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_second_demo_in_a_folder_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["demo", f"--output_dir={tmp_path}/demo", "--seed=1"])
+    monkeypatch.chdir(tmp_path)  # the demo leaves it
+    lock = locking.DirectoryLock(tmp_path, file_name=".demo.lock")
+    assert lock.acquire()
+    with pytest.raises(SystemExit, match="another demo works in it; name another --output_dir"):
+        demo_main()
+    assert not locking.DirectoryLock(tmp_path, file_name=".demo.lock").acquire()  # still held
+    assert not (tmp_path / "demo").exists()
+    lock.release()
 
 
 def test_demo_uses_the_public_commands(tmp_path, repository):

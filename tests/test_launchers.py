@@ -114,7 +114,7 @@ def test_dry_run_prints_the_exact_command(host):
     assert done.returncode == 0, done.stderr
     words = [*expected_run(host), "mlperf-bert:cpu", "./train_model.sh"]
     assert shlex.split(done.stdout) == [*words, "--train_batch_size=8", "--submission_org=My Lab"]
-    assert not (host.folder / "record").exists()
+    assert not (host.folder / "record").exists() and not (host.folder / "output").exists()
 
 
 def test_gpus_seed_and_other_values_are_passed(host):
@@ -244,6 +244,10 @@ def refusal(host, *arguments, **environment) -> str:
         ({"NUM_GPUS": "9" * 30}, "NUM_GPUS=999"),
         ({"NUM_GPUS": "a[$(touch x)]"}, "NUM_GPUS=a[$(touch x)]: give a number"),
         ({"NUM_GPUS": "1\n\x1b[2J"}, "NUM_GPUS=1??[2J: give a number"),
+        ({"MEMORY": "lots"}, "MEMORY=lots: give a size, such as 512m or 8g, or leave it out"),
+        ({"SHM_SIZE": "-1g"}, "SHM_SIZE=-1g: give a size"),
+        ({"STOP_TIMEOUT": "5m"}, "STOP_TIMEOUT=5m: give whole seconds, or leave it out"),
+        ({"NAME": "my run"}, "NAME=my run: give letters, digits, _ . and -"),
         ({"ENGINE": "no-engine"}, "ENGINE=no-engine does not answer: install it"),
         ({"ENGINE": "/no/docker"}, "ENGINE=/no/docker does not answer"),
         ({"ENGINE": "silent"}, "ENGINE=silent does not answer"),
@@ -256,6 +260,22 @@ def test_a_mistake_is_one_line(host, environment, message):
     silent.chmod(0o755)
     assert message in refusal(host, **environment)
     assert not list(host.folder.glob("[ax]*"))
+
+
+@pytest.mark.parametrize("two", list(itertools.permutations(("--demo", "--eval", "--finetune"), 2)))
+def test_one_program_is_started(host, two):
+    done = host(*two)
+    assert done.returncode == 1 and not host.calls()
+    assert done.stderr == f"start_training.sh: {two[0]} and {two[1]}: give one of them\n"
+
+
+@pytest.mark.parametrize("size", ["512m", "8g", "1.5G", "8GiB", "2gb", "1073741824", ""])
+def test_sizes_are_those_of_the_engines(host, size):
+    done = host(MEMORY=size, SHM_SIZE=size)
+    assert done.returncode == 0, done.stderr
+    [command] = [call for call in host.calls() if call.startswith("<run>")]
+    assert f"<--shm-size><{size or '1g'}>" in command
+    assert ("<--memory>" in command) == bool(size)
 
 
 def test_no_engine_is_one_line(host):

@@ -17,6 +17,8 @@ _OFFICIAL_DATA = {
     "masked_lm_prob": rules.MASKED_LM_PROB,
 }
 """Parameter of the data generation -> its value in the rules; config.py checks the lengths."""
+_MOST_BAD_FILES = 5
+"""Of those whose first record is bad, so many are named; the cause is often one for all."""
 
 
 def check_data(found: Inspection) -> None:
@@ -99,6 +101,26 @@ def _check_evaluation_size(found: Inspection) -> None:
                 f"{path}: {size} bytes, the published one has {expected}; make it with "
                 f"pick_eval_samples.py --num_examples_to_pick={rules.NUM_EVAL_SAMPLES}",
             )
+
+
+def check_first_records(found: Inspection) -> None:
+    """Reads the first record of every file; a run reads one of the first files before it trains."""
+    assert found.bert_config is not None
+    limits = found.config.shape.for_model(found.bert_config)
+
+    def problem_of(path: str) -> str | None:
+        try:
+            validity.check_first_record(path, limits)
+        except (ValueError, OSError) as error:
+            return str(error)
+        return None
+
+    problems = paths.in_parallel(problem_of, [*found.files, *found.eval_files])
+    bad = [problem for problem in problems if problem and problem not in found.errors]
+    for problem in bad[:_MOST_BAD_FILES]:
+        found.add(ERROR, problem)
+    if (left := len(bad) - _MOST_BAD_FILES) > 0:
+        found.add(ERROR, f"{left} more files are bad in their first record")
 
 
 def count_evaluation_examples(found: Inspection) -> None:

@@ -92,7 +92,7 @@ def inspect(config: RunConfig, *, resumes: bool = False) -> Inspection:
 
 
 def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Inspection:
-    """For --check, where no clock starts: also counts examples, and reports what is active.
+    """For --check, where no clock starts: also reads data, and reports what is active.
 
     Args:
       measure_initial_accuracy: evaluate the initial checkpoint, which takes as long as an
@@ -118,6 +118,7 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Ins
     if found.eval_files:
         checks_of_data.count_evaluation_examples(found)
     if found.bert_config:
+        checks_of_data.check_first_records(found)
         for issue in departures(found):
             found.add(WARNING, f"no submission to the closed division: {issue}")
         found.add(NOTE, _way_of_saving(config, found.bert_config))

@@ -121,6 +121,13 @@ def test_clean_sh_on_one_file_equals_stage_2(repository, tmp_path):
     assert md5(made) == GENERATED[0].split()[2]
 
 
+def test_clean_sh_without_its_two_files_says_how_it_is_called(repository):
+    done = subprocess.run(
+        [repository / "cleanup_scripts" / "clean.sh", "one"], capture_output=True, text=True
+    )
+    assert done.returncode == 2 and done.stderr == "usage: clean.sh INPUT OUTPUT\n"
+
+
 def _written(path: Path, text: str) -> Path:
     path.write_bytes(text.encode())
     return path

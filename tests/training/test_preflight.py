@@ -10,6 +10,7 @@ import pytest
 from mlperf_bert.checkpoints import names
 from mlperf_bert.checkpoints.initial import weights_by_tf1_name
 from mlperf_bert.checkpoints.saving import write_name_based
+from mlperf_bert.data import example_codec, tfrecord
 from mlperf_bert.data.manifest import Manifest, Part
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.mlperf import caches, rules
@@ -309,6 +310,37 @@ def test_close_look_counts_examples_and_says_what_is_active(config, tmp_path):
     assert "energy: of the system; at the given 300 W" in [f.text for f in found.findings]
     (tmp_path / "eval").write_bytes(b"")
     assert any("is empty" in text for text in preflight.inspect(config).errors)
+
+
+def record(shape: ExampleShape, **changed) -> bytes:
+    """A framed example of zeros."""
+    values = {
+        name: np.zeros(length, example_codec.FEATURE_DTYPES[name])
+        for name, length in shape.lengths().items()
+    }
+    return tfrecord.frame(example_codec.encode(values | changed))
+
+
+def test_close_look_reads_the_first_record_of_every_file(config, tmp_path):
+    good = record(config.shape)
+    damaged = good[:-8] + bytes(8)
+    longer = record(dataclasses.replace(config.shape, max_seq_length=32))
+    foreign = record(config.shape, input_ids=np.full(16, 64))
+    for name, content in (("part-0", good), ("part-1", damaged), ("eval", longer)):
+        (tmp_path / name).write_bytes(content)
+    found = preflight.inspect_closely(config, measure_initial_accuracy=False).errors
+    assert [error.replace(f"{tmp_path}/", "") for error in found] == [
+        "part-1: record 0 at byte 0 is damaged (the checksum of the data is wrong); "
+        "copy or make the file again",
+        "eval: record 0 at byte 0 holds 32 values in input_ids, but --max_seq_length=16 was given; "
+        "pass --max_seq_length=32 or make the file again with create_pretraining_data.py",
+    ]
+    (tmp_path / "eval").write_bytes(good)
+    for number in range(1, 9):
+        (tmp_path / f"part-{number}").write_bytes(foreign)
+    *named, last = preflight.inspect_closely(config, measure_initial_accuracy=False).errors
+    assert len(named) == 5 and all("holds 64 in input_ids, at 0" in error for error in named)
+    assert last == "3 more files are bad in their first record"
 
 
 def large_model(config, **changed):
