@@ -13,6 +13,7 @@ from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_LARGEST = 2**63
 _JOIN = 'echo $$ > "$0" && exec "$@"'
 
 
@@ -25,9 +26,10 @@ def parse_bytes(text: str) -> int | None:
     if text == "none":
         return None
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgt]?)b?", text.lower())
-    if not found or float(found[1]) == 0:
-        raise ValueError(f"--memory: {text!r} is no size; give 512m, 1g, bytes, or none")
-    return round(float(found[1]) * _UNITS[found[2]])
+    size = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not 0 < size < _LARGEST:
+        raise ValueError(f"--memory: {text[:80]!r} is no size; give 512m, 1g, bytes, or none")
+    return round(size)
 
 
 @dataclass(frozen=True)

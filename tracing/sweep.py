@@ -152,7 +152,7 @@ def run_all(sweep: Sweep, grid: Sequence[Point], say) -> list[dict]:
     rows: list[dict] = []
     for number, point in enumerate(grid, 1):
         place = sweep.folder(point) / "point.json"
-        is_kept = place.exists() and _is_as_asked(json.loads(place.read_text()), sweep, point, rows)
+        is_kept = _is_as_asked(_finished(place), sweep, point, rows)
         if not is_kept:
             shutil.rmtree(place.parent, ignore_errors=True)
             say(f"point {number} of {len(grid)}: {point.name}")
@@ -167,10 +167,20 @@ def run_all(sweep: Sweep, grid: Sequence[Point], say) -> list[dict]:
     return rows
 
 
+def _finished(place: Path) -> dict:
+    """The row of a point that was run before; empty if it was not, or its file is damaged."""
+    try:
+        row = json.loads(place.read_text())
+        sweep_figures.require_row(row)
+    except (OSError, ValueError):
+        return {}
+    return row
+
+
 def _is_as_asked(row: dict, sweep: Sweep, point: Point, before: Sequence[dict]) -> bool:
     """Whether a point is finished, and slept as long in a step as it would now."""
     asked = _step_seconds(sweep, point, before) if point.compute == SLEEP else None
-    return row["status"] in (DONE, KILLED) and asked in (None, row["emulated_step_seconds"])
+    return row.get("status") in (DONE, KILLED) and asked in (None, row["emulated_step_seconds"])
 
 
 def _in_short(row: dict, is_kept: bool) -> str:

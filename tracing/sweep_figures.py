@@ -176,12 +176,25 @@ def _speed(found: dict, lines: Sequence[dict]) -> dict:
     }
 
 
-def write_table(path: Path, rows: Sequence[dict]) -> None:
-    """Writes runs.parquet; each field's metadata says what it is."""
+def require_row(found: object) -> None:
+    """Raises ValueError if it is no row of the table."""
+    if not isinstance(found, dict) or found.keys() != COLUMNS.keys():
+        raise ValueError("no row of a sweep")
+    try:
+        _table([found])
+    except pa.ArrowException as error:
+        raise ValueError(f"no row of a sweep: {error}") from error
+
+
+def _table(rows: Sequence[dict]) -> pa.Table:
     fields = [
         pa.field(name, kind, metadata={"description": text})
         for name, (kind, text) in COLUMNS.items()
     ]
-    table = pa.Table.from_pylist(list(rows), pa.schema(fields))
+    return pa.Table.from_pylist(list(rows), pa.schema(fields))
+
+
+def write_table(path: Path, rows: Sequence[dict]) -> None:
+    """Writes runs.parquet; each field's metadata says what it is."""
     with written_beside(path, "wb") as file:
-        pq.write_table(table, file, compression="zstd")
+        pq.write_table(_table(rows), file, compression="zstd")

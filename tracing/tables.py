@@ -276,16 +276,44 @@ def write_table(folder: Path, table: str, rows: Iterable[dict], alignment: Align
         writer.write(rows)
 
 
+def columns_of(path: Path) -> list[str]:
+    """The names of the columns in a table's file.
+
+    Raises:
+      ValueError: it has not been written by the tracing, or it is damaged.
+    """
+    found, expected = pq.read_schema(path), schema(path.stem)
+    foreign = "the tracing has not written it: copy the trace here again"
+    if not COLUMNS[path.stem].keys() & set(found.names):
+        raise ValueError(f"{path}: no column of this table; {foreign}")
+    for name in {"monotonic_ns", *found.names} & set(expected.names):
+        kind = _kind(expected.field(name))
+        if name not in found.names or _kind(found.field(name)) != kind:
+            raise ValueError(f"{path}: no column {name} of {kind}; {foreign}")
+    return found.names
+
+
+def _kind(field: pa.Field) -> str:
+    """In words: whole numbers with gaps may have become floats on the way."""
+    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    return "numbers" if is_number else str(kind).removeprefix("large_") + "s"
+
+
 def read_table(folder: Path, table: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
     """Reads a table; words come as plain strings.
 
     A table that was not written is empty; a column that the file lacks, as an older trace may, is
     null.
+
+    Raises:
+      ValueError: the file is no such table, or it is damaged.
     """
     path = folder / f"{table}.parquet"
     names = list(columns) if columns else schema(table).names
     if not path.exists():
         return schema(table).empty_table().select(names).to_pandas()
-    present = [name for name in names if name in pq.read_schema(path).names]
+    stored = columns_of(path)
+    present = [name for name in names if name in stored]
     found = pq.read_table(path, columns=present).to_pandas().reindex(columns=names)
     return found.astype({n: object for n, t in found.dtypes.items() if str(t) == "category"})

@@ -159,6 +159,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             convergence.reference_points(given.ruleset, custom_rcps)
         entries = published.load()
         shown = chosen(entries, given.where)
+        if not (given.runs or given.output or given.csv):
+            raise ValueError("nothing to do: name a run, or a page with --output, or give --csv")
         standings = [
             standing_of(
                 recognised(own, entries), shown, ruleset=given.ruleset, custom_rcps=custom_rcps

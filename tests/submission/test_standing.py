@@ -298,6 +298,11 @@ def test_a_resource_that_cannot_be_read_is_one_line(tmp_path, monkeypatch, capsy
     assert f"standing: {damaged}: no table of published results" in line
 
 
+def test_nothing_to_do_is_said(capsys):
+    assert standing.main(["--where=round=5.0"]) == 1
+    assert capsys.readouterr().err.startswith("standing: nothing to do: name a run, or a page")
+
+
 def test_runs_that_did_not_converge_are_shown(org_dir, tmp_path, capsys):
     for log in (org_dir / "results" / "box" / "bert").iterdir():
         text = log.read_text().replace('"value": 0.73', '"value": NaN')

@@ -94,6 +94,16 @@ def test_damaged_traces_are_one_line(tmp_path, target):
     assert line.endswith("is no finished trace: when it began is not recorded")
 
 
+@pytest.mark.parametrize("target", export.OUTPUTS)
+@pytest.mark.parametrize("strange", [{"monotonic_ns": ["a"]}, {"monotonic_ns": [1], "path": [2]}])
+def test_foreign_tables_are_one_line(tmp_path, target, strange):
+    trace = generated_trace.write(tmp_path / "trace")
+    for table in ("file_ops", "mllog", "files", "spans", "threads"):
+        pd.DataFrame(strange).to_parquet(trace / f"{table}.parquet")
+    line = refused(trace, f"--to={target}")
+    assert line.endswith("; the tracing has not written it: copy the trace here again")
+
+
 def test_a_table_of_another_version_and_one_that_is_gone_are_refused(tmp_path):
     trace = generated_trace.write(tmp_path / "trace")
     found = pd.read_parquet(trace / "file_ops.parquet")

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from tracing import backends
 from tracing.recording import RAW
-from tracing.tables import read_table
+from tracing.tables import columns_of, read_table
 
 _ROWS_AT_ONCE = 20_000
 _SILENT_SECONDS = 3  # before the progress of an export is shown
@@ -78,9 +78,14 @@ class Finished:
         return found.sort_values("monotonic_ns", kind="stable", ignore_index=True)
 
     def calls_of(self, kinds: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
-        """The calls of some kinds in order of time; words stay numbers, as in the file."""
-        wanted = [("kind", "in", list(kinds))]
-        found = pq.read_table(self._path("file_ops"), columns=list(columns), filters=wanted)
+        """The calls of some kinds in order of time; words stay numbers, as in the file.
+
+        Raises:
+          ValueError: a column is missing.
+        """
+        path, wanted = self._path("file_ops"), [("kind", "in", list(kinds))]
+        self._require(path, [*columns, "kind"])
+        found = pq.read_table(path, columns=list(columns), filters=wanted)
         return found.to_pandas().sort_values("monotonic_ns", kind="stable", ignore_index=True)
 
     def rows(self, table: str, columns: Sequence[str]) -> Iterator[tuple]:
@@ -92,19 +97,24 @@ class Finished:
         path = self._path(table)
         if not path.is_file():
             return
-        with pq.ParquetFile(path) as file:
-            if missing := set(columns) - set(file.schema_arrow.names):
-                raise ValueError(
-                    f"{path} lacks {', '.join(sorted(missing))}: another version of "
-                    "tracing/trace.sh wrote it; use that one's checkout"
-                )
-            with tqdm(
+        self._require(path, columns)
+        with (
+            pq.ParquetFile(path) as file,
+            tqdm(
                 total=file.metadata.num_rows, desc=table, unit=" rows", delay=_SILENT_SECONDS,
                 disable=None,
-            ) as progress:  # fmt: skip
-                for batch in file.iter_batches(_ROWS_AT_ONCE, columns=list(columns)):
-                    yield from zip(*(batch.column(name).to_pylist() for name in columns))
-                    progress.update(len(batch))
+            ) as progress,
+        ):  # fmt: skip
+            for batch in file.iter_batches(_ROWS_AT_ONCE, columns=list(columns)):
+                yield from zip(*(batch.column(name).to_pylist() for name in columns))
+                progress.update(len(batch))
+
+    def _require(self, path: Path, columns: Sequence[str]) -> None:
+        if missing := set(columns) - set(columns_of(path)):
+            raise ValueError(
+                f"{path} lacks {', '.join(sorted(missing))}: another version of "
+                "tracing/trace.sh wrote it; use that one's checkout"
+            )
 
     def _path(self, table: str) -> Path:
         return self.folder / f"{table}.parquet"
