@@ -13,8 +13,11 @@ from mlperf_bert import paths
 
 
 def require_absent(prefix: str) -> None:
-    """Raises ValueError if a checkpoint, or part of one, already has this prefix."""
+    """Raises ValueError if a checkpoint, or part of one, or a folder already has this prefix."""
     with paths.failures_named(prefix):
+        if prefix.endswith("/") or tf.io.gfile.isdir(prefix):
+            path = f"{prefix.rstrip('/')}/model.ckpt-0"
+            raise ValueError(f"{prefix} is a folder; name a checkpoint in it, such as {path}")
         present = tf.io.gfile.glob(f"{prefix}.index") + tf.io.gfile.glob(f"{prefix}.data-*")
     if present:
         raise ValueError(f"{present[0]} exists; choose another path, or remove that checkpoint")

@@ -136,6 +136,15 @@ def test_refuses_to_write_over_a_checkpoint(generated, tmp_path):
         convert(generated.checkpoint, str(tmp_path / "model.ckpt-1"), config=generated.config)
 
 
+@pytest.mark.parametrize("name", ["there", "there/", "new/"])
+def test_refuses_the_name_of_a_folder(generated, tmp_path, name):
+    (tmp_path / "there").mkdir()
+    such = f"{tmp_path}/{name.rstrip('/')}/model.ckpt-0$"
+    with pytest.raises(ValueError, match=f"is a folder; name a checkpoint in it, such as {such}"):
+        convert(generated.checkpoint, f"{tmp_path}/{name}", config=generated.config)
+    assert [path.name for path in tmp_path.rglob("*")] == ["there"]
+
+
 def test_failure_while_writing_leaves_nothing(generated, tmp_path, monkeypatch):
     def fill_disk(self, prefix):
         Path(f"{prefix}.data-00000-of-00001").write_bytes(b"half")
