@@ -67,7 +67,7 @@ def test_start_training_refuses_what_fine_tuning_cannot_do(repository, tools, tm
         return line
 
     assert "--eval and --finetune: give one of them" in refusal("--eval", "--finetune")
-    assert "--eval and --finetune: give one of them" in refusal("--finetune", "--eval")
+    assert "--finetune and --eval: give one of them" in refusal("--finetune", "--eval")
     remote = refusal("--finetune", OUTPUT_DIR="gs://b/run")
     assert "OUTPUT_DIR=gs://b/run: fine-tuning writes to a local folder; name one" in remote
     wiki = refusal("--finetune")
