@@ -35,12 +35,20 @@ def write_task(
     *,
     num_examples: int = 200,
     num_eval_examples: int = 45,
+    num_hidden_layers: int = CONFIG["num_hidden_layers"],
     dropout: float = 0.0,
 ) -> None:
-    """Writes bert_config.json, init/model.ckpt-0, train.tfrecord and eval.tfrecord."""
+    """Writes bert_config.json, init/model.ckpt-0, train.tfrecord and eval.tfrecord.
+
+    The reference's figures are of two layers. With one a program starts in two thirds of the time.
+    """
     random = np.random.RandomState(20200101)
     (folder / "init").mkdir(parents=True)
-    config = CONFIG | {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    config = CONFIG | {
+        "num_hidden_layers": num_hidden_layers,
+        "hidden_dropout_prob": dropout,
+        "attention_probs_dropout_prob": dropout,
+    }
     (folder / "bert_config.json").write_text(json.dumps(config))
     write_initial_checkpoint(folder / "init" / "model.ckpt-0", config, random)
     for name, count in (("train", num_examples), ("eval", num_eval_examples)):

@@ -193,7 +193,7 @@ def test_the_end_of_the_decay_moves_without_another_trace():
 @pytest.fixture(scope="module")
 def task(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("budget") / "task"
-    generated_task.write_task(folder, dropout=0.1)
+    generated_task.write_task(folder, dropout=0.1, num_hidden_layers=1)
     return folder
 
 

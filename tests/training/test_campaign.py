@@ -18,7 +18,7 @@ FLAGS = """--do_train --max_seq_length=32 --max_predictions_per_seq=6 --optimize
 @pytest.mark.slow
 def test_a_training_becomes_a_submission(tmp_path, offline, capfd):
     task = tmp_path / "task"
-    generated_task.write_task(task)
+    generated_task.write_task(task, num_hidden_layers=1)
     data = f"{task / 'eval.tfrecord'}"
     status = campaign.main(
         [

@@ -15,7 +15,7 @@ from tests.training import generated_task
 @pytest.fixture(scope="module")
 def task(tmp_path_factory):
     folder = tmp_path_factory.mktemp("double") / "task"
-    generated_task.write_task(folder, dropout=0.1)
+    generated_task.write_task(folder, dropout=0.1, num_hidden_layers=1)
     return folder
 
 

@@ -26,7 +26,7 @@ WATTS = 250
 @pytest.fixture(scope="module")
 def task(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("energy") / "task"
-    generated_task.write_task(folder)
+    generated_task.write_task(folder, num_hidden_layers=1)
     return folder
 
 

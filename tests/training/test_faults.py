@@ -23,7 +23,7 @@ SECONDS_TO_END = 30  # after a loss; a second or so on an idle machine
 @pytest.fixture(scope="module")
 def task(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("faults") / "task"
-    generated_task.write_task(folder, dropout=0.1)
+    generated_task.write_task(folder, dropout=0.1, num_hidden_layers=1)
     return folder
 
 

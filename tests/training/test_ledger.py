@@ -28,7 +28,7 @@ from tests.training.test_speed_options import BATCH_SIZE, CPU, make_trainer
 @pytest.fixture(scope="module")
 def task(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("ledger") / "task"
-    generated_task.write_task(folder, num_examples=64 * 40)
+    generated_task.write_task(folder, num_examples=64 * 40, num_hidden_layers=1)
     return folder
 
 
