@@ -787,7 +787,7 @@ def test_the_recipe_of_the_documents_runs_in_its_order(tpu):
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.skipif(not shutil.which("gcloud"), reason="no gcloud here")
 def test_gcloud_itself_takes_the_arguments(tmp_path):
     """It reads its arguments (else it ends with 2) before it finds that nobody is signed in."""

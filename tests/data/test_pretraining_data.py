@@ -142,7 +142,9 @@ def test_picking_more_than_there_are_says_that_some_are_repeated(repository, gen
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("door", ["", *doors.DOCUMENTS])
+@pytest.mark.parametrize(
+    "door", ["", *(pytest.param(door, marks=pytest.mark.soak) for door in doors.DOCUMENTS)]
+)
 def test_real_sample(repository, shared, tmp_path, door):
     golden = json.loads((shared / "golden" / "data.json").read_text())
     results = prepare_sample(repository, shared, tmp_path, golden, door)

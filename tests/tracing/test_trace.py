@@ -233,7 +233,7 @@ def start(output, training_folder, *options, **more) -> subprocess.Popen:
     ("backend", "number"),
     [
         (backends.BPFTRACE, signal.SIGINT),
-        (backends.STRACE, signal.SIGINT),
+        pytest.param(backends.STRACE, signal.SIGINT, marks=pytest.mark.soak),
         (backends.STRACE, signal.SIGTERM),
         (backends.PROC, signal.SIGTERM),
     ],

@@ -295,7 +295,7 @@ class Cgroup:
                 time.sleep(0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_slow_disk_is_waited_for(parts, one_block, tmp_path):
     """The files in pages over the rate are the wait."""
     rate = 40_000

@@ -216,7 +216,7 @@ def test_on_a_cpu_it_is_a_warning_at_the_start_of_a_run(config, monkeypatch):  #
     assert line.startswith("warning: a step does not fit into the 5.0 GB available here: about ")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_estimate_of_a_step_that_is_measured_now(tmp_path):
     command = [sys.executable, "-m", "benchmarks.memory", "--precisions=bfloat16", "--steps=0"]
     options = ["--batch_sizes=1", "--recompute=blocks", f"--output={tmp_path}/memory"]

@@ -82,7 +82,7 @@ def test_six_steps_of_lamb_with_dropout_equal_tensorflows(lamb_step):
     [
         ["--optimizer=adamw", "--precision=bfloat16"],
         [*PACKED, "--precision=bfloat16", "--recompute=blocks"],
-        [*PACKED, "--steps_per_update=2"],
+        pytest.param([*PACKED, "--steps_per_update=2"], marks=pytest.mark.soak),
     ],
     ids=["adamw_bfloat16", "packed_bfloat16_recomputed", "packed_aggregated"],
 )

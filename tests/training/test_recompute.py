@@ -68,7 +68,7 @@ def test_losses_and_gradients_are_those_without(task, precision, jit_compile):  
                 np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_whole_steps_in_bfloat16_are_equal_where_xla_leaves_no_rounding_out(repository):
     names = "test_losses_and_gradients_are_those_without and bfloat16-true"
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", names, __file__]
@@ -90,7 +90,7 @@ def test_another_seed_would_have_been_seen(task, recompute):  # noqa: F811
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recompute", ["attention", "blocks"])
+@pytest.mark.parametrize("recompute", [pytest.param("attention", marks=pytest.mark.soak), "blocks"])
 def test_updates_of_aggregated_steps_are_those_without(task, recompute):  # noqa: F811
     losses = []
     for choice in ("none", recompute):

@@ -183,7 +183,7 @@ def test_a_packed_bfloat16_run_goes_on_bitwise_too(task, tmp_path):
     assert_same_end(output, tmp_path / "alone", num_steps=120)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_run_that_recomputes_goes_on_bitwise_too(task, tmp_path):
     options = {"recompute": "blocks", "num_train_steps": 120}
     starts.run(command(task, tmp_path / "alone", **options), check=True)

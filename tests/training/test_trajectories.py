@@ -187,6 +187,13 @@ def test_losses_weights_and_evaluation(oracle, name, recompute):
         assert_evaluation_equals(oracle, trainer, oracle.evaluations[f"{name}_step20"])
 
 
+# Above, the trainer equals both oracles; the command line and the exported program are compared
+# with the generated one, and with the golden one in the soak tests.
+GENERATED_IN_CI = pytest.mark.parametrize(
+    "oracle", ["generated", pytest.param("golden", marks=pytest.mark.soak)], indirect=True
+)
+
+
 def given_flags(oracle: Oracle, name: str, output_dir: Path) -> list[str]:
     """The flags of run_pretraining.py for a case."""
     flags = {
@@ -201,6 +208,7 @@ def given_flags(oracle: Oracle, name: str, output_dir: Path) -> list[str]:
 
 
 @pytest.mark.slow
+@GENERATED_IN_CI
 def test_the_losses_from_the_command_line_alone(oracle, tmp_path):
     case = oracle.trajectories["g3_lamb_accum4"]
     given = given_flags(oracle, "g3_lamb_accum4", tmp_path / "out")
@@ -214,6 +222,7 @@ def test_the_losses_from_the_command_line_alone(oracle, tmp_path):
 
 
 @pytest.mark.slow
+@GENERATED_IN_CI
 @pytest.mark.parametrize("name", CASES)
 def test_the_losses_of_the_exported_program_under_jax(oracle, name, tmp_path):
     folder, figures = tmp_path / "step", tmp_path / "figures.json"
