@@ -15,7 +15,7 @@ help:
 	@echo "make demo-finetune     after it: fine-tunes its model and random weights on small tasks, and compares them"
 	@echo "make quick             a minute: the tests that find most mistakes"
 	@echo "make test              five minutes: the tests; TESTS=tests/data only those of a folder or file"
-	@echo "make test-all          forty minutes more: whole trainings, clusters on loopback; what CI runs"
+	@echo "make test-all          half an hour more: whole trainings, clusters on loopback; what CI runs"
 	@echo "make test-distributed  of these, several processes on loopback: the same numbers, kills, restarts"
 	@echo "make test-stores       of these, object stores (gs://) on loopback: the same runs, faults"
 	@echo "make test-container    the image, built and run; as root on Debian"
