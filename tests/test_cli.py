@@ -539,6 +539,6 @@ def test_ctrl_c_during_the_imports_ends_a_script_without_a_traceback(script, tmp
     )
     assert process.stdout.readline() == "imported\n"
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == -signal.SIGINT
     assert errors == ""

@@ -103,7 +103,7 @@ def recorded(tmp_path):
         path = f"{folder}:{os.environ['PATH']}"
         given = {"PATH": path, "RECORD": str(record), "TMPDIR": str(tmp_path), **environment}
         done = subprocess.run(
-            command, cwd=REPOSITORY, env=given, capture_output=True, text=True, timeout=120
+            command, cwd=REPOSITORY, env=given, capture_output=True, text=True, timeout=300
         )
         return done, [json.loads(line) for line in record.read_text().splitlines()]
 

@@ -57,7 +57,7 @@ def docker(workplace):
     with (workplace / "dockerd.log").open("w") as log:
         daemon = subprocess.Popen(words, stdout=log, stderr=log)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while run("docker", "info", check=False, env=environment).returncode:
             if daemon.poll() is not None or time.monotonic() > deadline:
                 text = (workplace / "dockerd.log").read_text()[-2000:]
@@ -66,7 +66,7 @@ def docker(workplace):
         yield environment
     finally:
         daemon.terminate()
-        daemon.wait(timeout=60)
+        daemon.wait(timeout=300)
         mounts = [*workplace.glob("data/overlay2/*/merged"), *workplace.glob("exec/netns/*")]
         run("umount", *mounts, check=False)
         shutil.rmtree(workplace / "data", ignore_errors=True)

@@ -162,7 +162,7 @@ def test_python_is_process_1_under_a_read_only_root_as_any_user(docker, image, t
 
 def test_stop_saves_within_its_time_and_the_next_start_goes_on(docker, start):
     long = [*TRAIN, "--num_train_steps=4000", "--target_accuracy=0.999"]
-    detached = start(*long, "--detach", NAME="bert-stop", STOP_TIMEOUT="60", MEMORY="3g")
+    detached = start(*long, "--detach", NAME="bert-stop", STOP_TIMEOUT="300", MEMORY="3g")
     assert detached.returncode == 0, detached.stderr
     limit = run("docker", "inspect", "--format={{.HostConfig.Memory}}", "bert-stop", env=docker)
     assert int(limit.stdout) == 3 << 30
@@ -172,7 +172,7 @@ def test_stop_saves_within_its_time_and_the_next_start_goes_on(docker, start):
     assert host_process.startswith(b"python\0run_pretraining.py\0")
     began = time.monotonic()
     run("docker", "stop", "bert-stop", env=docker)
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 300
     wait_until(lambda: run("docker", "inspect", "bert-stop", env=docker, check=False).returncode)
     log = (start.output / "bert.log").read_text()
     assert re.findall(r'"run_stop".*"status": "(\w+)"', log) == ["aborted"]

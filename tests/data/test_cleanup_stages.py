@@ -203,7 +203,7 @@ def test_a_fifo_or_device_is_refused_and_not_waited_for(
     given = [option.format(folder=tmp_path) for option in options]
     command = [sys.executable, repository / "cleanup_scripts" / script_name]
     command += [f"--data={tmp_path}/{pattern}", *given]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     line = done.stderr.splitlines()[-1]  # a note about the tables may stand before it
     assert re.match(rf"{script_name}: .*/{name}: a (FIFO|device); give a regular file", line)

@@ -340,7 +340,7 @@ def test_a_worker_that_outlives_a_killed_run_keeps_others_from_its_part(reposito
         [sys.executable, "-c", STOPPED, *command(work)[2:]],
         cwd=repository, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not (work / "worker").exists() or len(lines_of(work)) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -166,7 +166,7 @@ def test_a_process_that_dies_is_an_error(title, reason, dump_of, extract, tmp_pa
     began = time.monotonic()
     with pytest.raises(ValueError, match=rf"failed \(exit code {reason}.*; repeat the command"):
         extract(dump_of("a", title, "b"), tmp_path / "text")
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 120
 
 
 def test_a_full_disk_is_told_and_the_extraction_goes_on(dump_of, extract, tmp_path, small_disk):

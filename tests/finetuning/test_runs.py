@@ -592,7 +592,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(own):
         assert started.poll() is None and time.monotonic() < deadline, started.errors()
         time.sleep(0.1)
     started.send_signal(signal.SIGTERM)
-    _, errors = started.communicate(timeout=120)
+    _, errors = started.communicate(timeout=300)
     assert started.returncode == 75, errors
     assert "run_finetuning.py: SIGTERM after step" in errors.splitlines()[-1]
     again = starts.Start(command(own, num_train_epochs=2000))
@@ -601,7 +601,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(own):
         assert again.poll() is None and time.monotonic() < deadline, again.errors()
         time.sleep(0.1)
     again.send_signal(signal.SIGTERM)
-    again.communicate(timeout=120)
+    again.communicate(timeout=300)
     assert again.returncode == 75
     done = starts.run(command(own, num_train_epochs=3))
     assert done.returncode == 1

@@ -161,7 +161,7 @@ with MlperfLog({str(path)!r}) as log:
             echoed += 1
         process.send_signal(signal.SIGINT)
         echoed += len(process.stdout.readlines())
-        assert process.wait(timeout=30) != 0
+        assert process.wait(timeout=300) != 0
     records = read_log(path)
     assert metadata(records, "run_stop") == [{"status": "aborted"}]
     assert echoed == len(records)

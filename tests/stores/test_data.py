@@ -123,7 +123,7 @@ def test_after_a_kill_a_rerun_makes_what_is_missing_though_requests_fail(store, 
     expected = make_local(store, work)
     flags = dataset("gs://bucket", nworker=1)
     killed = start(store, "create_pretraining_data.py", **flags)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while len(made(store)) < 1:
         assert killed.poll() is None and time.monotonic() < deadline, killed.errors()
         time.sleep(0.02)
@@ -146,7 +146,7 @@ def test_a_second_run_is_refused_and_requests_are_few(store, work):
     store.delay_s = 0.05
     flags = dataset("gs://bucket", nworker=1)
     first = start(store, "create_pretraining_data.py", **flags)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while f"out/{manifest.NAME}" not in outputs(store):
         assert first.poll() is None and time.monotonic() < deadline, first.errors()
         time.sleep(0.1)

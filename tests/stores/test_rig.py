@@ -188,10 +188,10 @@ def test_delay_is_each_requests_own(store, bucket):
     names = [f"part-{number}" for number in range(20)]
     for name in names:
         store.put(bucket, name, b"")
-    store.delay_s = 1.0
+    store.delay_s = 3.0
     seconds = store.call(_seconds_of_stats, [f"gs://{bucket}/{name}" for name in names])
     assert store.kinds() == {"stat": 20}
-    assert 1.0 <= seconds < 15  # 20, one after the other
+    assert 3.0 <= seconds < 45  # 60, one after the other
 
 
 def _large(path):
@@ -204,4 +204,4 @@ def test_large_object(store, bucket):
     started = time.monotonic()
     assert store.call(_large, f"gs://{bucket}/x") == 50_000_000
     assert store.kinds()["write"] == 1
-    assert time.monotonic() - started < 60  # about a second on an idle machine
+    assert time.monotonic() - started < 300  # about a second on an idle machine

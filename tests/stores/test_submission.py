@@ -54,7 +54,7 @@ class Host:
     def run(self, command: str, *words: object) -> tuple[int, str, str]:
         """Exit code, standard output and standard error."""
         started = self.start(command, *words)
-        output, errors = started.communicate(timeout=120)
+        output, errors = started.communicate(timeout=300)
         assert "Traceback" not in errors
         return started.returncode, output, errors
 
@@ -167,7 +167,7 @@ def test_two_campaigns_do_not_share_a_folder(host, store, flags_into):
     sleeps = f"--run_command={sys.executable} -c 'import time; time.sleep(60)'"
     first = host.start("campaign", *(sleeps if "run_command" in word else word for word in flags))
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while "campaign/campaign.json" not in store.objects("bucket"):
             assert time.monotonic() < deadline and first.poll() is None
             time.sleep(0.05)
@@ -178,7 +178,7 @@ def test_two_campaigns_do_not_share_a_folder(host, store, flags_into):
         )
     finally:
         first.terminate()
-        first.wait(timeout=30)
+        first.wait(timeout=300)
     assert files_of_bucket(store).keys() <= {"campaign.json", ".lock"}
 
 

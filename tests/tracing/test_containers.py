@@ -99,7 +99,7 @@ def test_a_tracers_fork_is_no_process_of_the_command_until_it_becomes_one():
         tracer.stdin.write(b"\n")
         assert _until(target.pids) == [child]
     finally:
-        tracer.communicate(timeout=30)
+        tracer.communicate(timeout=300)
 
 
 def _until(found, within_s=30.0):

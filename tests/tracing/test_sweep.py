@@ -142,7 +142,7 @@ def test_finished_points_are_kept_and_half_ones_done_again(data, tmp_path):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    _, lines = process.communicate(timeout=60)
+    _, lines = process.communicate(timeout=300)
     assert process.returncode == 130, lines
     assert "interrupted; the same command goes on with what is left" in lines
     kept = output / "points" / "batch-10_real" / "point.json"

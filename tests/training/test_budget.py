@@ -309,7 +309,7 @@ def test_a_killed_run_that_decays_over_its_budget_goes_on_with_the_recorded_rate
     process = start(task, output, **flags)
     wait_for_step(process, output, max(before) + 10)
     process.send_signal(signal.SIGTERM)
-    printed, _ = process.communicate(timeout=60)
+    printed, _ = process.communicate(timeout=300)
     assert process.returncode == 75, printed
     assert "model.ckpt-20\n" in printed
     assert "decay of the learning rate: the rules require over steps, this run has" in printed

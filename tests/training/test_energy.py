@@ -74,7 +74,7 @@ def test_the_parts_of_a_resumed_run_add_up(task, tmp_path):
     process = starts.Start(command(task, output, power_watts=WATTS), errors_in_output=True)
     wait_for_step(process, output, 90)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert "energy" not in json.loads((output / "run.json").read_text())
     done = starts.run(command(task, output, power_watts=2 * WATTS), check=True)  # as it may
     first, second = output / "bert.log", output / "bert.resumed-1.log"

@@ -131,7 +131,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(repository, task, undisturbe
     process = start(task, relative)
     wait_for_step(process, output, 90)
     process.send_signal(signal.SIGTERM)
-    text, _ = process.communicate(timeout=60)
+    text, _ = process.communicate(timeout=300)
     assert process.returncode == 75, text
     assert "SIGTERM after step" in text and "Traceback" not in text
     log = (output / "bert.log").read_text()
@@ -162,7 +162,7 @@ def test_sigterm_before_the_clock_leaves_nothing(task, tmp_path):
         assert process.poll() is None
         time.sleep(0.002)
     process.send_signal(signal.SIGTERM)  # the model is being built
-    text, _ = process.communicate(timeout=60)
+    text, _ = process.communicate(timeout=300)
     assert process.returncode == 75, text
     assert (
         text.splitlines()[-1]

@@ -1,0 +1,67 @@
+"""What a reading of the energy sensors costs.
+
+    python -m benchmarks.energy --readings=2000
+
+Reads this host's own power zones, or, if it shows none, three generated files in their place.
+Prints the processor time of a reading, of all threads, and its share of the interval between two
+readings.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from mlperf_bert.mlperf import energy
+
+ZONES = ("package-0", "package-1", "dram")
+
+
+def generate(folder: Path) -> Path:
+    """Writes power zones as the kernel shows them."""
+    for number, name in enumerate(ZONES):
+        zone = folder / f"intel-rapl:{number}"
+        zone.mkdir()
+        for file, content in (
+            ("name", name), ("energy_uj", 1000), ("max_energy_range_uj", 65_532_610_987)
+        ):  # fmt: skip
+            (zone / file).write_text(f"{content}\n")
+    return folder
+
+
+def meter_of(folder: Path) -> tuple[energy.Meter, str]:
+    """What measures this host, and what it reads."""
+    own = energy.meter()
+    if "unknown" not in own.plan:
+        return own, own.plan
+    return energy.meter(rapl=generate(folder)), f"{len(ZONES)} generated files ({own.plan})"
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--readings", type=int, default=2000, help="readings a turn")
+    parser.add_argument("--turns", type=int, default=5)
+    given = parser.parse_args()
+
+    def seconds_per_reading() -> float:
+        began = time.process_time()
+        for _ in range(given.readings):
+            meter.read()
+        return (time.process_time() - began) / given.readings
+
+    with tempfile.TemporaryDirectory() as folder:
+        meter, read = meter_of(Path(folder))
+        turns = sorted(seconds_per_reading() for _ in range(given.turns))
+    cost = statistics.median(turns)
+    print(f"read: {read}")
+    print(
+        f"{1e6 * cost:.0f} µs of a processor a reading (median of {given.turns} turns, "
+        f"{1e6 * turns[0]:.0f} to {1e6 * turns[-1]:.0f}), "
+        f"{cost / energy.INTERVAL_SECONDS:.2%} of the interval"
+    )
+
+
+if __name__ == "__main__":
+    main()
