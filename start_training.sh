@@ -31,7 +31,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 fail() { echo "start_training.sh: ${*//[[:cntrl:]]/?}" >&2; exit 1; }
 
 program=./train_model.sh demo='' detach='' dry_run='' hosts='' flags=() chosen=()
-choose() { program=$1 chosen+=("$2"); }
+choose() { program=$1; [ "${chosen[*]:-}" = "$2" ] || chosen+=("$2"); }
 for argument in "$@"; do
   case $argument in
     --demo) demo=yes; choose '' "$argument" ;;

@@ -269,6 +269,12 @@ def test_one_program_is_started(host, two):
     assert done.stderr == f"start_training.sh: {two[0]} and {two[1]}: give one of them\n"
 
 
+def test_a_program_named_twice_is_one(host):
+    once, twice = (host("--dry-run", *["--eval"] * number, NAME="bert") for number in (1, 2))
+    assert once.returncode == 0 and "eval_model.sh" in once.stdout
+    assert twice.stdout == once.stdout and twice.stderr == once.stderr
+
+
 @pytest.mark.parametrize("size", ["512m", "8g", "1.5G", "8GiB", "2gb", "1073741824", ""])
 def test_sizes_are_those_of_the_engines(host, size):
     done = host(MEMORY=size, SHM_SIZE=size)

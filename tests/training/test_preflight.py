@@ -125,6 +125,32 @@ def test_the_evaluation_interval_follows_the_effective_batch(config):
     assert given.evaluation_interval_samples == 2 * 448  # whole updates
 
 
+@pytest.mark.parametrize(
+    ("changed", "others"),
+    [
+        ({"learning_rate": 2e-3}, True),
+        ({"train_batch_size": 8}, True),
+        ({"num_warmup_steps": 5}, True),
+        ({"precision": "bfloat16"}, True),
+        ({"pack_sequences": True}, True),
+        ({"recompute": "attention"}, True),
+        ({"recompute": "blocks"}, True),
+        ({"num_parallel_files": 7}, True),
+        ({"cluster": Cluster(("a:1", "b:1"), 0)}, True),
+        ({"output_dir": "elsewhere"}, False),
+        ({"eval_batch_size": 2}, False),
+        ({"log_every_steps": 3}, False),
+        ({"save_checkpoints_steps": 4}, False),
+        ({"keep_checkpoint_max": 9}, False),
+        ({"compilation_cache_dir": "cache"}, False),
+        ({"power_watts": 250.0}, False),
+    ],
+)
+def test_what_changes_the_computation_makes_another_run(config, changed, others):
+    found = dataclasses.replace(config, **changed).parameters()
+    assert (found != config.parameters()) is others
+
+
 def test_a_time_budget_may_change_unless_the_rate_decays_over_it(config):
     timed = dataclasses.replace(config, time_budget=5400.0)
     decaying = dataclasses.replace(timed, decay_over_budget=True)
