@@ -224,6 +224,14 @@ def _check_disk(found: Inspection, bert_config: BertConfig) -> None:
             f"--output_dir={config.output_dir}: {_size(free)} are free, {kept + 1} "
             f"checkpoints need {_size(needed)}; free some, or lower --keep_checkpoint_max",
         )
+    elif not config.eval_input_file and free < needed + (num_all - kept - 1) * each:
+        found.add(
+            WARNING,
+            f"--output_dir={config.output_dir}: {_size(free)} are free, all {num_all} checkpoints "
+            f"need {_size(num_all * each)}, and without --eval_input_file none is removed before "
+            "it is evaluated; evaluate meanwhile (--do_eval), raise --save_checkpoints_steps, or "
+            "free some",
+        )
 
 
 def _check_memory(found: Inspection, bert_config: BertConfig) -> None:

@@ -273,6 +273,23 @@ def test_disk_must_hold_the_checkpoints(config, monkeypatch):
     assert not any("are free" in text for text in texts(ends, "error"))
 
 
+@pytest.mark.parametrize(("free_checkpoints", "warns"), [(3, True), (9, True), (10, False)])
+def test_checkpoints_that_nobody_evaluates_are_all_kept(
+    config, monkeypatch, free_checkpoints, warns
+):
+    each = preflight.checkpoint_bytes(TINY, steps_per_update=config.steps_per_update)
+    usage = type("Usage", (), {"free": free_checkpoints * each})
+    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: usage)
+    evaluating = dataclasses.replace(config, save_checkpoints_steps=1, keep_checkpoint_max=2)
+    alone = dataclasses.replace(evaluating, eval_input_file=None)
+    for given in (evaluating, alone):
+        assert not any("are free" in text for text in texts(given, "error"))
+    assert not any("are free" in text for text in texts(evaluating, "warning"))
+    said = [text for text in texts(alone, "warning") if "all 10 checkpoints need" in text]
+    assert bool(said) is warns
+    assert not warns or "--do_eval" in said[0]
+
+
 def test_checkpoints_of_a_run_that_goes_on_need_no_further_room(config, monkeypatch, tmp_path):
     monkeypatch.setattr(
         preflight.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 10})
