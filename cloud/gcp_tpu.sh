@@ -76,7 +76,7 @@ check_types() { # the batches of the preset must be whole on every core
     type=$(setting "$role" TPU_TYPE)
     [[ $type =~ ^(v2|v3|v4|v5p|v5litepod|v6e)-[1-9][0-9]{0,4}$ ]] || refuse "${prefix}TPU_TYPE=$type: give" \
       "v2-N, v3-N, v4-N or v5p-N with N TensorCores, v5litepod-N (v5e) or v6e-N with N chips"
-    read -ra flags <<<"--num_tpu_cores=${type##*-} $(setting "$role" FLAGS)"
+    read_flags "$role"
     cores=$(value_of num_tpu_cores "${flags[@]}")
     for flag in train_batch_size eval_batch_size; do
       if [[ $role$flag == evaltrain_batch_size ]]; then continue; fi
@@ -87,6 +87,12 @@ check_types() { # the batches of the preset must be whole on every core
         "--$flag=$size equally; choose another, or set ${prefix}FLAGS=--$flag=$(((size / cores + 1) * cores))"
     done
   done
+}
+
+read_flags() { # ROLE: puts its own flags into flags
+  local type
+  type=$(setting "$1" TPU_TYPE)
+  read -d '' -ra flags <<<"--num_tpu_cores=${type##*-} $(setting "$1" FLAGS)" || true
 }
 
 value_of() { # NAME FLAG...: prints the last value of a flag, in the preset and then the given flags
@@ -363,17 +369,18 @@ command_to_train() { # one process, on the first host, drives the cores of all h
 }
 
 command_to_eval() { # waits for the run, then for its checkpoints, until one reaches the target
-  local record=$place/$RUN/run.json look='test -e'
+  local record=$place/$RUN/run.json look='test -e' flags
+  read_flags train
   [[ -z $BUCKET ]] || look='gcloud storage ls'
   printf 'until %s %q; do sleep 30; done\n' "$look" "$record"
-  pretraining eval --nodo_train --do_eval --input_file="$place/tfrecords/eval_10k"
+  pretraining eval --nodo_train --do_eval --input_file="$place/tfrecords/eval_10k" \
+    --num_train_steps="$(value_of num_train_steps "${flags[@]}")"
 }
 
 pretraining() { # ROLE FLAG...: the command line of run_pretraining.py, quoted for a remote shell
-  local role=$1 type flags
+  local flags
+  read_flags "$1"
   shift
-  type=$(setting "$role" TPU_TYPE)
-  read -ra flags <<<"--num_tpu_cores=${type##*-} $(setting "$role" FLAGS)"
   printf 'exec'
   printf ' %q' .venv/bin/python run_pretraining.py --flagfile="$PRESET" \
     --bert_config_file="$place/wiki/bert_config.json" --output_dir="$place/$RUN" "$@" "${flags[@]}"

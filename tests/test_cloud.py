@@ -421,6 +421,21 @@ def test_more_flags_come_last_and_win(tpu):
     assert done.returncode == 0
 
 
+def test_flags_on_several_lines_are_all_taken():
+    flags = remote_command("train", FLAGS="\n--train_batch_size=4096\n\t--steps_per_update=2\n")
+    assert flags[-3:] == ["--num_tpu_cores=128", "--train_batch_size=4096", "--steps_per_update=2"]
+
+
+def test_the_evaluator_goes_on_to_the_trainings_last_step():
+    last = [flag for flag in remote_command("eval") if "num_train_steps" in flag]
+    assert last == ["--num_train_steps=600"]
+    settings = {"FLAGS": "--steps_per_update=4 --num_train_steps=2400"}
+    last = [flag for flag in remote_command("eval", **settings) if "num_train_steps" in flag]
+    assert last == ["--num_train_steps=2400"]
+    settings["EVAL_FLAGS"] = "--num_train_steps=30"
+    assert remote_command("eval", **settings)[-1] == "--num_train_steps=30"
+
+
 def test_no_evaluator(tpu):
     done, told = tpu("setup", EVAL_TPU_TYPE="none")
     assert done.returncode == 0 and not any("bert-eval" in line for line in changes(told))
