@@ -19,13 +19,13 @@ def main() -> None:
     parser.add_argument("--num_outputs", type=int, default=500, help="the number in the names")
     parser.add_argument("--block_size", type=float, default=32.0, help="MB of raw text in a part")
     parser.add_argument("--nworker", type=int, default=1, help="processes; changes the numbering")
+    parser.add_argument("--check", action="store_true", help="look at --out_dir, write nothing")
     args = parser.parse_args()
     if args.nworker < 1:
         parser.error(f"--nworker={args.nworker}: must be a number at least 1")
     with command_line.failures_in_one_line("do_gather.py"):
         files = stages.input_files(args.data)
         folder = paths.location(args.out_dir).expanduser()
-        paths.make_folder(folder)
         parts = gathering.plan(files, block_size_mb=args.block_size, num_workers=args.nworker)
         named = {
             gathering.part_name(number, args.num_outputs): [
@@ -34,6 +34,9 @@ def main() -> None:
             for number, names in parts.items()
         }
         gathering.require_no_other_parts(folder, named)
+        if args.check:
+            return
+        paths.make_folder(folder)
         jobs = [(str(folder / part), names) for part, names in named.items()]
         stages.run(gathering.write_part, jobs, num_workers=args.nworker, description="gather")
 

@@ -25,6 +25,7 @@ workers=${NWORKER:-$(nproc)}
 # What was made from what, in provenance.json.
 record() { PYTHONPATH=$scripts/..${PYTHONPATH:+:$PYTHONPATH} "$python" -m mlperf_bert.data.provenance "$@"; }
 stage() { "$python" "$scripts/$1" --data="$glob" "${@:2}"; }
+gather() { stage do_gather.py --input_suffix=.4 --block_size="${BLOCK_SIZE:-26.92}" --out_dir="$results" "$@"; }
 glob=$1
 
 case $glob in
@@ -36,12 +37,13 @@ case $glob in
     glob="${TEXT_DIR:-./text}/*/wiki_??????"
     ;;
 esac
+gather --check # a folder with other parts is refused before anything in it changes
 stage cleanup_file.py --output_suffix=.1 --nworker="$workers"
 stage clean.py --input_suffix=.1 --output_suffix=.2 --nworker="$workers"
 stage do_sentence_segmentation.py --input_suffix=.2 --output_suffix=.3 --nworker="$workers" \
   ${PUNKT:+--punkt="$PUNKT"}
 stage seperate_test_set.py --input_suffix=.3 --output_suffix=.4 --nworker="$workers" \
   --num_test_articles="${NUM_TEST_ARTICLES:-10000}" --test_output="$results/eval"
-stage do_gather.py --input_suffix=.4 --block_size="${BLOCK_SIZE:-26.92}" --out_dir="$results"
+gather
 record "$results" --add=clean-up --inputs "$glob" --outputs "$results/part-*" "$results/eval.*" \
   --parameters "num_test_articles=${NUM_TEST_ARTICLES:-10000}" "block_size=${BLOCK_SIZE:-26.92}" "punkt=${PUNKT:-nltk}"

@@ -245,6 +245,19 @@ def test_parts_of_another_run_are_not_mixed_in(repository, tmp_path):
     assert "holds part-00000-of-00500, which this run does not make (1 such files)" in line
 
 
+def test_a_folder_with_other_parts_is_refused_before_anything_changes(repository, tmp_path):
+    results = tmp_path / "results"
+    results.mkdir()
+    before = {"eval.txt": "held out", "eval.md5": "digests", "part-00001-of-00500": "text"}
+    for name, content in before.items():
+        (results / name).write_text(content)
+    (tmp_path / "wiki_00").write_text('<doc id="1">\nTitle\n\nOne.\n</doc>\n')
+    done = process_wiki(repository, tmp_path)
+    assert done.returncode == 1 and "holds part-00001-of-00500, which this" in done.stderr
+    assert {path.name: path.read_text() for path in results.iterdir()} == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["results", "wiki_00"]
+
+
 def test_the_checkouts_python_is_found(repository, tmp_path):
     (tmp_path / "cleanup_scripts").mkdir()
     source = repository / "cleanup_scripts" / "interpreter.sh"
