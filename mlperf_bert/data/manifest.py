@@ -36,6 +36,8 @@ PUBLISHED_RECORD_BYTES = {
     "part-00499-of-00500": 898_392_312,
 }
 PUBLISHED_TOTAL_BYTES = 391_434_110_129
+PUBLISHED_LENGTHS = {"max_seq_length": 512, "max_predictions_per_seq": 76}
+"""Parameters of the records whose sizes are published."""
 PUBLISHED_PARTS = {f"part-{number:05}-of-00500" for number in range(500)}
 
 
@@ -140,8 +142,8 @@ def raise_failures(reasons: Mapping[str, str], num_parts: int) -> None:
 def verify(folder: paths.Location, text_files: Iterable[paths.Location] = ()) -> list[str]:
     """Checks all parts against the manifest, and all against the published figures.
 
-    The published figures hold for the official 500 parts made with the official parameters, and
-    for the text files of which they are published.
+    The published figures hold for the official 500 parts, sizes of records for 512 tokens, and for
+    the text files of which they are published.
 
     Returns:
       Every disagreement as one line; none if all is well.
@@ -157,7 +159,9 @@ def verify(folder: paths.Location, text_files: Iterable[paths.Location] = ()) ->
     found = apply(lambda name: _check(folder, name, manifest.parts[name]), list(manifest.parts))
     issues = [issue for of_a_part in found for issue in of_a_part]
     if manifest.is_whole and set(manifest.parts) >= PUBLISHED_PARTS:
-        issues += _check_published_records(manifest, folder)
+        if manifest.parameters.items() >= PUBLISHED_LENGTHS.items():
+            issues += _check_published_sizes(manifest, folder)
+        issues += _check_md5s_of_texts(manifest)
     text_files = list(text_files)
     if {path.name for path in text_files} >= PUBLISHED_PARTS:
         issues += [issue for path in text_files for issue in _check_published_text(path)]
@@ -177,8 +181,16 @@ def _check(folder: paths.Location, name: str, part: Part) -> list[str]:
     return []
 
 
-def _check_published_records(manifest: Manifest, folder: paths.Location) -> list[str]:
-    """Sizes of the parts and of evaluation files beside them, and MD5s of the parts' texts."""
+def _check_md5s_of_texts(manifest: Manifest) -> list[str]:
+    return [
+        f"{name}: made from a text with MD5 {manifest.parts[name].input_md5}, published is {md5}"
+        for name, (_, md5) in PUBLISHED_TEXT.items()
+        if name in manifest.parts and manifest.parts[name].input_md5 != md5
+    ]
+
+
+def _check_published_sizes(manifest: Manifest, folder: paths.Location) -> list[str]:
+    """Of the parts and of evaluation files beside them."""
     found = {name: part.bytes for name, part in manifest.parts.items()}
     beside = (name for name in PUBLISHED_RECORD_BYTES if name not in found)
     statuses = {name: paths.status(folder / name) for name in beside}
@@ -187,11 +199,6 @@ def _check_published_records(manifest: Manifest, folder: paths.Location) -> list
         f"{name}: {found[name]} bytes, published are {expected}"
         for name, expected in PUBLISHED_RECORD_BYTES.items()
         if name in found and found[name] != expected
-    ]
-    issues += [
-        f"{name}: made from a text with MD5 {manifest.parts[name].input_md5}, published is {md5}"
-        for name, (_, md5) in PUBLISHED_TEXT.items()
-        if name in manifest.parts and manifest.parts[name].input_md5 != md5
     ]
     total_bytes = sum(found[name] for name in PUBLISHED_PARTS)
     if total_bytes != PUBLISHED_TOTAL_BYTES:

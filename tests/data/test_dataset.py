@@ -388,7 +388,7 @@ def official(**sizes) -> Manifest:
         )
         for name, size in (expected | sizes).items()
     }
-    return Manifest({"examples_per_part": 0}, {}, parts)
+    return Manifest({"examples_per_part": 0, **manifest.PUBLISHED_LENGTHS}, {}, parts)
 
 
 @pytest.mark.parametrize(
@@ -423,6 +423,18 @@ def test_records_of_another_text_are_told(tmp_path, monkeypatch):
     (issue,) = manifest.verify(tmp_path)
     assert issue.startswith("part-00001-of-00500: made from a text with MD5 000")
     assert issue.endswith("published is 549a9ed4f805257245bec936563abfd0")
+
+
+def test_sizes_are_published_for_one_length_of_records(tmp_path, monkeypatch):
+    made = official(**{"part-00000-of-00500": 5})
+    made.parameters |= {"max_seq_length": 128, "max_predictions_per_seq": 20}
+    made.save(tmp_path)
+    monkeypatch.setattr(manifest, "_check", lambda *_: [])
+    assert manifest.verify(tmp_path) == []
+    made.parts["part-00001-of-00500"] = made.parts["part-00002-of-00500"]  # its text is read too
+    made.save(tmp_path)
+    (issue,) = manifest.verify(tmp_path)
+    assert issue.startswith("part-00001-of-00500: made from a text with MD5")
 
 
 def test_published_text(tmp_path):
