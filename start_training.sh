@@ -156,6 +156,7 @@ else
   place "$data" /data DATA_DIR ,readonly
   if [ "$wiki" ]; then place "$wiki" /wiki WIKI_DIR ,readonly; fi
   place "$output" /output OUTPUT_DIR
+  case "${EVAL_FILE-} ${INIT_CHECKPOINT-} ${flags[*]}" in *gs://*) buckets=yes ;; esac
   # Without a key file TensorFlow asks the machine, which knows its account on Google Cloud.
   if [ "$buckets" ] && [ -r "$key" ]; then
     mount "$key" /credentials.json ,readonly

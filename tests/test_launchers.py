@@ -101,6 +101,15 @@ def test_folders_in_a_bucket_are_named_and_not_mounted(host):
         assert f"type=bind,source={source},target=/credentials.json,readonly" in words
         assert "GOOGLE_APPLICATION_CREDENTIALS=/credentials.json" in words
         assert "credentials.json" not in host("--dry-run", **environment).stdout
+    for flags, environment in (
+        ([], {"INIT_CHECKPOINT": "gs://b/run"}),
+        ([], {"EVAL_FILE": "gs://b/eval_10k"}),
+        (["--init_checkpoint=gs://b/run"], {}),
+    ):
+        done = host("--dry-run", *flags, GOOGLE_APPLICATION_CREDENTIALS="key.json", **environment)
+        assert f"type=bind,source={other},target=/credentials.json,readonly" in shlex.split(
+            done.stdout
+        )
     done = host("--dry-run", GOOGLE_APPLICATION_CREDENTIALS="none.json")
     assert done.returncode == 1
     assert "GOOGLE_APPLICATION_CREDENTIALS=none.json cannot be read; name a" in done.stderr
