@@ -1,6 +1,7 @@
 """Takes a trace: starts everything, waits, passes signals on, ends everything in order."""
 
 import contextlib
+import math
 import os
 import platform
 import shutil
@@ -21,7 +22,7 @@ from tracing.sampling import INTERVAL_S, Sampler
 from tracing.tracers import Tracer, User
 
 _WAIT_S = 0.2
-_RESERVE_BYTES = 65536  # for recording.json, when the tracer has filled the disk
+_RESERVE_BYTES = 128 << 10  # for recording.json, when the tracer has filled the disk
 _MOST_PAIRS = 400
 _FROM_TERMINAL = 0x80  # SI_KERNEL: Ctrl-C, which the whole foreground group has received already
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -252,7 +253,7 @@ class _Recorder:
 
 
 def _thinned(pairs: list[ClockPair]) -> list[ClockPair]:
-    step = max(len(pairs) // _MOST_PAIRS, 1)
+    step = math.ceil(len(pairs) / _MOST_PAIRS)
     return [*pairs[:-1:step], pairs[-1]]
 
 

@@ -1,5 +1,6 @@
 """Whole traces of a small program, with every backend that works here."""
 
+import dataclasses
 import json
 import os
 import re
@@ -21,7 +22,7 @@ from tests.tracing.conftest import (
     require,
     trace,
 )
-from tracing import backends, tables
+from tracing import backends, clocks, recorder, tables
 
 FILE_BYTES = example.NUM_RECORDS * (example.RECORD_BYTES + 16)
 
@@ -489,6 +490,16 @@ def test_a_full_disk_costs_the_trace_and_not_the_training(small_disk, training_f
     last = found.done.stderr.strip().splitlines()[-1]
     assert re.search(r"No space left.*lies in .*raw: make room, then .*--convert", last), last
     assert not list((disk / "trace").glob("*.unfinished"))
+
+
+@pytest.mark.parametrize("num_pairs", [1, 2, 400, 401, 799, 100_000])
+def test_what_finishes_a_trace_fits_into_its_reserve(num_pairs):
+    now = time.time_ns()
+    pairs = [clocks.ClockPair(now + n, now + n, now + n, 99_999) for n in range(num_pairs)]
+    kept = recorder._thinned(pairs)
+    assert kept[0] == pairs[0] and kept[-1] == pairs[-1]
+    size = len(json.dumps([dataclasses.asdict(pair) for pair in kept]))
+    assert size < recorder._RESERVE_BYTES / 2  # half is left for the files that are open
 
 
 @pytest.mark.slow
