@@ -168,6 +168,20 @@ def has_ended(output_dir: Path) -> bool:
     return record.exists() and is_end(read_own_record(record).get("status"))
 
 
+def recorded_devices(output_dir: Path) -> tuple[int | None, int | None]:
+    """Return how many processes, one a node, and GPUs of each a run has had; None: not recorded.
+
+    Of a TPU the processes say nothing about its hosts.
+    """
+    try:
+        given = read_own_record(output_dir / RECORD_NAME)["parameters"]
+        found = given["num_workers"], given["device"]["num_gpus"]
+        uses_tpu = given["device"]["use_tpu"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None, None
+    return (None, None) if uses_tpu or any(type(n) is not int for n in found) else found
+
+
 def finished_run(output_dir: Path, log_name: str = LOG_NAME) -> RunResult | None:
     """Return what the log of a run that has ended says; None if there is none.
 

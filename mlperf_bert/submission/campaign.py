@@ -41,6 +41,7 @@ from mlperf_bert.mlperf.results import (
     has_ended,
     read_own_record,
     read_records,
+    recorded_devices,
 )
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS, require_ruleset
 from mlperf_bert.reading import matching_files
@@ -118,22 +119,24 @@ class Campaign:
             found.append(later)
         return found
 
-    def run_commands(self, output_dir: paths.Location) -> list[list[str]]:
-        """Return the command lines of one run: the training, and its evaluation if offline."""
+    def flags_of_commands(self) -> list[list[str]]:
+        """Return the flags of the training, and of its evaluation if offline, but --output_dir."""
         training = [
-            *self.command,
             *self.flags,
             "--drop_caches",
-            f"--output_dir={output_dir}",
             f"--submission_org={self.org}",
             f"--submission_platform={self.system}",
             f"--submission_status={self.status}",
         ]
         if not self.offline_eval_input_file:
             return [training]
-        evaluation = [*self.command, *self.flags, f"--output_dir={output_dir}"]
-        evaluation += ["--nodo_train", "--do_eval", f"--input_file={self.offline_eval_input_file}"]
-        return [training, evaluation]
+        offline = ["--nodo_train", "--do_eval", f"--input_file={self.offline_eval_input_file}"]
+        return [training, [*self.flags, *offline]]
+
+    def run_commands(self, output_dir: paths.Location) -> list[list[str]]:
+        """Return the command lines of one run: the training, and its evaluation if offline."""
+        own = f"--output_dir={output_dir}"
+        return [[*self.command, *flags, own] for flags in self.flags_of_commands()]
 
 
 def _require_name(flag: str, value: str) -> None:
@@ -413,6 +416,7 @@ def write_submission(
     campaign: Campaign, runs: Sequence[RunResult], *, ruleset: str, overrides: dict[str, object]
 ) -> None:
     """Write the folder that is handed in, with a description of this machine."""
+    num_nodes, num_gpus = recorded_devices(runs[0].path.parent)
     description = system.describe(
         org=campaign.org,
         system=campaign.system,
@@ -420,6 +424,8 @@ def write_submission(
         status=campaign.status,
         ruleset=ruleset,
         folder=campaign.folder,
+        num_nodes=num_nodes,
+        num_gpus=num_gpus,
         overrides=overrides,
     )
     write_folder(
@@ -427,7 +433,8 @@ def write_submission(
         system=campaign.system,
         description=description,
         logs=[run.path for run in runs],
-        flags=campaign.flags,
+        commands=campaign.flags_of_commands(),
+        log_name=campaign.log_name,
         sources=REPOSITORY,
     )
 

@@ -19,6 +19,9 @@ from mlperf_bert import paths
 from mlperf_bert.writing import directory_written_beside
 
 IMPLEMENTATION = "mlperf_bert"
+_ABSOLUTE_OUTPUT_DIR = """\
+case ${OUTPUT_DIR:?a new directory} in /*|gs://*) ;; *) OUTPUT_DIR=$PWD/$OUTPUT_DIR ;; esac
+"""
 
 # The repository checker refuses names that start with a dot, and files of 50 MB.
 _SOURCES = "*.py *.sh *.md *.toml requirements*.lock LICENSE Dockerfile Makefile".split()
@@ -31,7 +34,8 @@ def write_folder(
     system: str,
     description: Mapping[str, object],
     logs: Sequence[paths.Location],
-    flags: Sequence[str],
+    commands: Sequence[Sequence[str]],
+    log_name: str,
     sources: Path,
 ) -> None:
     """Write the folder again, whole or not at all.
@@ -41,7 +45,8 @@ def write_folder(
       system: name of the system, which names files and folders.
       description: of the system.
       logs: of the runs, in order.
-      flags: of run_pretraining.py, for run_and_time.sh.
+      commands: flags of run_pretraining.py, for each command of run_and_time.sh.
+      log_name: of the file in the output directory that is the result.
       sources: the checkout that was run.
     """
     with directory_written_beside(org_dir) as partial:
@@ -52,7 +57,7 @@ def write_folder(
         _write_json(description_path(partial, system), description)
         benchmark = partial / "benchmarks" / "bert"
         _copy_sources(sources, benchmark / "implementations" / IMPLEMENTATION)
-        _write_run_folder(benchmark / system, system, description, flags)
+        _write_run_folder(benchmark / system, system, description, commands, log_name)
         if org_dir.exists():
             shutil.rmtree(org_dir)
 
@@ -84,33 +89,41 @@ def _copy_sources(sources: Path, folder: Path) -> None:
 
 
 def _write_run_folder(
-    folder: Path, system: str, description: Mapping[str, object], flags: Sequence[str]
+    folder: Path,
+    system: str,
+    description: Mapping[str, object],
+    commands: Sequence[Sequence[str]],
+    log_name: str,
 ) -> None:
     folder.mkdir(parents=True)
     _write_json(
         folder / f"{system}_{IMPLEMENTATION}.json",
         {"implementation": IMPLEMENTATION, "framework": description["framework"]}
-        | {"system_name": system, "flags": list(flags)},
+        | {"system_name": system, "flags": list(commands[0])},
     )
     implementation = f"../implementations/{IMPLEMENTATION}"
-    train = shlex.join([".venv/bin/python", "run_pretraining.py", *flags])
+    go_there = f'cd "$(dirname "$0")/{implementation}"\n'
+    run = [
+        shlex.join([".venv/bin/python", "run_pretraining.py", *flags])
+        + ' --output_dir="$OUTPUT_DIR"\n'
+        for flags in commands
+    ]
     bodies = {
-        "setup.sh": "make setup",
-        "init_datasets.sh": 'echo "$PWD/docs/data.md says how to get text and TFRecords"',
-        "run_and_time.sh": f'{train} --output_dir="${{OUTPUT_DIR:?a new directory}}"',
+        "setup.sh": f"{go_there}make setup\n",
+        "init_datasets.sh": f'{go_there}echo "$PWD/docs/data.md says how to get the data"\n',
+        "run_and_time.sh": _ABSOLUTE_OUTPUT_DIR + go_there + "".join(run),
     }
     for name, body in bodies.items():
         path = folder / name
         path.write_text(
-            "#!/usr/bin/env bash\nset -euo pipefail\n"
-            f'cd "$(dirname "$0")/{implementation}"\n{body}\n',
+            f"#!/usr/bin/env bash\nset -euo pipefail\n{body}",
             encoding="utf-8",
         )
         path.chmod(0o755)
     (folder / "README.md").write_text(
         f"# BERT on {system}\n\n{description['framework']}, {description['operating_system']}.\n"
         "One run: `./setup.sh`, `./init_datasets.sh`, then `OUTPUT_DIR=out ./run_and_time.sh`;\n"
-        "its log is `out/bert.log`.\n",
+        f"its log is `out/{log_name}`.\n",
         encoding="utf-8",
     )
 

@@ -50,6 +50,8 @@ def describe(
     status: str,
     ruleset: str,
     folder: Path,
+    num_nodes: int | None = None,
+    num_gpus: int | None = None,
     overrides: Mapping[str, object] | None = None,
 ) -> dict[str, object]:
     """Return the description of this machine with all required fields.
@@ -58,6 +60,8 @@ def describe(
       org, system, division, status: as in the logs; status is respelt for rulesets from 4.0.0 on.
       ruleset: for instance "5.0.0".
       folder: lies on the storage that is described.
+      num_nodes: that took part; None: 1.
+      num_gpus: of each node, that took part; None: all of this machine.
       overrides: fields from the submitter: cooling, interconnects, notes, other nodes.
 
     Raises:
@@ -70,11 +74,11 @@ def describe(
         "division": division,
         "status": STATUS_SINCE_4_0[status] if int(ruleset[0]) >= 4 else status,
         "system_name": system,
-        "number_of_nodes": "1",
+        "number_of_nodes": str(num_nodes or 1),
         "host_memory_capacity": f"{psutil.virtual_memory().total / _GIB:.0f} GiB",
         "host_storage_capacity": f"{shutil.disk_usage(folder).total / _GIB:.0f} GiB",
         **_processors(),
-        **_accelerators(),
+        **_accelerators(num_gpus),
         **_software(),
         **(overrides or {}),
     }
@@ -128,15 +132,17 @@ def _processors() -> dict[str, str]:
     }
 
 
-def _accelerators() -> dict[str, str]:
+def _accelerators(num_gpus: int | None) -> dict[str, str]:
     """From nvidia-smi; other accelerators are left to the overrides."""
+    if num_gpus == 0:
+        return {"accelerators_per_node": "0"}
     query = "name,memory.total,clocks.max.sm"
     rows = _output("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader").splitlines()
     if not rows:
-        return {"accelerators_per_node": "0"}
+        return {"accelerators_per_node": str(num_gpus or 0)}
     name, memory, clock = (cell.strip() for cell in rows[0].split(","))
     return {
-        "accelerators_per_node": str(len(rows)),
+        "accelerators_per_node": str(num_gpus or len(rows)),
         "accelerator_model_name": name,
         "accelerator_memory_capacity": memory,
         "accelerator_frequency": clock,

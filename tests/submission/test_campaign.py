@@ -6,6 +6,7 @@ The official tools are the real ones; demo/campaign.py is the same with real tra
 import dataclasses
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -111,6 +112,8 @@ def test_ten_runs_become_a_submission_that_all_tools_accept(make):
     implementation = org / "benchmarks" / "bert" / "implementations" / "mlperf_bert"
     # What setup.sh runs: nothing that it needs is missing.
     subprocess.run(["make", "--dry-run", "setup"], cwd=implementation, check=True)
+    readme = (org / "benchmarks" / "bert" / "1xExample" / "README.md").read_text()
+    assert "its log is `out/bert.log`" in readme
     description = json.loads((org / "systems" / "1xExample.json").read_text())
     assert (description["division"], description["cooling"]) == ("closed", "air")
     assert description["status"] == "Available on-premise"
@@ -380,11 +383,67 @@ def test_mistakes_are_named(make, changes, message):
 def test_offline_evaluation_is_a_second_command(make, tmp_path):
     training, evaluation = make(offline_eval_input_file="eval").run_commands(tmp_path / "0")
     assert "--drop_caches" in training
-    assert evaluation[-3:] == ["--nodo_train", "--do_eval", "--input_file=eval"]
+    assert evaluation[-4:-1] == ["--nodo_train", "--do_eval", "--input_file=eval"]
     made = make(offline_eval_input_file="eval", num_runs=3)
     logs = [result.path.name for result in train(made)]
     assert logs == ["bert.offline.log"] * 3
     assert (tmp_path / "calls").read_text().split() == ["0", "0", "1", "1", "2", "2"]
+
+
+def test_the_folder_runs_what_the_campaign_ran(make, tmp_path):
+    made = make(offline_eval_input_file="eval", num_runs=1)
+    campaign.write_submission(made, train(made), ruleset="5.0.0", overrides={})
+    benchmark = made.org_dir / "benchmarks" / "bert"
+    assert "its log is `out/bert.offline.log`" in (benchmark / "1xExample/README.md").read_text()
+    python = benchmark / "implementations" / "mlperf_bert" / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {shlex.join(made.command)} "$@"\n')
+    python.chmod(0o755)
+    (tmp_path / "elsewhere").mkdir()
+    for output_dir in ("0", str(tmp_path / "1")):
+        subprocess.run(
+            [benchmark / "1xExample" / "run_and_time.sh"],
+            cwd=tmp_path / "elsewhere", env={**os.environ, "OUTPUT_DIR": output_dir}, check=True,
+        )  # fmt: skip
+    for folder_of_run in (tmp_path / "elsewhere" / "0", tmp_path / "1"):
+        assert {"bert.log", "bert.offline.log"} <= {path.name for path in folder_of_run.iterdir()}
+    done = subprocess.run(
+        [benchmark / "1xExample" / "run_and_time.sh"],
+        env={"PATH": os.environ["PATH"]}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1 and "OUTPUT_DIR: a new directory" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("device", "num_workers", "nodes", "gpus"),
+    [
+        ({"num_gpus": 4, "use_tpu": False}, 1, "1", "4"),
+        ({"num_gpus": 8, "use_tpu": False}, 3, "3", "8"),
+        ({"num_gpus": 0, "use_tpu": False}, 1, "1", "0"),
+        ({"num_gpus": 0, "use_tpu": True}, 1, "1", "8"),  # as the host shows; TPUs are overrides
+        (None, None, "1", "8"),
+    ],
+)
+def test_the_description_counts_the_devices_of_the_runs(
+    make, tmp_path, monkeypatch, device, num_workers, nodes, gpus
+):
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\nyes 'A100, 81920 MiB, 1410 MHz' | head -n 8\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    made = make(num_runs=1)
+    runs = train(made)
+    if device is not None:
+        parameters = {"device": device, "num_workers": num_workers}
+        record = {"status": "success", "parameters": parameters}
+        (runs[0].path.parent / "run.json").write_text(json.dumps(record))
+    for given, expected in (({}, gpus), ({"accelerators_per_node": "2"}, "2")):
+        campaign.write_submission(made, runs, ruleset="5.0.0", overrides=given)
+        found = json.loads((made.org_dir / "systems" / "1xExample.json").read_text())
+        assert found["accelerators_per_node"] == expected
+        assert found["number_of_nodes"] == nodes
+        assert bool(found["accelerator_model_name"]) is (gpus != "0")
 
 
 def test_the_command_tells_mistakes_in_one_line(tmp_path, capsys):
