@@ -68,7 +68,7 @@ flags.DEFINE_integer(
     NUM_PARALLEL_FILES,
     "Training files that are read at once; the order of the examples depends on it.",
 )
-not_empty("bert_config_file", "input_file", "output_dir")
+not_empty("bert_config_file", "input_file", "output_dir", "init_checkpoint")
 command_line.paths("bert_config_file", "input_file", "output_dir", "init_checkpoint")
 command_line.paths("eval_input_file")
 command_line.no_wildcards("output_dir", "init_checkpoint")

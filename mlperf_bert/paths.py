@@ -267,13 +267,18 @@ def is_of_tensorflow(error: Exception) -> bool:
 
 def kind_of(error: Exception) -> type[OSError]:
     """The class of OSError for what TensorFlow raises for a bucket."""
-    kinds = {"NotFoundError": FileNotFoundError, "AbortedError": StoreUnavailable}
-    return kinds.get(type(error).__name__, OSError)
+    if type(error).__name__ == "NotFoundError":
+        return FileNotFoundError
+    passes = type(error).__name__ == "AbortedError" or _may_pass(str(error))
+    return StoreUnavailable if passes else OSError
 
 
 def is_answer_of_a_store(error: Exception) -> bool:
-    """Whether TensorFlow raised it because of what a store answers, or that it does not."""
-    return is_of_tensorflow(error) and "HTTP request" in str(error)
+    """Whether TensorFlow raised it because of what a store answers, or that it does not.
+
+    What reads checkpoints raises Python's own errors, with the text of TensorFlow's.
+    """
+    return "HTTP request" in str(error) or "retry attempts failed" in str(error)
 
 
 def reason(error: Exception) -> str:
@@ -283,10 +288,17 @@ def reason(error: Exception) -> str:
     code = int(found[1]) if found else None
     if code in _ADVICE:
         return f"the store answers {code}: {_ADVICE[code]}"
-    if code in _TRANSIENT or "retry attempts failed" in text:
+    if _may_pass(text):
         answer = f"answers {code}" if code else "cannot be reached"
         return f"the store {answer}, again and again; repeat the command later"
     return text
+
+
+def _may_pass(text: str) -> bool:
+    found = _HTTP_CODE.search(text)
+    if found and int(found[1]) in _ADVICE:
+        return False
+    return bool(found and int(found[1]) in _TRANSIENT) or "retry attempts failed" in text
 
 
 def in_parallel(function: Callable[[_Item], _T], items: Sequence[_Item]) -> list[_T]:

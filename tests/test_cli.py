@@ -340,7 +340,10 @@ OUT_OF_RANGE = [
     *(("poly_power", value, "must be a number") for value in ("nan", "inf", "-inf", 1e39)),
     ("seed", 2**32, "at most 4294967295"),
     ("train_batch_size", 2**70, "at most 9.22337e+18"),
-    *((name, "", "is empty") for name in ("output_dir", "input_file", "bert_config_file")),
+    *(
+        (name, "", "is empty")
+        for name in ("output_dir", "input_file", "bert_config_file", "init_checkpoint")
+    ),
     ("num_gpus", "abc", "invalid literal"),
     *((name, "a[b]", "wildcards") for name in ("output_dir", "init_checkpoint")),
     ("train_batch_size", "4.5", "invalid literal"),

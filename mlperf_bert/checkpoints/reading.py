@@ -125,7 +125,7 @@ class StoredCheckpoint:
         except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as error:
             reason = paths.reason(error)
             if paths.is_answer_of_a_store(error):
-                raise OSError(f"{self.prefix}: cannot be read: {reason}") from error
+                raise paths.kind_of(error)(f"{self.prefix}: cannot be read: {reason}") from error
             raise ValueError(
                 f"{self.prefix}: cannot be read ({reason}); copy it here again"
             ) from error

@@ -52,6 +52,7 @@ class RunState:
 
         Raises:
           ValueError: the checkpoint is damaged, or was made by another configuration.
+          OSError: the store refuses it; StoreUnavailable if that may pass.
         """
         step = self.latest_step
         assert step is not None  # only a run with a checkpoint goes on
@@ -76,13 +77,14 @@ class RunState:
 
         Raises:
           ValueError: the checkpoint is damaged.
+          OSError: as `restore`.
         """
         if not isinstance(iterator, tf.data.Iterator):
             return  # a distributed iterator cannot be saved
         if self._restored:
             try:
                 tf.train.Checkpoint(iterator=iterator).restore(self._restored).expect_partial()
-            except _DAMAGE as error:
+            except (ValueError, *_DAMAGE) as error:
                 raise self._cannot_restore(error) from error
         self._checkpoint.iterator = iterator
 
@@ -149,7 +151,9 @@ class RunState:
         dropped = self._disposable(old) if old else ()
         return [saved[step] for step in steps if step not in dropped]
 
-    def _cannot_restore(self, error: Exception) -> ValueError:
+    def _cannot_restore(self, error: Exception) -> Exception:
+        if paths.is_answer_of_a_store(error):
+            return paths.kind_of(error)(f"{self._restored}: cannot be read: {paths.reason(error)}")
         reason = str(error).splitlines()[0]
         return ValueError(
             f"{self._restored}: cannot be restored ({reason}); remove its files to go on from the "
@@ -216,10 +220,18 @@ def _is_whole(path: str) -> bool:
             math.prod(shape) * reader.get_variable_to_dtype_map()[name].size
             for name, shape in reader.get_variable_to_shape_map().items()
         )
-    except (tf.errors.OpError, RuntimeError, ValueError):
+    except (tf.errors.OpError, RuntimeError, ValueError) as error:
+        _raise_refusal(path, error)
         return False
     stored = sum(tf.io.gfile.stat(data).length for data in tf.io.gfile.glob(f"{path}.data-*"))
     return stored >= num_bytes
+
+
+def _raise_refusal(path: str, error: Exception) -> None:
+    """Raises an OSError if a store did not let a file be read; one that is absent is no refusal."""
+    kind = paths.kind_of(error)
+    if paths.is_answer_of_a_store(error) and kind is not FileNotFoundError:
+        raise kind(f"{path}: cannot be read: {paths.reason(error)}") from error
 
 
 def _write(path: str, tensors: dict[str, tf.Tensor]) -> None:

@@ -312,6 +312,23 @@ def energy_of_run(records: Sequence[Record]) -> Energy | None:
     return last and replace(last, at_least=_KILLED)
 
 
+def samples_at_success(logs: Sequence[paths.Location]) -> float | None:
+    """Return after how many samples the logs of one run say that it has reached its target.
+
+    None if none says so; what cannot be read says nothing.
+    """
+    for path in logs:
+        try:
+            records = read_records(path, may_be_cut=True)
+            samples = _counts(records, "train_samples", path)
+        except (ValueError, OSError):
+            continue
+        ends = [record.metadata.get("status") for record in records if record.key == "run_stop"]
+        if samples and ends[-1:] == ["success"]:
+            return samples[-1]
+    return None
+
+
 def energy_of_pieces(logs: Sequence[paths.Location]) -> Energy | None:
     """Return the energy of all pieces of a run that was resumed; None if no log says anything.
 

@@ -13,12 +13,12 @@ from mlperf_bert.checkpoints import state
 from mlperf_bert.input import pipeline
 from mlperf_bert.mlperf import budget
 from mlperf_bert.mlperf.budget import Estimate, Spent
-from mlperf_bert.mlperf.results import LOG_NAME
+from mlperf_bert.mlperf.results import LOG_NAME, samples_at_success
 from mlperf_bert.reading import read_regular_file
 from mlperf_bert.training import peers
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.loop import Interrupted
-from mlperf_bert.training.output import OutputDirectory, missing_log, read_record
+from mlperf_bert.training.output import OutputDirectory, missing_log, read_record, run_logs
 
 # All processes raise these at the same step.
 _AGREED_ENDS = (Interrupted, FloatingPointError)
@@ -41,6 +41,8 @@ class Team:
     """What this process does when another one is lost; the last callback runs first."""
     spent: Spent = dataclasses.field(default_factory=Spent)
     """What the run has used of its time budget before."""
+    samples_at_success: float | None = None
+    """After how many samples the run has reached its target before; it has only to end then."""
 
     @property
     def goes_on(self) -> bool:
@@ -163,6 +165,7 @@ def _decide(config: RunConfig, output: OutputDirectory) -> dict:
         "resumes": output.resumes,
         "latest_step": latest_step,
         "spent": dataclasses.asdict(spent),
+        "samples_at_success": samples_at_success(run_logs(output.path)) if output.resumes else None,
     }
 
 

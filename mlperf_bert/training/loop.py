@@ -135,6 +135,8 @@ class TrainingLoop:
     profiler: StepProfiler
     budget: TimeBudget
     stop_request: StopRequest
+    samples_at_success: float | None = None
+    """After how many samples the run has reached its target before; None: it has not."""
     num_real_tokens: int = 0
     """Tokens trained so far, without padding."""
     num_rows: int = 0
@@ -147,7 +149,8 @@ class TrainingLoop:
     def run(self, run: Run) -> Outcome:
         """Trains from the trainer's step until the target, the last step, a time, or a signal.
 
-        A run that was killed after its last step is evaluated, and ends.
+        A run that was killed after its last step, or after it had reached its target, is evaluated
+        and ends.
 
         Raises:
           FloatingPointError: a loss is NaN or infinite.
@@ -158,6 +161,11 @@ class TrainingLoop:
         accuracy = None
         run.samples = self._samples(step)
         self.budget.begin(step)
+        if self.samples_at_success == run.samples:
+            accuracy = self._evaluate(run, step)
+            if accuracy >= self.target_accuracy:
+                run.succeed()
+                return Outcome(step=step, accuracy=accuracy, reached_target=True)
         is_over = self.budget.is_used_up or step >= self.schedule.num_train_steps
         is_evaluated = False
         if not is_over:

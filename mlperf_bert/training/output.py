@@ -1,6 +1,7 @@
 """The output directory of a run: one directory, one run."""
 
 import dataclasses
+import fnmatch
 import getpass
 import json
 import os
@@ -12,14 +13,16 @@ from mlperf_bert import json_text, paths
 from mlperf_bert.locking import DirectoryLock
 from mlperf_bert.mlperf import budget
 from mlperf_bert.mlperf.energy import Energy
-from mlperf_bert.mlperf.results import LOG_NAME, RECORD_NAME, is_end
+from mlperf_bert.mlperf.results import LOG_NAME, RECORD_NAME, RESULT_LOG, is_end
 from mlperf_bert.object_lock import ObjectLock
 from mlperf_bert.training.mirror import Mirror
 from mlperf_bert.writing import require_writable, write_whole
 
 RESUMED_LOGS = "bert.resumed-*.log"
 METRICS_NAME = "metrics.jsonl"
-_FILES_OF_A_RUN = ("model.ckpt*", "checkpoint", METRICS_NAME, LOG_NAME)
+_FILES_OF_A_RUN = (
+    "model.ckpt*", "checkpoint", METRICS_NAME, LOG_NAME, RESUMED_LOGS, RESULT_LOG, "eval_results.*",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,6 +109,8 @@ class OutputDirectory:
             self.path = self._mirror.local
         self.provenance: dict[str, str] = {}
         """What the run is known by, for run.json."""
+        self.data_files = ""
+        """Names and sizes of the training files, for run.json."""
         self.energy: Energy | None = None
         """What the whole run took, for run.json; None while it is running."""
         self.time_budget: float | None = None
@@ -178,9 +183,13 @@ class OutputDirectory:
         """
         if self.resumes:
             self._require_same_unfinished_run()
-        elif any(next(iter(self.location.glob(pattern)), None) for pattern in _FILES_OF_A_RUN):
+            return
+        names = sorted(path.name for path in self.location.glob("*"))
+        found = [n for n in names if any(fnmatch.fnmatch(n, each) for each in _FILES_OF_A_RUN)]
+        if found:
             raise ValueError(
-                f"{self._name} holds files of another run; choose a new or empty directory"
+                f"{self._name} holds files of another run, such as {found[0]}; choose a new or "
+                "empty directory"
             )
 
     @property
@@ -203,6 +212,7 @@ class OutputDirectory:
             "seed": seed,
             "parameters": self._parameters,
             "provenance": self.provenance,
+            "data_files": self.data_files,
         }
         if self.energy:
             value, remarks = self.energy.as_event()
@@ -289,6 +299,8 @@ class RunRecord:
     seed: int
     parameters: dict
     provenance: dict = dataclasses.field(default_factory=dict)
+    data_files: str = ""
+    """As `origin.files_in_words`; empty in older records."""
     """What it was made from; as training/origin.py summarises it."""
     energy: dict = dataclasses.field(default_factory=dict)
     """What it took, if it has ended; as in its log."""

@@ -1,12 +1,14 @@
 """What a run writes while it trains: metrics.jsonl and TensorBoard summaries."""
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
 import tensorflow as tf
 
-from mlperf_bert import json_text
+from mlperf_bert import json_text, paths
 from mlperf_bert.training.output import METRICS_NAME
 from mlperf_bert.writing import write_whole
 
@@ -36,20 +38,33 @@ class MetricsWriter:
         line = {"kind": kind, "step": step, "samples": samples, **rounded}
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
-        with self._summaries.as_default(step=step):
+        with self._failures_named(), self._summaries.as_default(step=step):
             for name, value in values.items():
                 tf.summary.scalar(f"{kind}/{name}", value)
 
     def flush(self) -> None:
         """Puts all that was written into the files; metrics.jsonl always is."""
         if self._file is not None:
-            self._summaries.flush()
+            with self._failures_named():
+                self._summaries.flush()
 
     def close(self) -> None:
         """Flushes and closes both."""
         if self._file is not None:
             self._file.close()
-            self._summaries.close()
+            with self._failures_named():
+                self._summaries.close()
+
+    @contextlib.contextmanager
+    def _failures_named(self) -> Iterator[None]:
+        """TensorFlow's writer says of a full disk that resources are exhausted."""
+        try:
+            yield
+        except tf.errors.OpError as error:
+            raise OSError(
+                f"{self._path.parent}: TensorBoard's file cannot be written "
+                f"({paths.reason(error)}); make room and repeat the command"
+            ) from error
 
     def _drop_after(self, step: int) -> None:
         kept = []

@@ -51,8 +51,10 @@ def train(config: RunConfig) -> Result | None:
     team = agreement.agree(config)
     with team.failures_reported():
         setup = preflight.prepare(config, resumes=team.resumes, say=team.say)
-        origin = Origin(setup, team.output) if team.is_chief else None
-        team.output.provenance = origin.summary() if origin else {}
+        origin = Origin(setup, team.output, goes_on=team.goes_on) if team.is_chief else None
+        if origin:
+            team.output.provenance = origin.summary()
+            team.output.data_files = origin.data_files()
         start_up.done("checks")
         with loop.StopRequest() as stop_request:
             outcome = _train(setup, team, start_up, stop_request)
@@ -217,6 +219,7 @@ def _loop_with_outputs(
             profiler=profiler,
             budget=_time_budget(setup, team, parts, progress),
             stop_request=stop_request,
+            samples_at_success=team.samples_at_success,
         )
         yield training
     team.say(f"where the time went: {ledger.in_words(run.ledger.read())}")

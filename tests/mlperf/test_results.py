@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mlperf_bert.mlperf import ledger, results
-from tests.mlperf.example_log import write_log
+from tests.mlperf.example_log import INTERVAL_SAMPLES, write_log
 
 
 def write_lines(path, *lines):
@@ -192,3 +192,13 @@ def test_mixed_batch_sizes_and_missing_seeds_are_problems(tmp_path):
     problems = results.problems_of_result(runs)
     assert "different global batch sizes: ['256', '448']" in problems
     assert "no seed in result_0.txt" in problems
+
+
+def test_the_samples_at_which_a_run_has_succeeded(tmp_path):
+    aborted = write_log(tmp_path / "aborted.log", [0.5])
+    success = write_log(tmp_path / "success.log", [0.5, 0.73])
+    (tmp_path / "damaged.log").write_text(":::MLLOG {\n")
+    damaged, missing = tmp_path / "damaged.log", tmp_path / "missing.log"
+    assert results.samples_at_success([]) is None
+    assert results.samples_at_success([aborted, damaged, missing]) is None
+    assert results.samples_at_success([damaged, aborted, success]) == 2 * INTERVAL_SAMPLES

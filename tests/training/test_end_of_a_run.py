@@ -181,6 +181,20 @@ def test_a_run_that_was_killed_at_its_end_is_evaluated_and_ends(tmp_path, at_the
     assert samples == 8 * at_the_end["step"]
 
 
+@pytest.mark.parametrize(
+    ("target", "samples", "trains"),
+    [(0.5, 20 * 8, False), (0.5, 40 * 8, True), (0.7, 20 * 8, True), (0.5, None, True)],
+)
+def test_a_run_that_was_cut_off_after_its_target_has_only_to_end(tmp_path, target, samples, trains):
+    """It goes on where an evaluation does not confirm the target, or at another step."""
+    stand = Stand(step=20)
+    stand.loop.target_accuracy, stand.loop.samples_at_success = target, samples
+    outcome = stand.run(tmp_path / "bert.log")
+    assert outcome.reached_target is (target == 0.5)
+    assert (outcome.step > 20) is trains
+    assert keys(tmp_path / "bert.log")[:2] == (BLOCK if samples != 20 * 8 else EVAL)
+
+
 def test_a_signal_after_the_last_step_does_not_stop_its_end(tmp_path):
     """It would leave a checkpoint of the last step, and nothing to train."""
     stand = Stand(num_train_steps=7)

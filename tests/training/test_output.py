@@ -71,10 +71,16 @@ def damaged(text):
 
 
 UNUSABLE = {
-    "foreign checkpoints": (
-        lambda path: (path / "model.ckpt-7.index").touch(),
-        "holds files of another run; choose a new or empty directory",
-    ),
+    **{
+        f"a foreign {name}": (
+            lambda path, name=name: (path / name).touch(),
+            f"holds files of another run, such as {name}; choose a new or empty directory",
+        )
+        for name in (
+            "model.ckpt-7.index checkpoint metrics.jsonl bert.log bert.resumed-1.log "
+            "bert.offline.log eval_results.jsonl eval_results.txt"
+        ).split()
+    },
     "other parameters": (
         damaged(json.dumps(RECORD | {"parameters": {"learning_rate": 0.2}})),
         r"holds another run \(learning_rate: 0.2 there, 0.1 here\)",

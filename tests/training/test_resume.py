@@ -209,6 +209,43 @@ def test_another_command_is_refused_until_the_run_is_done(task, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_resume_needs_the_same_files_and_not_the_initial_checkpoint(task, tmp_path):
+    copied, output = shutil.copytree(task, tmp_path / "task"), tmp_path / "out"
+    inputs = {"input_file": copied / "train*", "save_checkpoints_steps": 8, "num_train_steps": 60}
+    kill_at_step(30, copied, output, **inputs)
+    before = {path.name: path.stat().st_mtime_ns for path in output.glob("[!.]*")}
+    shutil.copy(copied / "train.tfrecord", copied / "train-2.tfrecord")
+    done = starts.run(command(copied, output, **inputs))
+    assert done.returncode == 1
+    assert "--input_file: not the files that the run in" in done.stderr
+    assert "(then 1 files, " in done.stderr and "; now 2 files, " in done.stderr
+    assert before == {path.name: path.stat().st_mtime_ns for path in output.glob("[!.]*")}
+    (copied / "train-2.tfrecord").unlink()
+    recorded = json.loads((output / "run.json").read_text())["provenance"]["initial_weights"]
+    for path in (copied / "init").glob("model.ckpt-0.*"):
+        path.unlink()
+    done = starts.run(command(copied, output, **inputs))
+    assert done.returncode == 0, done.stderr
+    found = json.loads((output / "run.json").read_text())
+    assert found["status"] == "aborted" and found["provenance"]["initial_weights"] == recorded != ""
+
+
+@pytest.mark.slow
+def test_a_run_that_was_cut_off_after_its_target_has_only_to_end(task, tmp_path):
+    changed = {"target_accuracy": 0.0, "eval_interval_samples": 32, "num_train_steps": 40}
+    first = starts.run(command(task, tmp_path, **changed), check=True)
+    record = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(record | {"status": "running"}))
+    second = starts.run(command(task, tmp_path, **changed), check=True)
+    results = [
+        re.search("^RESULT,.*,(success,.*)$", done.stdout, re.M)[1] for done in (first, second)
+    ]
+    assert results[0] == results[1] and results[0].endswith(",32")
+    assert json.loads((tmp_path / "run.json").read_text())["status"] == "success"
+    assert '"train_samples"' in (tmp_path / "bert.resumed-1.log").read_text()
+
+
+@pytest.mark.slow
 def test_a_damaged_newest_checkpoint_is_named(task, undisturbed, tmp_path):
     output = tmp_path / "out"
     kill_at_step(60, task, output)

@@ -1,0 +1,55 @@
+"""A store that fails while a checkpoint is read: no damage is named, and what may pass can."""
+
+from unittest import mock
+
+import pytest
+import tensorflow as tf
+
+from mlperf_bert import paths
+from mlperf_bert.checkpoints import state
+from mlperf_bert.checkpoints.reading import StoredCheckpoint
+from mlperf_bert.checkpoints.state import RunState
+
+WHATS = ["restore", "look", "open"]
+
+
+def _save(directory: str) -> None:
+    variable = tf.Variable(tf.fill([300, 300], 2.5))
+    RunState(directory, parts={"variable": variable}, keep_checkpoint_max=2).save(20)
+
+
+def _read(directory: str, what: str) -> None:
+    """The first request is that of the checkpoint."""
+    found = {20: f"{directory}/model.ckpt-20"}
+    if what == "restore":
+        run = RunState(directory, parts={"variable": tf.Variable(tf.zeros([300, 300]))},
+                       keep_checkpoint_max=2)  # fmt: skip
+        with (
+            mock.patch.object(state, "complete_checkpoints", lambda _: found),
+            mock.patch.object(state, "latest_step", lambda _: 20),
+        ):
+            run.restore()
+    elif what == "look":
+        state._is_whole(found[20])
+    else:
+        StoredCheckpoint(found[20])
+
+
+@pytest.mark.parametrize("what", WHATS)
+def test_what_may_pass_is_told_as_that(store, bucket, what):
+    store.call(_save, f"gs://{bucket}/run")
+    store.call(_read, f"gs://{bucket}/run", what)
+    store.fail(1.0, 503)
+    with pytest.raises(paths.StoreUnavailable, match="the store answers 503, again and") as error:
+        store.call(_read, f"gs://{bucket}/run", what)
+    assert "remove" not in str(error.value) and "copy it here" not in str(error.value)
+
+
+@pytest.mark.parametrize("what", WHATS)
+def test_a_refusal_is_no_damage(store, bucket, what):
+    store.call(_save, f"gs://{bucket}/run")
+    store.fail(1.0, 403)
+    with pytest.raises(OSError, match="the store answers 403: these credentials") as error:
+        store.call(_read, f"gs://{bucket}/run", what)
+    assert not isinstance(error.value, paths.StoreUnavailable)
+    assert "remove" not in str(error.value) and "copy it here" not in str(error.value)
