@@ -135,14 +135,17 @@ def test_beside_a_training_it_waits_and_no_waiting_checkpoint_is_pruned(task, tm
 @pytest.mark.slow
 def test_evaluated_checkpoints_are_pruned(task, tmp_path):
     output = tmp_path / "out"
-    output.mkdir()
+    trainer = starts.Start(training(task, output, "--keep_checkpoint_max=1"))
+    while not (output / "run.json").exists():  # an evaluator waits for it too
+        assert trainer.poll() is None, trainer.errors()
+        time.sleep(0.01)
     values = dict.fromkeys(
         ["masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss",
          "loss", "num_examples"], 0,
     )  # fmt: skip
     lines = "".join(json.dumps({"step": step, **values}) + "\n" for step in (0, 10))
     (output / evaluations.RESULTS_LINES).write_text(lines + '{"step": 20, "masked')
-    starts.run(training(task, output, "--keep_checkpoint_max=1"), check=True)
+    assert trainer.wait(timeout=300) == 0, trainer.errors()
     assert saved_steps(output) == [20, 30]  # the line of 20 is being written
     assert not list(output.glob("model.ckpt-1*")) and not list(output.glob("model.ckpt-0*"))
     assert "model.ckpt-20" in (output / "checkpoint").read_text()
