@@ -267,7 +267,7 @@ def is_of_tensorflow(error: Exception) -> bool:
 
 def kind_of(error: Exception) -> type[OSError]:
     """The class of OSError for what TensorFlow raises for a bucket."""
-    if type(error).__name__ == "NotFoundError":
+    if type(error).__name__ == "NotFoundError" or "HTTP response code 404" in str(error):
         return FileNotFoundError
     passes = type(error).__name__ == "AbortedError" or _may_pass(str(error))
     return StoreUnavailable if passes else OSError

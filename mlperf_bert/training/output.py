@@ -300,7 +300,7 @@ class RunRecord:
     parameters: dict
     provenance: dict = dataclasses.field(default_factory=dict)
     data_files: str = ""
-    """As `origin.files_in_words`; empty in older records."""
+    """As `Origin.data_files`; empty in older records."""
     """What it was made from; as training/origin.py summarises it."""
     energy: dict = dataclasses.field(default_factory=dict)
     """What it took, if it has ended; as in its log."""
