@@ -1,70 +1,99 @@
-"""Fetches the published files and checks every byte against the published table.
+"""Fetches the published files and checks every byte against the published MD5s.
 
-    download_and_uncompress.sh [--base_url=URL] [config tf1 tf2 dump text punkt]
+    download_and_uncompress.sh [config tf1 text]      what a run needs; the default
+    download_and_uncompress.sh [tf2] [dump] [punkt]   what is fetched only when it is named
 
-The published place is the drive folder that the benchmark's dataset.md links; it asks for a
-browser. Serve what you took from there (or a mirror) under one base URL: bert_config.json,
-vocab.txt, tf1_ckpt/, tf2_ckpt/, the dump's .bz2, results_text.tar.gz. Files that lie in --out_dir
-already are only checked, so without --base_url the command lists what is missing or wrong. Text is
-unpacked into OUT_DIR/results, and unpacked.json there records each file with its size and MD5.
+The files come from MLCommons' storage, or from --base_url. Files that lie in --out_dir are only
+checked, and what the official downloader has left, there or in the current folder, is taken. Text
+is unpacked into OUT_DIR/results, and unpacked.json there records each file with its size and MD5.
 """
 
 import argparse
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from mlperf_bert import command_line, paths
 from mlperf_bert.data import download, punkt, unpacking
+from mlperf_bert.data.published import GROUPS, MD5S_OF_TEXT, TEXT, Place
 
 PUNKT = "punkt"
-DEFAULT = ("config", "tf1", "tf2", "dump")
+DEFAULT = ("config", "tf1", "text")
+SCRIPT = "download_and_uncompress.sh"
 
 
 def main() -> None:
     """Fetches, checks and unpacks what is asked for."""
     parser = argparse.ArgumentParser(
-        prog="download_and_uncompress.sh",
+        prog=SCRIPT,
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    choices = [*download.GROUPS, PUNKT]
+    choices = [*GROUPS, PUNKT]
     parser.add_argument(
         "what", nargs="*", help=f"of {' '.join(choices)}; default: {' '.join(DEFAULT)}"
     )
-    parser.add_argument("--base_url", help="where the files lie")
+    parser.add_argument("--base_url", help="a mirror: every file under this URL")
+    parser.add_argument(
+        "--check_only", action="store_true", help="fetch nothing: check and unpack what is there"
+    )
     parser.add_argument("--out_dir", default="./wiki", help="where to")
     args = parser.parse_args()
     if unknown := sorted(set(args.what) - set(choices)):
         parser.error(f"{unknown[0]}: choose of {' '.join(choices)}")
+    if args.base_url is not None and args.check_only:
+        parser.error("--check_only fetches nothing: leave out --base_url")
+    if args.base_url == "":
+        parser.error("--base_url is empty: give a URL, or leave it out")
     if paths.is_remote(args.out_dir) or args.out_dir.startswith("gs:"):
         parser.error(f"--out_dir={args.out_dir}: give a local folder; copy it to a bucket then")
-    with command_line.failures_in_one_line("download_and_uncompress.sh"):
-        problems = _bring(args.what or DEFAULT, args.base_url, Path(args.out_dir))
+    with command_line.failures_in_one_line(SCRIPT):
+        problems, refusing = _bring(args)
     if problems:
         lines = "\n  ".join(problems)
-        sys.exit(f"download_and_uncompress.sh: {len(problems)} not right:\n  {lines}")
+        sys.exit(f"{SCRIPT}: {len(problems)} not right:\n  {lines}{_way_out(args, refusing)}")
 
 
-def _bring(what: list[str], base_url: str | None, folder: Path) -> list[str]:
-    problems = []
-    for name in what:
+def _bring(args: argparse.Namespace) -> tuple[list[str], list[Place]]:
+    """Returns what is not right, and the places that did not give a file."""
+    folder = Path(args.out_dir)
+    problems: list[str] = []
+    refusing: list[Place] = []
+    for name in dict.fromkeys(args.what or DEFAULT):
         if name == PUNKT:
             problems += _punkt()
             continue
-        wrong = download.fetch_group(download.GROUPS[name], base_url, folder)
-        problems += wrong
+        wrong = download.fetch_group(
+            GROUPS[name], folder, base_url=args.base_url, check_only=args.check_only
+        )
+        problems += [str(error) for _, error in wrong]
+        refusing += [file.place for file, error in wrong if isinstance(error, download.NotServed)]
         try:
             if name == "dump" and not wrong:
                 unpacking.uncompress_dump(folder)
             if name == "text" and not wrong:
-                unpacking.unpack_text(folder / download.TEXT_ARCHIVE, folder / "results")
+                md5s = unpacking.md5s_of_text(folder / MD5S_OF_TEXT.path)
+                unpacking.unpack_text(folder / TEXT.path, folder / "results", md5s)
         except ValueError as error:
             problems.append(str(error))
         except OSError as error:
             problems.append(f"{folder}: {error}; make room or fix its permissions")
-    return problems
+    return problems, refusing
+
+
+def _way_out(args: argparse.Namespace, refusing: Iterable[Place]) -> str:
+    """What to do if a server does not give the files."""
+    if not refusing:
+        return ""
+    if args.base_url:
+        return "\ncheck --base_url and what lies there; without it MLCommons' storage is asked"
+    commands = "".join(f"\n  {place.official_command}" for place in dict.fromkeys(refusing))
+    return (
+        "\nif this stays so, start the official downloader in this folder and repeat this "
+        f"command, which takes what lies there then:{commands}"
+    )
 
 
 def _punkt() -> list[str]:

@@ -895,6 +895,6 @@ def test_the_tfjob_starts_run_pretraining_on_every_worker():
     assert set(flags) <= set(RUN_PRETRAINING_FLAGS)
     assert int(flags["num_gpus"]) == container["resources"]["limits"]["nvidia.com/gpu"]
     paths = [value for name, value in flags.items() if name.endswith(("file", "checkpoint", "dir"))]
-    assert len(paths) == 5 and all(path.startswith("gs://my-bucket/bert/") for path in paths)
+    assert len(paths) == 5 and all(path.startswith("gs://BUCKET/bert/") for path in paths)
     mounted = {mount["name"] for mount in container["volumeMounts"]}
     assert mounted == {volume["name"] for volume in pod["volumes"]}

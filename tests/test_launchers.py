@@ -322,7 +322,7 @@ def test_cdpath_leads_nowhere_else(host, repository, tmp_path):
     """Exported, it makes `cd data` go to, and print, a folder of that name somewhere else."""
     other = tmp_path / "other"
     for name in ("data", "wiki", "output", repository.name, "cleanup_scripts", "tracing"):
-        (other / name).mkdir(parents=True)
+        (other / name).mkdir(parents=True, exist_ok=True)  # the checkout may have such a name
     given = {"DATA_DIR": "data", "WIKI_DIR": "wiki", "OUTPUT_DIR": "output"}
     words = shlex.split(host("--dry-run", **given, CDPATH=str(other)).stdout)
     assert words[: words.index("--env")] == expected_run(host)[: words.index("--env")]

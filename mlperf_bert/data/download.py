@@ -1,110 +1,130 @@
 """The published files: fetched with resume and retries, checked against published sizes and MD5s.
 
-Source of sizes and MD5s: the benchmark's dataset.md. The files lie on a drive that asks for a
-browser, so a base URL is the user's: any server or bucket that holds them under these paths.
-
 The retries are written here because urllib3's Retry, in requests too, repeats whole requests; it
 does not go on in the middle of a file, where connections break at these sizes. requests would also
 decompress what a server sends, send passwords of ~/.netrc, and quote a malformed URL.
 """
 
-import dataclasses
+import contextlib
 import gzip
 import hashlib
 import http.client
+import re
 import shutil
+import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterable, Iterator
+from email.message import Message
 from pathlib import Path
 from typing import IO
 
+from mlperf_bert.data.published import PublishedFile
 from mlperf_bert.problems import printable
 from mlperf_bert.progress import Progress
 from mlperf_bert.reading import require_regular_file
-from mlperf_bert.writing import partial
+from mlperf_bert.writing import partial, written_beside
 
+USER_AGENT = "mlperf-bert/0.1"  # some servers refuse the one that urllib sends
 TIMEOUT_SECONDS = 60
 TRIES_WITHOUT_PROGRESS = 5
 _CHUNK_BYTES = 1 << 20
 _MESSAGE_CHARACTERS = 1000  # a server may send as many as it likes
-UNPUBLISHED_AT_MOST_BYTES = 16 << 30  # the 500 parts are 13 GB before they are packed
 _WORTH_A_RETRY = {408, 425, 429, 500, 502, 503, 504}
+# None of the published files begins so, and none of them is likely to go on so.
+_HTML = re.compile(
+    rb"(\xef\xbb\xbf)?\s*(<!--.*?-->\s*)*<(!doctype\s+html|html|head|body|title|meta|script)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_TITLE = re.compile(rb"<title[^>]*>\s*([^<]*?)\s*<", re.IGNORECASE)
+_LOGIN = re.compile(
+    r"//([^/]+\.)?cloudflareaccess\.com([:/]|$)|/cdn-cgi/access/"
+    r"|//(accounts|login|signin|sso)\.|//[^?]*/(login|sign-?in|sso)([/?.]|$)",
+    re.IGNORECASE,
+)
 
 
-@dataclasses.dataclass(frozen=True)
-class PublishedFile:
-    """A file under the base URL, and under the folder that it is fetched to."""
-
-    path: str
-    size_bytes: int | None = None
-    md5: str | None = None
-    """None, as the size: not published."""
-
-    @property
-    def at_most_bytes(self) -> int:
-        """More than this is not taken from a server."""
-        return UNPUBLISHED_AT_MOST_BYTES if self.size_bytes is None else self.size_bytes
+class NotServed(ValueError):
+    """A server does not give a file: it refuses, sends something else, or cannot be reached."""
 
 
-DUMP = "enwiki-20200101-pages-articles-multistream.xml"
-TEXT_ARCHIVE = "results_text.tar.gz"
-
-GROUPS: dict[str, tuple[PublishedFile, ...]] = {
-    "config": (
-        PublishedFile("bert_config.json", 314, "7f59165e21b7d566db610ff6756c926b"),
-        PublishedFile("vocab.txt", 231_508, "64800d5d8528ce344256daf115d4965e"),
-    ),
-    "tf1": (
-        PublishedFile(
-            "tf1_ckpt/model.ckpt-28252.index", 17_371, "f97de3ae180eb8d479555c939d50d048"
-        ),
-        PublishedFile(
-            "tf1_ckpt/model.ckpt-28252.meta", 24_740_228, "dbd16c731e8a8113bc08eeed0326b8e7"
-        ),
-        PublishedFile(
-            "tf1_ckpt/model.ckpt-28252.data-00000-of-00001",
-            4_034_713_312,
-            "50797acd537880bfb5a7ade80d976129",
-        ),
-    ),
-    "tf2": (
-        PublishedFile("tf2_ckpt/model.ckpt-28252.index", 6_420, "fc34dd7a54afc07f2d8e9d64471dc672"),
-        PublishedFile(
-            "tf2_ckpt/model.ckpt-28252.data-00000-of-00001",
-            1_344_982_997,
-            "77d642b721cf590c740c762c7f476e04",
-        ),
-    ),
-    "dump": (PublishedFile(f"{DUMP}.bz2", 17_751_214_669, "00d47075e0f583fb7c0791fac1c57cb3"),),
-    "text": (PublishedFile(TEXT_ARCHIVE),),
-}
-"""Argument of the script -> files."""
-
-UNCOMPRESSED_DUMP = PublishedFile(DUMP, 75_163_254_305, "1021bd606cba24ffc4b93239f5a09c02")
+class _Absent(NotServed):
+    """A server does not have a file."""
 
 
-def fetch_group(group: Iterable[PublishedFile], base_url: str | None, folder: Path) -> list[str]:
-    """Fetches or checks every file of a group; returns one line for each that is wrong.
+def fetch_group(
+    group: Iterable[PublishedFile],
+    folder: Path,
+    *,
+    base_url: str | None = None,
+    check_only: bool = False,
+) -> list[tuple[PublishedFile, Exception]]:
+    """Checks the files of a group that lie in a folder and brings the others.
 
-    A file that exists is only checked. Without a base URL nothing is fetched.
+    What the official downloader has left in the current folder or in `folder` is taken. The rest is
+    fetched from where each file is published, or all from `base_url`; with `check_only` nothing is.
+
+    Returns:
+      Each needed file that is wrong or missing, with its error.
     """
-    problems = []
+    problems: list[tuple[PublishedFile, Exception]] = []
     for published in group:
         path = folder / published.path
         try:
-            if not path.exists():
-                if base_url is None:
-                    raise ValueError(f"{path}: missing, and no --base_url to fetch it from")
-                fetch(f"{base_url.rstrip('/')}/{published.path}", path, published)
-            else:
+            if path.exists():
                 check(path, published)
-            kind = "as published" if published.md5 else "no checksum is published for it"
-            print(f"{path}: {path.stat().st_size:,} bytes, {kind}", flush=True)
+            elif not _take(published, folder):
+                if check_only:
+                    raise ValueError(f"{path}: missing; leave out --check_only to fetch it")
+                _fetch_from(base_url, path, published)
+            print(f"{path}: {path.stat().st_size:,} bytes, as published", flush=True)
         except (ValueError, OSError) as error:
-            problems.append(str(error))
+            if published.is_needed:
+                problems.append((published, error))
+            else:
+                print(f"note: {error}", file=sys.stderr, flush=True)
     return problems
+
+
+def _take(published: PublishedFile, folder: Path) -> bool:
+    """Links to a file that the official downloader has left, or copies it; False if none is right.
+
+    It writes into a folder of its own name for each place, or into the folder that it is told.
+    """
+    path = folder / published.path
+    roots = [root / name for root in (folder, Path()) for name in ("", published.place.folder_name)]
+    paths = (published.path_there, published.path)
+    for left in dict.fromkeys(root / name for root in roots for name in paths):
+        if not left.exists():
+            continue
+        try:
+            difference = _difference(left, published)
+        except (ValueError, OSError) as error:
+            difference = str(error)
+        if difference:
+            print(f"note: {left}: {difference}; not taken", file=sys.stderr, flush=True)
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.hardlink_to(left.resolve())
+        except OSError:  # another file system, or one without hard links
+            require_room(path, left.stat().st_size)
+            with left.open("rb") as source, written_beside(path) as copy:
+                shutil.copyfileobj(source, copy, _CHUNK_BYTES)
+        print(f"{path}: taken from {left}", flush=True)
+        return True
+    return False
+
+
+def _fetch_from(base_url: str | None, path: Path, published: PublishedFile) -> None:
+    """Fetches a file from its place, or from a mirror, which may have it under either name."""
+    base = (base_url or published.place.base_url).rstrip("/")
+    if base_url and published.other_path_there:
+        with contextlib.suppress(_Absent):
+            return fetch(f"{base}/{published.path}", path, published)
+    return fetch(f"{base}/{published.path_there}", path, published)
 
 
 def check(path: Path, published: PublishedFile) -> None:
@@ -128,8 +148,9 @@ def fetch(url: str, path: Path, published: PublishedFile) -> None:
     That is why what came so far is kept, as `written_beside` would not.
 
     Raises:
-      ValueError: the server does not have it, gives up, or sends other bytes than the published;
-        or it cannot be written. The message names file and URL, in printable characters.
+      NotServed: the server does not have it, gives up, or sends other bytes than the published.
+      ValueError: the URL is none, or the file cannot be written. The messages name file and URL,
+        in printable characters.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -137,24 +158,24 @@ def fetch(url: str, path: Path, published: PublishedFile) -> None:
         size_bytes = published.size_bytes or 0
         require_room(path, size_bytes - _size_of(beside))
         with Progress(total=size_bytes, unit="B", description=path.name) as progress:
-            _fetch_with_retries(url, beside, published.at_most_bytes, progress)
+            if _size_of(beside) != published.size_bytes:
+                _fetch_with_retries(url, beside, published.at_most_bytes, progress)
         if difference := _difference(beside, published):
             beside.unlink()
             raise _not_published(difference)
         beside.replace(path)
     except (ValueError, OSError, http.client.InvalidURL) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ValueError(
-            printable(f"{path}: {url}: {reason}", at_most=_MESSAGE_CHARACTERS)
-        ) from error
+        kind = type(error) if isinstance(error, NotServed) else ValueError
+        raise kind(printable(f"{path}: {url}: {reason}", at_most=_MESSAGE_CHARACTERS)) from error
 
 
 def _size_of(beside: Path) -> int:
     return require_regular_file(beside).stat().st_size if beside.exists() else 0
 
 
-def _not_published(reason: str) -> ValueError:
-    return ValueError(f"not the published file ({reason}); fetch again, or from another server")
+def _not_published(reason: str) -> NotServed:
+    return NotServed(f"not the published file ({reason}); fetch again, or from another server")
 
 
 def _fetch_with_retries(url: str, beside: Path, at_most_bytes: int, progress: Progress) -> None:
@@ -164,9 +185,9 @@ def _fetch_with_retries(url: str, beside: Path, at_most_bytes: int, progress: Pr
         try:
             return _receive(url, beside, at_most_bytes, progress)
         except urllib.error.HTTPError as error:
-            reason = f"{error.code} {error.reason}"
             if error.code not in _WORTH_A_RETRY:
-                raise ValueError(f"{reason}; check the base URL and what lies there") from error
+                raise _refusal(error) from error
+            reason = f"{error.code} {error.reason}"
         except http.client.InvalidURL:
             raise
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError) as error:
@@ -179,7 +200,7 @@ def _fetch_with_retries(url: str, beside: Path, at_most_bytes: int, progress: Pr
             tries_left, pause_seconds = TRIES_WITHOUT_PROGRESS, 1
         tries_left -= 1
         if not tries_left:
-            raise ValueError(
+            raise NotServed(
                 f"gave up after {TRIES_WITHOUT_PROGRESS} tries ({reason}); run again to go on "
                 "where it stopped"
             )
@@ -192,13 +213,16 @@ def _receive(url: str, beside: Path, at_most_bytes: int, progress: Progress) -> 
     """Appends what is missing to `beside`, or begins again where the server cannot resume.
 
     Raises:
-      ValueError: the server sends more than `at_most_bytes`; nothing is kept then.
+      NotServed: the answer is a web page; what came before is kept then. Or the server sends more
+        than `at_most_bytes`; nothing is kept then.
     """
     have_bytes = _size_of(beside)
-    headers = {"Range": f"bytes={have_bytes}-"} if have_bytes else {}
-    request = urllib.request.Request(url, headers=headers)
+    headers = {"User-Agent": USER_AGENT} | ({"Range": f"bytes={have_bytes}-"} if have_bytes else {})
+    opener = urllib.request.build_opener(_Redirects)
     try:
-        response = urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
+        response = opener.open(
+            urllib.request.Request(url, headers=headers), timeout=TIMEOUT_SECONDS
+        )
     except urllib.error.HTTPError as error:
         if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             raise
@@ -207,22 +231,61 @@ def _receive(url: str, beside: Path, at_most_bytes: int, progress: Progress) -> 
         beside.unlink(missing_ok=True)
         raise ConnectionError("the part fetched before does not fit this file") from error
     with response:
+        chunk = response.read(_CHUNK_BYTES)
+        if page := _page(response.headers, chunk):
+            raise NotServed(f"the answer is {page} and not the file")
         resumes = response.status == http.HTTPStatus.PARTIAL_CONTENT
         if not resumes:
             have_bytes = 0
         progress.advance(have_bytes - progress.done)
-        expected_bytes = response.headers.get("Content-Length", "")
+        expected = response.headers.get("Content-Length", "")
+        if expected.isdecimal():
+            progress.expect(have_bytes + int(expected))
         received_bytes = 0
         with beside.open("ab" if resumes else "wb") as file:
-            while chunk := response.read(_CHUNK_BYTES):
+            while chunk:
                 received_bytes += len(chunk)
                 if have_bytes + received_bytes > at_most_bytes:
                     beside.unlink()
                     raise _not_published(f"more than {at_most_bytes:,} bytes")
                 file.write(chunk)
                 progress.advance(len(chunk))
-        if expected_bytes.isdecimal() and received_bytes < int(expected_bytes):
-            raise ConnectionError(f"cut off after {received_bytes:,} of {expected_bytes} bytes")
+                chunk = response.read(_CHUNK_BYTES)
+        if expected.isdecimal() and received_bytes < int(expected):
+            raise ConnectionError(f"cut off after {received_bytes:,} of {expected} bytes")
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects, as from a mirror to its storage, but not to a login page."""
+
+    def redirect_request(self, req, fp, code, msg, headers, newurl):
+        if _LOGIN.search(newurl):
+            fp.close()
+            host = urllib.parse.urlsplit(newurl).netloc
+            raise NotServed(f"{code} {msg}: a login is asked for, at {host}")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _refusal(error: urllib.error.HTTPError) -> NotServed:
+    reason = f"{error.code} {error.reason}"
+    if error.code == http.HTTPStatus.NOT_FOUND:
+        return _Absent(reason)
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        if page := _page(error.headers, error.read(_CHUNK_BYTES)):
+            return NotServed(f"{reason}, with {page}")
+    return NotServed(reason)
+
+
+def _page(headers: Message, beginning: bytes) -> str | None:
+    """Names the web page that an answer is, None if it is not one.
+
+    A login page, a proxy's page or a storage's error may come with any status.
+    """
+    is_named_so = headers.get_content_type() in ("text/html", "application/xhtml+xml")
+    if not is_named_so and not _HTML.match(beginning):
+        return None
+    title = _TITLE.search(beginning)
+    return f'a web page ("{title[1].decode(errors="replace"):.80}")' if title else "a web page"
 
 
 def require_room(path: Path, needed_bytes: int) -> None:

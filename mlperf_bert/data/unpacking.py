@@ -5,23 +5,18 @@ import contextlib
 import gzip
 import hashlib
 import json
+import re
 import sys
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO
 
 from mlperf_bert import json_text
-from mlperf_bert.data.download import (
-    DUMP,
-    UNCOMPRESSED_DUMP,
-    check,
-    chunks,
-    md5_of,
-    require_room,
-)
+from mlperf_bert.data.download import check, chunks, md5_of, require_room
 from mlperf_bert.data.manifest import PUBLISHED_PARTS, PUBLISHED_TEXT
+from mlperf_bert.data.published import DUMP, MD5S_OF_TEXT, UNCOMPRESSED_DUMP
 from mlperf_bert.problems import printable
 from mlperf_bert.progress import Progress
 from mlperf_bert.reading import digest, require_regular_file
@@ -66,12 +61,52 @@ def uncompress_dump(folder: Path) -> None:
             )
 
 
-def unpack_text(archive: Path, folder: Path) -> None:
+def md5s_of_text(path: Path) -> dict[str, str]:
+    """Name -> MD5 of the texts, by the list that is published beside their archive.
+
+    Nobody here has seen the list. So a line may have any order, separators and folders, and lines
+    that name no text are left out. What the list does not tell is said on standard error.
+    """
+    try:
+        check(path, MD5S_OF_TEXT)
+        found = _read_md5s(path)
+        problem = f"{path}: names {len(found):,} of {len(_wanted()):,} texts in a form known here"
+    except ValueError as error:
+        found, problem = {}, str(error)
+    except OSError as error:
+        found, problem = {}, f"{path}: {error.strerror}"
+    if found.keys() != _wanted():
+        print(
+            f"note: {printable(problem)}; the MD5 of the archive has to do for the rest",
+            file=sys.stderr,
+            flush=True,
+        )
+    return found
+
+
+def _read_md5s(path: Path) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        words = re.split(r"[^\w.-]+", line)
+        names = _wanted().intersection(words)
+        md5s = {word.lower() for word in words if re.fullmatch(r"[0-9a-fA-F]{32}", word)}
+        if len(names) == len(md5s) == 1:
+            name, md5 = names.pop(), md5s.pop()
+            # A list that is read wrongly must not condemn text that is right.
+            known = PUBLISHED_TEXT.get(name, (0, found.get(name, md5)))[1]
+            if md5 != known:
+                raise ValueError(f"{path}: {name} has MD5 {md5} there, and {known} too")
+            found[name] = md5
+    return found
+
+
+def unpack_text(archive: Path, folder: Path, md5s: Mapping[str, str]) -> None:
     """Unpacks eval.txt, eval.md5 and the 500 parts, wherever they lie in the archive; checks them.
 
     The archive is read to its end, the checksum there included, before any file takes its place.
     `unpacked.json` beside the files records bytes and MD5 of them and of the archive. A later call
-    reads all files, and unpacks again unless they and the archive are those of the record.
+    reads all files, and unpacks again unless they and the archive are those of the record. `md5s`
+    has the published MD5s of texts, by name.
 
     Raises:
       ValueError: damaged, a file is missing, or one is not as published.
@@ -81,23 +116,27 @@ def unpack_text(archive: Path, folder: Path) -> None:
     record = folder / RECORD_NAME
     source = {"bytes": require_regular_file(archive).stat().st_size, "md5": md5_of(archive)}
     is_unpacked = record.exists()
-    if is_unpacked and (difference := _difference(record, source)):
+    if is_unpacked and (difference := _difference(record, source, md5s)):
         print(f"{difference}; unpacking again", file=sys.stderr, flush=True)
         is_unpacked = False
     if not is_unpacked:
         with contextlib.ExitStack() as outputs:
             found = _unpack(archive, folder, outputs)
-            _require_published_text(archive, found)
+            _require_published_text(archive, found, md5s)
         content = {"archive": {"name": archive.name, **source}, "files": found}
         write_whole(record, json.dumps(content, indent=1) + "\n")
-    print(f"{folder}: {len(_wanted()):,} files, as {RECORD_NAME} records", flush=True)
+    print(
+        f"{folder}: {len(_wanted()):,} files, as {RECORD_NAME} records, "
+        f"{len(md5s.keys() | PUBLISHED_TEXT.keys()):,} of them with a published MD5",
+        flush=True,
+    )
 
 
 def _wanted() -> set[str]:
     return PUBLISHED_PARTS | {"eval.txt", "eval.md5"}
 
 
-def _difference(record: Path, source: dict[str, object]) -> str | None:
+def _difference(record: Path, source: dict[str, object], md5s: Mapping[str, str]) -> str | None:
     """How a folder differs from its record, or the record from this archive, in words."""
     try:
         content = json_text.read_object(record)
@@ -107,6 +146,8 @@ def _difference(record: Path, source: dict[str, object]) -> str | None:
         return f"{record} is damaged"
     if of_archive != source or recorded.keys() != _wanted():
         return f"{record} is of another archive"
+    if any(recorded[name][1] != md5 for name, md5 in md5s.items()):
+        return f"{record} has another MD5 than is published"
     folder = record.parent
     with Progress(total=len(recorded), unit="files", description=f"check {folder}") as progress:
         for name, (size_bytes, md5) in recorded.items():
@@ -173,10 +214,14 @@ def _damage_named(archive: Path) -> Iterator[None]:
         ) from error
 
 
-def _require_published_text(archive: Path, found: dict[str, dict[str, object]]) -> None:
+def _require_published_text(
+    archive: Path, found: dict[str, dict[str, object]], md5s: Mapping[str, str]
+) -> None:
     if missing := sorted(_wanted() - found.keys()):
         raise ValueError(f"{archive}: lacks {len(missing)} files, {missing[0]} is the first")
-    for name, (size_bytes, md5) in PUBLISHED_TEXT.items():
+    sizes = {name: size_bytes for name, (size_bytes, _) in PUBLISHED_TEXT.items()}
+    for name, md5 in md5s.items() | {(name, md5) for name, (_, md5) in PUBLISHED_TEXT.items()}:
+        size_bytes = sizes.get(name, found[name]["bytes"])
         if found[name] != {"bytes": size_bytes, "md5": md5}:
             raise ValueError(
                 f"{archive}: {name}: MD5 {found[name]['md5']} of {found[name]['bytes']:,} bytes, "

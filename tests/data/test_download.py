@@ -1,104 +1,36 @@
 """Fetching the published files from a loopback server that misbehaves in every way."""
 
-import contextlib
-import dataclasses
 import hashlib
-import http.server
 import io
 import os
 import re
 import subprocess
 import sys
-import threading
 import urllib.request
 import zipfile
 
 import pytest
 
-from mlperf_bert.data import download, manifest, punkt
-from mlperf_bert.data.download import PublishedFile
+from mlperf_bert.data import download, manifest, published, punkt
+from mlperf_bert.data.published import PublishedFile
+from tests.data.file_server import serving
 
 CONTENT = bytes(range(256)) * 2000
 MD5 = hashlib.md5(CONTENT).hexdigest()
 PUBLISHED = PublishedFile("vocab.txt", len(CONTENT), MD5)
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    """Serves CONTENT; the server's `plan` has one misbehaviour for each of the next requests."""
-
-    def do_GET(self):
-        server = self.server
-        server.ranges.append(self.headers.get("Range"))
-        behaviour = server.plan.pop(0) if server.plan else "serve"
-        content = server.files.get(self.path)
-        if behaviour.startswith("status "):
-            code, _, words = behaviour.removeprefix("status ").partition(" ")
-            self.send_error(int(code), words or None)
-        elif behaviour.startswith("raw "):
-            self.wfile.write(behaviour.removeprefix("raw ").encode())
-            self.close_connection = True
-        elif behaviour == "endless":
-            self._send_without_end()
-        elif content is None:
-            self.send_error(404)
-        elif behaviour == "drop":
-            self.connection.close()
-        else:
-            self._serve(content, behaviour)
-
-    def _send_without_end(self):
-        self.send_response(200)
-        self.end_headers()
-        with contextlib.suppress(OSError):  # the client goes
-            for _ in range(1000):
-                self.wfile.write(bytes(1 << 16))
-                self.server.sent_bytes += 1 << 16
-
-    def _serve(self, content, behaviour):
-        start = 0
-        found = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
-        if found and behaviour != "ignore range":
-            start = int(found[1])
-            if start >= len(content):
-                self.send_response(416)
-                self.send_header("Content-Range", f"bytes */{len(content)}")
-                self.end_headers()
-                return
-            self.send_response(206)
-        else:
-            self.send_response(200)
-        body = content[start:]
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if behaviour == "wrong bytes":
-            body = b"x" * len(body)
-        if behaviour == "half":
-            body = body[: len(body) // 2]
-        self.wfile.write(body)
-
-    def log_message(self, *arguments):
-        pass
-
-
 @pytest.fixture
 def server():
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.files, server.plan, server.ranges = {"/vocab.txt": CONTENT}, [], []
-    server.sent_bytes = 0
-    server.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(**{"/vocab.txt": CONTENT}) as server:
+        yield server
 
 
-def fetch(server, path, published=PUBLISHED):
+def fetch(server, path, file=PUBLISHED):
     pauses = []
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("time.sleep", pauses.append)
-        download.fetch(f"{server.url}/vocab.txt", path, published)
+        download.fetch(f"{server.url}/vocab.txt", path, file)
     return pauses
 
 
@@ -155,12 +87,12 @@ def test_wrong_bytes_are_refused_and_not_kept(server, tmp_path):
 def test_a_server_without_end_is_stopped_at_the_published_size(
     server, tmp_path, monkeypatch, size_bytes
 ):
-    monkeypatch.setattr(download, "UNPUBLISHED_AT_MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(published, "UNPUBLISHED_AT_MOST_BYTES", 1 << 20)
     server.plan = ["endless"]
-    published = PublishedFile("vocab.txt", size_bytes, MD5 if size_bytes else None)
+    file = PublishedFile("vocab.txt", size_bytes, MD5)
     at_most = "314" if size_bytes else "1,048,576"
     with pytest.raises(ValueError, match=rf"not the published file \(more than {at_most} bytes\)"):
-        fetch(server, tmp_path / "vocab.txt", published)
+        fetch(server, tmp_path / "vocab.txt", file)
     assert not list(tmp_path.iterdir())
     assert server.sent_bytes < 16 << 20  # buffers; it would have sent 64 MiB
 
@@ -197,8 +129,8 @@ def test_a_servers_words_do_nothing_to_the_terminal(server, tmp_path, capsys, pl
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("my-bucket/vocab.txt", "unknown url type"),
-        ("htp://my-bucket/vocab.txt", "unknown url type: htp; check the base URL"),
+        ("mirror/vocab.txt", "unknown url type"),
+        ("htp://mirror/vocab.txt", "unknown url type: htp; check the base URL"),
         ("http:///vocab.txt", "no host given; check the base URL"),
         ("http://127.0.0.1:port/vocab.txt", "nonnumeric port"),
         ("http://127.0.0.1/a b", "URL can't contain control characters"),
@@ -215,22 +147,22 @@ def test_a_url_that_is_none_is_said_at_once(tmp_path, monkeypatch, url, message)
 @pytest.mark.parametrize("name", ["vocab.txt", ".vocab.txt.partial"])
 def test_a_fifo_in_the_place_of_a_file_is_refused(server, tmp_path, name):
     os.mkfifo(tmp_path / name)
-    [problem] = download.fetch_group([PUBLISHED], server.url, tmp_path)
-    assert f"{tmp_path}/{name}: a FIFO; give a regular file" in problem
-    [problem] = download.fetch_group([PublishedFile(name)], None, tmp_path)
-    assert f"{tmp_path}/{name}: a FIFO; give a regular file" in problem
+    [(_, problem)] = download.fetch_group([PUBLISHED], tmp_path, base_url=server.url)
+    assert f"{tmp_path}/{name}: a FIFO; give a regular file" in str(problem)
+    [(_, problem)] = download.fetch_group([PublishedFile(name, None, MD5)], tmp_path)
+    assert f"{tmp_path}/{name}: a FIFO; give a regular file" in str(problem)
 
 
 def test_a_full_disk_names_file_and_url(server, small_disk):
     disk = small_disk(64)
     with pytest.raises(ValueError, match="No space left on device") as raised:
-        fetch(server, disk / "vocab.txt", PublishedFile("vocab.txt"))
+        fetch(server, disk / "vocab.txt", PublishedFile("vocab.txt", None, MD5))
     assert str(raised.value).startswith(f"{disk}/vocab.txt: {server.url}/vocab.txt: ")
 
 
 def test_what_the_server_lacks_is_said_at_once(server, tmp_path, monkeypatch):
     monkeypatch.setattr("time.sleep", pytest.fail)
-    with pytest.raises(ValueError, match="404 Not Found; check the base URL"):
+    with pytest.raises(ValueError, match="absent: 404 Not Found"):
         download.fetch(f"{server.url}/absent", tmp_path / "absent", PUBLISHED)
 
 
@@ -250,10 +182,10 @@ def test_the_script_checks_what_is_there_and_tells_what_is_missing(repository, t
         command = [script, f"--out_dir={tmp_path}", *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
-    result = run("config", "tf1", "text")
+    result = run("--check_only")
     assert result.returncode == 1
     assert "6 not right" in result.stderr
-    assert "bert_config.json: missing, and no --base_url to fetch it" in result.stderr
+    assert "bert_config.json: missing; leave out --check_only to fetch it" in result.stderr
     assert "vocab.txt: 512,000 bytes, published are 231,508; remove it" in result.stderr
     assert "tf1_ckpt/model.ckpt-28252.meta: missing" in result.stderr
     result = run("config", f"--base_url={server.url}")
@@ -264,8 +196,8 @@ def test_the_script_checks_what_is_there_and_tells_what_is_missing(repository, t
 
 def test_the_published_vocabulary_passes(repository, shared, tmp_path):
     (tmp_path / "vocab.txt").symlink_to(shared / "data" / "vocab.txt")
-    vocabulary = [file for file in download.GROUPS["config"] if file.path == "vocab.txt"]
-    assert download.fetch_group(vocabulary, None, tmp_path) == []
+    vocabulary = [file for file in published.GROUPS["config"] if file.path == "vocab.txt"]
+    assert download.fetch_group(vocabulary, tmp_path, check_only=True) == []
 
 
 def test_punkt_is_fetched_from_an_index_when_missing(server, tmp_path, monkeypatch):
@@ -305,7 +237,15 @@ def test_importing_fetches_nothing(repository):
 
 def test_the_table_covers_the_text_facts():
     assert manifest.PUBLISHED_TEXT.keys() <= manifest.PUBLISHED_PARTS | {"eval.txt", "eval.md5"}
-    for group in download.GROUPS.values():
-        for file in group:
-            assert file.md5 is None or re.fullmatch(r"[0-9a-f]{32}", file.md5)
-            assert dataclasses.asdict(file)["path"]
+
+
+def test_the_md5s_are_those_beside_the_published_lists(shared):
+    facts = (shared / "facts" / "published_data.md").read_text()
+    listed = dict(
+        re.findall(r"^\|[^|]*\| `([^`]+)`[^|]*\| ([0-9a-f]{32}) \|$", facts, re.MULTILINE)
+    )
+    files = [file for group in published.GROUPS.values() for file in group]
+    assert {file.path_there: file.md5 for file in files}.items() <= listed.items()
+    assert {file.place.base_url for file in files} | {file.place.list_url for file in files} == set(
+        re.findall(r"`(https://training\.[^`]*)`", facts)
+    )

@@ -10,17 +10,17 @@ import tarfile
 
 import pytest
 
-from mlperf_bert.data import download, unpacking
-from mlperf_bert.data.download import PublishedFile
+from mlperf_bert.data import unpacking
+from mlperf_bert.data.published import DUMP, PublishedFile
 
 CONTENT = bytes(range(256)) * 2000
 MD5 = hashlib.md5(CONTENT).hexdigest()
 
 
 def test_the_dump_is_uncompressed_and_checked(tmp_path, monkeypatch):
-    xml = PublishedFile(download.DUMP, len(CONTENT), MD5)
+    xml = PublishedFile(DUMP, len(CONTENT), MD5)
     monkeypatch.setattr(unpacking, "UNCOMPRESSED_DUMP", xml)
-    archive = tmp_path / f"{download.DUMP}.bz2"
+    archive = tmp_path / f"{DUMP}.bz2"
     whole = bz2.compress(CONTENT)
     for content, message in [
         (whole[:-20], "cut off; remove it"),
@@ -34,9 +34,9 @@ def test_the_dump_is_uncompressed_and_checked(tmp_path, monkeypatch):
         assert [path.name for path in tmp_path.iterdir()] == [archive.name]
     archive.write_bytes(whole)
     unpacking.uncompress_dump(tmp_path)
-    assert (tmp_path / download.DUMP).read_bytes() == CONTENT
+    assert (tmp_path / DUMP).read_bytes() == CONTENT
     unpacking.uncompress_dump(tmp_path)  # is there, is checked
-    (tmp_path / download.DUMP).write_bytes(CONTENT[1:])
+    (tmp_path / DUMP).write_bytes(CONTENT[1:])
     with pytest.raises(ValueError, match="511,999 bytes, published are 512,000"):
         unpacking.uncompress_dump(tmp_path)
 
@@ -66,10 +66,10 @@ def packed(*entries: tuple[str, bytes]) -> bytes:
     return content.getvalue()
 
 
-def unpack(folder, content: bytes) -> dict[str, bytes]:
+def unpack(folder, content: bytes, md5s=None) -> dict[str, bytes]:
     """What lies in the results after an archive was unpacked."""
     (folder / "results_text.tar.gz").write_bytes(content)
-    unpacking.unpack_text(folder / "results_text.tar.gz", folder / "results")
+    unpacking.unpack_text(folder / "results_text.tar.gz", folder / "results", md5s or {})
     return {path.name: path.read_bytes() for path in (folder / "results").iterdir()}
 
 

@@ -1,0 +1,118 @@
+"""The published files: where each lies, its name there and here, its size and its MD5.
+
+Sources: the benchmark's dataset.md, the lists that its README links since 2025-11-05, and the MD5s
+beside these lists.
+"""
+
+import dataclasses
+import posixpath
+
+_STORAGE = "https://training.mlcommons-storage.org"
+_DOWNLOADER = (
+    "https://raw.githubusercontent.com/mlcommons/r2-downloader/refs/heads/main/mlc-r2-downloader.sh"
+)
+UNPUBLISHED_AT_MOST_BYTES = 16 << 30  # the 500 parts are 13 GB before they are packed
+_SMALL_AT_MOST_BYTES = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A folder of MLCommons' storage, with the list by which the official downloader fetches it."""
+
+    base_url: str
+    list_url: str
+
+    @property
+    def folder_name(self) -> str:
+        """The folder that the official downloader makes where it is started."""
+        return posixpath.basename(self.base_url)
+
+    @property
+    def official_command(self) -> str:
+        """Fetches everything that lies there."""
+        return f"bash <(curl -s {_DOWNLOADER}) {self.list_url}"
+
+
+INPUT_FILES = Place(
+    f"{_STORAGE}/wikipedia_for_bert/input_files", f"{_STORAGE}/metadata/bert-input-files.uri"
+)
+PROCESSED = Place(
+    f"{_STORAGE}/wikipedia_for_bert/processed_dataset",
+    f"{_STORAGE}/metadata/bert-preprocessed-wikipedia-dataset.uri",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class PublishedFile:
+    """A file, by its path under the folder that it is fetched to."""
+
+    path: str
+    size_bytes: int | None
+    """None: not published."""
+    md5: str
+    place: Place = INPUT_FILES
+    other_path_there: str | None = None
+    """Its path under the place, if that is another one."""
+    is_needed: bool = True
+    """False for a small file that only repeats what is known of others."""
+
+    @property
+    def path_there(self) -> str:
+        """Its path under the place."""
+        return self.other_path_there or self.path
+
+    @property
+    def at_most_bytes(self) -> int:
+        """More than this is not taken from a server."""
+        if self.size_bytes is not None:
+            return self.size_bytes
+        return UNPUBLISHED_AT_MOST_BYTES if self.is_needed else _SMALL_AT_MOST_BYTES
+
+
+DUMP = "enwiki-20200101-pages-articles-multistream.xml"
+UNCOMPRESSED_DUMP = PublishedFile(DUMP, 75_163_254_305, "1021bd606cba24ffc4b93239f5a09c02")
+TEXT = PublishedFile("results_text.tar.gz", None, "6f71334b0458c6c85142f5b20962fcc6", PROCESSED)
+MD5S_OF_TEXT = PublishedFile(
+    "bert_reference_results_text_md5.txt",
+    None,
+    "7d3a0619cb8bf7e829af99fa5c29daa8",
+    PROCESSED,
+    is_needed=False,
+)
+
+GROUPS: dict[str, tuple[PublishedFile, ...]] = {
+    "config": (
+        PublishedFile("bert_config.json", 314, "7f59165e21b7d566db610ff6756c926b"),
+        PublishedFile("vocab.txt", 231_508, "64800d5d8528ce344256daf115d4965e"),
+    ),
+    "tf1": (
+        PublishedFile(
+            "tf1_ckpt/model.ckpt-28252.index", 17_371, "f97de3ae180eb8d479555c939d50d048"
+        ),
+        PublishedFile(
+            "tf1_ckpt/model.ckpt-28252.meta", 24_740_228, "dbd16c731e8a8113bc08eeed0326b8e7"
+        ),
+        PublishedFile(
+            "tf1_ckpt/model.ckpt-28252.data-00000-of-00001",
+            4_034_713_312,
+            "50797acd537880bfb5a7ade80d976129",
+            other_path_there="tf1_ckpt/model.ckpt-28252-003.data-00000-of-00001",
+        ),
+    ),
+    "tf2": (
+        PublishedFile("tf2_ckpt/model.ckpt-28252.index", 6_420, "fc34dd7a54afc07f2d8e9d64471dc672"),
+        PublishedFile(
+            "tf2_ckpt/model.ckpt-28252.data-00000-of-00001",
+            1_344_982_997,
+            "77d642b721cf590c740c762c7f476e04",
+        ),
+    ),
+    "dump": (
+        PublishedFile(f"{DUMP}.bz2", 17_751_214_669, "00d47075e0f583fb7c0791fac1c57cb3"),
+        PublishedFile(
+            f"{DUMP}.bz2.md5sum", None, "004867db820d335c26d47fe90bc96a26", is_needed=False
+        ),
+    ),
+    "text": (TEXT, MD5S_OF_TEXT),
+}
+"""Argument of the script -> files."""

@@ -1,0 +1,445 @@
+"""The script without an option, against stand-ins for the published places on loopback."""
+
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import re
+import runpy
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from mlperf_bert.data import download, published, unpacking
+from mlperf_bert.data.manifest import PUBLISHED_PARTS
+from tests.data.file_server import serving
+
+DATA = "tf1_ckpt/model.ckpt-28252.data-00000-of-00001"
+DATA_THERE = "tf1_ckpt/model.ckpt-28252-003.data-00000-of-00001"
+TEXT, MD5S = published.TEXT.path, published.MD5S_OF_TEXT.path
+PARTS = sorted(PUBLISHED_PARTS)[120:125]
+TEXTS = {name: f"{name}\n".encode() for name in [*PARTS, "eval.md5", "eval.txt"]}
+COMMAND = "bash <(curl -s https://raw.githubusercontent.com/mlcommons/r2-downloader/refs/heads/main"
+LISTS = [
+    f"/metadata/{name}.uri" for name in ("bert-input-files", "bert-preprocessed-wikipedia-dataset")
+]
+
+
+def md5_of(content: bytes) -> str:
+    return hashlib.md5(content).hexdigest()
+
+
+def packed(texts) -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+        for name, text in texts.items():
+            member = tarfile.TarInfo(f"results4/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text))
+    return content.getvalue()
+
+
+def listed(form: str, texts=TEXTS) -> bytes:
+    """A list of MD5s."""
+    rows = [form.format(md5=md5_of(text), name=name) for name, text in texts.items()]
+    return "\n".join(rows).encode()
+
+
+LIST = listed("{md5}  ./{name}")
+FILES = {file.path: os.urandom(2000) for group in published.GROUPS.values() for file in group} | {
+    TEXT: packed(TEXTS),
+    MD5S: LIST,
+}
+
+
+@pytest.fixture(scope="module")
+def serving_once():
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture
+def there(serving_once, tmp_path, monkeypatch):
+    """The published places, with small files; the current folder is empty."""
+    server = serving_once
+    server.requests.clear(), server.ranges.clear(), server.plan.clear()
+    server.always = "serve"
+    groups = {
+        name: tuple(small(file, server.url) for file in group)
+        for name, group in published.GROUPS.items()
+    }
+    monkeypatch.setattr(published, "GROUPS", groups)
+    monkeypatch.setattr(unpacking, "MD5S_OF_TEXT", groups["text"][1])
+    monkeypatch.setattr(unpacking, "PUBLISHED_TEXT", {"eval.txt": facts("eval.txt")})
+    monkeypatch.setattr(unpacking, "PUBLISHED_PARTS", set(PARTS))
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    monkeypatch.chdir(tmp_path)
+    server.files = {
+        f"/{file.place.folder_name}/{file.path_there}": FILES[file.path]
+        for group in groups.values()
+        for file in group
+    }
+    return server
+
+
+def small(file, url, files=FILES):
+    """A published file as the stand-in has it."""
+    content = files[file.path]
+    return dataclasses.replace(
+        file,
+        size_bytes=file.size_bytes and len(content),
+        md5=md5_of(content),
+        place=dataclasses.replace(file.place, base_url=f"{url}/{file.place.folder_name}"),
+    )
+
+
+def facts(name: str) -> tuple[int, str]:
+    return len(TEXTS[name]), md5_of(TEXTS[name])
+
+
+@pytest.fixture
+def run(repository, monkeypatch, capsys):
+    """Runs the script in this process; returns exit code, standard output and error."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        script = repository / "cleanup_scripts" / "download_and_uncompress.py"
+        monkeypatch.setattr("sys.argv", [str(script), *arguments])
+        capsys.readouterr()
+        try:
+            runpy.run_path(str(script), run_name="__main__")
+            code, message = 0, ""
+        except SystemExit as ended:
+            is_text = isinstance(ended.code, str)
+            code, message = (1, str(ended.code)) if is_text else (int(ended.code or 0), "")
+        output = capsys.readouterr()
+        return code, output.out, output.err + message
+
+    return run
+
+
+def asked(server) -> list[str]:
+    return [path for path, _ in server.requests]
+
+
+# Takes the place of $PYTHON: the script as a user starts it, with another table of files.
+STAND_IN = """#!{python}
+import dataclasses, json, runpy, sys
+sys.path.insert(0, {repository!r})
+from mlperf_bert.data import published, unpacking
+small = json.load(open({table!r}))
+for name, group in published.GROUPS.items():
+    published.GROUPS[name] = tuple(
+        dataclasses.replace(
+            file, size_bytes=small[file.path][0], md5=small[file.path][1],
+            place=dataclasses.replace(file.place, base_url=small[file.path][2]),
+        )
+        for file in group
+    )
+unpacking.MD5S_OF_TEXT = published.GROUPS["text"][1]
+unpacking.PUBLISHED_TEXT.clear()
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_one_command_and_no_option_brings_what_a_run_needs(there, repository, tmp_path):
+    texts = {name: name.encode() for name in PUBLISHED_PARTS | {"eval.txt", "eval.md5"}}
+    whole = FILES | {TEXT: packed(texts), MD5S: listed("{md5}  ./{name}", texts)}
+    there.files |= {f"/processed_dataset/{name}": whole[name] for name in (TEXT, MD5S)}
+    files = [small(f, there.url, whole) for group in published.GROUPS.values() for f in group]
+    table = tmp_path / "table.json"
+    table.write_text(json.dumps({f.path: (f.size_bytes, f.md5, f.place.base_url) for f in files}))
+    python = tmp_path / "python"
+    python.write_text(
+        STAND_IN.format(python=sys.executable, repository=str(repository), table=str(table))
+    )
+    python.chmod(0o755)
+    script = repository / "cleanup_scripts" / "download_and_uncompress.sh"
+    done = subprocess.run(
+        [script], env={**os.environ, "PYTHON": str(python)}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    wiki = tmp_path / "wiki"
+    expected = {file.path for name in ("config", "tf1", "text") for file in published.GROUPS[name]}
+    assert {path for path in expected if (wiki / path).read_bytes() == whole[path]} == expected
+    assert {path.name: path.read_bytes() for path in (wiki / "results").glob("[ep]*")} == texts
+    written = [path for path in wiki.rglob("*") if path.is_file()]
+    assert len(written) == len(expected) + 502 + 1  # unpacked.json
+    assert f"/input_files/{DATA_THERE}" in asked(there)
+    assert f"/processed_dataset/{TEXT}" in asked(there)
+    assert not [path for path in asked(there) if "tf2" in path or "enwiki" in path]
+    assert {agent for _, agent in there.requests} == {download.USER_AGENT}
+    assert "502 of them with a published MD5" in done.stdout
+
+
+def test_a_second_call_and_check_only_ask_nobody(there, run, tmp_path):
+    assert run()[0] == 0
+    there.requests.clear()
+    assert run()[0] == 0
+    assert run("--check_only")[0] == 0
+    (tmp_path / "wiki" / "vocab.txt").unlink()
+    (tmp_path / "wiki" / DATA).write_bytes(b"x" * 2000)
+    code, _, errors = run("--check_only", "config", "tf1")
+    assert code == 1 and "2 not right" in errors and COMMAND not in errors
+    assert "wiki/vocab.txt: missing; leave out --check_only to fetch it" in errors
+    assert re.search(rf"wiki/{DATA}: MD5 \w+, published is \w+; remove it", errors)
+    assert there.requests == []
+
+
+def test_the_dump_comes_with_its_md5sum_when_it_is_named(there, run, monkeypatch):
+    monkeypatch.setattr(unpacking, "uncompress_dump", lambda folder: None)
+    assert run("dump", "tf2")[0] == 0
+    assert [path for path in asked(there) if "enwiki" in path] == [
+        f"/input_files/{published.DUMP}.bz2",
+        f"/input_files/{published.DUMP}.bz2.md5sum",
+    ]
+    assert f"/input_files/{published.GROUPS['tf2'][0].path}" in asked(there)
+
+
+def test_the_archive_of_the_text_is_checked_by_its_md5(there, run, tmp_path):
+    there.files[f"/processed_dataset/{TEXT}"] = packed(TEXTS | {"eval.md5": b"other\n"})
+    code, _, errors = run("text")
+    assert code == 1 and f"{TEXT}: not the published file (MD5" in errors.replace(
+        f"{there.url}/processed_dataset/", ""
+    )
+    assert not (tmp_path / "wiki" / TEXT).exists()
+    assert not (tmp_path / "wiki" / "results").exists()
+
+
+def test_an_interrupted_download_goes_on(there, run, tmp_path):
+    there.plan = ["serve", "serve", "half"] + ["drop"] * download.TRIES_WITHOUT_PROGRESS
+    code, _, errors = run("tf1")
+    assert code == 1 and "gave up after 5 tries" in errors and COMMAND in errors
+    assert run("tf1")[0] == 0
+    assert there.ranges[-1] == "bytes=1000-"
+    assert (tmp_path / "wiki" / DATA).read_bytes() == FILES[DATA]
+
+
+def test_a_part_that_is_whole_needs_no_answer(there, run, tmp_path):
+    part = tmp_path / "wiki" / "tf1_ckpt" / f".{Path(DATA).name}.partial"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(FILES[DATA])
+    assert run("tf1")[0] == 0
+    assert f"/input_files/{DATA_THERE}" not in asked(there)
+
+
+def test_the_progress_of_a_file_of_unknown_size_knows_its_end(there, run, monkeypatch):
+    monkeypatch.setattr("mlperf_bert.progress.SECONDS_BETWEEN_LINES", 0)
+    _, _, errors = run("text")
+    assert re.search(rf"^{TEXT}: ([1-9]\d*B) of \1, ", errors, re.MULTILINE), errors
+
+
+def answer(status: str, body: str = "", **headers: str) -> str:
+    lines = [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return "\r\n".join([f"raw HTTP/1.1 {status}", *lines, f"Content-Length: {len(body)}", "", body])
+
+
+LOGIN_PAGE = "\n<!-- a --><!DOCTYPE html><html><head><title> Sign in \x1b[2J</title></head></html>"
+LOGINS = {
+    "access": "https://mlcommons.cloudflareaccess.com/cdn-cgi/access/login/training?kid=1",
+    "here": "/cdn-cgi/access/login/x",
+    "accounts": "https://accounts.example.org/v3",
+    "path": "https://example.org/login?next=/x",
+}
+NO_FILES = {
+    **{
+        f"redirect {name}": (answer("302 Found", Location=url), "302 Found: a login is asked for")
+        for name, url in LOGINS.items()
+    },
+    "200": (answer("200 OK", LOGIN_PAGE, Content_Type="text/html; charset=utf-8"), "the answer is"),
+    "200 without type": (answer("200 OK", LOGIN_PAGE), 'the answer is a web page ("Sign in'),
+    "200 only by type": (answer("200 OK", "no", Content_Type="text/html"), "the answer is a web"),
+    "403": (answer("403 Forbidden", LOGIN_PAGE), '403 Forbidden, with a web page ("Sign in'),
+    "403 without page": (answer("403 Forbidden", "no"), "403 Forbidden"),
+    "404": (answer("404 Not Found"), "404 Not Found"),
+}
+
+
+@pytest.mark.parametrize(("response", "message"), NO_FILES.values(), ids=NO_FILES)
+def test_what_is_not_the_file_is_told_and_never_kept(there, run, tmp_path, response, message):
+    there.always = response
+    code, _, errors = run()
+    assert code == 1
+    assert f"wiki/vocab.txt: {there.url}/input_files/vocab.txt: {message}" in errors
+    assert "6 not right" in errors
+    assert [errors.count(list_url) for list_url in LISTS] == [1, 1]  # of the official commands
+    assert COMMAND in errors and "start the official downloader in this folder" in errors
+    assert errors.replace("\n", "").isprintable()
+    assert len(asked(there)) == 7  # no retries
+    assert not [path for path in (tmp_path / "wiki").rglob("*") if path.is_file()]
+
+
+def test_a_page_in_the_place_of_the_rest_spoils_nothing(there, run, tmp_path):
+    there.plan = ["serve", "serve", "half", NO_FILES["200"][0]]
+    code, _, errors = run("tf1")
+    assert code == 1 and "a web page" in errors
+    part = tmp_path / "wiki" / "tf1_ckpt" / f".{Path(DATA).name}.partial"
+    assert part.read_bytes() == FILES[DATA][:1000]
+    assert run("tf1")[0] == 0
+    assert there.ranges[-1] == "bytes=1000-"
+
+
+def test_a_redirect_that_is_not_to_a_login_is_followed(there, run):
+    there.plan = [answer("302 Found", Location=f"{there.url}/input_files/bert_config.json")]
+    assert run("config")[0] == 0
+
+
+@pytest.mark.parametrize("name", [DATA, DATA_THERE])
+@pytest.mark.parametrize(
+    ("folder", "arguments"),
+    [
+        ("wiki", ()),
+        ("wiki/input_files", ()),
+        ("input_files", ()),
+        (".", ()),
+        (".", ("--out_dir=.",)),
+        ("input_files", ("--out_dir=elsewhere/wiki",)),
+    ],
+)
+def test_what_the_official_downloader_left_is_taken(
+    there, run, tmp_path, monkeypatch, folder, name, arguments
+):
+    there.always = "status 403"
+    for path in published.GROUPS["config"] + published.GROUPS["tf1"]:
+        left = tmp_path / folder / (name if path.path == DATA else path.path)
+        left.parent.mkdir(parents=True, exist_ok=True)
+        left.write_bytes(FILES[path.path])
+    code, _, errors = run("config", "tf1", *arguments)
+    assert (code, errors) == (0, "")
+    out_dir = tmp_path / (arguments or ("--out_dir=wiki",))[0].partition("=")[2]
+    for file in published.GROUPS["config"] + published.GROUPS["tf1"]:
+        assert (out_dir / file.path).read_bytes() == FILES[file.path]
+    left = tmp_path / folder / name
+    assert left.samefile(out_dir / DATA)  # no byte more on the disk
+    assert there.requests == []
+
+
+def test_what_is_left_on_another_file_system_is_copied(there, run, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    (tmp_path / "vocab.txt").write_bytes(FILES["vocab.txt"])
+    assert run("config")[0] == 0
+    assert (tmp_path / "wiki" / "vocab.txt").read_bytes() == FILES["vocab.txt"]
+    assert asked(there) == ["/input_files/bert_config.json"]
+
+
+def test_what_is_left_and_wrong_is_told_and_fetched(there, run, tmp_path):
+    (tmp_path / "vocab.txt").write_bytes(b"[PAD]\n")
+    os.mkfifo(tmp_path / "bert_config.json")
+    code, _, errors = run("config")
+    assert code == 0
+    assert "note: vocab.txt: 6 bytes, published are 2,000; not taken" in errors
+    assert "note: bert_config.json: bert_config.json: a FIFO;" in errors
+    assert (tmp_path / "vocab.txt").read_bytes() == b"[PAD]\n"
+    assert (tmp_path / "wiki" / "vocab.txt").read_bytes() == FILES["vocab.txt"]
+
+
+@pytest.mark.parametrize("name", [DATA, DATA_THERE])
+def test_a_mirror_has_every_file_under_one_url(there, run, tmp_path, name):
+    there.files = {f"/bert/{path}": content for path, content in FILES.items()}
+    there.files[f"/bert/{name}"] = there.files.pop(f"/bert/{DATA}")
+    assert run(f"--base_url={there.url}/bert/")[0] == 0
+    assert (tmp_path / "wiki" / DATA).read_bytes() == FILES[DATA]
+    there.files.clear()
+    code, _, errors = run(f"--base_url={there.url}/bert/", "tf2")
+    assert code == 1 and "404 Not Found\ncheck --base_url and what lies there" in errors
+    assert COMMAND not in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--base_url=", "config"), "--base_url is empty: give a URL, or leave it out"),
+        (("--base_url=x", "--check_only"), "--check_only fetches nothing: leave out --base_url"),
+        (("confg",), "confg: choose of config tf1 tf2 dump text punkt"),
+        (("--out_dir=gs://bucket/wiki",), "give a local folder; copy it to a bucket then"),
+    ],
+)
+def test_bad_arguments_are_refused(there, run, arguments, message):
+    code, _, errors = run(*arguments)
+    assert code == 2 and message in errors and there.requests == []
+
+
+FORMS = {
+    "md5sum": "{md5}  {name}",
+    "binary": "{md5} *{name}",
+    "folder": "{md5}  results4/{name}",
+    "windows": "{md5}  .\\results\\{name}\r",
+    "bsd": "MD5 (results4/{name}) = {md5}",
+    "openssl": "MD5({name})= {md5}",
+    "name first": "{name}\t{md5}",
+    "table": "| {name} | 27,150,902 | {md5} |",
+    "csv": '"{name}","{md5}"',
+    "blank lines and comments": "# the next\n\n{md5}  {name}",
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_the_list_of_md5s_may_have_any_usual_form(tmp_path, monkeypatch, capsys, form):
+    content = b"\xef\xbb\xbf" + listed(form) + f"\n{md5_of(b'')}  License.txt\n".encode()
+    expected = {name: md5_of(text) for name, text in TEXTS.items()}
+    assert md5s_in(tmp_path, monkeypatch, content) == expected
+    capitals = re.sub(rb"\b[0-9a-f]{32}\b", lambda found: found[0].upper(), content)
+    assert md5s_in(tmp_path, monkeypatch, capitals) == expected
+    assert capsys.readouterr().err == ""
+
+
+def md5s_in(folder, monkeypatch, content: bytes) -> dict[str, str]:
+    file = dataclasses.replace(published.MD5S_OF_TEXT, md5=md5_of(content))
+    monkeypatch.setattr(unpacking, "MD5S_OF_TEXT", file)
+    monkeypatch.setattr(unpacking, "PUBLISHED_TEXT", {"eval.txt": facts("eval.txt")})
+    monkeypatch.setattr(unpacking, "PUBLISHED_PARTS", set(PARTS))
+    (folder / MD5S).write_bytes(content)
+    return unpacking.md5s_of_text(folder / MD5S)
+
+
+SHORT = {name: TEXTS[name] for name in PARTS}
+UNREADABLE = {
+    "another hash": (listed("{name} sha1").replace(b"sha1", b"ab" * 20), "names 0 of 7", 0),
+    "all in one line": (listed("{md5} {name}").replace(b"\n", b" "), "names 0 of 7 texts", 0),
+    "no text": (os.urandom(5000), "names 0 of 7 texts in a form known here", 0),
+    "some": (listed(FORMS["md5sum"], SHORT), "names 5 of 7 texts in a form known here", 5),
+    "twice": (LIST + f"{md5_of(b'')}  part-00120-of-00500".encode(), "part-00120-of-00500 has", 0),
+    "against the README": (
+        LIST.replace(md5_of(TEXTS["eval.txt"]).encode(), md5_of(b"").encode()),
+        f"eval.txt has MD5 {md5_of(b'')} there, and {md5_of(TEXTS['eval.txt'])} too",
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "message", "number"), UNREADABLE.values(), ids=UNREADABLE)
+def test_a_list_that_cannot_be_read_is_told_in_a_line(
+    tmp_path, monkeypatch, capsys, content, message, number
+):
+    assert len(md5s_in(tmp_path, monkeypatch, content)) == number
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"note: {tmp_path}/{MD5S}: ") and message in line
+    assert line.endswith("; the MD5 of the archive has to do for the rest")
+
+
+def test_text_comes_without_the_list_where_a_server_lacks_it(there, run, tmp_path):
+    del there.files[f"/processed_dataset/{MD5S}"]
+    code, output, errors = run("text")
+    assert code == 0 and "1 of them with a published MD5" in output
+    assert f"note: wiki/{MD5S}: {there.url}/processed_dataset/{MD5S}: 404 Not Found\n" in errors
+    assert len(list((tmp_path / "wiki" / "results").glob("part-*"))) == 5
+
+
+def test_text_that_differs_from_the_list_is_refused(there, run, tmp_path, monkeypatch):
+    assert run("text")[0] == 0
+    other = LIST.replace(md5_of(TEXTS["part-00123-of-00500"]).encode(), md5_of(b"").encode())
+    (tmp_path / "wiki" / MD5S).write_bytes(other)
+    file = dataclasses.replace(published.MD5S_OF_TEXT, md5=md5_of(other))
+    monkeypatch.setattr(unpacking, "MD5S_OF_TEXT", file)
+    monkeypatch.setitem(published.GROUPS, "text", (published.GROUPS["text"][0], file))
+    code, _, errors = run("text")
+    assert code == 1
+    assert "unpacked.json has another MD5 than is published; unpacking again" in errors
+    assert f"{TEXT}: part-00123-of-00500: MD5 {md5_of(TEXTS['part-00123-of-00500'])}" in errors
