@@ -33,7 +33,7 @@ TRIES_WITHOUT_PROGRESS = 5
 _CHUNK_BYTES = 1 << 20
 _MESSAGE_CHARACTERS = 1000  # a server may send as many as it likes
 _WORTH_A_RETRY = {408, 425, 429, 500, 502, 503, 504}
-# None of the published files begins so, and none of them is likely to go on so.
+# Published files neither begin so nor, after an interruption, are likely to go on so.
 _HTML = re.compile(
     rb"(\xef\xbb\xbf)?\s*(<!--.*?-->\s*)*<(!doctype\s+html|html|head|body|title|meta|script)\b",
     re.IGNORECASE | re.DOTALL,
@@ -84,8 +84,12 @@ def fetch_group(
             if published.is_needed:
                 problems.append((published, error))
             else:
-                print(f"note: {error}", file=sys.stderr, flush=True)
+                _note(error)
     return problems
+
+
+def _note(text: object) -> None:
+    print(f"note: {printable(str(text))}", file=sys.stderr, flush=True)
 
 
 def _take(published: PublishedFile, folder: Path) -> bool:
@@ -100,11 +104,10 @@ def _take(published: PublishedFile, folder: Path) -> bool:
         if not left.exists():
             continue
         try:
-            difference = _difference(left, published)
+            if difference := _difference(left, published):
+                raise ValueError(f"{left}: {difference}")
         except (ValueError, OSError) as error:
-            difference = str(error)
-        if difference:
-            print(f"note: {left}: {difference}; not taken", file=sys.stderr, flush=True)
+            _note(f"{error}; not taken")
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

@@ -110,7 +110,7 @@ def run(repository, monkeypatch, capsys):
         monkeypatch.setattr("sys.argv", [str(script), *arguments])
         capsys.readouterr()
         try:
-            runpy.run_path(str(script), run_name="__main__")
+            runpy.run_path(str(script))["main"]()
             code, message = 0, ""
         except SystemExit as ended:
             is_text = isinstance(ended.code, str)
@@ -174,6 +174,22 @@ def test_one_command_and_no_option_brings_what_a_run_needs(there, repository, tm
     assert not [path for path in asked(there) if "tf2" in path or "enwiki" in path]
     assert {agent for _, agent in there.requests} == {download.USER_AGENT}
     assert "502 of them with a published MD5" in done.stdout
+
+
+def test_every_file_is_asked_for_where_it_is_published(tmp_path, monkeypatch):
+    urls = []
+    monkeypatch.setattr(download, "fetch", lambda url, *_: urls.append(url))
+    monkeypatch.chdir(tmp_path)
+    for name in ("tf1", "text"):
+        download.fetch_group(published.GROUPS[name], tmp_path)
+    storage = "https://training.mlcommons-storage.org/wikipedia_for_bert"
+    assert urls == [
+        f"{storage}/input_files/tf1_ckpt/model.ckpt-28252.index",
+        f"{storage}/input_files/tf1_ckpt/model.ckpt-28252.meta",
+        f"{storage}/input_files/tf1_ckpt/model.ckpt-28252-003.data-00000-of-00001",
+        f"{storage}/processed_dataset/results_text.tar.gz",
+        f"{storage}/processed_dataset/bert_reference_results_text_md5.txt",
+    ]
 
 
 def test_a_second_call_and_check_only_ask_nobody(there, run, tmp_path):
@@ -335,7 +351,7 @@ def test_what_is_left_and_wrong_is_told_and_fetched(there, run, tmp_path):
     code, _, errors = run("config")
     assert code == 0
     assert "note: vocab.txt: 6 bytes, published are 2,000; not taken" in errors
-    assert "note: bert_config.json: bert_config.json: a FIFO;" in errors
+    assert "note: bert_config.json: a FIFO; give a regular file" in errors
     assert (tmp_path / "vocab.txt").read_bytes() == b"[PAD]\n"
     assert (tmp_path / "wiki" / "vocab.txt").read_bytes() == FILES["vocab.txt"]
 
