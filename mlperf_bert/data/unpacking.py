@@ -64,8 +64,9 @@ def uncompress_dump(folder: Path) -> None:
 def md5s_of_text(path: Path) -> dict[str, str]:
     """Name -> MD5 of the texts, by the list that is published beside their archive.
 
-    Nobody here has seen the list. So a line may have any order, separators and folders, and lines
-    that name no text are left out. What the list does not tell is said on standard error.
+    We have not seen the list; others check it by `md5sum --check`. So a line may have any order,
+    separators and folders, and lines that name no text are left out. What the list does not tell is
+    said on standard error.
     """
     try:
         check(path, MD5S_OF_TEXT)
