@@ -5,6 +5,9 @@
 # DATA_DIR=/data  WIKI_DIR=/wiki  OUTPUT_DIR=/output  NUM_GPUS=0  EVAL_FILE=$DATA_DIR/eval_10k
 set -euo pipefail
 unset CDPATH
+# Process 1 of a container ignores what it does not handle; python does, from its first moment.
+trap 'exit 143' TERM
+trap 'exit 130' INT
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
 export TF_XLA_FLAGS=${TF_XLA_FLAGS---tf_xla_auto_jit=2}

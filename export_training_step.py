@@ -4,6 +4,11 @@ Takes the flags of run_pretraining.py, so also --flagfile=configs/batch_24.flags
 the program on CPU, GPU or TPU with jax and numpy, without TensorFlow.
 """
 
+from mlperf_bert import interruption
+
+if __name__ == "__main__":
+    interruption.ends_at_once()  # first: the imports take seconds
+
 from pathlib import Path
 
 from absl import flags, logging

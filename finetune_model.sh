@@ -12,18 +12,23 @@
 # SEED=1                    with --sweep the only one of its seeds
 set -euo pipefail
 unset CDPATH
+# Process 1 of a container ignores what it does not handle; python does, from its first moment.
+trap 'exit 143' TERM
+trap 'exit 130' INT
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
 count_gpus() { if command -v nvidia-smi >/dev/null; then nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU' || true; else echo 0; fi; }
 
 wiki=${WIKI_DIR:-/wiki} output=${OUTPUT_DIR:-/output}
 checkpoint=${INIT_CHECKPOINT:-$output}
+case $checkpoint in '~/'*) checkpoint=~/${checkpoint#'~/'} ;; esac
 model=(--bert_config_file="$wiki/bert_config.json" --vocab_file="$wiki/vocab.txt")
 if [ -e "$checkpoint/config.json" ]; then model=(); fi # Hugging Face's layout has both
 seed=--seed
 for flag in "$@"; do
   case $flag in --sweep|--sweep=[Tt1]*) seed=--seeds ;; --nosweep|--sweep=*) seed=--seed ;; esac
 done
+num_gpus=${NUM_GPUS:-$(count_gpus)}
 export TF_XLA_FLAGS=${TF_XLA_FLAGS---tf_xla_auto_jit=2}
 export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
 
@@ -33,6 +38,6 @@ exec "${PYTHON:-python}" run_finetuning.py \
   --checkpoint="$checkpoint" \
   "${model[@]}" \
   --output_dir="$output/finetuning" \
-  --num_gpus="${NUM_GPUS:-$(count_gpus)}" \
+  --num_gpus="$num_gpus" \
   ${SEED:+"$seed=$SEED"} \
   "$@"

@@ -1,5 +1,10 @@
 """Makes an initial checkpoint and a bert_config.json of a BERT in Hugging Face's layout."""
 
+from mlperf_bert import interruption
+
+if __name__ == "__main__":
+    interruption.ends_at_once()  # first: the imports take seconds
+
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported

@@ -1,5 +1,10 @@
 """Picks evenly spaced examples: from eval_intermediate to the evaluation shard eval_10k."""
 
+from mlperf_bert import interruption
+
+if __name__ == "__main__":
+    interruption.ends_at_once()  # first: the imports take seconds
+
 import os
 
 from absl import flags

@@ -4,6 +4,11 @@ Exit codes: 0 done, 1 bad input or a failure, 75 run the same command again to r
 by SIGTERM or SIGINT, with the checkpoint saved if training had begun.
 """
 
+from mlperf_bert import interruption
+
+if __name__ == "__main__":
+    interruption.ends_at_once()  # first: the imports take seconds
+
 import contextlib
 import gc
 import os
@@ -14,8 +19,6 @@ from typing import Any
 # Set before TensorFlow is imported: the model needs tf_keras, and Keras 3 is not imported then.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # No traceback of the imports; run() sets it back.
 gc.disable()  # What is imported is no garbage: looking for some takes a quarter of the time.
 
 import tensorflow as tf

@@ -5,6 +5,11 @@ Exit codes: 0 the run went to its end (the RESULT line says whether the target w
 with the checkpoint saved if training had begun, or a bucket or device does not answer.
 """
 
+from mlperf_bert import interruption
+
+if __name__ == "__main__":
+    interruption.ends_at_once()  # first: the imports take seconds
+
 import contextlib
 import dataclasses
 import gc
@@ -17,8 +22,6 @@ from collections.abc import Iterator
 # Set before TensorFlow is imported: the model needs tf_keras, and Keras 3 is not imported then.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # No traceback of the imports; run() sets it back.
 gc.disable()  # What is imported is no garbage: looking for some takes a quarter of the time.
 
 import tensorflow as tf
@@ -175,6 +178,7 @@ flags.DEFINE_string(
     "Local folder that keeps what XLA compiled, so that later starts are faster.",
 )
 not_empty("compilation_cache_dir")
+command_line.paths("compilation_cache_dir")
 flags.DEFINE_bool("pack_sequences", False, "Pack several short examples into one row.")
 flags.DEFINE_enum(
     "recompute",

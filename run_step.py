@@ -11,6 +11,7 @@ import argparse
 import collections
 import dataclasses
 import json
+import os
 import resource
 import statistics
 import sys
@@ -175,15 +176,19 @@ def agreement(done: list, recorded: list, tolerance: float) -> dict:
     return found | {"agrees": bool(worst <= tolerance)} if pairs else {}
 
 
+def _path(text: str) -> Path:
+    return Path(os.path.expanduser(text))  # noqa: PTH111 - an unknown user's stays as it is
+
+
 def main() -> None:
     """Parses the command line, runs the steps and prints the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("folder", type=Path, help="of export_training_step.py")
+    parser.add_argument("folder", type=_path, help="of export_training_step.py")
     parser.add_argument("--num_steps", type=int, default=20)
     parser.add_argument("--kind", choices=("training", "evaluation"), default="training")
     parser.add_argument("--synthetic", action="store_true", help="random tokens, full rows")
     parser.add_argument("--peak_tflops", type=float, help="of the device, for the share of it")
-    parser.add_argument("--output", type=Path, help="also write the figures here, as JSON")
+    parser.add_argument("--output", type=_path, help="also write the figures here, as JSON")
     given = parser.parse_args()
     output = given.output or Path("figures.json")
     if output.suffix != ".json" or output.name == "signature.json" or not output.parent.is_dir():

@@ -30,9 +30,10 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 fail() { echo "start_training.sh: ${*//[[:cntrl:]]/?}" >&2; exit 1; }
 
-program=./train_model.sh demo='' detach='' dry_run='' hosts='' flags=() chosen=()
+program=./train_model.sh last='' demo='' detach='' dry_run='' hosts='' flags=() chosen=()
 choose() { program=$1; [ "${chosen[*]:-}" = "$2" ] || chosen+=("$2"); }
 for argument in "$@"; do
+  previous=$last last=$argument
   case $argument in
     --demo) demo=yes; choose '' "$argument" ;;
     --eval) choose ./eval_model.sh "$argument" ;;
@@ -40,7 +41,14 @@ for argument in "$@"; do
     --detach) detach=yes ;;
     --dry-run) dry_run=yes ;;
     --help|-h) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
-    *) flags+=("$argument") ;;
+    -*) flags+=("$argument") ;;
+    *)
+      # The value of a flag stands after its name, or behind =; the program refuses what a flag does not take.
+      case $previous in
+        ''|--demo|--eval|--finetune|--detach|--dry-run|*=*|[!-]*)
+          fail "$argument: is not an option or a flag's value; give --name=value, and quote a pattern, as in '--input_file=/data/part-*'" ;;
+      esac
+      flags+=("$argument") ;;
   esac
 done
 
@@ -80,8 +88,20 @@ if [ "$num_gpus" -gt 0 ]; then accelerator=gpu; fi
 if [ "$program" = ./eval_model.sh ] && [ -z "${NUM_GPUS:-}" ]; then num_gpus=0; fi
 image=${IMAGE:-mlperf-bert:$accelerator}
 
+# A shell leaves ~ in quotes as it is.
+expand_home() { # NAME...: of variables
+  local name home=~
+  for name in "$@"; do
+    case ${!name} in
+      '~'|'~/'*) printf -v "$name" %s "$home${!name#'~'}" ;;
+      '~'*) fail "${!name}: give the whole path, or ./${!name}" ;;
+    esac
+  done
+}
+
 # --- what to mount --------------------------------------------------------------------------------------------
 data=${DATA_DIR:-./data} wiki=${WIKI_DIR:-./wiki} output=${OUTPUT_DIR:-./output}
+expand_home data wiki output
 content="part-* and eval_10k" model="it and tf1_ckpt"
 if [ "$program" = ./finetune_model.sh ]; then content="the task's files, such as CoLA/train.tsv" model="it and vocab.txt"; fi
 offer="or try it without data: ./start_training.sh --demo"
@@ -115,6 +135,7 @@ if is_local "$output" && [ ! "$dry_run" ]; then
   [ -w "$output" ] || fail "OUTPUT_DIR=$output is not writable for you; fix its permissions or name another"
 fi
 key=${GOOGLE_APPLICATION_CREDENTIALS:-}
+expand_home key
 if [ "$key" ]; then
   [ -r "$key" ] || fail "GOOGLE_APPLICATION_CREDENTIALS=$key cannot be read; name a key file"
   case $key in /*) ;; *) key=$PWD/${key#./} ;; esac

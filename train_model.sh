@@ -14,6 +14,9 @@
 # The other values are for eight V100 GPUs with 16 GB: batch 24. They have no reference convergence points.
 set -euo pipefail
 unset CDPATH
+# Process 1 of a container ignores what it does not handle; python does, from its first moment.
+trap 'exit 143' TERM
+trap 'exit 130' INT
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
 count_gpus() { if command -v nvidia-smi >/dev/null; then nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU' || true; else echo 0; fi; }
@@ -22,6 +25,7 @@ data=${DATA_DIR:-/data}
 wiki=${WIKI_DIR:-/wiki}
 checkpoint=${INIT_CHECKPOINT:-$wiki/tf1_ckpt/model.ckpt-28252}
 evaluation=${EVAL_FILE-$data/eval_10k}
+num_gpus=${NUM_GPUS:-$(count_gpus)}
 
 # Read by TensorFlow: XLA compiles on GPUs, and there are as many threads as this container has cores.
 export TF_XLA_FLAGS=${TF_XLA_FLAGS---tf_xla_auto_jit=2}
@@ -38,7 +42,7 @@ exec "${PYTHON:-python}" run_pretraining.py \
   --input_file="$data/part-*" \
   ${evaluation:+--eval_input_file="$evaluation"} \
   --output_dir="${OUTPUT_DIR:-/output}" \
-  --num_gpus="${NUM_GPUS:-$(count_gpus)}" \
+  --num_gpus="$num_gpus" \
   ${SEED:+--seed="$SEED"} \
   --max_seq_length=512 \
   --max_predictions_per_seq=76 \

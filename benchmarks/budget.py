@@ -20,6 +20,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 import demo.__main__ as the_demo
+from mlperf_bert import paths
 from mlperf_bert.mlperf import budget, results, rules
 from mlperf_bert.writing import write_whole
 
@@ -94,7 +95,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=_budgets, default="1,2,4", help="with commas")
     parser.add_argument("--seed", type=int, default=1, help="of text, weights and order")
     parser.add_argument("--output", type=Path, default=Path("build/budget"))
-    args = parser.parse_args()
+    args = parser.parse_args(paths.words_with_home())
     output, start = args.output.resolve(), time.monotonic()
     folder = output / f"seed_{args.seed}"
     if not (folder / "eval.tfrecord").exists():

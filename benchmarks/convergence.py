@@ -21,6 +21,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 import demo.__main__ as the_demo
+from mlperf_bert import paths
 from mlperf_bert.mlperf import rules
 from mlperf_bert.writing import write_whole
 
@@ -128,7 +129,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds")
     parser.add_argument("--output", type=Path, help="default: a folder in build/")
     parser.add_argument("--short_examples", action="store_true", help="rows of 128, half padding")
-    args = parser.parse_args()
+    args = parser.parse_args(paths.words_with_home())
     task = SHORT_EXAMPLES if args.short_examples else DEMO
     output, start = (args.output or task.output).resolve(), time.monotonic()
     needed: dict[str, list[dict]] = {variant: [] for variant in task.variants}

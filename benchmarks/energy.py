@@ -13,6 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from mlperf_bert import paths
 from mlperf_bert.mlperf import energy
 
 ZONES = ("package-0", "package-1", "dram")
@@ -43,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--readings", type=int, default=2000, help="readings a turn")
     parser.add_argument("--turns", type=int, default=5)
-    given = parser.parse_args()
+    given = parser.parse_args(paths.words_with_home())
 
     def seconds_per_reading() -> float:
         began = time.process_time()

@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from benchmarks.contestants import ours
 from benchmarks.training_throughput import write_task
+from mlperf_bert import paths
 from mlperf_bert.input import packing, pipeline
 
 
@@ -120,7 +121,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20, help="timed steps of each kind; 0: none")
     parser.add_argument("--turns", type=int, default=30, help="timed turns with and without checks")
     parser.add_argument("--examples", type=int, default=20480, help="examples drawn per turn")
-    args = parser.parse_args()
+    args = parser.parse_args(paths.words_with_home())
     with tempfile.TemporaryDirectory() as name:
         write_task(Path(name), args.input_file)
         task = {

@@ -29,6 +29,7 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 import psutil
 from matplotlib.figure import Figure
 
+from mlperf_bert import paths
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model import recomputation
 from mlperf_bert.model.config import BertConfig
@@ -229,7 +230,7 @@ def main() -> None:
     parser.add_argument("--num_gpus", type=int, default=0, choices=[0, 1], help="0: the CPU")
     parser.add_argument("--steps", type=int, default=1, help="timed steps; 0: the peak alone")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    given = parser.parse_args(paths.words_with_home())
     if given.measure:
         case = Case(**json.loads(given.measure))
         print(json.dumps(measure(case, num_steps=given.steps)))

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from benchmarks import random_task
+from mlperf_bert import paths
 from mlperf_bert.data.validity import ExampleLimits
 from tests.stores.rig import Store
 
@@ -46,7 +47,7 @@ def main() -> None:
     parser.add_argument("--examples_per_file", type=int, default=2048)
     parser.add_argument("--batches", type=int, default=1000)
     parser.add_argument("--turns", type=int, default=3)
-    given = parser.parse_args()
+    given = parser.parse_args(paths.words_with_home())
     with tempfile.TemporaryDirectory() as name, Store() as store:
         folder = Path(name)
         lengths = random_task.published_lengths(given.examples_per_file)

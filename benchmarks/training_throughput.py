@@ -40,6 +40,7 @@ from matplotlib.figure import Figure
 
 from benchmarks import random_task
 from benchmarks.accelerator import MODELS
+from mlperf_bert import paths
 from mlperf_bert.data import tfrecord
 from mlperf_bert.input import pipeline
 from mlperf_bert.input.pipeline import ExampleShape
@@ -268,7 +269,7 @@ def main() -> None:
     parser.add_argument("--hugging_face_python", type=absolute_path, help="has transformers, torch")
     parser.add_argument("--reference", type=absolute_path, help="its bert folder")
     parser.add_argument("--reference_python", type=absolute_path, help="its interpreter")
-    args = parser.parse_args()
+    args = parser.parse_args(paths.words_with_home())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` is run
     if bool(args.reference) != bool(args.reference_python):
         parser.error("--reference and --reference_python go together")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mlperf_bert import command_line
+from mlperf_bert import command_line, paths
 from mlperf_bert.data import stages, wiki
 
 
@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument("--input_suffix", default=".1", help="suffix of the input files")
     parser.add_argument("--output_suffix", default=".2", help="suffix of the output files")
     parser.add_argument("--nworker", type=int, default=os.cpu_count(), help="processes")
-    args = parser.parse_args()
+    args = parser.parse_args(paths.words_with_home())
     if len(args.one_file) not in (0, 2):
         parser.error("give INPUT and OUTPUT, or --data")
     with command_line.failures_in_one_line("clean.py"):

@@ -20,12 +20,12 @@ def main() -> None:
     parser.add_argument("--block_size", type=float, default=32.0, help="MB of raw text in a part")
     parser.add_argument("--nworker", type=int, default=1, help="processes; changes the numbering")
     parser.add_argument("--check", action="store_true", help="look at --out_dir, write nothing")
-    args = parser.parse_args()
+    args = parser.parse_args(paths.words_with_home())
     if args.nworker < 1:
         parser.error(f"--nworker={args.nworker}: must be a number at least 1")
     with command_line.failures_in_one_line("do_gather.py"):
         files = stages.input_files(args.data)
-        folder = paths.location(args.out_dir).expanduser()
+        folder = paths.location(paths.with_home(args.out_dir))  # the default
         parts = gathering.plan(files, block_size_mb=args.block_size, num_workers=args.nworker)
         named = {
             gathering.part_name(number, args.num_outputs): [

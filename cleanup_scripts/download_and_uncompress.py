@@ -15,6 +15,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from mlperf_bert import interruption
+
+if __name__ == "__main__":
+    interruption.ends_at_once()  # first: process 1 of a container would ignore the signals
+
 from mlperf_bert import command_line, paths
 from mlperf_bert.data import download, punkt, unpacking
 from mlperf_bert.data.published import GROUPS, MD5S_OF_TEXT, TEXT, Place
@@ -40,7 +45,7 @@ def main() -> None:
         "--check_only", action="store_true", help="fetch nothing: check and unpack what is there"
     )
     parser.add_argument("--out_dir", default="./wiki", help="where to")
-    args = parser.parse_args()
+    args = parser.parse_args(paths.words_with_home())
     if unknown := sorted(set(args.what) - set(choices)):
         parser.error(f"{unknown[0]}: choose of {' '.join(choices)}")
     if args.base_url is not None and args.check_only:
@@ -49,6 +54,7 @@ def main() -> None:
         parser.error("--base_url is empty: give a URL, or leave it out")
     if paths.is_remote(args.out_dir) or args.out_dir.startswith("gs:"):
         parser.error(f"--out_dir={args.out_dir}: give a local folder; copy it to a bucket then")
+    interruption.raise_on_ctrl_c()
     with command_line.failures_in_one_line(SCRIPT):
         problems, refusing = _bring(args)
     if problems:

@@ -21,10 +21,10 @@ def main() -> None:
     parser.add_argument("--text_column", default="text", help="column or key of the text")
     parser.add_argument("--out_dir", default="text", help="where to")
     parser.add_argument("--nworker", type=int, default=os.cpu_count(), help="processes")
-    args = parser.parse_args()
+    args = parser.parse_args(paths.words_with_home())
     with command_line.failures_in_one_line("extract_documents.py"):
         files = stages.input_files(args.data)
-        folders = articles.folders_of(files, paths.location(args.out_dir).expanduser())
+        folders = articles.folders_of(files, paths.location(args.out_dir))
         jobs = [(path, folder, args.text_column) for path, folder in folders.items()]
         run = articles.write_articles
         stages.run(run, jobs, num_workers=args.nworker, description="extract documents")

@@ -16,6 +16,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from mlperf_bert import interruption
+
+if __name__ == "__main__":
+    interruption.ends_at_once()  # first: process 1 of a container would ignore the signals
+
 from mlperf_bert import paths
 from mlperf_bert.data import extraction, wiki_dump
 
@@ -42,13 +47,14 @@ def main() -> None:
         metavar="PATH",
         help="WikiExtractor.py of commit 3162bb6c, or its folder; default: fetched with git",
     )
-    args = parser.parse_args()
+    args = parser.parse_args(paths.words_with_home())
     for path in (args.dump, args.out_dir):
         if paths.is_remote(path) or path.startswith("gs:"):
             parser.error(f"{path}: give a local path; copy it to or from a bucket")
     if args.nworker < 1:
         parser.error(f"--nworker={args.nworker}: must be a number at least 1")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "mlperf-bert"
+    interruption.raise_on_ctrl_c()
     try:
         record = extraction.extract(
             dump=wiki_dump.Dump(Path(args.dump)),

@@ -7,6 +7,11 @@ checkpoint and the picture are made by modules of the demo; everything else is t
 Every run starts afresh: the output directory of an earlier demo is removed.
 """
 
+from mlperf_bert import interruption
+
+if __name__ == "__main__":
+    interruption.ends_at_once()  # first: the imports take seconds
+
 import argparse
 import contextlib
 import json
@@ -21,6 +26,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from mlperf_bert import paths
 from mlperf_bert.locking import DirectoryLock
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -251,7 +257,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m demo", description="MLPerf BERT, in miniature")
     parser.add_argument("--seed", type=int, help="of text, weights and order; default: random")
     parser.add_argument("--output_dir", type=Path, default=Path("build/demo"))
-    given = parser.parse_args()
+    given = parser.parse_args(paths.words_with_home())
+    interruption.raise_on_ctrl_c()
     seed = secrets.randbits(31) if given.seed is None else given.seed
     os.chdir(REPOSITORY)
     folder = given.output_dir.absolute()

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from demo import miniature
 from demo.__main__ import REPOSITORY
+from mlperf_bert import paths
 from mlperf_bert.submission import campaign, report
 
 REFERENCE_POINTS = REPOSITORY / "demo" / "rcps_miniature.json"
@@ -27,7 +28,7 @@ def main() -> int:
     """Prepare, run, judge, report; return what the campaign returns."""
     parser = argparse.ArgumentParser(prog="python -m demo.campaign")
     parser.add_argument("--output_dir", type=Path, default=Path("build/campaign"))
-    given = parser.parse_args()
+    given = parser.parse_args(paths.words_with_home())
     folder, start = given.output_dir.resolve(), time.monotonic()
     notes = folder / "notes.json"
     try:

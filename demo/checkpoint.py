@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mlperf_bert import paths
 from mlperf_bert.checkpoints.initial import weights_by_tf1_name
 from mlperf_bert.checkpoints.saving import write_name_based
 from mlperf_bert.command_line import failures_in_one_line
@@ -76,7 +77,7 @@ def main() -> None:
     parser.add_argument("--vocab_file", type=Path, required=True)
     parser.add_argument("--max_seq_length", type=int, default=64)
     parser.add_argument("--output_dir", type=Path, required=True)
-    given = parser.parse_args()
+    given = parser.parse_args(paths.words_with_home())
     with failures_in_one_line("demo.checkpoint"):
         vocab_size = len(read_vocabulary(str(given.vocab_file)))
         config = tiny_config(vocab_size, given.max_seq_length)

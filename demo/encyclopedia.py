@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from demo.facts import Facts, make_facts, make_world
+from mlperf_bert import paths
 from mlperf_bert.command_line import failures_in_one_line
 
 NUM_FILES = 8
@@ -106,11 +107,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--num_articles", type=int, required=True)
     parser.add_argument("--output_dir", type=Path, required=True)
-    given = parser.parse_args()
+    given = parser.parse_args(paths.words_with_home())
     with failures_in_one_line("demo.encyclopedia"):
-        paths = write(given.output_dir, seed=given.seed, num_articles=given.num_articles)
-    size_bytes = sum(path.stat().st_size for path in paths)
-    print(f"{given.num_articles} articles, {size_bytes / 1e6:.1f} MB, {paths[0]} ... {paths[-1]}")
+        files = write(given.output_dir, seed=given.seed, num_articles=given.num_articles)
+    size_bytes = sum(path.stat().st_size for path in files)
+    print(f"{given.num_articles} articles, {size_bytes / 1e6:.1f} MB, {files[0]} ... {files[-1]}")
 
 
 if __name__ == "__main__":

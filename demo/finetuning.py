@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from demo.__main__ import LENGTHS, REPOSITORY, Step, empty_folder, run_steps
-from mlperf_bert import json_text
+from mlperf_bert import json_text, paths
 
 LEARNING_RATE = 1e-3
 SEED = 1
@@ -151,7 +151,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m demo.finetuning")
     parser.add_argument("--demo_dir", type=Path, default=Path("build/demo"))
     parser.add_argument("--output_dir", type=Path, default=Path("build/demo-finetune"))
-    given = parser.parse_args()
+    given = parser.parse_args(paths.words_with_home())
     os.chdir(REPOSITORY)
     start = time.monotonic()
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from matplotlib import pyplot
 from matplotlib.ticker import StrMethodFormatter
 
-from mlperf_bert import json_text
+from mlperf_bert import json_text, paths
 from mlperf_bert.command_line import failures_in_one_line
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
 from mlperf_bert.reading import read_regular_file
@@ -103,7 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m demo.picture")
     parser.add_argument("--metrics_file", type=Path, required=True)
     parser.add_argument("--output_file", type=Path, required=True)
-    given = parser.parse_args()
+    given = parser.parse_args(paths.words_with_home())
     with failures_in_one_line("demo.picture"):
         draw(given.metrics_file, given.output_file)
     print(given.output_file)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from demo import miniature
 from demo.__main__ import REPOSITORY
+from mlperf_bert import paths
 from mlperf_bert.mlperf.results import LOG_NAME, finished_run, read_run
 from mlperf_bert.writing import write_whole
 
@@ -75,7 +76,7 @@ def main() -> None:
     parser.add_argument("--work_dir", type=Path, default=Path("build/reference_points"))
     parser.add_argument("--output_file", type=Path, required=True)
     parser.add_argument("--when", default="", help="for the record, such as a date")
-    given = parser.parse_args()
+    given = parser.parse_args(paths.words_with_home())
     folder = given.work_dir.resolve()
     try:
         miniature.prepare(folder / "task")

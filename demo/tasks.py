@@ -18,6 +18,7 @@ from pathlib import Path
 
 from demo.encyclopedia import articles_with_facts
 from demo.facts import Facts
+from mlperf_bert import paths
 from mlperf_bert.writing import write_whole
 
 NUM_EXAMPLES = {"train": 1500, "dev": 500, "test": 200}
@@ -134,7 +135,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m demo.tasks")
     parser.add_argument("--seed", type=int, required=True, help="that of the encyclopedia")
     parser.add_argument("--output_dir", type=Path, required=True)
-    given = parser.parse_args()
+    given = parser.parse_args(paths.words_with_home())
     for path in write(given.output_dir, seed=given.seed):
         print(path)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import tensorflow as tf
 from tensorflow_text.tools.wordpiece_vocab.bert_vocab_from_dataset import bert_vocab_from_dataset
 
+from mlperf_bert import paths
 from mlperf_bert.command_line import failures_in_one_line
 from mlperf_bert.reading import matching_files, read_regular_file
 from mlperf_bert.writing import write_whole
@@ -52,7 +53,7 @@ def main() -> None:
     parser.add_argument("--input_file", required=True, help="glob of the text")
     parser.add_argument("--output_file", type=Path, required=True)
     parser.add_argument("--vocab_size", type=int, default=2000, help="about so many tokens")
-    given = parser.parse_args()
+    given = parser.parse_args(paths.words_with_home())
     with failures_in_one_line("demo.vocabulary"):
         tokens = learn_vocabulary(matching_files(given.input_file), given.vocab_size)
         write_whole(given.output_file, "".join(f"{token}\n" for token in tokens))

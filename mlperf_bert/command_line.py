@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import itertools
 import re
 import signal
 import sys
@@ -12,13 +13,16 @@ from typing import NoReturn
 
 from absl import app, flags
 
-from mlperf_bert.paths import is_answer_of_a_store, reason, require_supported
+from mlperf_bert import interruption
+from mlperf_bert.paths import is_answer_of_a_store, reason, require_supported, with_home
 from mlperf_bert.problems import Problems, as_lines, printable
 
 MAX_SEED = 2**32 - 1
 """The random generators take 32 bits; a larger seed would be truncated silently."""
 EXIT_TRY_AGAIN = 75
 """Nothing is wrong: the same command goes on."""
+_COMMENT = re.compile(r"(^|\s)#")
+_LISTS = ("--input_file", "--eval_input_file")
 _SEVERAL = re.compile(r"\n(?=flag --)")  # how absl separates them
 _COMPARISONS = {"at_least": ge, "above": gt, "at_most": le, "below": lt}
 _LARGEST = {int: 2**63 - 1, float: 3.4028234e38}  # of int64 and float32
@@ -51,8 +55,18 @@ def not_empty(*names: str) -> None:
         flags.register_validator(name, lambda value: value != "", "is empty: give a value")
 
 
+class _Paths(flags.ArgumentParser):
+    """Values of flags that are paths: home folders stand in place of "~"."""
+
+    def parse(self, argument: str) -> str:
+        return with_home(argument)
+
+
 def paths(*names: str) -> None:
-    """Refuses paths, several with commas, that are neither local nor of a store; None passes."""
+    """Expands "~" in paths, several with commas; refuses those that are neither local nor stored.
+
+    None passes.
+    """
 
     def all_supported(value: str | None) -> bool:
         for path in (value or "").split(","):
@@ -63,6 +77,7 @@ def paths(*names: str) -> None:
         return True
 
     for name in names:
+        flags.FLAGS[name].parser = _Paths()
         flags.register_validator(name, all_supported)
 
 
@@ -125,8 +140,7 @@ def run(
     script = Path((argv or sys.argv)[0]).name
 
     def guarded(_: Sequence[str]) -> None:
-        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # so during the imports
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        interruption.raise_on_ctrl_c()
         with failures_in_one_line(script):
             main()
 
@@ -146,10 +160,84 @@ def run(
 
 
 def parse(script: str, argv: Sequence[str]) -> list[str]:
-    """Parses the flags; if any is bad, ends the process with exit code 1 and a line for each."""
+    """Parses the flags; if any is bad, ends the process with exit code 1 and a line for each.
+
+    A word that no flag reads is bad too. Returns the script's name alone.
+    """
     try:
-        return flags.FLAGS(argv)
+        words = flags.FLAGS.read_flags_from_files(list(argv[1:]), force_gnu=False)
+        _refuse_what_is_read_otherwise(argv, words)
+        rest = flags.FLAGS(argv)
+        if unread := rest[1:]:
+            raise ValueError(_unread(unread, words))
+        return rest
     except UnicodeDecodeError as error:
         sys.exit(f"{script}: --flagfile names a file that is no text ({error.reason})")
+    except flags.UnrecognizedFlagError as error:
+        sys.exit(f"{script}: {printable(_of_two_words(error.flagname) or str(error))}")
     except (flags.Error, OSError) as error:
         sys.exit(f"{script}: {Problems(_SEVERAL.split(str(error)))}")
+    except ValueError as error:
+        sys.exit(f"{script}: {as_lines(error)}")
+
+
+def _refuse_what_is_read_otherwise(argv: Sequence[str], words: Sequence[str]) -> None:
+    """Raises ValueError for what absl reads without a word, but not as it was meant.
+
+    Args:
+      argv: the command line.
+      words: with the lines of flag files in place of their names.
+    """
+    if "--flagfile=" in argv:
+        raise ValueError("--flagfile= names no file; give one, or leave the flag out")
+    for word in words:
+        if word not in argv and _COMMENT.search(word):  # it comes from a flag file
+            raise ValueError(
+                f"{word}: of a flag file; a comment stands on a line of its own, and its # is the "
+                "first character of the line"
+            )
+    for before, word in itertools.pairwise(argv):
+        name, equals, _ = word.partition("=")
+        if equals and name in _LISTS and before.startswith(f"{name}=") and before != word:
+            raise ValueError(
+                f"{before} {word}: only the last one counts; give one value in quotes, with commas "
+                f"or as a glob: the shell has made several of a brace, as in {name}=part-{{1,2}}"
+            )
+
+
+def _unread(unread: Sequence[str], words: Sequence[str]) -> str:
+    """What is wrong with words that no flag reads, and what was probably meant."""
+    first = unread[0]
+    flag = next((before for before, word in itertools.pairwise(words) if word == first), "")
+    name = flag.lstrip("-")
+    if flag.startswith("-") and _is_boolean(name):
+        return f"{flag} {first}: the flag counts, {first} is not read; {_set_boolean(name, first)}"
+    if "--" in words:
+        return f"-- {first}: flags after -- are not read; leave the -- out"
+    words_are = f"{first} and {len(unread) - 1} more are" if len(unread) > 1 else f"{first} is"
+    return (
+        f"{words_are} not read by any flag; quote a pattern, as in --input_file='part-*', for the "
+        "shell replaces it by names, and give a value as --name=value, without spaces"
+    )
+
+
+def _of_two_words(name: str) -> str | None:
+    """What is wrong with a flag that holds its value after a space, such as a line of a file."""
+    name, space, value = name.partition(" ")
+    if not space or (name not in flags.FLAGS and name.removeprefix("no") not in flags.FLAGS):
+        return None
+    how = _set_boolean(name, value.strip()) if _is_boolean(name) else f"write --{name}={value}"
+    return f"--{name} {value}: is one word, as a line of a flag file is; {how}"
+
+
+def _is_boolean(name: str) -> bool:
+    return any(n in flags.FLAGS and flags.FLAGS[n].boolean for n in (name, name.removeprefix("no")))
+
+
+def _set_boolean(name: str, value: str) -> str:
+    """How a boolean flag gets the value."""
+    if name in flags.FLAGS and value.lower() in ("false", "f", "0", "no", "n", "off"):
+        return f"write --no{name} or --{name}=false"
+    if name in flags.FLAGS and value.lower() in ("true", "t", "1", "yes", "y", "on"):
+        return f"write --{name} or --{name}=true"
+    return f"write --{name} alone"

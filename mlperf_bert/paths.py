@@ -11,6 +11,7 @@ import importlib
 import io
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +27,8 @@ _Item = TypeVar("_Item")
 
 BUCKETS = "gs://"
 _OTHER_STORES = ("s3://", "az://")
+_HOME = re.compile(r"((?:^|,)\s*)(~[^/,]*)")
+_FLAG = re.compile(r"-[^=]*=")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 # One request each: a small buffer would make a request for every few records.
 _BUFFER_BYTES = 8 * 2**20
@@ -52,12 +55,43 @@ def is_remote(path: str | os.PathLike) -> bool:
     return bool(_SCHEME.match(os.fspath(path)))
 
 
+def with_home(path: str) -> str:
+    """The path, or several with commas, with home folders in place of "~" and "~user"."""
+    return _HOME.sub(lambda found: found[1] + os.path.expanduser(found[2]), path)  # noqa: PTH111
+
+
+def words_with_home(words: Sequence[str] | None = None) -> list[str]:
+    """A command line's words, by default this process's, with `with_home` in those before "--".
+
+    A shell leaves "~" in --name=~/folder as it is. Ends the process with one line if there is no
+    such home folder.
+    """
+    words = sys.argv[1:] if words is None else list(words)
+    end = words.index("--") if "--" in words else len(words)
+    expanded = []
+    for word in words[:end]:
+        flag = _FLAG.match(word)
+        start = flag.end() if flag else 0
+        value = with_home(word[start:])
+        if value.startswith("~"):
+            sys.exit(f"{Path(sys.argv[0]).name}: {word[:start]}{_no_home(value)}")
+        expanded.append(word[:start] + value)
+    return expanded + words[end:]
+
+
+def _no_home(path: str) -> str:
+    return f"{path}: there is no such home folder; give the whole path, or ./{path}"
+
+
 def require_supported(path: str) -> None:
     """Checks that a path is local or of a store that TensorFlow can reach here.
 
     Raises:
-      ValueError: its scheme is another one, or a store whose file system is not installed.
+      ValueError: its scheme is another one, or a store whose file system is not installed, or it
+        begins with "~" and there is no such home folder.
     """
+    if path.startswith("~"):
+        raise ValueError(_no_home(path))
     if without := _WITHOUT_A_SLASH.match(path):
         raise ValueError(f"{path}: write {without[0]}//BUCKET/FOLDER, or ./{without[0]}...")
     found = _SCHEME.match(path)

@@ -100,6 +100,30 @@ def test_only_root_scripts_read_flags_and_environment(path):
         assert "os.environ" not in source and "getenv" not in source
 
 
+COMMANDS = [
+    path for room in (PACKAGE, "cleanup_scripts", "demo") for path in (ROOT / room).rglob("*.py")
+]
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_command_line_expands_the_home_folder(path):
+    parsed = [
+        node
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr.startswith("parse_")
+        and ast.unparse(node.func.value).endswith("parser")
+    ]
+    for call in parsed:
+        assert ast.unparse(call.args[0]).startswith("paths.words_with_home("), call.lineno
+
+
+@pytest.mark.parametrize("path", [ROOT / "run_step.py", *(ROOT / "tracing").glob("*.py")])
+def test_so_do_those_that_import_nothing_of_the_package(path):
+    assert "type=Path" not in path.read_text(encoding="utf-8")
+
+
 @pytest.mark.slow
 def test_a_run_does_not_import_keras_3_beside_tf_keras():
     """It would take a fifth of the time that all imports take."""

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from mlperf_bert.data import example_codec, tfrecord
 from mlperf_bert.mlperf import ledger
 from tests import starts
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, lacking
 
 # Flag -> default. Names and defaults are the reference's, but for those listed after them.
 RUN_PRETRAINING_FLAGS = {
@@ -410,6 +411,87 @@ def test_a_flagfile_that_is_no_text_is_one_line(tmp_path):
     )
 
 
+DATA = "create_pretraining_data.py"
+UNREAD_WORDS = [
+    (DATA, ["--do_lower_case", "False"], "write --nodo_lower_case or --do_lower_case=false"),
+    (DATA, ["--nodo_lower_case", "true"], "true is not read; write --nodo_lower_case alone"),
+    (DATA, ["--verify", "1", "--nworker=2"], "1 is not read; write --verify or --verify=true"),
+    (DATA, ["--input_file", "a", "b", "c", "--vocab_file", "v"], "b and 1 more are not read"),
+    (DATA, ["--input_file=a,", "b"], "b is not read by any flag; quote a pattern"),
+    (DATA, ["data"], "data is not read by any flag; quote a pattern, as in --input_file='part-*'"),
+    (DATA, ["--verify", "--", "--nworker=2"], "flags after -- are not read; leave the -- out"),
+    (DATA, ["--input_file=a", "--input_file=b"], "only the last one counts; give one value in"),
+    (DATA, ["--flagfile="], "--flagfile= names no file"),
+    (DATA, ["--nodo_lower_case=no"], "--nodo_lower_case=no does not take an argument"),
+    ("run_pretraining.py", ["--do_train", "False"], "write --nodo_train or --do_train=false"),
+    ("run_finetuning.py", ["--sweep", "no"], "no is not read; write --nosweep or --sweep=false"),
+    ("pick_eval_samples.py", ["part"], "part is not read by any flag"),
+    ("import_from_hugging_face.py", ["bert-base-uncased"], "is not read by any flag"),
+    ("export_to_hugging_face.py", ["out"], "out is not read by any flag"),
+    (
+        "export_training_step.py",
+        ["--evaluation", "off"],
+        "write --noevaluation or --evaluation=fal",
+    ),
+    ("checkpoint_add_gradacc.py", ["model.ckpt-1"], "model.ckpt-1 is not read by any flag"),
+    ("tf2_encoder_checkpoint_converter.py", ["out"], "out is not read by any flag"),
+]
+REQUIRED = {
+    "run_pretraining.py": ["bert_config_file", "input_file", "output_dir"],
+    "export_training_step.py": ["bert_config_file", "input_file", "output_dir"],
+    "run_finetuning.py": ["data_dir", "checkpoint", "output_dir"],
+    "pick_eval_samples.py": ["input_tfrecord", "output_tfrecord"],
+} | {name: [f for f in given if f != "seed"] for name, given in CHECKPOINT_SCRIPT_FLAGS.items()}
+REQUIRED["tf2_encoder_checkpoint_converter.py"].remove("converted_model")
+
+
+@pytest.mark.parametrize("script, words, message", UNREAD_WORDS)
+def test_a_word_that_no_flag_reads_is_refused(script, words, message):
+    given = [f"--{name}=/none" for name in REQUIRED.get(script, [])]
+    given += ["--task=rte"] if script == "run_finetuning.py" else []
+    done = starts.run([sys.executable, script, *given, *words])
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"{script}: ") and message in line
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("--do_lower_case False", "write --nodo_lower_case or --do_lower_case=false"),
+        ("--nworker 2", "--nworker 2: is one word, as a line of a flag file is; write --nworker=2"),
+        ("nworker=2", "nworker=2 is not read by any flag"),
+        ("--nworker=2 # all", "a comment stands on a line of its own"),
+        ("  # all", "# is the first character of the line"),
+    ],
+)
+def test_a_line_of_a_flag_file_that_no_flag_reads_is_refused(tmp_path, line, message):
+    (tmp_path / "flags").write_text(f"# right\n--nworker=1\n{line}\n")
+    done = starts.run([sys.executable, DATA, f"--flagfile={tmp_path / 'flags'}"])
+    assert done.returncode == 1
+    [told] = done.stderr.splitlines()
+    assert told.startswith(f"{DATA}: ") and message in told
+
+
+def test_a_flag_file_may_be_overridden(tmp_path):
+    (tmp_path / "flags").write_text("--verify\n--output_dir=/none\n--input_file=/none/*\n")
+    flags = [f"--flagfile={tmp_path / 'flags'}", "--input_file=/other/*"]
+    done = starts.run([sys.executable, DATA, *flags])
+    assert "no file matches '/other/*'" in done.stderr
+
+
+def test_the_home_folder_stands_for_a_tilde_in_every_path(inputs, tmp_path):
+    home = shutil.copytree(inputs, tmp_path / "home")
+    where = {"bert_config_file": "~/bert_config.json", "input_file": "~/train,~/t*"}
+    flags = training_flags(inputs, **where, output_dir="~/run", eval_input_file="~/eval")
+    command = [sys.executable, "run_pretraining.py", *flags, "--check"]
+    started = starts.Start(command, env={**os.environ, "HOME": str(home)})
+    output, errors = started.communicate(timeout=300)
+    assert started.returncode == 0, output + errors
+    done = run([*training_flags(inputs), "--output_dir=~no such user/run"])
+    assert done.returncode == 1 and "~no such user/run: there is no such home folder" in done.stderr
+
+
 @pytest.mark.slow
 def test_bad_input_to_the_script_itself_is_one_line_too(repository, work):
     """Started as a user does; the other tests start forks of a process."""
@@ -545,3 +627,39 @@ def test_ctrl_c_during_the_imports_ends_a_script_without_a_traceback(script, tmp
     _, errors = process.communicate(timeout=300)
     assert process.returncode == -signal.SIGINT
     assert errors == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run_pretraining.py"],
+        ["run_finetuning.py"],
+        ["create_pretraining_data.py"],
+        ["cleanup_scripts/extract_wiki.py"],
+        ["-m", "demo"],
+    ],
+    ids=lambda command: command[-1],
+)
+def test_process_1_of_a_container_ends_at_once_during_its_imports(command, number, tmp_path):
+    """It has no default action for signals; `unshare` makes such a process."""
+    slow = "import time\nprint('imported', flush=True)\ntime.sleep(60)\n"
+    for module in ("tensorflow", "absl", "secrets", "tempfile"):
+        (tmp_path / f"{module}.py").write_text(slow)
+    unshared = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
+    if subprocess.run([*unshared, "true"], capture_output=True).returncode:
+        lacking("no new namespace of processes can be made here")
+    process = subprocess.Popen(
+        [*unshared, sys.executable, *command],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "imported\n"
+    [first] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(first), number)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 128 + number and errors == ""

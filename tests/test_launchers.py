@@ -5,11 +5,15 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import stat
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import lacking
 
 ENGINE = """#!/bin/sh
 # Writes each call as a line of quoted words; the image is there unless NO_IMAGE is set.
@@ -271,6 +275,31 @@ def test_a_mistake_is_one_line(host, environment, message):
     assert not list(host.folder.glob("[ax]*"))
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["demo"], ["--eval", "False"], ["--train_batch_size=8", "part-1"], ["--seed", "1", "part-1"]],
+)
+def test_a_word_that_is_not_the_value_of_a_flag_is_refused_before_the_image_is_built(host, words):
+    done = host(*words, NO_IMAGE="1")
+    assert done.returncode == 1 and not host.calls()
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"start_training.sh: {words[-1]}: is not an option or a flag's value")
+
+
+def test_the_home_folder_stands_for_a_tilde(host):
+    given = {"DATA_DIR": "~/data", "WIKI_DIR": "~/wiki", "OUTPUT_DIR": "~/output"}
+    words = shlex.split(host("--dry-run", **given, HOME=str(host.folder)).stdout)
+    assert words[: words.index("--env")] == expected_run(host)[: words.index("--env")]
+    assert "~none/data: give the whole path, or" in refusal(host, DATA_DIR="~none/data")
+    key = host.folder / "key.json"
+    key.write_text("{}")
+    done = host(
+        "--dry-run", "--seed", "1", HOME=str(host.folder), EVAL_FILE="gs://b/eval",
+        GOOGLE_APPLICATION_CREDENTIALS="~/key.json",
+    )  # fmt: skip
+    assert f"type=bind,source={key},target=/credentials.json,readonly" in shlex.split(done.stdout)
+
+
 @pytest.mark.parametrize("two", list(itertools.permutations(("--demo", "--eval", "--finetune"), 2)))
 def test_one_program_is_started(host, two):
     done = host(*two)
@@ -391,3 +420,23 @@ def test_eval_model_evaluates_beside_a_training(repository, tmp_path):
     words = train(repository, "eval_model.sh", tmp_path, "--num_train_steps=600")
     assert words[0] == "run_pretraining.py" and words[-2:] == ["--do_eval", "--nodo_train"]
     assert "--input_file=/data/eval_10k" in words and words[-3] == "--num_train_steps=600"
+
+
+@pytest.mark.parametrize("script", ["train_model.sh", "finetune_model.sh"])
+def test_a_script_that_is_process_1_ends_when_it_is_stopped_before_python(
+    repository, tmp_path, script
+):
+    for name, text in {"nvidia-smi": 'touch "$0.runs"; sleep 1', "python": "exit 9"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    unshared = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
+    if subprocess.run([*unshared, "true"], capture_output=True).returncode:
+        lacking("no new namespace of processes can be made here")
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    process = subprocess.Popen([*unshared, repository / script], env=environment)
+    while not (tmp_path / "nvidia-smi.runs").exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    [first] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(first), signal.SIGTERM)
+    assert process.wait(timeout=30) == 143

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from tracing import backends, recorder
+from tracing import backends, path_with_home, recorder
 from tracing.recorder import Request
 from tracing.tracers import User
 
@@ -24,7 +24,9 @@ def _parser() -> argparse.ArgumentParser:
         "       %(prog)s --convert FOLDER",
         description="Records what a training run does to storage, memory, processors and GPUs.",
     )
-    parser.add_argument("--output", type=Path, help="new folder; default: traces/DATE-TIME-PID")
+    parser.add_argument(
+        "--output", type=path_with_home, help="new folder; default: traces/DATE-TIME-PID"
+    )
     parser.add_argument("--backend", choices=backends.NAMES, help="default: the best that works")
     parser.add_argument("--container", help="trace a running container until it ends")
     parser.add_argument("--engine", default="docker", help="whose container: docker or podman")
@@ -33,7 +35,9 @@ def _parser() -> argparse.ArgumentParser:
         "--interval_s", type=float, default=1.0, help="between samples of the counters"
     )
     parser.add_argument("--keep_raw", action="store_true", help="keep the tracer's own lines")
-    parser.add_argument("--convert", type=Path, metavar="FOLDER", help="finish a broken-off trace")
+    parser.add_argument(
+        "--convert", type=path_with_home, metavar="FOLDER", help="finish a broken-off trace"
+    )
     parser.add_argument("command", nargs="*", help=argparse.SUPPRESS)
     return parser
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tracing import path_with_home
 from tracing.exports import fio
 from tracing.exports.finished import Finished
 
@@ -22,9 +23,9 @@ OUTPUTS = {
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tracing.export", description=__doc__)
-    parser.add_argument("trace", type=Path, metavar="FOLDER", help="of a finished trace")
+    parser.add_argument("trace", type=path_with_home, metavar="FOLDER", help="of a finished trace")
     parser.add_argument("--to", choices=OUTPUTS, required=True, help="the tool that reads it")
-    parser.add_argument("--output", type=Path, help="new file, or folder for fio")
+    parser.add_argument("--output", type=path_with_home, help="new file, or folder for fio")
     parser.add_argument("--per", choices=fio.GROUPS, help="fio: what a log is of; default: thread")
     return parser
 

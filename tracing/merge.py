@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 import pages
 from pages import Card
-from tracing import charts, files, tables
+from tracing import charts, files, path_with_home, tables
 
 _MERGED = [table for table in tables.COLUMNS if table != "clock_pairs"]
 
@@ -235,8 +235,8 @@ def _page(hosts: Sequence[Host], found: dict, output: Path) -> str:
 def main() -> None:
     """Merges traces."""
     parser = argparse.ArgumentParser(description="Puts traces of several hosts on one clock.")
-    parser.add_argument("traces", nargs="+", type=Path, help="folders of finished traces")
-    parser.add_argument("--output", type=Path, required=True, help="new folder")
+    parser.add_argument("traces", nargs="+", type=path_with_home, help="folders of finished traces")
+    parser.add_argument("--output", type=path_with_home, required=True, help="new folder")
     given = parser.parse_args()
     try:
         hosts = open_hosts(given.traces)

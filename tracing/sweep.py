@@ -25,7 +25,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from tracing import backends, limits, sweep_figures, sweep_page
+from tracing import backends, limits, path_with_home, sweep_figures, sweep_page
 from tracing.tables import written_beside
 
 TRACE = Path(__file__).with_name("trace.sh")
@@ -115,7 +115,8 @@ def data_files(given: str | None, command: Sequence[str]) -> tuple[str, ...]:
     if pattern is None and Path(command[0]).name == LAUNCHER:
         pattern = f"{os.environ.get('DATA_DIR', './data')}/part-*"
     parts = (pattern or "").split(",")
-    found = sorted({path for part in parts for path in glob.glob(part.strip())})  # noqa: PTH207
+    patterns = [os.path.expanduser(part.strip()) for part in parts]  # noqa: PTH111 - keeps names
+    found = sorted({path for pattern in patterns for path in glob.glob(pattern)})  # noqa: PTH207
     if given and not found:
         raise ValueError(f"--data={given}: no file matches; name the TFRecords to train on")
     return tuple(path for path in found if Path(path).is_file())
@@ -396,7 +397,10 @@ def _parser() -> argparse.ArgumentParser:
         exit_on_error=False,
     )
     parser.add_argument(
-        "--output", type=Path, required=True, help="folder; an interrupted sweep goes on in it"
+        "--output",
+        type=path_with_home,
+        required=True,
+        help="folder; an interrupted sweep goes on in it",
     )
     parser.add_argument(
         "--memory", type=_listed(_memory, "memory"), help="limits, such as 1g,4g,none"

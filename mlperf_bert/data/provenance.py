@@ -354,7 +354,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--inputs", metavar="GLOB", nargs="+", default=[], help="of the step")
     parser.add_argument("--outputs", metavar="GLOB", nargs="+", default=[], help="of the step")
     parser.add_argument("--parameters", metavar="NAME=VALUE", nargs="*", default=[])
-    given = parser.parse_args(argv)
+    given = parser.parse_args(paths.words_with_home(argv))
     try:
         folder = paths.location(given.folder)
         if given.add:

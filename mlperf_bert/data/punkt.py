@@ -56,7 +56,7 @@ def find_punkt(folder: str | None = None) -> paths.Location:
             )
         path: paths.Location = found
     else:
-        path = paths.location(folder).expanduser()
+        path = paths.location(folder)
     missing = [name for name in PUBLISHED_SHA256 if paths.status(path / name) is None]
     if missing:
         raise ValueError(f"{path}: {', '.join(missing)} missing; --punkt names a folder with them")

@@ -481,7 +481,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--custom_rcps", help="JSON file of other reference points")
     parser.add_argument("flags", nargs="*", metavar="FLAG", help="of run_pretraining.py, after --")
-    given = parser.parse_args(arguments)
+    given = parser.parse_args(paths.words_with_home(arguments))
     try:
         folder = paths.location(given.output_dir)
         campaign = Campaign(

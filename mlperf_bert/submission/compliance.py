@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         dest="rulesets",
         help="may be given several times; default: all from 1.0.0 to 5.0.0",
     )
-    given = parser.parse_args(arguments)
+    given = parser.parse_args(paths.words_with_home(arguments))
     try:
         verdicts = [
             check_log(log, ruleset) for log in given.logs for ruleset in given.rulesets or RULESETS

@@ -27,6 +27,7 @@ from typing import Any, get_type_hints
 import pyarrow
 import pyarrow.parquet
 
+from mlperf_bert import paths
 from mlperf_bert.mlperf.results import RunResult, read_run
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
 from mlperf_bert.submission.entry import Entry, entry_of, with_twins
@@ -233,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m mlperf_bert.submission.published")
     parser.add_argument("clones", type=Path, help="holds training_results_v1.0 to _v5.0")
     parser.add_argument("--output", type=Path, default=TABLE)
-    given = parser.parse_args(arguments)
+    given = parser.parse_args(paths.words_with_home(arguments))
     try:
         entries, commits = collect(given.clones)
         save(entries, commits, given.output)

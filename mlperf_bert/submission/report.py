@@ -194,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--standing", help="HTML file: the systems among all published ones; the report links to it"
     )
-    given = parser.parse_args(arguments)
+    given = parser.parse_args(paths.words_with_home(arguments))
     try:
         org_dir = paths.location(given.org_dir)
         custom_rcps = given.custom_rcps and paths.location(given.custom_rcps)

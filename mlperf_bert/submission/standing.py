@@ -152,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--output", help="HTML file")
     parser.add_argument("--csv", help="file for the rows, one's own first")
-    given = parser.parse_args(arguments)
+    given = parser.parse_args(paths.words_with_home(arguments))
     try:
         custom_rcps = given.custom_rcps and paths.location(given.custom_rcps)
         if custom_rcps:

@@ -1,0 +1,47 @@
+"""Home folders in paths of a command line. CPU, a second."""
+
+import pytest
+
+from mlperf_bert import paths
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+
+
+@pytest.mark.parametrize(
+    "path, expected",
+    [
+        ("~", "/home/me"),
+        ("~/run", "/home/me/run"),
+        ("~/a*,b, ~/c?", "/home/me/a*,b, /home/me/c?"),
+        ("~root/run", "/root/run"),
+        ("./~/run", "./~/run"),
+        ("a~/b,c~", "a~/b,c~"),
+        ("gs://bucket/~/run", "gs://bucket/~/run"),
+        ("~nobody of this name/run", "~nobody of this name/run"),
+        ("", ""),
+    ],
+)
+def test_the_home_folder_stands_for_a_tilde_at_the_start_of_a_path(path, expected):
+    assert paths.with_home(path) == expected
+
+
+def test_a_path_without_a_home_folder_is_refused():
+    with pytest.raises(ValueError, match=r"^~x y/run: there is no such home .* or \./~x y/run$"):
+        paths.location("~x y/run")
+
+
+def test_words_of_a_command_line_up_to_two_dashes():
+    words = ["~/a", "--out=~/b", "--check", "-o=~", "--n=1", "--", "~/c", "--out=~/d"]
+    expected = ["/home/me/a", "--out=/home/me/b", "--check", "-o=/home/me", "--n=1", *words[5:]]
+    assert paths.words_with_home(words) == expected
+
+
+def test_a_word_without_a_home_folder_ends_the_program(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["scripts/do_gather.py", "--out_dir=~x y/run"])
+    with pytest.raises(
+        SystemExit, match=r"^do_gather.py: --out_dir=~x y/run: there is no such home"
+    ):
+        paths.words_with_home()
