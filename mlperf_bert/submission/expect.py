@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from mlperf_bert import paths
 from mlperf_bert.submission import published
 from mlperf_bert.submission.comparison import comparable
 from mlperf_bert.submission.entry import Entry, family_of
@@ -248,7 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m mlperf_bert.submission.expect")
     parser.add_argument("--accelerator", help="H100, A100 PCIe, or as its driver names it")
     parser.add_argument("--count", type=_count, help="of accelerators in the whole system")
-    given = parser.parse_args(arguments)
+    given = parser.parse_args(paths.words_with_home(arguments))
     if (given.accelerator is None) != (given.count is None):
         parser.error("give both --accelerator and --count, or none of them for the table")
     try:
