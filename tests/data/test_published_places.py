@@ -345,6 +345,17 @@ def test_what_is_left_on_another_file_system_is_copied(there, run, tmp_path, mon
     assert asked(there) == ["/input_files/bert_config.json"]
 
 
+def test_a_disk_too_small_for_a_copy_is_said_before(tmp_path, monkeypatch, small_disk):
+    monkeypatch.chdir(tmp_path)
+    content = bytes(1 << 20)
+    (tmp_path / "vocab.txt").write_bytes(content)
+    file = published.PublishedFile("vocab.txt", len(content), md5_of(content))
+    disk = small_disk(64)
+    [(_, error)] = download.fetch_group([file], disk, check_only=True)
+    assert re.match(rf"{disk}/vocab.txt: needs 1,048,576 bytes, .* make room", str(error))
+    assert [path.name for path in disk.iterdir() if path.is_file()] == []
+
+
 def test_what_is_left_and_wrong_is_told_and_fetched(there, run, tmp_path):
     (tmp_path / "vocab.txt").write_bytes(b"[PAD]\n")
     os.mkfifo(tmp_path / "bert_config.json")
@@ -446,6 +457,17 @@ def test_text_comes_without_the_list_where_a_server_lacks_it(there, run, tmp_pat
     assert code == 0 and "1 of them with a published MD5" in output
     assert f"note: wiki/{MD5S}: {there.url}/processed_dataset/{MD5S}: 404 Not Found\n" in errors
     assert len(list((tmp_path / "wiki" / "results").glob("part-*"))) == 5
+
+
+def test_a_list_that_is_not_the_published_one_is_not_believed(there, run, tmp_path):
+    path = tmp_path / "wiki" / MD5S
+    path.parent.mkdir()
+    path.write_bytes(LIST.replace(md5_of(TEXTS["eval.md5"]).encode(), md5_of(b"").encode()))
+    code, output, errors = run("text")
+    assert code == 0 and "1 of them with a published MD5" in output
+    [first, second] = [line for line in errors.splitlines() if line.startswith("note: ")]
+    assert re.match(rf"note: wiki/{MD5S}: MD5 \w+, published is \w+; remove it", first)
+    assert second == f"{first}; the MD5 of the archive has to do for the rest"
 
 
 def test_text_that_differs_from_the_list_is_refused(there, run, tmp_path, monkeypatch):
