@@ -1,7 +1,8 @@
 """Clean-up stage .3: one sentence a line.
 
-Documents (.parquet, .jsonl, .jsonl.zst) are read without --input_suffix, and not cleaned. They may
-lie on Hugging Face (hf://datasets/OWNER/NAME/FILE); then the output is in the working folder.
+Documents (.parquet, .jsonl, .json, the last two also .gz or .zst) are read without --input_suffix,
+and not cleaned. They may lie on Hugging Face (hf://datasets/OWNER/NAME/FILE); then the output is in
+the working folder.
 """
 
 import argparse

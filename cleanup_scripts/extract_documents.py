@@ -1,4 +1,6 @@
-"""Documents (.parquet, .jsonl, .jsonl.zst) to text as WikiExtractor writes it: OUT_DIR/NAME/wiki_*.
+"""Documents to text as WikiExtractor writes it: OUT_DIR/NAME/wiki_*.
+
+Their names end with .parquet, .jsonl or .json, the last two also with .gz or .zst.
 
 The files may also lie in a bucket, or on Hugging Face: hf://datasets/OWNER/NAME/FOLDER/*.parquet.
 """

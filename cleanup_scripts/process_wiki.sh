@@ -8,8 +8,8 @@
 # values: NUM_TEST_ARTICLES=10000 BLOCK_SIZE=26.92 (MB) RESULTS=./results NWORKER=(cores)
 # PUNKT=(nltk's punkt_tab/english) PYTHON=(the checkout's .venv, else python3)
 #
-# A glob that ends with .parquet, .jsonl or .jsonl.zst: first their text is written to TEXT_DIR=./text
-# as WikiExtractor would. TEXT_COLUMN=text names the column or key that holds it.
+# A glob that ends with .parquet, .jsonl or .json, the last two also with .gz or .zst: first their text is written to
+# TEXT_DIR=./text as WikiExtractor would. TEXT_COLUMN=text names the column or key that holds it.
 set -euo pipefail
 unset CDPATH
 
@@ -29,7 +29,7 @@ gather() { stage do_gather.py --input_suffix=.4 --block_size="${BLOCK_SIZE:-26.9
 glob=$1
 
 case $glob in
-  *.parquet | *.jsonl | *.jsonl.zst)
+  *.parquet | *.json | *.jsonl | *.json.gz | *.jsonl.gz | *.json.zst | *.jsonl.zst)
     stage extract_documents.py --out_dir="${TEXT_DIR:-./text}" --nworker="$workers" \
       --text_column="${TEXT_COLUMN:-text}"
     record "${TEXT_DIR:-./text}" --add="documents to text" --inputs "$1" \

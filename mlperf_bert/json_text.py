@@ -4,20 +4,23 @@ import json
 import os
 import re
 
+from mlperf_bert import content
 from mlperf_bert.reading import read_regular_file
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
 
 def parse(text: str | bytes) -> object:
-    """The value of a JSON text.
+    """The value of a JSON text, before which a byte order mark may stand.
 
     Raises:
       ValueError: it is not JSON, or nested too deeply, has a key twice, or a string with half a
         surrogate pair.
     """
     try:
-        text = text.decode() if isinstance(text, bytes) else text
+        text = (_decoded(text) if isinstance(text, bytes) else text).removeprefix(
+            content.BYTE_ORDER_MARK
+        )
         value = json.loads(text, object_pairs_hook=_without_repeated_keys)
         if _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
@@ -28,6 +31,15 @@ def parse(text: str | bytes) -> object:
     except ValueError as error:
         raise ValueError(f"not JSON ({error})") from error
     return value
+
+
+def _decoded(text: bytes) -> str:
+    if encoding := content.wide(text):
+        raise ValueError(f"{encoding}; convert it with iconv -f {encoding} -t UTF-8")
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start} is not UTF-8") from error
 
 
 def parse_object(text: str | bytes) -> dict:

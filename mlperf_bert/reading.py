@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from mlperf_bert import paths
+from mlperf_bert import content, paths
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -68,8 +68,27 @@ def require_regular_file(path: str | os.PathLike, *, message: str | None = None)
 
 
 def read_regular_file(path: str | os.PathLike) -> bytes:
-    """The content of an input file; raises as `require_regular_file`."""
-    return paths.read_bytes(require_regular_file(path))
+    """The content of an input file.
+
+    Raises:
+      OSError: no such file, or no permission.
+      ValueError: not a regular file, or one that is compressed, an archive or a Git LFS pointer.
+    """
+    found = paths.read_bytes(require_regular_file(path))
+    if problem := content.packed(found[: content.HEAD_BYTES]):
+        raise ValueError(f"{os.fspath(path)}: {problem}")
+    return found
+
+
+def packed_file(path: str | os.PathLike) -> str | None:
+    """What hides a file's real content, as a message with its name; None if nothing does.
+
+    Raises:
+      OSError: no such file, or no permission.
+    """
+    with paths.opened(path) as file:
+        problem = content.packed(file.read(content.HEAD_BYTES))
+    return f"{os.fspath(path)}: {problem}" if problem else None
 
 
 @contextlib.contextmanager

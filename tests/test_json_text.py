@@ -7,7 +7,8 @@ from mlperf_bert import json_text
 REFUSED = {
     b"": r"not JSON \(Expecting value",
     b"{]": r"not JSON \(",
-    b"\xff": r"not JSON \('utf-8' codec can't decode",
+    b"\xff": r"not JSON \(byte 0 is not UTF-8\)",
+    '{"a": 1}'.encode("utf-16"): r"not JSON \(UTF-16; convert it with iconv -f UTF-16 -t UTF-8\)",
     b"[" * 100_000: r"not JSON \(nested too deeply\)",
     b'{"a":' * 100_000: r"not JSON \(nested too deeply\)",
     b'{"a": 1' + b"0" * 5000 + b"}": r"not JSON \(Exceeds the limit",
@@ -33,4 +34,6 @@ def test_taken(tmp_path):
     expected = {"a": "é \U0001f600", "b": [{"a": 1}, {"a": 2}]}
     assert json_text.parse_object(text) == json_text.parse_object(text.encode()) == expected
     (tmp_path / "x.json").write_text(text)
+    assert json_text.read_object(tmp_path / "x.json") == expected
+    (tmp_path / "x.json").write_text(text, encoding="utf-8-sig")
     assert json_text.read_object(tmp_path / "x.json") == expected

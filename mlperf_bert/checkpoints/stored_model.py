@@ -37,8 +37,9 @@ class StoredModel:
         self._files: dict[str, tuple[safetensors.safe_open, str]] = {}
         self._types: collections.Counter[str] = collections.Counter()
         for name in _files_of_weights(folder, model):
+            if problem := reading.packed_file(reading.require_regular_file(folder / name)):
+                raise ValueError(problem)
             with self._damage_named(name):
-                reading.require_regular_file(folder / name)
                 file = safetensors.safe_open(folder / name, framework="np")
                 stored_names = list(file.keys())
             for stored_name in stored_names:

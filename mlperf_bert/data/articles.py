@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from mlperf_bert import paths
-from mlperf_bert.data.documents import SUFFIXES, Document, read_documents
+from mlperf_bert.data.documents import SUFFIXES, Document, documents_of_lines, read_documents
 from mlperf_bert.writing import written_beside
 
 # As WikiExtractor's default. A file is a unit of work of every stage.
@@ -69,6 +69,16 @@ def write_articles(input_path: str, folder: paths.Location, text_column: str) ->
         raise ValueError(f"{input_path}: holds no document; leave it out, or fetch it again")
     if paths.status(following := folder / _name(number + 1)):
         raise ValueError(f"{following}: this run does not make it; remove {folder} and run again")
+
+
+def from_json(text: str, path: str) -> str:
+    """The text of one file of WikiExtractor's --json, as it is without this option.
+
+    Raises:
+      ValueError: a line that is no document, named by its number.
+    """
+    lines = (line.encode() for line in text.split("\n"))
+    return b"".join(map(_article, documents_of_lines(lines, path))).decode()
 
 
 def _name(number: int) -> str:

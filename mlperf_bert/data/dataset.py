@@ -16,7 +16,7 @@ import posixpath
 import sys
 import tempfile
 import threading
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -114,6 +114,7 @@ def write_dataset(
     )
     folder = paths.location(output_dir)
     paths.require_no_object(folder)
+    hints: list[str] = []
     with held(lock := lock_of(folder), folder):
         found = open_manifest(folder, config, inputs)
         missing = missing_parts(folder, found, inputs)
@@ -121,7 +122,8 @@ def write_dataset(
             print("compiling (takes long the first time only)", file=sys.stderr, flush=True)
             _warm_up(tokenizer, config.instances)
         failures = {}
-        with contextlib.closing(_make_parts(missing, folder, tokenizer, config, workers)) as parts:
+        making = _make_parts(missing, folder, tokenizer, config, workers, hints)
+        with contextlib.closing(making) as parts:
             for name, result in parts:
                 if isinstance(result, Part):
                     lock.require_held()
@@ -130,6 +132,9 @@ def write_dataset(
                 else:
                     failures[name] = result
     manifest.raise_failures(failures, len(inputs))
+    if hints:
+        others = f" ({len(hints)} parts have such a hint)" if len(hints) > 1 else ""
+        print(f"{hints[0]}{others}", file=sys.stderr, flush=True)
     if missing:
         note_provenance(folder, found, inputs, vocab_file=config.vocab_file)
     return found, sorted(missing)
@@ -251,8 +256,12 @@ def _make_parts(
     tokenizer: Tokenizer,
     config: DatasetConfig,
     workers: int,
+    hints: list[str],
 ) -> Generator[tuple[str, Part | str], None, None]:
-    """Yields each part's name with the part or the reason of its failure, as they end."""
+    """Yields each part's name with the part or the reason of its failure, as they end.
+
+    `hints` takes what the workers say about the layout of their texts.
+    """
     context: Any = processes.context([folder, *inputs.values()])
     waiting = sorted(inputs, reverse=True)
     running: dict = {}
@@ -273,7 +282,7 @@ def _make_parts(
                 running[receiver] = name, process
             for ended in wait(list(running)):
                 name, process = running[ended]
-                result = _receive(ended, process)
+                result = _receive(ended, process, hints)
                 del running[ended]
                 progress.advance(sizes[name])
                 state = "done" if isinstance(result, Part) else "failed"
@@ -290,9 +299,10 @@ def _stop(running: dict) -> None:
         process.join()
 
 
-def _receive(receiver, process) -> Part | str:
+def _receive(receiver, process, hints: list[str]) -> Part | str:
     try:
-        result = receiver.recv()
+        result, own_hints = receiver.recv()
+        hints += own_hints
     except EOFError:
         result = None
     process.join()
@@ -306,14 +316,15 @@ def _work(
 ):
     threading.Thread(target=_die_with_parent, daemon=True).start()
     result: Part | str
+    hints: list[str] = []
     try:
-        result = make_part(input_path, output, tokenizer, config)
+        result = make_part(input_path, output, tokenizer, config, on_hint=hints.append)
     except OSError as error:
         place = output.parent if isinstance(output, Path) else tempfile.gettempdir()
         result = f"{error.strerror}; free space or fix {place}" if error.strerror else str(error)
     except ValueError as error:
         result = str(error)
-    sender.send(result)
+    sender.send((result, hints))
 
 
 def _die_with_parent() -> None:
@@ -325,9 +336,14 @@ def _die_with_parent() -> None:
 
 
 def make_part(
-    input_path: str, output: paths.Location, tokenizer: Tokenizer, config: DatasetConfig
+    input_path: str,
+    output: paths.Location,
+    tokenizer: Tokenizer,
+    config: DatasetConfig,
+    *,
+    on_hint: Callable[[str], object] = lambda hint: print(hint, file=sys.stderr, flush=True),
 ) -> Part:
-    """Makes one TFRecord of one text file.
+    """Makes one TFRecord of one text file; `on_hint` as in `write_examples`.
 
     Raises:
       ValueError: bad input.
@@ -343,6 +359,7 @@ def make_part(
             at_most=config.examples_per_part,
             silent=True,
             on_written=sha256.update,
+            on_hint=on_hint,
         )
     return Part(
         input_bytes=paths.size_bytes(input_path),

@@ -5,17 +5,25 @@ url and title.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 
 import zstandard
 
-from mlperf_bert import json_text, paths
+from mlperf_bert import content, json_text, paths
 from mlperf_bert.data.segmentation import SentenceSplitter, load_splitter
 from mlperf_bert.reading import opened_input
 from mlperf_bert.writing import written_beside
 
-SUFFIXES = (".jsonl", ".jsonl.zst", ".parquet")
+_PLAIN = (".jsonl", ".json")
+_GZIP = zlib.MAX_WBITS + 16  # zlib's number for a header and a checksum of gzip
+_COMPRESSION: dict[str, Callable] = {
+    ".zst": lambda: zstandard.ZstdDecompressor().decompressobj(),
+    ".gz": lambda: zlib.decompressobj(wbits=_GZIP),
+}
+SUFFIXES = (*_PLAIN, *(plain + suffix for plain in _PLAIN for suffix in _COMPRESSION), ".parquet")
 _CHUNK_BYTES = 1 << 20
+_URL_OF_WIKIEXTRACTOR = "?curid="
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +48,10 @@ def read_documents(path: str, *, text_column: str = "text") -> Iterator[Document
     """
     try:
         with opened_input(path) as file:
+            head = file.read(content.HEAD_BYTES)
+            file.seek(0)
+            if (problem := content.packed(head)) and not _is_compressed(path, head):
+                raise ValueError(f"{path}: {problem}")
             if path.endswith(".parquet"):
                 # pyarrow takes half a second, which text need not wait for.
                 from mlperf_bert.data import parquet
@@ -76,14 +88,28 @@ def write_sentences(
         output.write(b"\n")
 
 
+def _is_compressed(path: str, head: bytes) -> bool:
+    """Whether a file is compressed as its name says; a pointer or another kind is not."""
+    suffix = next((suffix for suffix in _COMPRESSION if path.endswith(suffix)), None)
+    return suffix is not None and head.startswith((b"\x1f\x8b", b"\x28\xb5\x2f\xfd"))
+
+
 def _read_json(chunks: Iterable[bytes], path: str, text_column: str) -> Iterator[Document]:
+    compression = next((new for suffix, new in _COMPRESSION.items() if path.endswith(suffix)), None)
+    lines = _lines(_decompressed(chunks, compression) if compression else chunks)
+    yield from documents_of_lines(lines, path, text_column=text_column)
+
+
+def documents_of_lines(
+    lines: Iterable[bytes], path: str, *, text_column: str = "text"
+) -> Iterator[Document]:
+    """The document of every line of `path` that is not blank; raises as `read_documents`."""
     number = 0
     try:
-        lines = _lines(_decompressed(chunks) if path.endswith(".zst") else chunks)
         for number, line in enumerate(lines, 1):
             if line.strip():
                 yield _document_of(line, text_column, f"{path}: line {number}")
-    except (zstandard.ZstdError, EOFError) as error:
+    except (zstandard.ZstdError, zlib.error, EOFError) as error:
         raise ValueError(
             f"{path}: damaged behind line {number} ({error}); fetch the file again"
         ) from error
@@ -99,15 +125,15 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield tail
 
 
-def _decompressed(chunks: Iterable[bytes]) -> Iterator[bytes]:
+def _decompressed(chunks: Iterable[bytes], new_frame: Callable) -> Iterator[bytes]:
     """All frames; zstandard's own reader takes a stream that is cut off for a short one."""
-    frame, is_open = zstandard.ZstdDecompressor().decompressobj(), False
+    frame, is_open = new_frame(), False
     for chunk in chunks:
         while chunk:
             yield frame.decompress(chunk)
             is_open, chunk = not frame.eof, frame.unused_data
             if not is_open:
-                frame = zstandard.ZstdDecompressor().decompressobj()
+                frame = new_frame()
     if is_open:
         raise EOFError("it is cut off")
 
@@ -124,8 +150,17 @@ def _document_of(line: bytes, text_column: str, where: str) -> Document:
             f'{where}: expected an object {{"{text_column}": "..."}}{keys}; fix or remove the '
             "line, or name the key with --text_column (TEXT_COLUMN=... for process_wiki.sh)"
         )
-    names = (found.get(name) for name in _NAMES)
-    return Document(text, *(str(name) if isinstance(name, str | int) else "" for name in names))
+    values = (found.get(name) for name in _NAMES)
+    names = [str(value) if isinstance(value, str | int) else "" for value in values]
+    return _without_title(Document(text, *names))
+
+
+def _without_title(document: Document) -> Document:
+    """Drops the title with which the reference's WikiExtractor begins a text of --json."""
+    head = f"{document.title}\n"
+    if _URL_OF_WIKIEXTRACTOR not in document.url or not document.text.startswith(head):
+        return document
+    return dataclasses.replace(document, text=document.text.removeprefix(head).removeprefix("\n"))
 
 
 def _sentences(text: str, splitter: SentenceSplitter) -> Iterator[str]:

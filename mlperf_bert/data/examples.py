@@ -2,13 +2,14 @@
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import BinaryIO
 
 import numpy as np
 
 from mlperf_bert import paths
-from mlperf_bert.data import example_codec
+from mlperf_bert.data import example_codec, stages
 from mlperf_bert.data.instances import InstanceConfig, Statistics, batches, make_instances
 from mlperf_bert.data.tokenization import Tokenizer, read_documents
 from mlperf_bert.progress import Progress
@@ -20,14 +21,36 @@ def expand_input(input_file: str) -> list[str]:
     """The files behind globs separated by commas, each glob sorted as TensorFlow sorts.
 
     Raises:
-      ValueError: a glob matches nothing.
+      ValueError: a glob matches nothing, or the evaluation text or records beside its parts.
     """
     files = []
     for pattern in input_file.split(","):
         if not (matches := matching_files(pattern.strip())):
             raise ValueError(f"--input_file: no file matches {pattern!r}; quote the glob")
+        if others := stages.no_texts(matches):
+            raise ValueError(
+                f"--input_file: {pattern.strip()} matches {stages.listed(others)} too, which must "
+                "not become training data; give a glob of the parts alone, such as results/part-*"
+            )
         files += matches
     return files
+
+
+def _hint(documents: Sequence[Sequence[object]], inputs: Sequence[str]) -> str | None:
+    """What makes the next-sentence labels of a text worthless; None if nothing does."""
+    layout = "the format is one sentence a line, and a blank line after each document"
+    where = f"{inputs[0]}{' and others' if len(inputs) > 1 else ''}"
+    if len(documents) == 1:
+        return (
+            f"hint: {where}: the text is one document, so the next sentences that shall be wrong "
+            f"come from it too; {layout}"
+        )
+    if all(len(document) == 1 for document in documents):
+        return (
+            f"hint: {where}: every document is one line, so all next sentences are random, with "
+            f"label 1; {layout}"
+        )
+    return None
 
 
 def write_examples(
@@ -39,6 +62,7 @@ def write_examples(
     at_most: int = 0,
     silent: bool = False,
     on_written: Callable[[memoryview], object] = lambda encoded: None,
+    on_hint: Callable[[str], object] = lambda hint: print(hint, file=sys.stderr, flush=True),
 ) -> Statistics:
     """Makes all examples of the inputs; returns counts of what was written.
 
@@ -48,6 +72,7 @@ def write_examples(
     Args:
       at_most: only the first so many examples are written; 0 for all.
       on_written: called with all bytes, in the order of writing.
+      on_hint: called where the layout of the text makes worthless labels.
 
     Raises:
       ValueError: bad input.
@@ -57,6 +82,8 @@ def write_examples(
     with Progress(total=input_bytes, unit="B", description="tokenize", silent=silent) as progress:
         documents = read_documents(inputs, tokenizer, on_bytes=progress.advance)
         progress.line(f"tokenized {len(documents):,} documents; cutting and masking")
+    if hint := _hint(documents, inputs):
+        on_hint(hint)
     instances = make_instances(documents, tokenizer.vocabulary, config)
     del documents  # memory: what follows needs the instances alone
     if at_most:

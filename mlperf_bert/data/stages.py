@@ -2,41 +2,117 @@
 
 import concurrent.futures
 import os
-from collections.abc import Callable, Iterable
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 
+from mlperf_bert import content
 from mlperf_bert.data import processes
 from mlperf_bert.progress import Progress
 from mlperf_bert.reading import matching_files, read_regular_file
+
+_RECORDS = re.compile(
+    r"(provenance|manifest|extraction|unpacked)\.json|wikiextractor\.log|histograms.*\.png"
+    r"|eval\.(txt|md5)"
+)
+_COPY = re.compile(r"\.\d$")  # what the stages leave beside a raw file
 
 
 def input_files(pattern: str) -> list[str]:
     """The sorted files behind a glob. Order matters: seeds and packing go by it.
 
     Raises:
-      ValueError: nothing matches.
+      ValueError: nothing matches, or files that the project has written beside texts do too.
     """
     if not (files := matching_files(pattern)):
         raise ValueError(f"--data={pattern}: no file matches; quote the glob, and check the folder")
+    if others := no_texts(files):
+        raise ValueError(
+            f"--data={pattern}: matches {listed(others)} too, written beside the texts; give a "
+            "glob of the raw files alone, such as text/??/wiki_??"
+        )
     return files
+
+
+def no_texts(files: Sequence[str]) -> list[str]:
+    """Those of several files that are records or other stages' copies of the rest, by name."""
+    all_files = set(files)
+    return [
+        path
+        for path in files
+        if len(files) > 1
+        and (
+            _RECORDS.fullmatch(posixpath.basename(path))
+            or (_COPY.search(path) and _COPY.sub("", path) in all_files)
+        )
+    ]
+
+
+def listed(files: Sequence[str]) -> str:
+    """The first three names, and how many there are."""
+    shown = ", ".join(map(posixpath.basename, files[:3]))
+    return f"{shown} and {len(files) - 3} more" if len(files) > 3 else shown
 
 
 def read_text(path: str, *, encoding: str = "utf-8", keep_line_ends: bool = False) -> str:
     r"""A file's text, by default with every line end, \r and \r\n too, as \n.
 
     Raises:
-      ValueError: no such file, no regular one, or bytes that are not UTF-8.
+      ValueError: no such file, no regular one, JSON, or bytes that are not UTF-8.
     """
+    text = read_any_text(path, encoding=encoding)
+    require_sentences(text, path)
+    return text if keep_line_ends else with_plain_line_ends(text)
+
+
+def read_any_text(path: str, *, encoding: str = "utf-8") -> str:
+    """A file's text as it is, JSON too; raises ValueError otherwise as `read_text`."""
     try:
-        text = read_regular_file(path).decode(encoding)
+        return decode(read_regular_file(path), path, encoding=encoding)
     except FileNotFoundError as error:
         raise ValueError(f"{path}: no such file; run the stage before this one first") from error
+
+
+def with_plain_line_ends(text: str) -> str:
+    r"""\r\n and \r become \n."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def decode(text: bytes, path: str, *, encoding: str = "utf-8") -> str:
+    """The content of a text file.
+
+    Raises:
+      ValueError: bytes that are not UTF-8; the message names `path`, and what the file is.
+    """
+    try:
+        return text.decode(encoding)
     except UnicodeDecodeError as error:
+        if wide := content.wide(text):
+            raise ValueError(
+                f"{path}: is text in {wide}; convert it with iconv -f {wide} -t UTF-8"
+            ) from error
+        head = text[: content.HEAD_BYTES]
+        if b"\0" in head or content.kind_of(head):
+            kind = content.kind_of(head)
+            kind = kind if kind and "text" not in kind else "binary data, perhaps TFRecords"
+            raise ValueError(f"{path}: is {kind}, not text; give text files") from error
         raise ValueError(
-            f"{path}: byte {error.start} is not UTF-8; extract the file again, or fix it with "
-            "iconv -f UTF-8 -t UTF-8 -c"
+            f"{path}: byte {error.start} is not UTF-8; make the file again, or drop such bytes "
+            "with iconv -f UTF-8 -t UTF-8 -c"
         ) from error
-    return text if keep_line_ends else text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def require_sentences(text: str, path: str) -> None:
+    """Raises ValueError for JSON and lists of MD5 digests, whose lines would pass for text."""
+    if content.is_json(text):
+        raise ValueError(
+            f"{path}: is JSON, not text; process_wiki.sh reads WikiExtractor's --json files and "
+            "documents (.jsonl, .json); do_sentence_segmentation.py reads documents that need no "
+            "clean-up"
+        )
+    if content.is_list_of_digests(text):
+        raise ValueError(f"{path}: is a list of MD5 digests, not text; leave it out")
 
 
 def lines_of(text: str) -> list[str]:

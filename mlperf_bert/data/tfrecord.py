@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from mlperf_bert import paths
+from mlperf_bert import content, paths
 from mlperf_bert.data.jit import kernel
 from mlperf_bert.reading import require_regular_file
 
@@ -137,6 +137,18 @@ def _opened(path: str | os.PathLike, *, headers_only: bool = False) -> Iterator[
         yield file
 
 
+def _require_records(file: BinaryIO, path: str | os.PathLike) -> None:
+    """Names what a file is that does not begin with a record, if that can be seen."""
+    file.seek(0)
+    head = file.read(content.HEAD_BYTES)
+    if problem := content.packed(head):
+        raise ValueError(f"{os.fspath(path)}: {problem}")
+    if kind := content.kind_of(head):
+        raise ValueError(
+            f"{os.fspath(path)}: is {kind}, not TFRecords; give files of create_pretraining_data.py"
+        )
+
+
 def _places(file: BinaryIO, path: str | os.PathLike) -> Iterator[tuple[int, int, int]]:
     """Yields (index, begin, end) of the records of an open file, in bytes, headers included.
 
@@ -150,6 +162,8 @@ def _places(file: BinaryIO, path: str | os.PathLike) -> Iterator[tuple[int, int,
             raise _damaged(path, index, offset, "the file ends within the header")
         length, crc = struct.unpack("<QI", header)
         if crc != masked_crc32c(header[:8]):
+            if not offset:
+                _require_records(file, path)
             raise _damaged(path, index, offset, "the checksum of the length is wrong")
         end = offset + HEADER_BYTES + length + FOOTER_BYTES
         if end > size_bytes:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from mlperf_bert.data import unicode11
+from mlperf_bert import content
+from mlperf_bert.data import stages, unicode11
 from mlperf_bert.reading import read_regular_file
 
 MAX_CHARS_PER_WORD = 200
@@ -41,6 +42,11 @@ def read_vocabulary(path: str) -> dict[str, int]:
         text = _read(path)
     except FileNotFoundError as error:
         raise ValueError(f"{path}: no such file; --vocab_file takes a vocab.txt") from error
+    if text.startswith(content.BYTE_ORDER_MARK):
+        raise ValueError(
+            f"{path}: begins with a byte order mark, which would be part of the first token; "
+            "remove it (sed -i '1s/^\\xEF\\xBB\\xBF//' FILE)"
+        )
     vocabulary: dict[str, int] = {}
     for line in text.split("\n")[: -1 if text.endswith("\n") else None]:
         vocabulary.setdefault(line.strip(), len(vocabulary))
@@ -119,10 +125,7 @@ class Tokenizer:
 
 def _read(path: str) -> str:
     r"""A file's text. Quirk: TensorFlow's line reader, which the reference uses, drops every \r."""
-    try:
-        return read_regular_file(path).decode().replace("\r", "")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: byte {error.start} is not UTF-8; make the file again") from error
+    return stages.decode(read_regular_file(path), path).replace("\r", "")
 
 
 def read_documents(
@@ -134,12 +137,13 @@ def read_documents(
     is called at every blank line with the bytes read since the last.
 
     Raises:
-      ValueError: bytes that are not UTF-8, or no document at all.
+      ValueError: JSON or a list of digests, bytes that are not UTF-8, or no document at all.
     """
     documents: list[list[np.ndarray]] = [[]]
     for path in paths:
         num_bytes = 0
-        for line in _read(path).split("\n"):
+        stages.require_sentences(text := _read(path), path)
+        for line in text.split("\n"):
             num_bytes += len(line.encode()) + 1
             stripped = line.strip()
             if not stripped:

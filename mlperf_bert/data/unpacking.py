@@ -19,7 +19,7 @@ from mlperf_bert.data.manifest import PUBLISHED_PARTS, PUBLISHED_TEXT
 from mlperf_bert.data.published import DUMP, MD5S_OF_TEXT, UNCOMPRESSED_DUMP
 from mlperf_bert.problems import printable
 from mlperf_bert.progress import Progress
-from mlperf_bert.reading import digest, require_regular_file
+from mlperf_bert.reading import digest, packed_file, require_regular_file
 from mlperf_bert.writing import write_whole, written_beside
 
 TEXT_AT_MOST_BYTES = 100 << 20  # three times the largest that is published
@@ -210,6 +210,9 @@ def _damage_named(archive: Path) -> Iterator[None]:
     except (ValueError, tarfile.TarError, zlib.error, RecursionError, OSError) as error:
         if isinstance(error, OSError) and error.errno:
             raise
+        problem = packed_file(archive)
+        if problem and not any(kind in problem for kind in ("gzip", "bzip2")):
+            raise ValueError(problem) from error
         raise ValueError(
             printable(f"{archive}: damaged ({error!s:.300}); remove it and fetch it again")
         ) from error

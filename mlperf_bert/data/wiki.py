@@ -6,8 +6,15 @@ text rules. The order of the rules matters, and so do their quirks.
 
 import re
 
-from mlperf_bert.data.stages import lines_of, read_text
-from mlperf_bert.reading import require_regular_file
+from mlperf_bert import content
+from mlperf_bert.data import articles
+from mlperf_bert.data.stages import (
+    lines_of,
+    read_any_text,
+    require_sentences,
+    with_plain_line_ends,
+)
+from mlperf_bert.reading import read_regular_file
 from mlperf_bert.writing import write_whole, written_beside
 
 
@@ -52,14 +59,20 @@ def _edited(line: str) -> str:
 
 
 def write_stage_1(input_path: str, output_path: str) -> None:
-    """Stage .1 from file to file."""
-    write_whole(output_path, drop_tags_and_titles(read_text(input_path)))
+    """Stage .1 from file to file; the input may be one of WikiExtractor's --json."""
+    text = read_any_text(input_path)
+    if content.is_json(text):
+        text = articles.from_json(text, input_path)
+    else:
+        require_sentences(text, input_path)
+    write_whole(output_path, drop_tags_and_titles(with_plain_line_ends(text)))
 
 
 def write_stage_2(input_path: str, output_path: str) -> None:
     """Stage .2 from file to file."""
     # Bytes: sed keeps \r.
-    text = require_regular_file(input_path).read_bytes().decode("utf-8", "surrogateescape")
+    text = read_regular_file(input_path).decode("utf-8", "surrogateescape")
+    require_sentences(text, input_path)
     try:
         cleaned = apply_rules(text)
     except ValueError as error:

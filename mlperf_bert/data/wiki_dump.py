@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
+from mlperf_bert import content
 from mlperf_bert.problems import printable
 from mlperf_bert.reading import require_regular_file
 
@@ -142,6 +143,8 @@ class Dump:
         """The database's name; raises ValueError unless this is the head of a dump we know."""
         if not self.size_bytes:
             raise ValueError(f"{self.path}: empty; fetch pages-articles of enwiki")
+        if problem := content.packed(head):
+            raise ValueError(f"{self.path}: {problem}")
         if not head.lstrip().startswith(b"<"):
             raise ValueError(
                 f"{self.path}: neither XML nor .bz2 of it; fetch pages-articles of enwiki"

@@ -7,6 +7,7 @@ int32 [B, P], float32 [B, P] for `masked_lm_weights`, int32 [B, 1] for `next_sen
 import contextlib
 import functools
 import itertools
+import posixpath
 import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -35,6 +36,8 @@ _MAX_BYTES_CHECKED_FIRST = 256 * 2**20
 
 # TensorFlow quotes the bytes that it cannot parse, and then cannot decode its own message.
 _PARSE_ERRORS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
+# Evaluation examples and records, as they lie in the folders of parts.
+_NO_PART = re.compile(r"eval_(10k|intermediate)|eval\.(txt|md5)|.*\.json|histograms.*\.png")
 _GRAPH_WORDS = ("Graph execution error:", "Detected at node", "\t [[", "Original stack trace")
 _NODE_NAMES = re.compile(r"\{\{.*?\}\}|\[Op:.*?\]( name:.*)?|\[\[.*?\]\]")
 
@@ -45,10 +48,10 @@ def expand_input(patterns: str, *, flag: str) -> list[str]:
     TensorFlow looks for them, as it reads them: they may lie in a bucket.
 
     Raises:
-      ValueError: a pattern matches nothing, or a file is empty or a pipe or device; no file's
-        content is read.
+      ValueError: a pattern matches nothing, or evaluation examples or records beside the parts, or
+        a file is empty or a pipe or device; no file's content is read.
     """
-    files = []
+    files: list[tuple[str, Any]] = []
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
         matches = _files_matching(pattern)
         if not matches:
@@ -56,6 +59,7 @@ def expand_input(patterns: str, *, flag: str) -> list[str]:
                 f"--{flag}: no file matches {pattern!r}; make TFRecords with "
                 "create_pretraining_data.py, or quote the glob so that the shell leaves it alone"
             )
+        _require_parts(pattern, [name for name, _ in matches], flag=flag)
         files.extend(matches)
     if not files:
         raise ValueError(f"--{flag} names no file; give a path, a glob or several with commas")
@@ -66,6 +70,17 @@ def expand_input(patterns: str, *, flag: str) -> list[str]:
         if not status.length:
             raise ValueError(f"--{flag}: {name} is empty; make it again")
     return sorted({name for name, _ in files})
+
+
+def _require_parts(pattern: str, matches: Sequence[str], *, flag: str) -> None:
+    """Refuses what lies beside the parts of a data set, matched by a glob such as tfrecords/*."""
+    others = [name for name in matches if _NO_PART.fullmatch(posixpath.basename(name))]
+    if others and len(matches) > 1:
+        raise ValueError(
+            f"--{flag}: {pattern} matches {', '.join(map(posixpath.basename, others[:3]))} too, "
+            "which must not become training data; give a glob of the parts alone, such as "
+            "tfrecords/part-*"
+        )
 
 
 def _files_matching(pattern: str) -> list[tuple[str, Any]]:

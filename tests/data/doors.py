@@ -1,5 +1,6 @@
 """The forms in which the same articles can come: WikiExtractor's text, and documents."""
 
+import gzip
 import json
 import re
 from pathlib import Path
@@ -8,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-DOCUMENTS = (".jsonl", ".jsonl.zst", ".parquet")
+DOCUMENTS = (".jsonl", ".jsonl.zst", ".json.gz", ".parquet")
 _ARTICLE = re.compile(
     r'<doc id="(?P<id>.*)" url="(?P<url>.*)" title="(?P<title>.*)">\n'
     r"(?P=title)\n\n(?P<text>(?:.*\n)*?.*)\n\n</doc>\n"
@@ -37,7 +38,9 @@ def write(path: Path, articles: list[dict[str, str]], **options) -> Path:
         pq.write_table(pa.Table.from_pylist(articles), path, **options)
     elif path.name.endswith(".zst"):
         path.write_bytes(zstandard.compress(lines))
-    elif path.name.endswith(".jsonl"):
+    elif path.name.endswith(".gz"):
+        path.write_bytes(gzip.compress(lines[:200]) + gzip.compress(lines[200:]))
+    elif path.name.endswith((".jsonl", ".json")):
         path.write_bytes(lines)
     else:
         path.write_bytes(as_text(articles).encode())

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mlperf_bert.data import articles, documents
+from mlperf_bert.data import articles, documents, wiki
 from tests.data import doors
 from tests.data.generated_wiki import sentences
 from tests.data.test_documents import punkt
@@ -38,12 +38,49 @@ def written(folder: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted(folder.glob("wiki_??????"))]
 
 
-@pytest.mark.parametrize("door", doors.DOCUMENTS)
+@pytest.mark.parametrize("door", documents.SUFFIXES)
 def test_documents_become_what_wikiextractor_writes(tmp_path, door):
     given = generated(1)
     path = doors.write(tmp_path / f"a{door}", given)
     articles.write_articles(str(path), tmp_path / "a", "text")
     assert written(tmp_path / "a") == [doors.as_text(given).encode()]
+
+
+def as_json(articles_of_a_file: list[dict[str, str]], *, with_title: bool) -> str:
+    """A file of WikiExtractor's --json; the reference's version begins texts with the title."""
+    title = "{title}\n\n" if with_title else ""
+    return "".join(
+        json.dumps(
+            article
+            | {"revid": "1", "url": f"https://en.wikipedia.org/wiki?curid={article['id']}"}
+            | {"text": title.format(**article) + article["text"]},
+            ensure_ascii=False,
+        )
+        + "\n"
+        for article in articles_of_a_file
+    )
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("with_title", [False, True])
+def test_stage_1_reads_json_of_wikiextractor(tmp_path, with_title, mark):
+    given = generated(1)
+    (tmp_path / "wiki_00").write_text(mark + as_json(given, with_title=with_title))
+    (tmp_path / "wiki_01").write_bytes(doors.as_text(given).encode())
+    for name in ("wiki_00", "wiki_01"):
+        wiki.write_stage_1(str(tmp_path / name), str(tmp_path / f"{name}.1"))
+    assert (tmp_path / "wiki_00.1").read_bytes() == (tmp_path / "wiki_01.1").read_bytes()
+    lines = as_json(given, with_title=with_title).splitlines()
+    (tmp_path / "wiki_00").write_text("\n".join([*lines[:3], lines[3][:-1]]))
+    with pytest.raises(ValueError, match=r"wiki_00: line 4: not JSON .*fix or remove the line"):
+        wiki.write_stage_1(str(tmp_path / "wiki_00"), str(tmp_path / "wiki_00.1"))
+
+
+def test_an_article_without_text_has_its_title_alone_in_json(tmp_path):
+    [line] = as_json([{"id": "7", "title": "River", "text": ""}], with_title=True).splitlines()
+    (tmp_path / "a.json").write_text(line.replace("\\n\\n", "\\n"))
+    [found] = documents.read_documents(str(tmp_path / "a.json"))
+    assert (found.title, found.text) == ("River", "")
 
 
 def test_files_hold_whole_articles_and_a_mebibyte(tmp_path, monkeypatch):
@@ -117,6 +154,16 @@ def test_the_same_parts_through_every_door(repository, tmp_path, punkt):
         done = process_wiki(repository, folder, punkt, f"wiki_??{door}")
         assert done.returncode == 0, done.stderr
         results[door] = results_in(folder)
+    folder = tmp_path / "json"
+    (folder / "AA").mkdir(parents=True)
+    for number in range(5):
+        text = as_json(generated(number), with_title=True)
+        # Parts are packed by the sizes of the raw files.
+        size = (tmp_path / "door" / f"wiki_0{number}").stat().st_size
+        (folder / "AA" / f"wiki_0{number}").write_text(text + "\n" * (size - len(text.encode())))
+    done = process_wiki(repository, folder, punkt, "AA/wiki_??")
+    assert done.returncode == 0, done.stderr
+    results["json"] = results_in(folder)
     assert len(results[""]) > 4
     assert all(found == results[""] for found in results.values())
 
@@ -205,7 +252,7 @@ def test_scripts_say_the_same_in_one_line(repository, tmp_path, punkt):
     code, line = extract(repository, tmp_path, f"--data={tmp_path}/?.*")
     assert code == 1 and "b.parquet: a second file would be written to" in line
     code, line = extract(repository, tmp_path, f"--data={tmp_path}/text/*/wiki*")
-    assert code == 1 and "expected a name that ends with .jsonl, .jsonl.zst, .parquet" in line
+    assert code == 1 and "expected a name that ends with .jsonl, .json, .jsonl.zst," in line
 
     def script(name, *flags):
         command = [sys.executable, repository / "cleanup_scripts" / name, *flags]

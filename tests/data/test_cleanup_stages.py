@@ -274,6 +274,15 @@ def test_the_checkouts_python_is_found(repository, tmp_path):
     assert chosen(PYTHON="/opt/my python") == "/opt/my python"
 
 
+def test_a_glob_that_matches_what_the_stages_wrote_is_refused(repository, tmp_path):
+    for name in ("wiki_00", "wiki_00.1", "wiki_01", "provenance.json"):
+        (tmp_path / name).write_text("text")
+    data = f"--data={tmp_path}/*"
+    line = script(repository, "cleanup_file.py", data)
+    assert f"{data}: matches provenance.json, wiki_00.1 too, written beside the texts; give" in line
+    assert stages.input_files(f"{tmp_path}/wiki_??") == [f"{tmp_path}/wiki_0{n}" for n in (0, 1)]
+
+
 def test_process_wiki_wants_one_argument(repository):
     done = subprocess.run(
         [repository / "cleanup_scripts" / "process_wiki.sh", "a", "b"],

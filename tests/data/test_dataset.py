@@ -191,10 +191,10 @@ from mlperf_bert.data import dataset
 
 make_part = dataset.make_part
 
-def killed(input_path, *rest):
+def killed(input_path, *rest, **options):
     if input_path.endswith("part-1"):
         os.kill(os.getpid(), 9)
-    return make_part(input_path, *rest)
+    return make_part(input_path, *rest, **options)
 
 dataset.make_part = killed
 command_line.run(create_pretraining_data.main)

@@ -235,7 +235,7 @@ def test_articles_are_cut_alike_wherever_the_pieces_end(
 PACKED = bz2.compress(DUMP)
 BAD = {
     "empty": (b"", "empty; fetch pages-articles of enwiki"),
-    "no XML": (b"PK\3\4" + bytes(99), r"neither XML nor \.bz2 of it; fetch"),
+    "no XML": (b"PK\3\4" + bytes(99), "is a zip archive; unpack it first"),
     "no dump": (b"<html><body>404</body></html>", "its root is html; give a Wikipedia dump"),
     "broken": (b"<html><body>404", r"no head of a Wikipedia dump, or cut off in it \(no element"),
     "no page": (generated.head().encode() + b"</mediawiki>\n", "no page; fetch pages-articles"),

@@ -15,6 +15,7 @@ import sys
 import pytest
 
 from mlperf_bert.data import example_codec, tfrecord
+from mlperf_bert.data.examples import expand_input
 from tests import starts
 from tests.data import doors
 from tests.data.generated_wiki import sentences, vocabulary
@@ -202,6 +203,7 @@ def md5(path) -> str:
 BAD_INPUTS = {
     "no file": (lambda work: {"input_file": work / "no*"}, "no file matches"),
     "not UTF-8": (lambda work: (work / "text").write_bytes(b"ok\n\xff"), "byte 3 is not UTF-8"),
+    "JSON": (lambda work: (work / "text").write_text('{"text": "a"}\n' * 3), "text: is JSON, not"),
     "only blank lines": (lambda work: (work / "text").write_text("\n \n\n"), "no document"),
     "no vocabulary": (lambda work: {"vocab_file": work / "none"}, "none: no such file"),
     "no mask token": (
@@ -213,6 +215,55 @@ BAD_INPUTS = {
         "--max_seq_length=4: must be a number at least 5",
     ),
 }
+
+
+def beside_the_parts(work, *names):
+    """A folder with a part and other files."""
+    (work / "results").mkdir()
+    for name in ("part-00000-of-00500", *names):
+        (work / "results" / name).write_text("A sentence.\nAnother.\n\nOne more.\nThe end.\n")
+    return {"input_file": f"{work}/results/*"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "eval.txt", "eval.md5", "provenance.json", "manifest.json", "unpacked.json",
+        "histograms_a.png", "part-00000-of-00500.4",
+    ],
+)  # fmt: skip
+def test_what_lies_beside_the_parts_is_refused(tmp_path, name):
+    pattern = beside_the_parts(tmp_path, name)["input_file"]
+    with pytest.raises(
+        ValueError,
+        match=rf"--input_file: .*results/\* matches {name} too, which must not become training "
+        "data; give a glob of the parts alone, such as results/part-",
+    ):
+        expand_input(pattern)
+    assert expand_input(f"{tmp_path}/results/{name}") == [f"{tmp_path}/results/{name}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("One.\n\nTwo.\n\nThree.\n\n", "every document is one line, so all next sentences are"),
+        ("One.\nTwo.\nThree.\n", "the text is one document, so the next sentences that shall be"),
+        ("One.\nTwo.\n\nThree.\n", None),
+    ],
+)
+def test_a_layout_that_spoils_next_sentences_is_told(repository, generated, text, hint):
+    (generated / "a").write_text(text)
+    (generated / "b").write_text(text)
+    flags = {"vocab_file": generated / "vocab.txt", "input_file": generated / "a"}
+    one = run(repository, "create_pretraining_data.py", output_file=generated / "out", **flags)
+    flags |= {"input_file": f"{generated}/[ab]", "nworker": 1}
+    many = run(repository, "create_pretraining_data.py", output_dir=generated / "dir", **flags)
+    for done in (one, many):
+        assert done.returncode == 0
+        assert ("hint: " in done.stderr) == (hint is not None)
+    if hint:
+        assert f"a: {hint}" in one.stderr and "one sentence a line, and a blank" in one.stderr
+        assert f"{hint}" in many.stderr and "(2 parts have such a hint)" in many.stderr
 
 
 @pytest.mark.parametrize("case", BAD_INPUTS)

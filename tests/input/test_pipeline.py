@@ -86,6 +86,14 @@ def test_no_tuner_holds_up_the_end_of_an_iterator(files, options):
 def test_files_are_sorted_and_each_counts_once(files, tmp_path):
     found = pipeline.expand_input(f"{files[2]}, {files[0][:-1]}*", flag="input_file")
     assert found == files
+    (tmp_path / "part-0").write_bytes(b"x")
+    for name in ("eval_10k", "manifest.json", "histograms_a.png"):
+        (tmp_path / name).write_bytes(b"x")
+        message = rf"--input_file: .*/\* matches {name} too, which must not become training data; "
+        with pytest.raises(ValueError, match=message):
+            pipeline.expand_input(f"{tmp_path}/*", flag="input_file")
+        assert pipeline.expand_input(f"{tmp_path}/{name[:6]}*", flag="input_file")
+        (tmp_path / name).unlink()
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ValueError, match=r"--input_file: .*pipe is not a regular file; give "):
         pipeline.expand_input(str(tmp_path / "pipe"), flag="input_file")

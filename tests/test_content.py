@@ -1,0 +1,163 @@
+"""What is compressed, a pointer, JSON or of another kind is named wherever it is read."""
+
+import bz2
+import gzip
+import io
+import lzma
+import tarfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zstandard
+
+from mlperf_bert import content, json_text
+from mlperf_bert.checkpoints import saving
+from mlperf_bert.checkpoints.reading import StoredCheckpoint
+from mlperf_bert.checkpoints.stored_model import StoredModel
+from mlperf_bert.data import stages, tfrecord, tokenization, unpacking, wiki
+from mlperf_bert.data.documents import read_texts
+from mlperf_bert.data.wiki_dump import Dump
+from mlperf_bert.finetuning import tables
+
+TEXT = b"The river rises.\n" * 99
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n"
+
+
+def zipped(text: bytes) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        archive.writestr("text", text)
+    return made.getvalue()
+
+
+def tarred(text: bytes) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as archive:
+        member = tarfile.TarInfo("text")
+        member.size = len(text)
+        archive.addfile(member, io.BytesIO(text))
+    return made.getvalue()
+
+
+PACKED = {
+    "gzip": (gzip.compress(TEXT), r"is compressed by gzip; unpack it first \(gzip -dc "),
+    "bzip2": (bz2.compress(TEXT), r"is compressed by bzip2; unpack it first \(bzip2 -dc "),
+    "xz": (lzma.compress(TEXT), r"is compressed by xz; unpack it first \(xz -dc "),
+    "zstd": (zstandard.compress(TEXT), r"is compressed by zstd; unpack it first \(zstd -dc "),
+    "zip": (zipped(TEXT), r"is a zip archive; unpack it first \(unzip "),
+    "tar": (tarred(TEXT), r"is a tar archive; unpack it first \(tar -xf "),
+    "pointer": (POINTER, "is a Git LFS pointer, not the file itself; fetch it with git lfs pull"),
+}
+
+
+def read_model(path: str) -> None:
+    folder = Path(path).parent
+    Path(path).rename(folder / "model.safetensors")
+    try:
+        StoredModel(folder, "a model")
+    finally:
+        (folder / "model.safetensors").rename(path)
+
+
+READERS = {
+    "text": stages.read_text,
+    "stage 1": lambda path: wiki.write_stage_1(path, f"{path}.1"),
+    "stage 2": lambda path: wiki.write_stage_2(path, f"{path}.2"),
+    "vocabulary": tokenization.read_vocabulary,
+    "text to records": lambda path: tokenization.read_documents([path], None),
+    "documents": lambda path: list(read_texts(path)),
+    "JSON": json_text.read_object,
+    "table": lambda path: tables.read_table(Path(path), columns=["a"]),
+    "records": tfrecord.count_records,
+    "every record": lambda path: list(tfrecord.read_frames(path)),
+    "checkpoint": StoredCheckpoint,
+    "model": read_model,
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("kind", PACKED)
+def test_what_is_packed_is_named_by_every_reader(tmp_path, reader, kind):
+    packed, message = PACKED[kind]
+    (tmp_path / "input").write_bytes(packed)
+    with pytest.raises(ValueError, match=message) as error:
+        READERS[reader](str(tmp_path / "input"))
+    assert str(tmp_path) in str(error.value) and len(str(error.value).splitlines()) == 1
+    assert "iconv" not in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["input"]
+
+
+@pytest.mark.parametrize("suffix", ["index", "data-00000-of-00001"])
+def test_a_pointer_in_place_of_a_checkpoints_file(tmp_path, suffix):
+    saving.write_name_based(str(tmp_path / "model"), {"bert/a": np.zeros(3, np.float32)})
+    (tmp_path / f"model.{suffix}").write_bytes(POINTER)
+    with pytest.raises(ValueError, match=rf"model\.{suffix}: is a Git LFS pointer"):
+        checkpoint = StoredCheckpoint(str(tmp_path / "model"))
+        checkpoint.tensor(next(iter(checkpoint.shapes)))
+
+
+@pytest.mark.parametrize("kind", ["zip", "xz", "pointer"])
+def test_archives_and_dumps(tmp_path, kind):
+    packed, message = PACKED[kind]
+    archive = tmp_path / "results_text.tar.gz"
+    archive.write_bytes(packed)
+    with pytest.raises(ValueError, match=message):
+        unpacking.unpack_text(archive, tmp_path / "text")
+    with pytest.raises(ValueError, match=message):
+        Dump(archive)
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (b'{"text": "a"}\n' * 9, "input: is JSON, not TFRecords; give files of create_pre"),
+        (TEXT, "input: is text, not TFRecords"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "input: is a picture, not TFRecords"),
+        (b"PAR1\x15\x04\x15\0\0\0\0\0\0", "input: is a Parquet file, not TFRecords"),
+        (TEXT.decode().encode("utf-16"), "input: is text in UTF-16, not TFRecords"),
+        (b"\0\xfe" * 30, "input: record 0 at byte 0 is damaged"),
+    ],
+)
+def test_what_is_no_record_is_named(tmp_path, found, message):
+    (tmp_path / "input").write_bytes(found)
+    with pytest.raises(ValueError, match=message):
+        tfrecord.count_records(tmp_path / "input")
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (TEXT.decode().encode("utf-16"), "is text in UTF-16; convert it with iconv -f UTF-16 -t"),
+        (tfrecord.frame(b"\xff\xfe\xfd" * 50), "is binary data, perhaps TFRecords, not text; give"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "is a picture, not text; give text files"),
+        (b"caf\xe9\n", "byte 3 is not UTF-8; make the file again, or drop such bytes with iconv"),
+        (b'{"a": 1}\n\n{"b": 2}\n', "is JSON, not text; process_wiki.sh reads WikiExtractor's"),
+        (b'{\n "step": "clean-up",\n "inputs": []\n}\n', "is JSON, not text"),
+        (b'\xef\xbb\xbf[{"text": "a"},\n {"text": "b"}]\n', "is JSON, not text"),
+        (b"00112233445566778899aabbccddeeff\n" * 30, "is a list of MD5 digests, not text; leave"),
+    ],
+)
+@pytest.mark.parametrize("reader", ["text", "text to records"])
+def test_what_is_no_text_is_named(tmp_path, reader, found, message):
+    (tmp_path / "input").write_bytes(found)
+    with pytest.raises(ValueError, match=f"input: {message}"):
+        READERS[reader](str(tmp_path / "input"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{\n", "[1] See the list.\n", '{"a": 1}\nis an object of JSON.\n', "[[Category:X]]\n"],
+)
+def test_text_about_json_is_text(text):
+    assert not content.is_json(text)
+
+
+def test_a_byte_order_mark(tmp_path):
+    path = tmp_path / "input"
+    path.write_bytes(b'\xef\xbb\xbf{"text": "The river."}\n{"text": "The lake."}\n')
+    assert list(read_texts(f"{path}")) == ["The river.", "The lake."]
+    path.write_bytes("\ufeff[UNK]\n[CLS]\n[SEP]\n[MASK]\n".encode())
+    with pytest.raises(ValueError, match=r"input: begins with a byte order mark.*remove it"):
+        tokenization.read_vocabulary(str(path))
