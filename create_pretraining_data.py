@@ -19,7 +19,7 @@ from absl import flags
 
 from mlperf_bert import command_line, paths
 from mlperf_bert.command_line import MAX_SEED, in_range, not_empty
-from mlperf_bert.data import manifest, overview, provenance
+from mlperf_bert.data import manifest, overview, provenance, vocabulary
 from mlperf_bert.data.dataset import DatasetConfig, write_dataset
 from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.data.instances import InstanceConfig
@@ -32,7 +32,12 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", None, "Text files; globs and commas are allowed.")
 flags.DEFINE_string("output_file", None, "TFRecord, or several with commas, filled in turn.")
 flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary.")
-flags.DEFINE_bool("do_lower_case", True, "Lower-case the text, as the uncased vocabulary wants.")
+flags.DEFINE_bool(
+    "do_lower_case",
+    True,
+    "Lower-case the text; False for cased vocabularies. A tokenizer_config.json beside the "
+    "vocabulary decides.",
+)
 flags.DEFINE_bool("preserve_unused_tokens", False, "Keep [unused7] in the text as one token.")
 flags.DEFINE_integer("max_seq_length", 128, "Tokens per example.")
 flags.DEFINE_integer("max_predictions_per_seq", 20, "Masked tokens per example at most.")
@@ -77,13 +82,18 @@ def main():
 
 
 def _config() -> DatasetConfig:
+    given = FLAGS.do_lower_case if FLAGS["do_lower_case"].present else None
+    do_lower_case = vocabulary.lower_casing(FLAGS.vocab_file, given)
+    words = vocabulary.read_vocabulary(FLAGS.vocab_file)
+    for doubt in vocabulary.doubts(FLAGS.vocab_file, words, do_lower_case=do_lower_case):
+        command_line.warn(doubt)
     names = (
         "max_seq_length max_predictions_per_seq random_seed dupe_factor masked_lm_prob "
         "short_seq_prob"
     )
     return DatasetConfig(
         vocab_file=FLAGS.vocab_file,
-        do_lower_case=FLAGS.do_lower_case,
+        do_lower_case=do_lower_case,
         preserve_unused_tokens=FLAGS.preserve_unused_tokens,
         examples_per_part=FLAGS.examples_per_part,
         instances=InstanceConfig(**{name: getattr(FLAGS, name) for name in names.split()}),

@@ -66,7 +66,7 @@ flags.DEFINE_string("vocab_file", None, "Its vocab.txt; Hugging Face's layout ha
 flags.DEFINE_bool(
     "do_lower_case",
     True,
-    "Lower-case the text; False for cased models. Of Hugging Face's layout tokenizer_config.json "
+    "Lower-case the text; False for cased models. A tokenizer_config.json beside the vocabulary "
     "decides.",
 )
 flags.DEFINE_integer(

@@ -92,6 +92,11 @@ def no_wildcards(*names: str) -> None:
         )
 
 
+def warn(text: str) -> None:
+    """Prints what the user should know, in one line; the script goes on."""
+    print(f"{Path(sys.argv[0]).name}: warning: {printable(text)}", file=sys.stderr)
+
+
 def end_for_now(reason: str) -> NoReturn:
     """Ends the script with one line; the same command goes on."""
     print(f"{Path(sys.argv[0]).name}: {printable(reason)}", file=sys.stderr)

@@ -232,6 +232,11 @@ def config_with(work, **changed):
     (work / "bert_config.json").write_text(json.dumps(kept))
 
 
+def words_of_a_vocabulary(size: int) -> str:
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{n}" for n in range(5, size))]
+    return "".join(f"{word}\n" for word in words)
+
+
 BAD_INPUTS = {
     "no file matches the glob": (
         lambda work: {"input_file": work / "nothing*"},
@@ -259,8 +264,12 @@ BAD_INPUTS = {
         r"missing keys .*hidden_size",
     ),
     "vocabulary of another size": (
-        lambda work: (work / "vocab.txt").write_text("[PAD]\n[UNK]\n"),
-        r"vocab.txt has 2 tokens, but .* vocab_size=64",
+        lambda work: (work / "vocab.txt").write_text(words_of_a_vocabulary(65)),
+        r"vocab.txt has 65 words, but .* vocab_size=64",
+    ),
+    "a vocabulary with a word twice": (
+        lambda work: (work / "vocab.txt").write_text(words_of_a_vocabulary(60) + "word7\n"),
+        r"vocab.txt: 'word7' stands on the lines 8, 61; a word's line is its id",
     ),
     "no initial checkpoint": (
         lambda work: {"init_checkpoint": work / "model.ckpt-1"},

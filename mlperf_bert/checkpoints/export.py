@@ -4,8 +4,8 @@ The files are written here, without torch or transformers.
 """
 
 import dataclasses
-import io
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ import safetensors.numpy
 from mlperf_bert import json_text, paths
 from mlperf_bert.checkpoints import initial, names
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
-from mlperf_bert.data import provenance
+from mlperf_bert.data import provenance, vocabulary
 from mlperf_bert.mlperf.results import RECORD_NAME
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
@@ -32,7 +32,8 @@ def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str)
       prefix: checkpoint of either layout, initial or output of a run.
       output_dir: the directory to make, whole or not at all; in a bucket file by file.
       config: the architecture of the checkpoint.
-      vocab_file: the vocabulary it was trained with; lower-case English.
+      vocab_file: the vocabulary it was trained with, of lower-case text unless the
+        tokenizer_config.json beside it says otherwise.
 
     Returns: how many weights were written.
 
@@ -44,7 +45,10 @@ def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str)
     with paths.failures_named(target):
         if target.exists():
             raise ValueError(f"{output_dir} exists; choose another --output_dir, or remove it")
-    vocabulary = _read_vocabulary(vocab_file, config.vocab_size)
+    words = vocabulary.read_fitting(vocab_file, config.vocab_size, of="the configuration")
+    do_lower_case = vocabulary.lower_casing(vocab_file, None)
+    for doubt in vocabulary.doubts(vocab_file, words, do_lower_case=do_lower_case, model=prefix):
+        print(f"warning: {doubt}", file=sys.stderr)
     variables = trained_variables(build_pretrainer(config, seed=0))
     num_layers = config.num_hidden_layers
     initial.load_weights(variables, StoredCheckpoint(prefix), num_hidden_layers=num_layers)
@@ -55,15 +59,17 @@ def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str)
         names.hugging_face_name(name): value.T if name.endswith("/kernel") else value
         for name, value in weights.items()
     }
-    tokenizer = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
+    tokenizer = {"tokenizer_class": "BertTokenizer", "do_lower_case": do_lower_case}
     tokenizer["model_max_length"] = config.max_position_embeddings
     with directory_written_beside(target) as folder:
         _write_json(folder / "config.json", hugging_face_config(config))
         _write_json(folder / "tokenizer_config.json", tokenizer)
-        (folder / "vocab.txt").write_bytes(vocabulary)
+        (folder / "vocab.txt").write_bytes(vocabulary.as_text(words))
         write_safetensors(folder / "model.safetensors", tensors)
         made_from = _known_of_run(prefix)
-        (folder / "README.md").write_text(_card(config, made_from), encoding="utf-8")
+        (folder / "README.md").write_text(
+            _card(config, made_from, do_lower_case=do_lower_case), encoding="utf-8"
+        )
         provenance.note(
             folder,
             step="export to Hugging Face",
@@ -83,14 +89,15 @@ def _known_of_run(prefix: str) -> dict[str, str]:
     return {str(k): str(v) for k, v in found.items() if v} if isinstance(found, dict) else {}
 
 
-def _card(config: BertConfig, made_from: dict[str, str]) -> str:
+def _card(config: BertConfig, made_from: dict[str, str], *, do_lower_case: bool) -> str:
     """The model card, a README.md."""
+    case = "lower-case" if do_lower_case else "cased"
     known = [f"| {name.replace('_', ' ')} | {value} |" for name, value in made_from.items()]
     return "\n".join(
         [
             "---", "license: apache-2.0", "language: en", "pipeline_tag: fill-mask", "---", "",
             "# BERT for pre-training", "",
-            f"{config.num_hidden_layers} layers, {config.hidden_size} wide, lower-case English. "
+            f"{config.num_hidden_layers} layers, {config.hidden_size} wide, {case} English. "
             "Trained with the MLPerf BERT pre-training benchmark; `provenance.json` names the "
             "files it was made from.", "",
             *(["| | |", "|---|---|", *known, ""] if known else []),
@@ -115,21 +122,6 @@ def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
     # Not save_file: its file is readable by the owner only, whatever the umask says.
     contiguous = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
     path.write_bytes(safetensors.numpy.save(contiguous, metadata={"format": "pt"}))
-
-
-def _read_vocabulary(path: str, vocab_size: int) -> bytes:
-    if paths.status(path) is None:
-        raise ValueError(
-            f"{path}: no such file; --vocab_file takes the vocab.txt of the checkpoint"
-        )
-    vocabulary = paths.read_bytes(path)
-    num_tokens = sum(1 for _ in io.BytesIO(vocabulary))
-    if num_tokens != vocab_size:
-        raise ValueError(
-            f"{path} has {num_tokens} tokens, but the configuration says vocab_size={vocab_size}; "
-            "give the two files that belong together"
-        )
-    return vocabulary
 
 
 def _write_json(path: Path, values: dict) -> None:

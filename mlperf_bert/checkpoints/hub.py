@@ -13,12 +13,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mlperf_bert import json_text, paths, reading
+from mlperf_bert.data import vocabulary
 
 CONFIG = "config.json"
-VOCABULARY = "vocab.txt"
+VOCABULARY = vocabulary.NAME
+VOCABULARIES = (vocabulary.NAME, vocabulary.TOKENIZER)
+"""The first that there is holds the words."""
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-WANTED = (CONFIG, VOCABULARY, WEIGHTS, INDEX, "model-*.safetensors")
+WANTED = (
+    *(CONFIG, *VOCABULARIES, vocabulary.TOKENIZER_CONFIG),
+    *(WEIGHTS, INDEX, "model-*.safetensors"),
+)
 # "google-bert/bert-large-uncased", or with a revision: "name@main", "name@refs/pr/3".
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w./-]+)?")
 _LONGEST_REASON = 300

@@ -4,7 +4,6 @@ The files are read here, without torch or transformers; export.py goes the other
 """
 
 import dataclasses
-import io
 import json
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from mlperf_bert import paths, reading
 from mlperf_bert.checkpoints import hub, initial, names, saving
 from mlperf_bert.checkpoints.names import Weight
 from mlperf_bert.checkpoints.stored_model import StoredModel
-from mlperf_bert.data import provenance
+from mlperf_bert.data import provenance, vocabulary
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 from mlperf_bert.writing import directory_written_beside
@@ -51,6 +50,8 @@ _MOST_PROBLEMS = 3
 def import_model(model: str, output_dir: str, *, seed: int) -> list[str]:
     """Writes bert_config.json, model.ckpt-0 in TF1's layout and, if the model has one, vocab.txt.
 
+    Also tokenizer_config.json, if the model says whether text is lower-cased.
+
     Args:
       model: folder or name of a BertForPreTraining, BertForMaskedLM or BertModel; see `hub`.
       output_dir: the directory to make, whole or not at all; in a bucket file by file.
@@ -71,7 +72,7 @@ def import_model(model: str, output_dir: str, *, seed: int) -> list[str]:
     with hub.model_folder(model) as folder:
         values = hub.read_json(folder, hub.CONFIG, model)
         config = bert_config(values, f"{model}/{hub.CONFIG}")
-        vocabulary = _read_vocabulary(folder, model, config.vocab_size)
+        tokenizer = _read_tokenizer(folder, model, config.vocab_size)
         read = _described(folder, model, target)
         stored = StoredModel(folder, model)
         variables = trained_variables(build_pretrainer(config, seed=seed))
@@ -80,8 +81,8 @@ def import_model(model: str, output_dir: str, *, seed: int) -> list[str]:
     with directory_written_beside(target) as beside:
         text = json.dumps(dataclasses.asdict(config), indent=2, sort_keys=True) + "\n"
         (beside / "bert_config.json").write_text(text, encoding="utf-8")
-        if vocabulary is not None:
-            (beside / hub.VOCABULARY).write_bytes(vocabulary)
+        for name, content in tokenizer.files.items():
+            (beside / name).write_bytes(content)
         _write_checkpoint(beside / CHECKPOINT, weights)
         provenance.note(
             beside,
@@ -94,9 +95,7 @@ def import_model(model: str, output_dir: str, *, seed: int) -> list[str]:
     if drawn:
         lines.append(f"Not in the model, so drawn from seed {seed}: {', '.join(drawn)}")
     lines += [f"Converted to float32: {n} weights of {kind}" for kind, n in stored.converted()]
-    if vocabulary is None:
-        lines.append(f"No {hub.VOCABULARY} there: take the one that the model was trained with")
-    return lines
+    return lines + tokenizer.lines
 
 
 def _described(folder: Path, model: str, target: paths.Location) -> list[provenance.File]:
@@ -199,19 +198,41 @@ def _their_shape(weight: Weight, variable: tf.Variable) -> tuple[int, ...]:
     return shape[::-1] if _is_transposed(weight) else shape
 
 
-def _read_vocabulary(folder: Path, model: str, vocab_size: int) -> bytes | None:
-    """vocab.txt; None if there is none."""
-    path = folder / hub.VOCABULARY
-    if not path.exists():
-        return None
-    vocabulary = reading.read_regular_file(path)
-    num_tokens = sum(1 for _ in io.BytesIO(vocabulary))
-    if num_tokens != vocab_size:
-        raise ValueError(
-            f"{model}/{hub.VOCABULARY} has {num_tokens} tokens, but {hub.CONFIG} says "
-            f"vocab_size={vocab_size}; give the files that belong together"
-        )
-    return vocabulary
+@dataclasses.dataclass(frozen=True)
+class _Tokenizer:
+    files: dict[str, bytes]
+    """Name -> content."""
+    lines: list[str]
+    """What was done, and what the user should know."""
+
+
+def _read_tokenizer(folder: Path, model: str, vocab_size: int) -> _Tokenizer:
+    """vocab.txt, made of tokenizer.json if there is no other, and whether text is lower-cased."""
+    found = [name for name in hub.VOCABULARIES if (folder / name).exists()]
+    if not found:
+        line = f"No {hub.VOCABULARY} there: take the one that the model was trained with"
+        return _Tokenizer({}, [line])
+    path = str(folder / found[0])
+    try:
+        words = vocabulary.read_fitting(path, vocab_size, of=hub.CONFIG)
+        stated = vocabulary.stated_lower_casing(path)
+        do_lower_case = vocabulary.lower_casing(path, None)
+        doubts = vocabulary.doubts(path, words, do_lower_case=do_lower_case, model=model)
+    except ValueError as error:  # the folder may be a copy
+        raise ValueError(str(error).replace(str(folder), model)) from error
+    files, lines = {hub.VOCABULARY: reading.read_regular_file(path)}, []
+    if found[0] != hub.VOCABULARY:
+        files = {hub.VOCABULARY: vocabulary.as_text(words)}
+        lines.append(f"{hub.VOCABULARY}: {len(words):,} words of {found[0]}")
+    if num_padded := vocab_size - len(words):
+        lines.append(f"{len(words):,} words, and {num_padded:,} rows of the model without a word")
+    if stated is not None:
+        content = json.dumps({"do_lower_case": stated}, indent=2) + "\n"
+        files[vocabulary.TOKENIZER_CONFIG] = content.encode()
+        if not stated:
+            lines.append(f"A cased model: {vocabulary.TOKENIZER_CONFIG} says so to other scripts")
+    warnings = [f"warning: {doubt.replace(str(folder), model)}" for doubt in doubts]
+    return _Tokenizer(files, lines + warnings)
 
 
 def _write_checkpoint(prefix: Path, weights: dict[str, np.ndarray]) -> None:

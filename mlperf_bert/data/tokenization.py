@@ -11,12 +11,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from mlperf_bert import content
 from mlperf_bert.data import stages, unicode11
-from mlperf_bert.reading import read_regular_file
+from mlperf_bert.data.vocabulary import read_vocabulary, text_of
 
 MAX_CHARS_PER_WORD = 200
-SPECIAL_TOKENS = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 _CHINESE = (
     (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F),
@@ -30,29 +28,6 @@ _SPACES = unicode11.SPACES | frozenset("\t\n\r")
 # Quirk: these are white space to str.split, but are deleted before it as control characters, so
 # that words on both sides of one become a single word.
 _WHITE_SPACE_CONTROLS = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
-
-
-def read_vocabulary(path: str) -> dict[str, int]:
-    """Token -> id, in the order of the file; a token that stands twice keeps its first id.
-
-    Raises:
-      ValueError: no such file, no regular one, not UTF-8, or a special token is missing.
-    """
-    try:
-        text = _read(path)
-    except FileNotFoundError as error:
-        raise ValueError(f"{path}: no such file; --vocab_file takes a vocab.txt") from error
-    if text.startswith(content.BYTE_ORDER_MARK):
-        raise ValueError(
-            f"{path}: begins with a byte order mark, which would be part of the first token; "
-            "remove it (sed -i '1s/^\\xEF\\xBB\\xBF//' FILE)"
-        )
-    vocabulary: dict[str, int] = {}
-    for line in text.split("\n")[: -1 if text.endswith("\n") else None]:
-        vocabulary.setdefault(line.strip(), len(vocabulary))
-    if missing := [token for token in SPECIAL_TOKENS if token not in vocabulary]:
-        raise ValueError(f"{path}: {', '.join(missing)} missing; this is no BERT vocabulary")
-    return vocabulary
 
 
 class _Cleaner(dict):
@@ -123,11 +98,6 @@ class Tokenizer:
         return ids
 
 
-def _read(path: str) -> str:
-    r"""A file's text. Quirk: TensorFlow's line reader, which the reference uses, drops every \r."""
-    return stages.decode(read_regular_file(path), path).replace("\r", "")
-
-
 def read_documents(
     paths: Sequence[str], tokenizer: Tokenizer, *, on_bytes: Callable[[int], None] = lambda _: None
 ) -> list[list[np.ndarray]]:
@@ -142,7 +112,7 @@ def read_documents(
     documents: list[list[np.ndarray]] = [[]]
     for path in paths:
         num_bytes = 0
-        stages.require_sentences(text := _read(path), path)
+        stages.require_sentences(text := text_of(path), path)
         for line in text.split("\n"):
             num_bytes += len(line.encode()) + 1
             stripped = line.strip()

@@ -34,7 +34,7 @@ class FinetuningConfig:
     bert_config_file: str | None = None
     vocab_file: str | None = None
     do_lower_case: bool | None = None
-    """None: as a Hugging Face model says; of other models true."""
+    """None: as tokenizer_config.json beside the vocabulary says; without it true."""
     max_seq_length: int = 128
     doc_stride: int = 128
     max_query_length: int = 64

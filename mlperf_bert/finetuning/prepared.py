@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from mlperf_bert.data import vocabulary
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.finetuning import tasks, weights
 from mlperf_bert.finetuning.config import FinetuningConfig
@@ -58,24 +59,15 @@ def start(config: FinetuningConfig) -> Start:
             f"--max_seq_length={config.max_seq_length}: the model has {longest} positions; give "
             f"{_SPECIAL_TOKENS_OF_A_PAIR + 1} to {longest}"
         )
-    tokenizer = Tokenizer(source.vocab_file, do_lower_case=_do_lower_case(config, source))
-    if (num_tokens := len(tokenizer.vocabulary)) != source.config.vocab_size:
-        raise ValueError(
-            f"{source.vocab_file} has {num_tokens} tokens, but the configuration says "
-            f"vocab_size={source.config.vocab_size}; give the two files that belong together"
-        )
-    return Start(source, tokenizer)
-
-
-def _do_lower_case(config: FinetuningConfig, source: Source) -> bool:
-    """What the model says of itself, or the flag, or true."""
-    given, stated = config.do_lower_case, source.do_lower_case
-    if None not in (given, stated) and given != stated:
-        raise ValueError(
-            f"--do_lower_case={given}, but {source.name}/{weights.TOKENIZER} says {stated}; leave "
-            "the flag out, or correct the file"
-        )
-    return next((value for value in (stated, given) if value is not None), True)
+    words = vocabulary.read_fitting(
+        source.vocab_file, source.config.vocab_size, of="the configuration"
+    )
+    do_lower_case = vocabulary.lower_casing(source.vocab_file, config.do_lower_case)
+    for doubt in vocabulary.doubts(
+        source.vocab_file, words, do_lower_case=do_lower_case, model=source.name
+    ):
+        print(f"warning: {doubt}", file=sys.stderr, flush=True)
+    return Start(source, Tokenizer(source.vocab_file, do_lower_case=do_lower_case))
 
 
 def check_files(names: Sequence[str], config: FinetuningConfig) -> None:

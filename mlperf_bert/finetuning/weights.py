@@ -14,8 +14,6 @@ from mlperf_bert.checkpoints.stored_model import StoredModel
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import trained_variables
 
-TOKENIZER = "tokenizer_config.json"
-"""Of a Hugging Face model; not every one has it."""
 _ENCODER, _POOLER = "bert/", "bert/pooler/"
 
 
@@ -28,8 +26,6 @@ class Source:
     is_hugging_face: bool
     config: BertConfig
     vocab_file: str
-    do_lower_case: bool | None = None
-    """What the model says of itself; None: nothing."""
 
 
 def find(checkpoint: str, *, bert_config_file: str | None, vocab_file: str | None) -> Source:
@@ -66,21 +62,16 @@ def find(checkpoint: str, *, bert_config_file: str | None, vocab_file: str | Non
 
 def _hugging_face(folder: Path, name: str) -> Source:
     values = hub.read_json(folder, hub.CONFIG, name)
-    if not (folder / hub.VOCABULARY).exists():
+    files = [file for file in hub.VOCABULARIES if (folder / file).exists()]
+    if not files:
         raise ValueError(
             f"{name}: no {hub.VOCABULARY}, its vocabulary; copy it from where it is published"
         )
-    do_lower_case = None
-    if (folder / TOKENIZER).exists():
-        do_lower_case = hub.read_json(folder, TOKENIZER, name).get("do_lower_case")
-    if do_lower_case not in (None, True, False):
-        raise ValueError(f"{name}/{TOKENIZER}: do_lower_case must be true or false; correct it")
     return Source(
         name=name,
         is_hugging_face=True,
         config=importing.bert_config(values, f"{name}/{hub.CONFIG}"),
-        vocab_file=f"{name}/{hub.VOCABULARY}",
-        do_lower_case=do_lower_case,
+        vocab_file=f"{name}/{files[0]}",
     )
 
 

@@ -5,6 +5,11 @@ import dataclasses
 from mlperf_bert import json_text
 
 _LARGEST_SIZE = 2**31 - 1  # of an axis, in TensorFlow
+# Google's own files hold these too; BERT's code has never read them.
+_WITHOUT_EFFECT = frozenset(
+    "directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers "
+    "pooler_size_per_head pooler_type".split()
+)
 ACTIVATIONS = ("gelu", "gelu_exact", "relu", "tanh", "linear")
 
 
@@ -56,7 +61,8 @@ class BertConfig:
         """Reads `bert_config.json`.
 
         Raises:
-          ValueError: the file is no JSON object, or lacks a key, or has an unknown one.
+          ValueError: the file is no JSON object, or lacks a key, or has an unknown one. Those of
+            Google's own files that have no effect are known.
         """
         try:
             values = json_text.read_object(path)
@@ -64,6 +70,7 @@ class BertConfig:
             raise ValueError(
                 f"{path}: no such file; --bert_config_file takes a bert_config.json"
             ) from error
+        values = {name: value for name, value in values.items() if name not in _WITHOUT_EFFECT}
         known = {field.name for field in dataclasses.fields(cls)}
         if unknown := sorted(values.keys() - known):
             raise ValueError(

@@ -17,6 +17,7 @@ import tensorflow as tf
 from mlperf_bert import paths
 from mlperf_bert.checkpoints import initial, names, state
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
+from mlperf_bert.data import vocabulary
 from mlperf_bert.input import pipeline
 from mlperf_bert.mlperf import caches, convergence, rules
 from mlperf_bert.model import pretrainer
@@ -154,15 +155,9 @@ def require_fitting_model(
             f"--max_seq_length={shape.max_seq_length} is more than the model's "
             f"max_position_embeddings={bert_config.max_position_embeddings}"
         )
-    vocabulary = paths.location(bert_config_file).with_name("vocab.txt")
-    if paths.is_file(vocabulary):
-        with paths.opened(vocabulary) as lines:
-            num_tokens = sum(1 for _ in lines)
-        if num_tokens != bert_config.vocab_size:
-            raise ValueError(
-                f"{vocabulary} has {num_tokens} tokens, but {bert_config_file} says "
-                f"vocab_size={bert_config.vocab_size}; give the two files that belong together"
-            )
+    beside = paths.location(bert_config_file).with_name(vocabulary.NAME)
+    if paths.is_file(beside):
+        vocabulary.read_fitting(str(beside), bert_config.vocab_size, of=bert_config_file)
 
 
 def _check_batches(found: Inspection) -> None:

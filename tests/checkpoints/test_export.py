@@ -24,7 +24,8 @@ VERIFIED_SHA256 = "325fe2fb90e666c0e7a4d6b0983dc5e5300159447dc8420d02c8a35dd68e5
 
 
 def write_vocabulary(path, size: int):
-    path.write_text("".join(f"token{number}\n" for number in range(size)))
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"token{n}" for n in range(5, size))]
+    path.write_text("".join(f"{token}\n" for token in tokens))
     return str(path)
 
 
@@ -103,8 +104,8 @@ def test_refusals_and_failures_leave_nothing(generated, tmp_path, monkeypatch):
     assert "exists; choose another --output_dir" in refusal(output="vocab.txt")
     assert "no such checkpoint" in refusal(checkpoint=str(tmp_path / "none"))
     assert "no such file; --vocab_file takes" in refusal(vocab_file=str(tmp_path / "none"))
-    other = write_vocabulary(tmp_path / "other.txt", 39)
-    assert "has 39 tokens, but the configuration says vocab_size=40" in refusal(vocab_file=other)
+    other = write_vocabulary(tmp_path / "other.txt", 41)
+    assert "has 41 words, but the configuration says vocab_size=40" in refusal(vocab_file=other)
 
     def fill_disk(path, tensors):
         path.write_bytes(b"half")

@@ -257,6 +257,51 @@ def test_a_missing_vocabulary_is_said(model, tmp_path):
     assert lines == ["No vocab.txt there: take the one that the model was trained with"]
 
 
+def words_of(model) -> list[str]:
+    return (model.folder / "vocab.txt").read_text().splitlines()
+
+
+def test_a_vocabulary_may_be_padded(model, tmp_path):
+    (model.folder / "vocab.txt").write_text("\n".join(words_of(model)[:34]) + "\n")
+    _, lines = model.imported(tmp_path)
+    assert lines == ["34 words, and 6 rows of the model without a word"]
+    assert len((tmp_path / "imported" / "vocab.txt").read_text().splitlines()) == 34
+
+
+def test_a_vocabulary_with_repeated_words_is_refused(model, tmp_path):
+    words = words_of(model)
+    (model.folder / "vocab.txt").write_text("\n".join([*words[:8], words[6], *words[9:]]) + "\n")
+    line = model.refusal(tmp_path)
+    assert line.startswith(f"{model.folder}/vocab.txt: 'token6' stands on the lines 7, 9; a word's")
+
+
+def test_the_words_of_tokenizer_json_become_vocab_txt(model, tmp_path):
+    """Written by tokenizers itself, whose files Hugging Face's hub holds."""
+    theirs = transformers.BertTokenizerFast(str(model.folder / "vocab.txt"), do_lower_case=False)
+    theirs.save_pretrained(str(tmp_path / "fast"))
+    (model.folder / "vocab.txt").rename(tmp_path / "vocab.txt")
+    (model.folder / "tokenizer_config.json").unlink()
+    shutil.copy(tmp_path / "fast" / "tokenizer.json", model.folder)
+    _, lines = model.imported(tmp_path)
+    [first, second, *warnings] = lines
+    assert first == "vocab.txt: 40 words of tokenizer.json"
+    assert second == "A cased model: tokenizer_config.json says so to other scripts"
+    assert ["no word of the vocabulary has a capital" in warning for warning in warnings] == [True]
+    imported = tmp_path / "imported"
+    assert (imported / "vocab.txt").read_bytes() == (tmp_path / "vocab.txt").read_bytes()
+    assert json.loads((imported / "tokenizer_config.json").read_text()) == {"do_lower_case": False}
+
+
+def test_a_cased_vocabulary_of_a_model_that_lower_cases_is_told(model, tmp_path):
+    cased = model.folder.with_name("bert-base-cased")
+    model.folder.rename(cased)
+    model.folder = cased
+    (cased / "vocab.txt").write_text("\n".join([*words_of(model)[:39], "The"]) + "\n")
+    _, [capitals, name] = model.imported(tmp_path)
+    assert capitals.startswith(f"warning: {cased}/vocab.txt: text is lower-cased, but 1 words of")
+    assert "bert-base-cased says cased; give --do_lower_case=false" in name
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -269,7 +314,8 @@ def test_a_missing_vocabulary_is_said(model, tmp_path):
         ({"hidden_act": 7}, "hidden_act is 7, which this project does not compute"),
         ({"vocab_size": "40"}, "config.json: vocab_size must be a positive integer"),
         ({"type_vocab_size": ...}, "config.json: missing keys ['type_vocab_size']; add them"),
-        ({"vocab_size": 41}, "vocab.txt has 40 tokens, but config.json says vocab_size=41"),
+        ({"vocab_size": 39}, "vocab.txt has 40 words, but config.json says vocab_size=39"),
+        ({"vocab_size": 41}, "has shape (40, 32), expected (41, 32); "),
         ({"intermediate_size": 60}, "has shape (64, 32), expected (60, 32); "),
         ({"num_hidden_layers": 1}, "layer.1.attention.output.LayerNorm.bias is not a weight of it"),
         ({"num_hidden_layers": 3}, "layer.2.attention.self.query.weight is missing; "),

@@ -52,6 +52,15 @@ def vocabulary(seed):
     return tokens
 
 
+def vocabulary_text(seed):
+    """The lines of a vocab.txt, whose ids are those that the reference gives the tokens.
+
+    It strips them, and one that stands there again gets no other id; our reader refuses that.
+    """
+    known = dict.fromkeys(token.strip() for token in vocabulary(seed))
+    return "".join((token or "\u2028") + "\n" for token in known)
+
+
 def every_character():
     """Every character between letters and before a capital sigma; of Chinese and Hangul some."""
     spans = (0, 0x4E00, 1), (0x4E00, 0xD800, 16), (0xE000, 0x20000, 1), (0x20000, 0xE1000, 16)

@@ -32,7 +32,7 @@ CHARACTERS_37 = {
 @pytest.fixture
 def vocab_file(tmp_path):
     path = tmp_path / "vocab.txt"
-    path.write_bytes("".join(f"{token}\n" for token in generated_words.vocabulary(1)).encode())
+    path.write_bytes(generated_words.vocabulary_text(1).encode())
     return str(path)
 
 

@@ -383,7 +383,7 @@ def test_what_does_not_belong_together_is_refused(own):
         (own / "model" / "vocab.txt").read_text() + "more\nand\nmore tokens\n"
     )
     long = model(vocab_file=str(own / "long.txt"))
-    assert "tokens, but the configuration says vocab_size=" in long
+    assert "words, but the configuration says vocab_size=" in long
     assert "give a local folder, and copy it then" in model(output_dir="gs://bucket/out")
     assert "--num_gpus=64, but TensorFlow sees" in model(
         device=__import__("mlperf_bert.training.strategy", fromlist=["DeviceConfig"]).DeviceConfig(
@@ -501,7 +501,12 @@ def test_a_hugging_face_model_says_itself_what_it_is(made, tmp_path):
         ValueError, match=r"--vocab_file=.*: .*hf is in Hugging Face's layout and has"
     ):
         prepared.start(config_of(made, **own | {"vocab_file": vocab_file}))
+    words = prepared.start(config_of(made, **own)).tokenizer.vocabulary
     (folder / "vocab.txt").unlink()
+    model = {"type": "WordPiece", "vocab": words}
+    (folder / "tokenizer.json").write_text(json.dumps({"model": model}))
+    assert prepared.start(config_of(made, **own)).tokenizer.vocabulary == words
+    (folder / "tokenizer.json").unlink()
     with pytest.raises(ValueError, match=r"hf: no vocab.txt, its vocabulary; copy it from"):
         prepared.start(config_of(made, **own))
 

@@ -311,7 +311,7 @@ def test_a_predicted_text_is_exactly_its_tokens(tokenizer, their_tokenizer, tmp_
 def test_every_token_knows_its_characters(tokenizer, tmp_path):
     """On characters from everywhere: the characters of a token are cut into that token again."""
     words = tmp_path / "words.txt"
-    words.write_bytes("".join(f"{t}\n" for t in generated_words.vocabulary(1)).encode())
+    words.write_bytes(generated_words.vocabulary_text(1).encode())
     for one, lines in [
         (tokenizer, [" ".join(generated_squad.ODD_WORDS)]),
         (Tokenizer(str(words)), generated_words.lines(2, 1500)),

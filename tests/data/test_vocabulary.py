@@ -1,0 +1,177 @@
+"""Vocabularies: what is refused, what is padded, what is cased. CPU, seconds."""
+
+import json
+import sys
+
+import pytest
+
+from mlperf_bert.data import vocabulary
+from tests import starts
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##s", "a"]
+CASED = [*WORDS, "The", "##S", "[unused1]", "<S>"]
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes lines as a vocab.txt; returns its path."""
+
+    def written(lines, *, end="\n", **beside) -> str:
+        (tmp_path / "vocab.txt").write_bytes(("\n".join(lines) + end).encode())
+        for name, values in beside.items():
+            (tmp_path / f"{name}.json").write_text(json.dumps(values))
+        return str(tmp_path / "vocab.txt")
+
+    return written
+
+
+@pytest.mark.parametrize("end", ["\n", "", "\r\n"])
+def test_the_line_of_a_word_is_its_id(write, end):
+    assert vocabulary.read_vocabulary(write(WORDS, end=end)) == dict(zip(WORDS, range(8)))
+
+
+def test_white_space_of_unicode_is_a_word(write):
+    """As in the published Chinese vocabulary."""
+    found = vocabulary.read_vocabulary(write(["\u2028", *WORDS, "##\u2028"]))
+    assert found["\u2028"] == 0 and found["##"] == 9 and len(found) == 10
+
+
+@pytest.mark.parametrize(
+    "lines, message",
+    [
+        ([*WORDS, "the"], "'the' stands on the lines 6, 9; a word's line is its id"),
+        ([*WORDS, " the\t"], "'the' stands on the lines 6, 9; "),
+        ([*WORDS, "a", "the", "the"], "'the' stands on the lines 6, 10, 11, and 1 more words"),
+        (["x"] * 6 + WORDS, "'x' stands on the lines 1, 2, 3, 4, ...; "),
+        ([*WORDS[:5], "", *WORDS[5:]], "blank: line 6; "),
+        (["", *WORDS, " "], "blank: line 1, 10; "),
+        ([*WORDS, ""], "blank: line 9; "),
+        (WORDS[2:], "[UNK] missing; this is not a BERT vocabulary"),
+    ],
+)
+def test_lines_that_would_shift_the_ids_are_refused(write, lines, message):
+    path = write(lines)
+    with pytest.raises(ValueError) as error:
+        vocabulary.read_vocabulary(path)
+    assert str(error.value).startswith(f"{path}: ") and message in str(error.value)
+
+
+def test_a_model_may_have_more_rows_than_words(write):
+    path = write(WORDS)
+    for size in (8, 9, 64):
+        assert len(vocabulary.read_fitting(path, size, of="c.json")) == 8
+    with pytest.raises(ValueError, match=r"has 8 words, but c.json says vocab_size=7; give"):
+        vocabulary.read_fitting(path, 7, of="c.json")
+
+
+def tokenizer_json(**changed) -> dict:
+    model = {"type": "WordPiece", "vocab": dict(zip(WORDS, range(8)))}
+    return {"model": model | changed, "added_tokens": [{"id": 8, "content": "[NEW]"}]}
+
+
+def test_the_words_of_tokenizer_json(write, tmp_path):
+    write(WORDS, tokenizer=tokenizer_json())
+    found = vocabulary.read_vocabulary(str(tmp_path / "tokenizer.json"))
+    assert list(found) == [*WORDS, "[NEW]"] and list(found.values()) == list(range(9))
+    assert vocabulary.as_text(found) == "".join(f"{w}\n" for w in [*WORDS, "[NEW]"]).encode()
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ([], "expected a JSON object"),
+        ({}, "holds no WordPiece vocabulary with '##'"),
+        ({"model": 3}, "holds no WordPiece vocabulary"),
+        (tokenizer_json(type="BPE"), "holds no WordPiece vocabulary"),
+        (tokenizer_json(continuing_subword_prefix="_"), "holds no WordPiece vocabulary with '##'"),
+        (tokenizer_json(vocab={**dict(zip(WORDS, range(8))), "b": 7}), "none has 9, or two have"),
+        (tokenizer_json(vocab=dict(zip(WORDS, range(1, 9)))), "none has 0, or two have the same"),
+        (tokenizer_json(vocab={"a": "b"}), "damaged ("),
+        (tokenizer_json(vocab={"a": 0}) | {"added_tokens": []}, "[UNK], [CLS], [SEP], [MASK] miss"),
+        (tokenizer_json() | {"added_tokens": [{"id": 8}]}, "damaged (KeyError('content'))"),
+    ],
+)
+def test_a_tokenizer_json_that_is_not_one_of_bert_is_refused(tmp_path, values, message):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(values))
+    with pytest.raises(ValueError) as error:
+        vocabulary.read_vocabulary(str(path))
+    assert str(error.value).startswith(f"{path}: ") and message in str(error.value)
+
+
+def normalizer(lowercase) -> dict:
+    return {"normalizer": {"type": "BertNormalizer", "lowercase": lowercase}}
+
+
+@pytest.mark.parametrize(
+    "beside, given, expected",
+    [
+        ({}, None, True),
+        ({}, False, False),
+        ({"tokenizer_config": {"do_lower_case": False}}, None, False),
+        ({"tokenizer_config": {"do_lower_case": False}}, False, False),
+        ({"tokenizer_config": {}, "tokenizer": normalizer(False)}, None, False),
+        ({"tokenizer_config": {"do_lower_case": True}, "tokenizer": normalizer(False)}, None, True),
+        ({"tokenizer": {"normalizer": None}}, False, False),
+    ],
+)
+def test_the_tokenizer_s_files_decide_on_lower_casing(write, beside, given, expected):
+    assert vocabulary.lower_casing(write(WORDS, **beside), given) == expected
+
+
+def test_a_flag_against_the_tokenizer_s_files_is_refused(write):
+    path = write(CASED, tokenizer_config={"do_lower_case": False})
+    with pytest.raises(ValueError, match=r"--do_lower_case=True, but .*_config.json says False; "):
+        vocabulary.lower_casing(path, True)
+    path = write(CASED, tokenizer_config={"do_lower_case": "no"})
+    with pytest.raises(ValueError, match="do_lower_case must be true or false; correct it"):
+        vocabulary.lower_casing(path, None)
+
+
+@pytest.mark.parametrize(
+    "words, lower, model, expected",
+    [
+        (WORDS, True, "bert-large-uncased", []),
+        (CASED, False, "bert-large-cased", []),
+        ([*WORDS, "A", "##B"], True, "", []),
+        ([*WORDS, "A", "##B"], False, "", []),
+        (CASED, True, "", ["1 words of the vocabulary have capitals, such as 'The'"]),
+        (WORDS, False, "", ["no word of the vocabulary has a capital"]),
+        (WORDS, True, "in/multi_cased_L-12/x", ["in/multi_cased_L-12/x says cased; give"]),
+        (CASED, False, "BERT-Uncased", ["BERT-Uncased says uncased; give --do_lower_case=true"]),
+        (WORDS, True, "cased-or-uncased", []),
+        (WORDS, True, "biased", []),
+    ],
+)
+def test_what_speaks_against_the_casing_is_told(words, lower, model, expected):
+    found = vocabulary.doubts("vocab.txt", words, do_lower_case=lower, model=model)
+    assert len(found) == len(expected)
+    assert all(text in line for text, line in zip(expected, found))
+
+
+def test_what_the_tokenizer_does_otherwise_is_told(write):
+    stated = {"do_lower_case": True, "strip_accents": False, "tokenize_chinese_chars": True}
+    path = write(WORDS, tokenizer_config=stated)
+    [line] = vocabulary.doubts(path, WORDS, do_lower_case=True)
+    assert "its tokenizer has strip_accents=False, here it is True" in line
+
+
+def test_the_published_vocabulary_is_not_cased(shared):
+    path = str(shared / "data" / "vocab.txt")
+    words = vocabulary.read_vocabulary(path)
+    assert len(words) == 30522
+    assert vocabulary.doubts("vocab.txt", words, do_lower_case=True) == []
+
+
+def test_data_follow_the_configuration_beside_the_vocabulary(write, tmp_path):
+    path = write(CASED, tokenizer_config={"do_lower_case": False})
+    (tmp_path / "text").write_text("The a\nthe\n\na a\nThe\n")
+    command = [sys.executable, "create_pretraining_data.py", f"--vocab_file={path}"]
+    command += [f"--input_file={tmp_path}/text", f"--output_dir={tmp_path}/data"]
+    done = starts.run(command, check=True)
+    assert "warning" not in done.stderr
+    made = json.loads((tmp_path / "data" / "manifest.json").read_text())
+    assert made["parameters"]["do_lower_case"] is False
+    (tmp_path / "tokenizer_config.json").unlink()
+    told = starts.run([*command, f"--output_dir={tmp_path}/other"], check=True).stderr
+    assert "create_pretraining_data.py: warning: " in told and "such as 'The'" in told
