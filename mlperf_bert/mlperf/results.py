@@ -3,8 +3,8 @@
 The logs may be of any vendor.
 
 Source: how mlperf_logging's result_summarizer and rcp_checker read logs. Two conventions are in
-use: eval_accuracy's epoch_num is the number of samples, or it is always 1 and train_samples
-holds the number.
+use: eval_accuracy's epoch_num is the number of samples, or it counts epochs, evaluations or steps
+and train_samples holds the number.
 """
 
 from collections.abc import Mapping, Sequence
@@ -238,12 +238,18 @@ def read_run(path: Path) -> RunResult:
     if stop.time_ms < start.time_ms:
         raise ValueError(f"{path}: run_stop lies before run_start: the clocks ran backwards")
     _require_clocks_forward(records[records.index(start) : records.index(stop)], path)
-    evaluations = _evaluations(records[: records.index(stop)], start.time_ms, path)
+    batch_sizes = _counts(records, "global_batch_size", path)
+    train_samples = _counts(records, "train_samples", path)
+    evaluations = _evaluations(
+        records[: records.index(stop)],
+        start.time_ms,
+        path,
+        global_batch_size=batch_sizes[-1] if batch_sizes else None,
+        train_samples=train_samples[-1] if train_samples else None,
+    )
     status = str(stop.metadata.get("status"))
     last_samples = evaluations[-1].samples if evaluations else None
-    train_samples = _counts(records, "train_samples", path)
     samples = last_samples if last_samples is not None else next(iter(train_samples[-1:]), None)
-    batch_sizes = _counts(records, "global_batch_size", path)
     return RunResult(
         path=path,
         status=status,
@@ -478,12 +484,20 @@ def _seeds(records: list[Record], path: Path) -> tuple[int, ...]:
         raise ValueError(f"{path}: a seed is no whole number ({error})") from error
 
 
-def _evaluations(records: list[Record], start_ms: float, path: Path) -> tuple[Evaluation, ...]:
+def _evaluations(
+    records: list[Record],
+    start_ms: float,
+    path: Path,
+    *,
+    global_batch_size: float | None,
+    train_samples: float | None,
+) -> tuple[Evaluation, ...]:
     found = [record for record in records if record.key == "eval_accuracy"]
     samples = [record.metadata.get("epoch_num") for record in found]
     counts = [_count(n, "epoch_num of eval_accuracy", path) for n in samples if n is not None]
-    # A stack that counts epochs says 1 in every line; a sample count of 1 is no run's.
-    counts_samples = len(counts) == len(found) and max(counts, default=0) > 1
+    counts_samples = len(counts) == len(found) and _are_samples(
+        counts, global_batch_size, train_samples
+    )
     return tuple(
         Evaluation(
             minutes=(record.time_ms - start_ms) / 60_000,
@@ -492,6 +506,23 @@ def _evaluations(records: list[Record], start_ms: float, path: Path) -> tuple[Ev
         )
         for record, number in zip(found, samples, strict=True)
     )
+
+
+def _are_samples(
+    counts: Sequence[float], global_batch_size: float | None, train_samples: float | None
+) -> bool:
+    """Whether the epoch_num of evaluations are samples, not epochs, evaluations or steps.
+
+    A stack that counts epochs says 1 in every line, or fractions; one that counts evaluations says
+    1, 2, 3. Some stacks write the train_samples that were planned: more of them than the last
+    epoch_num alone tell nothing.
+    """
+    distinct = {count for count in counts if count > 0}
+    # Between two evaluations lies at least a step, of a batch of samples.
+    if not distinct or max(distinct) / len(distinct) < (global_batch_size or 2):
+        return False
+    are_steps = train_samples == max(distinct) * (global_batch_size or 0)
+    return not are_steps or global_batch_size == 1
 
 
 def _accuracy(value: Any, path: Path) -> float:

@@ -133,9 +133,11 @@ def _place(place: tuple[int, int] | None, among: str) -> str:
 def _watts(entry: Entry) -> str:
     if entry.watts:
         return f"{entry.watts:,.0f} W measured, the whole system"
+    why = entry.power_unknown_because
+    unknown = f"the power is unknown: {why}" if why else "no power was measured"
     if entry.rated_watts:
-        return f"of an accelerator's rated {entry.rated_watts:.0f} W; no power was measured"
-    return "no power was measured"
+        return f"of an accelerator's rated {entry.rated_watts:.0f} W; {unknown}"
+    return unknown
 
 
 def _number(value: float | None, spec: str, unit: str = "") -> str:

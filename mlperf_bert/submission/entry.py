@@ -13,6 +13,8 @@ from mlperf_bert.mlperf.results import (
     olympic_mean,
 )
 from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH
+from mlperf_bert.paths import Location
+from mlperf_bert.submission.power import Power, measured_power
 from mlperf_bert.submission.rcp import RcpVerdict
 
 _FAMILIES = tuple(
@@ -47,6 +49,7 @@ _FRAMEWORKS = tuple(
     "PyTorch TensorFlow MXNet JAX PopART MindSpore PaddlePaddle Lingvo tinygrad CUDA".split()
 )
 _STATUSES = {"preview": "preview", "research": "research", "rdi": "research"}
+_POWER_UNKNOWN = "power unknown: "  # in front of a reason in the notes
 _MOST_SAMPLES_TO_CONVERGE = 50_000_000  # ten times what any BERT-large needs
 
 
@@ -126,6 +129,12 @@ class Entry:
         return statistics.fmean(self.run_minutes) if self.run_minutes and is_whole else None
 
     @property
+    def power_unknown_because(self) -> str | None:
+        """Why there is no power, where some was measured."""
+        found = (self.notes or "").partition(_POWER_UNKNOWN)[2]
+        return found.partition("; ")[0] or None
+
+    @property
     def family(self) -> str:
         """The accelerator without memory size, power and spelling."""
         return family_of(self.accelerator_model_name or "", self.accelerators)
@@ -182,6 +191,7 @@ def entry_of(
     num_missing_logs: int = 0,
     scaling: float | None = None,
     precision: str | None = None,
+    folder: Location | None = None,
     **others: Any,
 ) -> Entry:
     """Return the row on runs of one system.
@@ -194,9 +204,14 @@ def entry_of(
       num_missing_logs: of logs that are not there.
       scaling: multiplies the score of runs that converged faster than the reference.
       precision: if the logs do not name it.
+      folder: of the logs, where those of power may be too.
       **others: further fields of the row, as they are.
     """
     converged = [run for run in runs if run.succeeded]
+    num_nodes = _whole(description.get("number_of_nodes"))
+    power = measured_power(folder, runs, num_nodes=num_nodes) if folder and runs else Power()
+    why = power.unknown_because and f"{_POWER_UNKNOWN}{power.unknown_because}"
+    others["notes"] = "; ".join(filter(None, (others.get("notes"), why))) or None
     given = {name: value for name, value in others.items() if value is not None}
     minutes = [run.minutes for run in converged]
     num_failed = len(runs) + num_failed_logs - len(converged)
@@ -209,7 +224,7 @@ def entry_of(
         system=system,
         division=_division(description, runs),
         status=_status(description),
-        nodes=_whole(description.get("number_of_nodes")),
+        nodes=num_nodes,
         accelerators=accelerators,
         accelerator_model_name=name,
         host_processor_model_name=_text(description, "host_processor_model_name"),
@@ -223,6 +238,7 @@ def entry_of(
         minutes_olympic_mean=_rounded(mean, 4),
         rcp_scaling_factor=scaling,
         minutes_scored=_rounded(mean and mean * (scaling or 1), 4),
+        watts=power.watts,
         rated_watts=_rated_watts(name or ""),
         run_minutes=tuple(float(f"{value:.4f}") for value in minutes),
         **_convergence(converged, accelerators),
@@ -240,9 +256,9 @@ def own_entry(
     description: Mapping[str, object],
     rcp: RcpVerdict | None,
     unaided: RcpVerdict | None,
-    watts: float | None = None,
+    folder: Location,
 ) -> Entry:
-    """Return the row on a system that has been judged."""
+    """Return the row on a system that has been judged; `folder` as in `entry_of`."""
     return entry_of(
         runs,
         round="",
@@ -252,7 +268,7 @@ def own_entry(
         scaling=rcp.scaling if rcp and rcp.scaling != 1.0 else None,
         rcp=rcp and str(rcp),
         rcp_unaided=unaided and str(unaided),
-        watts=watts,
+        folder=folder,
     )
 
 

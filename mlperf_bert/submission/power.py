@@ -1,44 +1,143 @@
 """Measured power, from the logs that lie in power/ beside those of runs.
 
-The official summarizer reads them too, but divides by zero on those of round 4.0, where the end of
-the measurement is logged with the time of its start. So the mean is computed here, from the
-readings alone.
+A mean counts as the official summarizer counts: every reading of power/RUN/node_N.txt holds since
+the one before, the first since power_measurement_start, over the time up to power_measurement_stop;
+power/RUN/sw_N.txt has one estimate of a switch. The official one divides by zero on the logs of
+round 4.0, where the end of the measurement is logged with the time of its start: then the mean is
+that of the readings alone. What is incomplete is unknown here, and the reason is told.
 """
 
 import itertools
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from mlperf_bert.mlperf.results import Record, RunResult, read_records
 from mlperf_bert.paths import Location
 
+_LEAST_SHARE_READ = 0.5
+_LEAST_WATTS_OF_A_NODE = 20
+_FILE = re.compile(r"(node|sw)_(\d+)\.txt")
 
-def mean_watts(folder: Location, runs: Sequence[RunResult]) -> float | None:
-    """Return the mean power of all nodes during the runs; None if it was not measured.
+
+@dataclass(frozen=True)
+class Power:
+    """What the logs say of a system's power during its runs."""
+
+    watts: float | None = None
+    """The mean of all nodes and switches; None if unknown."""
+    unknown_because: str | None = None
+    """Where there are logs of power, but not all."""
+
+
+class _Incomplete(Exception):
+    """Why the power of a run cannot be told."""
+
+
+def measured_power(folder: Location, runs: Sequence[RunResult], *, num_nodes: int | None) -> Power:
+    """Return the mean power of all nodes and switches during the runs.
 
     Args:
-      folder: holds the logs of runs, and power/result_N/node_M.txt.
+      folder: holds the logs of runs, and power/result_N/node_M.txt and sw_M.txt.
       runs: of these logs.
+      num_nodes: of the system, by its description.
 
     Raises:
       ValueError: a log of power is damaged.
     """
-    watts, minutes = 0.0, 0.0
-    for run in runs:
-        nodes = sorted((folder / "power" / run.path.stem).glob("node_*.txt"))
-        if nodes:
-            watts += run.minutes * sum(_mean(read_records(node)) for node in nodes)
-            minutes += run.minutes
-    return watts / minutes if minutes else None
+    logs = {run.path.stem: _logs_of(folder / "power" / run.path.stem) for run in runs}
+    if not any(nodes for nodes, _ in logs.values()):
+        return Power()
+    try:
+        _require_all(logs, num_nodes)
+        joules = 0.0
+        for run in runs:
+            nodes, switches = logs[run.path.stem]
+            watts = sum(_watts_of_node(node, run) for node in nodes)
+            joules += run.minutes * (watts + sum(map(_watts_of_switch, switches)))
+    except _Incomplete as reason:
+        return Power(unknown_because=str(reason))
+    minutes = sum(run.minutes for run in runs)
+    return Power(joules / minutes if minutes else None)
 
 
-def _mean(records: Sequence[Record]) -> float:
-    """Return the mean of the readings over time; each holds since the one before."""
+def _logs_of(folder: Location) -> tuple[list[Location], list[Location]]:
+    """Return the logs of the nodes and of the switches of a run, by their numbers."""
+    found = {match[0]: match for p in folder.glob("*.txt") if (match := _FILE.fullmatch(p.name))}
+    names = sorted(found, key=lambda name: int(found[name][2]))
+    of_kind = [[folder / n for n in names if found[n][1] == kind] for kind in ("node", "sw")]
+    return of_kind[0], of_kind[1]
+
+
+def _require_all(
+    logs: Mapping[str, tuple[list[Location], list[Location]]], num_nodes: int | None
+) -> None:
+    """Raise _Incomplete unless every run has the logs of all nodes and of the same switches."""
+    for place, kind in enumerate(("node", "sw")):
+        numbers = [int(p.stem.split("_")[1]) for both in logs.values() for p in both[place]]
+        for run, both in logs.items():
+            found = {path.name for path in both[place]}
+            for number in range(max(numbers, default=-1) + 1):
+                if (name := f"{kind}_{number}.txt") not in found:
+                    raise _Incomplete(f"power/{run}/{name} is missing")
+    num_measured = len(next(iter(logs.values()))[0])
+    if num_nodes is not None and num_measured < num_nodes:
+        raise _Incomplete(f"{num_measured} of {num_nodes} nodes have logs of power")
+
+
+def _watts_of_node(log: Location, run: RunResult) -> float:
+    """Return the mean of the readings over time, times the efficiency of the conversion."""
+    records = sorted(read_records(log), key=lambda record: record.time_ms)
+    where = f"power/{run.path.stem}/{log.name}"
     readings = [record for record in records if record.key == "power_reading"]
-    efficiencies = [record for record in records if record.key == "conversion_eff"]
-    factor = float(str(efficiencies[-1].value)) if efficiencies else 1.0
-    joules = seconds = 0.0
-    for before, reading in itertools.pairwise(readings):
-        elapsed = (reading.time_ms - before.time_ms) / 1000
-        joules += float(str(reading.value)) * elapsed
-        seconds += elapsed
-    return factor * joules / seconds if seconds else 0.0
+    starts = [record.time_ms for record in records if record.key == "power_measurement_start"]
+    stops = [record.time_ms for record in records if record.key == "power_measurement_stop"]
+    if not readings:
+        raise _Incomplete(f"{where} has no reading")
+    stop_ms = stops[-1] if stops else readings[-1].time_ms
+    if starts and starts[-1] < readings[0].time_ms and stop_ms > starts[-1]:
+        # Readings after the end do not count.
+        readings = [reading for reading in readings if reading.time_ms <= stop_ms]
+        times_ms = [starts[-1], *(reading.time_ms for reading in readings)]
+        watts = readings
+        whole_ms = stop_ms - starts[-1]
+    else:
+        times_ms, watts = [reading.time_ms for reading in readings], readings[1:]
+        whole_ms = times_ms[-1] - times_ms[0]
+    read_ms = times_ms[-1] - times_ms[0]
+    if read_ms <= 0 or read_ms < _LEAST_SHARE_READ * run.minutes * 60_000:
+        raise _Incomplete(f"the readings of {where} end after {read_ms / 1000:,.0f} s")
+    spans = itertools.pairwise(times_ms)
+    sum_of_parts = sum(_number(r, log) * (end - begin) for r, (begin, end) in zip(watts, spans))
+    mean_watts = sum_of_parts / whole_ms
+    if mean_watts < _LEAST_WATTS_OF_A_NODE:
+        raise _Incomplete(f"the mean of {where} is {mean_watts:.3g} W (are its readings in kW?)")
+    return _efficiency(records, log) * mean_watts
+
+
+def _watts_of_switch(log: Location) -> float:
+    """Return the estimate, times the efficiency that stands before it, as the official one."""
+    records = read_records(log)
+    keys = [record.key for record in records]
+    if "interconnect_power_est" not in keys:
+        raise _Incomplete(f"power/{log.parent.name}/{log.name} has no interconnect_power_est")
+    place = keys.index("interconnect_power_est")
+    return _efficiency(records[:place], log) * _number(records[place], log)
+
+
+def _efficiency(records: Sequence[Record], log: Location) -> float:
+    found = [record for record in records if record.key == "conversion_eff"]
+    return _number(found[-1], log) if found else 1.0
+
+
+def _number(record: Record, log: Location) -> float:
+    value = record.value
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except (ValueError, OverflowError):
+            number = math.nan
+        if math.isfinite(number) and number >= 0:
+            return number
+    raise ValueError(f"{log}: {record.key} is {value!r:.80}, which is not a number; copy it again")

@@ -32,7 +32,6 @@ from mlperf_bert.mlperf.results import RunResult, read_run
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
 from mlperf_bert.submission.entry import Entry, entry_of, with_twins
 from mlperf_bert.submission.folder import description_path, result_files
-from mlperf_bert.submission.power import mean_watts
 from mlperf_bert.submission.rcp import check_rcp
 from mlperf_bert.writing import written_beside
 
@@ -176,7 +175,7 @@ def _read_system(org_dir: Path, system: str, round: str, num_logs: int) -> Entry
         num_failed_logs=len(failures),
         num_missing_logs=num_logs - len(runs) - len(failures),
         scaling=_object(factor).get("scaling_factor"),
-        watts=mean_watts(folder, runs),
+        folder=folder,
         notes="; ".join(failures) or None,
     )
     if entry.division != "closed" or entry.runs != NUM_RUNS_PER_RESULT:

@@ -24,7 +24,6 @@ from mlperf_bert.mlperf.rules import RULESETS
 from mlperf_bert.submission import published, report_page, standing_charts, standing_page
 from mlperf_bert.submission.comparison import Standing, recognised, standing_of
 from mlperf_bert.submission.entry import Entry, own_entry
-from mlperf_bert.submission.power import mean_watts
 from mlperf_bert.submission.rcp import UNAIDED
 from mlperf_bert.submission.verdict import SystemVerdict, judge
 from mlperf_bert.writing import write_whole
@@ -140,7 +139,7 @@ def standings_of(
             description=system.description,
             rcp=system.rcp,
             unaided=system.rcp_unaided,
-            watts=mean_watts(system.runs[0].path.parent, system.runs),
+            folder=system.runs[0].path.parent,
         )
         own = recognised(own, entries)
         found.append(standing_of(own, entries, ruleset=ruleset, custom_rcps=custom_rcps))

@@ -30,7 +30,6 @@ from mlperf_bert.submission import campaign, published, standing_page
 from mlperf_bert.submission.comparison import chosen, recognised, standing_of
 from mlperf_bert.submission.entry import Entry, entry_of, own_entry
 from mlperf_bert.submission.folder import description_path, result_files
-from mlperf_bert.submission.power import mean_watts
 from mlperf_bert.submission.system import read_overrides
 from mlperf_bert.submission.verdict import check_convergence
 from mlperf_bert.writing import write_whole
@@ -89,7 +88,7 @@ def _of_org(org_dir: paths.Location, ruleset: str, custom_rcps: Path | None) -> 
                 description=read_overrides(described) if described.exists() else {},
                 rcp=rcp,
                 unaided=unaided,
-                watts=mean_watts(folder, runs),
+                folder=folder,
             )
         )
     return found

@@ -67,6 +67,43 @@ def test_log_that_counts_epochs_takes_train_samples(tmp_path):
     assert run.evaluations[0].samples is None
 
 
+@pytest.mark.parametrize(
+    "numbers",
+    [(1, 2, 3), (0, 1, 2), (0.05, 0.1, 0.15), (1, 1, 1), (2, 2, 3), (335, 670, 1005)],
+    ids=["evaluations", "from 0", "parts of an epoch", "epochs", "later epochs", "steps"],
+)
+@pytest.mark.parametrize("train_samples", [(450_240,), ()])
+def test_an_epoch_num_that_is_no_number_of_samples_is_not_taken_for_one(
+    tmp_path, numbers, train_samples
+):
+    log = write_lines(
+        tmp_path / "result_0.txt",
+        (0, "global_batch_size", 448, {}),
+        (0, "run_start", None, {}),
+        *((9, "eval_accuracy", 0.72, {"epoch_num": number}) for number in numbers),
+        *((9, "train_samples", number, {}) for number in train_samples),
+        (60_000, "run_stop", None, {"status": "success"}),
+    )
+    run = results.read_run(log)
+    assert run.samples_to_converge == (train_samples[0] if train_samples else None)
+    assert run.counts_by_train_samples
+    assert [evaluation.samples for evaluation in run.evaluations] == [None] * 3
+
+
+def test_planned_train_samples_do_not_replace_an_epoch_num_of_samples(tmp_path):
+    log = write_lines(
+        tmp_path / "result_0.txt",
+        (0, "global_batch_size", 448, {}),
+        (0, "run_start", None, {}),
+        (9, "eval_accuracy", 0.5, {"epoch_num": 448}),
+        (9, "eval_accuracy", 0.72, {"epoch_num": 896}),
+        (9, "train_samples", 3_000_256, {}),
+        (60_000, "run_stop", None, {"status": "success"}),
+    )
+    run = results.read_run(log)
+    assert (run.samples_to_converge, run.counts_by_train_samples) == (896, False)
+
+
 def test_evaluations_outside_the_clock(tmp_path):
     """One before it belongs to the start, one after it to a model that the run has left."""
     log = write_lines(

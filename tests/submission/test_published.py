@@ -6,8 +6,9 @@ import re
 
 import pandas
 import pytest
+from mlperf_logging.result_summarizer import result_summarizer
 
-from mlperf_bert.submission import published
+from mlperf_bert.submission import comparison, published
 from mlperf_bert.submission.entry import Entry, family_of
 from tests.mlperf.example_log import write_log
 
@@ -154,25 +155,141 @@ def test_generated_logs_of_two_dialects(clone):
     assert samples.notes == "result_3.txt: no line starts with :::MLLOG, so this is no MLPerf log"
 
 
-def test_measured_power(clone):
+def power_log(path, *lines):
+    """Write a log of power with lines (ms, key, value)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        "".join(
+            f':::MLLOG {{"time_ms": {time}, "key": "{key}", "value": {json.dumps(value)}, '
+            '"metadata": ""}\n'
+            for time, key, value in lines
+        )
+    )
+
+
+def readings(*spans: tuple[int, float], start: int = 0):
+    """(until which ms, watts) of each reading."""
+    return [(start + time, "power_reading", watts) for time, watts in spans]
+
+
+START, STOP = "power_measurement_start", "power_measurement_stop"
+MINUTES_12 = 720_000
+SPANS = [(300_000, 100.0), (700_000, 400.0)]
+FIRST_ROUND = [(0, "conversion_eff", 0.5), *readings((0, 9.0), *SPANS)]
+WHOLE = [
+    *((0, START, None), *readings(*SPANS), (MINUTES_12, STOP, None)),
+    (MINUTES_12, "conversion_eff", 0.5),
+]
+
+
+@pytest.mark.parametrize(
+    ("lines", "watts"),
+    [
+        # The official rule: over the time from start to stop, each reading since the one before.
+        (WHOLE, 0.5 * (300 * 100 + 400 * 400) / 720),
+        (WHOLE[::-1], 0.5 * (300 * 100 + 400 * 400) / 720),
+        ([*WHOLE, *readings((800_000, 9e9))], 0.5 * (300 * 100 + 400 * 400) / 720),
+        (WHOLE[:3], (300 * 100 + 400 * 400) / 700),  # no stop: up to the last reading
+        (FIRST_ROUND, 0.5 * (300 * 100 + 400 * 400) / 700),
+        # As in round 4.0, where the official summarizer divides by zero.
+        ([(0, START, None), (0, STOP, None), *FIRST_ROUND], 0.5 * (300 * 100 + 400 * 400) / 700),
+    ],
+    ids=["whole", "backwards", "after the end", "no stop", "readings alone", "stop at start"],
+)
+@pytest.mark.parametrize("switch", [None, [("interconnect_power_est", 50.0)]])
+def test_measured_power(clone, lines, watts, switch):
     power = clone / "here/results/counts-epochs/bert/power"
     for number in range(3):
         for node in range(2):
-            (power / f"result_{number}").mkdir(parents=True, exist_ok=True)
-            lines = [(0, "conversion_eff", 0.5)]
-            lines += [
-                (time, "power_reading", watts) for time, watts in ((0, 9), (1, 100), (3, 400))
-            ]
-            (power / f"result_{number}" / f"node_{node}.txt").write_text(
-                "".join(
-                    f':::MLLOG {{"time_ms": {time}, "key": "{key}", "value": {value}, '
-                    '"metadata": ""}\n'
-                    for time, key, value in lines
-                )
-            )
+            power_log(power / f"result_{number}" / f"node_{node}.txt", *lines)
+        if switch:
+            about = [("conversion_eff", 0.9), *switch, ("conversion_eff", 7.0)]
+            for name in ("sw_0", "sw_1"):
+                power_log(power / f"result_{number}/{name}.txt", *((0, *line) for line in about))
     [epochs, _] = published.read_round(clone, "3.0")
-    assert epochs.watts == 300  # two nodes, half of (100 + 2 * 400) / 3
-    assert epochs.samples_per_joule == pytest.approx(4545.46 / 300)
+    whole = 2 * watts + (2 * 0.9 * 50 if switch else 0)
+    assert epochs.watts == pytest.approx(whole)
+    assert epochs.samples_per_joule == pytest.approx(4545.46 / whole)
+    assert epochs.power_unknown_because is None
+
+
+def test_power_agrees_with_the_official_summarizer(clone, capsys):
+    """For logs that it can read."""
+    power = clone / "here/results/counts-epochs/bert/power"
+    for number in range(3):
+        for node in range(2):
+            power_log(power / f"result_{number}" / f"node_{node}.txt", *WHOLE)
+        power_log(power / f"result_{number}/sw_0.txt", (0, "interconnect_power_est", 50.0))
+    [epochs, _] = published.read_round(clone, "3.0")
+    for log in power.glob("*/*.txt"):  # it wants whole lines
+        lines = [json.loads(line.removeprefix(":::MLLOG ")) for line in log.open()]
+        more = {"namespace": "", "event_type": "POINT_IN_TIME", "metadata": {"lineno": 1}}
+        more["metadata"]["file"] = "x"
+        log.write_text("".join(f":::MLLOG {json.dumps(line | more)}\n" for line in lines))
+    joules = result_summarizer._compute_total_power(
+        str(power.parent), "result_0.txt", MINUTES_12, "4.0.0"
+    )
+    assert epochs.watts == pytest.approx(joules / (MINUTES_12 / 1000))
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "reason"),
+    [
+        ("result_1/node_1", None, "power/result_1/node_1.txt is missing"),
+        ("result_0/node_0", None, "power/result_0/node_0.txt is missing"),
+        ("result_2/sw_0", None, "power/result_2/sw_0.txt is missing"),
+        ("result_2/node_1", [(0, START, None)], "power/result_2/node_1.txt has no reading"),
+        (
+            "result_2/node_1",
+            [(0, START, None), *readings((10_000, 3.0)), (MINUTES_12, STOP, None)],
+            "the readings of power/result_2/node_1.txt end after 10 s",
+        ),
+        (
+            "result_0/node_1",
+            [(0, START, None), *readings((MINUTES_12, 5.0)), (MINUTES_12, STOP, None)],
+            "the mean of power/result_0/node_1.txt is 5 W (are its readings in kW?)",
+        ),
+        (
+            "result_2/sw_0",
+            [(0, "conversion_eff", 1.0)],
+            "power/result_2/sw_0.txt has no interconnect_power_est",
+        ),
+    ],
+)
+def test_incomplete_power_is_unknown_and_said(clone, name, lines, reason):
+    power = clone / "here/results/counts-epochs/bert/power"
+    for number in range(3):
+        for node in range(2):
+            power_log(power / f"result_{number}" / f"node_{node}.txt", *WHOLE)
+        power_log(power / f"result_{number}/sw_0.txt", (0, "interconnect_power_est", 50.0))
+    spoiled = power / f"{name}.txt"
+    if lines is None:
+        spoiled.unlink()
+    else:
+        power_log(spoiled, *lines)
+    [epochs, _] = published.read_round(clone, "3.0")
+    assert epochs.watts is None and epochs.power_unknown_because == reason
+    [*_, (_, _, note)] = comparison.standing_of(epochs, []).figures()
+    assert note == f"of an accelerator's rated 250 W; the power is unknown: {reason}"
+
+
+def test_a_node_that_no_run_has_measured_is_missed(clone):
+    power = clone / "here/results/counts-epochs/bert/power"
+    for number in range(3):
+        power_log(power / f"result_{number}" / "node_0.txt", *WHOLE)
+    [epochs, _] = published.read_round(clone, "3.0")
+    assert epochs.power_unknown_because == "1 of 2 nodes have logs of power"
+
+
+@pytest.mark.parametrize("value", ["much", None, True, -1, [3], "nan"])
+def test_a_reading_that_is_not_a_number_is_refused(clone, value):
+    path = clone / "here/results/counts-epochs/bert/power/result_0/node_0.txt"
+    for number in range(3):
+        for node in range(2):
+            power_log(path.parents[1] / f"result_{number}" / f"node_{node}.txt", *WHOLE)
+    power_log(path, (0, START, None), (MINUTES_12, "power_reading", value))
+    with pytest.raises(ValueError, match=r"node_0\.txt: power_reading is .* not a number; copy it"):
+        published.read_round(clone, "3.0")
 
 
 def test_runs_that_were_handed_in_twice_are_marked(clone):
