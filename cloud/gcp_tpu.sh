@@ -37,6 +37,7 @@ EVAL_TPU_NAME=${EVAL_TPU_NAME:-bert-eval} EVAL_TPU_VERSION=${EVAL_TPU_VERSION:-}
 usage() {
   echo "usage: cloud/gcp_tpu.sh create | setup | train | eval | watch | logs [eval] |" \
     "status | delete  [--dry-run]" >&2
+  sed -n '/^# Settings/,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$root/cloud/gcp_tpu.sh" >&2
   exit 2
 }
 

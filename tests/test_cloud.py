@@ -589,6 +589,7 @@ def test_usage(recorded, arguments):
     done, told = recorded("cloud/gcp_tpu.sh", *arguments, **SETTINGS)
     assert done.returncode == 2 and told == []
     assert done.stderr.startswith("usage: cloud/gcp_tpu.sh create | setup")
+    assert "  VALID_UNTIL  " in done.stderr and "set -euo" not in done.stderr
 
 
 def test_no_gcloud_is_told(tmp_path):

@@ -35,8 +35,8 @@ class RunState:
           keep_checkpoint_max: how many checkpoints stay; 0 = all.
           disposable: those of some steps whose checkpoints may go; others stay, however many.
         """
-        self._checkpoint = tf.train.Checkpoint(**parts)
-        _ = self._checkpoint.save_counter  # reading it creates it; `restore` expects it
+        self._parts = parts
+        self._checkpoint = _checkpoint_of(parts)
         self._directory = directory
         self._keep = keep_checkpoint_max
         self._disposable = disposable
@@ -72,21 +72,34 @@ class RunState:
             if not tf.reduce_all(tf.math.is_finite(part.read_value())):
                 raise ValueError(f"{part.name} holds NaN or infinity")
 
-    def attach_input(self, iterator) -> None:
-        """Adds the iterator over the input to the state, moved to where the run was.
+    def restore_input(self, iterator: tf.data.Iterator) -> bool:
+        """Moves an iterator over the input to where the run was.
+
+        Returns: whether it is there; not if the files have other names than the checkpoint has.
 
         Raises:
           ValueError: the checkpoint is damaged.
           OSError: as `restore`.
         """
-        if not isinstance(iterator, tf.data.Iterator):
-            return  # a distributed iterator cannot be saved
-        if self._restored:
-            try:
-                tf.train.Checkpoint(iterator=iterator).restore(self._restored).expect_partial()
-            except (ValueError, *_DAMAGE) as error:
+        if not self._restored:
+            return True
+        try:
+            tf.train.Checkpoint(iterator=iterator).restore(self._restored).expect_partial()
+        except tf.errors.NotFoundError as error:
+            if paths.is_answer_of_a_store(error):
                 raise self._cannot_restore(error) from error
-        self._checkpoint.iterator = iterator
+            return False
+        except (ValueError, *_DAMAGE) as error:
+            raise self._cannot_restore(error) from error
+        return True
+
+    def attach_input(self, iterator) -> None:
+        """Adds the iterator over the input to the state; a distributed one cannot be saved.
+
+        A new checkpoint has it: the one before would restore the position once more.
+        """
+        if isinstance(iterator, tf.data.Iterator):
+            self._checkpoint = _checkpoint_of({**self._parts, "iterator": iterator})
 
     def copy(self) -> dict[str, tf.Tensor]:
         """What `save` would write now, by key, in this host's memory; training does not change it.
@@ -159,6 +172,12 @@ class RunState:
             f"{self._restored}: cannot be restored ({reason}); remove its files to go on from the "
             "one before, or choose another --output_dir"
         )
+
+
+def _checkpoint_of(parts: dict[str, object]) -> tf.train.Checkpoint:
+    checkpoint = tf.train.Checkpoint(**parts)
+    _ = checkpoint.save_counter  # reading it creates it; `restore` expects it
+    return checkpoint
 
 
 def complete_checkpoints(directory: str) -> dict[int, str]:

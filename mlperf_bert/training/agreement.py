@@ -129,7 +129,7 @@ def agree(config: RunConfig) -> Team:
       OSError: a process is missing.
     """
     cluster = config.cluster
-    output = OutputDirectory(config.output_dir, config.parameters())
+    output = OutputDirectory(config.output_dir, config.parameters(), may_change=config.may_change)
     output.time_budget = config.time_budget
     on_loss = contextlib.ExitStack()
     on_loss.callback(output.release)  # os._exit in peers.py runs no `finally`

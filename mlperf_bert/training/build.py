@@ -167,10 +167,20 @@ def load_weights(parts: Parts, setup: Setup, team: Team) -> None:
 
 
 def training_batches(parts: Parts, setup: Setup, team: Team):
-    """An iterator over global batches from the step reached on; checkpoints hold its position."""
+    """An iterator over global batches from the step reached on; checkpoints hold its position.
+
+    The position is restored on one CPU, where the files are where they were. Else the input is
+    read again up to it.
+    """
+    iterator = _batches_from(0, parts, setup, team) if one_cpu(setup.strategy) else None
+    if iterator is None or not parts.state.restore_input(iterator):
+        iterator = _batches_from(int(parts.trainer.step.numpy()), parts, setup, team)
+    parts.state.attach_input(iterator)
+    return iterator
+
+
+def _batches_from(step: int, parts: Parts, setup: Setup, team: Team):
     config = setup.config
-    # On one CPU the checkpoint restores the position.
-    start_step = 0 if one_cpu(setup.strategy) else int(parts.trainer.step.numpy())
 
     def own_batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
         """This process's share of the input."""
@@ -183,11 +193,9 @@ def training_batches(parts: Parts, setup: Setup, team: Team):
             deterministic=config.deterministic,
             num_workers=workers,
             worker=context.input_pipeline_id,
-            first_example=start_step * config.train_batch_size // workers,
+            first_example=step * config.train_batch_size // workers,
             pack_sequences=config.pack_sequences,
             num_parallel_files=config.num_parallel_files,
         )
 
-    iterator = parts.trainer.batches(own_batches)
-    parts.state.attach_input(iterator)
-    return iterator
+    return parts.trainer.batches(own_batches)

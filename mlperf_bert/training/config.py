@@ -13,6 +13,14 @@ from mlperf_bert.training.cluster import Cluster
 from mlperf_bert.training.loop import Schedule
 from mlperf_bert.training.profiling import ProfileWindow
 
+_FREE = frozenset(
+    "bert_config_file input_file eval_input_file init_checkpoint output_dir eval_batch_size "
+    "max_eval_steps eval_interval_samples target_accuracy save_checkpoints_steps "
+    "iterations_per_loop log_every_steps keep_checkpoint_max async_checkpoint drop_caches "
+    "profile_steps power_watts compilation_cache_dir".split()
+)
+_NAMES_OF_A_TPU = frozenset({"tpu_name", "tpu_zone", "gcp_project"})
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig:
@@ -153,22 +161,25 @@ class RunConfig:
         )
 
     def parameters(self) -> dict:
-        """What determines the computation: a run is resumed only if all of it is equal.
-
-        A time budget only ends a run, unless the learning rate decays over it.
-        """
-        excluded = (
-            "output_dir eval_batch_size max_eval_steps save_checkpoints_steps iterations_per_loop "
-            "log_every_steps keep_checkpoint_max async_checkpoint drop_caches profile_steps "
-            "power_watts "
-            "compilation_cache_dir submission cluster tf_xla_flags"
-            + ("" if self.decay_over_budget else " time_budget decay_over_budget")
-        )
-        fields = dataclasses.asdict(self)
-        kept = {name: value for name, value in fields.items() if name not in excluded.split()}
+        """What run.json records of the run; the names of `may_change` among it are not compared."""
+        kept = dataclasses.asdict(self)
+        for name in ("submission", "cluster", "tf_xla_flags"):  # the log has them
+            del kept[name]
+        # A TPU that was made again may have another name.
+        kept["device"] = {n: v for n, v in kept["device"].items() if n not in _NAMES_OF_A_TPU}
         # Recomputed gradients are equal only up to rounding. None is what older runs have recorded.
         kept["recompute"] = None if self.recompute == recomputation.NONE else self.recompute
         return {**kept, "num_workers": len(self.cluster.addresses) if self.cluster else 1}
+
+    @property
+    def may_change(self) -> frozenset[str]:
+        """Parameters with which an interrupted run may go on with another value.
+
+        They do not change the computation. Input files and the initial checkpoint are compared by
+        what is in them, not by their names; see origin.py. A time budget only ends a run, unless
+        the learning rate decays over it.
+        """
+        return _FREE if self.decay_over_budget else _FREE | {"time_budget"}
 
     def departures(self, bert_config: BertConfig) -> list[rules.Issue]:
         """Every way in which the run departs from the closed division's rules."""

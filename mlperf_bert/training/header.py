@@ -82,6 +82,8 @@ def precision_of_products(precision: str, device: DeviceConfig) -> str:
 
 def _submission(setup: Setup, team: Team) -> SubmissionInfo:
     departures = preflight.departures(setup)
+    if team.output.provenance.get("initial_weights"):  # a resume need not name them again
+        departures = [issue for issue in departures if issue.parameter != "init_checkpoint"]
     if team.resumes:
         departures.append(rules.Issue("run", "one from start to end", "one that was resumed"))
     if not departures:

@@ -7,6 +7,7 @@ import json
 import os
 import threading
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 from mlperf_bert import json_text, paths
@@ -88,16 +89,19 @@ class OutputDirectory:
     written to a local folder, `path`, and uploaded by `publish`.
     """
 
-    def __init__(self, name: str, parameters: dict):
+    def __init__(self, name: str, parameters: dict, *, may_change: Collection[str] = ()):
         """Stores the name; reads and writes nothing.
 
         Args:
           name: the directory, which need not exist.
-          parameters: what determines the computation; a run is resumed only with the same.
+          parameters: of the run, for run.json.
+          may_change: names of parameters that do not determine the computation. A run is resumed
+            only if the others are the same.
         """
         self.location = paths.location(name)
         self._name = f"--output_dir={self.location}"
         self._parameters = json.loads(json.dumps(parameters))
+        self._may_change = frozenset(may_change)
         self._mirror: Mirror | None = None
         self._bucket_lock: ObjectLock | None = None
         if isinstance(self.location, Path):
@@ -109,8 +113,8 @@ class OutputDirectory:
             self.path = self._mirror.local
         self.provenance: dict[str, str] = {}
         """What the run is known by, for run.json."""
-        self.data_files = ""
-        """Names and sizes of the training files, for run.json."""
+        self.inputs: dict[str, str] = {}
+        """Flag -> what tells its files from others, for run.json."""
         self.energy: Energy | None = None
         """What the whole run took, for run.json; None while it is running."""
         self.time_budget: float | None = None
@@ -212,7 +216,7 @@ class OutputDirectory:
             "seed": seed,
             "parameters": self._parameters,
             "provenance": self.provenance,
-            "data_files": self.data_files,
+            "inputs": self.inputs,
         }
         if self.energy:
             value, remarks = self.energy.as_event()
@@ -279,7 +283,8 @@ class OutputDirectory:
         """
         recorded = read_record(self.path).parameters
         names = [*self._parameters, *sorted(recorded.keys() - self._parameters.keys())]
-        differing = [n for n in names if recorded.get(n) != self._parameters.get(n)]
+        compared = [name for name in names if name not in self._may_change]
+        differing = [n for n in compared if recorded.get(n) != self._parameters.get(n)]
         if differing:
             details = ", ".join(
                 f"{n}: {recorded.get(n)} there, {self._parameters.get(n)} here" for n in differing
@@ -299,9 +304,9 @@ class RunRecord:
     seed: int
     parameters: dict
     provenance: dict = dataclasses.field(default_factory=dict)
-    data_files: str = ""
-    """As `Origin.data_files`; empty in older records."""
     """What it was made from; as training/origin.py summarises it."""
+    inputs: dict = dataclasses.field(default_factory=dict)
+    """As `Origin.inputs`."""
     energy: dict = dataclasses.field(default_factory=dict)
     """What it took, if it has ended; as in its log."""
     time_budget_seconds: float | None = None

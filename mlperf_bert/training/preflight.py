@@ -33,6 +33,7 @@ from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.evaluation import Evaluator
 from mlperf_bert.training.findings import ERROR, NOTE, WARNING, Inspection, Setup
 from mlperf_bert.training.memory import checkpoint_bytes, num_weights
+from mlperf_bert.training.origin import Origin
 from mlperf_bert.training.output import OutputDirectory
 
 _FLOAT_BYTES = 4
@@ -103,19 +104,8 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Ins
       ValueError: this is one of several processes, which would wait for the others.
     """
     if config.cluster:
-        raise ValueError("--check runs in one process; unset TF_CONFIG, or start without srun")
-    output = OutputDirectory(config.output_dir, config.parameters())
-    output.time_budget = config.time_budget
-    obstacle = None
-    try:
-        output.require_available()
-        latest_step = state.latest_step(config.output_dir)
-        agreement.time_spent(config, output, latest_step=latest_step)
-    except (ValueError, OSError) as error:
-        obstacle = str(error)
-    found = inspect(config, resumes=output.resumes)
-    if obstacle:
-        found.add(ERROR, obstacle)
+        raise ValueError("--check runs in one process: unset TF_CONFIG, or start it without srun")
+    found = _inspect_with_output(config)
     if found.eval_files:
         checks_of_data.count_evaluation_examples(found)
     if found.bert_config:
@@ -132,6 +122,25 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Ins
     found.add(NOTE, f"energy: {config.energy_meter().plan}")
     if measure_initial_accuracy and not found.errors:
         found.attempt(_measure_initial_accuracy, found)
+    return found
+
+
+def _inspect_with_output(config: RunConfig) -> Inspection:
+    """Inspects a run and its output directory; a resumed one also for the files it began with."""
+    output = OutputDirectory(config.output_dir, config.parameters(), may_change=config.may_change)
+    output.time_budget = config.time_budget
+    obstacle = None
+    try:
+        output.require_available()
+        latest_step = state.latest_step(config.output_dir)
+        agreement.time_spent(config, output, latest_step=latest_step)
+    except (ValueError, OSError) as error:
+        obstacle = str(error)
+    found = inspect(config, resumes=output.resumes)
+    if obstacle:
+        found.add(ERROR, obstacle)
+    elif output.resumes and not found.errors:
+        found.attempt(Origin, found, output, goes_on=latest_step is not None)
     return found
 
 
@@ -205,6 +214,7 @@ def _check_disk(found: Inspection, bert_config: BertConfig) -> None:
         return
     each = checkpoint_bytes(bert_config, steps_per_update=config.steps_per_update)
     num_all = -(-config.num_train_steps // config.save_checkpoints_steps)
+    num_all += config.eval_input_file is None  # that of step 0
     kept = min(config.keep_checkpoint_max or num_all, num_all)
     needed = (kept + 1) * each  # a new one is written before the oldest is removed
     path = Path(config.output_dir).absolute()
@@ -270,12 +280,13 @@ def _size(num_bytes: int) -> str:
 def _check_reference_points(found: Inspection) -> None:
     batch_size = found.config.global_batch_size
     bound = convergence.bound_of(batch_size)
-    if bound.kind != "point":
-        found.add(
-            WARNING,
-            f"global batch size {batch_size}: {bound}; configs/ has a preset for each batch size "
-            "that has a point",
-        )
+    if bound.kind == "point":
+        return
+    if batch_size in convergence.reference_points():
+        advice = "the reference has a point here, but the checker drops it"
+    else:
+        advice = "configs/ has a preset for each batch size with a reference point"
+    found.add(WARNING, f"global batch size {batch_size}: {bound}; {advice}")
 
 
 def _compare_with_reference_point(found: Inspection) -> None:

@@ -54,7 +54,7 @@ def train(config: RunConfig) -> Result | None:
         origin = Origin(setup, team.output, goes_on=team.goes_on) if team.is_chief else None
         if origin:
             team.output.provenance = origin.summary()
-            team.output.data_files = origin.data_files()
+            team.output.inputs = origin.inputs()
         start_up.done("checks")
         with loop.StopRequest() as stop_request:
             outcome = _train(setup, team, start_up, stop_request)

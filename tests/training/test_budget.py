@@ -265,7 +265,7 @@ def test_a_run_ends_with_its_budget_evaluates_saves_and_says_what_it_reached(tas
     assert_recorded_rates(output, decays=False)
     record = read_record(output)
     assert (record.status, record.time_budget_seconds) == ("aborted", 4.0)
-    assert "time_budget" not in record.parameters
+    assert record.parameters["time_budget"] == 4.0
     assert f" and {last['step']:,} steps\n" in done.stderr.partition("4s is over after ")[2]
     again = starts.run(command(task, output, **BUDGET, time_budget="60s"))
     assert again.returncode == 1 and "holds a finished run" in again.stderr

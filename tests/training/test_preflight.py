@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +23,8 @@ from mlperf_bert.optimization.optimizers import OptimizerConfig
 from mlperf_bert.training import preflight
 from mlperf_bert.training.cluster import Cluster
 from mlperf_bert.training.config import RunConfig
+from mlperf_bert.training.origin import Origin
+from mlperf_bert.training.output import OutputDirectory
 from mlperf_bert.training.strategy import DeviceConfig
 
 TINY = BertConfig(
@@ -137,6 +141,14 @@ def test_the_evaluation_interval_follows_the_effective_batch(config):
         ({"recompute": "blocks"}, True),
         ({"num_parallel_files": 7}, True),
         ({"cluster": Cluster(("a:1", "b:1"), 0)}, True),
+        ({"device": DeviceConfig(use_tpu=True)}, True),
+        ({"device": DeviceConfig(tpu_name="made-again", tpu_zone="z", gcp_project="p")}, False),
+        ({"bert_config_file": "moved", "input_file": "moved", "eval_input_file": "moved"}, False),
+        ({"init_checkpoint": "moved"}, False),
+        ({"eval_interval_samples": 448}, False),
+        ({"time_budget": 60.0}, False),
+        ({"time_budget": 60.0, "decay_over_budget": True}, True),
+        ({"target_accuracy": 0.5}, False),
         ({"output_dir": "elsewhere"}, False),
         ({"eval_batch_size": 2}, False),
         ({"log_every_steps": 3}, False),
@@ -147,17 +159,79 @@ def test_the_evaluation_interval_follows_the_effective_batch(config):
     ],
 )
 def test_what_changes_the_computation_makes_another_run(config, changed, others):
-    found = dataclasses.replace(config, **changed).parameters()
-    assert (found != config.parameters()) is others
+    begun = OutputDirectory(config.output_dir, config.parameters(), may_change=config.may_change)
+    begun.path.mkdir()
+    begun.record(status="running", seed=1)
+    config = dataclasses.replace(config, **changed)
+    again = OutputDirectory(begun.path, config.parameters(), may_change=config.may_change)
+    with pytest.raises(ValueError, match="holds another run") if others else nullcontext():
+        again.require_same_run()
+
+
+def in_folder(config, folder):
+    """The same run, with its files in another folder."""
+    names = ("bert_config_file", "input_file", "eval_input_file", "init_checkpoint")
+    moved = {n: str(folder / Path(getattr(config, n)).name) for n in names if getattr(config, n)}
+    return dataclasses.replace(config, **moved)
+
+
+@pytest.fixture(name="begun")
+def a_run_that_was_begun(config, tmp_path):
+    """Its configuration, its directory and a copy of its files in another folder."""
+    (tmp_path / "model.ckpt-0.index").write_bytes(b"an index")
+    config = dataclasses.replace(config, init_checkpoint=str(tmp_path / "model.ckpt-0"))
+    output = OutputDirectory(config.output_dir, config.parameters(), may_change=config.may_change)
+    output.path.mkdir()
+    output.inputs = Origin(preflight.inspect(config, resumes=True), output, goes_on=False).inputs()
+    output.record(status="running", seed=1)
+    shutil.copytree(tmp_path, copied := tmp_path / "copied", ignore=lambda *_: ["copied", "out"])
+    return config, output, copied
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_run_goes_on_with_the_same_files_elsewhere(begun, monkeypatch, goes_on):
+    config, output, copied = begun
+    monkeypatch.chdir(copied.parent)
+    for folder in (copied, Path("copied")):
+        found = preflight.inspect(in_folder(config, folder), resumes=True)
+        assert Origin(found, output, goes_on=goes_on).inputs() == output.inputs
+
+
+def test_the_initial_checkpoint_is_needed_until_there_is_another(begun):
+    config, output, copied = begun
+    (copied / "model.ckpt-0.index").unlink()
+    for changed in (in_folder(config, copied), dataclasses.replace(config, init_checkpoint=None)):
+        found = preflight.inspect(changed, resumes=True)
+        assert Origin(found, output, goes_on=True).inputs() == output.inputs
+    with pytest.raises(
+        ValueError, match=r"--init_checkpoint: .* \(then sha256:.*; now none\): give"
+    ):
+        Origin(found, output, goes_on=False)
+
+
+@pytest.mark.parametrize(
+    ("flag", "name"),
+    [
+        ("input_file", "part-1"),
+        ("input_file", "part-2"),
+        ("eval_input_file", "eval"),
+        ("bert_config_file", "bert_config.json"),
+        ("init_checkpoint", "model.ckpt-0.index"),
+    ],
+)
+def test_a_run_does_not_go_on_with_other_files(begun, flag, name):
+    config, _, copied = begun
+    with (copied / name).open("ab") as file:
+        file.write(b" ")
+    found = preflight.inspect_closely(in_folder(config, copied), measure_initial_accuracy=False)
+    assert [e for e in found.errors if e.startswith(f"--{flag}: not what the run in ")]
 
 
 def test_a_time_budget_may_change_unless_the_rate_decays_over_it(config):
     timed = dataclasses.replace(config, time_budget=5400.0)
     decaying = dataclasses.replace(timed, decay_over_budget=True)
-    assert timed.parameters() == config.parameters()
-    assert decaying.parameters() == {
-        **config.parameters(), "time_budget": 5400.0, "decay_over_budget": True,
-    }  # fmt: skip
+    assert timed.may_change == config.may_change
+    assert config.may_change - decaying.may_change == {"time_budget"}
     assert timed.departures(TINY) == config.departures(TINY)
     [issue] = [i for i in decaying.departures(TINY) if i not in config.departures(TINY)]
     assert str(issue) == (
@@ -273,7 +347,7 @@ def test_disk_must_hold_the_checkpoints(config, monkeypatch):
     assert not any("are free" in text for text in texts(ends, "error"))
 
 
-@pytest.mark.parametrize(("free_checkpoints", "warns"), [(3, True), (9, True), (10, False)])
+@pytest.mark.parametrize(("free_checkpoints", "warns"), [(3, True), (10, True), (11, False)])
 def test_checkpoints_that_nobody_evaluates_are_all_kept(
     config, monkeypatch, free_checkpoints, warns
 ):
@@ -285,7 +359,9 @@ def test_checkpoints_that_nobody_evaluates_are_all_kept(
     for given in (evaluating, alone):
         assert not any("are free" in text for text in texts(given, "error"))
     assert not any("are free" in text for text in texts(evaluating, "warning"))
-    said = [text for text in texts(alone, "warning") if "all 10 checkpoints need" in text]
+    said = [
+        text for text in texts(alone, "warning") if "all 11 checkpoints need" in text
+    ]  # with step 0
     assert bool(said) is warns
     assert not warns or "--do_eval" in said[0]
 
@@ -307,8 +383,16 @@ def test_batch_without_reference_point_is_told_for_the_real_model_only(config, t
     changed = dataclasses.replace(config, train_batch_size=24)
     [warning] = [text for text in texts(changed, "warning") if "batch size 24" in text]
     assert "judged by batch 448: mean 2,414,421 samples, at least 2,274,732" in warning
+    assert "configs/ has a preset for each batch size with a reference point" in warning
     changed = dataclasses.replace(config, train_batch_size=448)
     assert not any("reference point" in text for text in texts(changed, "warning"))
+
+
+def test_a_preset_is_not_sent_to_the_presets(config, tmp_path):
+    (tmp_path / "bert_config.json").write_text(json.dumps(dict(rules.BERT_LARGE)))
+    changed = dataclasses.replace(config, train_batch_size=8192)
+    [warning] = [text for text in texts(changed, "warning") if "batch size 8192" in text]
+    assert warning.endswith("the reference has a point here, but the checker drops it")
 
 
 def test_hyperparameters_are_compared_with_the_reference_points(config, tmp_path):
@@ -444,5 +528,5 @@ def test_initial_accuracy_is_measured_when_asked(config, tmp_path):
 
 def test_a_close_look_from_one_of_several_processes_is_refused(config):
     config = dataclasses.replace(config, cluster=Cluster(("a:1", "b:1"), 0))
-    with pytest.raises(ValueError, match="--check runs in one process; unset TF_CONFIG"):
+    with pytest.raises(ValueError, match="--check runs in one process: unset TF_CONFIG"):
         preflight.inspect_closely(config, measure_initial_accuracy=False)

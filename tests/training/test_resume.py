@@ -209,25 +209,29 @@ def test_another_command_is_refused_until_the_run_is_done(task, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_resume_needs_the_same_files_and_not_the_initial_checkpoint(task, tmp_path):
+def test_a_resume_needs_the_same_files_wherever_they_are_and_no_initial_checkpoint(
+    task, undisturbed, tmp_path
+):
     copied, output = shutil.copytree(task, tmp_path / "task"), tmp_path / "out"
-    inputs = {"input_file": copied / "train*", "save_checkpoints_steps": 8, "num_train_steps": 60}
-    kill_at_step(30, copied, output, **inputs)
+    kill_at_step(60, copied, output, input_file=copied / "train*")
     before = {path.name: path.stat().st_mtime_ns for path in output.glob("[!.]*")}
     shutil.copy(copied / "train.tfrecord", copied / "train-2.tfrecord")
-    done = starts.run(command(copied, output, **inputs))
+    done = starts.run(command(copied, output, input_file=copied / "train*"))
     assert done.returncode == 1
-    assert "--input_file: not the files that the run in" in done.stderr
+    assert "--input_file: not what the run in" in done.stderr
     assert "(then 1 files, " in done.stderr and "; now 2 files, " in done.stderr
     assert before == {path.name: path.stat().st_mtime_ns for path in output.glob("[!.]*")}
     (copied / "train-2.tfrecord").unlink()
     recorded = json.loads((output / "run.json").read_text())["provenance"]["initial_weights"]
-    for path in (copied / "init").glob("model.ckpt-0.*"):
-        path.unlink()
-    done = starts.run(command(copied, output, **inputs))
+    moved = copied.rename(tmp_path / "moved")
+    shutil.rmtree(moved / "init")
+    again = command(moved, output)
+    done = starts.run([flag for flag in again if not flag.startswith("--init_checkpoint")])
     assert done.returncode == 0, done.stderr
+    assert "random weights" not in done.stdout
     found = json.loads((output / "run.json").read_text())
     assert found["status"] == "aborted" and found["provenance"]["initial_weights"] == recorded != ""
+    assert_same_end(output, undisturbed)
 
 
 @pytest.mark.slow
