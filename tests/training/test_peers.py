@@ -139,7 +139,7 @@ STRANGERS = {
     b"null\n": "expected a JSON object, got NoneType",
     b"{}\n": "does not know the key of this run",
     b"GET / HTTP/1.1\r\n\r\n": "not JSON (Expecting value: line 1 column 1 (char 0))",
-    b"\xff\xfe\xff\n": "codec can't decode",
+    b"\xff\xfe\xff\n": "not JSON (UTF-16",
     b"[" * 4000 + b"\n": "not JSON (nested too deeply)",
     b"x" * 100_000: "sent more than 4096 bytes in one message",
     b'{"index": 1, "parameters": {}}\n': "does not know the key of this run",
