@@ -29,7 +29,7 @@ flags.DEFINE_enum(
     "converted_model",
     "pretrainer",
     convert.CONVERTED_MODELS,
-    "TF2 result: the encoder with both heads, or the encoder alone.",
+    "TF2 result: the encoder with both heads, or the encoder alone, which may lack them.",
 )
 not_empty("bert_config_file", "checkpoint_to_convert", "converted_checkpoint_path")
 command_line.paths("bert_config_file", "checkpoint_to_convert", "converted_checkpoint_path")

@@ -3,7 +3,7 @@
 import tensorflow as tf
 from official.nlp.modeling.models import BertPretrainerV2
 
-from mlperf_bert.checkpoints import initial, saving
+from mlperf_bert.checkpoints import initial, names, saving
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
@@ -21,7 +21,8 @@ def convert(
     Args:
       prefix: initial checkpoint, or output of a run: slots, accumulators and step are left out.
       converted_prefix: the path of the result, as it stands: no step number is added.
-      converted_model: what the TF2 checkpoint holds for tf-models, see `_items`; TF1 holds all.
+      converted_model: what the TF2 checkpoint holds for tf-models, see `_items`. TF1 holds all that
+        the TF2 checkpoint has. An "encoder" may lack the heads.
 
     Returns: a line that says what was done.
 
@@ -33,12 +34,22 @@ def convert(
     model = build_pretrainer(config, seed=0)
     num_layers = config.num_hidden_layers
     variables = trained_variables(model)
-    loaded = initial.load_weights(variables, stored, num_hidden_layers=num_layers)
+    heads = [weight for weight in names.weights(num_layers) if weight.is_of_a_head]
+    missing = {weight.our_name for weight in heads if stored.name_of(weight) is None}
+    if len(missing) == len(heads) and stored.num_hidden_layers and converted_model != "encoder":
+        raise ValueError(
+            f"{prefix}: holds an encoder without the heads of pre-training; "
+            "--converted_model=encoder converts it"
+        )
+    wanted = variables
+    if converted_model == "encoder":
+        wanted = [v for v in variables if names.our_name(v.name) not in missing]
+    loaded = initial.load_weights(wanted, stored, num_hidden_layers=num_layers)
     with saving.written_whole(converted_prefix) as beside:
         if stored.is_object_based:
             tensors = initial.weights_by_tf1_name(variables, num_hidden_layers=num_layers)
-            saving.write_name_based(beside, tensors)
-            direction = "from TF2 to TF1"
+            saving.write_name_based(beside, {name: tensors[name] for name in loaded})
+            direction = "from TF2 to TF1" + (" (encoder)" if missing else "")
         else:
             # Our pooler is in the next-sentence head; users of the encoder alone look for it there.
             pooler = model.classification_heads[0].dense

@@ -73,6 +73,11 @@ class Weight:
     axes: str
 
     @property
+    def is_of_a_head(self) -> bool:
+        """Whether it belongs to the masked-LM or the next-sentence head, not to the encoder."""
+        return self.tf1_name.startswith("cls/")
+
+    @property
     def tf2_names(self) -> list[str]:
         """What the weight may be called in a TF2 checkpoint, the most trusted name first."""
         published = _PUBLISHED_NAMES.get(self.our_name)

@@ -111,6 +111,11 @@ def extract(
         log = folder / LOG_NAME
         with contextlib.closing(_extracted(dump, record.articles, command, log)) as articles:
             record = _write_files(folder, record, articles)
+        if record.failed_articles == record.articles:
+            raise ValueError(
+                f"{log}: WikiExtractor failed on all {record.articles:,} articles: "
+                f"{_last_line(log)}; see the log for the cause"
+            )
         record = dataclasses.replace(record, dump_sha256=dump.sha256, is_complete=True)
         provenance.note(
             folder,
@@ -251,7 +256,8 @@ def _extracted(
     if has_failed:
         raise ValueError(
             f"{log}: WikiExtractor failed (exit code {process.returncode}) after "
-            f"{skipped + received:,} articles: {_last_line(log)}; repeat the command to go on"
+            f"{skipped + received:,} articles: {_last_line(log)}; "
+            + ("repeat the command to go on" if received else "see the log for the cause")
         )
 
 

@@ -33,6 +33,9 @@ _PAGE = re.compile(
     rb"\s*<page>\n\s*<title>[^<]*</title>\n\s*<ns>(?P<namespace>-?\d+)</ns>\n\s*<id>(?P<id>\d+)</id>\n"
     rb"(?P<redirect>\s*<redirect )?"
 )
+_MODEL = re.compile(rb"<model>([^<]*)</model>")
+_STUB = re.compile(rb"<text(?=[^>]*\bbytes=\"[1-9])[^>]*/>")
+_SITEINFO_END = re.compile(rb"^[^<\n]*</siteinfo>", re.MULTILINE)
 # The last stream of a .bz2 ends with these 48 bits, 32 of a checksum, and up to 7 bits of padding.
 _LAST_BITS, _CHECKSUM_BITS, _TAIL_BYTES = 0x177245385090, 32, 11
 
@@ -79,10 +82,11 @@ class Dump:
         """The <page> of each article: those of the main name space that redirect to no other.
 
         Raises:
-          ValueError: damaged, cut off, or pages of another layout.
+          ValueError: damaged, cut off, pages of another layout, or no article with text.
         """
-        last_id = b""
+        last_id, num_articles, num_pages = b"", 0, 0
         for page in self._pages():
+            num_pages += 1
             match = _PAGE.match(page)
             if not match or page.count(b"<revision>") != 1:
                 raise ValueError(
@@ -92,7 +96,29 @@ class Dump:
             repeated, last_id = match["id"] == last_id, match["id"]
             if match["namespace"] == b"0" and not match["redirect"] and not repeated:
                 self._require_utf8(page, last_id)
+                if not num_articles:
+                    self._require_wikitext(page)
+                num_articles += 1
                 yield page
+        if not num_articles:
+            raise ValueError(
+                f"{self.path}: no article: its {num_pages:,} pages are redirects or of other name "
+                "spaces; fetch pages-articles of enwiki"
+            )
+
+    def _require_wikitext(self, page: bytes) -> None:
+        """Raises ValueError if the first article is no text: all would be empty."""
+        model = _MODEL.search(page)
+        if model and model[1] != b"wikitext":
+            raise ValueError(
+                f"{self.path}: its articles are {printable(model[1].decode())}, not wikitext "
+                f"({self.wiki}); fetch pages-articles of enwiki"
+            )
+        if _STUB.search(page):
+            raise ValueError(
+                f"{self.path}: its articles have no text, as in a dump of stubs; fetch "
+                "pages-articles of enwiki"
+            )
 
     def _pages(self) -> Iterator[bytes]:
         rest = self._rest
@@ -173,6 +199,11 @@ class Dump:
             )
         if not has_pages:
             raise ValueError(f"{self.path}: no page; fetch pages-articles of enwiki")
+        if not _SITEINFO_END.search(head):
+            raise ValueError(
+                f"{self.path}: its head has no <siteinfo>, each tag on a line, without which "
+                "WikiExtractor finds no article; fetch pages-articles of enwiki"
+            )
         return root.findtext(f"{schema}siteinfo/{schema}dbname")
 
     def _require_end(self) -> None:

@@ -9,11 +9,12 @@ import pytest
 import tensorflow as tf
 from official.nlp.modeling import layers, models, networks
 
-from mlperf_bert.checkpoints import names
+from mlperf_bert.checkpoints import names, saving
 from mlperf_bert.checkpoints.convert import convert
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.model.pretrainer import build_pretrainer
 from tests import starts
+from tests.checkpoints.stored_weights import read_weights
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +94,34 @@ def test_tf_models_encoder_loads_the_encoder_alone(start, tmp_path, network):
         checkpoint = tf.train.Checkpoint(**{name: encoder})
         checkpoint.restore(prefix).assert_existing_objects_matched().expect_partial()
         assert_encoder_has(encoder, start.weights)
+
+
+@pytest.mark.parametrize(
+    "kept", ["bert/", pytest.param(("bert/", "cls/predictions/"), marks=pytest.mark.slow)]
+)
+def test_an_encoder_without_heads_is_converted_both_ways(start, tmp_path, kept):
+    names_kept = [name for name in start.weights if name.startswith(kept)]
+    given, tf2, back = (str(tmp_path / name) for name in ("given", "tf2", "back"))
+    saving.write_name_based(given, {name: start.weights[name] for name in names_kept})
+    report = convert(given, tf2, config=start.config, converted_model="encoder")
+    assert report == f"{len(names_kept)} weights converted from TF1 to TF2 (encoder): {tf2}"
+    encoder = encoder_of_tf_models(start.config, networks.BertEncoderV2)
+    status = tf.train.Checkpoint(encoder=encoder).read(tf2)
+    status.assert_existing_objects_matched().expect_partial()
+    assert_encoder_has(encoder, start.weights)
+
+    report = convert(tf2, back, config=start.config, converted_model="encoder")
+    assert report == f"39 weights converted from TF2 to TF1 (encoder): {back}"
+    expected = {name: value for name, value in start.weights.items() if name.startswith("bert/")}
+    assert sorted(found := read_weights(back)) == sorted(expected)
+    for name, value in expected.items():
+        assert found[name].tobytes() == value.tobytes()
+
+    for lacking in (tf2, back):
+        message = "an encoder without the heads of pre-training; --converted_model=encoder conv"
+        with pytest.raises(ValueError, match=message):
+            convert(lacking, str(tmp_path / "new"), config=start.config)
+    assert not list(tmp_path.glob("new*"))
 
 
 def test_tf_models_pretrainer_loads_it_and_computes_what_ours_does(start, tf2):

@@ -233,6 +233,7 @@ def test_articles_are_cut_alike_wherever_the_pieces_end(
 
 
 PACKED = bz2.compress(DUMP)
+HEAD = DUMP[: DUMP.index(b"  <page>")]
 BAD = {
     "empty": (b"", "empty; fetch pages-articles of enwiki"),
     "no XML": (b"PK\3\4" + bytes(99), "is a zip archive; unpack it first"),
@@ -248,7 +249,31 @@ BAD = {
     "stream flipped": (MANY[:700] + b"\0\0" + MANY[702:], "damaged before byte .* fetch"),
     "stream missing": (MANY[: MANY.rfind(b"BZh9")], "no page; fetch|cut off"),
     "no name space": (re.sub(rb"<ns>.*</ns>", b"", DUMP), "the page after id 0 is not laid out as"),
-    "one line": (DUMP.replace(b"\n", b""), "the page after id 0 is not laid out as in pages-art"),
+    "no siteinfo": (
+        re.sub(rb"  <siteinfo>.*</siteinfo>\n", b"", DUMP, flags=re.DOTALL),
+        "its head has no <siteinfo>, each tag on a line, without which WikiExtractor finds no art",
+    ),
+    "siteinfo in a line": (
+        re.sub(rb"(?s)(?<=<siteinfo>).*?(?=</siteinfo>)", lambda m: m[0].replace(b"\n", b""), DUMP),
+        "its head has no <siteinfo>, each tag on a line",
+    ),
+    "Wikidata": (
+        DUMP.replace(b"<model>wikitext<", b"<model>wikibase-item<"),
+        r"its articles are wikibase-item, not wikitext \(enwiki\); fetch pages-articles of enwiki",
+    ),
+    "stubs": (
+        re.sub(rb"(?s)<text [^>]*>.*?</text>", b'<text id="7" bytes="4711" />', DUMP),
+        "its articles have no text, as in a dump of stubs; fetch pages-articles of enwiki",
+    ),
+    "no article": (
+        re.sub(rb"<ns>0</ns>", b"<ns>4</ns>", DUMP),
+        r"no article: its \d+ pages are redirects or of other name spaces; fetch pages-articles",
+    ),
+    "one line": (DUMP.replace(b"\n", b""), "its head has no <siteinfo>, each tag on a line"),
+    "pages in a line": (
+        HEAD + DUMP.removeprefix(HEAD).replace(b"\n", b""),
+        "the page after id 0 is not laid out as in pages-art",
+    ),
     "revisions": (DUMP.replace(b"<revision>", b"<revision/>\n<revision>", 5).replace(
         b"<revision/>", b"<revision></revision>"), "page after id 0 is not laid out"),
     "no UTF-8": (DUMP.replace("東".encode(), b"\xff"), "the page with id 13 is not UTF-8; fetch"),
@@ -263,6 +288,18 @@ def test_a_bad_dump_is_one_clear_line(name, tmp_path):
     with pytest.raises(ValueError, match=message) as error:
         list(Dump(path).articles())
     assert str(error.value).startswith(f"{path}: ") and "\n" not in str(error.value)
+
+
+def test_an_extraction_of_nothing_is_an_error_and_no_advice_to_repeat_it(
+    dump_of, extract, tmp_path
+):
+    with pytest.raises(
+        ValueError, match=r"failed on all 2 articles: .*; see the log for the cause"
+    ):
+        extract(dump_of("fail", "fail"), tmp_path / "text")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="after 0 articles: a reason; see the log for the cau"):
+            extract(dump_of("exit", "a"), tmp_path / "other")
 
 
 def test_another_version_of_the_program_is_refused(tmp_path):
