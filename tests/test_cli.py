@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mlperf_bert import flags_page
 from mlperf_bert.data import example_codec, tfrecord
 from mlperf_bert.mlperf import ledger
 from tests import starts
@@ -140,10 +141,15 @@ TINY = {
 }
 
 
-def flags_of(script) -> dict:
-    """Flag -> default of a root script, asked in a process of its own."""
-    done = starts.run([sys.executable, "tests/print_flags.py", script], check=True)
+def described_flags(script) -> list:
+    """The flags of a root script, asked in a process of its own."""
+    done = starts.run([sys.executable, "mlperf_bert/flags_page.py", script], check=True)
     return json.loads(done.stdout)
+
+
+def flags_of(script) -> dict:
+    """Flag -> default of a root script."""
+    return {flag["name"]: flag["default"] for flag in described_flags(script)}
 
 
 def test_flags_of_run_pretraining_are_frozen():
@@ -162,6 +168,22 @@ def test_flags_that_the_exporter_adds_to_those_of_run_pretraining_are_frozen():
 @pytest.mark.parametrize("script", CHECKPOINT_SCRIPT_FLAGS)
 def test_flags_of_the_checkpoint_scripts_are_frozen(script):
     assert flags_of(script) == CHECKPOINT_SCRIPT_FLAGS[script]
+
+
+@pytest.mark.parametrize("script", [path.name for path in flags_page.scripts()])
+def test_the_page_of_all_flags_is_that_of_the_scripts(script):
+    page = flags_page.PAGE.read_text(encoding="utf-8")
+    assert flags_page.section(script, described_flags(script)) in page, (
+        "python -m mlperf_bert.flags_page writes the page again"
+    )
+
+
+def test_the_pages_that_explain_a_flag_name_it():
+    for page, names in flags_page.EXPLAINED_ELSEWHERE.items():
+        text = (flags_page.PAGE.parent / page).read_text(encoding="utf-8")
+        for name in names.split():
+            assert re.search(rf"--(no)?{name}\b", text), f"--{name} in {page}"
+            assert name in RUN_PRETRAINING_FLAGS
 
 
 def example(rng, *, sequence=16, predictions=4) -> dict:

@@ -1,0 +1,182 @@
+"""The page of all flags, docs/flags.md, made from the root scripts themselves.
+
+    python -m mlperf_bert.flags_page
+
+writes it again. Each script is asked in a process of its own, since absl keeps one set of flags for
+a process: `python -m mlperf_bert.flags_page SCRIPT` prints that script's flags as JSON.
+"""
+
+import argparse
+import json
+import re
+import runpy
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "flags.md"
+_EXPLAINED_IN = {
+    "checkpoint_add_gradacc.py": "checkpoints.md",
+    "create_pretraining_data.py": "data.md",
+    "export_to_hugging_face.py": "checkpoints.md",
+    "export_training_step.py": "portable_step.md",
+    "import_from_hugging_face.py": "checkpoints.md",
+    "pick_eval_samples.py": "data.md",
+    "run_finetuning.py": "finetuning.md",
+    "run_pretraining.py": "training.md",
+    "run_step.py": "portable_step.md",
+    "tf2_encoder_checkpoint_converter.py": "checkpoints.md",
+}
+"""Script -> the page on it."""
+EXPLAINED_ELSEWHERE = {
+    "checkpoints.md": "init_checkpoint",
+    "clusters.md": "num_gpus use_tpu tpu_name tpu_zone gcp_project num_tpu_cores normalization",
+    "resuming.md": "async_checkpoint",
+    "speed.md": "precision jit_compile compilation_cache_dir pack_sequences recompute "
+    "deterministic profile_steps",
+    "submissions.md": "check check_initial_accuracy",
+    "time_and_energy.md": "time_budget decay_over_budget power_watts",
+    "tracing.md": "num_parallel_files emulate_step_seconds",
+}
+"""Page -> flags of run_pretraining.py that it explains."""
+_HEAD = """\
+# All flags
+
+Every flag of the scripts at the top of the repository: what it takes, its default, and the page
+that explains it. `python -m mlperf_bert.flags_page` writes this page. Every script also prints its
+flags with `--help`, and so do the other commands (`python -m ...`, `cleanup_scripts/`,
+`tracing/trace.sh`). `export_training_step.py` takes the flags of `run_pretraining.py` too.
+`--flagfile=FILE` reads flags from a file; flags after it override it. A flag that takes true or
+false is turned on by its name, and off by `no` before it: `--noshuffle`.
+"""
+
+
+class _Asked(Exception):
+    """A script has made its parser."""
+
+
+def flags_of(script: Path) -> list[dict[str, Any]]:
+    """Returns name, values, default and meaning of each flag of a script, in its order.
+
+    A script with absl's flags is imported and not run; one with argparse runs until it would parse.
+    """
+    defined = runpy.run_path(str(script), run_name=script.name)
+    if "FLAGS" in defined:
+        found = defined["FLAGS"].flags_by_module_dict()[script.name]
+        return [_described(flag) for flag in found]
+    return [_described_action(action) for action in _parser_of(defined)._actions[1:]]
+
+
+def _parser_of(defined: dict[str, Any]) -> argparse.ArgumentParser:
+    made: list[argparse.ArgumentParser] = []
+
+    def parse_args(parser: argparse.ArgumentParser, *_: object) -> None:
+        made.append(parser)
+        raise _Asked
+
+    original = argparse.ArgumentParser.parse_args
+    argparse.ArgumentParser.parse_args = parse_args  # type: ignore[assignment, method-assign]
+    try:
+        defined["main"]()
+    except _Asked:
+        pass
+    finally:
+        argparse.ArgumentParser.parse_args = original  # type: ignore[method-assign]
+    return made[0]
+
+
+def _described(flag: flags.Flag) -> dict[str, Any]:
+    kind = flag.flag_type()
+    values = {"bool": "true or false", "int": "a whole number", "float": "a number"}.get(kind, "")
+    if kind == "string enum":
+        values = ", ".join(f"`{value}`" for value in getattr(flag.parser, "enum_values", ()))
+    bounds = [validator.message for validator in flag.validators if validator.message]
+    ranges = [found[1] for each in bounds if (found := re.match("must be a number (.+)", each))]
+    return {
+        "name": flag.name,
+        "values": ", ".join(filter(None, [values, *ranges])),
+        "default": flag.default,
+        "is_required": any("must have a value" in each for each in bounds),
+        "meaning": re.sub("^<[^>]*>: ", "", flag.help),  # absl puts an enum's values there
+    }
+
+
+def _described_action(action: argparse.Action) -> dict[str, Any]:
+    values = "true or false" if action.nargs == 0 else ""
+    if action.choices:
+        values = ", ".join(f"`{value}`" for value in action.choices)
+    elif action.type in (int, float):
+        values = "a whole number" if action.type is int else "a number"
+    return {
+        "name": action.option_strings[-1][2:] if action.option_strings else action.dest,
+        "is_positional": not action.option_strings,
+        "values": values,
+        "default": action.default,
+        "is_required": action.required,
+        "meaning": action.help or "",
+    }
+
+
+def section(script: str, found: Sequence[dict[str, Any]]) -> str:
+    """Returns the section of the page on a script."""
+    rows = [
+        f"## {script}",
+        "",
+        "| flag | takes | default | meaning | more |",
+        "|---|---|---|---|---|",
+    ]
+    for flag in found:
+        dashes = "" if flag.get("is_positional") else "--"
+        page = _page_on(flag["name"], script)
+        cells = [
+            f"`{dashes}{flag['name']}`",
+            flag["values"],
+            "must be given" if flag["is_required"] else _default(flag["default"]),
+            " ".join(flag["meaning"].split()),
+            f"[{page.removesuffix('.md')}]({page})",
+        ]
+        rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(rows)
+
+
+def _default(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"`{','.join(value) if isinstance(value, list) else value}`"
+
+
+def _page_on(flag: str, script: str) -> str:
+    if script == "run_pretraining.py":
+        for page, explained in EXPLAINED_ELSEWHERE.items():
+            if flag in explained.split():
+                return page
+    return _EXPLAINED_IN[script]
+
+
+def scripts() -> list[Path]:
+    """Returns the root scripts."""
+    return sorted(ROOT.glob("*.py"))
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Prints one script's flags, or writes the page."""
+    if arguments:
+        print(json.dumps(flags_of(Path(arguments[0]))))
+        return
+    sections = []
+    for script in scripts():
+        command = [sys.executable, "-m", "mlperf_bert.flags_page", str(script)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        sections.append(section(script.name, json.loads(done.stdout)))
+    PAGE.write_text("\n\n".join([_HEAD.rstrip(), *sections]) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
