@@ -155,6 +155,7 @@ flags.DEFINE_enum(
 )
 in_range("learning_rate", above=0)
 in_range("poly_power", "num_warmup_steps", "lamb_weight_decay_rate", at_least=0)
+in_range("start_warmup_step", at_most=0)  # else the rate would be negative in the steps before it
 in_range("lamb_beta_1", "lamb_beta_2", at_least=0, below=1)
 in_range("log_epsilon", at_least=-37, at_most=0)  # of float32
 in_range("steps_per_update", at_least=1)

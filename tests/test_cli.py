@@ -299,7 +299,7 @@ BAD_INPUTS = {
     ),
     "warm-up starts late": (
         lambda work: {"num_warmup_steps": 2, "start_warmup_step": 1},
-        r"start_warmup_step must be 0 or negative",
+        r"--start_warmup_step=1: must be a number at most 0",
     ),
     "steps that make no whole update": (
         lambda work: {"steps_per_update": 3},

@@ -1,11 +1,15 @@
 """Initial weights, from a checkpoint of either layout into a model: all of them or none."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import tensorflow as tf
 
 from mlperf_bert import paths
 from mlperf_bert.checkpoints import names
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
+
+_MOST_PROBLEMS = 8
 
 
 def load_initial_weights(
@@ -42,25 +46,46 @@ def load_weights(
     """
     by_name = {names.our_name(variable.name): variable for variable in model_variables}
     table = [w for w in names.weights(num_hidden_layers) if w.our_name in by_name]
+    shapes = {weight: tuple(by_name[weight.our_name].shape) for weight in table}
+    require_fitting(stored, shapes, num_hidden_layers=num_hidden_layers)
+    for weight, shape in shapes.items():
+        by_name[weight.our_name].assign(stored.read(weight, shape))
+    return [weight.tf1_name for weight in table]
+
+
+def require_fitting(
+    stored: StoredCheckpoint,
+    shapes: Mapping[names.Weight, tuple[int, ...]],
+    *,
+    num_hidden_layers: int,
+) -> None:
+    """Checks names, shapes and types against those of a model; reads no weight.
+
+    Args:
+      stored: the checkpoint.
+      shapes: those of our variables.
+      num_hidden_layers: of the model.
+
+    Raises:
+      ValueError: some do not fit, or there are more layers.
+    """
     problems = []
-    for weight in table:
+    for weight, shape in shapes.items():
         try:
-            stored.locate(weight, tuple(by_name[weight.our_name].shape))
+            stored.locate(weight, shape)
         except ValueError as error:
             problems.append(str(error))
     num_misfits = len(problems)
+    if (more := num_misfits - _MOST_PROBLEMS) > 0:
+        problems = [*problems[:_MOST_PROBLEMS], f"and {more} more"]
     if stored.num_hidden_layers > num_hidden_layers:
         problems.append(f"it has {stored.num_hidden_layers} layers, expected {num_hidden_layers}")
     if problems:
         raise ValueError(
             f"{stored.prefix}: not a checkpoint of this architecture, {num_misfits} of "
-            f"{len(table)} weights do not fit: {'; '.join(problems)}; "
+            f"{len(shapes)} weights do not fit: {'; '.join(problems)}; "
             "give the --bert_config_file that belongs to it"
         )
-    for weight in table:
-        variable = by_name[weight.our_name]
-        variable.assign(stored.read(weight, tuple(variable.shape)))
-    return [weight.tf1_name for weight in table]
 
 
 def refuse_output_of_a_run(stored: StoredCheckpoint) -> None:

@@ -9,44 +9,58 @@ import re
 
 import numpy as np
 
-# Rows: TF1 name, name of our variable (without the model's own scope and ":0"), axes.
+from mlperf_bert.model.config import BertConfig
+
+# Rows: TF1 name, name of our variable (without the model's own scope and ":0"), its shape, axes.
+# Shape: H hidden, N heads, D head size, I intermediate, V vocabulary, T types of segments,
+# L longest sequence, 2 classes.
 # Axes: "" the same shape; "heads" the TF1 shape has heads and head size in one axis; "transpose".
 # The rows of a layer stand below bert/encoder/layer_N and transformer/layer_N.
 _LAYER = [
-    ("attention/self/query/kernel", "self_attention/query/kernel", "heads"),
-    ("attention/self/query/bias", "self_attention/query/bias", "heads"),
-    ("attention/self/key/kernel", "self_attention/key/kernel", "heads"),
-    ("attention/self/key/bias", "self_attention/key/bias", "heads"),
-    ("attention/self/value/kernel", "self_attention/value/kernel", "heads"),
-    ("attention/self/value/bias", "self_attention/value/bias", "heads"),
-    ("attention/output/dense/kernel", "self_attention/attention_output/kernel", "heads"),
-    ("attention/output/dense/bias", "self_attention/attention_output/bias", ""),
-    ("attention/output/LayerNorm/gamma", "self_attention_layer_norm/gamma", ""),
-    ("attention/output/LayerNorm/beta", "self_attention_layer_norm/beta", ""),
-    ("intermediate/dense/kernel", "intermediate/kernel", ""),
-    ("intermediate/dense/bias", "intermediate/bias", ""),
-    ("output/dense/kernel", "output/kernel", ""),
-    ("output/dense/bias", "output/bias", ""),
-    ("output/LayerNorm/gamma", "output_layer_norm/gamma", ""),
-    ("output/LayerNorm/beta", "output_layer_norm/beta", ""),
+    ("attention/self/query/kernel", "self_attention/query/kernel", "HND", "heads"),
+    ("attention/self/query/bias", "self_attention/query/bias", "ND", "heads"),
+    ("attention/self/key/kernel", "self_attention/key/kernel", "HND", "heads"),
+    ("attention/self/key/bias", "self_attention/key/bias", "ND", "heads"),
+    ("attention/self/value/kernel", "self_attention/value/kernel", "HND", "heads"),
+    ("attention/self/value/bias", "self_attention/value/bias", "ND", "heads"),
+    ("attention/output/dense/kernel", "self_attention/attention_output/kernel", "NDH", "heads"),
+    ("attention/output/dense/bias", "self_attention/attention_output/bias", "H", ""),
+    ("attention/output/LayerNorm/gamma", "self_attention_layer_norm/gamma", "H", ""),
+    ("attention/output/LayerNorm/beta", "self_attention_layer_norm/beta", "H", ""),
+    ("intermediate/dense/kernel", "intermediate/kernel", "HI", ""),
+    ("intermediate/dense/bias", "intermediate/bias", "I", ""),
+    ("output/dense/kernel", "output/kernel", "IH", ""),
+    ("output/dense/bias", "output/bias", "H", ""),
+    ("output/LayerNorm/gamma", "output_layer_norm/gamma", "H", ""),
+    ("output/LayerNorm/beta", "output_layer_norm/beta", "H", ""),
 ]
 _EMBEDDINGS = [
-    ("bert/embeddings/word_embeddings", "word_embeddings/embeddings", ""),
-    ("bert/embeddings/token_type_embeddings", "type_embeddings/embeddings", ""),
-    ("bert/embeddings/position_embeddings", "position_embedding/embeddings", ""),
-    ("bert/embeddings/LayerNorm/gamma", "embeddings/layer_norm/gamma", ""),
-    ("bert/embeddings/LayerNorm/beta", "embeddings/layer_norm/beta", ""),
+    ("bert/embeddings/word_embeddings", "word_embeddings/embeddings", "VH", ""),
+    ("bert/embeddings/token_type_embeddings", "type_embeddings/embeddings", "TH", ""),
+    ("bert/embeddings/position_embeddings", "position_embedding/embeddings", "LH", ""),
+    ("bert/embeddings/LayerNorm/gamma", "embeddings/layer_norm/gamma", "H", ""),
+    ("bert/embeddings/LayerNorm/beta", "embeddings/layer_norm/beta", "H", ""),
 ]
 _HEADS = [
-    ("bert/pooler/dense/kernel", "next_sentence/pooler_dense/kernel", ""),
-    ("bert/pooler/dense/bias", "next_sentence/pooler_dense/bias", ""),
-    ("cls/predictions/transform/dense/kernel", "cls/predictions/transform/dense/kernel", ""),
-    ("cls/predictions/transform/dense/bias", "cls/predictions/transform/dense/bias", ""),
-    ("cls/predictions/transform/LayerNorm/gamma", "cls/predictions/transform/LayerNorm/gamma", ""),
-    ("cls/predictions/transform/LayerNorm/beta", "cls/predictions/transform/LayerNorm/beta", ""),
-    ("cls/predictions/output_bias", "cls/predictions/output_bias/bias", ""),
-    ("cls/seq_relationship/output_weights", "next_sentence/logits/kernel", "transpose"),
-    ("cls/seq_relationship/output_bias", "next_sentence/logits/bias", ""),
+    ("bert/pooler/dense/kernel", "next_sentence/pooler_dense/kernel", "HH", ""),
+    ("bert/pooler/dense/bias", "next_sentence/pooler_dense/bias", "H", ""),
+    ("cls/predictions/transform/dense/kernel", "cls/predictions/transform/dense/kernel", "HH", ""),
+    ("cls/predictions/transform/dense/bias", "cls/predictions/transform/dense/bias", "H", ""),
+    (
+        "cls/predictions/transform/LayerNorm/gamma",
+        "cls/predictions/transform/LayerNorm/gamma",
+        "H",
+        "",
+    ),
+    (
+        "cls/predictions/transform/LayerNorm/beta",
+        "cls/predictions/transform/LayerNorm/beta",
+        "H",
+        "",
+    ),
+    ("cls/predictions/output_bias", "cls/predictions/output_bias/bias", "V", ""),
+    ("cls/seq_relationship/output_weights", "next_sentence/logits/kernel", "H2", "transpose"),
+    ("cls/seq_relationship/output_bias", "next_sentence/logits/bias", "2", ""),
 ]
 
 # Where tf-models' own converter and its first pretrainer keep these weights: the pooler in the
@@ -70,6 +84,8 @@ class Weight:
 
     tf1_name: str
     our_name: str
+    dimensions: str
+    """Of our variable, a letter each."""
     axes: str
 
     @property
@@ -82,6 +98,20 @@ class Weight:
         """What the weight may be called in a TF2 checkpoint, the most trusted name first."""
         published = _PUBLISHED_NAMES.get(self.our_name)
         return [self.our_name, published] if published else [self.our_name]
+
+    def our_shape(self, config: BertConfig) -> tuple[int, ...]:
+        """The shape of our variable in a model."""
+        sizes = {
+            "H": config.hidden_size,
+            "N": config.num_attention_heads,
+            "D": config.head_size,
+            "I": config.intermediate_size,
+            "V": config.vocab_size,
+            "T": config.type_vocab_size,
+            "L": config.max_position_embeddings,
+            "2": 2,
+        }
+        return tuple(sizes[letter] for letter in self.dimensions)
 
     def to_tf1(self, value: np.ndarray) -> np.ndarray:
         """Our array in the TF1 shape."""
@@ -108,9 +138,9 @@ class Weight:
 def weights(num_hidden_layers: int) -> list[Weight]:
     """All trained weights of a model with so many layers: 5 + 16 per layer + 9."""
     layers = [
-        (f"bert/encoder/layer_{n}/{tf1_name}", f"transformer/layer_{n}/{our_name}", axes)
+        (f"bert/encoder/layer_{n}/{tf1_name}", f"transformer/layer_{n}/{our_name}", *rest)
         for n in range(num_hidden_layers)
-        for tf1_name, our_name, axes in _LAYER
+        for tf1_name, our_name, *rest in _LAYER
     ]
     return [Weight(*row) for row in [*_EMBEDDINGS, *layers, *_HEADS]]
 

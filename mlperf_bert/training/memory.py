@@ -29,6 +29,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
+from mlperf_bert.checkpoints import names
 from mlperf_bert.model import recomputation
 from mlperf_bert.model.config import BertConfig
 
@@ -146,11 +147,11 @@ def _divisors(number: int) -> Iterator[int]:
 
 def num_weights(config: BertConfig) -> int:
     """Returns the number of trained weights of a BERT with both heads."""
-    h, i = config.hidden_size, config.intermediate_size
-    embeddings = (config.vocab_size + config.max_position_embeddings + config.type_vocab_size) * h
-    layer = 4 * (h * h + h) + (h * i + i) + (i * h + h) + 4 * h
-    heads = (h * h + h) + (h * h + h + 2 * h + config.vocab_size) + (2 * h + 2)
-    return embeddings + 2 * h + config.num_hidden_layers * layer + heads
+    without_layers, with_one = (
+        sum(math.prod(weight.our_shape(config)) for weight in names.weights(num_layers))
+        for num_layers in (0, 1)
+    )
+    return without_layers + config.num_hidden_layers * (with_one - without_layers)
 
 
 def checkpoint_bytes(bert_config: BertConfig, *, steps_per_update: int) -> int:

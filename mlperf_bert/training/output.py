@@ -5,6 +5,7 @@ import fnmatch
 import getpass
 import json
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Collection
@@ -136,10 +137,7 @@ class OutputDirectory:
                 self._mirror.pull()
         except OSError as error:
             self.release()
-            raise ValueError(
-                f"{self._name}: cannot be written to ({error.strerror or error}); choose "
-                "another, or change its permissions"
-            ) from error
+            raise self._not_writable(error) from error
         try:
             if not free:
                 raise self._taken()
@@ -161,9 +159,9 @@ class OutputDirectory:
         self._lock.release()
 
     def require_available(self) -> None:
-        """Checks as `claim` does, for --check; locks and writes nothing.
+        """Checks as `claim` does, for --check; locks nothing.
 
-        Of a bucket it also checks that objects can be written there and removed.
+        It also checks that a file or an object can be written there and removed.
 
         Raises:
           ValueError: as `claim`.
@@ -177,7 +175,25 @@ class OutputDirectory:
         if self._mirror:
             require_writable(self.location / RECORD_NAME)
             self._mirror.pull()
+        else:
+            self._require_writable()
         self.require_usable()
+
+    def _require_writable(self) -> None:
+        """Makes a folder in it, or where it would be made, and removes it again."""
+        places = (self.path, *self.path.parents)
+        existing = next(folder for folder in places if folder.exists())
+        try:
+            with tempfile.TemporaryDirectory(prefix=".check-", dir=existing):
+                pass
+        except OSError as error:
+            raise self._not_writable(error) from error
+
+    def _not_writable(self, error: OSError) -> ValueError:
+        return ValueError(
+            f"{self._name}: cannot be written to ({error.strerror or error}); choose another, or "
+            "change its permissions"
+        )
 
     def require_usable(self) -> None:
         """Checks whether a run may start or resume here.

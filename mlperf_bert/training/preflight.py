@@ -44,25 +44,25 @@ _MEMORY_LIMITS = (  # of a container, with cgroup version 2 and 1
 _INITIAL_ACCURACY_TOLERANCE = 0.001
 
 
-def prepare(config: RunConfig, *, resumes: bool, say: Callable[[object], None]) -> Setup:
+def prepare(config: RunConfig, *, goes_on: bool, say: Callable[[object], None]) -> Setup:
     """Checks a run and prints all findings, also warnings.
 
     Raises:
       ValueError: with a line for every error, and how to fix it.
     """
-    found = inspect(config, resumes=resumes)
+    found = inspect(config, goes_on=goes_on)
     setup = found.setup()
     for finding in found.findings:
         say(finding)
     return setup
 
 
-def inspect(config: RunConfig, *, resumes: bool = False) -> Inspection:
+def inspect(config: RunConfig, *, goes_on: bool = False) -> Inspection:
     """Runs the checks that every run makes before its clock starts, in about a second.
 
     Args:
       config: of the run, whose output directory has been checked.
-      resumes: whether the run was started before.
+      goes_on: whether the run has a checkpoint of its own, so that it loads no initial one.
     """
     found = Inspection(config=config)
     found.bert_config = found.attempt(BertConfig.from_json_file, config.bert_config_file)
@@ -81,7 +81,7 @@ def inspect(config: RunConfig, *, resumes: bool = False) -> Inspection:
             config.shape,
             bert_config_file=config.bert_config_file,
         )
-        if config.init_checkpoint and not resumes:
+        if config.init_checkpoint and not goes_on:
             _check_checkpoint(found, found.bert_config)
         _check_disk(found, found.bert_config)
         _check_memory(found, found.bert_config)
@@ -126,21 +126,23 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Ins
 
 
 def _inspect_with_output(config: RunConfig) -> Inspection:
-    """Inspects a run and its output directory; a resumed one also for the files it began with."""
+    """Also checks the directory, and reads the weights with which the run would begin there."""
     output = OutputDirectory(config.output_dir, config.parameters(), may_change=config.may_change)
     output.time_budget = config.time_budget
-    obstacle = None
+    obstacle, latest_step = None, None
     try:
         output.require_available()
-        latest_step = state.latest_step(config.output_dir)
-        agreement.time_spent(config, output, latest_step=latest_step)
+        latest_step = state.latest_step(config.output_dir) if output.resumes else None
+        agreement.require_known_course(config, output, latest_step=latest_step)
     except (ValueError, OSError) as error:
         obstacle = str(error)
-    found = inspect(config, resumes=output.resumes)
+    goes_on = latest_step is not None
+    found = inspect(config, goes_on=goes_on)
     if obstacle:
         found.add(ERROR, obstacle)
-    elif output.resumes and not found.errors:
-        found.attempt(Origin, found, output, goes_on=latest_step is not None)
+    _check_weights(found, latest_step)
+    if not found.errors or (output.resumes and not obstacle):
+        found.attempt(Origin, found, output, goes_on=goes_on)
     return found
 
 
@@ -178,24 +180,13 @@ def _check_batches(found: Inspection) -> None:
 
 
 def _check_checkpoint(found: Inspection, bert_config: BertConfig) -> None:
-    """Checks the names of the weights, the number of layers, and the size of the data files."""
+    """Checks the weights' names and shapes, the number of layers, and the data files' size."""
     prefix = found.config.init_checkpoint
     stored = found.attempt(StoredCheckpoint, prefix)
     if stored is None:
         return
     found.attempt(initial.refuse_output_of_a_run, stored)
-    table = names.weights(bert_config.num_hidden_layers)
-    missing = [weight.tf1_name for weight in table if stored.name_of(weight) is None]
-    extra_layers = stored.num_hidden_layers - bert_config.num_hidden_layers
-    if missing or extra_layers > 0:
-        found.add(
-            ERROR,
-            f"{prefix}: not a checkpoint of this architecture, {len(missing)} of {len(table)} "
-            "weights are missing"
-            + (f", such as {missing[0]}" if missing else "")
-            + (f", and it has {stored.num_hidden_layers} layers" if extra_layers > 0 else "")
-            + "; give the --bert_config_file that belongs to it",
-        )
+    _require_fitting(found, stored, bert_config)
     listed_bytes = sum(math.prod(shape) for shape in stored.shapes.values()) * _FLOAT_BYTES
     data_files = tf.io.gfile.glob(f"{prefix}.data-*")
     stored_bytes = sum(tf.io.gfile.stat(path).length for path in data_files)
@@ -206,6 +197,33 @@ def _check_checkpoint(found: Inspection, bert_config: BertConfig) -> None:
             f"{prefix}: its data files hold {stored_bytes:,} bytes, its index lists about "
             f"{listed_bytes:,}; copy it here again",
         )
+
+
+def _require_fitting(
+    found: Inspection, stored: StoredCheckpoint, bert_config: BertConfig
+) -> dict[names.Weight, tuple[int, ...]]:
+    """Compares a checkpoint with the model; returns the shapes of the model's weights."""
+    num_layers = bert_config.num_hidden_layers
+    shapes = {weight: weight.our_shape(bert_config) for weight in names.weights(num_layers)}
+    found.attempt(initial.require_fitting, stored, shapes, num_hidden_layers=num_layers)
+    return shapes
+
+
+def _check_weights(found: Inspection, latest_step: int | None) -> None:
+    """Reads the weights that the run would load: damage and NaN do not show in the index."""
+    config, bert_config = found.config, found.bert_config
+    if found.errors or not bert_config:
+        return
+    prefix = config.init_checkpoint
+    if latest_step is not None:
+        prefix = state.complete_checkpoints(config.output_dir)[latest_step]
+    if not prefix or (stored := found.attempt(StoredCheckpoint, prefix)) is None:
+        return
+    shapes = _require_fitting(found, stored, bert_config)
+    if not found.errors:
+        for weight, shape in shapes.items():
+            if found.attempt(stored.read, weight, shape) is None:
+                break
 
 
 def _check_disk(found: Inspection, bert_config: BertConfig) -> None:

@@ -50,7 +50,7 @@ def train(config: RunConfig) -> Result | None:
     start_up.done("imports")
     team = agreement.agree(config)
     with team.failures_reported():
-        setup = preflight.prepare(config, resumes=team.resumes, say=team.say)
+        setup = preflight.prepare(config, goes_on=team.goes_on, say=team.say)
         origin = Origin(setup, team.output, goes_on=team.goes_on) if team.is_chief else None
         if origin:
             team.output.provenance = origin.summary()

@@ -211,7 +211,7 @@ def test_a_smaller_batch_keeps_the_global_batch_size(config, monkeypatch):  # no
 def test_on_a_cpu_it_is_a_warning_at_the_start_of_a_run(config, monkeypatch):  # noqa: F811
     monkeypatch.setattr(preflight, "memory_bytes", lambda: 5 * 10**9)
     said = []
-    preflight.prepare(large_model(config), resumes=False, say=lambda line: said.append(str(line)))
+    preflight.prepare(large_model(config), goes_on=False, say=lambda line: said.append(str(line)))
     [line] = [line for line in said if "a step does not fit" in line]
     assert line.startswith("warning: a step does not fit into the 5.0 GB available here: about ")
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from mlperf_bert.checkpoints import names
+from mlperf_bert.checkpoints.convert import convert
 from mlperf_bert.checkpoints.initial import weights_by_tf1_name
 from mlperf_bert.checkpoints.saving import write_name_based
 from mlperf_bert.data import example_codec, tfrecord
@@ -182,7 +184,7 @@ def a_run_that_was_begun(config, tmp_path):
     config = dataclasses.replace(config, init_checkpoint=str(tmp_path / "model.ckpt-0"))
     output = OutputDirectory(config.output_dir, config.parameters(), may_change=config.may_change)
     output.path.mkdir()
-    output.inputs = Origin(preflight.inspect(config, resumes=True), output, goes_on=False).inputs()
+    output.inputs = Origin(preflight.inspect(config, goes_on=True), output, goes_on=False).inputs()
     output.record(status="running", seed=1)
     shutil.copytree(tmp_path, copied := tmp_path / "copied", ignore=lambda *_: ["copied", "out"])
     return config, output, copied
@@ -193,7 +195,7 @@ def test_a_run_goes_on_with_the_same_files_elsewhere(begun, monkeypatch, goes_on
     config, output, copied = begun
     monkeypatch.chdir(copied.parent)
     for folder in (copied, Path("copied")):
-        found = preflight.inspect(in_folder(config, folder), resumes=True)
+        found = preflight.inspect(in_folder(config, folder), goes_on=True)
         assert Origin(found, output, goes_on=goes_on).inputs() == output.inputs
 
 
@@ -201,7 +203,7 @@ def test_the_initial_checkpoint_is_needed_until_there_is_another(begun):
     config, output, copied = begun
     (copied / "model.ckpt-0.index").unlink()
     for changed in (in_folder(config, copied), dataclasses.replace(config, init_checkpoint=None)):
-        found = preflight.inspect(changed, resumes=True)
+        found = preflight.inspect(changed, goes_on=True)
         assert Origin(found, output, goes_on=True).inputs() == output.inputs
     with pytest.raises(
         ValueError, match=r"--init_checkpoint: .* \(then sha256:.*; now none\): give"
@@ -319,7 +321,91 @@ def test_checkpoint_must_be_complete(config, tmp_path):
     write_name_based(str(tmp_path / "other" / "model.ckpt-1"), tensors)
     changed = dataclasses.replace(config, init_checkpoint=str(tmp_path / "other" / "model.ckpt-1"))
     [problem] = [text for text in texts(changed, "error") if "architecture" in text]
-    assert f"16 of {len(names.weights(2))} weights are missing" in problem
+    assert f"16 of {len(names.weights(2))} weights do not fit: bert/encoder/layer_1/" in problem
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    """Layout -> prefix of a checkpoint of TINY."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    found = {layout: str(folder / layout / "model.ckpt-1") for layout in ("TF1", "TF2")}
+    write_checkpoint(found["TF1"], TINY)
+    convert(found["TF1"], found["TF2"], config=TINY)
+    return found
+
+
+def test_shapes_of_the_table_are_those_of_the_model():
+    variables = trained_variables(build_pretrainer(TINY, seed=1))
+    found = {names.our_name(variable.name): tuple(variable.shape) for variable in variables}
+    assert found == {w.our_name: w.our_shape(TINY) for w in names.weights(2)}
+
+
+@pytest.mark.parametrize("layout", ["TF1", "TF2"])
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"vocab_size": 72}, "2 of 46 weights do not fit: .*word_embeddings.* \\(64, 8\\), .*72"),
+        ({"type_vocab_size": 16}, "1 of 46 weights do not fit: .*type.* \\(2, 8\\), .*\\(16, 8\\)"),
+        ({"max_position_embeddings": 32}, "1 of 46 .*position_embedding.*, expected \\(32, 8\\)"),
+        ({"hidden_size": 16}, "42 of 46 weights do not fit: .*; and 34 more; give the"),
+        ({"intermediate_size": 32}, "6 of 46 weights do not fit: .*expected \\(8, 32\\)"),
+        ({"num_hidden_layers": 3}, "16 of 62 weights do not fit: .*layer_2/"),
+        ({"num_hidden_layers": 1}, "0 of 30 weights do not fit: it has 2 layers, expected 1"),
+    ],
+)
+def test_a_checkpoint_of_other_sizes_is_found_before_it_is_read(
+    config, tmp_path, checkpoints, layout, changed, message
+):
+    other = dataclasses.replace(TINY, **changed)
+    (tmp_path / "bert_config.json").write_text(json.dumps(dataclasses.asdict(other)))
+    given = dataclasses.replace(config, init_checkpoint=checkpoints[layout])
+    [problem] = [text for text in texts(given, "error") if "architecture" in text]
+    assert re.search(message, problem), problem
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_close_look_reads_the_weights(config, tmp_path, value):
+    for name in ("part-0", "part-1", "eval"):
+        (tmp_path / name).write_bytes(record(config.shape))
+    prefix = tmp_path / "model.ckpt-1"
+    tensors = write_checkpoint(prefix, TINY)
+    given = dataclasses.replace(config, init_checkpoint=str(prefix))
+    assert preflight.inspect_closely(given, measure_initial_accuracy=False).errors == []
+    name = "bert/pooler/dense/bias"
+    write_name_based(str(tmp_path / "bad"), tensors | {name: np.full(8, value, np.float32)})
+    given = dataclasses.replace(config, init_checkpoint=str(tmp_path / "bad"))
+    [error] = preflight.inspect_closely(given, measure_initial_accuracy=False).errors
+    assert f"bad: {name} holds NaN or infinity" in error
+    data = Path(f"{prefix}.data-00000-of-00001")
+    data.write_bytes(data.read_bytes()[:-4] + b"\1\2\3\4")
+    given = dataclasses.replace(config, init_checkpoint=str(prefix))
+    [error] = preflight.inspect_closely(given, measure_initial_accuracy=False).errors
+    assert "model.ckpt-1: cannot be read (" in error and "copy it here again" in error
+
+
+def test_a_close_look_at_a_run_that_goes_on_reads_its_own_checkpoint(config, checkpoints, tmp_path):
+    for name in ("part-0", "part-1", "eval"):
+        (tmp_path / name).write_bytes(record(config.shape))
+    given = dataclasses.replace(config, init_checkpoint=str(tmp_path / "is gone"))
+    shutil.copytree(Path(checkpoints["TF2"]).parent, config.output_dir)
+    for path in Path(config.output_dir).glob("model.ckpt-1.*"):
+        path.rename(path.with_name(path.name.replace("-1.", "-5.", 1)))
+    OutputDirectory(config.output_dir, given.parameters()).record(status="running", seed=1)
+    assert preflight.inspect_closely(given, measure_initial_accuracy=False).errors == []
+    other = dataclasses.replace(TINY, vocab_size=72)
+    (tmp_path / "bert_config.json").write_text(json.dumps(dataclasses.asdict(other)))
+    [error] = preflight.inspect_closely(given, measure_initial_accuracy=False).errors
+    assert f"{config.output_dir}/model.ckpt-5: not a checkpoint of this architecture" in error
+
+
+def test_a_close_look_finds_a_place_that_cannot_be_written(config, tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    for place in ("/proc/none/run", f"{tmp_path}/file/run"):
+        given = dataclasses.replace(config, output_dir=place)
+        errors = preflight.inspect_closely(given, measure_initial_accuracy=False).errors
+        assert any(f"--output_dir={place}: cannot be written to (" in error for error in errors)
+    preflight.inspect_closely(config, measure_initial_accuracy=False)
+    assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".check-*"))
 
 
 def test_weights_are_counted_as_the_model_has_them():
