@@ -173,8 +173,14 @@ class Mrpc(GlueTask):
         folder = paths.location(self.data_dir) / self.folder
         kind = _TEST if split == _TEST else TRAIN
         original = folder / f"msr_paraphrase_{kind}.txt"
-        if paths.is_file(folder / f"{split}.tsv") or not paths.is_file(original):
+        if paths.is_file(folder / f"{split}.tsv"):
             return super().read(split)
+        if not paths.is_file(original):
+            raise ValueError(
+                f"{folder}: neither {split}.tsv nor {original.name}; MRPC needs the files of "
+                "GLUE's script, or Microsoft's msr_paraphrase_train.txt and "
+                "msr_paraphrase_test.txt with GLUE's dev_ids.tsv"
+            )
         needed = (self.label_column, *_MRPC_IDS, *_MRPC_SENTENCES)
         rows = tables.read_table(original, columns=needed).rows
         if split != _TEST:

@@ -123,8 +123,8 @@ def _text(path: str) -> str:
         content = read_regular_file(path)
     except FileNotFoundError as error:
         raise ValueError(
-            f"{path}: no such file; --data_dir takes the folder of the unpacked GLUE, where each "
-            "task has its own, such as CoLA/train.tsv"
+            f"{path}: no such file; --data_dir takes the folder of the unpacked GLUE, which holds "
+            f"{'/'.join(PurePath(path).parts[-2:])} for this task"
         ) from error
     if not content.strip():
         raise ValueError(f"{path}: is empty; copy the file here again")

@@ -96,12 +96,19 @@ def test_mrpc_is_read_from_microsofts_files(tmp_path):
     write(folder / "dev_ids.tsv", "10\t11", "20\t21", "30\t31")
     assert "msr_paraphrase_train.txt for train; copy the two" in refusal("mrpc", tmp_path)
     (folder / "dev_ids.tsv").unlink()
-    assert "dev_ids.tsv: no such file; --data_dir takes" in refusal("mrpc", tmp_path)
+    message = "dev_ids.tsv: no such file; --data_dir takes the folder of the unpacked GLUE, which "
+    assert f"{message}holds MRPC/dev_ids.tsv for this task" in refusal("mrpc", tmp_path)
+    for split, kind in (("train", "train"), ("dev", "train"), ("test", "test")):
+        (folder / f"msr_paraphrase_{kind}.txt").unlink(missing_ok=True)
+        (folder / f"{split}.tsv").unlink(missing_ok=True)
+        message = f"{folder}: neither {split}.tsv nor msr_paraphrase_{kind}.txt; MRPC needs the"
+        assert message in refusal("mrpc", tmp_path, split)
 
 
 def test_bad_files_are_one_line_each(tmp_path):
     path = tmp_path / "SST-2" / "train.tsv"
     assert f"{path}: no such file; --data_dir takes the folder of the" in refusal("sst2", tmp_path)
+    assert "SST-2/train.tsv for this task" in refusal("sst2", tmp_path)
     path.mkdir(parents=True)
     assert f"{path}: a folder; give a regular file" in refusal("sst2", tmp_path)
     path.rmdir()
