@@ -23,6 +23,8 @@
 #   ENGINE=(docker, else podman)
 #   IMAGE=(mlperf-bert:cpu or :gpu)    BUILD_OPTIONS=(more arguments of the build)
 #   MEMORY=(no limit)  such as 8g, without swap: a container that needs more is killed
+#   RELABEL=yes    where SELinux is enforcing, the mounted folders get the label of containers' files (:z). RELABEL=no leaves
+#                  them as they are, as a network file system needs, and starts the container without SELinux's separation
 #   NAME=(a new one)  SHM_SIZE=1g      STOP_TIMEOUT=300: seconds that a stop waits for the checkpoint
 set -euo pipefail
 unset CDPATH
@@ -40,6 +42,10 @@ for argument in "$@"; do
     --finetune) choose ./finetune_model.sh "$argument" ;;
     --detach) detach=yes ;;
     --dry-run) dry_run=yes ;;
+    # The host's folder, as a campaign gives it to each run.
+    --output_dir="${OUTPUT_DIR:-/output}") ;;
+    --output_dir=/output|--output_dir=/output/*|--output_dir=gs://*) flags+=("$argument") ;;
+    --output_dir=*) fail "$argument: only /output can be written in the container; give OUTPUT_DIR=${argument#*=} instead" ;;
     --help|-h) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
     -*) flags+=("$argument") ;;
     *)
@@ -56,6 +62,7 @@ done
 
 # Sizes and times that only the engine would look at, after the image is built.
 size='^([0-9]+(\.[0-9]+)?[kmgtKMGT]?i?[bB]?)?$'
+[[ ${RELABEL:=yes} =~ ^(yes|no)$ ]] || fail "RELABEL=$RELABEL: give yes or no, or leave it out"
 for name in MEMORY SHM_SIZE; do
   [[ ${!name:-} =~ $size ]] || fail "$name=${!name}: give a size, such as 512m or 8g, or leave it out"
 done
@@ -79,6 +86,19 @@ elif answers "$ENGINE"; then
 else
   fail "ENGINE=$ENGINE does not answer: install it, start its daemon, or leave ENGINE out"
 fi
+
+# docker may be podman under another name. A rootless docker has mapped the root of its containers to this user.
+is_podman='' rootless=''
+case ${engine##*/} in
+  podman*) is_podman=yes ;;
+  *)
+    options=$("$engine" info --format '{{.SecurityOptions}}' 2>/dev/null) || options=''
+    if [ ! "$options" ]; then # it is podman, or a dry run without a daemon
+      case $("$engine" --version 2>/dev/null || true) in podman*) is_podman=yes ;; esac
+      options=${DOCKER_HOST:-}
+    fi
+    case $options in *name=rootless*|unix:///run/user/*/docker.sock) rootless=yes ;; esac ;;
+esac
 
 num_gpus=${NUM_GPUS:-$(nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU' || true)}
 [[ $num_gpus =~ ^[0-9]{1,4}$ ]] || fail "NUM_GPUS=$num_gpus: give a number, 0 for the CPU, or leave it out for all"
@@ -143,22 +163,35 @@ else
   key=${HOME:-}/.config/gcloud/application_default_credentials.json
 fi
 
-mount() { run+=(--mount "type=bind,source=$1,target=$2${3-}"); } # source target [,readonly]
+selinux=$(getenforce 2>/dev/null || true)
+if [ "$selinux" != Enforcing ] || [ "$RELABEL" = no ]; then relabel=''; else relabel=z; fi
+mount() { # source target [,readonly]
+  if [ "$relabel" ]; then
+    # --mount of docker knows no labels; --volume separates by colons.
+    case $1 in *:*) fail "$1: a mount with SELinux cannot have a colon in its path; use a link without, or RELABEL=no" ;; esac
+    run+=(--volume "$1:$2:${3:+ro,}z")
+  else
+    run+=(--mount "type=bind,source=$1,target=$2${3-}")
+  fi
+}
 place() { # source target variable [,readonly]: mounts a local folder; names one in a bucket to the programs
   if is_local "$1"; then mount "$1" "$2" "${4-}"; else run+=(--env "$3=$1"); buckets=yes; fi
 }
 
 # --- the command ----------------------------------------------------------------------------------------------
 run=("$engine" run --rm --name "${NAME:-mlperf-bert-$(date +%H%M%S)-$$}")
-run+=(--user "$(id -u):$(id -g)" --read-only --tmpfs "/tmp:rw,exec,nosuid,nodev" --cap-drop ALL)
+user=$(id -u):$(id -g)
+if [ "$rootless" ]; then user=0:0; fi # inside; outside it is you
+run+=(--user "$user" --read-only --tmpfs "/tmp:rw,exec,nosuid,nodev" --cap-drop ALL)
 run+=(--security-opt no-new-privileges --shm-size "${SHM_SIZE:-1g}" --stop-timeout "${STOP_TIMEOUT:-300}")
 if [ -n "${MEMORY:-}" ]; then run+=(--memory "$MEMORY" --memory-swap "$MEMORY"); fi
 # Limits stay within the host's hard ones: an engine without CAP_SYS_RESOURCE cannot raise them.
 most=$(ulimit -H -n)
 if [ "$most" = unlimited ]; then most=-1; fi
 run+=(--ulimit "nofile=$most:$most")
-case ${engine##*/} in
-  podman*)
+if [ "$selinux" = Enforcing ] && [ ! "$relabel" ]; then run+=(--security-opt label=disable); fi
+case $is_podman in
+  yes)
     # podman itself lowers the number of processes to the kernel's pid_max.
     most=$(ulimit -H -u) pid_max=$(cat /proc/sys/kernel/pid_max 2>/dev/null || echo 32768)
     if [ "$most" = unlimited ] || [ "$most" -gt "$pid_max" ]; then most=$pid_max; fi
@@ -166,8 +199,11 @@ case ${engine##*/} in
     if [ "$(id -u)" != 0 ]; then run+=(--userns=keep-id); fi
     if [ "$num_gpus" -gt 0 ]; then run+=(--device nvidia.com/gpu=all); fi ;;
   *)
-    # NCCL pins memory.
-    if [ "$num_gpus" -gt 0 ]; then run+=(--gpus all --ulimit memlock=-1 --ulimit stack=67108864); fi ;;
+    # NCCL pins memory. A rootless engine cannot raise the hard limit of this user, in KiB.
+    memlock=-1
+    if [ "$rootless" ]; then memlock=$(ulimit -H -l); fi
+    case $memlock in unlimited|-1) memlock=-1 ;; *) memlock=$((memlock * 1024)) ;; esac
+    if [ "$num_gpus" -gt 0 ]; then run+=(--gpus all --ulimit "memlock=$memlock" --ulimit stack=67108864); fi ;;
 esac
 if [ "$demo" ]; then
   mount "$output" /output
@@ -191,7 +227,18 @@ else
   for name in TF_CONFIG SLURM_JOB_ID SLURM_PROCID SLURM_STEP_{NUM_TASKS,NODELIST,TASKS_PER_NODE}; do
     if [ -n "${!name+set}" ]; then run+=(--env "$name=${!name}"); hosts=--network=host; fi
   done
+  if [ "$hosts" ] && [ "$rootless" ]; then
+    fail "several hosts need the host's network, which a rootless docker does not give; use podman, or docker as root"
+  fi
   if [ "$hosts" ]; then run+=("$hosts"); fi
+  # For --drop_caches: only the host's root may empty the page cache. /proc/sys itself is read-only in a container.
+  case " ${flags[*]} " in
+    *' --drop_caches '*)
+      control=/proc/sys/vm/drop_caches
+      if [ -w "$control" ] && [ "$(id -u)" = 0 ] && [ ! "$rootless" ]; then
+        run+=(--mount "type=bind,source=$control,target=/drop_caches")
+      fi ;;
+  esac
   command=("$program")
 fi
 if [ "$detach" ]; then run+=(--detach); elif [ -t 0 ] && [ -t 1 ]; then run+=(--tty --interactive); fi

@@ -21,10 +21,15 @@ ENGINE = """#!/bin/sh
 case "$1 $2" in
   "image inspect") [ -z "$NO_IMAGE" ] && echo sha256:4711 ;;
   "build "*) exit "${BUILD_STATUS:-0}" ;;
+  "info --format") echo "${SECURITY-[name=seccomp,profile=builtin name=cgroupns]}" ;;
+  "--version ") echo "${VERSION:-Docker version 27.1.1, build 6312585}" ;;
   "inspect --format") case "$3" in *Pid*) echo 4242 ;; *) echo /the-name ;; esac ;;
   "run "*) case "$*" in *" --detach "*) echo c0ffee ;; esac; exit "${RUN_STATUS:-0}" ;;
 esac
 """
+
+
+SECURITY = "<info><--format><{{.SecurityOptions}}>"
 
 
 @pytest.fixture
@@ -66,9 +71,9 @@ def open_files() -> str:
     return "nofile=" + ":".join(["-1" if hard == "unlimited" else hard] * 2)
 
 
-def expected_run(host, *, gpus=(), environment=("NUM_GPUS=0",)):
+def expected_run(host, *, gpus=(), environment=("NUM_GPUS=0",), user=None):
     mounts = [("data", "/data,readonly"), ("wiki", "/wiki,readonly"), ("output", "/output")]
-    user = f"{os.getuid()}:{os.getgid()}"
+    user = user or f"{os.getuid()}:{os.getgid()}"
     return [
         *["docker", "run", "--rm", "--name", "the-name", "--user", user, "--read-only"],
         *["--tmpfs", "/tmp:rw,exec,nosuid,nodev", "--cap-drop", "ALL"],
@@ -127,7 +132,7 @@ def test_dry_run_prints_the_exact_command(host):
     assert done.returncode == 0, done.stderr
     words = [*expected_run(host), "mlperf-bert:cpu", "./train_model.sh"]
     assert shlex.split(done.stdout) == [*words, "--train_batch_size=8", "--submission_org=My Lab"]
-    assert not (host.folder / "record").exists() and not (host.folder / "output").exists()
+    assert host.calls() == [SECURITY] and not (host.folder / "output").exists()
 
 
 def test_gpus_seed_and_other_values_are_passed(host):
@@ -168,6 +173,111 @@ def test_podman_gets_limits_within_the_hosts_and_cdi_devices(host):
     assert ("--userns=keep-id" in words) == (os.getuid() != 0)
 
 
+ROOTLESS = "[name=seccomp,profile=builtin name=rootless name=cgroupns]"
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"SECURITY": ROOTLESS},
+        # A dry run where no daemon answers.
+        {"SECURITY": "", "DOCKER_HOST": "unix:///run/user/1000/docker.sock"},
+    ],
+)
+def test_a_rootless_docker_has_mapped_its_root_to_the_user(host, environment):
+    words = shlex.split(host("--dry-run", **environment).stdout)
+    expected = [*expected_run(host, user="0:0"), "mlperf-bert:cpu", "./train_model.sh"]
+    assert words == expected
+    done = host("--dry-run", NUM_GPUS="8", **environment)
+    hard = subprocess.check_output(["bash", "-c", "ulimit -Hl"], text=True).strip()
+    memlock = -1 if hard in ("unlimited", "-1") else int(hard) * 1024
+    assert f"memlock={memlock}" in shlex.split(done.stdout)
+    line = refusal(host, TF_CONFIG="{}", **environment)
+    assert "several hosts need the host's network, which a rootless docker does not give; " in line
+    # Nor does it empty the host's page cache.
+    assert "/drop_caches" not in host("--dry-run", "--drop_caches", **environment).stdout
+
+
+def test_podman_under_the_name_of_docker(host):
+    environment = {"SECURITY": "", "VERSION": "podman version 4.3.1"}
+    words = shlex.split(host("--dry-run", NUM_GPUS="1", **environment).stdout)
+    assert words[0] == "docker" and "nvidia.com/gpu=all" in words and "--gpus" not in words
+    assert f"{os.getuid()}:{os.getgid()}" in words
+
+
+def with_selinux(host, mode: str) -> None:
+    tool = host.folder / "bin" / "getenforce"
+    tool.write_text(f"#!/bin/sh\necho {mode}\n")
+    tool.chmod(0o755)
+
+
+@pytest.mark.parametrize("engine", ["docker", "podman"])
+def test_mounts_are_labelled_where_selinux_is_enforcing(host, engine):
+    with_selinux(host, "Enforcing")
+    words = shlex.split(host("--dry-run", ENGINE=engine).stdout)
+    folder = host.folder
+    mounts = [value for name, value in itertools.pairwise(words) if name == "--volume"]
+    assert mounts == [
+        f"{folder}/data:/data:ro,z", f"{folder}/wiki:/wiki:ro,z", f"{folder}/output:/output:z"
+    ]  # fmt: skip
+    assert "--mount" not in words and "label=disable" not in words
+    words = shlex.split(host("--dry-run", "--demo", ENGINE=engine).stdout)
+    assert f"{folder}/output:/output:z" in words
+    key = folder / "key.json"
+    key.touch()
+    environment = {"DATA_DIR": "gs://b/data", "GOOGLE_APPLICATION_CREDENTIALS": "key.json"}
+    words = shlex.split(host("--dry-run", ENGINE=engine, **environment).stdout)
+    assert f"{key}:/credentials.json:ro,z" in words
+    (folder / "a:b").mkdir()
+    line = refusal(host, ENGINE=engine, OUTPUT_DIR="a:b")
+    assert "a:b: a mount with SELinux cannot have a colon in its path; use a link without" in line
+
+
+def test_labels_may_stay_as_they_are(host):
+    with_selinux(host, "Enforcing")
+    words = shlex.split(host("--dry-run", RELABEL="no").stdout)
+    assert "--volume" not in words and words[words.index("label=disable") - 1] == "--security-opt"
+    assert f"type=bind,source={host.folder}/data,target=/data,readonly" in words
+
+
+@pytest.mark.parametrize("mode", ["Permissive", "Disabled"])
+def test_no_label_is_needed_where_selinux_enforces_nothing(host, mode):
+    with_selinux(host, mode)
+    words = shlex.split(host("--dry-run").stdout)
+    assert words == [*expected_run(host), "mlperf-bert:cpu", "./train_model.sh"]
+
+
+@pytest.mark.parametrize(
+    ("value", "is_passed_on"),
+    [("OUTPUT", False), ("/output", False), ("/output/second", True), ("gs://bucket/run", True)],
+)
+def test_the_hosts_output_folder_may_be_a_flag_too(host, value, is_passed_on):
+    """As a campaign gives it."""
+    output = f"{host.folder}/a run" if value == "OUTPUT" else None
+    flag = f"--output_dir={output or value}"
+    environment = {"OUTPUT_DIR": output} if output else {}
+    words = shlex.split(host("--dry-run", flag, **environment).stdout)
+    assert (flag in words) == is_passed_on
+    assert f"type=bind,source={output or f'{host.folder}/output'},target=/output" in words
+
+
+def test_a_folder_that_the_container_cannot_write_is_refused(host):
+    line = refusal(host, "--output_dir=results/run")
+    assert "--output_dir=results/run: only /output can be written in the container; give" in line
+    assert line.endswith("OUTPUT_DIR=results/run instead")
+
+
+@pytest.mark.skipif(
+    os.getuid() != 0 or not os.access("/proc/sys/vm/drop_caches", os.W_OK),
+    reason="only the host's root may empty the page cache",
+)
+def test_the_page_cache_is_emptied_by_the_hosts_root(host):
+    mount = "type=bind,source=/proc/sys/vm/drop_caches,target=/drop_caches"
+    words = shlex.split(host("--dry-run", "--drop_caches").stdout)
+    assert words[words.index(mount) - 1] == "--mount" and words[-1] == "--drop_caches"
+    assert mount not in shlex.split(host("--dry-run").stdout)
+
+
 def test_one_of_several_hosts_is_told_so_and_has_the_hosts_network(host):
     config = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}'
     words = shlex.split(host("--dry-run", TF_CONFIG=config).stdout)
@@ -179,8 +289,8 @@ def test_one_of_several_hosts_is_told_so_and_has_the_hosts_network(host):
 
 def test_the_image_is_built_when_it_is_missing(host, repository):
     assert host(NO_IMAGE="1", BUILD_OPTIONS="--network=host --pull").returncode == 0
-    info, look, build, again, run = host.calls()
-    assert info == "<info>"
+    info, security, look, build, again, run = host.calls()
+    assert (info, security) == ("<info>", SECURITY)
     assert look == again == "<image><inspect><--format><{{.Id}}><mlperf-bert:cpu>"
     assert build.startswith("<build><--tag><mlperf-bert:cpu><--build-arg><ACCELERATOR=cpu>")
     assert build.endswith(f"<--network=host><--pull><{repository}>")
@@ -210,7 +320,7 @@ def test_no_tty_is_asked_for_without_one_and_one_is_with_one(host, repository, t
 def test_detach_prints_the_name_and_the_pid_for_tracers(host):
     done = host("--detach")
     assert done.stdout == "container the-name  host PID 4242\n"
-    assert "<--detach>" in host.calls()[2]
+    assert "<--detach>" in host.calls()[3]
 
 
 def test_names_are_new_each_time(host):
@@ -257,6 +367,7 @@ def refusal(host, *arguments, **environment) -> str:
         ({"NUM_GPUS": "9" * 30}, "NUM_GPUS=999"),
         ({"NUM_GPUS": "a[$(touch x)]"}, "NUM_GPUS=a[$(touch x)]: give a number"),
         ({"NUM_GPUS": "1\n\x1b[2J"}, "NUM_GPUS=1??[2J: give a number"),
+        ({"RELABEL": "maybe"}, "RELABEL=maybe: give yes or no, or leave it out"),
         ({"MEMORY": "lots"}, "MEMORY=lots: give a size, such as 512m or 8g, or leave it out"),
         ({"SHM_SIZE": "-1g"}, "SHM_SIZE=-1g: give a size"),
         ({"STOP_TIMEOUT": "5m"}, "STOP_TIMEOUT=5m: give whole seconds, or leave it out"),

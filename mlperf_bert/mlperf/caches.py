@@ -4,11 +4,14 @@ import os
 from pathlib import Path
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
+_IN_CONTAINER = Path("/drop_caches")
+"""Where start_training.sh mounts it for the host's root: there /proc/sys is read-only."""
 _PAGES_AND_INODES = "3\n"
 
 
-def obstacle(control: Path = DROP_CACHES) -> str | None:
+def obstacle(control: Path | None = None) -> str | None:
     """Return why the caches cannot be dropped; None if they can. Changes nothing."""
+    control = control or _control()
     if not control.exists():
         return f"there is no {control}: this is no Linux host"
     if not os.access(control, os.W_OK):
@@ -16,8 +19,13 @@ def obstacle(control: Path = DROP_CACHES) -> str | None:
     return None
 
 
-def drop(control: Path = DROP_CACHES) -> str | None:
+def _control() -> Path:
+    return _IN_CONTAINER if _IN_CONTAINER.exists() else DROP_CACHES
+
+
+def drop(control: Path | None = None) -> str | None:
     """Write dirty pages back and empty the caches; return why it failed, None if it worked."""
+    control = control or _control()
     if reason := obstacle(control):
         return reason
     os.sync()  # a dirty page cannot be dropped
