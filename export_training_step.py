@@ -9,6 +9,8 @@ from mlperf_bert import interruption
 if __name__ == "__main__":
     interruption.ends_at_once()  # first: the imports take seconds
 
+import dataclasses
+import sys
 from pathlib import Path
 
 from absl import flags, logging
@@ -16,26 +18,47 @@ from absl import flags, logging
 import run_pretraining  # its flags are ours too; it sets what TensorFlow reads
 from mlperf_bert import command_line
 from mlperf_bert.command_line import in_range
-from mlperf_bert.training import preflight, program_folder
+from mlperf_bert.training import checks_of_memory, preflight, program_folder
+from mlperf_bert.training.findings import Inspection
 
 FLAGS = flags.FLAGS
 
 flags.DEFINE_bool("evaluation", False, "Also export the evaluation step.")
+flags.DEFINE_bool(
+    "data_parallel", True, "Also export gradients and update, the halves of a step of many devices."
+)
 flags.DEFINE_integer("num_batches", 8, "Real batches to write into the folder.")
 flags.DEFINE_integer(
     "num_recorded_steps",
-    3,
-    "Steps that TensorFlow runs, for run_step.py to compare with; 0 = none, in little memory.",
+    None,
+    "Steps that TensorFlow runs, for run_step.py to compare with; 0 = none, in little memory. By "
+    "default 3 if they fit into the memory that is available here.",
 )
 in_range("num_batches", at_least=1)
 in_range("num_recorded_steps", at_least=0)
 
 
+_RECORDED_STEPS = 3
+
+
+def _num_recorded_steps(found: Inspection) -> int:
+    """As given, else those that fit; warns, as a run does, where they do not."""
+    assert found.bert_config is not None  # `found` has no errors
+    shortfall = checks_of_memory.shortfall(
+        found, found.bert_config, host_bytes=preflight.memory_bytes()
+    )
+    given = FLAGS.num_recorded_steps
+    if shortfall and given != 0:
+        none = "; so TensorFlow records no steps to compare with" if given is None else ""
+        print(f"{shortfall}{none}", file=sys.stderr)
+    return (0 if shortfall else _RECORDED_STEPS) if given is None else given
+
+
 def _xla_cost(folder: Path, entry: dict) -> dict:
-    """By jax, where it is installed; before XLA optimizes the program."""
-    try:
-        import run_step  # jax is no requirement
-    except ImportError:
+    """FLOP and bytes of a step as XLA counts them, before it optimizes the program."""
+    import run_step  # imports jax
+
+    if entry["kind"] not in (program_folder.TRAINING, program_folder.EVALUATION):
         return {}
     return run_step.xla_cost(run_step.lowered(folder, entry))
 
@@ -43,16 +66,19 @@ def _xla_cost(folder: Path, entry: dict) -> dict:
 def main():
     """Writes the folder."""
     logging.set_verbosity(logging.ERROR)
-    config = run_pretraining.run_config()
-    wanted = program_folder.Wanted(
-        num_batches=FLAGS.num_batches,
-        num_recorded_steps=FLAGS.num_recorded_steps,
-        evaluation=FLAGS.evaluation,
-        seed=FLAGS.seed or 0,
-        cost=_xla_cost,
-    )
+    # No checkpoint is written, so no copy of the state takes memory.
+    config = dataclasses.replace(run_pretraining.run_config(), async_checkpoint=False)
     with run_pretraining.failures_explained():
-        setup = preflight.inspect(config).setup()
+        found = preflight.inspect(config)
+        setup = found.setup()
+        wanted = program_folder.Wanted(
+            num_batches=FLAGS.num_batches,
+            num_recorded_steps=_num_recorded_steps(found),
+            evaluation=FLAGS.evaluation,
+            data_parallel=FLAGS.data_parallel,
+            seed=FLAGS.seed or 0,
+            cost=_xla_cost,
+        )
         print(program_folder.write(setup, FLAGS.output_dir, wanted))
 
 

@@ -73,7 +73,7 @@ def measure(case: Case, *, num_steps: int) -> dict:
             seed=1,
             precision=case.precision,
             compile_passes=compiled.passes,
-            sums_of_vectors=compiled.each_pass,
+            whole_step=compiled.whole_step,
             recompute=case.recompute,
         )
         optimizer = GradientAggregationOptimizer(

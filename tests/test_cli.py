@@ -161,7 +161,12 @@ def test_flags_of_run_finetuning_are_frozen():
 
 
 def test_flags_that_the_exporter_adds_to_those_of_run_pretraining_are_frozen():
-    own = {"evaluation": False, "num_batches": 8, "num_recorded_steps": 3}
+    own = {
+        "evaluation": False,
+        "data_parallel": True,
+        "num_batches": 8,
+        "num_recorded_steps": None,
+    }
     assert flags_of("export_training_step.py") == own
 
 

@@ -3,6 +3,8 @@
 import tensorflow as tf
 import tf_keras
 
+from mlperf_bert.optimization.norms import sums_of_squares
+
 # Source: the reference clips the global norm of the gradients to 1.0; the rules fix it.
 CLIP_NORM = 1.0
 
@@ -29,13 +31,16 @@ class GradientAggregationOptimizer(tf.Module):
         *,
         steps_per_update: int = 1,
         clip_after_allreduce: bool = False,
+        whole_step: bool = False,
     ):
+        """Wraps the optimizer; `whole_step`: the step is one program of XLA (norms.py)."""
         super().__init__(name="gradient_aggregation")
         if steps_per_update < 1:
             raise ValueError(f"steps_per_update must be at least 1, got {steps_per_update}")
         self.optimizer = optimizer
         self.steps_per_update = steps_per_update
         self.clip_after_allreduce = clip_after_allreduce
+        self._whole_step = whole_step
         self.accumulators: list[tf.Variable] = []
 
     def build(self, variables: list[tf.Variable]) -> None:
@@ -57,7 +62,11 @@ class GradientAggregationOptimizer(tf.Module):
         """Clips the gradient of a micro-batch, unless clipping is done once per update."""
         if self.clip_after_allreduce:
             return gradients
-        return tf.clip_by_global_norm(gradients, CLIP_NORM)[0]
+        return self._clipped(gradients)
+
+    def _clipped(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        norm = tf.sqrt(tf.add_n(sums_of_squares(gradients))) if self._whole_step else None
+        return tf.clip_by_global_norm(gradients, CLIP_NORM, use_norm=norm)[0]
 
     def step(self, gradients: list[tf.Tensor], variables: list[tf.Variable]) -> None:
         """Takes the gradients of one micro-batch, clipped and reduced, in the order of `variables`.
@@ -79,7 +88,7 @@ class GradientAggregationOptimizer(tf.Module):
 
     def _apply(self, gradients: list[tf.Tensor], variables: list[tf.Variable]) -> None:
         if self.clip_after_allreduce:
-            gradients, _ = tf.clip_by_global_norm(gradients, CLIP_NORM)
+            gradients = self._clipped(gradients)
         self.optimizer.apply_gradients(
             zip(gradients, variables), experimental_aggregate_gradients=False
         )

@@ -94,14 +94,20 @@ def build_trainer(
             seed=seed,
             precision=config.precision,
             compile_passes=compiled.passes,
-            sums_of_vectors=compiled.each_pass,
+            whole_step=compiled.whole_step,
             pack_sequences=config.pack_sequences,
             recompute=config.recompute,
         )
         optimizer = GradientAggregationOptimizer(
-            create_optimizer(config.optimizer, rates, compiled=compiled.each_pass),
+            create_optimizer(
+                config.optimizer,
+                rates,
+                compiled=compiled.each_pass,
+                whole_step=compiled.whole_step,
+            ),
             steps_per_update=config.steps_per_update,
             clip_after_allreduce=config.clip_by_global_norm_after_gradient_allreduce,
+            whole_step=compiled.whole_step,
         )
     trainer = emulation.trainer_class(config.emulate_step_seconds)(
         model=model,

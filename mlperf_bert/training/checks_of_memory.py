@@ -6,14 +6,14 @@ from mlperf_bert.input import packing
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training import compilation, memory
-from mlperf_bert.training.findings import ERROR, WARNING, Inspection
+from mlperf_bert.training.findings import ERROR, WARNING, Finding, Inspection
 from mlperf_bert.training.memory import Change, Step
 
 _FAR_OVER = 2
 
 
-def check_step(found: Inspection, bert_config: BertConfig, *, host_bytes: int) -> None:
-    """Adds a finding if a step does not fit, with the smallest change that does.
+def shortfall(found: Inspection, bert_config: BertConfig, *, host_bytes: int) -> Finding | None:
+    """Says that a step does not fit, and the smallest change that does; None if it fits.
 
     It is a warning: the estimate has not been measured on GPUs, and on a CPU the memory available
     changes with other processes, and there may be swap. On a GPU it is an error if the estimate is
@@ -28,18 +28,17 @@ def check_step(found: Inspection, bert_config: BertConfig, *, host_bytes: int) -
     config = found.config
     asleep = config.emulate_step_seconds is not None
     if not found.strategy or found.errors or config.device.use_tpu or asleep:
-        return
+        return None
     num_gpus = config.device.num_gpus
     available = gpu_bytes(num_gpus) if num_gpus else host_bytes
     step = _step_of(found, bert_config)
     needed = step.total_bytes()
     if available is None or needed <= available:
-        return
+        return None
     where = "of this GPU" if num_gpus else "available here"
-    level = ERROR if num_gpus and needed > _FAR_OVER * available else WARNING
     change = memory.smallest_change(step, available_bytes=available)
-    found.add(
-        level,
+    return Finding(
+        ERROR if num_gpus and needed > _FAR_OVER * available else WARNING,
         f"a step does not fit into the {available / 1e9:.1f} GB {where}: about "
         f"{needed / 1e9:.1f} GB; {_in_flags(found, change)}",
     )

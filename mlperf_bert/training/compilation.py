@@ -27,13 +27,18 @@ class Compilation:
     reason: str
     clusters: bool = False
     """TensorFlow compiles clusters of operations by itself: TF_XLA_FLAGS asks for it."""
-    exports: bool = False
-    """The whole step is compiled by who gets the program."""
+    by_others: bool = False
+    """The whole step is compiled anyway: for a TPU, or by who gets the exported program."""
+
+    @property
+    def whole_step(self) -> bool:
+        """Whether the step is one program, or two."""
+        return self.step or self.by_others
 
     @property
     def each_pass(self) -> bool:
         """Whether every pass of a step is a program of its own."""
-        return self.passes and not (self.step or self.exports)
+        return self.passes and not self.whole_step
 
     def __str__(self) -> str:
         what = "clusters of operations" if self.clusters else "nothing"
@@ -63,7 +68,8 @@ def choose(
     The measurements are in benchmarks/NOTES.md.
     """
     if isinstance(strategy, tf.distribute.TPUStrategy):
-        return Compilation(False, False, "everything for a TPU is compiled anyway")
+        reason = "everything for a TPU is compiled anyway"
+        return Compilation(False, False, reason, by_others=True)
     has_gpus = any("GPU" in device for device in strategy.extended.worker_devices)
     if jit_compile == "false" and has_gpus and re.search(r"tf_xla_auto_jit=(?![0-])", tf_xla_flags):
         return Compilation(False, False, f"TF_XLA_FLAGS={tf_xla_flags}", clusters=True)

@@ -85,7 +85,8 @@ def inspect(config: RunConfig, *, goes_on: bool = False) -> Inspection:
             _check_checkpoint(found, found.bert_config)
         _check_disk(found, found.bert_config)
         _check_memory(found, found.bert_config)
-        checks_of_memory.check_step(found, found.bert_config, host_bytes=memory_bytes())
+        shortfall = checks_of_memory.shortfall(found, found.bert_config, host_bytes=memory_bytes())
+        found.findings += [shortfall] if shortfall else []
         if _is_bert_large(found.bert_config):
             _check_reference_points(found)
     if config.drop_caches and (obstacle := caches.obstacle()):

@@ -1,7 +1,10 @@
-"""The training step, or an evaluation step, as one portable program: StableHLO with its signature.
+"""The training step, or an evaluation step, as a portable program: StableHLO with its signature.
 
 Every weight, slot and counter is an input, and, where the step changes it, an output. So the
 program needs neither TensorFlow nor Python: run_step.py runs it with jax.
+
+For several devices the step is two programs, gradients and update, and who runs them adds up the
+gradients between the two.
 """
 
 import dataclasses
@@ -12,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from mlperf_bert.checkpoints import names
+from mlperf_bert.training import stablehlo
 from mlperf_bert.training.evaluation import Evaluator
 from mlperf_bert.training.steps import LOSSES, Trainer
 
@@ -22,7 +26,7 @@ WEIGHT, SLOT, ACCUMULATOR, COUNTER, CONSTANT = (
     "counter",
     "constant",
 )
-SEED, BATCH, RESULT = "seed", "batch", "result"
+SEED, BATCH, COUNT, GRADIENT, RESULT = "seed", "batch", "count", "gradient", "result"
 EXAMPLE_WEIGHTS = "example_weights"
 
 
@@ -34,7 +38,7 @@ class Value:
     shape: list[int]
     dtype: str
     role: str
-    """weight, slot, accumulator, counter, constant, seed, batch, or, of an output, result."""
+    """weight, slot, accumulator, counter, constant, seed, batch, count, gradient, or result."""
     initial: str | float | None = None
     """The first value of an input, or that of a synthetic batch: normal, or a number."""
     below: int | None = None
@@ -47,8 +51,7 @@ class Value:
 class Program:
     """A serialized program and the order of its inputs and outputs."""
 
-    artifact: bytes
-    """Portable StableHLO, versioned by its own header."""
+    artifact: stablehlo.Artifact
     inputs: list[Value]
     outputs: list[Value]
 
@@ -61,12 +64,47 @@ def of_training(trainer: Trainer, batch: dict[str, tf.Tensor]) -> Program:
 
     @tf.function(jit_compile=True, autograph=False)
     def step(features, seed):
-        return trainer.step_of_one_replica(features, seed)[: len(LOSSES)]
+        figures = trainer.micro_step_of_seed(features, seed)
+        _count(trainer)
+        return figures[: len(LOSSES)]
 
     seed = tf.zeros([2], tf.int32)
-    result = Value(name="losses", shape=[len(LOSSES)], dtype="float32", role=RESULT)
     given = [*_inputs_of_batch(batch, trainer), _given("seed", seed, SEED)]
-    return _export(step, (batch, seed), given, result, trainer)
+    return _export(step, (batch, seed), given, [_LOSSES], trainer)
+
+
+def of_gradients(trainer: Trainer, batch: dict[str, tf.Tensor]) -> Program:
+    """The first half of the step of one of several replicas; it changes nothing.
+
+    The losses are divided by two inputs, float32 scalars: the number of predictions and of examples
+    of all replicas with normalization "global", else of this one. Results: the three losses [3],
+    and the gradient of every weight, which the others clip before it is added up.
+    """
+
+    @tf.function(jit_compile=True, autograph=False)
+    def half(features, seed, num_predictions, num_examples):
+        found, gradients = trainer.losses_and_gradients(
+            features, seed, num_predictions, num_examples
+        )
+        return found, *trainer.clipped_by_replica(gradients)
+
+    seed, one = tf.zeros([2], tf.int32), tf.ones([])
+    counts = [_given(name, one, COUNT) for name in ("num_predictions", "num_examples")]
+    given = [*_inputs_of_batch(batch, trainer), _given("seed", seed, SEED), *counts]
+    results = [_LOSSES, *_gradients(trainer)]
+    return _export(half, (batch, seed, one, one), given, results, trainer)
+
+
+def of_update(trainer: Trainer) -> Program:
+    """The second half: what the reduced gradient of every weight, an input, changes."""
+
+    @tf.function(jit_compile=True, autograph=False)
+    def half(*gradients):
+        trainer.step_of_reduced(list(gradients))
+        _count(trainer)
+
+    shapes = [tf.TensorSpec(each.shape, each.dtype) for each in trainer.variables_to_train]
+    return _export(half, tuple(shapes), _gradients(trainer), [], trainer)
 
 
 def of_evaluation(evaluator: Evaluator, trainer: Trainer, batch: dict[str, tf.Tensor]) -> Program:
@@ -83,11 +121,27 @@ def of_evaluation(evaluator: Evaluator, trainer: Trainer, batch: dict[str, tf.Te
     result = Value(name="totals", shape=[6], dtype="float32", role=RESULT)
     given = _inputs_of_batch(batch, trainer)
     given.append(dataclasses.replace(_given(EXAMPLE_WEIGHTS, weights, BATCH), initial=1.0))
-    return _export(step, (batch, weights), given, result, trainer)
+    return _export(step, (batch, weights), given, [result], trainer)
+
+
+_LOSSES = Value(name="losses", shape=[len(LOSSES)], dtype="float32", role=RESULT)
+
+
+def _count(trainer: Trainer) -> None:
+    """Counts a step, and makes the update that it completes."""
+    step = trainer.step.assign_add(1, read_value=True)
+    if trainer.optimizer.steps_per_update > 1:
+
+        def update():
+            trainer.update()
+            return True
+
+        is_complete = tf.equal(step % trainer.optimizer.steps_per_update, 0)
+        tf.cond(is_complete, update, lambda: False)
 
 
 def _export(
-    step: Any, arguments: tuple, given: list[Value], result: Value, trainer: Trainer
+    step: Any, arguments: tuple, given: list[Value], results: list[Value], trainer: Trainer
 ) -> Program:
     concrete = step.get_concrete_function(*arguments)
     known = {id(variable.handle): value for variable, value in _state(trainer)}
@@ -98,22 +152,23 @@ def _export(
     compiler_ir = step.experimental_get_compiler_ir(*arguments)
     changed = [
         dataclasses.replace(inputs[index], initial=None, feeds=index)
-        for index in _replaced_inputs(compiler_ir(stage="hlo"))
+        for index in _replaced_inputs(compiler_ir(stage="hlo"), len(results))
     ]
-    artifact = compiler_ir(stage="stablehlo_serialized")
-    return Program(artifact=artifact, inputs=inputs, outputs=[result, *changed])
+    artifact = stablehlo.portable(compiler_ir(stage="stablehlo_serialized"))
+    return Program(artifact=artifact, inputs=inputs, outputs=[*results, *changed])
 
 
-def _replaced_inputs(hlo: str) -> list[int]:
-    """The index of the input that each output after the first replaces.
+def _replaced_inputs(hlo: str, num_results: int) -> list[int]:
+    """The index of the input that each output after the results replaces.
 
     The first line of the text pairs each variable that changes with its new value: output 1 with
     input 8 is `{1}: (8, {}, may-alias)`.
     """
     header = hlo.split("\n", 1)[0]
     pairs = {int(a): int(b) for a, b in re.findall(r"\{(\d+)\}: \((\d+), \{\}", header)}
-    assert sorted(pairs) == list(range(1, len(pairs) + 1)), "TensorFlow orders outputs differently"
-    return [pairs[index] for index in sorted(pairs)]
+    after = range(num_results, num_results + len(pairs))
+    assert sorted(pairs) == list(after), "TensorFlow orders outputs differently"
+    return [pairs[index] for index in after]
 
 
 def _inputs_of_batch(batch: dict[str, tf.Tensor], trainer: Trainer) -> list[Value]:
@@ -159,6 +214,14 @@ def _state(trainer: Trainer) -> Iterable[tuple[tf.Variable, Value]]:
             yield of(optimizer.accumulators[index], f"{name}/grad_accum", ACCUMULATOR)
     yield of(trainer.step, "global_step", COUNTER)
     yield of(optimizer.optimizer.iterations, "num_updates", COUNTER)
+
+
+def _gradients(trainer: Trainer) -> list[Value]:
+    """The gradient of every weight, in the order in which they are trained."""
+    return [
+        dataclasses.replace(value, name=f"{value.name}/gradient", role=GRADIENT, initial=None)
+        for _, value in weights(trainer)
+    ]
 
 
 def weights(trainer: Trainer) -> list[tuple[tf.Variable, Value]]:

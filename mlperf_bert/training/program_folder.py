@@ -2,6 +2,7 @@
 
 signature.json         inputs, outputs and cost of every program, flags, provenance
 step.stablehlo         one program for each number of rows: step-12.stablehlo, ... if packed
+gradients.stablehlo    the same, and update.stablehlo: the halves of a step of several devices
 evaluation.stablehlo   with --evaluation
 batches.npz            real batches: "training/0/input_ids", "evaluation/0/input_ids", ...
 weights.npz            the initial checkpoint; without one the weights are drawn from the seed
@@ -14,6 +15,7 @@ import json
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +27,7 @@ from mlperf_bert.data import provenance
 from mlperf_bert.input import packing, pipeline
 from mlperf_bert.model import flop, pretrainer
 from mlperf_bert.progress import Progress
-from mlperf_bert.training import build, program
+from mlperf_bert.training import build, program, stablehlo
 from mlperf_bert.training.compilation import Compilation
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.evaluation import Evaluator
@@ -36,12 +38,13 @@ from mlperf_bert.writing import directory_written_beside
 
 SIGNATURE, BATCHES, WEIGHTS = "signature.json", "batches.npz", "weights.npz"
 TRAINING, EVALUATION = "training", "evaluation"
-_FORMAT = 1
+GRADIENTS, UPDATE = "gradients", "update"
+_FORMAT = 2
 _LICENCE = "Apache-2.0, as the project that exported it; the weights have that of their checkpoint"
-_GIVEN = (program.BATCH, program.SEED)
+_GIVEN = (program.BATCH, program.SEED, program.COUNT, program.GRADIENT)
 # What results may differ by, relative where they are above 1.
 _TOLERANCE = {"float32": 1e-5, "tf32": 1e-3, "bfloat16": 1e-2}
-_EXPORT = Compilation(passes=True, step=False, exports=True, reason="its user compiles it")
+_EXPORT = Compilation(passes=True, step=False, by_others=True, reason="its user compiles it")
 
 Batch = dict[str, tf.Tensor]
 
@@ -56,6 +59,8 @@ class Wanted:
     """Steps whose losses TensorFlow records; 0: none, and the weights take no memory."""
     evaluation: bool
     """Also export the evaluation step."""
+    data_parallel: bool
+    """Also export the halves of a step of several devices."""
     seed: int
     cost: Callable[[Path, dict], dict] = lambda folder, entry: {}
     """What else is counted in a program of the folder, by its entry in signature.json."""
@@ -65,9 +70,10 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
     """Exports the programs of a run into a new folder; returns what it holds, in one line.
 
     Raises:
-      ValueError: the run has several replicas, goes by the clock or computes nothing, or the folder
-        is there already.
+      ValueError: the run has several replicas, goes by the clock or computes nothing, the folder is
+        there already, or jax is not installed.
     """
+    stablehlo.require_jax()
     _require_one_replica(setup)
     _require_computed_steps(setup.config)
     output = paths.location(output_dir)
@@ -176,30 +182,43 @@ def _write_programs(
     shapes = pipeline.synthetic_batches(
         config.shape, batch_size=config.train_batch_size, pack_sequences=config.pack_sequences
     )
-    total = len(row_counts) + wanted.evaluation
-    with Progress(total=total, unit="programs", description="export") as progress:
-        for rows, batch in zip(row_counts, shapes):
-            name = "step" if rows is None else f"step-{rows}"
-            made = program.of_training(trainer, batch)
-            entry = _write_program(setup, folder, name, made, num_examples=config.train_batch_size)
-            yield entry | wanted.cost(folder, entry)
-            progress.advance(1)
-        if wanted.evaluation:
-            size = config.eval_batch_size
-            batch = pipeline.synthetic_batch(config.shape, batch_size=size)
-            made = program.of_evaluation(evaluator, trainer, batch)
-            entry = _write_program(setup, folder, EVALUATION, made, num_examples=size)
+    steps: list[tuple[str, str, Callable[[], Program]]] = []
+    for rows, batch in zip(row_counts, shapes):
+        after = "" if rows is None else f"-{rows}"
+        steps.append((TRAINING, f"step{after}", partial(program.of_training, trainer, batch)))
+        if wanted.data_parallel:
+            half = partial(program.of_gradients, trainer, batch)
+            steps.append((GRADIENTS, f"{GRADIENTS}{after}", half))
+    if wanted.data_parallel:
+        steps.append((UPDATE, UPDATE, partial(program.of_update, trainer)))
+    if wanted.evaluation:
+        batch = pipeline.synthetic_batch(config.shape, batch_size=config.eval_batch_size)
+        step = partial(program.of_evaluation, evaluator, trainer, batch)
+        steps.append((EVALUATION, EVALUATION, step))
+    with Progress(total=len(steps), unit="programs", description="export") as progress:
+        for kind, name, make in steps:
+            entry = _write_program(setup, folder, kind, name, make())
             yield entry | wanted.cost(folder, entry)
             progress.advance(1)
 
 
-def _write_program(
-    setup: Setup, folder: Path, name: str, made: Program, *, num_examples: int
-) -> dict:
+def _write_program(setup: Setup, folder: Path, kind: str, name: str, made: Program) -> dict:
     file = f"{name}.stablehlo"
-    kind = EVALUATION if name == EVALUATION else TRAINING
-    (folder / file).write_bytes(made.artifact)
-    shapes = {value.name: value.shape for value in made.inputs}
+    (folder / file).write_bytes(made.artifact.content)
+    return {
+        "file": file,
+        "kind": kind,
+        "stablehlo_version": made.artifact.version,
+        **({} if kind == UPDATE else _sizes(setup, kind, made)),
+        "state_bytes": sum(_num_bytes(v) for v in made.inputs if v.role not in _GIVEN),
+        "inputs": [_entry(value) for value in made.inputs],
+        "outputs": [_entry(value) for value in made.outputs],
+    }
+
+
+def _sizes(setup: Setup, kind: str, made: Program) -> dict[str, int]:
+    """Of a program that takes a batch: its size, and the FLOP of its products by formula."""
+    config, shapes = setup.config, {value.name: value.shape for value in made.inputs}
     num_rows, num_tokens = shapes["input_ids"]
     of_products = flop.of_forward_pass if kind == EVALUATION else flop.of_training_step
     sizes = {
@@ -208,14 +227,9 @@ def _write_program(
         "num_predictions": shapes["masked_lm_positions"][1],
     }
     return {
-        "file": file,
-        "kind": kind,
-        "num_examples": num_examples,
+        "num_examples": config.eval_batch_size if kind == EVALUATION else config.train_batch_size,
         **sizes,
         "flop": of_products(setup.bert_config, **sizes),
-        "state_bytes": sum(_num_bytes(v) for v in made.inputs if v.role not in _GIVEN),
-        "inputs": [_entry(value) for value in made.inputs],
-        "outputs": [_entry(value) for value in made.outputs],
     }
 
 

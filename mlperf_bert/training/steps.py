@@ -46,7 +46,7 @@ class Trainer(tf.Module):
         self.batch_size = batch_size
         self.normalization = normalization
         self.variables_to_train = pretrainer.trained_variables(model)
-        self._compute = self._losses_and_gradients
+        self._compute = self.losses_and_gradients
         self._change_weights = self._reduce_and_step
         if compiled.step:
             self._compute = tf.function(self._compute, jit_compile=True, autograph=False)
@@ -94,30 +94,17 @@ class Trainer(tf.Module):
         self.step.assign_add(1)
         if self.optimizer.steps_per_update > 1:  # noqa: SIM102 - only the inner one is traced
             if tf.equal(self.step % self.optimizer.steps_per_update, 0):
-                self.strategy.run(self._update)
-        return figures
-
-    @tf.autograph.experimental.do_not_convert
-    def step_of_one_replica(self, features: dict[str, tf.Tensor], dropout_seed) -> tf.Tensor:
-        """As `_step`, of a strategy with one replica, with the seed of dropout given, int32 [2]."""
-        figures = self._micro_step_of_seed(features, dropout_seed)
-        step = self.step.assign_add(1, read_value=True)
-        if self.optimizer.steps_per_update > 1:
-
-            def update():
-                self._update()
-                return True
-
-            tf.cond(tf.equal(step % self.optimizer.steps_per_update, 0), update, lambda: False)
+                self.strategy.run(self.update)
         return figures
 
     @tf.autograph.experimental.do_not_convert
     def _micro_step(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
         """One micro-batch of one replica; float32 [5], whose sum over the replicas is reported."""
         dropout_seed = pretrainer.dropout_seed(self.model)  # int32 [2] or None
-        return self._micro_step_of_seed(features, dropout_seed)
+        return self.micro_step_of_seed(features, dropout_seed)
 
-    def _micro_step_of_seed(self, features: dict[str, tf.Tensor], dropout_seed) -> tf.Tensor:
+    def micro_step_of_seed(self, features: dict[str, tf.Tensor], dropout_seed) -> tf.Tensor:
+        """The same with the seed of dropout given; the step is not counted."""
         context = tf.distribute.get_replica_context()
         num_replicas = self.strategy.num_replicas_in_sync
         is_global = self.normalization == "global"
@@ -139,7 +126,7 @@ class Trainer(tf.Module):
         counts = tf.cast(tf.stack([num_real_tokens, num_rows]), tf.float32)
         return tf.concat([loss_values if is_global else loss_values / num_replicas, counts], 0)
 
-    def _losses_and_gradients(
+    def losses_and_gradients(
         self, features: dict[str, tf.Tensor], dropout_seed, num_predictions, num_examples
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Losses [3] of one replica, divided by the given counts, and their gradients.
@@ -167,20 +154,24 @@ class Trainer(tf.Module):
         return tf.stack([loss, masked_lm, next_sentence]), gradients
 
     def _reduce_and_step(self, gradients: list[tf.Tensor]) -> None:
-        """Reduces the gradients over the replicas, clips them, and passes them to the optimizer.
-
-        "global" clips the sum over the replicas; the others clip on each replica before it.
-        """
+        """Reduces the gradients over the replicas, and passes them to the optimizer."""
+        operation = "MEAN" if self.normalization == "replica_mean" else "SUM"
         all_reduce = tf.distribute.get_replica_context().all_reduce
+        self.step_of_reduced(all_reduce(operation, self.clipped_by_replica(gradients)))
+
+    def clipped_by_replica(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        """What a replica gives to the all-reduce: "global" clips only what comes out of it."""
+        return gradients if self.normalization == "global" else self.optimizer.clip(gradients)
+
+    def step_of_reduced(self, gradients: list[tf.Tensor]) -> None:
+        """Passes the reduced gradients to the optimizer; the step is not counted."""
         if self.normalization == "global":
-            reduced = self.optimizer.clip(all_reduce("SUM", gradients))
-        else:
-            operation = "SUM" if self.normalization == "replica_sum" else "MEAN"
-            reduced = all_reduce(operation, self.optimizer.clip(gradients))
-        self.optimizer.step(reduced, self.variables_to_train)
+            gradients = self.optimizer.clip(gradients)
+        self.optimizer.step(gradients, self.variables_to_train)
 
     @tf.autograph.experimental.do_not_convert
-    def _update(self) -> None:
+    def update(self) -> None:
+        """Changes the weights by what aggregation has added up."""
         self.optimizer.update(self.variables_to_train)
 
     def warm_up(self, batches: tf.data.Dataset, *, keeps_weights: bool = True) -> None:

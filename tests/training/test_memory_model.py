@@ -151,8 +151,8 @@ def on_gpu(config, **changed):  # noqa: F811
 
 
 def findings_of(found, host_bytes=0):
-    checks_of_memory.check_step(found, found.bert_config, host_bytes=host_bytes)
-    return [str(finding) for finding in found.findings]
+    shortfall = checks_of_memory.shortfall(found, found.bert_config, host_bytes=host_bytes)
+    return [str(shortfall)] if shortfall else []
 
 
 def test_a_step_that_does_not_fit_into_a_gpu_is_a_warning_with_what_does(config, monkeypatch):  # noqa: F811

@@ -1,0 +1,85 @@
+"""What TensorFlow exports, as StableHLO alone, serialized for the oldest version that can hold it.
+
+This needs jax: TensorFlow registers no pass that writes an older version.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
+
+_DIALECTS = {"builtin", "func", "stablehlo"}
+_NEWEST_MINOR_OF_0 = 20  # 1.0.0 followed
+
+
+@dataclasses.dataclass(frozen=True)
+class Artifact:
+    """A serialized program."""
+
+    content: bytes
+    """StableHLO's portable form."""
+    version: str
+    """The oldest version of StableHLO that has all its operations; later ones read it too."""
+
+
+def require_jax() -> None:
+    """Raises ValueError, in one line, if jax is not installed."""
+    if find_spec("jax") is None:
+        raise ValueError("the export needs jax, which writes the StableHLO: pip install jax")
+
+
+def portable(exported: bytes) -> Artifact:
+    """Takes what TensorFlow's compiler returns for the stage `stablehlo_serialized`.
+
+    Raises:
+      ValueError: it has operations of another dialect than StableHLO, which are named.
+    """
+    from jax.interpreters import mlir
+    from jaxlib.mlir.dialects import stablehlo
+
+    with mlir.make_ir_context() as context:
+        module = stablehlo.deserialize_portable_artifact(context, exported)
+        # TensorFlow copies every variable that it returns. Of jax's compilers only the CPU's knows
+        # mhlo.copy; its value is that of its operand.
+        for copy in [op for op in operations(module) if op.name == "mhlo.copy"]:
+            copy.result.replace_all_uses_with(copy.operands[0])
+            copy.erase()
+        attributes = module.operation.attributes
+        for name in [name for name in attributes if name.startswith("mhlo.")]:
+            del attributes[name]
+        names = {op.name for op in operations(module)}
+        if foreign := sorted(n for n in names if n.split(".")[0] not in _DIALECTS):
+            raise ValueError(
+                f"the program has operations that are not StableHLO: {', '.join(foreign)}; "
+                "export it with the TensorFlow and jax of requirements-dev.lock"
+            )
+        for version in _versions(stablehlo.get_minimum_version(), stablehlo.get_current_version()):
+            try:
+                content = stablehlo.serialize_portable_artifact(module, version)
+            except ValueError:  # an operation is younger
+                continue
+            return Artifact(content, version)
+    raise AssertionError("the newest version holds every program")
+
+
+def _versions(oldest: str, newest: str) -> Iterator[str]:
+    """Every version that an operation may need, the oldest first."""
+    first, last = (tuple(map(int, each.split("."))) for each in (oldest, newest))
+    for major, minor in itertools.product((0, 1), range(max(_NEWEST_MINOR_OF_0, last[1]) + 1)):
+        if first <= (major, minor, 0) <= last and (major or minor <= _NEWEST_MINOR_OF_0):
+            yield f"{major}.{minor}.0"
+
+
+def operations(module: Any) -> list[Any]:
+    """All operations of a module, those of nested regions too."""
+    from jaxlib.mlir import ir
+
+    found: list[Any] = []
+
+    def note(operation: Any) -> Any:
+        found.append(operation.operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(note)
+    return found
