@@ -219,7 +219,8 @@ class Exported:
 
     def of_all_devices(self, batches: list[dict]) -> list[dict]:
         """Batches of all devices, each put together of as many with the same number of rows."""
-        waiting, found = collections.defaultdict(list), []
+        waiting: dict[int, list] = collections.defaultdict(list)
+        found = []
         for batch in batches:
             same = waiting[len(batch["input_ids"])]
             same.append(batch)

@@ -71,7 +71,7 @@ def export(given: argparse.Namespace) -> None:
                     f"--input_file={work}/train.tfrecord", f"--train_batch_size={size}", "--seed=1",
                     f"--precision={given.precision}", f"--pack_sequences={packs}",
                     "--max_seq_length=512", "--max_predictions_per_seq=76",
-                    "--num_recorded_steps=0", "--num_batches=8",
+                    "--num_recorded_steps=0", "--num_batches=8", "--nodata_parallel",
                 ]  # fmt: skip
                 subprocess.run(command, check=True, cwd=ROOT)
 

@@ -227,6 +227,7 @@ def test_the_losses_from_the_command_line_alone(oracle, tmp_path):
 def test_the_losses_of_the_exported_program_under_jax(oracle, name, tmp_path):
     folder, figures = tmp_path / "step", tmp_path / "figures.json"
     given = [*given_flags(oracle, name, folder), "--num_batches=20", "--num_recorded_steps=0"]
+    given += ["--nodata_parallel"]  # one device
     starts.run([sys.executable, "export_training_step.py", *given], check=True)
     command = [sys.executable, "run_step.py", folder, "--num_steps=20", f"--output={figures}"]
     starts.run(command, check=True)
