@@ -132,8 +132,9 @@ def test_a_run_does_not_import_keras_3_beside_tf_keras():
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, check=True)
 
 
-# run_step.py is copied to machines without the rest of the project, so that all of it is one file.
-MAINS = [path for path in SCRIPTS if path.name != "run_step.py"]
+# These are copied to machines without the rest of the project, so that each is one file.
+ALONE = ("run_step.py", "compile_step.py")
+MAINS = [path for path in SCRIPTS if path.name not in ALONE]
 # export_training_step.py takes the flags of a run.
 ALSO_PUBLIC = {"run_pretraining.py": ["run_config", "failures_explained"]}
 

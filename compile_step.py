@@ -1,0 +1,657 @@
+"""Compiles steps of export_training_step.py for accelerators that are not there.
+
+    python compile_step.py step/ --devices=tpu-v3,tpu-v3:128,h100,h100:8 --output=table.md
+
+The makers' own compilers say whether a program compiles, how much memory it takes, and what it
+runs. They do not say that it runs, how fast, or that its numbers are right. Every time here is a
+bound: what the products need at the device's peak, or what the kernels read and write at the full
+speed of its memory, whichever is longer. A real step takes longer.
+
+Needs run_step.py beside it, jax and numpy; for TPUs libtpu, for NVIDIA's GPUs jax[cuda12].
+Exit code: 0 all fit; 3 a program does not fit; 1 one does not compile, or an error; 2 wrong usage.
+"""
+
+import argparse
+import collections
+import dataclasses
+import importlib.metadata
+import importlib.util
+import json
+import math
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+try:
+    import jax
+    from jax.experimental import topologies
+    from jax.interpreters import mlir
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import stablehlo
+
+    import run_step
+except ImportError as error:
+    sys.exit(f"compile_step.py: {error}: pip install jax numpy; run_step.py must be beside it")
+
+GIB = 2**30
+DOES_NOT_FIT = 3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Device:
+    """What one device of jax has: a GPU, a core of TPU v2 and v3, a chip of later TPUs."""
+
+    memory_bytes: float
+    """What a program may use: of a TPU what its compiler says, of a GPU see `gpu`."""
+    tflop: float
+    """Peak of dense products in bfloat16, per second; of V100, which has none, in float32."""
+    gb_per_second: float
+    """Of the device's memory."""
+    cache_bytes: float = 0
+    """Arrays up to this size may stay on a GPU's chip. A TPU's program says what stays there."""
+    shapes: dict[int, str] = dataclasses.field(default_factory=dict)
+    """Of a TPU: the topology of so many devices."""
+    options: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Of the topology."""
+    target: str = ""
+    """Of a GPU: XLA's GpuTargetConfigProto as text."""
+
+
+def tpu(memory_gib: float, tflop: float, gb_per_second: float, *shapes: str, **options) -> Device:
+    """A TPU; shapes are `4 v4:2x2x1`, the first for one device too."""
+    given = {int(each.split()[0]): each.split()[1] for each in shapes}
+    return Device(
+        memory_bytes=memory_gib * GIB,
+        tflop=tflop,
+        gb_per_second=gb_per_second,
+        shapes={1: next(iter(given.values()))} | given,
+        options=options,
+    )
+
+
+# What GPUs of a generation have in common, by compute capability: threads and FP32 units of a core,
+# bytes of shared memory of a core and of a block.
+_CORES = {
+    (7, 0): (2048, 64, 98304, 98304),
+    (8, 0): (2048, 64, 167936, 166912),
+    (8, 9): (1536, 128, 102400, 101376),
+    (9, 0): (2048, 128, 233472, 232448),
+    (10, 0): (2048, 128, 233472, 232448),
+}
+
+
+def gpu(
+    name: str,
+    capability: tuple[int, int],
+    *,
+    memory_bytes: int,
+    num_cores: int,
+    ghz: float,
+    cache_bytes: int,
+    tflop: float,
+    gb_per_second: float,
+) -> Device:
+    """A GPU of NVIDIA; `memory_bytes` is what it reports.
+
+    TensorFlow leaves 1.0 to 1.5 GiB of it to CUDA, whose context takes some more: 2.25 GiB are not
+    counted. Public logs of TensorFlow ("Created device ... with N MB memory") have N = 38,068 to
+    38,482 for A100-SXM4-40GB (here 38,066), and 78,763 for H100 80GB HBM3 (here 78,704).
+    """
+    threads, units, of_core, of_block = _CORES[capability]
+    about = {
+        "threads_per_block_limit": 1024,
+        "threads_per_warp": 32,
+        "shared_memory_per_block": 49152,
+        "shared_memory_per_core": of_core,
+        "threads_per_core_limit": threads,
+        "core_count": num_cores,
+        "fpus_per_core": units,
+        "block_dim_limit_x": 2**31 - 1,
+        "block_dim_limit_y": 65535,
+        "block_dim_limit_z": 65535,
+        "memory_bandwidth": round(gb_per_second * 1e9),
+        "l2_cache_size": cache_bytes,
+        "clock_rate_ghz": ghz,
+        "device_memory_size": memory_bytes,
+        "shared_memory_per_block_optin": of_block,
+        "registers_per_core_limit": 65536,
+        "registers_per_block_limit": 65536,
+    }
+    major, minor = capability
+    words = " ".join(f"{key}: {value}" for key, value in about.items())
+    return Device(
+        memory_bytes=memory_bytes - 2.25 * GIB,
+        tflop=tflop,
+        gb_per_second=gb_per_second,
+        cache_bytes=cache_bytes,
+        target=f"gpu_device_info {{ {words} cuda_compute_capability {{ major: {major} minor: "
+        f'{minor} }} }} platform_name: "CUDA" dnn_version_info {{ major: 9 minor: 8 }} '
+        f'device_description_str: "{name}"',
+    )
+
+
+# Peaks and bandwidths: of TPUs Google Cloud's documentation of each version (v2 and v3 halved, for
+# a chip has two cores there); of GPUs NVIDIA's data sheets, without sparsity. Memory of TPUs: what
+# libtpu 0.0.52 names when it refuses a program. Memory and cores of GPUs: what they report.
+DEVICES = {
+    "tpu-v2": tpu(7.48, 22.5, 350, "8 v2:2x2", "32 v2:4x4", "512 v2:16x16"),
+    "tpu-v3": tpu(15.48, 61.5, 450, "8 v3:2x2", "32 v3:4x4", "128 v3:8x8", "512 v3:16x16"),
+    "tpu-v4": tpu(
+        30.75, 275, 1228, "4 v4:2x2x1", "16 v4:2x2x4", "64 v4:4x4x4", chip_config_name="megacore"
+    ),
+    "tpu-v5e": tpu(
+        15.75, 197, 819, "4 v5e:2x2", "16 v5e:4x4", "32 v5e:4x8", "64 v5e:8x8", "256 v5e:16x16"
+    ),
+    "tpu-v5p": tpu(95.73, 459, 2765, "4 v5p:2x2x1", "16 v5p:2x2x4", "64 v5p:4x4x4"),
+    "tpu-v6e": tpu(
+        31.24, 918, 1640, "4 v6e:2x2", "16 v6e:4x4", "32 v6e:4x8", "64 v6e:8x8", "256 v6e:16x16"
+    ),
+    "v100": gpu(
+        "Tesla V100-SXM2-16GB", (7, 0), memory_bytes=16935682048, num_cores=80, ghz=1.53,
+        cache_bytes=6291456, tflop=15.7, gb_per_second=898,
+    ),
+    "a100-40": gpu(
+        "NVIDIA A100-SXM4-40GB", (8, 0), memory_bytes=42331013120, num_cores=108, ghz=1.41,
+        cache_bytes=41943040, tflop=312, gb_per_second=1555,
+    ),
+    "a100-80": gpu(
+        "NVIDIA A100-SXM4-80GB", (8, 0), memory_bytes=85100068864, num_cores=108, ghz=1.41,
+        cache_bytes=41943040, tflop=312, gb_per_second=2039,
+    ),
+    "l4": gpu(
+        "NVIDIA L4", (8, 9), memory_bytes=23670816768, num_cores=58, ghz=2.04,
+        cache_bytes=50331648, tflop=121, gb_per_second=300,
+    ),
+    "h100": gpu(
+        "NVIDIA H100 80GB HBM3", (9, 0), memory_bytes=84942979072, num_cores=132, ghz=1.98,
+        cache_bytes=52428800, tflop=989, gb_per_second=3352,
+    ),
+    "h200": gpu(
+        "NVIDIA H200", (9, 0), memory_bytes=151397597184, num_cores=132, ghz=1.98,
+        cache_bytes=52428800, tflop=989, gb_per_second=4800,
+    ),
+    "b200": gpu(
+        "NVIDIA B200", (10, 0), memory_bytes=191514411008, num_cores=148, ghz=1.965,
+        cache_bytes=132644864, tflop=2250, gb_per_second=7672,
+    ),
+}  # fmt: skip
+
+
+class NoCompiler(Exception):
+    """The compiler of a device is not installed, or too old."""
+
+
+def devices_of(name: str, count: int) -> list:
+    """The devices of a topology that is not there."""
+    device, needed = DEVICES[name], "jax[cuda12]" if name in GPUS else "libtpu"
+    module = "jax_cuda12_plugin" if name in GPUS else "libtpu"
+    if importlib.util.find_spec(module) is None and (
+        name not in GPUS or importlib.util.find_spec("jax_cuda13_plugin") is None
+    ):
+        raise NoCompiler(f"its compiler is not installed: pip install '{needed}'")
+    try:
+        if name in GPUS:
+            found = topologies.get_topology_desc(
+                platform="cuda", topology_name="", target_config=device.target,
+                topology=f"1x1x{count}",
+            )  # fmt: skip
+        else:
+            found = topologies.get_topology_desc(
+                platform="tpu", topology_name=device.shapes[count], **device.options
+            )
+    except Exception as error:  # each compiler has exceptions of its own
+        version = importlib.metadata.version("jax")
+        raise NoCompiler(
+            f"jax {version} has no such topology: pip install --upgrade jax '{needed}' "
+            f"({first_line(error)})"
+        ) from error
+    return list(found.devices[:count])
+
+
+GPUS = [name for name, device in DEVICES.items() if device.target]
+
+
+def first_line(error: BaseException) -> str:
+    """The reason alone."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+# --- what a compiled program runs -----------------------------------------------------------------
+
+PRODUCTS, SUMS, LOOKUPS, CALLS = "products", "sums", "lookups", "library calls"
+COLLECTIVES, PASSES, CASTS, COPIES = "collectives", "passes", "casts", "copies"
+_KINDS = {
+    "dot": PRODUCTS,
+    "convolution": PRODUCTS,
+    "custom-call": CALLS,
+    "scatter": LOOKUPS,
+    "gather": LOOKUPS,
+    "sort": LOOKUPS,
+    "reduce": SUMS,
+    "reduce-window": SUMS,
+}
+_COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+_PRODUCT_CALLS = ("matmul", "gemm", "conv")
+_MOVES = {"copy", "transpose", "concatenate", "slice", "pad", "broadcast", "reverse", "iota"}
+_MOVES |= {"dynamic-slice", "dynamic-update-slice", "copy-start", "copy-done"}
+_NOTHING = {"parameter", "bitcast", "constant", "tuple", "get-tuple-element", "reshape"}
+_NOTHING |= {
+    "after-all",
+    "partition-id",
+    "replica-id",
+    "all-reduce-done",
+    "copy-done",
+    "async-done",
+}
+# Of a TPU: what reserves or frees its own memory, and computes nothing.
+_BOOKKEEPING = ("AllocateBuffer", "AssumeGatherIndicesInBound", "Sharding", "SliceBarrier")
+_SIZES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s64": 8, "u64": 8, "f64": 8}
+_INSTRUCTION = re.compile(
+    r"^\s*(?:ROOT )?%(?P<name>[\w.-]+) = (?P<shape>\(.*?\)|\S+) (?P<opcode>[\w-]+)\((?P<rest>.*)$"
+)
+_ARRAY = re.compile(r"(\w+)\[([\d,]*)\](\{[^}]*\})?")
+
+
+@dataclasses.dataclass(kw_only=True)
+class Kernel:
+    """One instruction of the compiled program that runs by itself."""
+
+    kind: str
+    text: str
+    """What follows its operation, with the name that TensorFlow gave it."""
+    num_bytes: int
+    """Of its operands and results, each counted once, without what stays on the chip."""
+
+
+def kernels(text: str, cache_bytes: float = -1) -> dict[str, Kernel]:
+    """What the compiled program runs, by name; `text` is XLA's, of the optimized program.
+
+    Arrays of up to `cache_bytes` are not counted, neither are those that a TPU's program puts into
+    the memory on its chip. Both branches of a condition are.
+    """
+    computations: dict[str, list[re.Match]] = collections.defaultdict(list)
+    entry = name = ""
+    for line in text.splitlines():
+        if line.endswith("{") and (found := re.match(r"(ENTRY )?%?([\w.-]+) ", line)):
+            name = found[2]
+            entry = name if found[1] else entry
+        elif found := _INSTRUCTION.match(line):
+            computations[name].append(found)
+    return dict(_kernels_of(entry, computations, cache_bytes))
+
+
+def _kernels_of(
+    name: str, computations: dict[str, list[re.Match]], cache_bytes: float
+) -> Iterable[tuple[str, Kernel]]:
+    sizes = {each["name"]: _num_bytes(each["shape"], cache_bytes) for each in computations[name]}
+    for each in computations[name]:
+        if each["opcode"] in ("while", "conditional", "call"):
+            for called in _called(each["rest"]):
+                yield from _kernels_of(called, computations, cache_bytes)
+        elif each["opcode"] not in _NOTHING and not _is_bookkeeping(each):
+            yield (
+                each["name"],
+                Kernel(
+                    kind=_kind(_operations(each, computations)),
+                    text=each["rest"],
+                    num_bytes=sizes[each["name"]] + _read(each, sizes, computations),
+                ),
+            )
+
+
+def _called(rest: str) -> list[str]:
+    """The computations that an instruction calls, without the condition of a loop."""
+    found = re.findall(
+        r"(?:calls|to_apply|body|true_computation|false_computation)=%([\w.-]+)", rest
+    )
+    branches = re.search(r"branch_computations=\{([^}]*)\}", rest)
+    return found + (re.findall(r"%([\w.-]+)", branches[1]) if branches else [])
+
+
+def _read(instruction: re.Match, sizes: dict[str, int], computations: dict) -> int:
+    """Bytes of the operands, without arrays of which a fusion takes only some elements."""
+    operands = re.findall(r"%([\w.-]+)", instruction["rest"].split(")", 1)[0])
+    picked = set()
+    if instruction["opcode"] == "fusion":
+        inner = computations[_called(instruction["rest"])[0]]
+        picks = [each for each in inner if each["opcode"] in ("gather", "dynamic-slice", "slice")]
+        names = {re.findall(r"%([\w.-]+)", each["rest"])[0] for each in picks}
+        numbers = [each["rest"] for each in inner if each["name"] in names]
+        picked = {int(n[1]) for rest in numbers if (n := re.match(r"(\d+)\)", rest))}
+    return sum(sizes.get(o, 0) for n, o in enumerate(operands) if n not in picked)
+
+
+def _is_bookkeeping(instruction: re.Match) -> bool:
+    return instruction["opcode"] == "custom-call" and _target(instruction) in _BOOKKEEPING
+
+
+def _target(instruction: re.Match) -> str:
+    found = re.search(r'custom_call_target="([^"]*)"', instruction["rest"])
+    return found[1] if found else ""
+
+
+def _operations(instruction: re.Match, computations: dict[str, list[re.Match]]) -> set[str]:
+    """The operations in a kernel, those of the computations that it calls included."""
+    opcode = instruction["opcode"]
+    if opcode == "custom-call":
+        is_product = any(word in _target(instruction).lower() for word in _PRODUCT_CALLS)
+        return {"dot" if is_product else opcode}
+    if opcode not in ("fusion", "call", "while", "async-start"):
+        return {opcode}
+    return {
+        each
+        for name in _called(instruction["rest"])
+        for inner in computations[name]
+        for each in _operations(inner, computations)
+    }
+
+
+def _kind(operations: set[str]) -> str:
+    if any(each.startswith(_COLLECTIVES) for each in operations):
+        return COLLECTIVES
+    for operation, kind in _KINDS.items():
+        if operation in operations:
+            return kind
+    computed = operations - _NOTHING
+    if computed <= {"convert"}:
+        return CASTS
+    return COPIES if computed <= _MOVES | {"convert"} else PASSES
+
+
+def _num_bytes(shape: str, cache_bytes: float = -1) -> int:
+    """Of one array or a tuple of them, as XLA writes it: f32[4,512]{1,0:T(8,128)S(1)}."""
+    sizes = (
+        _SIZES.get(dtype, 4) * math.prod(int(size) for size in sizes.split(",") if size)
+        for dtype, sizes, layout in _ARRAY.findall(shape)
+        if "S(1)" not in layout
+    )
+    return sum(size for size in sizes if size > cache_bytes)
+
+
+def product_flop(program: bytes) -> int:
+    """FLOP of all matrix products of a program in StableHLO, two for each multiplication."""
+    with mlir.make_ir_context() as context:
+        module = stablehlo.deserialize_portable_artifact(context, program)
+        total = 0
+
+        def note(operation: Any) -> Any:
+            nonlocal total
+            if operation.operation.name == "stablehlo.dot_general":
+                left = ir.RankedTensorType(operation.operands[0].type).shape
+                text = str(operation.attributes["dot_dimension_numbers"])
+                summed = re.search(r"lhs_contracting_dimensions = \[([\d, ]*)\]", text)
+                over = [int(n) for n in summed[1].split(",") if n.strip()] if summed else []
+                size = math.prod(ir.RankedTensorType(operation.results[0].type).shape)
+                total += 2 * size * math.prod(left[n] for n in over)
+            elif operation.operation.name == "stablehlo.dot":
+                left = ir.RankedTensorType(operation.operands[0].type).shape
+                total += (
+                    2 * math.prod(ir.RankedTensorType(operation.results[0].type).shape) * left[-1]
+                )
+            return ir.WalkResult.ADVANCE
+
+        module.operation.walk(note)
+        return total
+
+
+# --- one program for one device -------------------------------------------------------------------
+
+
+def compiled(folder: Path, signature: dict, entry: dict, name: str, count: int) -> dict:
+    """The figures of one program, or why there are none."""
+    device = DEVICES[name]
+    row = {
+        "step": folder.name,
+        "file": entry["file"],
+        "device": name,
+        "num_devices": count,
+        "num_examples": entry["num_examples"] * count,
+        "usable_bytes": device.memory_bytes,
+        "arguments_bytes": None,
+    }
+    began = time.perf_counter()
+    try:
+        devices = devices_of(name, count)
+        program = run_step.lowered(folder, entry, devices, signature).compile()
+    except NoCompiler as error:
+        return row | {"result": "no compiler", "reason": str(error)}
+    except Exception as error:
+        reason = first_line(error)
+        needed = re.search(r"\(([\d.]+)G\) exceeds available", reason)
+        if not needed and "RESOURCE_EXHAUSTED" not in reason:
+            return row | {"result": "does not compile", "reason": reason}
+        state_bytes = sum(_num_bytes_of(v) for v in entry["inputs"])
+        temporary = float(needed[1]) * GIB if needed else None
+        return row | {
+            "result": "does not fit",
+            "reason": reason,
+            "arguments_bytes": state_bytes,
+            "temporary_bytes": temporary,
+            "peak_bytes": temporary and temporary + state_bytes,
+        }
+    memory, text = program.memory_analysis(), program.as_text()
+    assert memory and text  # both compilers give them
+    arguments, temporary = memory.argument_size_in_bytes, memory.temp_size_in_bytes
+    beyond = memory.output_size_in_bytes - memory.alias_size_in_bytes  # not in place of an argument
+    peak = arguments + temporary + beyond
+    row |= {
+        "result": "fits" if peak <= device.memory_bytes else "does not fit",
+        "compile_seconds": time.perf_counter() - began,
+        "arguments_bytes": arguments,
+        "temporary_bytes": temporary,
+        "peak_bytes": peak,
+    }
+    return row | run_step.xla_cost(program) | counted(text, folder, entry, name)
+
+
+def counted(text: str, folder: Path, entry: dict, name: str) -> dict:
+    """What the compiled program runs, and what it needs at least."""
+    device, found = DEVICES[name], kernels(text, DEVICES[name].cache_bytes)
+    flop = product_flop((folder / entry["file"]).read_bytes())
+    num_bytes = sum(kernel.num_bytes for kernel in found.values())
+    products, memory = flop / device.tflop / 1e12, num_bytes / device.gb_per_second / 1e9
+    reduced = [each for each in found.values() if each.kind == COLLECTIVES]
+    return {
+        "num_kernels": len(found),
+        "kernels": dict(collections.Counter(kernel.kind for kernel in found.values())),
+        "collective_bytes": sum(_all_reduce_bytes(text)),
+        "num_collectives": len(reduced),
+        "kernels_beside_collectives": beside_collectives(text),
+        "product_flop": flop,
+        "kernel_bytes": num_bytes,
+        "products_seconds_bound": products,
+        "memory_seconds_bound": memory,
+        "step_seconds_bound": max(products, memory),
+        "samples_per_second_bound": entry["num_examples"] / max(products, memory),
+    }
+
+
+def _all_reduce_bytes(text: str) -> Iterable[int]:
+    """Of the results of each all-reduce, in a fusion too."""
+    for line in text.splitlines():
+        found = _INSTRUCTION.match(line)
+        if found and found["opcode"] in ("all-reduce", "all-reduce-start", "reduce-scatter"):
+            yield _num_bytes(found["shape"].replace("S(1)", ""))
+
+
+def beside_collectives(text: str) -> int:
+    """Kernels that the schedule puts between the start and the end of a collective."""
+    waiting, total = 0, 0
+    for line in text[text.index("\nENTRY ") :].splitlines():
+        found = _INSTRUCTION.match(line)
+        if not found:
+            continue
+        opcode, rest = found["opcode"], found["rest"]
+        is_collective = opcode.startswith(_COLLECTIVES) or any(c in rest for c in _COLLECTIVES)
+        if is_collective and opcode.endswith("-start"):
+            waiting += 1
+        elif is_collective and opcode.endswith("-done"):
+            waiting -= 1
+        elif waiting > 0 and opcode not in _NOTHING:
+            total += 1
+    return total
+
+
+def _num_bytes_of(value: dict) -> int:
+    size = 8 if value["dtype"].endswith("64") else 4
+    return size * math.prod(value["shape"])
+
+
+# --- the command line -----------------------------------------------------------------------------
+
+COLUMNS = {
+    "step": "step",
+    "device": "device",
+    "num_examples": "examples",
+    "result": "result",
+    "arguments_bytes": "arguments, GiB",
+    "temporary_bytes": "temporaries, GiB",
+    "peak_bytes": "peak, GiB",
+    "usable_bytes": "usable, GiB",
+    "num_kernels": "kernels",
+    "products_seconds_bound": "products, ms",
+    "memory_seconds_bound": "memory, ms",
+    "samples_per_second_bound": "samples/s at most",
+}
+
+
+def cells(row: dict) -> list[str]:
+    """A row of the table."""
+    count = row["num_devices"]
+    row = row | {"device": row["device"] + (f" x {count}" if count > 1 else "")}
+
+    def cell(key: str) -> str:
+        value = row.get(key)
+        if value is None:
+            return ""
+        if key.endswith("_bytes"):
+            return f"{value / GIB:.2f}"
+        if key.endswith("_seconds_bound"):
+            return f"{value * 1e3:.1f}"
+        return f"{value:.0f}" if isinstance(value, float) else str(value)
+
+    return [cell(key) for key in COLUMNS]
+
+
+def table(rows: list[dict]) -> str:
+    """All rows as Markdown, and the reasons of those without figures."""
+    lines = [list(COLUMNS.values()), ["---"] * len(COLUMNS), *(cells(row) for row in rows)]
+    made_by = ", ".join(f"{name} {version}" for name, version in versions().items())
+    reasons = [
+        f"- {cells(row)[0]}, {cells(row)[1]}: {row['reason']}" for row in rows if row.get("reason")
+    ]
+    return (
+        "\n".join(["| " + " | ".join(line) + " |" for line in lines] + ["", made_by, *reasons])
+        + "\n"
+    )
+
+
+def versions() -> dict[str, str]:
+    """Of the compilers."""
+    names = ("jax", "libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin")
+    found = {}
+    for name in names:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def parse_devices(text: str) -> list[tuple[str, int]]:
+    """`tpu-v3,h100:8` -> [("tpu-v3", 1), ("h100", 8)]; wrong ones end the program."""
+    found = []
+    for word in text.split(","):
+        name, _, number = word.partition(":")
+        if name not in DEVICES:
+            usage(f"--devices={word}: not known; choose of {', '.join(DEVICES)}")
+        sizes = DEVICES[name].shapes
+        count = int(number or 1) if re.fullmatch(r"\d{0,4}", number) else 0
+        if not count or (sizes and count not in sizes):
+            known = ", ".join(map(str, sizes)) or "1 to 9999"
+            usage(f"--devices={word}: give a number of devices that {name} has: {known}")
+        found.append((name, count))
+    return found
+
+
+def usage(reason: str) -> None:
+    """Ends the program."""
+    print(f"compile_step.py: {reason}", file=sys.stderr)
+    sys.exit(2)
+
+
+def main() -> None:
+    """Compiles every step for every device, and prints a row for each."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("steps", type=run_step.path, nargs="+", metavar="STEP")
+    parser.add_argument(
+        "--devices", required=True, help=f"of {','.join(DEVICES)}; h100:8 for eight"
+    )
+    parser.add_argument("--kind", choices=(run_step.TRAINING, "evaluation"), default="training")
+    parser.add_argument("--output", type=run_step.path, help="also write all figures: .json or .md")
+    given = parser.parse_args()
+    wanted = parse_devices(given.devices)
+    if given.output and (
+        given.output.suffix not in (".json", ".md") or not given.output.parent.is_dir()
+    ):
+        usage(f"--output={given.output}: name a .json or .md file, in a folder that is there")
+    if given.kind != run_step.TRAINING and any(count > 1 for _, count in wanted):
+        usage("an evaluation is compiled for one device: leave out the number of devices")
+    # The compilers read them when they are loaded. Without a GPU there is nothing to tune on.
+    jax.config.update("jax_platforms", "cpu")
+    os.environ["TPU_SKIP_MDS_QUERY"] = "1"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_autotune_level=0"
+    rows: list[dict] = []
+    for folder in given.steps:
+        signature, entry = step_of(folder, given.kind, max(count for _, count in wanted))
+        for name, count in wanted:
+            rows.append(compiled(folder, signature, entry, name, count))
+            show(rows[-1])
+    if given.output:
+        made = {"versions": versions(), "rows": rows}
+        as_json = given.output.suffix == ".json"
+        beside = given.output.with_name(f".{given.output.name}.partial")
+        beside.write_text(json.dumps(made, indent=1) + "\n" if as_json else table(rows))
+        beside.replace(given.output)
+    results = {row["result"] for row in rows}
+    if results & {"does not compile", "no compiler"}:
+        sys.exit(1)
+    sys.exit(DOES_NOT_FIT if "does not fit" in results else 0)
+
+
+def step_of(folder: Path, kind: str, num_devices: int) -> tuple[dict, dict]:
+    """Signature and entry of the largest program of a folder; a bad one ends the program."""
+    try:
+        exported = run_step.Exported(folder, kind, num_devices)
+        if not exported.entries:
+            raise ValueError(f"it has no {kind} step")
+        return exported.signature, exported.entries[max(exported.entries)]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        sys.exit(f"compile_step.py: {folder}: {type(error).__name__}: {first_line(error)}")
+
+
+def show(row: dict) -> None:
+    """Prints all figures of a row."""
+    titled = [f"{title} {cell}" for title, cell in zip(COLUMNS.values(), cells(row)) if cell]
+    print("; ".join(titled), flush=True)
+    if row.get("reason"):
+        print(f"  {row['reason']}", flush=True)
+    if row.get("kernels"):
+        kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(row["kernels"].items()))
+        print(f"  kernels: {kinds}", flush=True)
+    if row.get("collective_bytes"):
+        print(
+            f"  all-reduce: {row['collective_bytes'] / GIB:.2f} GiB in {row['num_collectives']}, "
+            f"{row['kernels_beside_collectives']} kernels beside it",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
