@@ -9,6 +9,10 @@ finished runs stay; a run that was cut off is set aside and run again, because a
 result, and the verdict names it. A run that ends without the target is a failed run: it stays and
 counts as the slowest, and a second one ends the campaign.
 
+With --run_command=./start_training.sh each run is a container. Then the flags name paths inside it
+and come after those of train_model.sh; DATA_DIR, WIKI_DIR and the launcher's other settings come
+from the environment.
+
 Every path may be gs://BUCKET/FOLDER. A bucket has no rename: there a run that was cut off stays in
 runs/N, and its repetition goes to runs/N.repeat-1.
 
@@ -30,6 +34,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mlperf_bert import paths
+from mlperf_bert.data import provenance
 from mlperf_bert.locking import lock_of
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.log import STATUSES
@@ -52,6 +57,8 @@ from mlperf_bert.writing import directory_written_beside, write_whole
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUN_COMMAND = (sys.executable, str(REPOSITORY / "run_pretraining.py"))
+LAUNCHER = "start_training.sh"
+_NOT_IN_A_CAMPAIGN = ("--detach", "--dry-run", "--demo", "--eval", "--finetune", "--help")
 EXIT_INTERRUPTED = 75
 RECORD_NAME = "campaign.json"
 LOCK_NAME = ".lock"
@@ -92,6 +99,13 @@ class Campaign:
             raise ValueError(f"--runs={self.num_runs}: at least 1; 10 make a result")
         if not self.flags:
             raise ValueError("give the flags of run_pretraining.py after --")
+        if self.in_containers and (
+            wrong := sorted({*self.command, *self.flags} & set(_NOT_IN_A_CAMPAIGN))
+        ):
+            raise ValueError(
+                f"{wrong[0]}: leave it out; a campaign starts one training after the other, and "
+                "waits for each"
+            )
         if own := sorted(_names_of(self.flags) & set(_OWN_FLAGS)):
             raise ValueError(
                 f"--{own[0]} is given by the campaign to every run; leave it out after --"
@@ -133,10 +147,27 @@ class Campaign:
         offline = ["--nodo_train", "--do_eval", f"--input_file={self.offline_eval_input_file}"]
         return [training, [*self.flags, *offline]]
 
+    @property
+    def in_containers(self) -> bool:
+        """Whether the command starts each run in a container."""
+        return any(Path(word).name == LAUNCHER for word in self.command)
+
+    def environment(self, output_dir: paths.Location) -> dict[str, str]:
+        """Return the settings of the launcher that are the campaign's.
+
+        A fixed seed would be that of every run. The launcher mounts the output directory.
+        """
+        evaluation = {"EVAL_FILE": ""} if self.offline_eval_input_file else {}
+        return {"SEED": "", "OUTPUT_DIR": str(output_dir), **evaluation}
+
     def run_commands(self, output_dir: paths.Location) -> list[list[str]]:
         """Return the command lines of one run: the training, and its evaluation if offline."""
         own = f"--output_dir={output_dir}"
-        return [[*self.command, *flags, own] for flags in self.flags_of_commands()]
+        start = list(self.command)
+        if self.in_containers:
+            settings = self.environment(output_dir).items()
+            start = ["env", *(f"{name}={value}" for name, value in settings), *start]
+        return [[*start, *flags, own] for flags in self.flags_of_commands()]
 
 
 def _require_name(flag: str, value: str) -> None:
@@ -290,6 +321,8 @@ def _vacant_dir(campaign: Campaign, number: int) -> paths.Location:
         return output_dir
     if lock_of(output_dir).is_held_elsewhere():
         raise ValueError(f"{output_dir}: run {number} is still training; stop it, or wait for it")
+    if isinstance(output_dir, Path) and not any(output_dir.iterdir()):
+        return output_dir  # made for a container that has refused to run
     if not isinstance(output_dir, Path):
         return campaign.runs_dir / f"{number}.repeat-{len(dirs)}"
     count = 1
@@ -317,7 +350,9 @@ def _call(command: Sequence[str]) -> int:
     # Before the command starts: a signal must not come between.
     previous = {s: signal.signal(s, hand_on) for s in handled}
     try:
-        with subprocess.Popen(command, start_new_session=True) as child:
+        # Without a terminal: an engine would take the keys, Ctrl-C too.
+        null = subprocess.DEVNULL
+        with subprocess.Popen(command, start_new_session=True, stdin=null) as child:
             for signal_number in tuple(received):
                 child.send_signal(signal_number)
             returncode = child.wait()
@@ -366,6 +401,8 @@ def _require_startable(campaign: Campaign) -> None:
     """Checks what is used only after the first run, or by it."""
     if shutil.which(campaign.command[0]) is None:
         raise ValueError(f"--run_command: {campaign.command[0]}: no such command")
+    if campaign.in_containers:  # its paths are those of the container
+        return
     for pattern in (campaign.offline_eval_input_file or "").split(","):
         if pattern and not paths.is_remote(pattern) and not matching_files(pattern.strip()):
             raise ValueError(f"--offline_eval_input_file: no file matches {pattern}")
@@ -426,7 +463,7 @@ def write_submission(
         folder=campaign.folder,
         num_nodes=num_nodes,
         num_gpus=num_gpus,
-        overrides=overrides,
+        overrides=_software_of(runs[0].path.parent) | overrides,
     )
     write_folder(
         campaign.org_dir,
@@ -434,9 +471,23 @@ def write_submission(
         description=description,
         logs=[run.path for run in runs],
         commands=campaign.flags_of_commands(),
+        in_containers=campaign.in_containers,
         log_name=campaign.log_name,
         sources=REPOSITORY,
     )
+
+
+def _software_of(output_dir: paths.Location) -> dict[str, object]:
+    """Return what a run in a container was made with, which this process need not be."""
+    made_with = next((record.made_with for record in provenance.read(output_dir)[-1:]), {})
+    if not made_with.get("image"):
+        return {}
+    others = [f"{name} {made_with[name]}" for name in ("numpy", "numba") if name in made_with]
+    stack = [f"Python {made_with.get('python')}", *others, f"image {made_with['image']}"]
+    return {
+        "framework": f"TensorFlow {made_with.get('tensorflow')}",
+        "other_software_stack": ", ".join(stack),
+    }
 
 
 def _report_lines(campaign: Campaign, verdict: SystemVerdict) -> list[str]:
@@ -477,7 +528,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--run_command",
         type=shlex.split,
-        help="starts one run, before its flags, such as 'srun python run_pretraining.py'",
+        help="starts one run, before its flags, such as 'srun python run_pretraining.py', or "
+        "./start_training.sh for containers",
     )
     parser.add_argument("--custom_rcps", help="JSON file of other reference points")
     parser.add_argument("flags", nargs="*", metavar="FLAG", help="of run_pretraining.py, after --")

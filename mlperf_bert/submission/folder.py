@@ -19,13 +19,14 @@ from mlperf_bert import paths
 from mlperf_bert.writing import directory_written_beside
 
 IMPLEMENTATION = "mlperf_bert"
+_LAUNCHER = "./start_training.sh"
 _ABSOLUTE_OUTPUT_DIR = """\
 case ${OUTPUT_DIR:?a new directory} in /*|gs://*) ;; *) OUTPUT_DIR=$PWD/$OUTPUT_DIR ;; esac
 """
 
 # The repository checker refuses names that start with a dot, and files of 50 MB.
 _SOURCES = "*.py *.sh *.md *.toml requirements*.lock LICENSE Dockerfile Makefile".split()
-_SOURCE_FOLDERS = "mlperf_bert cleanup_scripts configs cloud docs pages tracing".split()
+_SOURCE_FOLDERS = "mlperf_bert cleanup_scripts configs cloud demo docs pages tracing".split()
 
 
 def write_folder(
@@ -35,6 +36,7 @@ def write_folder(
     description: Mapping[str, object],
     logs: Sequence[paths.Location],
     commands: Sequence[Sequence[str]],
+    in_containers: bool,
     log_name: str,
     sources: Path,
 ) -> None:
@@ -46,6 +48,7 @@ def write_folder(
       description: of the system.
       logs: of the runs, in order.
       commands: flags of run_pretraining.py, for each command of run_and_time.sh.
+      in_containers: whether start_training.sh, which sets further flags, starts these commands.
       log_name: of the file in the output directory that is the result.
       sources: the checkout that was run.
     """
@@ -57,7 +60,8 @@ def write_folder(
         _write_json(description_path(partial, system), description)
         benchmark = partial / "benchmarks" / "bert"
         _copy_sources(sources, benchmark / "implementations" / IMPLEMENTATION)
-        _write_run_folder(benchmark / system, system, description, commands, log_name)
+        starter = [_LAUNCHER] if in_containers else [".venv/bin/python", "run_pretraining.py"]
+        _write_run_folder(benchmark / system, system, description, commands, starter, log_name)
         if org_dir.exists():
             shutil.rmtree(org_dir)
 
@@ -81,7 +85,7 @@ def _copy_sources(sources: Path, folder: Path) -> None:
     folder.mkdir(parents=True)
     for pattern in _SOURCES:
         for path in sorted(sources.glob(pattern)):
-            shutil.copyfile(path, folder / path.name)
+            shutil.copy(path, folder / path.name)  # with its mode: start_training.sh is started
     ignored = shutil.ignore_patterns("__pycache__", ".*")
     for name in _SOURCE_FOLDERS:
         if (sources / name).is_dir():
@@ -93,6 +97,7 @@ def _write_run_folder(
     system: str,
     description: Mapping[str, object],
     commands: Sequence[Sequence[str]],
+    starter: Sequence[str],
     log_name: str,
 ) -> None:
     folder.mkdir(parents=True)
@@ -103,13 +108,14 @@ def _write_run_folder(
     )
     implementation = f"../implementations/{IMPLEMENTATION}"
     go_there = f'cd "$(dirname "$0")/{implementation}"\n'
-    run = [
-        shlex.join([".venv/bin/python", "run_pretraining.py", *flags])
-        + ' --output_dir="$OUTPUT_DIR"\n'
-        for flags in commands
-    ]
+    run = [shlex.join([*starter, *flags]) + ' --output_dir="$OUTPUT_DIR"\n' for flags in commands]
+    in_containers = starter[0] == _LAUNCHER
+    setup = f'echo "{_LAUNCHER} builds the image"\n' if in_containers else f"{go_there}make setup\n"
+    settings = "DATA_DIR=... WIKI_DIR=... " if in_containers else ""
+    if in_containers and len(commands) > 1:
+        settings += "EVAL_FILE= "
     bodies = {
-        "setup.sh": f"{go_there}make setup\n",
+        "setup.sh": setup,
         "init_datasets.sh": f'{go_there}echo "$PWD/docs/data.md says how to get the data"\n',
         "run_and_time.sh": _ABSOLUTE_OUTPUT_DIR + go_there + "".join(run),
     }
@@ -122,7 +128,8 @@ def _write_run_folder(
         path.chmod(0o755)
     (folder / "README.md").write_text(
         f"# BERT on {system}\n\n{description['framework']}, {description['operating_system']}.\n"
-        "One run: `./setup.sh`, `./init_datasets.sh`, then `OUTPUT_DIR=out ./run_and_time.sh`;\n"
+        f"One run: `./setup.sh`, `./init_datasets.sh`, then\n"
+        f"`{settings}OUTPUT_DIR=out ./run_and_time.sh`;\n"
         f"its log is `out/{log_name}`.\n",
         encoding="utf-8",
     )

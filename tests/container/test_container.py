@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -182,6 +183,35 @@ def test_stop_saves_within_its_time_and_the_next_start_goes_on(docker, start):
     assert resumed.returncode == 0, resumed.stderr
     assert re.search(r"^RESULT,bert,7,.*,aborted,0\.\d+,32000$", resumed.stdout, re.MULTILINE)
     assert json.loads((start.output / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 4000
+
+
+def test_a_campaign_of_containers_is_stopped_and_goes_on(docker, image, repository, task, tmp_path):
+    folder = tmp_path / "a campaign"
+    flags = [flag for flag in TRAIN if not flag.startswith("--seed")]
+    command = [sys.executable, "-m", "mlperf_bert.submission.campaign", "--org=lab", "--runs=2"]
+    command += ["--system=box", f"--output_dir={folder}", "--run_command=./start_training.sh", "--"]
+    command += [*flags, "--num_train_steps=1000", "--target_accuracy=0.05"]
+    environment = {
+        **docker,
+        "IMAGE": image,
+        "DATA_DIR": str(task / "data"),
+        "WIKI_DIR": str(task / "wiki"),
+        "INIT_CHECKPOINT": "/wiki/init/model.ckpt-0",
+        "SEED": "3",
+    }
+    first = subprocess.Popen(command, cwd=repository, env=environment)
+    wait_until(lambda: steps_logged(folder / "runs" / "0") > 5)
+    first.terminate()
+    assert first.wait(timeout=300) == 75
+    done = run(*command, cwd=repository, env=environment, check=False)
+    assert done.returncode == 1, done.stdout  # two runs are no result
+    assert "2 logs, the rules require 10" in done.stdout
+    assert "0.interrupted-1: cut off after" in done.stdout
+    emptied = "emptied" if os.access("/proc/sys/vm/drop_caches", os.W_OK) else "NOT emptied"
+    runs = re.findall(rf"^run \d: success, .* seed (\d+), caches {emptied}$", done.stdout, re.M)
+    assert len(set(runs)) == 2 and "3" not in runs
+    described = json.loads((folder / "submission/lab/systems/box.json").read_text())
+    assert re.search(r"image sha256:\w{64}$", described["other_software_stack"])
 
 
 def test_two_at_once_and_a_failing_one(start):

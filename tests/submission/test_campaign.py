@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from mlperf_bert.data import provenance
 from mlperf_bert.locking import DirectoryLock, lock_of
 from mlperf_bert.submission import campaign, folder, official, system
 from mlperf_bert.submission.campaign import Campaign, run_campaign
@@ -37,7 +38,7 @@ plan = json.loads((here / "plan.json").read_text())
 word, _, value = plan.pop(folder.name, "").partition(" ")
 if word == "exit":
     (here / "plan.json").write_text(json.dumps(plan))
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     write_log(folder / "bert.log", [0.5])
     (folder / "run.json").write_text('{{"status": "running"}}')
     sys.exit(int(value))
@@ -412,6 +413,136 @@ def test_the_folder_runs_what_the_campaign_ran(make, tmp_path):
         env={"PATH": os.environ["PATH"]}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 1 and "OUTPUT_DIR: a new directory" in done.stderr
+
+
+# Runs the stand-in above in place of a container; writes down the words of each.
+ENGINE = """#!{python}
+import json, os, re, sys
+words = sys.argv[1:]
+if words[0] == "info":
+    print("[name=seccomp,profile=builtin]")
+elif words[:2] == ["image", "inspect"]:
+    print("sha256:4711")
+elif words[0] == "run":
+    with open("{folder}/containers", "a") as record:
+        record.write(json.dumps(words) + "\\n")
+    [output] = [m[1] for w in words if (m := re.fullmatch(".*source=(.*),target=/output", w))]
+    flags = words[words.index("./train_model.sh") + 1 :]
+    command = [sys.executable, "{folder}/stand_in.py", *flags, "--output_dir=" + output]
+    os.execv(sys.executable, command)
+"""
+
+
+@pytest.fixture
+def containers(make, tmp_path, monkeypatch):
+    """Makes campaigns whose runs are started by start_training.sh with a stand-in engine."""
+    engine = tmp_path / "bin" / "docker"
+    engine.parent.mkdir()
+    engine.write_text(ENGINE.format(python=sys.executable, folder=tmp_path))
+    engine.chmod(0o755)
+    for name in ("data", "wiki"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "data" / "part-00000-of-00500").touch()
+    (tmp_path / "wiki" / "bert_config.json").touch()
+    monkeypatch.setenv("PATH", f"{engine.parent}:{os.environ['PATH']}")
+    for name, value in (("DATA_DIR", "data"), ("WIKI_DIR", "wiki")):
+        monkeypatch.setenv(name, str(tmp_path / value))
+    monkeypatch.setenv("SEED", "5")  # which would be that of every run
+
+    def made(*arguments, **changes):
+        launcher = str(REPOSITORY / "start_training.sh")
+        return dataclasses.replace(make(*arguments, **changes), command=(launcher,))
+
+    made.started = lambda: [
+        json.loads(line) for line in (tmp_path / "containers").read_text().splitlines()
+    ]
+    return made
+
+
+def test_each_run_is_a_container(containers, tmp_path):
+    assert [result.seeds for result in train(containers(num_runs=3))] == [(100,), (101,), (102,)]
+    started = containers.started()
+    assert len(started) == 3
+    for number, words in enumerate(started):
+        mounts = [word for word in words if word.startswith("type=bind")]
+        for kind in ("data", "wiki"):
+            assert f"type=bind,source={tmp_path}/{kind},target=/{kind},readonly" in mounts
+        assert f"type=bind,source={tmp_path}/campaign/runs/{number},target=/output" in mounts
+        assert "MLPERF_BERT_IMAGE=sha256:4711" in words and "SEED=5" not in words
+        program = words.index("./train_model.sh")
+        assert {"--x=1", "--drop_caches", "--submission_org=example"} <= set(words[program:])
+        assert not [word for word in words[program:] if word.startswith(("--output_dir", "--seed"))]
+        assert "--tty" not in words and "--detach" not in words
+    # One image, the same folders: the runs differ only in name and output.
+    names = {words[words.index("--name") + 1] for words in started}
+    outputs = {word for words in started for word in words if "target=/output" in word}
+    assert len(names) == len(outputs) == 3
+    rest = {tuple(word for word in words if word not in names | outputs) for words in started}
+    assert len(rest) == 1
+
+
+def test_a_campaign_of_containers_goes_on(containers, tmp_path):
+    made = containers({"0": "refuses"}, num_runs=3)
+    with pytest.raises(ValueError, match="run 0 ended with exit code 1 and left no finished"):
+        train(made)
+    (tmp_path / "calls").unlink()
+    made = containers({"1": "exit 75"}, num_runs=3)
+    with pytest.raises(campaign.Interrupted, match="run 1 was stopped; the same command goes on"):
+        train(made)
+    assert len(train(made)) == 3
+    assert (tmp_path / "calls").read_text().split() == ["0", "1", "1", "2"]
+    # The launcher had made the folder of the run that was refused; nothing was cut off there.
+    assert [path.name for path in made.runs_dir.glob("*.*")] == ["1.interrupted-1"]
+
+
+def test_containers_evaluate_after_each_training(containers, tmp_path, monkeypatch):
+    monkeypatch.setenv("EVAL_FILE", "/data/eval_10k")
+    made = containers(num_runs=2, offline_eval_input_file="/data/eval_10k")
+    campaign._require_startable(made)  # the file is one of the container
+    assert [result.path.name for result in train(made)] == ["bert.offline.log"] * 2
+    assert all("EVAL_FILE=" in words for words in containers.started())
+    assert "--input_file=/data/eval_10k" in containers.started()[1]
+
+
+def test_the_folder_of_a_campaign_in_containers_starts_containers(containers, tmp_path):
+    made = containers(num_runs=1)
+    campaign.write_submission(made, train(made), ruleset="5.0.0", overrides={})
+    benchmark = made.org_dir / "benchmarks" / "bert"
+    readme = (benchmark / "1xExample" / "README.md").read_text()
+    assert "`DATA_DIR=... WIKI_DIR=... OUTPUT_DIR=out ./run_and_time.sh`" in readme
+    output = tmp_path / "9"
+    subprocess.run(
+        [benchmark / "1xExample" / "run_and_time.sh"],
+        env={**os.environ, "OUTPUT_DIR": str(output)}, check=True,
+    )  # fmt: skip
+    assert (output / "bert.log").exists()
+    first, again = (words[words.index("./train_model.sh") :] for words in containers.started())
+    assert first == again
+    # Whatever the Dockerfile compiles is there.
+    assert (benchmark / "implementations" / "mlperf_bert" / "demo").is_dir()
+
+
+def test_software_in_the_image_is_described(containers, tmp_path, monkeypatch):
+    made = containers(num_runs=1)
+    runs = train(made)
+    assert campaign._software_of(runs[0].path.parent) == {}
+    monkeypatch.setenv("MLPERF_BERT_IMAGE", "sha256:4711")
+    log = runs[0].path
+    provenance.note(log.parent, step="a run", inputs=[], outputs=[log], parameters={})
+    found = campaign._software_of(log.parent)
+    assert found["framework"].startswith("TensorFlow 2.")
+    assert found["other_software_stack"].endswith("image sha256:4711")
+    campaign.write_submission(made, runs, ruleset="5.0.0", overrides={"framework": "mine"})
+    described = json.loads((made.org_dir / "systems" / "1xExample.json").read_text())
+    assert described["framework"] == "mine"
+    assert described["other_software_stack"] == found["other_software_stack"]
+
+
+@pytest.mark.parametrize("word", ["--detach", "--dry-run", "--demo", "--eval", "--finetune"])
+def test_options_of_the_launcher_that_are_no_training_are_refused(containers, word):
+    message = f"{word}: leave it out; a campaign starts one training after the other"
+    with pytest.raises(ValueError, match=message):
+        containers(flags=("--x=1", word))
 
 
 @pytest.mark.parametrize(
