@@ -34,11 +34,10 @@ from mlperf_bert.mlperf import budget, rules
 from mlperf_bert.mlperf.log import SubmissionInfo
 from mlperf_bert.model import recomputation
 from mlperf_bert.optimization.optimizers import ADAMW, OptimizerConfig
-from mlperf_bert.training import compilation, preflight, run
+from mlperf_bert.training import compilation, offline, preflight, run
 from mlperf_bert.training.cluster import read_cluster
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.loop import Interrupted
-from mlperf_bert.training.offline import OfflineConfig, evaluate_checkpoints, write_result
 from mlperf_bert.training.profiling import ProfileWindow
 from mlperf_bert.training.strategy import DeviceConfig
 
@@ -79,7 +78,11 @@ in_range("max_seq_length", "max_predictions_per_seq", "num_parallel_files", at_l
 
 # What to do
 flags.DEFINE_bool("do_train", False, "Train.")
-flags.DEFINE_bool("do_eval", False, "Without --do_train: evaluate the checkpoints of a run.")
+flags.DEFINE_bool(
+    "do_eval",
+    False,
+    "Without --do_train: evaluate the checkpoints of a run; without a run, --init_checkpoint.",
+)
 flags.DEFINE_integer("train_batch_size", 32, "Examples per step (micro-batch), over all replicas.")
 flags.DEFINE_integer("eval_batch_size", 8, "Examples per evaluation step, over all replicas.")
 flags.DEFINE_integer(
@@ -267,15 +270,15 @@ def run_config() -> RunConfig:
     return RunConfig(**given)
 
 
-def _offline_config() -> OfflineConfig:
+def _offline_config() -> offline.OfflineConfig:
     _time_budget()  # without effect, and refused if it is bad
-    given = _flags_of(OfflineConfig) | {
+    given = _flags_of(offline.OfflineConfig) | {
         "input_file": FLAGS.eval_input_file or FLAGS.input_file,
         "shape": ExampleShape(**_flags_of(ExampleShape)),
         "device": DeviceConfig(**_flags_of(DeviceConfig)),
         "cluster": read_cluster(),
     }
-    return OfflineConfig(**given)
+    return offline.OfflineConfig(**given)
 
 
 def _check() -> None:
@@ -311,8 +314,7 @@ def main():
         elif FLAGS.do_train:
             _train()
         elif FLAGS.do_eval:
-            evaluate_checkpoints(_offline_config())
-            print(write_result(FLAGS.output_dir, target_accuracy=FLAGS.target_accuracy))
+            print(offline.evaluate(_offline_config()))
         else:
             raise ValueError("nothing to do: give --do_train or --do_eval")
 

@@ -12,10 +12,20 @@ RESULTS_TEXT = "eval_results.txt"
 RESULTS_LINES = "eval_results.jsonl"
 
 
-def record(directory: paths.Location, step: int, found: Evaluation) -> None:
-    """Adds a line to eval_results.jsonl and rewrites eval_results.txt, the reference's format."""
+def record(
+    directory: paths.Location, step: int, found: Evaluation, *, checkpoint: str | None = None
+) -> None:
+    """Adds a line to eval_results.jsonl and rewrites eval_results.txt, the reference's format.
+
+    Args:
+      directory: of the run.
+      step: of its checkpoint.
+      found: the evaluation.
+      checkpoint: the path of one that is not the run's own; `read` leaves it out.
+    """
     values = dataclasses.asdict(found)
-    line = json.dumps({"step": step, **values}).encode() + b"\n"
+    of_whom = {} if checkpoint is None else {"checkpoint": checkpoint}
+    line = json.dumps({"step": step, **of_whom, **values}).encode() + b"\n"
     with written_beside(directory / RESULTS_LINES) as file:
         file.writelines([*_whole_lines(directory), line])
     listed = {"global_step": step, **values}
@@ -24,7 +34,7 @@ def record(directory: paths.Location, step: int, found: Evaluation) -> None:
 
 
 def read(directory: paths.Location) -> dict[int, Evaluation]:
-    """Step -> evaluation, oldest step first; an incomplete last line is left out.
+    """Step -> evaluation of the run's checkpoints, oldest first; an incomplete line is left out.
 
     Raises:
       ValueError: a line was not written by `record`.
@@ -32,22 +42,23 @@ def read(directory: paths.Location) -> dict[int, Evaluation]:
     found = {}
     for number, line in enumerate(_whole_lines(directory), start=1):
         try:
-            step, evaluation = _entry(line)
+            step, evaluation, is_own = _entry(line)
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{directory / RESULTS_LINES} line {number}: damaged ({error!r:.300}); remove the "
                 "line, and its checkpoint is evaluated again"
             ) from error
-        found[step] = evaluation
+        if is_own:
+            found[step] = evaluation
     return dict(sorted(found.items()))
 
 
-def _entry(line: bytes) -> tuple[int, Evaluation]:
+def _entry(line: bytes) -> tuple[int, Evaluation, bool]:
     values = json_text.parse_object(line)
-    step = values.pop("step")
+    step, is_own = values.pop("step"), values.pop("checkpoint", None) is None
     if type(step) is not int or not all(type(value) in (int, float) for value in values.values()):
         raise TypeError("a value is not a number")
-    return step, Evaluation(**values)
+    return step, Evaluation(**values), is_own
 
 
 def _whole_lines(directory: paths.Location) -> list[bytes]:

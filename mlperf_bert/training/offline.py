@@ -1,12 +1,16 @@
 """Offline evaluation: every saved checkpoint of a run, oldest first, each exactly once.
 
-It may run during the training, in another process: then it waits for the next checkpoint.
+Without a run, the checkpoint that is given. It may run during the training, in another process:
+then it waits for the next checkpoint.
 """
 
+import contextlib
 import dataclasses
+import os
+import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from mlperf_bert import paths
 from mlperf_bert.checkpoints import initial
@@ -39,6 +43,8 @@ class OfflineConfig:
     """The evaluation examples."""
     output_dir: str
     """Where the training saves its checkpoints."""
+    init_checkpoint: str | None = None
+    """The checkpoint to evaluate where there is no run; of a run that one alone."""
     shape: ExampleShape
     eval_batch_size: int
     max_eval_steps: int | None
@@ -47,6 +53,31 @@ class OfflineConfig:
     device: strategy.DeviceConfig
     cluster: Cluster | None
     """Must be None: offline evaluation runs in one process."""
+
+
+def evaluate(config: OfflineConfig) -> str:
+    """Evaluates the given checkpoint, or those of the run in the output directory.
+
+    The given one, `init_checkpoint`, counts where no run has begun: a run's evaluator may be given
+    all flags of its training.
+
+    Returns: one line for the user.
+
+    Raises:
+      ValueError, OSError: as `evaluate_checkpoints`.
+    """
+    directory = paths.location(config.output_dir)
+    if config.init_checkpoint and not _holds_a_run(directory):
+        return _evaluate_given(config, config.init_checkpoint, directory)
+    prefix = config.init_checkpoint
+    if prefix and _named_step(prefix, saved_checkpoints(str(directory))) is None:
+        print(
+            f"{directory} holds a run: its checkpoints are evaluated, not --init_checkpoint="
+            f"{prefix}, for which another --output_dir is needed",
+            file=sys.stderr,
+        )
+    evaluate_checkpoints(config)
+    return write_result(config.output_dir, target_accuracy=config.target_accuracy)
 
 
 def evaluate_checkpoints(config: OfflineConfig) -> dict[int, Evaluation]:
@@ -66,8 +97,16 @@ def evaluate_checkpoints(config: OfflineConfig) -> dict[int, Evaluation]:
     with paths.failures_named(directory):
         if not directory.is_dir():
             raise ValueError(
-                f"--output_dir={directory}: no such directory; start the training first"
+                f"--output_dir={directory}: no such directory; start the training first, or give "
+                "--init_checkpoint to evaluate that one"
             )
+    with _locked(directory):
+        return _evaluate_checkpoints(config, directory)
+
+
+@contextlib.contextmanager
+def _locked(directory: paths.Location) -> Iterator[None]:
+    """One process evaluates into a directory, which is made, and removed if nothing is written."""
     lock = lock_of(directory, file_name=".eval.lock")
     if not lock.acquire():
         raise ValueError(
@@ -75,14 +114,38 @@ def evaluate_checkpoints(config: OfflineConfig) -> dict[int, Evaluation]:
             "stop it"
         )
     try:
-        return _evaluate_checkpoints(config, directory)
+        yield
     finally:
         lock.release()
 
 
-def _evaluate_checkpoints(
-    config: OfflineConfig, directory: paths.Location
-) -> dict[int, Evaluation]:
+def _holds_a_run(directory: paths.Location) -> bool:
+    """Whether a training has begun here, or is about to begin."""
+    with paths.failures_named(directory):
+        begun = (directory / RECORD_NAME).exists() or saved_checkpoints(str(directory))
+        return bool(begun) or lock_of(directory).is_held_elsewhere()
+
+
+def _evaluate_given(config: OfflineConfig, prefix: str, directory: paths.Location) -> str:
+    StoredCheckpoint(prefix)  # before a model is built
+    evaluate_one = _evaluator(config)
+    with _locked(directory):
+        found = evaluate_one(prefix)
+        evaluations.record(directory, _step_of(prefix), found, checkpoint=prefix)
+    return (
+        f"{prefix}: masked-LM accuracy {found.masked_lm_accuracy:.5f}, loss {found.loss:.5f}, on "
+        f"{found.num_examples:,} examples; see {directory / evaluations.RESULTS_TEXT}"
+    )
+
+
+def _step_of(prefix: str) -> int:
+    """The number at the end of a checkpoint's name; 0 if there is none."""
+    found = re.search(r"-(\d{1,18})$", prefix)
+    return int(found[1]) if found else 0
+
+
+def _evaluator(config: OfflineConfig) -> Callable[[str], Evaluation]:
+    """Checks the input and builds the model; returns what evaluates the checkpoint of a prefix."""
     bert_config = BertConfig.from_json_file(config.bert_config_file)
     preflight.require_fitting_model(
         bert_config, config.shape, bert_config_file=config.bert_config_file
@@ -105,17 +168,28 @@ def _evaluate_checkpoints(
     dataset = pipeline.evaluation_batches(
         files, limits, batch_size=config.eval_batch_size, max_batches=config.max_eval_steps
     )
-    progress = Progress(total=config.num_train_steps, unit="steps", description="eval")
-    found = {}
-    reached = _has_reached(directory, config.target_accuracy)
-    for step, path in _pending(directory, config.num_train_steps, only_named=reached):
+
+    def evaluate_one(prefix: str) -> Evaluation:
         initial.load_weights(
             pretrainer.trained_variables(model),
-            StoredCheckpoint(path),
+            StoredCheckpoint(prefix),
             num_hidden_layers=bert_config.num_hidden_layers,
         )
         with pipeline.bad_input_named(files, limits):
-            found[step] = evaluator.evaluate(dataset)
+            return evaluator.evaluate(dataset)
+
+    return evaluate_one
+
+
+def _evaluate_checkpoints(
+    config: OfflineConfig, directory: paths.Location
+) -> dict[int, Evaluation]:
+    evaluate_one = _evaluator(config)
+    progress = Progress(total=config.num_train_steps, unit="steps", description="eval")
+    found = {}
+    reached = _has_reached(directory, config.target_accuracy)
+    for step, path in _pending(config, directory, only_named=reached):
+        found[step] = evaluate_one(path)
         evaluations.record(directory, step, found[step])
         accuracy = found[step].masked_lm_accuracy
         progress.line(
@@ -175,14 +249,20 @@ def _has_reached(directory: paths.Location, target_accuracy: float) -> bool:
 
 
 def _pending(
-    directory: paths.Location, num_train_steps: int, *, only_named: bool
+    config: OfflineConfig, directory: paths.Location, *, only_named: bool
 ) -> Iterator[tuple[int, str]]:
     """Yields (step, path) of unevaluated checkpoints, oldest first; waits for a running training.
 
-    On a finished run `num_train_steps` may be the step of an earlier checkpoint: only that one.
+    On a finished run `num_train_steps` may be the step of an earlier checkpoint: only that one. So
+    may `init_checkpoint` at any time; another one is what the run began with.
     """
+    num_train_steps = config.num_train_steps
     done = set(evaluations.read(directory))
     saved = saved_checkpoints(str(directory))
+    if (step := _named_step(config.init_checkpoint, saved)) is not None:
+        if step not in done:
+            yield step, saved[step]
+        return
     if not _is_running(directory) and num_train_steps in saved and num_train_steps < max(saved):
         if num_train_steps not in done:
             yield num_train_steps, saved[num_train_steps]
@@ -202,10 +282,25 @@ def _pending(
             return
         else:
             if not waits:
-                message = f"waiting for the checkpoints of a training into {directory}"
+                message = (
+                    f"waiting for the checkpoints of a training into {directory}; to evaluate "
+                )
+                message += "a checkpoint without a training, give --init_checkpoint"
                 print(message, file=sys.stderr, flush=True)
             waits = True
             time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def _real(prefix: str) -> str:
+    return prefix if paths.is_remote(prefix) else os.path.realpath(prefix)
+
+
+def _named_step(prefix: str | None, saved: Mapping[int, str]) -> int | None:
+    """The step of a checkpoint of the run that the user names."""
+    if prefix is None:
+        return None
+    same = [step for step, path in saved.items() if _real(path) == _real(prefix)]
+    return next(iter(same), None)
 
 
 def _is_running(directory: paths.Location) -> bool:

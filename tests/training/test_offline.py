@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -203,6 +204,49 @@ def one_checkpoint(run, tmp_path):
     for path in run.glob("model.ckpt-30.*"):
         (output / path.name).write_bytes(path.read_bytes())
     return output
+
+
+def test_a_given_checkpoint_is_evaluated_where_there_is_no_run(task, tmp_path):
+    given = f"{task}/init/model.ckpt-0"
+    output = tmp_path / "new" / "out"
+    done = evaluate(task, output, f"--init_checkpoint={given}", "--max_eval_steps=2")
+    assert done.returncode == 0, done.stderr
+    [told] = done.stdout.splitlines()
+    assert re.fullmatch(
+        rf"{given}: masked-LM accuracy 0\.\d{{5}}, loss \d\.\d{{5}}, on 14 examples; see "
+        rf"{output}/eval_results\.txt", told,
+    )  # fmt: skip
+    text = (output / evaluations.RESULTS_TEXT).read_text()
+    assert "global_step = 0\n" in text and "num_examples = 14\n" in text
+    [line] = lines_of(output)
+    assert line["checkpoint"] == given and line["num_examples"] == 14
+    assert evaluations.read(output) == {}  # a training into this folder evaluates its own step 0
+    assert not list(output.glob(".*"))
+    done = evaluate(task, tmp_path / "none", "--init_checkpoint=/none/model.ckpt-1")
+    assert done.returncode == 1 and not (tmp_path / "none").exists()
+    assert "/none/model.ckpt-1: no such checkpoint" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_given_checkpoint_of_a_run_is_evaluated_alone(task, run, tmp_path):
+    output = tmp_path / "out"
+    shutil.copytree(run, output, ignore=shutil.ignore_patterns("eval_results*"))
+    own = f"{tmp_path}/./out/model.ckpt-20"
+    for _ in range(2):
+        offline.evaluate(configuration(task, output, init_checkpoint=own))
+        assert [line["step"] for line in lines_of(output)] == [20]
+    done = evaluate(task, output, f"--init_checkpoint={task}/init/model.ckpt-0")
+    assert "its checkpoints are evaluated, not --init_checkpoint=" in done.stderr
+    assert [line["step"] for line in lines_of(output)] == [20, 0, 10, 30]
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_an_evaluator_waits_for_a_training_that_begins(task, tmp_path, begins):
+    output = tmp_path / "out"
+    lock = DirectoryLock(output)
+    assert not begins or lock.acquire()
+    assert offline._holds_a_run(output) == begins
+    lock.release()
 
 
 @pytest.mark.slow
