@@ -589,11 +589,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("steps", type=run_step.path, nargs="+", metavar="STEP")
+    parser.add_argument(
+        "steps",
+        type=run_step.path,
+        nargs="+",
+        metavar="STEP",
+        help="folders of export_training_step.py",
+    )
     parser.add_argument(
         "--devices", required=True, help=f"of {','.join(DEVICES)}; h100:8 for eight"
     )
-    parser.add_argument("--kind", choices=(run_step.TRAINING, "evaluation"), default="training")
+    parser.add_argument(
+        "--kind", choices=(run_step.TRAINING, "evaluation"), default="training", help="of step"
+    )
     parser.add_argument("--output", type=run_step.path, help="also write all figures: .json or .md")
     given = parser.parse_args()
     wanted = parse_devices(given.devices)

@@ -311,9 +311,11 @@ def arguments() -> argparse.Namespace:
     """The command line, checked."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("folder", type=path, help="of export_training_step.py")
-    parser.add_argument("--num_steps", type=int, default=20)
+    parser.add_argument("--num_steps", type=int, default=20, help="how many to run")
     parser.add_argument("--num_devices", type=int, default=1, help="of jax's, for one step of all")
-    parser.add_argument("--kind", choices=(TRAINING, "evaluation"), default=TRAINING)
+    parser.add_argument(
+        "--kind", choices=(TRAINING, "evaluation"), default=TRAINING, help="of step"
+    )
     parser.add_argument("--synthetic", action="store_true", help="random tokens, full rows")
     parser.add_argument("--peak_tflops", type=float, help="of the device, for the share of it")
     parser.add_argument("--output", type=path, help="also write the figures here, as JSON")

@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "flags.md"
 _EXPLAINED_IN = {
     "checkpoint_add_gradacc.py": "checkpoints.md",
+    "compile_step.py": "portable_step.md",
     "create_pretraining_data.py": "data.md",
     "export_to_hugging_face.py": "checkpoints.md",
     "export_training_step.py": "portable_step.md",
