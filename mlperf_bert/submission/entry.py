@@ -256,7 +256,7 @@ def own_entry(
     description: Mapping[str, object],
     rcp: RcpVerdict | None,
     unaided: RcpVerdict | None,
-    folder: Location,
+    folder: Location | None = None,
 ) -> Entry:
     """Return the row on a system that has been judged; `folder` as in `entry_of`."""
     return entry_of(
