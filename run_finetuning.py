@@ -19,7 +19,7 @@ from typing import Any
 # Set before TensorFlow is imported: the model needs tf_keras, and Keras 3 is not imported then.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-gc.disable()  # What is imported is no garbage: looking for some takes a quarter of the time.
+gc.disable()  # What is imported is not garbage: looking for some takes a quarter of the time.
 
 import tensorflow as tf
 from absl import flags, logging

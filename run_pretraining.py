@@ -22,7 +22,7 @@ from collections.abc import Iterator
 # Set before TensorFlow is imported: the model needs tf_keras, and Keras 3 is not imported then.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-gc.disable()  # What is imported is no garbage: looking for some takes a quarter of the time.
+gc.disable()  # What is imported is not garbage: looking for some takes a quarter of the time.
 
 import tensorflow as tf
 from absl import flags, logging
@@ -114,7 +114,7 @@ in_range("train_batch_size", "eval_batch_size", "num_train_steps", "max_eval_ste
 flags.DEFINE_float(
     "emulate_step_seconds",
     None,
-    "Sleep instead of computing a step, to measure input and checkpoints; such a run is no result.",
+    "Sleep instead of computing a step, to measure input and checkpoints; that is not a result.",
 )
 in_range("eval_interval_samples", at_least=1)
 in_range("emulate_step_seconds", at_least=0)

@@ -7,7 +7,7 @@
 # WIKI_DIR=/wiki            bert_config.json, tf1_ckpt/model.ckpt-28252
 # OUTPUT_DIR=/output        checkpoints, bert.log, metrics.jsonl
 # NUM_GPUS=(all there are)  0 = the CPU
-# SEED=(a random one)       a fixed one is for debugging only: such a run is no submission
+# SEED=(a random one)       a fixed one is for debugging only: such a run is not a submission
 # EVAL_FILE=$DATA_DIR/eval_10k    empty: no evaluation in the training; run eval_model.sh at the same time
 # INIT_CHECKPOINT=$WIKI_DIR/tf1_ckpt/model.ckpt-28252
 #

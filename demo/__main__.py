@@ -240,10 +240,10 @@ def empty_folder(folder: Path) -> None:
     """Make a folder, or empty it if the demo made it.
 
     Raises:
-      ValueError: it is no folder, or holds other things.
+      ValueError: it is not a folder, or holds other things.
     """
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is no folder: name an empty --output_dir")
+        raise ValueError(f"{folder} is not a folder: name an empty --output_dir")
     if folder.exists() and any(folder.iterdir()):
         if not (folder / MARK_FILE).exists():
             raise ValueError(f"{folder} holds other things: name an empty --output_dir")

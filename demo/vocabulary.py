@@ -23,7 +23,7 @@ def learn_vocabulary(files: list[str], vocab_size: int) -> list[str]:
     """Return about `vocab_size` lower-case pieces, the special tokens first.
 
     Raises:
-      ValueError: there are no files, or one is no text.
+      ValueError: there are no files, or one is not text.
       OSError: one cannot be read.
     """
     if not files:

@@ -177,7 +177,7 @@ def parse(script: str, argv: Sequence[str]) -> list[str]:
             raise ValueError(_unread(unread, words))
         return rest
     except UnicodeDecodeError as error:
-        sys.exit(f"{script}: --flagfile names a file that is no text ({error.reason})")
+        sys.exit(f"{script}: --flagfile names a file that is not text ({error.reason})")
     except flags.UnrecognizedFlagError as error:
         sys.exit(f"{script}: {printable(_of_two_words(error.flagname) or str(error))}")
     except (flags.Error, OSError) as error:

@@ -43,7 +43,7 @@ def _decoded(text: bytes) -> str:
 
 
 def parse_object(text: str | bytes) -> dict:
-    """The value of a JSON text; raises ValueError as `parse`, or if it is no object."""
+    """The value of a JSON text; raises ValueError as `parse`, or if it is not an object."""
     value = parse(text)
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, got {type(value).__name__}")

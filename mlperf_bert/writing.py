@@ -25,7 +25,7 @@ def replaceable(path: str | os.PathLike) -> Path:
     found = Path(os.path.realpath(path))
     if found.exists() and not found.is_file():
         raise ValueError(
-            f"{os.fspath(path)}: exists and is no regular file; give the name of a file"
+            f"{os.fspath(path)}: exists and is not a regular file; give the name of a file"
         )
     return found
 
@@ -57,7 +57,7 @@ def written_beside(path: str | os.PathLike) -> Iterator[BinaryIO]:
     process leaves is overwritten by the next one.
 
     Raises:
-      ValueError: `path` exists and is no regular file.
+      ValueError: `path` exists and is not a regular file.
       OSError: a bucket refuses it.
     """
     if paths.is_remote(path):

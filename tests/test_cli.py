@@ -443,7 +443,7 @@ def test_a_flagfile_that_is_no_text_is_one_line(tmp_path):
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
     assert (
-        line == "run_pretraining.py: --flagfile names a file that is no text (invalid start byte)"
+        line == "run_pretraining.py: --flagfile names a file that is not text (invalid start byte)"
     )
 
 

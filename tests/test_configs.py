@@ -120,4 +120,4 @@ def test_check_takes_a_preset(name, tmp_path):
 
 @pytest.mark.parametrize("name", PHASES)
 def test_check_says_that_a_phase_is_no_submission(name, tmp_path):
-    assert "no submission to the closed division: " in checked(name, tmp_path)
+    assert "not a submission to the closed division: " in checked(name, tmp_path)

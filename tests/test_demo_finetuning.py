@@ -155,7 +155,7 @@ def test_a_file_as_output_is_one_line(repository, tmp_path):
     command = [sys.executable, "-m", "demo.finetuning", *flags]
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True)
     assert done.stderr == (
-        f"demo.finetuning: {tmp_path}/file is no folder: name an empty --output_dir\n"
+        f"demo.finetuning: {tmp_path}/file is not a folder: name an empty --output_dir\n"
     )
 
 

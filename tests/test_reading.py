@@ -1,4 +1,4 @@
-"""What is no regular file is refused wherever an input is opened."""
+"""What is not a regular file is refused wherever an input is opened."""
 
 import os
 import socket

@@ -28,7 +28,7 @@ def test_what_is_no_regular_file_is_refused_and_stays(tmp_path, monkeypatch, kin
     path = tmp_path.relative_to(tmp_path) / "out"
     SPECIAL[kind](path)
     before = [(entry.name, stat.S_IFMT(entry.stat().st_mode)) for entry in os.scandir()]
-    with pytest.raises(ValueError, match=r"out: exists and is no regular file; give the name"):
+    with pytest.raises(ValueError, match=r"out: exists and is not a regular file; give the name"):
         write_whole(path, "text")
     after = [(entry.name, stat.S_IFMT(entry.stat().st_mode)) for entry in os.scandir()]
     assert sorted(after) == sorted(before)
@@ -36,7 +36,7 @@ def test_what_is_no_regular_file_is_refused_and_stays(tmp_path, monkeypatch, kin
 
 @pytest.mark.parametrize("device", ["/dev/null", "/dev/full"])
 def test_a_device_is_refused(device):
-    with pytest.raises(ValueError, match=f"{device}: exists and is no regular file"):
+    with pytest.raises(ValueError, match=f"{device}: exists and is not a regular file"):
         replaceable(device)
 
 

@@ -28,7 +28,7 @@ def parse_bytes(text: str) -> int | None:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgt]?)b?", text.lower())
     size = float(found[1]) * _UNITS[found[2]] if found else 0.0
     if not 0 < size < _LARGEST:
-        raise ValueError(f"--memory: {text[:80]!r} is no size; give 512m, 1g, bytes, or none")
+        raise ValueError(f"--memory: {text[:80]!r} is not a size; give 512m, 1g, bytes, or none")
     return round(size)
 
 

@@ -54,7 +54,7 @@ def _event(text: str) -> dict:
         raise TypeError("an event is an object")
     names = {name: event.get(name) for name in ("key", "event_type")}
     if not all(isinstance(name, str | None) for name in names.values()):
-        raise TypeError("a name is no text")
+        raise TypeError("a name is not text")
     for name in filter(None, names.values()):
         name.encode()  # the tables hold no lone surrogates
     return event | names | {"time_ms": int(event["time_ms"])}

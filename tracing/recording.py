@@ -84,7 +84,7 @@ def load(trace: Path) -> Recording:
 def _recording(*, raw_files, containers, pairs, **rest) -> Recording:
     pairs = [ClockPair(**pair) for pair in pairs]
     if not pairs or not all(type(ns) is int for pair in pairs for ns in vars(pair).values()):
-        raise ValueError("the readings of the clocks are no whole numbers")
+        raise ValueError("the readings of the clocks are not whole numbers")
     return Recording(
         raw_files=[_raw_file(**entry) for entry in raw_files],
         containers=[_container(**entry) for entry in containers],

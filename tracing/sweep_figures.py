@@ -177,7 +177,7 @@ def _speed(found: dict, lines: Sequence[dict]) -> dict:
 
 
 def require_row(found: object) -> None:
-    """Raises ValueError if it is no row of the table."""
+    """Raises ValueError if it is not a row of the table."""
     if not isinstance(found, dict) or found.keys() != COLUMNS.keys():
         raise ValueError("no row of a sweep")
     try:

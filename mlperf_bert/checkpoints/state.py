@@ -247,7 +247,7 @@ def _is_whole(path: str) -> bool:
 
 
 def _raise_refusal(path: str, error: Exception) -> None:
-    """Raises an OSError if a store did not let a file be read; one that is absent is no refusal."""
+    """Raises an OSError if a store did not let a file be read, but not for one that is absent."""
     kind = paths.kind_of(error)
     if paths.is_answer_of_a_store(error) and kind is not FileNotFoundError:
         raise kind(f"{path}: cannot be read: {paths.reason(error)}") from error

@@ -131,7 +131,7 @@ def _fetch_from(base_url: str | None, path: Path, published: PublishedFile) -> N
 
 
 def check(path: Path, published: PublishedFile) -> None:
-    """Raises ValueError if a file differs from what is published of it, or is no regular file."""
+    """Raises ValueError if a file differs from the published one, or is not a regular file."""
     if difference := _difference(path, published):
         raise ValueError(f"{path}: {difference}; remove it and fetch it again")
 

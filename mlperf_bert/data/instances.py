@@ -305,7 +305,7 @@ def _mask(
         if position == a_length + 1:  # the first [SEP]
             continue
         token = tokens[_place(a_start, a_length, b_start, position)]
-        # Quirk: "[CLS]" and "[SEP]" that stand in the text are no candidates either.
+        # Quirk: "[CLS]" and "[SEP]" that stand in the text are not candidates either.
         if token != special[0] and token != special[1]:
             candidates[num_candidates] = position
             num_candidates += 1

@@ -101,7 +101,7 @@ def parse(text: bytes, path: str) -> Manifest:
         parts = {name: _part(name, part) for name, part in content["parts"].items()}
         found = Manifest(content["parameters"], content["versions"], parts)
         if not _is_count(found.parameters["examples_per_part"]):
-            raise TypeError("examples_per_part is no number")
+            raise TypeError("examples_per_part is not a number")
         return found
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
@@ -112,7 +112,7 @@ def parse(text: bytes, path: str) -> Manifest:
 def _part(name: str, content: Mapping[str, Any]) -> Part:
     part = Part(**content)
     if Path(name).name != name or "\0" in name:
-        raise ValueError(f"{name!r:.80} is no name of a file in its folder")
+        raise ValueError(f"{name!r:.80} is not the name of a file in its folder")
     for field in dataclasses.fields(Part):
         if not _FITS[field.type](value := getattr(part, field.name)):
             raise TypeError(f"{name}: {field.name} is {value!r:.80}")

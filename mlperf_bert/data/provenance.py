@@ -195,7 +195,7 @@ def _parsed(content: Mapping) -> Record:
         if not isinstance(file.path, str) or not isinstance(file.digest, str):
             raise TypeError(f"{file.path!r:.80}: no path or digest")
         if type(file.bytes) is not int:
-            raise TypeError(f"{file.path}: bytes is no number")
+            raise TypeError(f"{file.path}: bytes is not a number")
     return found
 
 

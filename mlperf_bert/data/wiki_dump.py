@@ -107,7 +107,7 @@ class Dump:
             )
 
     def _require_wikitext(self, page: bytes) -> None:
-        """Raises ValueError if the first article is no text: all would be empty."""
+        """Raises ValueError if the first article is not text: all would be empty."""
         model = _MODEL.search(page)
         if model and model[1] != b"wikitext":
             raise ValueError(

@@ -84,7 +84,7 @@ def _require_parts(pattern: str, matches: Sequence[str], *, flag: str) -> None:
 
 
 def _files_matching(pattern: str) -> list[tuple[str, Any]]:
-    """(name, status) of what matches a glob and is no folder."""
+    """(name, status) of what matches a glob and is not a folder."""
     with paths.failures_named(pattern):
         names = tf.io.gfile.glob(pattern)
         states = paths.in_parallel(tf.io.gfile.stat, names)

@@ -144,6 +144,6 @@ def _require_points(content: Mapping[str, Mapping]) -> None:
         if not all(type(number) in (int, float) and 0 < number < 2**63 for number in numbers):
             raise ValueError(f"{name}: BS and Epochs to converge are positive numbers")
         if len(samples) <= _NUM_UNCOUNTED_RUNS or not isinstance(record["Hyperparams"], dict):
-            raise ValueError(f"{name}: too few runs, or Hyperparams are no object")
+            raise ValueError(f"{name}: too few runs, or Hyperparams are not an object")
         if record["Benchmark"] != "bert":
             raise ValueError(f"{name}: the benchmark is not bert")

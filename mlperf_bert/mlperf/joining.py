@@ -139,7 +139,7 @@ def _micro_batch_size(records: Sequence[Record], log: paths.Location) -> int:
     counts = [value for value in found if type(value) is int and 0 < value < 2**31]
     if len(counts) < len(found):
         raise ValueError(
-            f"{log}: global_batch_size or gradient_accumulation_steps is no number of samples; "
+            f"{log}: global_batch_size or gradient_accumulation_steps is not a number of samples; "
             "copy the log again"
         )
     batch_size, accumulated = counts

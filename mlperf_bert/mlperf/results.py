@@ -473,7 +473,7 @@ def _counts(records: list[Record], key: str, path: Path) -> list[float]:
 
 def _count(value: object, key: str, path: Path) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**63:
-        raise ValueError(f"{path}: {key} is {value!r:.80}, which is no number of samples")
+        raise ValueError(f"{path}: {key} is {value!r:.80}, which is not a number of samples")
     return value
 
 
@@ -481,7 +481,7 @@ def _seeds(records: list[Record], path: Path) -> tuple[int, ...]:
     try:
         return tuple(int(seed) for seed in _values(records, "seed"))
     except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{path}: a seed is no whole number ({error})") from error
+        raise ValueError(f"{path}: a seed is not a whole number ({error})") from error
 
 
 def _evaluations(
@@ -529,7 +529,7 @@ def _accuracy(value: Any, path: Path) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{path}: eval_accuracy {value!r:.80} is no number") from None
+        raise ValueError(f"{path}: eval_accuracy {value!r:.80} is not a number") from None
 
 
 def _init_minutes(records: list[Record]) -> float | None:

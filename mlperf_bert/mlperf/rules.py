@@ -178,7 +178,7 @@ def departure_of_evaluation(num_eval_samples: int) -> Issue | None:
 def open_division(departures: Sequence[Issue]) -> str:
     """Return why a run is not in the closed division, a line for each departure."""
     lines = "".join(f"\n  - {departure}" for departure in departures)
-    return f"This run is no submission to the closed division:{lines}"
+    return f"This run is not a submission to the closed division:{lines}"
 
 
 def require_ruleset(ruleset: str) -> None:

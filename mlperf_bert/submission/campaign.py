@@ -416,7 +416,7 @@ def _locked(campaign: Campaign) -> Iterator[Callable[[], None]]:
       ValueError: another campaign is in it, or it is a file.
     """
     if paths.is_file(campaign.folder):
-        raise ValueError(f"{campaign.folder} is no folder; choose another --output_dir")
+        raise ValueError(f"{campaign.folder} is not a folder; choose another --output_dir")
     lock = lock_of(campaign.folder, file_name=LOCK_NAME)
     if not lock.acquire():
         raise ValueError(

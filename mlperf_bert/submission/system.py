@@ -85,7 +85,7 @@ def describe(
 
 
 def require_fields(overrides: Mapping[str, object]) -> None:
-    """Refuse names that are no fields of a description.
+    """Refuse names that are not fields of a description.
 
     Raises:
       ValueError: names them.

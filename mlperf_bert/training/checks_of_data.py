@@ -129,7 +129,7 @@ def count_evaluation_examples(found: Inspection) -> None:
     if None not in counts and (issue := rules.departure_of_evaluation(sum(counts))):
         found.add(
             WARNING,
-            f"no submission to the closed division: {issue}; make --eval_input_file with "
+            f"not a submission to the closed division: {issue}; make --eval_input_file with "
             "pick_eval_samples.py",
         )
 

@@ -34,7 +34,7 @@ def listeners(cluster: Cluster) -> list[socket.socket]:
         for listener in own:
             listener.close()
         print(
-            f"run_pretraining.py: {host}, the chief's host, is no address of this machine that "
+            f"run_pretraining.py: {host}, the chief's host, is not an address of this machine that "
             f"other hosts could reach; listening on port {port} of all interfaces",
             file=sys.stderr,
         )

@@ -150,7 +150,7 @@ class OutputDirectory:
         if not isinstance(self.location, Path):
             self._require_no_object()
         elif self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"{self._name} is no directory; choose another")
+            raise ValueError(f"{self._name} is not a directory; choose another")
 
     def release(self) -> None:
         """Unlocks the directory; removes it if this process made it and wrote nothing into it."""

@@ -112,7 +112,7 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Ins
     if found.bert_config:
         checks_of_data.check_first_records(found)
         for issue in departures(found):
-            found.add(WARNING, f"no submission to the closed division: {issue}")
+            found.add(WARNING, f"not a submission to the closed division: {issue}")
         found.add(NOTE, _way_of_saving(config, found.bert_config))
         if _is_bert_large(found.bert_config):
             _compare_with_reference_point(found)

@@ -125,7 +125,7 @@ def _require_computed_steps(config: RunConfig) -> None:
         )
     if config.emulate_step_seconds is not None:
         raise ValueError(
-            f"--emulate_step_seconds={config.emulate_step_seconds}: a step that sleeps is no "
+            f"--emulate_step_seconds={config.emulate_step_seconds}: a step that sleeps is not a "
             "program; leave it out"
         )
 

@@ -29,7 +29,7 @@ DAMAGED = {
     "no parts": ('{"parameters": {}, "versions": {}}', "'parts'"),
     "parts as a list": (content(parts=[PART]), "has no attribute 'items'"),
     "a part of null": (content({"part-0": None}), "must be a mapping, not NoneType"),
-    "another folder": (content({"../part-0": PART}), "is no name of a file in its folder"),
+    "another folder": (content({"../part-0": PART}), "is not the name of a file in its folder"),
     "a negative size": (content({"part-0": PART | {"bytes": -1}}), "part-0: bytes is -1"),
     "a size as text": (content({"part-0": PART | {"bytes": "5"}}), "part-0: bytes is '5'"),
     "a sum as number": (content({"part-0": PART | {"sha256": 5}}), "part-0: sha256 is 5"),
@@ -40,7 +40,7 @@ DAMAGED = {
     "parameters as a list": (content(parameters=[]), "list indices must be integers"),
     "no number of examples": (
         content(parameters={"examples_per_part": None}),
-        "examples_per_part is no number",
+        "examples_per_part is not a number",
     ),
 }
 

@@ -94,7 +94,7 @@ POINT = {"Benchmark": "bert", "BS": 64, "Hyperparams": {}, "Epochs to converge":
         ({"Epochs to converge": [1, 2, -3]}, "a: BS and Epochs to converge are positive numbers"),
         ({"Epochs to converge": [1, 2]}, "a: too few runs"),
         ({"Epochs to converge": 5}, "TypeError"),
-        ({"Hyperparams": []}, "a: too few runs, or Hyperparams are no object"),
+        ({"Hyperparams": []}, "a: too few runs, or Hyperparams are not an object"),
         ({"Benchmark": "resnet"}, "a: the benchmark is not bert"),
     ],
 )

@@ -171,11 +171,11 @@ DAMAGED = {
     "bytes that are no text": (lambda text: "\udcff\n" + text, "no UTF-8"),
     "no batch size": (
         lambda text: text.replace('"global_batch_size", "value": 448', '"seed", "value": 1'),
-        "global_batch_size or gradient_accumulation_steps is no number",
+        "global_batch_size or gradient_accumulation_steps is not a number",
     ),
     "no accumulation": (
         lambda text: text.replace('_accumulation_steps", "value": 2', '_steps", "value": 0'),
-        "global_batch_size or gradient_accumulation_steps is no number",
+        "global_batch_size or gradient_accumulation_steps is not a number",
     ),
 }
 

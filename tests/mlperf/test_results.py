@@ -156,21 +156,24 @@ RUN_START, RUN_STOP = (1000, "run_start", None, {}), (2000, "run_stop", None, {"
             ],
             "an evaluation lies 5 s before the eval_accuracy above it: the clocks ran backwards",
         ),
-        ([RUN_START, (1, "seed", "x", {}), RUN_STOP], "a seed is no whole number"),
-        ([RUN_START, (1, "seed", None, {}), RUN_STOP], "a seed is no whole number"),
-        ([RUN_START, (1, "eval_accuracy", None, {}), RUN_STOP], "eval_accuracy None is no number"),
+        ([RUN_START, (1, "seed", "x", {}), RUN_STOP], "a seed is not a whole number"),
+        ([RUN_START, (1, "seed", None, {}), RUN_STOP], "a seed is not a whole number"),
+        (
+            [RUN_START, (1, "eval_accuracy", None, {}), RUN_STOP],
+            "eval_accuracy None is not a number",
+        ),
         ([("soon", "run_start", None, {})], "line 1: cut or damaged"),
         ([(1, "run_start", None, [1])], "line 1: cut or damaged"),
         ([(float("inf"), "run_start", None, {})], "line 1: cut or damaged"),
         ([(1, ["run_start"], None, {})], "line 1: cut or damaged"),
-        ([RUN_START, (1, "seed", float("inf"), {}), RUN_STOP], "a seed is no whole number"),
+        ([RUN_START, (1, "seed", float("inf"), {}), RUN_STOP], "a seed is not a whole number"),
         ([RUN_START, (1, "eval_accuracy", 10**400, {}), RUN_STOP], "eval_accuracy 1000.* is no"),
         (
             [RUN_START, (1, "eval_accuracy", 0.5, {"epoch_num": "9"}), RUN_STOP],
-            "epoch_num of eval_accuracy is '9', which is no number of samples",
+            "epoch_num of eval_accuracy is '9', which is not a number of samples",
         ),
         *(
-            ([RUN_START, (1, key, value, {}), RUN_STOP], f"{key} is .*, which is no number of")
+            ([RUN_START, (1, key, value, {}), RUN_STOP], f"{key} is .*, which is not a number of")
             for key in ("global_batch_size", "eval_samples", "train_samples")
             for value in ([448], "448", True, -1, float("nan"), 10**30)
         ),

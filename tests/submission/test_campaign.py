@@ -349,7 +349,7 @@ def test_a_folder_with_another_campaign_at_work_is_refused(make, tmp_path):
         run(make())
     lock.release()
     (tmp_path / "campaign").touch()
-    with pytest.raises(ValueError, match="campaign is no folder; choose another --output_dir"):
+    with pytest.raises(ValueError, match="campaign is not a folder; choose another --output_dir"):
         run(make())
     assert not (tmp_path / "calls").exists()
 
@@ -591,7 +591,7 @@ def test_another_command_may_start_the_runs(make, tmp_path, capfd):
     stand_in = make().command[1]
     flags = ["--org=o", "--system=s", "--runs=1", f"--output_dir={tmp_path / 'c'}"]
     flags += [f"--run_command=env LAUNCHED=yes {sys.executable} {stand_in}", "--", "--do_train"]
-    assert campaign.main(flags) == 1  # one run is no result
+    assert campaign.main(flags) == 1  # one run is not a result
     printed = capfd.readouterr().out
     assert f"$ env LAUNCHED=yes {sys.executable} {stand_in} --do_train --drop_caches" in printed
     assert "compliance checker: 1 of 1 logs accepted" in printed

@@ -55,7 +55,7 @@ def test_a_target_without_output_writes_into_the_traces_folder(tmp_path, target,
     ("make", "reason"),
     [
         (lambda folder: None, "is no finished trace: there is no such folder"),
-        (lambda folder: folder.mkdir(), "is no finished trace: it has no summary.json"),
+        (lambda folder: folder.mkdir(), "is not a finished trace: it has no summary.json"),
         (lambda folder: (folder / "raw").mkdir(parents=True), "trace.sh --convert .* finishes it"),
     ],
 )
@@ -91,7 +91,7 @@ def test_damaged_traces_are_one_line(tmp_path, target):
     found = json.loads((trace / "summary.json").read_text()) | {"begin_monotonic_ns": None}
     (trace / "summary.json").write_text(json.dumps(found))
     line = refused(trace, f"--to={target}")
-    assert line.endswith("is no finished trace: when it began is not recorded")
+    assert line.endswith("is not a finished trace: when it began is not recorded")
 
 
 @pytest.mark.parametrize("target", export.OUTPUTS)
@@ -127,7 +127,7 @@ def test_the_old_command_for_dlio_takes_the_same_arguments(tmp_path):
     command = [sys.executable, "-m", "tracing.to_dlio", str(tmp_path), "--output=x"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1
-    assert done.stderr.endswith("is no finished trace: it has no summary.json\n")
+    assert done.stderr.endswith("is not a finished trace: it has no summary.json\n")
 
 
 # DFTracer

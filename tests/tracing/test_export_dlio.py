@@ -175,7 +175,7 @@ def test_dlios_repository_loads_it(packages, workload_file, tmp_path):
 
 
 def test_what_is_no_trace_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="is no finished trace"):
+    with pytest.raises(ValueError, match="is not a finished trace"):
         dlio.workload(Finished(tmp_path))
 
 

@@ -245,9 +245,9 @@ def test_a_sleep_without_a_measured_step_is_skipped(tmp_path, main):
     ("options", "message"),
     [
         ([], "name the command to run"),
-        (["--memory=4x", "--", "true"], "--memory=4x: --memory: '4x' is no size; give 512m, 1g"),
-        (["--memory=99999999999g", "--", "true"], "'99999999999g' is no size; give 512m, 1g"),
-        ([f"--memory={'9' * 400}", "--", "true"], "is no size; give 512m, 1g"),
+        (["--memory=4x", "--", "true"], "--memory=4x: --memory: '4x' is not a size; give 512m, 1g"),
+        (["--memory=99999999999g", "--", "true"], "'99999999999g' is not a size; give 512m, 1g"),
+        ([f"--memory={'9' * 400}", "--", "true"], "is not a size; give 512m, 1g"),
         (["--batch=0", "--", "true"], "--batch=0: give whole numbers from 1"),
         (["--compute=fast", "--", "true"], "--compute=fast: give real or sleep"),
         (["--cache=hot", "--", "true"], "--cache=hot: give cold or warm"),

@@ -356,7 +356,7 @@ def test_the_chief_listens_on_its_own_addresses(hosts, monkeypatch, capfd):
         assert names == LISTENING[hosts] and said == ""
     else:
         assert names in (["::"], ["0.0.0.0"])
-        assert f"{hosts[0]}, the chief's host, is no address of this machine" in said
+        assert f"{hosts[0]}, the chief's host, is not an address of this machine" in said
         assert f"listening on port {port} of all interfaces" in said
 
 

@@ -516,7 +516,7 @@ def test_close_look_counts_examples_and_says_what_is_active(config, tmp_path):
     lines = [str(finding) for finding in found.findings]
     assert any(line.startswith("error: ") and "eval" in line for line in lines)  # it is no TFRecord
     assert any("active: replicas: 1, on CPU; computing in float32" in line for line in lines)
-    assert any("no submission to the closed division: init_checkpoint" in line for line in lines)
+    assert any("not a submission to the closed division: init_checkpoint" in line for line in lines)
     assert any(line.startswith("note: energy: ") for line in lines)
     changed = dataclasses.replace(config, power_watts=300.0)
     found = preflight.inspect_closely(changed, measure_initial_accuracy=False)

@@ -202,7 +202,7 @@ def test_the_peak_of_bfloat16_is_for_bfloat16_only(monkeypatch):
         (["--max_seq_length=31"], "max_seq_length"),
         (["--time_budget=1h"], "a program knows no clock, its learning rate decays over"),
         (["--time_budget=1h", "--decay_over_budget"], "out --time_budget and --decay_over_budget"),
-        (["--emulate_step_seconds=1"], "a step that sleeps is no program; leave it out"),
+        (["--emulate_step_seconds=1"], "a step that sleeps is not a program; leave it out"),
         (["--bert_config_file=absent.json"], "absent.json: no such file"),
     ],
 )

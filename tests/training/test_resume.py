@@ -158,7 +158,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(repository, task, undisturbe
 def test_sigterm_before_the_clock_leaves_nothing(task, tmp_path):
     output = tmp_path / "out"
     process = start(task, output)
-    while "This run is no submission" not in process.output():
+    while "This run is not a submission" not in process.output():
         assert process.poll() is None
         time.sleep(0.002)
     process.send_signal(signal.SIGTERM)  # the model is being built

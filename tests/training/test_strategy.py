@@ -37,7 +37,7 @@ def test_the_chief_of_a_tfjob_comes_first():
 BAD_CONFIGS = {
     "no JSON": ({"TF_CONFIG": "{cluster"}, r"TF_CONFIG is not as expected \(.*should look like"),
     "a list": ({"TF_CONFIG": "[1]"}, r"TF_CONFIG is not as expected"),
-    "an index that is no number": (tf_config(TWO, index="x"), r"is not as expected"),
+    "an index that is not a number": (tf_config(TWO, index="x"), r"is not as expected"),
     "a host twice": (tf_config({"worker": ["a:1", "a:1"]}), r"names a:1 twice: give every process"),
     "a host in two jobs": (tf_config({"chief": ["a:1"], "worker": ["a:1"]}), r"names a:1 twice"),
     "no port": (tf_config({"worker": ["a", "b:1"]}), r"names 'a', which is not host:port"),

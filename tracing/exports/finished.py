@@ -27,9 +27,9 @@ def summary_of(folder: Path) -> dict:
         if missing := {"backend", "checkpoints", "records"} - found.keys():
             raise ValueError(f"summary.json lacks {', '.join(sorted(missing))}")
     except FileNotFoundError:
-        raise ValueError(f"{folder} is no finished trace: {_why_unfinished(folder)}") from None
+        raise ValueError(f"{folder} is not a finished trace: {_why_unfinished(folder)}") from None
     except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{folder} is no finished trace: {error}") from None
+        raise ValueError(f"{folder} is not a finished trace: {error}") from None
     return found
 
 
@@ -54,7 +54,7 @@ class Finished:
         self.summary = summary_of(folder)
         begin_ns = self.summary.get("begin_monotonic_ns")
         if not isinstance(begin_ns, int):
-            raise ValueError(f"{folder} is no finished trace: when it began is not recorded")
+            raise ValueError(f"{folder} is not a finished trace: when it began is not recorded")
         self.begin_ns = begin_ns
 
     def require_calls(self) -> None:
