@@ -112,6 +112,7 @@ image=${IMAGE:-mlperf-bert:$accelerator}
 expand_home() { # NAME...: of variables
   local name home=~
   for name in "$@"; do
+    # shellcheck disable=SC2088 # what is looked for is the character
     case ${!name} in
       '~'|'~/'*) printf -v "$name" %s "$home${!name#'~'}" ;;
       '~'*) fail "${!name}: give the whole path, or ./${!name}" ;;
