@@ -152,6 +152,7 @@ def _outputs(texts: Sequence[str]) -> list[paths.Location]:
 def _make_dataset() -> None:
     started = time.monotonic()
     where = {"input_file": FLAGS.input_file, "output_dir": FLAGS.output_dir}
+    expand_input(FLAGS.input_file)  # a pattern that matches nothing is told first
     if FLAGS.beam_options is not None:
         found, made = _beam().write_dataset(
             **where, config=_config(), beam_options=shlex.split(FLAGS.beam_options)

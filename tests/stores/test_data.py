@@ -180,7 +180,9 @@ def test_checkpoints_and_exports_in_a_bucket_are_those_of_a_disk(
     store, bucket, generated, tmp_path
 ):
     folder = Path(generated.checkpoint).parent
-    vocab = "".join(f"token{number}\n" for number in range(generated.config.vocab_size))
+    tokens = ["[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokens += [f"token{number}" for number in range(4, generated.config.vocab_size)]
+    vocab = "".join(f"{token}\n" for token in tokens)
     inputs = {f"init/{path.name}": path.read_bytes() for path in folder.iterdir()}
     inputs |= {"vocab.txt": vocab.encode(), "config.json": generated.config_file.read_bytes()}
     for name, content in inputs.items():
