@@ -21,6 +21,7 @@ count_gpus() { if command -v nvidia-smi >/dev/null; then nvidia-smi --list-gpus 
 
 wiki=${WIKI_DIR:-/wiki} output=${OUTPUT_DIR:-/output}
 checkpoint=${INIT_CHECKPOINT:-$output}
+# shellcheck disable=SC2088 # what is looked for is the character
 case $checkpoint in '~/'*) checkpoint=~/${checkpoint#'~/'} ;; esac
 model=(--bert_config_file="$wiki/bert_config.json" --vocab_file="$wiki/vocab.txt")
 if [ -e "$checkpoint/config.json" ]; then model=(); fi # Hugging Face's layout has both
