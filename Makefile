@@ -1,7 +1,7 @@
-# make demo | quick | test | lint.  The first use installs everything in .venv; Python 3.11 or 3.12 must be there.
+# make demo | quick | test | lint.  The first use installs everything in .venv; any python3 with venv is enough to begin.
 
-PYTHON ?= $(shell for name in python3.11 python3.12 python3; do "$$name" -c 'import sys; \
-	sys.exit((3, 11) > sys.version_info or sys.version_info >= (3, 13))' 2>/dev/null && echo $$name && break; done)
+PYTHON ?=
+export PYTHON
 BIN    := .venv/bin
 SEED   ?=
 TESTS  ?=
@@ -26,18 +26,13 @@ help:
 	@echo "make lock              solve the pinned requirements again"
 	@echo "make clean             remove build/"
 
-# The environment is remade whenever the lock file changes. --no-deps: the lock names every package.
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes
+# Whenever a lock file changes.
 .venv/.installed: requirements-dev.lock
-	@command -v "$(PYTHON)" >/dev/null || { echo "$(or $(PYTHON),Python 3.11 or 3.12) not found: install Python 3.11 or 3.12, or name it with PYTHON=..." >&2; exit 1; }
-	$(PYTHON) -m venv .venv
-	$(INSTALL) -r requirements-dev.lock
-	@# -j 0, all cores, needs semaphores in /dev/shm; else -j 1. A file that does not compile is no error.
-	@$(BIN)/python -m compileall -qq -j "$$([ -w /dev/shm ]; echo $$?)" .venv/lib || true
+	environment/setup.sh .venv requirements-dev.lock
 	@touch $@
 
 .venv/.installed-gpu: requirements-gpu.lock .venv/.installed
-	$(INSTALL) -r requirements-gpu.lock
+	environment/setup.sh .venv requirements-gpu.lock
 	@touch $@
 
 setup: .venv/.installed $(if $(filter gpu,$(ACCELERATOR)),.venv/.installed-gpu)
@@ -95,16 +90,23 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# One version of each package for Python 3.11, 3.12 and 3.13; the markers that all share go.
 # The lock files must have no index or find-links line: the user chooses the index.
-LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --no-header --generate-hashes \
-	--no-emit-index-url --no-emit-find-links --python-version 3.11
-# What users install is what is tested: a subset of the development lock.
+define LOCK
+	$(BIN)/uv pip compile pyproject.toml --quiet --no-header --generate-hashes --no-emit-index-url \
+		--no-emit-find-links --universal --python-version 3.11 --output-file $(1) $(2)
+	@sed -i -E "s/python_full_version < '3.14'( and )?//; s/platform_machine == 'x86_64'( and )?//; \
+		s/( and )?sys_platform == 'linux'//; s/ ; +\\\\/ \\\\/" $(1)
+endef
+# What users install is what is tested: a subset of the development lock. TPUs have TensorFlow 2.20.
+ON_TPU := tensorflow-text==2.20.1 tf-keras==2.20.1
 lock: setup
-	$(LOCK) --group dev --output-file requirements-dev.lock
-	$(LOCK) --constraint requirements-dev.lock --output-file requirements.lock
-	$(LOCK) --constraint requirements-dev.lock --extra gpu --output-file requirements-gpu.lock
-	echo "tensorflow; sys_platform == 'never'" | \
-		$(LOCK) --constraint requirements-dev.lock --extra tpu --override - --output-file requirements-tpu.lock
+	$(call LOCK,requirements-dev.lock,--group dev)
+	$(call LOCK,requirements.lock,--constraint requirements-dev.lock)
+	$(call LOCK,requirements-gpu.lock,--constraint requirements-dev.lock --extra gpu)
+	@printf "%s\n" "tensorflow; sys_platform == 'never'" $(ON_TPU) >.venv/tpu.overrides
+	@sed -E '/^(tensorboard|tensorflow-text|tf-keras)==/,/[^\]$$/d' requirements-dev.lock >.venv/tpu.constraints
+	$(call LOCK,requirements-tpu.lock,--constraint .venv/tpu.constraints --extra tpu --override .venv/tpu.overrides)
 
 clean:
 	rm -rf build
