@@ -1,23 +1,22 @@
 # docker build -t mlperf-bert .        needs nothing else; start_training.sh runs it when the image is missing
 #
 #   --build-arg ACCELERATOR=gpu        cpu (default), gpu (CUDA comes with it, the host needs only the driver) or tpu
-#   --build-arg BASE_IMAGE=...         any Debian with Python 3.11 as python3.11; a digest works too
+#   --build-arg BASE_IMAGE=...         any Debian with Python 3.11, 3.12 or 3.13 as python3; by digest: python@sha256:...
 #   --build-arg COMMIT=$(git rev-parse HEAD)
-ARG BASE_IMAGE=python:3.11.14-slim-bookworm
+ARG BASE_IMAGE=python:3.13.15-slim-trixie
 
 FROM ${BASE_IMAGE} AS environment
 ARG ACCELERATOR=cpu
 # This layer depends only on the lock files: a change of the code does not install again.
-COPY requirements*.lock /locks/
+COPY requirements*.lock /bert/
+COPY environment /bert/environment
 RUN case "$ACCELERATOR" in \
       cpu) lock=requirements.lock ;; \
       gpu|tpu) lock=requirements-$ACCELERATOR.lock ;; \
       *) echo "ACCELERATOR=$ACCELERATOR: give cpu, gpu or tpu" >&2; exit 1 ;; \
     esac \
- && python3.11 -m venv /opt/venv \
- && /opt/venv/bin/python -m pip install --no-cache-dir --no-compile --no-deps --require-hashes -r "/locks/$lock" \
- && /opt/venv/bin/python -m pip uninstall --yes --quiet pip \
- && { /opt/venv/bin/python -m compileall -qq -j 0 /opt/venv/lib || true; }
+ && PYTHON=python3 PIP_NO_CACHE_DIR=1 /bert/environment/setup.sh /opt/venv "/bert/$lock" \
+ && /opt/venv/bin/python -m pip uninstall --yes --quiet pip
 
 FROM ${BASE_IMAGE}
 ARG ACCELERATOR=cpu

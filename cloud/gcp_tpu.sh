@@ -327,8 +327,7 @@ sudo apt-get -qq update
 sudo apt-get -qq install --yes $packages
 $(mounting)
 mkdir -p bert && tar -xzf bert-checkout.tar.gz -C bert && cd bert
-python3.11 -m venv .venv
-.venv/bin/python -m pip install --quiet --no-deps --require-hashes -r requirements-tpu.lock
+PYTHON=python3.11 environment/setup.sh .venv requirements-tpu.lock
 END
 }
 

@@ -85,7 +85,7 @@ def as_uv(pip: dict, environment: Mapping[str, str], arguments: list) -> tuple:
 
 
 def find_uv() -> str:
-    """Installs the locked uv in this environment; returns it, else that of the PATH, else nothing."""
+    """Installs the locked uv in this environment; returns it, else the PATH's, else nothing."""
     own = Path(sys.executable).with_name("uv")
     if not own.is_file():
         pinned = re.search(r"^uv==(?:.*\\\n)*.*\n", LOCK.read_text(), re.MULTILINE)

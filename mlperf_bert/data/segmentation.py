@@ -16,6 +16,7 @@ from mlperf_bert import paths
 from mlperf_bert.data import punkt
 from mlperf_bert.data.punkt import PunktTables
 from mlperf_bert.data.stages import lines_of, read_text
+from mlperf_bert.data.unicode11 import UNASSIGNED
 from mlperf_bert.writing import write_whole
 
 # How a word type was seen in training, as bits of ortho_context: at the beginning of a sentence,
@@ -38,27 +39,14 @@ _INITIAL = re.compile(r"[^\W\d]\.$")
 _ELLIPSIS = re.compile(r"\.\.+$")
 _PUNCTUATION = frozenset(";:,.!?")
 
-# Characters (hexadecimal) that Unicode 11.0 (Python 3.7) lacks or knows without letter properties.
-# A character that will never be assigned stands in for them: no letter, no digit, without case.
-_NEWER_THAN_UNICODE_11 = (
-    "55f 61d 870-89f 8b5 8be-8d2 b55 c3c c5d c77 cdd d04 d81 e86 e89 e8c e8e-e93 e98 ea0 "
-    "ea8-ea9 eac eba 170d 1715-171f 180f 1abf-1ace 1b4c 1b7d-1b7e 1cf2-1cf3 1cfa 1dfa 20c0 2b97 "
-    "2bc9 2bff 2c2f 2c5f 2e4f-2e5d 31bb-31bf 32ff 4db6-4dbf 9ff0-9fff a7ba-a7f6 a82c a9bd "
-    "ab66-ab6b fbc2 fd40-fd4f fdcf fdfe-fdff 1019c 10570-105bc 10780-107ba 10e80-10eb1 "
-    "10f70-10ff6 11070-11075 110c2 11147 111ce-111cf 1145a 1145f-11461 116b8-116b9 11740-11746 "
-    "11900-119e4 11a84-11a85 11ab0-11abf 11fb0-11fff 12f90-12ff2 13430-13438 16a70-16ac9 "
-    "16f45-16f4f 16f7f-16f87 16fe2-16ff1 187f2-187f7 18af3-1affe 1b11f-1b167 1cf00-1cfc3 "
-    "1d1e9-1d1ea 1df00-1df1e 1e100-1e7fe 1e94b 1ed01-1ed3d 1f10d-1f10f 1f16c-1f16f 1f1ad "
-    "1f6d5-1f6df 1f6fa-1f6fc 1f7e0-1f7f0 1f8b0-1f8b1 1f90c-1f90f 1f93f 1f971-1f972 1f977-1f979 "
-    "1f97b 1f9a3-1f9af 1f9ba-1f9bf 1f9c3-1f9cf 1fa00-1fa53 1fa70-1fbf9 2a6d7-2a6df 2b735-2b738 "
-    "30000-3134a"
-)
-_NEWER_SPANS = (
-    "-".join(chr(int(end, 16)) for end in span.split("-"))
-    for span in _NEWER_THAN_UNICODE_11.split()
-)
-_NEWER = re.compile(f"[{''.join(_NEWER_SPANS)}]")
 _NEVER_ASSIGNED = "\uffff"
+"""Stands for all that Unicode 11.0 (Python 3.7) has not: no letter, no digit, without case."""
+# What later versions took for another kind of character, and one that stayed what this one was.
+_CHANGED = str.maketrans(
+    dict.fromkeys("\u055f\u1cf2\u1cf3\ua9bd", _NEVER_ASSIGNED)  # letters since 12.0
+    | dict.fromkeys("\u1734\U0001171e", "\u0301")  # casing ignores them, until 14.0 and 16.0
+    | {"\u10fc": "\u0640"}  # a letter without case, until 15.0
+)
 
 
 class SentenceSplitter:
@@ -80,10 +68,7 @@ class SentenceSplitter:
 
     def _decide(self, context: str) -> bool:
         """Whether any word but the last of a candidate and what follows it ends a sentence."""
-        if not context.isascii():
-            # U+1734 was one that casing ignores; a combining accent still is.
-            context = _NEWER.sub(_NEVER_ASSIGNED, context).replace("\u1734", "\u0301")
-        words = _WORD.findall(context)
+        words = _WORD.findall(_as_in_unicode_11(context))
         return any(
             self._ends_sentence(word, following)
             for word, following in itertools.pairwise(words)
@@ -137,6 +122,13 @@ class SentenceSplitter:
         if word[0].islower() and (seen & _ANY_UPPER or not seen & _BEGINNING_LOWER):
             return False
         return None
+
+
+def _as_in_unicode_11(text: str) -> str:
+    """The text with characters that every Python takes for what Python 3.7 took these for."""
+    if text.isascii():
+        return text
+    return UNASSIGNED.sub(_NEVER_ASSIGNED, text).translate(_CHANGED)
 
 
 def _candidates(text: str) -> Iterator[tuple[re.Match, str]]:

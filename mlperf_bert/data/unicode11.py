@@ -10,6 +10,7 @@ Unicode 6.3 to 16.0, and a test compares them.
 Source: the Unicode Character Database 11.0; CPython 3.7 Objects/unicodeobject.c (final sigma).
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,10 @@ def _codes(items: list[str]) -> Iterator[int]:
     for item in items:
         first, last = item.split("-")
         yield from range(int(first, 16), int(last, 16) + 1)
+
+
+def _span(item: str) -> str:
+    return "-".join(chr(int(end, 16)) for end in item.split("-"))
 
 
 def _characters(items: list[str]) -> frozenset[str]:
@@ -49,6 +54,8 @@ PUNCTUATION = _characters(_TABLES["punctuation"])
 """Categories P*."""
 NONSPACING_MARKS = _characters(_TABLES["nonspacing"])
 """Category Mn."""
+UNASSIGNED = re.compile(f"[{''.join(map(_span, _TABLES['unassigned']))}]")
+"""Matches a character that Unicode 11.0 does not have."""
 _CASED = _characters(_TABLES["cased"])
 _IGNORABLE = _characters(_TABLES["ignorable"])
 _LOWER = _translation(_TABLES["lower"])

@@ -72,25 +72,28 @@ def docker(workplace):
         shutil.rmtree(workplace / "data", ignore_errors=True)
 
 
-@pytest.fixture(scope="session")
-def base_image(docker, workplace):
-    """Debian bookworm with Python 3.11 and this machine's certificates, from Debian's packages."""
+def debian(docker: dict[str, str], workplace: Path, suite: str, image: str) -> str:
+    """Imports an image: Debian with its own Python, and this machine's certificates."""
     if not shutil.which("debootstrap"):
         install("debootstrap")
     root = workplace / "root"
-    packages = "--include=ca-certificates,python3.11,python3.11-venv,python3-distutils"
-    run("debootstrap", "--variant=minbase", packages, "bookworm", root)
+    packages = "--include=ca-certificates,python3,python3-venv"
+    run("debootstrap", "--variant=minbase", packages, suite, root)
     shutil.copy(CERTIFICATES, root / CERTIFICATES.relative_to("/"))
     shutil.rmtree(root / "var/cache/apt")
     shutil.rmtree(root / "var/lib/apt/lists")
     archive = workplace / "root.tar"
     run("tar", "-C", root, "-cf", archive, ".")
-    run(
-        "docker", "import", f"--change=ENV PIP_CERT={CERTIFICATES}", archive, BASE_IMAGE, env=docker
-    )
+    run("docker", "import", f"--change=ENV PIP_CERT={CERTIFICATES}", archive, image, env=docker)
     archive.unlink()
     shutil.rmtree(root)
-    return BASE_IMAGE
+    return image
+
+
+@pytest.fixture(scope="session")
+def base_image(docker, workplace):
+    """Debian 13, which is trixie, with Python 3.13."""
+    return debian(docker, workplace, "trixie", BASE_IMAGE)
 
 
 @pytest.fixture(scope="session")

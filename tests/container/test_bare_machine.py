@@ -1,28 +1,33 @@
 """The README's first commands where there is nothing: an ordinary user, Python, make, git.
 
 No strace, ps, browser or pseudo-terminal, no writable /dev/shm, SIGINT ignored as for what a shell
-starts in the background, and no folder `shared`. Once with Debian's Python 3.11 and once with
-Python 3.12, which Debian has not: it is copied from this machine, where pyenv has it. With 3.11 the
-tests run that ask for what is missing, with 3.12 those of `make quick`.
+starts in the background, and no folder `shared`. Once with Debian 13's own Python 3.13 and once
+with Python 3.12, which Debian has not: it is copied from this machine, where pyenv has it. With
+3.13 the tests run that ask for what is missing, with 3.12 those of `make quick`.
 
-The README's two commands as a whole: python -m pytest -m 'container and soak' tests/container
+The README's two commands as a whole, also on Debian 12 with its Python 3.11 and on a Debian whose
+Python is too new, where uv fetches one: python -m pytest -m 'container and soak' tests/container
 """
 
+import functools
+import http.server
 import re
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import lacking
-from tests.container.conftest import run
+from tests.container import packed_python
+from tests.container.conftest import BASE_IMAGE, debian, run
 
 pytestmark = pytest.mark.container
 
 NAME = "bert-test-bare"
 USER = 1000
 DOCKERFILE = f"""
-FROM bert-test-base
+FROM {{base}}
 RUN apt-get -qq update && apt-get -qq install --yes --no-install-recommends git make
 {{python}}
 RUN useradd --create-home --uid {USER} dev
@@ -41,17 +46,38 @@ TESTS = "tests/tracing/test_trace.py tests/submission/test_campaign.py tests/tes
 PYTEST = ".venv/bin/python -m pytest -n 2 --dist loadfile --color=no"
 
 
+SUITES = {"3.11": "bookworm", "3.12": "trixie", "3.13": "trixie", "too new": "testing"}
+SLOW_ONES = [pytest.param(name, marks=pytest.mark.soak) for name in ("3.11", "too new")]
+
+
+def of_pyenv(version: str) -> Path:
+    found = sorted(Path.home().glob(f".pyenv/versions/{version}.*"))
+    if not found:
+        lacking(f"no Python {version} to put into the machine: pyenv install {version}")
+    return found[-1]
+
+
 def python312(folder: Path) -> str:
     """Copies this machine's Python 3.12 to the folder; returns the lines that install it."""
-    found = sorted(Path.home().glob(".pyenv/versions/3.12.*"))
-    if not found:
-        lacking("no Python 3.12 to put into the machine: pyenv install 3.12")
     ignored = shutil.ignore_patterns("test", "__pycache__", "site-packages", "*.a")
-    shutil.copytree(found[-1], folder / "python", ignore=ignored, symlinks=True)
+    shutil.copytree(of_pyenv("3.12"), folder / "python", ignore=ignored, symlinks=True)
     return PYTHON312
 
 
-@pytest.fixture(scope="module", params=["3.11", "3.12"])
+@pytest.fixture(scope="module")
+def downloads(tmp_path_factory):
+    """The address of a list of Pythons for uv, on loopback: it has this machine's 3.13."""
+    folder = tmp_path_factory.mktemp("downloads")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        address = f"http://127.0.0.1:{server.server_port}"
+        packed_python.pack(of_pyenv("3.13"), folder, address)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"{address}/{packed_python.LIST}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module", params=["3.12", "3.13", *SLOW_ONES])
 def version(request) -> str:
     return request.param
 
@@ -62,7 +88,7 @@ def only_with(version: str):
 
 
 @pytest.fixture(scope="module")
-def machine(docker, base_image, repository, tmp_path_factory, version):
+def machine(docker, base_image, workplace, repository, tmp_path_factory, version, request):
     """Runs a command in a container with a clone of this checkout.
 
     It has the network of this machine, for packages.
@@ -70,9 +96,15 @@ def machine(docker, base_image, repository, tmp_path_factory, version):
     folder = tmp_path_factory.mktemp("bare")
     run("git", "clone", "--quiet", repository, folder / "bert")
     python = python312(folder) if version == "3.12" else ""
-    (folder / "Dockerfile").write_text(DOCKERFILE.format(python=python))
+    base, told = base_image, []
+    if SUITES[version] != "trixie":
+        base = debian(docker, workplace, SUITES[version], f"{BASE_IMAGE}-{SUITES[version]}")
+    if version == "too new":
+        address = request.getfixturevalue("downloads")
+        told = [f"--env=UV_PYTHON_DOWNLOADS_JSON_URL={address}"]
+    (folder / "Dockerfile").write_text(DOCKERFILE.format(base=base, python=python))
     run("docker", "build", "--quiet", "--network=host", "--tag", NAME, folder, env=docker)
-    words = ["docker", "run", "--detach", "--name", NAME, "--network=host", "--init"]
+    words = ["docker", "run", "--detach", "--name", NAME, "--network=host", "--init", *told]
     words += [f"--user={USER}:{USER}", "--workdir=/home/dev/bert", "--env=HOME=/home/dev"]
     words += ["--mount=type=tmpfs,destination=/dev/shm,tmpfs-mode=0755"]
     words += ["--mount=type=tmpfs,destination=/dev/pts,tmpfs-mode=0755"]
@@ -98,14 +130,18 @@ def test_the_machine_is_bare(machine, version):
     found = machine("id -u; command -v strace bpftrace ps docker chromium; ls ..; touch /dev/shm/x")
     assert found.stdout.split() == [str(USER), "bert"]
     assert "Permission denied" in found.stderr
-    assert "No such" in machine(f"python{version} -c 'import os; os.openpty()'").stderr
-    found = [v for v in ("3.11", "3.12") if machine(f"command -v python{v}").returncode == 0]
-    assert found == [version]
+    assert "No such" in machine("python3 -c 'import os; os.openpty()'").stderr
+    known = ("3.11", "3.12", "3.13")
+    found = [v for v in known if machine(f"command -v python{v}").returncode == 0]
+    assert found == ([version] if version in known else [])
 
 
 def test_setup_says_nothing_of_a_failure(machine, setup, version):
-    assert f"Python {version}." in machine(".venv/bin/python --version").stdout
+    wanted = "3.13" if version == "too new" else version
+    assert f"Python {wanted}." in machine(".venv/bin/python --version").stdout
     assert "Traceback" not in setup.stderr and "rror" not in setup.stderr, setup.stderr
+    told = "setup: no Python of 3.11 to 3.13 here: uv fetches 3.13\n"
+    assert (told in setup.stderr) == (version == "too new")
 
 
 @only_with("3.12")
@@ -126,7 +162,7 @@ def test_the_readmes_two_commands(machine, setup, target, capfd_disabled):
         print(f"\nmake {target}: {told}")
 
 
-@only_with("3.11")
+@only_with("3.13")
 def test_tests_pass_or_say_what_they_lack(machine, setup):
     done = machine(f"trap '' INT; {PYTEST} {TESTS}")
     assert done.returncode == 0, done.stdout[-5000:]
@@ -135,7 +171,7 @@ def test_tests_pass_or_say_what_they_lack(machine, setup):
         assert re.search(r"cannot|can be had|only root|no single calls", line), line
 
 
-@only_with("3.11")
+@only_with("3.13")
 def test_in_ci_a_tool_that_is_missing_is_a_failure(machine, setup):
     done = machine(f"CI=true {PYTEST} {TESTS} -k 'no_tty or (ends_at_once and strace)'")
     assert done.returncode == 1

@@ -1,7 +1,9 @@
 """The sentence splitter equals nltk 3.4.5 on Python 3.7. Plain Python, seconds."""
 
 import hashlib
+import itertools
 import os
+import re
 import subprocess
 import sys
 
@@ -64,6 +66,18 @@ def test_hard_lines_split_by_the_published_tables_as_recorded(shared):
     texts = map(generated_sentences.hard_lines, range(len(RECORDED)))
     found = "".join(md5(segmentation.split_lines(text, splitter)) for text in texts)
     assert md5(found) == RECORDED_PUBLISHED
+
+
+def test_every_character_is_of_the_kind_that_python_3_7_takes_it_for():
+    """Case, letter, digit, white space, and what casing takes for a part of a word."""
+    letter, digit = re.compile(r"[^\W\d]"), re.compile(r"\d")
+    digest = hashlib.md5()
+    for code in itertools.chain(range(0xD800), range(0xE000, 0x34000), range(0xE0000, 0xE0200)):
+        seen = segmentation._as_in_unicode_11(chr(code))
+        kind = [seen.isupper(), seen.islower(), bool(letter.match(seen)), bool(digit.match(seen))]
+        kind += [seen.isspace(), (seen + "\u03a3").lower()[-1], ("A" + seen + "\u03a3").lower()[-1]]
+        digest.update(ascii((kind, seen.lower() if seen == chr(code) else chr(code))).encode())
+    assert digest.hexdigest() == "2cdbe800e480eec9a1bba90f5625ff0b"
 
 
 @pytest.mark.slow

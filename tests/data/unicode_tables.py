@@ -9,6 +9,7 @@ import sys
 import unicodedata
 
 _HANGUL_FIRST, _HANGUL_LAST = 0xAC00, 0xD7A3  # decomposed by rule, not by table
+_UNASSIGNED = {"Cn": "unassigned"}
 _CLASSES = {"Cc": "control", "Cf": "control", "Zs": "space", "Mn": "nonspacing"}
 
 
@@ -55,6 +56,7 @@ def generate() -> str:
     tables: dict[str, list[str]] = {}
     tables.update(_ranges(_class_of))
     tables.update(_ranges(_case_of))
+    tables.update(_ranges(lambda char: _UNASSIGNED.get(unicodedata.category(char))))
     combining = _ranges(lambda char: str(unicodedata.combining(char) or "") or None)
     tables["combining"] = [value + "=" + item for value in combining for item in combining[value]]
     tables["lower"] = _mapping(str.lower)

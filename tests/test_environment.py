@@ -1,0 +1,237 @@
+"""environment/: pip's settings for uv, and what a machine without the right Python is told.
+
+The stand-ins say that they are another Python, or uv, and write down what they are asked for. Whole
+installations are in tests/container/test_bare_machine.py.
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from environment import uv
+from tests.conftest import REPOSITORY
+
+SETUP = REPOSITORY / "environment" / "setup.sh"
+TOOLS = ["sh", "dirname", "mktemp", "rm", "grep", "cp", "mkdir"]
+# Answers as a Python of another version would, and so do its environments. pip finds nothing.
+PYTHON = """#!/bin/sh
+case "$*" in
+  "-m venv "*)
+    for folder; do :; done
+    rm -rf "$folder" && mkdir -p "$folder/bin" && cp "$0" "$folder/bin/python"
+    exit ;;
+  *"/uv.py "*) script=$1; shift; exec {real} -c 'import runpy, sys
+sys.executable, sys.argv = sys.argv[1], sys.argv[2:]
+runpy.run_path(sys.argv[0], run_name="__main__")' "$0" "$script" "$@" ;;
+  "-m pip config list") echo "global.find-links='/mirror'"; exit ;;
+  "-m pip --version") exit ;;
+  "-m pip "*) echo "pip: $*" >&2; exit 1 ;;
+esac
+shift 2
+exec {real} -I -c 'import sys; sys.version_info = {version}; {before}; exec(sys.argv[1])' "$1"
+"""
+# Has a Python of 3.13 only after it was told to fetch one.
+UV = """#!/bin/sh
+echo "$UV_FIND_LINKS $*" >> {folder}/asked
+case "$*" in
+  "python install "*) cp "{fetched}" {folder}/managed || exit 2 ;;
+  "python find "*"--managed"*) echo {folder}/managed ;;
+  "python find "*) exit 2 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    "listed, found",
+    [
+        ("global.index-url='https://mirror/simple'\n", {"index-url": "https://mirror/simple"}),
+        ("global.timeout='5'\ninstall.timeout='6'\n", {"timeout": "6"}),
+        (":env:.cert='/e'\ninstall.cert='/i'\nglobal.cert='/g'\n", {"cert": "/e"}),
+        ("download.cert='/d'\nglobal.proxy=''\n", {}),
+        (":env:.no-index='0'\n:env:.no-cache-dir='off'\n", {}),
+        ("global.find-links='/a\\n/b'\n", {"find-links": "/a\n/b"}),
+    ],
+)
+def test_pip_settings_are_found_as_pip_ranks_them(listed, found):
+    assert uv.pip_settings(listed) == found
+
+
+PIP = {
+    "index-url": "https://user:word@mirror/simple",
+    "extra-index-url": "file:///one\nhttps://two",
+    "find-links": "/a\n/b c",
+    "cert": "/company.pem",
+    "timeout": "7.5",
+    "trusted-host": "mirror",
+    "no-cache-dir": "1",
+}
+PLACES = {
+    "UV_DEFAULT_INDEX": "https://user:word@mirror/simple",
+    "UV_INDEX": "file:///one https://two",
+    "UV_FIND_LINKS": "/a,/b,c",
+    "UV_INDEX_STRATEGY": "unsafe-best-match",
+}
+WAYS = {
+    "SSL_CERT_FILE": "/company.pem",
+    "UV_HTTP_TIMEOUT": "7",
+    "UV_INSECURE_HOST": "mirror",
+    "UV_NO_CACHE": "1",
+}
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A home folder; the machine has no certificates of its own."""
+    monkeypatch.setattr(uv, "BUNDLES", [])
+    return {"HOME": str(tmp_path)}
+
+
+def test_uv_is_told_what_pip_is(home):
+    assert uv.as_uv(PIP, home, ["pip", "install"]) == (
+        {**home, **PLACES, **WAYS},
+        ["pip", "install"],
+    )
+    assert uv.as_uv({}, home, []) == ({**home, "UV_INDEX_STRATEGY": "unsafe-best-match"}, [])
+
+
+def test_no_index_is_an_option_of_uv_pip_alone(home):
+    for asked, wanted in (("pip install x", "pip install --no-index x"), ("python find",) * 2):
+        assert uv.as_uv({"no-index": "true"}, home, asked.split())[1] == wanted.split()
+
+
+def test_what_uv_was_told_itself_comes_first(home, tmp_path):
+    told = {**home, "UV_DEFAULT_INDEX": "https://other", "SSL_CERT_FILE": "/other.pem"}
+    assert uv.as_uv(PIP, told, [])[0] == {**WAYS, **told}
+    settings = tmp_path / ".config" / "uv" / "uv.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text('python-downloads = "never"\n')
+    assert uv.as_uv(PIP, home, [])[0] == {**home, **PLACES, **WAYS}
+    for place in (
+        '[[index]]\nurl = "https://other"\n',
+        'find-links = ["/c"]\n',
+        "no-index = true\n",
+    ):
+        settings.write_text(place)
+        assert uv.as_uv(PIP, home, [])[0] == {**home, **WAYS}
+
+
+def test_certificates_are_the_machines_or_those_of_requests(home, monkeypatch, tmp_path):
+    requests = {**home, "REQUESTS_CA_BUNDLE": "/company.pem"}
+    assert uv.as_uv({}, requests, [])[0]["SSL_CERT_FILE"] == "/company.pem"
+    bundle = tmp_path / "bundle"
+    bundle.touch()
+    monkeypatch.setattr(uv, "BUNDLES", [str(bundle)])
+    assert uv.as_uv({}, home, [])[0]["UV_SYSTEM_CERTS"] == "true"
+
+
+@pytest.fixture
+def setup(tmp_path):
+    """Runs setup.sh on a machine with stand-ins: {"python3": ((3, 14), "")} is a Python 3.14."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for tool in TOOLS:
+        (programs / tool).symlink_to(shutil.which(tool))
+
+    def stand_in(path: Path, text: str, **values) -> None:
+        for name, value in values.items():
+            text = text.replace(f"{{{name}}}", str(value))
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def setup(pythons, fetched="", has_uv=True, **environment):
+        for name, (version, before) in pythons.items():
+            stand_in(
+                programs / name, PYTHON, real=sys.executable, version=version, before=before or 0
+            )
+        if fetched:
+            stand_in(tmp_path / "3.13", PYTHON, real=sys.executable, version=(3, 13), before=0)
+            fetched = tmp_path / "3.13"
+        if has_uv:
+            stand_in(programs / "uv", UV, folder=tmp_path, fetched=fetched)
+        done = subprocess.run(
+            [SETUP, tmp_path / "made", "requirements.lock"], capture_output=True, text=True,
+            cwd=REPOSITORY, env={"PATH": str(programs), "HOME": str(tmp_path), **environment},
+        )  # fmt: skip
+        asked = tmp_path / "asked"
+        return done, asked.read_text().splitlines() if asked.exists() else []
+
+    return setup
+
+
+INSTALL = "pip install --quiet --python {} --no-deps --require-hashes {} -r requirements.lock"
+WITHOUT_VENV = 'sys.modules["ensurepip"] = None'
+
+
+def version_of(tmp_path) -> str:
+    told = [tmp_path / "made" / "bin" / "python", "-I", "-c", "print(sys.version_info)"]
+    return subprocess.run(told, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "pythons, chosen",
+    [
+        ({"python3": (3, 12), "python3.13": (3, 13)}, "(3, 12)"),
+        ({"python3": (3, 14), "python3.12": (3, 12), "python3.13": (3, 13)}, "(3, 13)"),
+        ({"python3": (3, 9), "python3.11": (3, 11)}, "(3, 11)"),
+    ],
+)
+def test_a_python_of_the_machine_is_taken_its_default_first(setup, tmp_path, pythons, chosen):
+    done, asked = setup({name: (version, "") for name, version in pythons.items()})
+    assert done.returncode == 0 and version_of(tmp_path) == chosen
+    install = INSTALL.format(tmp_path / "made/bin/python", "--compile-bytecode")
+    assert asked == ["/mirror --version", f"/mirror {install}"]  # with pip's settings
+
+
+def test_a_machine_with_a_newer_python_alone_gets_one_that_fits(setup, tmp_path):
+    done, asked = setup({"python3": ((3, 14), "")}, fetched=True)
+    assert done.returncode == 0 and version_of(tmp_path) == "(3, 13)"
+    assert "setup: no Python of 3.11 to 3.13 here: uv fetches 3.13\n" in done.stderr
+    assert "/mirror python install --quiet --no-bin 3.13" in asked
+    assert asked[-1].startswith("/mirror pip install")
+
+
+def test_uv_alone_is_enough(setup, tmp_path):
+    done, asked = setup({}, fetched=True)
+    assert done.returncode == 0 and version_of(tmp_path) == "(3, 13)", done.stderr
+    assert " python install --quiet --no-bin 3.13" in asked
+
+
+@pytest.mark.parametrize(
+    "pythons, options, line",
+    [
+        ({}, {"has_uv": False}, "there is no Python of 3.11 to 3.13, and no python3 with the "
+         "modules venv and ensurepip to fetch one: install one of them (apt-get install "),
+        ({"python3": ((3, 13), WITHOUT_VENV)}, {"has_uv": False}, "python3 has no modules venv and "
+         "ensurepip: apt-get install python3-venv, or name another "),
+        ({"python3": ((3, 14), "")}, {}, "there is no Python of 3.11 to 3.13, and uv got none "
+         "(above): install one, such as python3.13 "),
+        ({"python3": ((3, 13), ""), "python3.14": ((3, 14), "")}, {"PYTHON": "python3.14"},
+         "PYTHON=python3.14 is not a Python of 3.11 to 3.13 with the modules venv and ensurepip; "),
+        ({"python3": ((3, 13), "")}, {"PYTHON": "/no/such"}, "PYTHON=/no/such is not a Python of "),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_had_is_said_in_a_line(setup, tmp_path, pythons, options, line):
+    done, _ = setup(pythons, **options)
+    assert done.returncode == 1 and not (tmp_path / "made").exists()
+    assert done.stderr.splitlines()[-1].startswith(f"setup: {line}"), done.stderr
+    assert done.stderr.count("setup: ") <= 2 and "Traceback" not in done.stderr
+
+
+def test_pip_installs_where_uv_cannot_be_had(setup):
+    done, _ = setup({"python3": ((3, 13), "")}, has_uv=False)
+    wanted = "-m pip install --quiet --disable-pip-version-check --no-deps --require-hashes"
+    assert done.stderr == f"pip: {wanted} -r requirements.lock\n"
+
+
+def test_an_environment_of_another_python_is_made_again(setup, tmp_path):
+    pythons = {"python3": ((3, 13), ""), "python3.11": ((3, 11), "")}
+    assert setup(pythons)[0].returncode == 0
+    kept = tmp_path / "made" / "kept"
+    kept.touch()
+    assert setup(pythons)[0].returncode == 0 and kept.exists()
+    assert setup(pythons, PYTHON="python3.13")[0].returncode == 1  # there is none
+    assert setup(pythons, PYTHON="python3.11")[0].returncode == 0
+    assert version_of(tmp_path) == "(3, 11)" and not kept.exists()
