@@ -54,7 +54,7 @@ def test_a_target_without_output_writes_into_the_traces_folder(tmp_path, target,
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda folder: None, "is no finished trace: there is no such folder"),
+        (lambda folder: None, "is not a finished trace: there is no such folder"),
         (lambda folder: folder.mkdir(), "is not a finished trace: it has no summary.json"),
         (lambda folder: (folder / "raw").mkdir(parents=True), "trace.sh --convert .* finishes it"),
     ],
