@@ -373,29 +373,42 @@ def _num_bytes(shape: str, cache_bytes: float = -1) -> int:
 
 
 def product_flop(program: bytes) -> int:
-    """FLOP of all matrix products of a program in StableHLO, two for each multiplication."""
+    """FLOP of the matrix products of a program in StableHLO, two for each multiplication.
+
+    Products that nobody uses, such as one that is computed again only for its gradient, go first.
+    """
     with mlir.make_ir_context() as context:
         module = stablehlo.deserialize_portable_artifact(context, program)
-        total = 0
+        operations: list[Any] = []
 
         def note(operation: Any) -> Any:
-            nonlocal total
-            if operation.operation.name == "stablehlo.dot_general":
-                left = ir.RankedTensorType(operation.operands[0].type).shape
-                text = str(operation.attributes["dot_dimension_numbers"])
-                summed = re.search(r"lhs_contracting_dimensions = \[([\d, ]*)\]", text)
-                over = [int(n) for n in summed[1].split(",") if n.strip()] if summed else []
-                size = math.prod(ir.RankedTensorType(operation.results[0].type).shape)
-                total += 2 * size * math.prod(left[n] for n in over)
-            elif operation.operation.name == "stablehlo.dot":
-                left = ir.RankedTensorType(operation.operands[0].type).shape
-                total += (
-                    2 * math.prod(ir.RankedTensorType(operation.results[0].type).shape) * left[-1]
-                )
+            operations.append(operation.operation)
             return ir.WalkResult.ADVANCE
 
-        module.operation.walk(note)
-        return total
+        module.operation.walk(note, ir.WalkOrder.PRE_ORDER)
+        return sum(_product_flop(each) for each in reversed(operations) if not _erased(each))
+
+
+def _erased(operation: Any) -> bool:
+    """Erases an operation without uses: from the last to the first, so that no chain is left."""
+    results = list(operation.results)
+    if not results or operation.regions or any(list(each.uses) for each in results):
+        return False
+    operation.erase()
+    return True
+
+
+def _product_flop(operation: Any) -> int:
+    if operation.name not in ("stablehlo.dot_general", "stablehlo.dot"):
+        return 0
+    left = ir.RankedTensorType(operation.operands[0].type).shape
+    over = [len(left) - 1]
+    if operation.name == "stablehlo.dot_general":
+        text = str(operation.attributes["dot_dimension_numbers"])
+        found = re.search(r"lhs_contracting_dimensions = \[([\d, ]*)\]", text)
+        over = [int(n) for n in found[1].split(",") if n.strip()] if found else []
+    size = math.prod(ir.RankedTensorType(operation.results[0].type).shape)
+    return 2 * size * math.prod(left[n] for n in over)
 
 
 # --- one program for one device -------------------------------------------------------------------
@@ -613,7 +626,7 @@ def main() -> None:
         usage("an evaluation is compiled for one device: leave out the number of devices")
     # The compilers read them when they are loaded. Without a GPU there is nothing to tune on.
     jax.config.update("jax_platforms", "cpu")
-    os.environ["TPU_SKIP_MDS_QUERY"] = "1"
+    os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_autotune_level=0"
     rows: list[dict] = []
     for folder in given.steps:

@@ -257,6 +257,7 @@ def run_config() -> RunConfig:
         "device": DeviceConfig(**_flags_of(DeviceConfig)),
         "cluster": read_cluster(),
         "tf_xla_flags": os.environ.get("TF_XLA_FLAGS", ""),
+        "tpu_type": os.environ.get("TPU_ACCELERATOR_TYPE", ""),
         "profile_steps": (
             ProfileWindow.parse(FLAGS.profile_steps) if FLAGS.profile_steps else None
         ),

@@ -73,7 +73,7 @@ def measure(case: Case, *, num_steps: int) -> dict:
             seed=1,
             precision=case.precision,
             compile_passes=compiled.passes,
-            whole_step=compiled.whole_step,
+            sums_of_vectors=compiled.each_pass,
             recompute=case.recompute,
         )
         optimizer = GradientAggregationOptimizer(

@@ -86,8 +86,28 @@ check_types() { # the batches of the preset must be whole on every core
         refuse "${prefix}FLAGS: --num_tpu_cores=$cores --$flag=$size: give positive numbers"
       ((size % cores == 0)) || refuse "${prefix}TPU_TYPE=$type has $cores cores, which cannot share" \
         "--$flag=$size equally; choose another, or set ${prefix}FLAGS=--$flag=$(((size / cores + 1) * cores))"
+      [[ $role$flag != traintrain_batch_size ]] || check_fit "$type" $((size / cores)) "${flags[@]}"
     done
   done
+}
+
+check_fit() { # TYPE EXAMPLES FLAG...: of a core; a step that needs twice its memory is not rented for
+  local type=$1 examples=$2 fitting advice
+  shift 2
+  [[ $(value_of precision "$@") == bfloat16 && $(value_of recompute "$@") == blocks ]] || return 0
+  case ${type%-*} in # by the estimate of mlperf_bert/training/memory.py
+    v2) fitting=38 ;;
+    v3) fitting=121 ;;
+    v4) fitting=280 ;;
+    v5litepod) fitting=124 ;;
+    v5p) fitting=955 ;;
+    v6e) fitting=285 ;;
+  esac
+  advice="raise --steps_per_update and divide --train_batch_size by it (docs/clusters.md)"
+  ((examples <= 2 * fitting)) ||
+    refuse "TPU_TYPE=$type: $examples examples of a core do not fit, about $fitting do; $advice"
+  ((examples <= fitting)) || complain "warning: TPU_TYPE=$type: $examples examples of a core may" \
+    "not fit, about $fitting do; $advice"
 }
 
 read_flags() { # ROLE: puts its own flags into flags
@@ -364,6 +384,7 @@ command_to_train() { # one process, on the first host, drives the cores of all h
   local type=${TPU_TYPE##*-} pod=()
   ((type <= 8)) || pod=(--tpu_name="$TPU_NAME" --tpu_zone="$GCP_ZONE" --gcp_project="$GCP_PROJECT")
   ((type <= 8)) || printf 'export TPU_LOAD_LIBRARY=0\n'
+  printf 'export TPU_ACCELERATOR_TYPE=%q\n' "$TPU_TYPE" # from it a run knows the memory of a core
   pretraining train --init_checkpoint="$place/wiki/tf1_ckpt/model.ckpt-28252" \
     --input_file="$place/tfrecords/part-*" ${pod[@]+"${pod[@]}"}
 }

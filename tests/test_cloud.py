@@ -4,6 +4,7 @@ The golden files hold what a dry run prints: the commands, each as a shell would
 """
 
 import configparser
+import dataclasses
 import json
 import os
 import re
@@ -15,7 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from mlperf_bert.mlperf.rules import BERT_LARGE
+from mlperf_bert.model.config import BertConfig
 from mlperf_bert.submission.campaign import EXIT_INTERRUPTED
+from mlperf_bert.training import memory
 from tests.conftest import REPOSITORY
 from tests.test_cli import RUN_PRETRAINING_FLAGS
 
@@ -29,6 +33,7 @@ SETTINGS = {
     "PAUSE": "0",
 }
 SHARE = {"BUCKET": "", "SHARE": "10.0.0.2:/share"}
+IN_STEPS = {"FLAGS": "--train_batch_size=256 --steps_per_update=32"}  # for few cores
 # What a dry run is asked for: the verb, and settings that differ.
 DRY_RUNS = {
     **{action: (action, {}) for action in ACTIONS},
@@ -37,11 +42,17 @@ DRY_RUNS = {
     "eval, SHARE": ("eval", SHARE),
     "create, v5litepod-8 spot": (
         "create",
-        {"TPU_TYPE": "v5litepod-8", "EVAL_TPU_TYPE": "none", "SPOT": "1", "VALID_UNTIL": "6h"},
+        {
+            "TPU_TYPE": "v5litepod-8",
+            "EVAL_TPU_TYPE": "none",
+            "SPOT": "1",
+            "VALID_UNTIL": "6h",
+            **IN_STEPS,
+        },
     ),
     "train, v5litepod-8": (
         "train",
-        {"TPU_TYPE": "v5litepod-8", "FLAGS": "--train_batch_size=512 --steps_per_update=16"},
+        {"TPU_TYPE": "v5litepod-8", **IN_STEPS},
     ),
     "create, v4-256 reserved": (
         "create",
@@ -290,6 +301,56 @@ def test_a_missing_setting_is_named_and_nothing_runs(tpu, action, missing, named
     assert done.stderr.startswith(f"gcp_tpu.sh: set {named};")
 
 
+def test_what_fits_into_a_core_is_what_the_estimate_says():
+    text = (REPOSITORY / "cloud/gcp_tpu.sh").read_text()
+    fitting = {name: int(n) for name, n in re.findall(r"(v\w+)\) fitting=(\d+) ;;", text)}
+    step = memory.Step(
+        model=BertConfig(**BERT_LARGE),
+        num_rows=1,
+        sequence_length=512,
+        predictions_per_row=76,
+        precision="bfloat16",
+        fused=True,
+        recompute="blocks",
+        steps_per_update=1,
+        device="TPU",
+    )
+
+    def fits(num_examples, available_bytes):
+        return dataclasses.replace(step, num_rows=num_examples).total_bytes() <= available_bytes
+
+    assert fitting.keys() == memory.TPU_BYTES.keys()
+    for name, available_bytes in memory.TPU_BYTES.items():
+        assert fits(fitting[name], available_bytes) and not fits(fitting[name] + 1, available_bytes)
+
+
+@pytest.mark.parametrize(
+    "settings, code, text",
+    [
+        (
+            {"TPU_TYPE": "v5litepod-32"},
+            2,
+            "TPU_TYPE=v5litepod-32: 256 examples of a core do not fit, about 124 do; raise --steps",
+        ),
+        (
+            {"TPU_TYPE": "v3-64"},
+            0,
+            "warning: TPU_TYPE=v3-64: 128 examples of a core may not fit, about 121 do; raise",
+        ),
+        ({"TPU_TYPE": "v3-64", "FLAGS": "--recompute=none"}, 0, None),  # not checked
+        ({}, 0, None),
+    ],
+)
+def test_a_tpu_into_which_a_step_does_not_fit_is_told_before_it_is_rented(
+    tpu, settings, code, text
+):
+    done, told = tpu("create", **settings)
+    found = complaints(done)
+    assert done.returncode == code
+    assert bool(told) == (code == 0)
+    assert found == [] if text is None else found[0].startswith(f"gcp_tpu.sh: {text}")
+
+
 @pytest.mark.parametrize(
     "share",
     [
@@ -369,11 +430,14 @@ def test_the_share_is_one_word_on_the_host(tpu, tmp_path, share):
     ],
 )
 def test_the_type_says_how_many_cores(tpu_type, cores, eval_type):
-    flags = remote_command("train", TPU_TYPE=tpu_type)
+    given = {"TPU_TYPE": tpu_type, **IN_STEPS}
+    flags = remote_command("train", **given)
     assert f"--num_tpu_cores={cores}" in flags
     assert ("--tpu_name=bert-train" in flags) == (cores > 8)  # one host drives its own TPU
-    assert ("TPU_LOAD_LIBRARY" in start_script("train", TPU_TYPE=tpu_type)) == (cores > 8)
-    made = [line for line in dry_run("create", TPU_TYPE=tpu_type) if "resources create" in line]
+    script = start_script("train", **given)
+    assert ("TPU_LOAD_LIBRARY" in script) == (cores > 8)
+    assert f"export TPU_ACCELERATOR_TYPE={tpu_type}\n" in script
+    made = [line for line in dry_run("create", **given) if "resources create" in line]
     assert f"--accelerator-type={tpu_type} " in made[0]
     assert f"--accelerator-type={eval_type} " in made[1]
 
@@ -461,7 +525,7 @@ def test_no_evaluator(tpu):
 )
 def test_the_software_that_fits_is_chosen(tpu, tpu_type, offered, chosen):
     answers = {"versions list": [offered], **ABSENT_THEN_THERE}
-    done, told = tpu("create", answers, TPU_TYPE=tpu_type, EVAL_TPU_TYPE="none")
+    done, told = tpu("create", answers, TPU_TYPE=tpu_type, EVAL_TPU_TYPE="none", **IN_STEPS)
     assert done.returncode == 0, done.stderr
     assert f" --runtime-version={chosen} " in changes(told)[0]
 

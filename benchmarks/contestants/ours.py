@@ -33,7 +33,7 @@ def build_trainer(task: dict) -> Trainer:
             seed=1,
             precision=task["precision"],
             compile_passes=compiled.passes,
-            whole_step=compiled.whole_step,
+            sums_of_vectors=compiled.each_pass,
             pack_sequences=packs,
         )
         rate = WarmupPolynomialDecay(learning_rate=1e-4, num_train_steps=10**6, num_warmup_steps=0)

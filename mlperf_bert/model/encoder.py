@@ -26,22 +26,21 @@ class Encoder:
         *,
         compute_dtype: tf.DType,
         compile_passes: bool,
-        whole_step: bool,
+        sums_of_vectors: bool,
         recompute: str,
     ):
         """Takes the weights of `model`; matrix products run in `compute_dtype`.
 
-        With `compile_passes` XLA fuses the passes between the products, and with `whole_step` it
-        compiles all as one program. `recompute` is one of `recomputation.CHOICES`.
+        With `compile_passes` XLA fuses the passes between the products; `sums_of_vectors` is how
+        they add (fusion.py). `recompute` is one of `recomputation.CHOICES`.
         """
         self._layers = tf_models.encoder_layers(model)
         self._masked_lm_head: layers.MaskedLM = model.masked_lm
         self._next_sentence_head = model.classification_heads[0]
         self._config = config
         self._passes = fusion.Passes(
-            config.hidden_act, compiled=compile_passes, whole_step=whole_step
+            config.hidden_act, compiled=compile_passes, sums_of_vectors=sums_of_vectors
         )
-        self._whole_step = whole_step
         self._dtype = compute_dtype
         self._recompute = recompute
 
@@ -118,22 +117,16 @@ class Encoder:
         projected = self._project(context, block.attention_output)
         attended = self._drop(projected, rate, seeds.attended)
         hidden = self._normalise(queries, attended, block.attention_norm)
-        inner = self._project(hidden, block.intermediate)
-        if self._whole_step and self._recompute != recomputation.BLOCKS:
-            # XLA fuses the activation into the product: cheaper than keeping its result.
-            product = recomputation.recomputed(self._project_activated, inner, block.output)
-        else:
-            product = self._project_activated(inner, block.output)
-        output = self._drop(product, rate, seeds.output)
+        inner = self._passes.activation(self._project(hidden, block.intermediate))
+        output = self._drop(self._project(inner, block.output), rate, seeds.output)
         return self._normalise(hidden, output, block.output_norm)
 
     def _attend(self, query, key, value, query_ids, key_ids, seed: tf.Tensor | None) -> tf.Tensor:
         """Query [R, N, Q, D], key and value [R, N, S, D] -> [R, Q, H]."""
         scores = tf.matmul(query * self._config.head_size**-0.5, key, transpose_b=True)
         probabilities = self._passes.masked_softmax(scores, query_ids, key_ids)
-        rate = tf.constant(self._config.attention_probs_dropout_prob, tf.float32)
-        context = self._passes.weighted_sum(probabilities, value, seed, rate)
-        context = tf.transpose(context, [0, 2, 1, 3])
+        probabilities = self._drop(probabilities, self._config.attention_probs_dropout_prob, seed)
+        context = tf.transpose(tf.matmul(probabilities, value), [0, 2, 1, 3])
         return tf.reshape(context, [-1, query.shape[2], self._config.hidden_size])
 
     def _drop(self, inputs: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
@@ -148,9 +141,6 @@ class Encoder:
         return tf.transpose(
             tf.reshape(projected, [-1, projected.shape[1], heads, size]), [0, 2, 1, 3]
         )
-
-    def _project_activated(self, inner: tf.Tensor, dense) -> tf.Tensor:
-        return self._project(self._passes.activation(inner), dense)
 
     def _project(self, inputs: tf.Tensor, dense) -> tf.Tensor:
         """A dense layer over the last axis; attention's kernels have two axes: heads and sizes."""

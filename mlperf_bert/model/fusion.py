@@ -5,9 +5,6 @@ The gradient of a pass computes the pass again from its inputs, so that nothing 
 memory. Statistics and exponentials are float32, whatever the type of the inputs; results have the
 type of the inputs.
 
-In a program of a whole step XLA would find out that a pass is computed twice, and keep the first
-result for the second. There the backward pass computes from inputs that wait for the gradient.
-
 Dropout stores no mask either: its bits are a hash of the step's seed and the element's position. A
 worked example, ones [2, 3] at rate 0.5 with seed [1, 2], bits in hexadecimal:
 
@@ -27,8 +24,6 @@ from collections.abc import Callable
 
 import tensorflow as tf
 import tf_keras
-
-from mlperf_bert.model.recomputation import after
 
 # Source: Devlin et al.'s code, which tf-models keeps: masked scores and LayerNorm's epsilon.
 _MASKED = -1e9
@@ -52,14 +47,13 @@ ACTIVATIONS = {
 class Passes:
     """The passes of one model, compiled or not."""
 
-    def __init__(self, activation: str, *, compiled: bool, whole_step: bool = False):
-        """Takes a key of `ACTIVATIONS`; `whole_step`: all passes are in one program."""
+    def __init__(self, activation: str, *, compiled: bool, sums_of_vectors: bool = False):
+        """Takes a key of `ACTIVATIONS`."""
         self._is_compiled = compiled
-        self._whole_step = whole_step
         self.activation = self._fused(_in_float32(ACTIVATIONS[activation]))
         self.add_and_normalise = self._fused(_add_and_normalise)
         self._masked = self._compiled(_keep)
-        row_sums = _sums_of_vectors if compiled and not whole_step else _row_sums
+        row_sums = _sums_of_vectors if sums_of_vectors else _row_sums
         self._softmax_gradient = self._compiled(
             functools.partial(_softmax_gradient, row_sums=row_sums)
         )
@@ -89,39 +83,9 @@ class Passes:
 
         @tf.custom_gradient
         def drop(values):
-            return (
-                self._masked(values, seed, rate),
-                lambda up: self._masked(up, self._later(up, seed), rate),
-            )
+            return self._masked(values, seed, rate), lambda up: self._masked(up, seed, rate)
 
         return drop(inputs)
-
-    def weighted_sum(
-        self, probabilities: tf.Tensor, values: tf.Tensor, seed: tf.Tensor | None, rate: tf.Tensor
-    ) -> tf.Tensor:
-        """The product of dropped [R, N, Q, S] and [R, N, S, D] -> [R, N, Q, D].
-
-        In a whole step the gradient drops again, so that only the probabilities are kept.
-        """
-        if seed is None or not self._whole_step:
-            dropped = probabilities if seed is None else self.dropout(probabilities, seed, rate)
-            return tf.matmul(dropped, values)
-
-        @tf.custom_gradient
-        def product(weights, summed):
-            def backward(up):
-                later = self._later(up, seed)
-                dropped = self._masked(weights, later, rate)
-                of_dropped = tf.matmul(up, summed, transpose_b=True)
-                of_values = tf.matmul(dropped, up, transpose_a=True)
-                return self._masked(of_dropped, later, rate), of_values
-
-            return tf.matmul(self._masked(weights, seed, rate), summed), backward
-
-        return product(probabilities, values)
-
-    def _later(self, upstream: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        return after(upstream, [seed])[0] if self._whole_step else seed
 
     def _compiled(self, function: Callable) -> Callable:
         if not self._is_compiled:

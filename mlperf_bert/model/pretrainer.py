@@ -27,7 +27,7 @@ def build_pretrainer(
     seed: int,
     precision: str = "float32",
     compile_passes: bool = False,
-    whole_step: bool = False,
+    sums_of_vectors: bool = False,
     pack_sequences: bool = False,
     recompute: str = recomputation.NONE,
 ) -> models.BertPretrainerV2:
@@ -37,8 +37,8 @@ def build_pretrainer(
     of the speed options encoder.py computes with their weights instead, equal to 1e-5 in float32.
     `precision` is float32, bfloat16 (matrix products and the values passed between layers; softmax,
     LayerNorm and losses stay float32), or tf32 (float32 that NVIDIA's tensor cores may round). With
-    `compile_passes` XLA compiles the passes between the matrix products, each as a program, or with
-    `whole_step` as parts of the step's program (fusion.py). With `pack_sequences`
+    `compile_passes` XLA compiles the passes between the matrix products, and with `sums_of_vectors`
+    they add as it is fastest in a program of one pass (fusion.py). With `pack_sequences`
     examples may share rows (mlperf_bert/input/packing.py). With `recompute` the backward pass
     computes again what the forward pass then does not keep: "attention" (scores, probabilities and
     their dropout) or "blocks" (all but the inputs of each block), with the same bits of dropout.
@@ -103,7 +103,7 @@ def build_pretrainer(
             config,
             compute_dtype=dtype,
             compile_passes=compile_passes,
-            whole_step=whole_step,
+            sums_of_vectors=sums_of_vectors,
             recompute=recompute,
         )
         model.dropout_generator = tf.random.Generator.from_seed(seed)

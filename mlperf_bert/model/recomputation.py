@@ -15,7 +15,7 @@ def recomputed(function: Callable[..., tf.Tensor], *inputs) -> tf.Tensor:
     """`function(*inputs)`, of which only the inputs are kept for the backward pass.
 
     Inputs are nested tensors, or None; variables are given as tensors. The function may depend on
-    nothing else: what bypassed `after`, such as the bits of dropout made from the seed alone,
+    nothing else: what bypassed `_after`, such as the bits of dropout made from the seed alone,
     would be kept.
     """
     leaves = tf.nest.flatten(inputs)
@@ -28,7 +28,7 @@ def recomputed(function: Callable[..., tf.Tensor], *inputs) -> tf.Tensor:
     @tf.custom_gradient
     def call(*tensors):
         def backward(upstream):
-            again = after(upstream, tensors)
+            again = _after(upstream, tensors)
             floating = [tensor for tensor in again if tensor.dtype.is_floating]
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(floating)
@@ -41,7 +41,7 @@ def recomputed(function: Callable[..., tf.Tensor], *inputs) -> tf.Tensor:
     return call(*(leaf for leaf in leaves if leaf is not None))
 
 
-def after(upstream: tf.Tensor, tensors) -> list[tf.Tensor]:
+def _after(upstream: tf.Tensor, tensors) -> list[tf.Tensor]:
     """The same values, once the gradient `upstream` is there.
 
     A zero made of the gradient is added. So the second computation cannot begin early, and neither

@@ -3,7 +3,7 @@
 import tensorflow as tf
 import tf_keras
 
-from mlperf_bert.optimization.norms import sums_of_squares
+from mlperf_bert.optimization.norms import norm_of_all
 
 # Source: the reference clips the global norm of the gradients to 1.0; the rules fix it.
 CLIP_NORM = 1.0
@@ -65,7 +65,7 @@ class GradientAggregationOptimizer(tf.Module):
         return self._clipped(gradients)
 
     def _clipped(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        norm = tf.sqrt(tf.add_n(sums_of_squares(gradients))) if self._whole_step else None
+        norm = norm_of_all(gradients) if self._whole_step else None
         return tf.clip_by_global_norm(gradients, CLIP_NORM, use_norm=norm)[0]
 
     def step(self, gradients: list[tf.Tensor], variables: list[tf.Variable]) -> None:

@@ -11,8 +11,6 @@ import tf_keras
 from official.modeling.optimization import lamb
 from official.modeling.optimization.legacy_adamw import AdamWeightDecay
 
-from mlperf_bert.optimization.norms import sums_of_squares
-
 # Names of variables without weight decay and without LAMB's scaling by norms. `output_bias` is a
 # bias; all embeddings decay. Source: the reference's optimizer set-up.
 NOT_DECAYED = ("LayerNorm", "layer_norm", "bias")
@@ -39,17 +37,14 @@ class LAMB(lamb.LAMB):
 
     Otherwise the temporary results of all variables would be in memory at the same time. The state
     (slots `m` and `v`, the count of updates) and its names in checkpoints are tf-models'. With
-    `compiled`, XLA compiles one program for all variables of a shape; with `whole_step`, in which
-    all is one program, the norms of all variables are computed together. Neither on several
-    replicas: both would use the slots of the first replica for all of them.
+    `compiled`, XLA compiles one program for all variables of a shape; not on several replicas, as
+    it would use the slots of the first replica for all of them.
     """
 
-    def __init__(self, *, compiled: bool, whole_step: bool, **kwargs):
+    def __init__(self, *, compiled: bool, **kwargs):
         super().__init__(**kwargs)
         self._change = lamb_change
-        one_replica = tf.distribute.get_strategy().num_replicas_in_sync == 1
-        self._together = whole_step and one_replica
-        if compiled and one_replica:
+        if compiled and tf.distribute.get_strategy().num_replicas_in_sync == 1:
             change = functools.partial(lamb_change, norm=_norm_by_slices)
             self._change = tf.function(change, jit_compile=True, autograph=False)
         self._last_changes: dict[str, list] = {}
@@ -58,35 +53,9 @@ class LAMB(lamb.LAMB):
         self._last_changes = {}
         return super()._prepare(var_list)
 
-    def apply_gradients(self, grads_and_vars, *arguments, **keywords):
-        """Changes all variables, as tf-models' LAMB does."""
-        if not self._together:
-            return super().apply_gradients(grads_and_vars, *arguments, **keywords)
-        pairs = list(grads_and_vars)
-        apply_state = self._prepare([var for _, var in pairs])
-        updates, decayed = [], []
-        for grad, var in pairs:
-            constants, decays = (
-                self._constants(var, apply_state),
-                self._do_use_weight_decay(var.name),
-            )
-            m, v = self.get_slot(var, "m"), self.get_slot(var, "v")
-            update = lamb_update(var, grad, m, v, constants, decays=decays)
-            updates.append((var, update, constants))
-            decayed += [var, update] * decays
-        norms = iter(tf.unstack(tf.sqrt(sums_of_squares(decayed)))) if decayed else iter(())
-        for var, update, constants in updates:
-            decays = self._do_use_weight_decay(var.name)
-            ratio = trust_ratio(next(norms), next(norms)) if decays else 1.0
-            var.assign(var - ratio * constants["lr_t"] * update)
-        return self.iterations.assign_add(1)
-
-    def _constants(self, var: tf.Variable, apply_state: dict | None) -> dict[str, tf.Tensor]:
-        place = var.device, var.dtype.base_dtype
-        return (apply_state or {}).get(place) or self._fallback_apply_state(*place)
-
     def _resource_apply_dense(self, grad, var, apply_state=None):
-        constants = self._constants(var, apply_state)
+        place = var.device, var.dtype.base_dtype
+        constants = (apply_state or {}).get(place) or self._fallback_apply_state(*place)
         m, v = self.get_slot(var, "m"), self.get_slot(var, "v")
         with tf.control_dependencies(self._last_changes.get(var.device, [])):
             change = self._change(
@@ -118,21 +87,6 @@ def lamb_change(
 
     Source: You et al., arXiv 1904.00962, algorithm 2, without a bound on the norm of the weight.
     """
-    update = lamb_update(weight, gradient, m, v, constants, decays=decays)
-    ratio = trust_ratio(norm(weight), norm(update)) if decays else 1.0
-    return weight.assign(weight - ratio * constants["lr_t"] * update)
-
-
-def lamb_update(
-    weight: tf.Variable,
-    gradient: tf.Tensor,
-    m: tf.Variable,
-    v: tf.Variable,
-    constants: dict[str, tf.Tensor],
-    *,
-    decays: bool,
-) -> tf.Tensor:
-    """Changes the moments of one weight in place; returns its update before any rate; see above."""
     # Not tf.square(gradient): in a graph its results differ from the product's in the last bit.
     m_t = m.assign(constants["beta_1_t"] * m + constants["one_minus_beta_1_t"] * gradient)
     v_t = v.assign(
@@ -141,13 +95,13 @@ def lamb_update(
     m_hat = m_t / (1.0 - constants["beta_1_power"])
     v_hat = v_t / (1.0 - constants["beta_2_power"])
     update = m_hat / (tf.sqrt(v_hat) + constants["epsilon"])
-    return update + constants["weight_decay_rate"] * weight if decays else update
-
-
-def trust_ratio(weight_norm: tf.Tensor, update_norm: tf.Tensor) -> tf.Tensor:
-    """By what LAMB scales the update of a weight, from both norms; scalars."""
-    both_positive = (weight_norm > 0) & (update_norm > 0)
-    return tf.where(both_positive, weight_norm / update_norm, 1.0)
+    trust_ratio = 1.0
+    if decays:
+        update += constants["weight_decay_rate"] * weight
+        weight_norm, update_norm = norm(weight), norm(update)
+        both_positive = (weight_norm > 0) & (update_norm > 0)
+        trust_ratio = tf.where(both_positive, weight_norm / update_norm, 1.0)
+    return weight.assign(weight - trust_ratio * constants["lr_t"] * update)
 
 
 def _norm_by_slices(tensor: tf.Tensor) -> tf.Tensor:
@@ -190,12 +144,10 @@ def create_optimizer(
     schedule: tf_keras.optimizers.schedules.LearningRateSchedule,
     *,
     compiled: bool = False,
-    whole_step: bool = False,
 ) -> tf_keras.optimizers.legacy.Optimizer:
     """Builds the optimizer; aggregation.py does the clipping.
 
-    Call it inside the strategy's scope. With `compiled` XLA compiles LAMB by itself, with
-    `whole_step` as a part of the step's program.
+    Call it inside the strategy's scope. With `compiled` XLA compiles LAMB.
 
     Raises:
       ValueError: the name is neither lamb nor adamw.
@@ -209,7 +161,7 @@ def create_optimizer(
         "exclude_from_weight_decay": list(NOT_DECAYED),
     }
     if config.name == "lamb":
-        return LAMB(**constants, compiled=compiled, whole_step=whole_step)
+        return LAMB(**constants, compiled=compiled)
     if config.name == "adamw":
         return ReferenceAdamW(**constants, gradient_clip_norm=0.0)
     raise ValueError(f"optimizer must be lamb or adamw, got {config.name!r}")

@@ -94,17 +94,12 @@ def build_trainer(
             seed=seed,
             precision=config.precision,
             compile_passes=compiled.passes,
-            whole_step=compiled.whole_step,
+            sums_of_vectors=compiled.each_pass,
             pack_sequences=config.pack_sequences,
             recompute=config.recompute,
         )
         optimizer = GradientAggregationOptimizer(
-            create_optimizer(
-                config.optimizer,
-                rates,
-                compiled=compiled.each_pass,
-                whole_step=compiled.whole_step,
-            ),
+            create_optimizer(config.optimizer, rates, compiled=compiled.each_pass),
             steps_per_update=config.steps_per_update,
             clip_after_allreduce=config.clip_by_global_norm_after_gradient_allreduce,
             whole_step=compiled.whole_step,

@@ -6,6 +6,7 @@ from mlperf_bert.input import packing
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training import compilation, memory
+from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.findings import ERROR, WARNING, Finding, Inspection
 from mlperf_bert.training.memory import Change, Step
 
@@ -15,10 +16,10 @@ _FAR_OVER = 2
 def shortfall(found: Inspection, bert_config: BertConfig, *, host_bytes: int) -> Finding | None:
     """Says that a step does not fit, and the smallest change that does; None if it fits.
 
-    It is a warning: the estimate has not been measured on GPUs, and on a CPU the memory available
-    changes with other processes, and there may be swap. On a GPU it is an error if the estimate is
-    more than twice the memory. A TPU is not checked, and neither are GPUs of which NVML does not
-    report the memory.
+    It is a warning: the estimate has not been measured on GPUs and TPUs, and on a CPU the memory
+    available changes with other processes, and there may be swap. On a GPU or TPU it is an error if
+    the estimate is more than twice the memory. GPUs of which NVML does not report the memory are
+    not checked, neither is a TPU whose type nobody names.
 
     Args:
       found: its strategy must be there, else nothing is checked.
@@ -27,21 +28,35 @@ def shortfall(found: Inspection, bert_config: BertConfig, *, host_bytes: int) ->
     """
     config = found.config
     asleep = config.emulate_step_seconds is not None
-    if not found.strategy or found.errors or config.device.use_tpu or asleep:
+    if not found.strategy or found.errors or asleep:
         return None
-    num_gpus = config.device.num_gpus
-    available = gpu_bytes(num_gpus) if num_gpus else host_bytes
+    available, where = _memory_of(config, host_bytes)
     step = _step_of(found, bert_config)
     needed = step.total_bytes()
     if available is None or needed <= available:
         return None
-    where = "of this GPU" if num_gpus else "available here"
     change = memory.smallest_change(step, available_bytes=available)
     return Finding(
-        ERROR if num_gpus and needed > _FAR_OVER * available else WARNING,
+        ERROR if step.device != "CPU" and needed > _FAR_OVER * available else WARNING,
         f"a step does not fit into the {available / 1e9:.1f} GB {where}: about "
         f"{needed / 1e9:.1f} GB; {_in_flags(found, change)}",
     )
+
+
+def _memory_of(config: RunConfig, host_bytes: int) -> tuple[float | None, str]:
+    """The memory of the device, None if it is not known, and how a message calls it."""
+    if config.device.use_tpu:
+        generation = config.tpu_type.rpartition("-")[0]
+        return memory.TPU_BYTES.get(generation), f"of a device of this {config.tpu_type}"
+    if config.device.num_gpus:
+        return gpu_bytes(config.device.num_gpus), "of this GPU"
+    return host_bytes, "available here"
+
+
+def _kind_of(config: RunConfig) -> str:
+    if config.device.use_tpu:
+        return "TPU"
+    return "GPU" if config.device.num_gpus else "CPU"
 
 
 def gpu_bytes(num_gpus: int) -> int | None:
@@ -85,7 +100,8 @@ def _step_of(found: Inspection, bert_config: BertConfig) -> Step:
         ),
         recompute=config.recompute,
         steps_per_update=config.steps_per_update,
-        copies_state=config.saves_while_training and not config.device.num_gpus,
+        device=_kind_of(config),
+        copies_state=config.saves_while_training and _kind_of(config) == "CPU",
     )
 
 

@@ -92,6 +92,8 @@ class RunConfig:
     """The processes of the run; None: only this one."""
     tf_xla_flags: str
     """TF_XLA_FLAGS, which TensorFlow reads too."""
+    tpu_type: str
+    """TPU_ACCELERATOR_TYPE, such as v3-128; empty if the host does not say it."""
 
     def __post_init__(self):
         if self.num_train_steps % self.steps_per_update:
@@ -163,7 +165,7 @@ class RunConfig:
     def parameters(self) -> dict:
         """What run.json records of the run; the names of `may_change` among it are not compared."""
         kept = dataclasses.asdict(self)
-        for name in ("submission", "cluster", "tf_xla_flags"):  # the log has them
+        for name in ("submission", "cluster", "tf_xla_flags", "tpu_type"):  # the log has them
             del kept[name]
         # A TPU that was made again may have another name.
         kept["device"] = {n: v for n, v in kept["device"].items() if n not in _NAMES_OF_A_TPU}

@@ -21,8 +21,9 @@ times hidden), of S*I (inner) and of N*S*S (heads, tokens, tokens):
 An element has four bytes, or two in bfloat16, which also keeps a copy of every kernel unless blocks
 are recomputed. While a block goes backward it needs what it does not keep, and the gradients of it:
 once more what the fused block keeps, and N*S*S twice. The last block is counted as the others.
-Source of the method: Korthikanti et al., arXiv 2205.05198, section 4; tests compare the estimate
-with the measurements of benchmarks/memory.py, on CPUs. On GPUs it has not been measured.
+Source of the method: Korthikanti et al., arXiv 2205.05198, section 4. Tests compare the estimate
+with the measurements of benchmarks/memory.py, on CPUs, and with what the compilers of GPUs and TPUs
+say that a whole step takes (benchmarks/compiled.json, of compile_step.py). Neither has run.
 """
 
 import dataclasses
@@ -34,8 +35,19 @@ from mlperf_bert.model import recomputation
 from mlperf_bert.model.config import BertConfig
 
 _FLOAT_BYTES = 4
-_LIBRARY_BYTES = 900_000_000
-"""Python with TensorFlow on a CPU, traces and compiled programs included; measured."""
+LIBRARY_BYTES = {"CPU": 900_000_000, "GPU": 9 * 2**28, "TPU": 0}
+"""What is not a step's: on a CPU Python with TensorFlow, traces and compiled programs, measured; on
+a GPU CUDA's context and what TensorFlow leaves to its libraries, by TensorFlow's public logs."""
+TPU_BYTES = {
+    "v2": 7.48 * 2**30,
+    "v3": 15.48 * 2**30,
+    "v4": 30.75 * 2**30,
+    "v5litepod": 15.75 * 2**30,
+    "v5p": 95.73 * 2**30,
+    "v6e": 31.24 * 2**30,
+}
+"""What a program may use of a core of v2 and v3, a chip of the others; source: the compiler's
+refusals (libtpu 0.0.52)."""
 TOLERANCE = 0.15
 """Measurements differ from the estimate by no more than this share."""
 
@@ -53,6 +65,8 @@ class Step:
     """encoder.py computes, in place of tf-models' layers."""
     recompute: str
     steps_per_update: int
+    device: str = "CPU"
+    """CPU, GPU or TPU."""
     copies_state: bool = False
     """Checkpoints are written while the training goes on, from a copy in the same memory."""
 
@@ -66,7 +80,7 @@ class Step:
             2 * gradients + 6 * self.model.vocab_size * self.model.hidden_size * _FLOAT_BYTES,
         )
         always = checkpoint_bytes(self.model, steps_per_update=self.steps_per_update)
-        return _LIBRARY_BYTES + always * (1 + self.copies_state) + max(moments)
+        return LIBRARY_BYTES[self.device] + always * (1 + self.copies_state) + max(moments)
 
     @property
     def _weight_bytes(self) -> int:
@@ -118,7 +132,7 @@ class Change:
     """So many times as many steps make an update, of a batch divided by as many."""
 
 
-def smallest_change(step: Step, *, available_bytes: int) -> Change | None:
+def smallest_change(step: Step, *, available_bytes: float) -> Change | None:
     """The smallest change with which a step fits; None if there is none.
 
     The same step with recomputation comes before smaller steps, and less recomputation before more.

@@ -95,6 +95,7 @@ def config(tmp_path):
         device=DeviceConfig(),
         cluster=None,
         tf_xla_flags="",
+        tpu_type="",
     )
 
 

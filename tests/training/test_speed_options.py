@@ -46,7 +46,7 @@ def make_trainer(
             BertConfig(**generated_task.CONFIG | changed),
             seed=1,
             compile_passes=compiled.passes,
-            whole_step=compiled.whole_step,
+            sums_of_vectors=compiled.each_pass,
             **options,
         )
     rate = WarmupPolynomialDecay(learning_rate=0.01, num_train_steps=100, num_warmup_steps=0)

@@ -1,0 +1,231 @@
+"""What compile_step.py counts in a compiled program, what it says, and its exit codes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from jax.interpreters import mlir
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+import compile_step
+
+# A program as XLA writes it: a product with a cast, a sum, a picked row, a library call, a copy
+# that a TPU keeps on its chip, a condition, and an all-reduce with two kernels beside it.
+TEXT = """HloModule jit_step, is_scheduled=true
+
+%product (p0: f32[4,8], p1: bf16[8,2]) -> bf16[4,2] {
+  %p0 = f32[4,8]{1,0} parameter(0)
+  %p1 = bf16[8,2]{1,0} parameter(1)
+  %cast = bf16[4,8]{1,0} convert(%p0)
+  ROOT %dot = bf16[4,2]{1,0} dot(%cast, %p1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+%picked (q0: f32[100,8], q1: s32[]) -> f32[1,8] {
+  %q0 = f32[100,8]{1,0} parameter(0)
+  %q1 = s32[] parameter(1)
+  ROOT %slice = f32[1,8]{1,0} dynamic-slice(%q0, %q1, %q1), dynamic_slice_sizes={1,8}
+}
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+%changed (c0: f32[8]) -> f32[8] {
+  %c0 = f32[8]{0} parameter(0)
+  ROOT %negated = f32[8]{0} negate(%c0)
+}
+
+%same (d0: f32[8]) -> f32[8] {
+  ROOT %d0 = f32[8]{0} parameter(0)
+}
+
+ENTRY %main (x: f32[4,8], w: bf16[8,2], t: f32[100,8], n: s32[]) -> (f32[8]) {
+  %x = f32[4,8]{1,0} parameter(0)
+  %w = bf16[8,2]{1,0} parameter(1)
+  %t = f32[100,8]{1,0} parameter(2)
+  %n = s32[] parameter(3)
+  %start = f32[4,8]{1,0} all-reduce-start(%x), to_apply=%add
+  %fused = bf16[4,2]{1,0} fusion(%x, %w), kind=kOutput, calls=%product
+  %row = f32[1,8]{1,0} fusion(%t, %n), kind=kLoop, calls=%picked
+  %done = f32[4,8]{1,0} all-reduce-done(%start)
+  %total = f32[8]{0} reduce(%done, %n), dimensions={0}, to_apply=%add
+  %call = f32[8]{0} custom-call(%total), custom_call_target="__cudnn$softmax"
+  %near = f32[8]{0:T(8)S(1)} copy(%call)
+  %reserved = f32[8]{0} custom-call(), custom_call_target="AllocateBuffer"
+  %pick = pred[] constant(true)
+  %chosen = f32[8]{0} conditional(%pick, %near, %near), true_computation=%changed, false_computation=%same
+  ROOT %result = (f32[8]{0}) tuple(%chosen)
+}
+"""  # noqa: E501
+
+
+def test_the_kernels_of_a_program_and_their_bytes():
+    found = compile_step.kernels(TEXT)
+    assert {name: (each.kind, each.num_bytes) for name, each in found.items()} == {
+        "start": ("collectives", 128 + 128),
+        "fused": ("products", 16 + 128 + 32),
+        "row": ("copies", 32 + 4),  # of the table it reads a row
+        "total": ("sums", 32 + 128 + 4),
+        "call": ("library calls", 32 + 32),
+        "near": ("copies", 32),  # its result stays on the chip
+        "negated": ("passes", 32 + 32),
+    }
+
+
+def test_small_arrays_may_stay_in_the_cache_of_a_gpu():
+    found = compile_step.kernels(TEXT, cache_bytes=32)
+    assert found["fused"].num_bytes == 128 and found["near"].num_bytes == 0
+
+
+def test_what_is_beside_an_all_reduce_and_its_bytes():
+    assert compile_step.beside_collectives(TEXT) == 2
+    assert sum(compile_step._all_reduce_bytes(TEXT)) == 128
+
+
+def test_the_flop_of_products():
+    with mlir.make_ir_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(
+            "func.func @main(%0: tensor<3x4x5xf32>, %1: tensor<3x5x7xf32>) -> tensor<3x4x7xf32> {"
+            "  %2 = stablehlo.dot_general %0, %1, batching_dims = [0] x [0],"
+            "    contracting_dims = [2] x [1] :"
+            "    (tensor<3x4x5xf32>, tensor<3x5x7xf32>) -> tensor<3x4x7xf32>"
+            "  return %2 : tensor<3x4x7xf32> }"
+        )
+        program = stablehlo.serialize_portable_artifact(module, stablehlo.get_current_version())
+    assert compile_step.product_flop(program) == 2 * 3 * 4 * 5 * 7
+
+
+@pytest.mark.parametrize(
+    "name, logged_mb",  # the least and the most in public logs of TensorFlow
+    [("a100-40", (38068, 38482)), ("h100", (78763, 78763)), ("l4", (20549, 20967))],
+)
+def test_a_program_may_use_no_more_of_a_gpu_than_tensorflow_gets(name, logged_mb):
+    usable_mb = compile_step.DEVICES[name].memory_bytes / 2**20
+    assert 0.97 * logged_mb[0] < usable_mb <= logged_mb[1]
+
+
+def main(*words: object) -> subprocess.CompletedProcess:
+    command = [sys.executable, "compile_step.py", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    "words, reason",
+    [
+        (["--devices=h101"], r"--devices=h101: not known; choose of tpu-v2, tpu-v3"),
+        (
+            ["--devices=tpu-v3:7"],
+            "--devices=tpu-v3:7: give a number of devices that tpu-v3 has",
+        ),
+        (
+            ["--devices=h100:0"],
+            "--devices=h100:0: give a number of devices that h100 has: 1 to",
+        ),
+        (
+            ["--devices=h100", "--output=figures.txt"],
+            "--output=figures.txt: name a .json or .md",
+        ),
+        (["--devices=h100:8", "--kind=evaluation"], "an evaluation is compiled for one device"),
+    ],
+)
+def test_wrong_usage_is_one_line(words, reason, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["compile_step.py", str(tmp_path), *words])
+    with pytest.raises(SystemExit) as ended:
+        compile_step.main()
+    assert ended.value.code == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"compile_step.py: {reason}")
+
+
+def test_a_folder_that_is_not_an_export_is_one_line(tmp_path):
+    done = main(tmp_path, "--devices=h100")
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"compile_step.py: {tmp_path}: FileNotFoundError")
+    (tmp_path / "signature.json").write_text(json.dumps({"format": 1}))
+    done = main(tmp_path, "--devices=h100")
+    assert "export the step again" in done.stderr and done.returncode == 1
+
+
+def exits(monkeypatch, tmp_path, *results: str) -> int:
+    """The exit code if the devices have these results."""
+    rows = iter(results)
+
+    def row(folder, signature, entry, name, count):
+        return {"device": name, "num_devices": count, "result": next(rows), "usable_bytes": 1}
+
+    monkeypatch.setattr(compile_step, "compiled", row)
+    monkeypatch.setattr(compile_step, "step_of", lambda *_: ({}, {}))
+    monkeypatch.setattr(compile_step.jax.config, "update", lambda *_: None)
+    monkeypatch.setattr(compile_step.os, "environ", {})
+    devices = ",".join(["h100"] * len(results))
+    words = ["compile_step.py", "x", f"--devices={devices}", f"--output={tmp_path}/t.json"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as ended:
+        compile_step.main()
+    return ended.value.code
+
+
+def test_a_program_that_does_not_fit_has_its_own_exit_code(monkeypatch, tmp_path):
+    assert exits(monkeypatch, tmp_path, "fits", "fits") == 0
+    assert exits(monkeypatch, tmp_path, "fits", "does not fit") == 3
+    assert exits(monkeypatch, tmp_path, "does not fit", "does not compile") == 1
+    assert exits(monkeypatch, tmp_path, "no compiler") == 1
+    assert len(json.loads((tmp_path / "t.json").read_text())["rows"]) == 1
+
+
+def test_a_compiler_that_is_missing_or_too_old_is_told(monkeypatch):
+    monkeypatch.setattr(compile_step.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(compile_step.NoCompiler, match=r"not installed: pip install 'libtpu'"):
+        compile_step.devices_of("tpu-v3", 1)
+    with pytest.raises(compile_step.NoCompiler, match=r"pip install 'jax\[cuda12\]'"):
+        compile_step.devices_of("h100", 1)
+    monkeypatch.setattr(compile_step.importlib.util, "find_spec", lambda name: True)
+
+    def unknown(**_):
+        raise RuntimeError("NOT_FOUND: no v3:2x2\nmore")
+
+    monkeypatch.setattr(compile_step.topologies, "get_topology_desc", unknown)
+    with pytest.raises(compile_step.NoCompiler, match=r"no such topology.*NOT_FOUND: no v3:2x2\)"):
+        compile_step.devices_of("tpu-v3", 1)
+
+
+def test_what_the_compiler_refuses_is_a_row_with_its_reason(monkeypatch):
+    entry = {"file": "f", "num_examples": 64, "inputs": [{"dtype": "float32", "shape": [2**28]}]}
+
+    def refused(*_):
+        raise RuntimeError(
+            "RESOURCE_EXHAUSTED: the total memory required (26.83G) exceeds available HBM (15.48G)."
+        )
+
+    monkeypatch.setattr(compile_step, "devices_of", lambda *_: [])
+    monkeypatch.setattr(compile_step.run_step, "lowered", refused)
+    row = compile_step.compiled(Path("step"), {}, entry, "tpu-v3", 1)
+    assert row["result"] == "does not fit"
+    assert row["peak_bytes"] == pytest.approx(27.83 * 2**30)
+
+    def illegal(*_):
+        raise RuntimeError("failed to legalize operation 'mhlo.copy'\nsecond line")
+
+    monkeypatch.setattr(compile_step.run_step, "lowered", illegal)
+    row = compile_step.compiled(Path("step"), {}, entry, "h100", 1)
+    assert row["result"] == "does not compile"
+    assert row["reason"] == "failed to legalize operation 'mhlo.copy'"
+
+
+def test_products_that_nobody_uses_are_not_counted():
+    with mlir.make_ir_context() as context, ir.Location.unknown(context):
+        module = ir.Module.parse(
+            "func.func @main(%0: tensor<4x4xf32>) -> tensor<4x4xf32> {"
+            "  %1 = stablehlo.dot %0, %0 : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>"
+            "  %2 = stablehlo.dot %1, %0 : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>"
+            "  %3 = stablehlo.abs %2 : tensor<4x4xf32>"
+            "  return %1 : tensor<4x4xf32> }"
+        )
+        program = stablehlo.serialize_portable_artifact(module, stablehlo.get_current_version())
+    assert compile_step.product_flop(program) == 2 * 4 * 4 * 4

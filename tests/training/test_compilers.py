@@ -1,0 +1,118 @@
+"""Google's and NVIDIA's compilers take the exported steps; no accelerator is needed.
+
+They have an environment of their own: make .venv-compilers/.installed, and for NVIDIA's
+.venv-compilers/.installed-gpu.
+"""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests import starts
+from tests.conftest import REPOSITORY, lacking
+from tests.training import generated_task
+
+PYTHON = REPOSITORY / ".venv-compilers/bin/python"
+TRAIN = ["--train_batch_size=4", "--learning_rate=0.001", "--num_warmup_steps=2", "--seed=5"]
+TRAIN += ["--max_seq_length=32", "--max_predictions_per_seq=6", "--num_train_steps=40"]
+TRAIN += ["--num_recorded_steps=0"]
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("task") / "task"
+    generated_task.write_task(folder, dropout=0.1, num_hidden_layers=2)
+    return folder
+
+
+def export(task: Path, folder: Path, *flags: str) -> Path:
+    given = [f"--bert_config_file={task}/bert_config.json", f"--output_dir={folder}"]
+    given += [f"--input_file={task}/train.tfrecord", *TRAIN, *flags]
+    starts.run(["python", "export_training_step.py", *given], check=True)
+    return folder
+
+
+def compiled(folder: Path, *flags: str, package: str = "libtpu", code: int = 0) -> list[dict]:
+    """The rows of compile_step.py, which must end with the given code."""
+    if subprocess.run([PYTHON, "-c", f"import {package}"], capture_output=True).returncode:
+        lacking(f"{PYTHON} has no {package}: make test-compilers")
+    output = folder.parent / "table.json"
+    command = [PYTHON, "compile_step.py", folder, *flags, f"--output={output}"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
+    assert done.returncode == code, done.stdout + done.stderr
+    return json.loads(output.read_text())["rows"]
+
+
+@pytest.mark.slow
+def test_a_step_and_its_halves_on_tpus(task, tmp_path):
+    """LAMB in float32: on one core, and on eight with one all-reduce of all gradients."""
+    folder = export(task, tmp_path / "step", "--optimizer=lamb")
+    one, new, eight = compiled(folder, "--devices=tpu-v3,tpu-v5e,tpu-v3:8")
+    assert {row["result"] for row in (one, new, eight)} == {"fits"}
+    assert one["collective_bytes"] == new["collective_bytes"] == 0
+    programs = json.loads((folder / "signature.json").read_text())["programs"]
+    [update] = [program for program in programs if program["kind"] == "update"]
+    gradients = [v["shape"] for v in update["inputs"] if v["role"] == "gradient"]
+    num_gradients = sum(_product(shape) for shape in gradients)
+    # Beside the gradients three losses and two counts are added up.
+    assert eight["collective_bytes"] / 4 == pytest.approx(num_gradients + 5, rel=0.001)
+    assert one["product_flop"] == new["product_flop"] == eight["product_flop"] > 0
+    assert 0 < one["num_kernels"] < one["kernel_bytes"]
+
+
+def _product(shape: list[int]) -> int:
+    size = 1
+    for each in shape:
+        size *= each
+    return size
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--optimizer=adamw", "--precision=bfloat16", "--recompute=blocks", "--evaluation"],
+        ["--optimizer=lamb", "--precision=bfloat16", "--recompute=attention", "--pack_sequences"],
+        ["--optimizer=lamb", "--steps_per_update=2"],
+    ],
+    ids=["adamw_bfloat16_blocks_evaluation", "packed_attention", "aggregated"],
+)
+def test_other_steps_on_tpus(task, tmp_path, flags):
+    evaluates = "--evaluation" in flags
+    also = [f"--eval_input_file={task}/eval.tfrecord", "--eval_batch_size=9"] if evaluates else []
+    folder = export(task, tmp_path / "step", "--nodata_parallel", *flags, *also)
+    rows = compiled(folder, "--devices=tpu-v3,tpu-v5e")
+    rows += compiled(folder, "--devices=tpu-v3", "--kind=evaluation") if evaluates else []
+    assert {row["result"] for row in rows} == {"fits"}
+
+
+@pytest.mark.soak
+def test_steps_on_the_gpus_that_the_documents_name(task, tmp_path):
+    folder = export(task, tmp_path / "step", "--optimizer=lamb", "--precision=bfloat16")
+    names = "v100,a100-40,a100-80,l4,h100,h200,b200,h100:8"
+    rows = compiled(folder, f"--devices={names}", package="jax_cuda12_plugin")
+    assert {row["result"] for row in rows} == {"fits"} and len(rows) == 8
+    assert rows[-1]["collective_bytes"] > 0
+
+
+@pytest.mark.soak
+def test_bert_large_of_the_tpu_recipe_fits_into_a_core(tmp_path):
+    """64 examples, with the preset's own flags; not into one of a v2, with exit code 3."""
+    (tmp_path / "large").mkdir()
+    from benchmarks import random_task
+    from mlperf_bert.data.validity import ExampleShape
+    from mlperf_bert.mlperf.rules import BERT_LARGE
+
+    shape = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
+    random_task.write(tmp_path / "large", dict(BERT_LARGE), shape, [300] * 64)
+    given = [f"--bert_config_file={tmp_path}/large/bert_config.json", "--num_batches=1"]
+    given += [f"--input_file={tmp_path}/large/train.tfrecord", "--num_recorded_steps=0"]
+    given += ["--flagfile=configs/tpu_v3_128_bs8192.flags", "--nouse_tpu", "--nodata_parallel"]
+    given += ["--train_batch_size=64", f"--output_dir={tmp_path}/step"]
+    starts.run(["python", "export_training_step.py", *given], check=True)
+    [row] = compiled(tmp_path / "step", "--devices=tpu-v3")
+    assert row["result"] == "fits"
+    [small] = compiled(tmp_path / "step", "--devices=tpu-v2", code=3)
+    assert small["result"] == "does not fit"
