@@ -81,6 +81,7 @@ def test_the_table_of_what_fits_has_the_estimates():
             precision=precision,
             fused=precision == "bfloat16",
             steps_per_update=steps_per_update,
+            device="GPU",
         ).total_bytes()
         for num_rows, precision, steps_per_update in cases
     ]
@@ -159,17 +160,17 @@ def test_a_step_that_does_not_fit_into_a_gpu_is_a_warning_with_what_does(config,
     monkeypatch.setattr(checks_of_memory, "gpu_bytes", lambda num_gpus: 15_900_000_000)
     [line] = findings_of(on_gpu(config))
     assert re.fullmatch(
-        r"warning: a step does not fit into the 15\.9 GB of this GPU: about 18\.\d GB; "
+        r"warning: a step does not fit into the 15\.9 GB of this GPU: about 20\.\d GB; "
         r"--recompute=attention does",
         line,
     )
     assert findings_of(on_gpu(config, recompute="blocks")) == []
+    monkeypatch.setattr(checks_of_memory, "gpu_bytes", lambda num_gpus: 10_500_000_000)
+    [line] = findings_of(on_gpu(config))
+    assert line.startswith("warning: a step does not fit into the 10.5 GB")
     monkeypatch.setattr(checks_of_memory, "gpu_bytes", lambda num_gpus: 9_500_000_000)
     [line] = findings_of(on_gpu(config))
-    assert line.startswith("warning: a step does not fit into the 9.5 GB")
-    monkeypatch.setattr(checks_of_memory, "gpu_bytes", lambda num_gpus: 8_500_000_000)
-    [line] = findings_of(on_gpu(config))
-    assert line.startswith("error: a step does not fit into the 8.5 GB")
+    assert line.startswith("error: a step does not fit into the 9.5 GB")
     monkeypatch.setattr(checks_of_memory, "gpu_bytes", lambda num_gpus: 2_000_000_000)
     [line] = findings_of(on_gpu(config))
     assert line.endswith("no change of --recompute and --train_batch_size makes it fit")
@@ -228,3 +229,18 @@ def test_the_estimate_of_a_step_that_is_measured_now(tmp_path):
     estimate = measuring.estimated_bytes(case)
     assert found["peak_bytes"] == pytest.approx(estimate, rel=memory.TOLERANCE)
     assert (tmp_path / "memory.png").stat().st_size > 1000
+
+
+def on_tpu(config, tpu_type, recompute):  # noqa: F811
+    """A run on a TPU that is not there, 8 examples on one core, in bfloat16."""
+    found = on_gpu(config, recompute=recompute, precision="bfloat16", tpu_type=tpu_type)
+    found.config = dataclasses.replace(found.config, device=DeviceConfig(use_tpu=True))
+    return found
+
+
+def test_the_host_of_a_tpu_says_what_a_core_has(config, monkeypatch):  # noqa: F811
+    monkeypatch.setitem(memory.TPU_BYTES, "v3", 7.48 * 2**30)
+    [line] = findings_of(on_tpu(config, "v3-8", "none"))
+    assert re.match(r"warning: a step does not fit into the 8\.0 GB of a device of this v3-8", line)
+    assert findings_of(on_tpu(config, "v5p-8", "none")) == []
+    assert findings_of(on_tpu(config, "", "none")) == []  # nobody says it
