@@ -8,7 +8,7 @@ TESTS  ?=
 ACCELERATOR ?= cpu
 $(if $(filter-out cpu gpu,$(ACCELERATOR)),$(error ACCELERATOR=$(ACCELERATOR): give cpu or gpu))
 
-.PHONY: help setup demo demo-finetune quick test test-slow test-all test-soak test-container test-distributed test-stores lint format lock clean
+.PHONY: help setup demo demo-finetune quick test test-slow test-all test-soak test-container test-distributed test-stores test-compilers lint format lock clean
 
 help:
 	@echo "make demo              the whole benchmark in miniature: text -> TFRecords -> training to 0.720 -> checked log"
@@ -20,6 +20,7 @@ help:
 	@echo "make test-stores       of these, object stores (gs://) on loopback: the same runs, faults"
 	@echo "make test-container    the image, built and run; as root on Debian"
 	@echo "make test-soak         an hour: long fuzzing, memory, many kills, whole demos"
+	@echo "make test-compilers    what Google's and NVIDIA's compilers say of the exported step; installs 3 GB in .venv-compilers"
 	@echo "make lint              ruff, mypy and shellcheck"
 	@echo "make format            what ruff can correct by itself"
 	@echo "make setup             only the environment, in .venv; with ACCELERATOR=gpu also the libraries of CUDA"
@@ -33,6 +34,15 @@ help:
 
 .venv/.installed-gpu: requirements-gpu.lock .venv/.installed
 	environment/setup.sh .venv requirements-gpu.lock
+	@touch $@
+
+# The compilers of accelerators have their own environment: the TPU extra pins another libtpu.
+.venv-compilers/.installed: environment/compilers.lock
+	environment/setup.sh .venv-compilers environment/compilers.lock
+	@touch $@
+
+.venv-compilers/.installed-gpu: environment/compilers-gpu.lock .venv-compilers/.installed
+	environment/setup.sh .venv-compilers environment/compilers-gpu.lock
 	@touch $@
 
 setup: .venv/.installed $(if $(filter gpu,$(ACCELERATOR)),.venv/.installed-gpu)
@@ -73,6 +83,10 @@ test-distributed: setup
 test-stores: setup
 	$(PYTEST) -n 2 -m "not soak" tests/stores
 
+# CI has only TPUs' compiler, and leaves out what takes minutes.
+test-compilers: setup .venv-compilers/.installed-gpu
+	$(BIN)/python -m pytest tests/training/test_compilers.py
+
 test-soak: setup
 	$(BIN)/python -m pytest -m "soak and not container"
 
@@ -93,7 +107,7 @@ format: setup
 # One version of each package for Python 3.11, 3.12 and 3.13; the markers that all share go.
 # The lock files must have no index or find-links line: the user chooses the index.
 define LOCK
-	$(BIN)/uv pip compile pyproject.toml --quiet --no-header --generate-hashes --no-emit-index-url \
+	$(BIN)/uv pip compile $(or $(3),pyproject.toml) --quiet --no-header --generate-hashes --no-emit-index-url \
 		--no-emit-find-links --universal --python-version 3.11 --output-file $(1) $(2)
 	@sed -i -E "s/python_full_version < '3.14'( and )?//; s/platform_machine == 'x86_64'( and )?//; \
 		s/( and )?sys_platform == 'linux'//; s/ ; +\\\\/ \\\\/" $(1)
@@ -107,6 +121,9 @@ lock: setup
 	@printf "%s\n" "tensorflow; sys_platform == 'never'" $(ON_TPU) >.venv/tpu.overrides
 	@sed -E '/^(tensorboard|tensorflow-text|tf-keras)==/,/[^\]$$/d' requirements-dev.lock >.venv/tpu.constraints
 	$(call LOCK,requirements-tpu.lock,--constraint .venv/tpu.constraints --extra tpu --override .venv/tpu.overrides)
+
+	$(call LOCK,environment/compilers.lock,,environment/compilers.in)
+	$(call LOCK,environment/compilers-gpu.lock,,environment/compilers-gpu.in)
 
 clean:
 	rm -rf build

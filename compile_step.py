@@ -458,11 +458,11 @@ def compiled(folder: Path, signature: dict, entry: dict, name: str, count: int) 
         "temporary_bytes": temporary,
         "peak_bytes": peak,
     }
-    return row | run_step.xla_cost(program) | counted(text, folder, entry, name)
+    return row | run_step.xla_cost(program) | counted(text, folder, entry, name, count)
 
 
-def counted(text: str, folder: Path, entry: dict, name: str) -> dict:
-    """What the compiled program runs, and what it needs at least."""
+def counted(text: str, folder: Path, entry: dict, name: str, count: int) -> dict:
+    """What the compiled program of each device runs, and what it needs at least."""
     device, found = DEVICES[name], kernels(text, DEVICES[name].cache_bytes)
     flop = product_flop((folder / entry["file"]).read_bytes())
     num_bytes = sum(kernel.num_bytes for kernel in found.values())
@@ -479,7 +479,7 @@ def counted(text: str, folder: Path, entry: dict, name: str) -> dict:
         "products_seconds_bound": products,
         "memory_seconds_bound": memory,
         "step_seconds_bound": max(products, memory),
-        "samples_per_second_bound": entry["num_examples"] / max(products, memory),
+        "samples_per_second_bound": count * entry["num_examples"] / max(products, memory),
     }
 
 

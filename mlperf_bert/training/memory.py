@@ -105,10 +105,13 @@ class Step:
         """What one block keeps for the backward pass."""
         if self.recompute == recomputation.BLOCKS:
             return self._bytes_of(hidden=1)
+        # XLA for GPUs keeps the mask of attention's dropout, a byte an element, which is computed
+        # again elsewhere.
+        mask = self._num_scores if self.device == "GPU" else 0
         if self.recompute == recomputation.ATTENTION:
-            return self._bytes_of(hidden=8, inner=2)
+            return self._bytes_of(hidden=8, inner=2) + mask
         if self.fused:
-            return self._bytes_of(hidden=8, inner=2, scores=2)
+            return self._bytes_of(hidden=8, inner=2, scores=2) + mask
         return self._bytes_of(hidden=13, inner=4, scores=3)
 
     @property
@@ -117,10 +120,14 @@ class Step:
         return self._bytes_of(hidden=8, inner=2, scores=4)
 
     def _bytes_of(self, *, hidden: int = 0, inner: int = 0, scores: int = 0) -> int:
-        model, length = self.model, self.sequence_length
-        elements = length * (hidden * model.hidden_size + inner * model.intermediate_size)
-        elements += scores * model.num_attention_heads * length**2
-        return self.num_rows * elements * self._element_bytes
+        model = self.model
+        of_a_token = hidden * model.hidden_size + inner * model.intermediate_size
+        elements = self.num_rows * self.sequence_length * of_a_token + scores * self._num_scores
+        return elements * self._element_bytes
+
+    @property
+    def _num_scores(self) -> int:
+        return self.num_rows * self.model.num_attention_heads * self.sequence_length**2
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,7 @@ They have an environment of their own: make .venv-compilers/.installed, and for 
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def task(tmp_path_factory) -> Path:
 def export(task: Path, folder: Path, *flags: str) -> Path:
     given = [f"--bert_config_file={task}/bert_config.json", f"--output_dir={folder}"]
     given += [f"--input_file={task}/train.tfrecord", *TRAIN, *flags]
-    starts.run(["python", "export_training_step.py", *given], check=True)
+    starts.run([sys.executable, "export_training_step.py", *given], check=True)
     return folder
 
 
@@ -75,7 +76,7 @@ def _product(shape: list[int]) -> int:
     [
         ["--optimizer=adamw", "--precision=bfloat16", "--recompute=blocks", "--evaluation"],
         ["--optimizer=lamb", "--precision=bfloat16", "--recompute=attention", "--pack_sequences"],
-        ["--optimizer=lamb", "--steps_per_update=2"],
+        pytest.param(["--optimizer=lamb", "--steps_per_update=2"], marks=pytest.mark.soak),
     ],
     ids=["adamw_bfloat16_blocks_evaluation", "packed_attention", "aggregated"],
 )
@@ -111,7 +112,7 @@ def test_bert_large_of_the_tpu_recipe_fits_into_a_core(tmp_path):
     given += [f"--input_file={tmp_path}/large/train.tfrecord", "--num_recorded_steps=0"]
     given += ["--flagfile=configs/tpu_v3_128_bs8192.flags", "--nouse_tpu", "--nodata_parallel"]
     given += ["--train_batch_size=64", f"--output_dir={tmp_path}/step"]
-    starts.run(["python", "export_training_step.py", *given], check=True)
+    starts.run([sys.executable, "export_training_step.py", *given], check=True)
     [row] = compiled(tmp_path / "step", "--devices=tpu-v3")
     assert row["result"] == "fits"
     [small] = compiled(tmp_path / "step", "--devices=tpu-v2", code=3)
