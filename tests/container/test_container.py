@@ -185,6 +185,7 @@ def test_stop_saves_within_its_time_and_the_next_start_goes_on(docker, start):
     assert json.loads((start.output / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 4000
 
 
+@pytest.mark.soak  # two whole runs; it has not been seen to pass yet
 def test_a_campaign_of_containers_is_stopped_and_goes_on(docker, image, repository, task, tmp_path):
     folder = tmp_path / "a campaign"
     flags = [flag for flag in TRAIN if not flag.startswith("--seed")]
