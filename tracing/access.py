@@ -25,7 +25,9 @@ TERMS = {
     "read amplification": "bytes of read calls / bytes of distinct data",
     "queue depth": "calls that had begun and not returned; of block I/O, requests issued and not "
     "completed. The mean is that of the time with at least one",
-    "pass": "reads of as many bytes of TFRecords as there were distinct ones: an epoch, shifted by "
+    "pass": "one reading of all training data. The first pass ends when as many bytes were read as "
+    "the TFRecords that were read hold together, and so on; because data are read ahead, a pass is "
+    "not exactly an epoch",
     "what is read ahead",
 }
 """Word -> what it means; the page and docs/tracing.md say the same."""

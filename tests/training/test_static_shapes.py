@@ -90,7 +90,7 @@ def test_what_a_replica_runs_has_static_shapes(trainer, folder, part):
 
     @tf.function
     def update():
-        trainer.strategy.run(trainer._update)
+        trainer.strategy.run(trainer.update)
 
     given = {"step": [batches(folder).element_spec], "update": []}[part]
     traced = operations({"step": step, "update": update}[part].get_concrete_function(*given))
