@@ -28,7 +28,6 @@ TERMS = {
     "pass": "one reading of all training data. The first pass ends when as many bytes were read as "
     "the TFRecords that were read hold together, and so on; because data are read ahead, a pass is "
     "not exactly an epoch",
-    "what is read ahead",
 }
 """Word -> what it means; the page and docs/tracing.md say the same."""
 
