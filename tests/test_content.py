@@ -104,7 +104,7 @@ def test_archives_and_dumps(tmp_path, kind):
     archive = tmp_path / "results_text.tar.gz"
     archive.write_bytes(packed)
     with pytest.raises(ValueError, match=message):
-        unpacking.unpack_text(archive, tmp_path / "text")
+        unpacking.unpack_text(archive, tmp_path / "text", {})
     with pytest.raises(ValueError, match=message):
         Dump(archive)
 
