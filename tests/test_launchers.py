@@ -269,7 +269,7 @@ def test_a_folder_that_the_container_cannot_write_is_refused(host):
 
 @pytest.mark.skipif(
     os.getuid() != 0 or not os.access("/proc/sys/vm/drop_caches", os.W_OK),
-    reason="only the host's root may empty the page cache",
+    reason="only root of the host may empty the page cache",
 )
 def test_the_page_cache_is_emptied_by_the_hosts_root(host):
     mount = "type=bind,source=/proc/sys/vm/drop_caches,target=/drop_caches"
