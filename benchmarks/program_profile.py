@@ -13,40 +13,27 @@ import argparse
 import collections
 import dataclasses
 import json
-import math
 import re
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 
 import jax
 from matplotlib.figure import Figure
 
+import compile_step
 from run_step import Exported, Program, steps
 
-PRODUCTS = "matrix products"
-# What a kernel is called, by the first of these operations that is in it.
-KINDS = {
-    "dot": PRODUCTS,
-    "convolution": PRODUCTS,
-    "custom-call": "library calls",
-    "scatter": "lookups",
-    "gather": "lookups",
-    "sort": "lookups",
-    "reduce": "sums, means, norms",
-    "reduce-window": "sums, means, norms",
+# What the table calls the kinds of kernels.
+TITLES = {
+    compile_step.PRODUCTS: "matrix products",
+    compile_step.SUMS: "sums, means, norms",
+    compile_step.PASSES: "element by element",
+    compile_step.CASTS: "casts alone",
+    compile_step.COPIES: "copies, transposes",
 }
-COPIES, CASTS, PASSES = "copies, transposes", "casts alone", "element by element"
-_PRODUCT_CALLS = ("matmul", "gemm", "conv")
-_MOVES = {"copy", "transpose", "concatenate", "slice", "pad", "broadcast", "reverse", "iota"}
-_NOTHING = {"parameter", "bitcast", "constant", "tuple", "get-tuple-element", "reshape"}
 PARTS = ("forward", "backward", "update")
-_SIZES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s64": 8, "u64": 8, "f64": 8}
-_INSTRUCTION = re.compile(
-    r"^\s*(?:ROOT )?%(?P<name>[\w.-]+) = (?P<shape>\(.*?\)|\S+) (?P<opcode>[\w-]+)\((?P<rest>.*)$"
-)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -62,53 +49,14 @@ class Kernel:
 
 def kernels(text: str) -> dict[str, Kernel]:
     """What the compiled program runs, by name; `text` is XLA's, of the optimized program."""
-    computations: dict[str, list[re.Match]] = collections.defaultdict(list)
-    entry = name = ""
-    for line in text.splitlines():
-        if line.endswith("{") and (found := re.match(r"(ENTRY )?%?([\w.-]+) ", line)):
-            name = found[2]
-            entry = name if found[1] else entry
-        elif found := _INSTRUCTION.match(line):
-            computations[name].append(found)
-    sizes = {each["name"]: _num_bytes(each["shape"]) for each in computations[entry]}
     return {
-        each["name"]: Kernel(
-            kind=_kind(_operations(each, computations)),
-            part=_part(each["rest"]),
-            num_bytes=sizes[each["name"]]
-            + sum(sizes.get(name, 0) for name in _operands(each["rest"])),
+        name: Kernel(
+            kind=TITLES.get(kernel.kind, kernel.kind),
+            part=_part(kernel.text),
+            num_bytes=kernel.num_bytes,
         )
-        for each in computations[entry]
-        if each["opcode"] not in _NOTHING
+        for name, kernel in compile_step.kernels(text).items()
     }
-
-
-def _operations(instruction: re.Match, computations: dict[str, list[re.Match]]) -> set[str]:
-    """The operations in a kernel, those of the computations that it calls included."""
-    opcode = instruction["opcode"]
-    called = re.findall(r"(?:calls|to_apply|body)=%([\w.-]+)", instruction["rest"])
-    if opcode == "custom-call":
-        target = re.search(r'custom_call_target="([^"]*)"', instruction["rest"])
-        is_product = target and any(word in target[1].lower() for word in _PRODUCT_CALLS)
-        return {"dot" if is_product else opcode}
-    if opcode not in ("fusion", "call", "while"):
-        return {opcode}
-    return {
-        each
-        for name in called
-        for inner in computations[name]
-        for each in _operations(inner, computations)
-    }
-
-
-def _kind(operations: set[str]) -> str:
-    for operation, kind in KINDS.items():
-        if operation in operations:
-            return kind
-    computed = operations - _NOTHING
-    if computed <= {"convert"}:
-        return CASTS
-    return COPIES if computed <= _MOVES | {"convert"} else PASSES
 
 
 def _part(text: str) -> str:
@@ -118,18 +66,6 @@ def _part(text: str) -> str:
     if re.search(r"LAMB|AdamW|clip|global_norm|/norm", name):
         return "update"
     return "backward" if "gradient" in name else "forward"
-
-
-def _operands(rest: str) -> Iterable[str]:
-    return re.findall(r"%([\w.-]+)", rest.split(")", 1)[0])
-
-
-def _num_bytes(shape: str) -> int:
-    """Of one array or a tuple of them, as XLA writes it: f32[4,512]{1,0}."""
-    return sum(
-        _SIZES.get(dtype, 4) * math.prod(int(size) for size in sizes.split(",") if size)
-        for dtype, sizes in re.findall(r"(\w+)\[([\d,]*)\]", shape)
-    )
 
 
 def profile(exported: Exported, *, num_steps: int) -> tuple[Program, list[float], dict[str, float]]:

@@ -1,9 +1,10 @@
 """Gradient aggregation: several micro-batches make one update, as on a bigger machine."""
 
+import collections
+from collections.abc import Sequence
+
 import tensorflow as tf
 import tf_keras
-
-from mlperf_bert.optimization.norms import norm_of_all
 
 # Source: the reference clips the global norm of the gradients to 1.0; the rules fix it.
 CLIP_NORM = 1.0
@@ -33,7 +34,7 @@ class GradientAggregationOptimizer(tf.Module):
         clip_after_allreduce: bool = False,
         whole_step: bool = False,
     ):
-        """Wraps the optimizer; `whole_step`: the step is one program of XLA (norms.py)."""
+        """Wraps the optimizer; `whole_step`: the step is one program of XLA."""
         super().__init__(name="gradient_aggregation")
         if steps_per_update < 1:
             raise ValueError(f"steps_per_update must be at least 1, got {steps_per_update}")
@@ -65,7 +66,7 @@ class GradientAggregationOptimizer(tf.Module):
         return self._clipped(gradients)
 
     def _clipped(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        norm = norm_of_all(gradients) if self._whole_step else None
+        norm = _norm_of_all(gradients) if self._whole_step else None
         return tf.clip_by_global_norm(gradients, CLIP_NORM, use_norm=norm)[0]
 
     def step(self, gradients: list[tf.Tensor], variables: list[tf.Variable]) -> None:
@@ -97,3 +98,22 @@ class GradientAggregationOptimizer(tf.Module):
         """Sets slots, accumulators and the count of updates to zero."""
         for variable in [*self.optimizer.variables(), *self.accumulators]:
             variable.assign(tf.zeros_like(variable))
+
+
+def _norm_of_all(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The Euclidean norm of all tensors together, float32 scalar.
+
+    Vectors of one length, the biases of all layers, are added up together: XLA for GPUs makes two
+    kernels of every sum. Matrices are not: a TPU would have to copy them.
+    """
+    vectors: dict[int, list[tf.Tensor]] = collections.defaultdict(list)
+    squares = []
+    for tensor in tensors:
+        if tensor.shape.rank == 1:
+            vectors[tensor.shape[0]].append(tensor)
+        else:
+            squares.append(tf.reduce_sum(tensor * tensor))
+    for same in vectors.values():
+        stacked = tf.stack(same)
+        squares.append(tf.reduce_sum(stacked * stacked))
+    return tf.sqrt(tf.add_n(squares))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import compile_step
 from benchmarks import memory as measuring
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import BertConfig
@@ -262,3 +263,13 @@ def test_the_host_of_a_tpu_says_what_a_core_has(config, monkeypatch):  # noqa: F
     assert re.match(r"warning: a step does not fit into the 8\.0 GB of a device of this v3-8", line)
     assert findings_of(on_tpu(config, "v5p-8", "none")) == []
     assert findings_of(on_tpu(config, "", "none")) == []  # nobody says it
+
+
+def test_the_memory_of_tpus_is_that_of_compile_step():
+    """Which needs nothing of the package, and so has its own table."""
+    names = {"v5litepod": "v5e"}
+    of_compilers = {
+        generation: compile_step.DEVICES[f"tpu-{names.get(generation, generation)}"].memory_bytes
+        for generation in memory.TPU_BYTES
+    }
+    assert of_compilers == memory.TPU_BYTES
