@@ -684,7 +684,7 @@ def test_process_1_of_a_container_ends_at_once_during_its_imports(command, numbe
         (tmp_path / f"{module}.py").write_text(slow)
     unshared = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
     if subprocess.run([*unshared, "true"], capture_output=True).returncode:
-        lacking("no new namespace of processes can be made here")
+        lacking("no new namespace of processes can be had here")
     process = subprocess.Popen(
         [*unshared, sys.executable, *command],
         cwd=REPOSITORY,

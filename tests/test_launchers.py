@@ -542,7 +542,7 @@ def test_a_script_that_is_process_1_ends_when_it_is_stopped_before_python(
         (tmp_path / name).chmod(0o755)
     unshared = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
     if subprocess.run([*unshared, "true"], capture_output=True).returncode:
-        lacking("no new namespace of processes can be made here")
+        lacking("no new namespace of processes can be had here")
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     process = subprocess.Popen([*unshared, repository / script], env=environment)
     while not (tmp_path / "nvidia-smi.runs").exists():
