@@ -11,15 +11,14 @@ if __name__ == "__main__":
 
 import contextlib
 import gc
-import os
 import signal
 from collections.abc import Iterator
 from typing import Any
 
-# Set before TensorFlow is imported: the model needs tf_keras, and Keras 3 is not imported then.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+from mlperf_bert.tensorflow_import import tensorflow
+
 gc.disable()  # What is imported is not garbage: looking for some takes a quarter of the time.
+tensorflow()  # before other modules import it
 
 import tensorflow as tf
 from absl import flags, logging

@@ -1,13 +1,11 @@
 """Converts a TF1 checkpoint to TF2, or a TF2 checkpoint to TF1."""
 
 from mlperf_bert import interruption
+from mlperf_bert.tensorflow_import import tensorflow
 
 if __name__ == "__main__":
     interruption.ends_at_once()  # first: the imports take seconds
-
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
+    tensorflow()  # before other modules import it
 
 from absl import flags, logging
 

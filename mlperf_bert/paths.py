@@ -15,8 +15,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias, TypeVar, Union
+
+from mlperf_bert.tensorflow_import import tensorflow
 
 if TYPE_CHECKING:  # epath takes a tenth of a second, which local paths need not wait for
     from etils import epath
@@ -112,13 +113,6 @@ def _schemes_of_tensorflow() -> list[str]:
     with contextlib.suppress(ImportError):
         importlib.import_module("tensorflow_io")  # registers its file systems
     return tensorflow().io.gfile.get_registered_schemes()
-
-
-def tensorflow() -> ModuleType:
-    """TensorFlow, imported when a path needs it."""
-    # Its import reports the processor's instructions otherwise, in ten lines.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    return importlib.import_module("tensorflow")
 
 
 def location(path: str | os.PathLike) -> Location:

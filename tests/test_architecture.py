@@ -22,8 +22,8 @@ LEVELS = [
 MAY_IMPORT = {"pages": {"pages"}, "tracing": {"pages", "tracing"}}
 DRAWS_PAGES = "submission"
 FRONT = {"command_line.py", "flags_page.py"}  # serve the root scripts alone
-# TF_CONFIG, Slurm; how much TensorFlow reports, before it is imported for a bucket; the image.
-READS_ENVIRONMENT = {"training/cluster.py", "paths.py", "data/provenance.py"}
+# TF_CONFIG, Slurm; how much TensorFlow reports; the image.
+READS_ENVIRONMENT = {"training/cluster.py", "tensorflow_import.py", "data/provenance.py"}
 LONGEST_MAIN_LINES = 20
 
 MODULES = sorted((ROOT / PACKAGE).rglob("*.py"))

@@ -23,6 +23,7 @@ from importlib import metadata
 from pathlib import Path
 
 from mlperf_bert import json_text, paths, reading
+from mlperf_bert.tensorflow_import import tensorflow
 from mlperf_bert.writing import write_whole
 
 NAME = "provenance.json"
@@ -305,7 +306,7 @@ def _check(name: str, wanted: set[tuple[int, str]]) -> str:
 
 def _damage(prefix: str) -> str:
     """Reads every tensor of a checkpoint; TensorFlow compares it with its checksum in the index."""
-    tf = paths.tensorflow()
+    tf = tensorflow()
     types = tf.train.load_checkpoint(prefix).get_variable_to_dtype_map()
     for name, kind in types.items():
         try:

@@ -6,14 +6,13 @@ And where TensorFlow keeps what was compiled, for later starts.
 import contextlib
 import dataclasses
 import hashlib
-import os
 import re
-import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import tensorflow as tf
+
+from mlperf_bert.tensorflow_import import lines_left_out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Compilation:
 
 
 # TensorFlow first takes an entry for text, and says so for each, before it reads it as it is.
-_NOISE = b"Error parsing text-format tensorflow.XlaSerializedCacheEntry"
+_NOISE = re.compile(rb"Error parsing text-format tensorflow.XlaSerializedCacheEntry")
 
 NOTHING = Compilation(passes=False, step=False, reason="--jit_compile=false")
 
@@ -118,7 +117,7 @@ def reading_cache(directory: str | None) -> Iterator[None]:
         yield
         return
     try:
-        with _errors_without(_NOISE):
+        with lines_left_out(_NOISE):
             yield
     except (tf.errors.OutOfRangeError, tf.errors.InvalidArgumentError) as error:
         reason = error.message.split(" [Op:")[0]
@@ -126,29 +125,3 @@ def reading_cache(directory: str | None) -> Iterator[None]:
             f"--compilation_cache_dir={directory}: if one of its files is damaged, remove the "
             f"folder; TensorFlow says: {reason}"
         ) from error
-
-
-@contextlib.contextmanager
-def _errors_without(noise: bytes) -> Iterator[None]:
-    """Leaves lines out of standard error, also those that C++ writes."""
-    sys.stderr.flush()
-    reader, writer = os.pipe()
-    terminal = os.dup(2)
-    os.dup2(writer, 2)
-    os.close(writer)
-
-    def copy() -> None:
-        with os.fdopen(reader, "rb") as lines:
-            for line in lines:
-                if noise not in line:
-                    os.write(terminal, line)
-
-    thread = threading.Thread(target=copy, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(terminal, 2)  # closes the pipe, which ends the thread
-        thread.join(timeout=5)
-        os.close(terminal)

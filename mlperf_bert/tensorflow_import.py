@@ -1,0 +1,72 @@
+"""TensorFlow, imported when it is needed and without the lines that it prints for itself."""
+
+import contextlib
+import importlib
+import os
+import platform
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+_ABOUT = Path("/proc/cpuinfo")
+# What TensorFlow logs as information while it is loaded, and that it logs before it is ready to.
+_INFORMATION = re.compile(rb"^(I\d{4} \d|WARNING: All log messages before absl::InitializeLog)")
+
+
+def tensorflow() -> ModuleType:
+    """TensorFlow; its first import sets what must be set before it.
+
+    TF_CPP_MIN_LOG_LEVEL says what it reports: 3, fatal errors only, if it is not set. TensorFlow
+    2.21 obeys it only after it is loaded, hence the lines of information are left out here.
+
+    Raises:
+      ImportError: TensorFlow cannot be loaded, or not on this processor.
+    """
+    if "tensorflow" in sys.modules:
+        return sys.modules["tensorflow"]
+    level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # the model needs tf_keras, not Keras 3
+    _require_instructions()
+    noise = contextlib.nullcontext() if level == "0" else lines_left_out(_INFORMATION)
+    with noise:
+        return importlib.import_module("tensorflow")
+
+
+def _require_instructions() -> None:
+    """Raises ImportError where TensorFlow would end the process and say nothing that is read."""
+    if platform.machine() == "x86_64" and _ABOUT.exists():
+        flags = re.search(r"^flags\s*:(.*)$", _ABOUT.read_text(), re.MULTILINE)
+        if flags and "avx" not in flags[1].split():
+            raise ImportError(
+                "TensorFlow needs a processor with AVX, and /proc/cpuinfo names none; in a virtual "
+                "machine, pass the processor of the host through (QEMU: -cpu host)"
+            )
+
+
+@contextlib.contextmanager
+def lines_left_out(noise: re.Pattern[bytes]) -> Iterator[None]:
+    """Leaves the lines that match out of standard error, also those that C++ writes."""
+    sys.stderr.flush()
+    reader, writer = os.pipe()
+    terminal = os.dup(2)
+    os.dup2(writer, 2)
+    os.close(writer)
+
+    def copy() -> None:
+        with os.fdopen(reader, "rb") as lines:
+            for line in lines:
+                if not noise.search(line):
+                    os.write(terminal, line)
+
+    thread = threading.Thread(target=copy, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(terminal, 2)  # closes the pipe, which ends the thread
+        thread.join(timeout=5)
+        os.close(terminal)
