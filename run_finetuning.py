@@ -23,8 +23,9 @@ tensorflow()  # before other modules import it
 import tensorflow as tf
 from absl import flags, logging
 
-from mlperf_bert import command_line, paths
+from mlperf_bert import command_line
 from mlperf_bert.command_line import MAX_SEED, in_range, not_empty
+from mlperf_bert.files import paths
 from mlperf_bert.finetuning import sweep, tasks
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting
 from mlperf_bert.training.loop import Interrupted

@@ -27,8 +27,9 @@ tensorflow()  # before other modules import it
 import tensorflow as tf
 from absl import flags, logging
 
-from mlperf_bert import command_line, paths
+from mlperf_bert import command_line
 from mlperf_bert.command_line import MAX_SEED, in_range, not_empty
+from mlperf_bert.files import paths
 from mlperf_bert.input.pipeline import NUM_PARALLEL_FILES, ExampleShape
 from mlperf_bert.mlperf import budget, rules
 from mlperf_bert.mlperf.log import SubmissionInfo

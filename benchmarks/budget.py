@@ -20,9 +20,9 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 import demo.__main__ as the_demo
-from mlperf_bert import paths
+from mlperf_bert.files import paths
+from mlperf_bert.files.writing import write_whole
 from mlperf_bert.mlperf import budget, results, rules
-from mlperf_bert.writing import write_whole
 
 # Decay of the learning rate -> flag, colour.
 KINDS = {

@@ -21,9 +21,9 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 import demo.__main__ as the_demo
-from mlperf_bert import paths
+from mlperf_bert.files import paths
+from mlperf_bert.files.writing import write_whole
 from mlperf_bert.mlperf import rules
-from mlperf_bert.writing import write_whole
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from mlperf_bert import paths
+from mlperf_bert.files import paths
 from mlperf_bert.mlperf import energy
 
 ZONES = ("package-0", "package-1", "dram")

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from benchmarks.contestants import ours
 from benchmarks.training_throughput import write_task
-from mlperf_bert import paths
+from mlperf_bert.files import paths
 from mlperf_bert.input import packing, pipeline
 
 

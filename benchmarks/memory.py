@@ -29,12 +29,12 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 import psutil
 from matplotlib.figure import Figure
 
-from mlperf_bert import paths
+from mlperf_bert.files import paths
+from mlperf_bert.files.writing import write_whole
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model import recomputation
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training.memory import Step
-from mlperf_bert.writing import write_whole
 
 ROOT = Path(__file__).resolve().parent.parent
 COLOURS = {"none": "#b0b7c0", "attention": "#7fa8d6", "blocks": "#1f5fa8"}

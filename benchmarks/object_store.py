@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 from benchmarks import random_task
-from mlperf_bert import paths
 from mlperf_bert.data.validity import ExampleLimits
+from mlperf_bert.files import paths
 from tests.stores.rig import Store
 
 LIMITS = ExampleLimits(

@@ -26,8 +26,8 @@ from matplotlib.figure import Figure
 
 from benchmarks import random_task
 from benchmarks.loopback import environment_of, free_addresses
-from mlperf_bert import paths
 from mlperf_bert.data.validity import ExampleShape
+from mlperf_bert.files import paths
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training.preflight import num_weights

@@ -40,8 +40,8 @@ from matplotlib.figure import Figure
 
 from benchmarks import random_task
 from benchmarks.accelerator import MODELS
-from mlperf_bert import paths
 from mlperf_bert.data import tfrecord
+from mlperf_bert.files import paths
 from mlperf_bert.input import pipeline
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.mlperf.rules import BERT_LARGE

@@ -7,8 +7,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mlperf_bert import command_line, paths
+from mlperf_bert import command_line
 from mlperf_bert.data import articles, stages, wiki
+from mlperf_bert.files import paths
 
 
 def main() -> None:

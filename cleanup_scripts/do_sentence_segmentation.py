@@ -12,11 +12,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mlperf_bert import command_line, paths
+from mlperf_bert import command_line
 from mlperf_bert.data import documents, segmentation, stages
 from mlperf_bert.data.punkt import find_or_fetch_punkt, warn_if_not_published
-from mlperf_bert.paths import Location
-from mlperf_bert.reading import HUGGING_FACE
+from mlperf_bert.files import paths
+from mlperf_bert.files.paths import Location
+from mlperf_bert.files.reading import HUGGING_FACE
 
 
 def _split(name: str, output_path: str, punkt: Location, suffix: str, text_column: str) -> None:

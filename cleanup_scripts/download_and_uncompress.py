@@ -20,9 +20,10 @@ from mlperf_bert import interruption
 if __name__ == "__main__":
     interruption.ends_at_once()  # first: process 1 of a container would ignore the signals
 
-from mlperf_bert import command_line, paths
+from mlperf_bert import command_line
 from mlperf_bert.data import download, punkt, unpacking
 from mlperf_bert.data.published import GROUPS, MD5S_OF_TEXT, TEXT, Place
+from mlperf_bert.files import paths
 
 PUNKT = "punkt"
 DEFAULT = ("config", "tf1", "text")

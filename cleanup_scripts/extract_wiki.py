@@ -21,8 +21,8 @@ from mlperf_bert import interruption
 if __name__ == "__main__":
     interruption.ends_at_once()  # first: process 1 of a container would ignore the signals
 
-from mlperf_bert import paths
 from mlperf_bert.data import extraction, wiki_dump
+from mlperf_bert.files import paths
 
 
 def main() -> None:

@@ -26,8 +26,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlperf_bert import paths
-from mlperf_bert.locking import DirectoryLock
+from mlperf_bert.files import paths
+from mlperf_bert.files.locks import DirectoryLock
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MARK_FILE = "made_by_the_demo"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from demo import miniature
 from demo.__main__ import REPOSITORY
-from mlperf_bert import paths
+from mlperf_bert.files import paths
 from mlperf_bert.submission import campaign, report
 
 REFERENCE_POINTS = REPOSITORY / "demo" / "rcps_miniature.json"

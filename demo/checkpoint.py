@@ -17,14 +17,14 @@ from pathlib import Path
 
 import numpy as np
 
-from mlperf_bert import paths
 from mlperf_bert.checkpoints.initial import weights_by_tf1_name
 from mlperf_bert.checkpoints.saving import write_name_based
 from mlperf_bert.command_line import failures_in_one_line
 from mlperf_bert.data.vocabulary import read_vocabulary
+from mlperf_bert.files import paths
+from mlperf_bert.files.writing import write_whole
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
-from mlperf_bert.writing import write_whole
 
 CHECKPOINT_NAME = "model.ckpt-0"
 _POSITIONS = "bert/embeddings/position_embeddings"

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from demo.facts import Facts, make_facts, make_world
-from mlperf_bert import paths
 from mlperf_bert.command_line import failures_in_one_line
+from mlperf_bert.files import paths
 
 NUM_FILES = 8
 GRAMMAR = Path(__file__).with_name("articles.txt")

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from demo.__main__ import LENGTHS, REPOSITORY, Step, empty_folder, run_steps
-from mlperf_bert import json_text, paths
+from mlperf_bert.files import json_text, paths
 
 LEARNING_RATE = 1e-3
 SEED = 1

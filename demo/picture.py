@@ -9,11 +9,11 @@ from pathlib import Path
 from matplotlib import pyplot
 from matplotlib.ticker import StrMethodFormatter
 
-from mlperf_bert import json_text, paths
 from mlperf_bert.command_line import failures_in_one_line
+from mlperf_bert.files import json_text, paths
+from mlperf_bert.files.reading import read_regular_file
+from mlperf_bert.files.writing import written_beside
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
-from mlperf_bert.reading import read_regular_file
-from mlperf_bert.writing import written_beside
 from pages.charts import BLUE, ORANGE, RED
 
 _DRAWN = {"train": ("samples", "loss"), "eval": ("samples", "loss", "masked_lm_accuracy")}

@@ -11,10 +11,10 @@ from pathlib import Path
 import tensorflow as tf
 from tensorflow_text.tools.wordpiece_vocab.bert_vocab_from_dataset import bert_vocab_from_dataset
 
-from mlperf_bert import paths
 from mlperf_bert.command_line import failures_in_one_line
-from mlperf_bert.reading import matching_files, read_regular_file
-from mlperf_bert.writing import write_whole
+from mlperf_bert.files import paths
+from mlperf_bert.files.reading import matching_files, read_regular_file
+from mlperf_bert.files.writing import write_whole
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 

@@ -14,8 +14,8 @@ from typing import NoReturn
 from absl import app, flags
 
 from mlperf_bert import interruption
-from mlperf_bert.paths import is_answer_of_a_store, reason, require_supported, with_home
-from mlperf_bert.problems import Problems, as_lines, printable
+from mlperf_bert.files.paths import is_answer_of_a_store, reason, require_supported, with_home
+from mlperf_bert.messages import Problems, as_lines, printable
 
 MAX_SEED = 2**32 - 1
 """The random generators take 32 bits; a larger seed would be truncated silently."""

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import run_pretraining
 from mlperf_bert import command_line
 from mlperf_bert.data import example_codec, tfrecord
-from mlperf_bert.problems import as_lines
+from mlperf_bert.messages import as_lines
 from mlperf_bert.training import preflight
 from tests.fuzzing import seeded
 from tests.test_cli import RUN_PRETRAINING_FLAGS, TINY, example

@@ -24,9 +24,9 @@ from demo.__main__ import (
     verdict_steps,
 )
 from demo.__main__ import main as demo_main
-from mlperf_bert import locking
 from mlperf_bert.checkpoints.initial import load_initial_weights
 from mlperf_bert.checkpoints.saving import write_name_based
+from mlperf_bert.files import locks
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 from mlperf_bert.submission.compliance import check_log
 from tests.checkpoints.stored_weights import read_weights
@@ -185,11 +185,11 @@ def test_a_mistake_is_one_line(module, flags, tmp_path, monkeypatch):
 def test_a_second_demo_in_a_folder_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["demo", f"--output_dir={tmp_path}/demo", "--seed=1"])
     monkeypatch.chdir(tmp_path)  # the demo leaves it
-    lock = locking.DirectoryLock(tmp_path, file_name=".demo.lock")
+    lock = locks.DirectoryLock(tmp_path, file_name=".demo.lock")
     assert lock.acquire()
     with pytest.raises(SystemExit, match="another demo works in it; name another --output_dir"):
         demo_main()
-    assert not locking.DirectoryLock(tmp_path, file_name=".demo.lock").acquire()  # still held
+    assert not locks.DirectoryLock(tmp_path, file_name=".demo.lock").acquire()  # still held
     assert not (tmp_path / "demo").exists()
     lock.release()
 

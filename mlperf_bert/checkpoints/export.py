@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import safetensors.numpy
 
-from mlperf_bert import json_text, paths
 from mlperf_bert.checkpoints import initial, names
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.data import provenance, vocabulary
+from mlperf_bert.files import json_text, paths
+from mlperf_bert.files.writing import directory_written_beside
 from mlperf_bert.mlperf.results import RECORD_NAME
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
-from mlperf_bert.writing import directory_written_beside
 
 # Their "gelu" is the exact one; ours, as the reference's, is the tanh approximation.
 _ACTIVATIONS = {"gelu": "gelu_new", "gelu_exact": "gelu"}

@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from mlperf_bert import json_text, paths, reading
 from mlperf_bert.data import vocabulary
+from mlperf_bert.files import json_text, paths, reading
 
 CONFIG = "config.json"
 VOCABULARY = vocabulary.NAME

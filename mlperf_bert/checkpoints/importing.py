@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from mlperf_bert import paths, reading
 from mlperf_bert.checkpoints import hub, initial, names, saving
 from mlperf_bert.checkpoints.names import Weight
 from mlperf_bert.checkpoints.stored_model import StoredModel
 from mlperf_bert.data import provenance, vocabulary
+from mlperf_bert.files import paths, reading
+from mlperf_bert.files.writing import directory_written_beside
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
-from mlperf_bert.writing import directory_written_beside
 
 CHECKPOINT = "model.ckpt-0"
 

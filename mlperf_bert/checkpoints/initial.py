@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from mlperf_bert import paths
 from mlperf_bert.checkpoints import names
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
+from mlperf_bert.files import paths
 
 _MOST_PROBLEMS = 8
 

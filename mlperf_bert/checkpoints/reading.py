@@ -8,9 +8,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
-from mlperf_bert import paths, reading
 from mlperf_bert.checkpoints import names
 from mlperf_bert.checkpoints.names import Weight
+from mlperf_bert.files import paths, reading
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # where a TF2 checkpoint keeps its graph of objects
 _LAYER = re.compile(r"/layer_(\d+)/")

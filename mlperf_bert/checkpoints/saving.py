@@ -1,6 +1,6 @@
 """Checkpoints appear whole or not at all.
 
-Not by mlperf_bert/writing.py: a checkpoint is several files, and may lie in a bucket, so that
+Not by mlperf_bert/files/writing.py: a checkpoint is several files, and may lie in a bucket, so that
 TensorFlow writes and renames them.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from mlperf_bert import paths
+from mlperf_bert.files import paths
 
 
 def require_absent(prefix: str) -> None:

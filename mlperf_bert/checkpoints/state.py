@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 
 import tensorflow as tf
 
-from mlperf_bert import paths
+from mlperf_bert.files import paths
 
 CHECKPOINT_NAME = "model.ckpt"
 # What TensorFlow raises for a truncated data file.

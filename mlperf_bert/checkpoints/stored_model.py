@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import safetensors
 
-from mlperf_bert import reading
 from mlperf_bert.checkpoints import hub
+from mlperf_bert.files import reading
 
 # Copies that some versions store: here they are one weight with the original.
 _TIED = {

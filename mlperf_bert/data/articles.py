@@ -7,9 +7,9 @@ same, and the sizes of these files, by which parts are packed, are too.
 import re
 from collections.abc import Iterable, Iterator
 
-from mlperf_bert import paths
 from mlperf_bert.data.documents import SUFFIXES, Document, documents_of_lines, read_documents
-from mlperf_bert.writing import written_beside
+from mlperf_bert.files import paths
+from mlperf_bert.files.writing import written_beside
 
 # As WikiExtractor's default. A file is a unit of work of every stage.
 FILE_BYTES = 1024 * 1024

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from mlperf_bert import paths
 from mlperf_bert.data import manifest
 from mlperf_bert.data.dataset import (
     DatasetConfig,
@@ -26,8 +25,9 @@ from mlperf_bert.data.dataset import (
 )
 from mlperf_bert.data.examples import expand_input
 from mlperf_bert.data.manifest import Manifest, Part
-from mlperf_bert.locking import lock_of
-from mlperf_bert.writing import write_whole
+from mlperf_bert.files import paths
+from mlperf_bert.files.locks import lock_of
+from mlperf_bert.files.writing import write_whole
 
 _OUTCOME = ".outcome.json"
 

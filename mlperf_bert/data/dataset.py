@@ -24,16 +24,15 @@ from typing import Any
 import numba
 import numpy as np
 
-from mlperf_bert import paths
 from mlperf_bert.data import example_codec, manifest, processes, provenance
 from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.data.instances import InstanceConfig, batches, make_instances
 from mlperf_bert.data.manifest import Manifest, Part
 from mlperf_bert.data.tokenization import Tokenizer
-from mlperf_bert.locking import DirectoryLock, lock_of
-from mlperf_bert.object_lock import ObjectLock
-from mlperf_bert.progress import Progress
-from mlperf_bert.reading import digest, read_regular_file
+from mlperf_bert.files import paths
+from mlperf_bert.files.locks import DirectoryLock, ObjectLock, lock_of
+from mlperf_bert.files.reading import digest, read_regular_file
+from mlperf_bert.messages import Progress
 
 # Measured: 0.43 GB for a part of 26 MB with dupe_factor 10.
 _WORKER_BASE_BYTES = 250 << 20

@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import IO
 
 from mlperf_bert.data.published import PublishedFile
-from mlperf_bert.problems import printable
-from mlperf_bert.progress import Progress
-from mlperf_bert.reading import require_regular_file
-from mlperf_bert.writing import partial, written_beside
+from mlperf_bert.files.reading import require_regular_file
+from mlperf_bert.files.writing import partial, written_beside
+from mlperf_bert.messages import Progress, printable
 
 USER_AGENT = "mlperf-bert/0.1"  # some servers refuse the one that urllib sends
 TIMEOUT_SECONDS = 60

@@ -8,13 +8,13 @@ from typing import BinaryIO
 
 import numpy as np
 
-from mlperf_bert import paths
 from mlperf_bert.data import example_codec, stages
 from mlperf_bert.data.instances import InstanceConfig, Statistics, batches, make_instances
 from mlperf_bert.data.tokenization import Tokenizer, read_documents
-from mlperf_bert.progress import Progress
-from mlperf_bert.reading import matching_files
-from mlperf_bert.writing import written_beside
+from mlperf_bert.files import paths
+from mlperf_bert.files.reading import matching_files
+from mlperf_bert.files.writing import written_beside
+from mlperf_bert.messages import Progress
 
 
 def expand_input(input_file: str) -> list[str]:

@@ -24,14 +24,13 @@ from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
-from mlperf_bert import json_text
 from mlperf_bert.data import provenance
 from mlperf_bert.data.wiki_dump import Dump
-from mlperf_bert.locking import lock_of
-from mlperf_bert.problems import printable
-from mlperf_bert.progress import Progress
-from mlperf_bert.reading import read_regular_file
-from mlperf_bert.writing import write_whole, written_beside
+from mlperf_bert.files import json_text
+from mlperf_bert.files.locks import lock_of
+from mlperf_bert.files.reading import read_regular_file
+from mlperf_bert.files.writing import write_whole, written_beside
+from mlperf_bert.messages import Progress, printable
 
 REPOSITORY = "https://github.com/attardi/wikiextractor"
 COMMIT = "3162bb6c3c9ebd2d15be507aa11d6fa818a454ac"

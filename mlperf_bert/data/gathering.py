@@ -6,9 +6,9 @@ which are not read here, decide when a part is full, not those of the cleaned fi
 
 from collections.abc import Iterable
 
-from mlperf_bert import paths
 from mlperf_bert.data.stages import read_text
-from mlperf_bert.writing import written_beside
+from mlperf_bert.files import paths
+from mlperf_bert.files.writing import written_beside
 
 BYTES_PER_MB = 1024 * 1024
 PARTS_PER_WORKER = 1000

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mlperf_bert import json_text, paths
 from mlperf_bert.data import tfrecord
-from mlperf_bert.reading import digest, read_regular_file
-from mlperf_bert.writing import write_whole
+from mlperf_bert.files import json_text, paths
+from mlperf_bert.files.reading import digest, read_regular_file
+from mlperf_bert.files.writing import write_whole
 
 NAME = "manifest.json"
 _NUM_RANGES = 16

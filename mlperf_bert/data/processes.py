@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable
 from multiprocessing.context import BaseContext
 
-from mlperf_bert import paths
+from mlperf_bert.files import paths
 
 
 def context(files: Iterable[str | os.PathLike]) -> BaseContext:

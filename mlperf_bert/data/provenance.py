@@ -22,9 +22,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from mlperf_bert import json_text, paths, reading
+from mlperf_bert.files import json_text, paths, reading
+from mlperf_bert.files.writing import write_whole
 from mlperf_bert.tensorflow_import import tensorflow
-from mlperf_bert.writing import write_whole
 
 NAME = "provenance.json"
 _REPOSITORY = Path(__file__).resolve().parents[2]

@@ -12,12 +12,12 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from mlperf_bert import paths
 from mlperf_bert.data import punkt
 from mlperf_bert.data.punkt import PunktTables
 from mlperf_bert.data.stages import lines_of, read_text
 from mlperf_bert.data.unicode11 import UNASSIGNED
-from mlperf_bert.writing import write_whole
+from mlperf_bert.files import paths
+from mlperf_bert.files.writing import write_whole
 
 # How a word type was seen in training, as bits of ortho_context: at the beginning of a sentence,
 # in its middle, or where that is unknown; with an upper- or a lower-case first letter.

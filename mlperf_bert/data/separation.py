@@ -8,9 +8,9 @@ exact set of files; the empty "article" after the last blank line counts, and ca
 import hashlib
 import random
 
-from mlperf_bert import paths
 from mlperf_bert.data.stages import read_text
-from mlperf_bert.writing import write_whole
+from mlperf_bert.files import paths
+from mlperf_bert.files.writing import write_whole
 
 SEED_STEP = 13
 

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 
-from mlperf_bert import content
 from mlperf_bert.data import processes
-from mlperf_bert.progress import Progress
-from mlperf_bert.reading import matching_files, read_regular_file
+from mlperf_bert.files import content
+from mlperf_bert.files.reading import matching_files, read_regular_file
+from mlperf_bert.messages import Progress
 
 _RECORDS = re.compile(
     r"(provenance|manifest|extraction|unpacked)\.json|wikiextractor\.log|histograms.*\.png"

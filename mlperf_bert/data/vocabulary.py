@@ -8,9 +8,9 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 
-from mlperf_bert import content, json_text, paths
 from mlperf_bert.data import stages, unicode11
-from mlperf_bert.reading import read_regular_file
+from mlperf_bert.files import content, json_text, paths
+from mlperf_bert.files.reading import read_regular_file
 
 NAME = "vocab.txt"
 TOKENIZER = "tokenizer.json"

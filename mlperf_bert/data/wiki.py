@@ -6,7 +6,6 @@ text rules. The order of the rules matters, and so do their quirks.
 
 import re
 
-from mlperf_bert import content
 from mlperf_bert.data import articles
 from mlperf_bert.data.stages import (
     lines_of,
@@ -14,8 +13,9 @@ from mlperf_bert.data.stages import (
     require_sentences,
     with_plain_line_ends,
 )
-from mlperf_bert.reading import read_regular_file
-from mlperf_bert.writing import write_whole, written_beside
+from mlperf_bert.files import content
+from mlperf_bert.files.reading import read_regular_file
+from mlperf_bert.files.writing import write_whole, written_beside
 
 
 def drop_tags_and_titles(text: str) -> str:

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
-from mlperf_bert import content
-from mlperf_bert.problems import printable
-from mlperf_bert.reading import require_regular_file
+from mlperf_bert.files import content
+from mlperf_bert.files.reading import require_regular_file
+from mlperf_bert.messages import printable
 
 LANGUAGE = "en"
 SCHEMAS = ("0.10", "0.11")

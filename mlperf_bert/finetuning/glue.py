@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from mlperf_bert import paths
 from mlperf_bert.data.tokenization import Tokenizer
+from mlperf_bert.files import paths
+from mlperf_bert.files.writing import write_whole
 from mlperf_bert.finetuning import pairs, scores, tables
 from mlperf_bert.finetuning.tables import Row
 from mlperf_bert.finetuning.task import CLASSES, SCORE, TRAIN, Features
-from mlperf_bert.writing import write_whole
 
 _TEST = "test"
 _LOWEST_SCORE, _HIGHEST_SCORE = 0.0, 5.0  # of STS-B

@@ -13,7 +13,7 @@ from mlperf_bert.finetuning import tasks, weights
 from mlperf_bert.finetuning.config import FinetuningConfig
 from mlperf_bert.finetuning.task import TRAIN, Features, Task
 from mlperf_bert.finetuning.weights import Source
-from mlperf_bert.problems import Problems
+from mlperf_bert.messages import Problems
 
 _SPECIAL_TOKENS_OF_A_PAIR = 3
 

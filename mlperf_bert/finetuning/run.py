@@ -11,20 +11,20 @@ from pathlib import Path
 import numpy as np
 import tf_keras
 
-from mlperf_bert import json_text
 from mlperf_bert.checkpoints.state import RunState, latest_step
+from mlperf_bert.files import json_text
+from mlperf_bert.files.writing import write_whole
 from mlperf_bert.finetuning import model as task_model
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting
 from mlperf_bert.finetuning.prepared import Prepared
 from mlperf_bert.finetuning.task import TRAIN, Task
 from mlperf_bert.finetuning.training import Trainer, order_of_epoch
+from mlperf_bert.messages import Progress
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
-from mlperf_bert.progress import Progress
 from mlperf_bert.training.loop import Interrupted, StopRequest
 from mlperf_bert.training.output import METRICS_NAME, OutputDirectory
 from mlperf_bert.training.reporting import MetricsWriter
 from mlperf_bert.training.strategy import create_strategy
-from mlperf_bert.writing import write_whole
 
 RESULT_NAME = "result.json"
 _LOG_EVERY_STEPS = 10

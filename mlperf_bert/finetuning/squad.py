@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from mlperf_bert import paths
 from mlperf_bert.data.tokenization import Tokenizer
+from mlperf_bert.files import paths
+from mlperf_bert.files.writing import write_whole
 from mlperf_bert.finetuning import squad_features, squad_metrics, squad_predictions
 from mlperf_bert.finetuning.squad_predictions import Prediction
 from mlperf_bert.finetuning.squad_reading import SquadExample, read_examples
 from mlperf_bert.finetuning.squad_tokens import words_of_answer
-from mlperf_bert.writing import write_whole
 
 _VERSIONS = {"squad1": "1.1", "squad2": "2.0"}
 _WITH_IMPOSSIBLE = "squad2"

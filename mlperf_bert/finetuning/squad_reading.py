@@ -6,7 +6,7 @@ Source: Rajpurkar et al., arXiv 1606.05250 (1.1) and 1806.03822 (2.0).
 import dataclasses
 from collections.abc import Iterator
 
-from mlperf_bert import json_text, paths
+from mlperf_bert.files import json_text, paths
 
 _KINDS = {dict: "an object", list: "a list", str: "a text", int: "a whole number"}
 _KINDS |= {bool: "true or false"}

@@ -7,17 +7,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from mlperf_bert import json_text, paths
+from mlperf_bert.files import json_text, paths
+from mlperf_bert.files.locks import DirectoryLock
+from mlperf_bert.files.writing import write_whole
 from mlperf_bert.finetuning import glue, picture, prepared, tasks, weights
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting
 from mlperf_bert.finetuning.prepared import Prepared
 from mlperf_bert.finetuning.run import Run, RunResult, read_result, require_checkpoint
 from mlperf_bert.finetuning.task import SPANS, Task
-from mlperf_bert.locking import DirectoryLock
-from mlperf_bert.problems import Problems
+from mlperf_bert.messages import Problems
 from mlperf_bert.training.loop import Interrupted, StopRequest
 from mlperf_bert.training.strategy import create_strategy, replica_batch_size
-from mlperf_bert.writing import write_whole
 
 RESULTS_NAME, PICTURE_NAME, PREDICTIONS_NAME = "results.json", "results.png", "predictions"
 _LONGEST_WRITE_SECONDS = 60

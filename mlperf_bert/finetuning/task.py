@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mlperf_bert.data.tokenization import Tokenizer
-from mlperf_bert.paths import Location
+from mlperf_bert.files.paths import Location
 
 Features = dict[str, np.ndarray]
 """int32 input_ids, input_mask, segment_ids [F, S] and, where labelled, labels [F] (int32 classes or

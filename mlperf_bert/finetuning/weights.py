@@ -7,10 +7,10 @@ from pathlib import Path
 import tensorflow as tf
 from official.nlp.modeling import models
 
-from mlperf_bert import paths, reading
 from mlperf_bert.checkpoints import hub, importing, initial, names, state
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.checkpoints.stored_model import StoredModel
+from mlperf_bert.files import paths, reading
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import trained_variables
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from mlperf_bert import paths
 from mlperf_bert.data import example_codec, tfrecord, validity
 from mlperf_bert.data.validity import ExampleLimits, ExampleShape
+from mlperf_bert.files import paths
+from mlperf_bert.files.reading import require_regular_file
 from mlperf_bert.input import packing
-from mlperf_bert.progress import Progress
-from mlperf_bert.reading import require_regular_file
+from mlperf_bert.messages import Progress
 
 # Files read at once and examples held for shuffling while training. Source: the reference.
 NUM_PARALLEL_FILES = 8

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from mlperf_bert import json_text
+from mlperf_bert.files import json_text
 from mlperf_bert.mlperf.rules import RULESETS, require_ruleset
 
 _NUM_UNCOUNTED_RUNS = 2  # the fastest and the slowest

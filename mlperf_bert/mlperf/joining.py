@@ -8,12 +8,12 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mlperf_bert import paths
+from mlperf_bert.files import paths
+from mlperf_bert.files.writing import written_beside
 from mlperf_bert.mlperf import energy, rules
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.mlperf.results import Record, energy_of_run, joined_energy, read_records
-from mlperf_bert.writing import written_beside
 
 
 def join(

@@ -6,9 +6,9 @@ import re
 import time
 from pathlib import Path
 
+from mlperf_bert.files.writing import write_whole
 from mlperf_bert.mlperf.mllog_writer import MllogWriter
 from mlperf_bert.mlperf.timed_run import Run
-from mlperf_bert.writing import write_whole
 
 
 def close_log(path: Path) -> bool:

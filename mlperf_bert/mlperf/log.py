@@ -34,10 +34,10 @@ from pathlib import Path
 
 from mlperf_logging.mllog import constants
 
+from mlperf_bert.files.writing import write_whole
 from mlperf_bert.mlperf.energy import Meter
 from mlperf_bert.mlperf.mllog_writer import MllogWriter
 from mlperf_bert.mlperf.timed_run import Run
-from mlperf_bert.writing import write_whole
 
 BENCHMARK = constants.BERT
 DIVISIONS = (constants.CLOSED, constants.OPEN)

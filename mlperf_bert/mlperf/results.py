@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mlperf_bert import json_text, paths
+from mlperf_bert.files import json_text, paths
+from mlperf_bert.files.reading import read_regular_file
 from mlperf_bert.mlperf import energy, ledger
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.rules import NUM_EVAL_SAMPLES, NUM_RUNS_PER_RESULT
-from mlperf_bert.reading import read_regular_file
 
 LOG_NAME = "bert.log"
 RESULT_LOG = "bert.offline.log"

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from mlperf_bert import json_text
+from mlperf_bert.files import json_text
 
 _LARGEST_SIZE = 2**31 - 1  # of an axis, in TensorFlow
 # Google's own files hold these too; BERT's code has never read them.

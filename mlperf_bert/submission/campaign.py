@@ -33,9 +33,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mlperf_bert import paths
 from mlperf_bert.data import provenance
-from mlperf_bert.locking import lock_of
+from mlperf_bert.files import paths
+from mlperf_bert.files.locks import lock_of
+from mlperf_bert.files.reading import matching_files
+from mlperf_bert.files.writing import directory_written_beside, write_whole
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.log import STATUSES
 from mlperf_bert.mlperf.results import (
@@ -49,11 +51,9 @@ from mlperf_bert.mlperf.results import (
     recorded_devices,
 )
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS, require_ruleset
-from mlperf_bert.reading import matching_files
 from mlperf_bert.submission import system
 from mlperf_bert.submission.folder import write_folder
 from mlperf_bert.submission.verdict import SystemVerdict, judge_submission
-from mlperf_bert.writing import directory_written_beside, write_whole
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUN_COMMAND = (sys.executable, str(REPOSITORY / "run_pretraining.py"))

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mlperf_bert import paths
+from mlperf_bert.files import paths
 from mlperf_bert.mlperf.rules import RULESETS
 from mlperf_bert.submission import official
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mlperf_bert.files.paths import Location
 from mlperf_bert.mlperf.results import (
     NUM_WEIGHTS_OF_BERT_LARGE,
     RunResult,
     olympic_mean,
 )
 from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH
-from mlperf_bert.paths import Location
 from mlperf_bert.submission.power import Power, measured_power
 from mlperf_bert.submission.rcp import RcpVerdict
 

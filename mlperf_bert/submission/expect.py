@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from mlperf_bert import paths
+from mlperf_bert.files import paths
 from mlperf_bert.submission import published
 from mlperf_bert.submission.comparison import comparable
 from mlperf_bert.submission.entry import Entry, family_of

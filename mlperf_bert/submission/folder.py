@@ -15,8 +15,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mlperf_bert import paths
-from mlperf_bert.writing import directory_written_beside
+from mlperf_bert.files import paths
+from mlperf_bert.files.writing import directory_written_beside
 
 IMPLEMENTATION = "mlperf_bert"
 _LAUNCHER = "./start_training.sh"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlperf_bert import paths
+from mlperf_bert.files import paths
 from mlperf_bert.mlperf.rules import require_ruleset
 from mlperf_bert.submission.system import read_overrides
 

@@ -13,8 +13,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mlperf_bert.files.paths import Location
 from mlperf_bert.mlperf.results import Record, RunResult, read_records
-from mlperf_bert.paths import Location
 
 _LEAST_SHARE_READ = 0.5
 _LEAST_WATTS_OF_A_NODE = 20

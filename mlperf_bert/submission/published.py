@@ -27,13 +27,13 @@ from typing import Any, get_type_hints
 import pyarrow
 import pyarrow.parquet
 
-from mlperf_bert import paths
+from mlperf_bert.files import paths
+from mlperf_bert.files.writing import written_beside
 from mlperf_bert.mlperf.results import RunResult, read_run
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
 from mlperf_bert.submission.entry import Entry, entry_of, with_twins
 from mlperf_bert.submission.folder import description_path, result_files
 from mlperf_bert.submission.rcp import check_rcp
-from mlperf_bert.writing import written_beside
 
 TABLE = Path(__file__).with_name("published.parquet")
 ROUNDS = tuple(ruleset.removesuffix(".0") for ruleset in RULESETS)

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from mlperf_bert.paths import Location
+from mlperf_bert.files.paths import Location
 from mlperf_bert.submission import official
 
 UNAIDED = "official RCP checker, which counts by epoch_num"

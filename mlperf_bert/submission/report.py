@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mlperf_bert import paths
+from mlperf_bert.files import paths
+from mlperf_bert.files.writing import write_whole
 from mlperf_bert.mlperf import convergence, results
 from mlperf_bert.mlperf.budget import in_words
 from mlperf_bert.mlperf.rules import RULESETS
@@ -26,7 +27,6 @@ from mlperf_bert.submission.comparison import Standing, recognised, standing_of
 from mlperf_bert.submission.entry import Entry, own_entry
 from mlperf_bert.submission.rcp import UNAIDED
 from mlperf_bert.submission.verdict import SystemVerdict, judge
-from mlperf_bert.writing import write_whole
 
 _PLOTS_AMONG = ("minutes", "convergence")
 _NOT_IN_JSON = ("rcp_source", "folder_tools", "official_minutes")

@@ -15,7 +15,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mlperf_bert import json_text, paths
+from mlperf_bert.files import json_text, paths
+from mlperf_bert.files.writing import write_whole
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.results import (
     LOG_NAME,
@@ -32,7 +33,6 @@ from mlperf_bert.submission.entry import Entry, entry_of, own_entry
 from mlperf_bert.submission.folder import description_path, result_files
 from mlperf_bert.submission.system import read_overrides
 from mlperf_bert.submission.verdict import check_convergence
-from mlperf_bert.writing import write_whole
 
 
 def read_own(

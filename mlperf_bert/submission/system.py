@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from mlperf_bert import json_text
+from mlperf_bert.files import json_text
 
 FIELDS = tuple(
     """

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from mlperf_bert.files.paths import Location
 from mlperf_bert.mlperf.results import RunResult, olympic_mean, problems_of_result, read_run
 from mlperf_bert.mlperf.rules import require_ruleset
-from mlperf_bert.paths import Location
 from mlperf_bert.submission import official
 from mlperf_bert.submission.compliance import Verdict, check_log
 from mlperf_bert.submission.folder import description_path, result_files

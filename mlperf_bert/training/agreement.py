@@ -8,13 +8,13 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from mlperf_bert import paths
 from mlperf_bert.checkpoints import state
+from mlperf_bert.files import paths
+from mlperf_bert.files.reading import read_regular_file
 from mlperf_bert.input import pipeline
 from mlperf_bert.mlperf import budget
 from mlperf_bert.mlperf.budget import Estimate, Spent
 from mlperf_bert.mlperf.results import LOG_NAME, samples_at_success
-from mlperf_bert.reading import read_regular_file
 from mlperf_bert.training import peers
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.loop import Interrupted

@@ -16,11 +16,11 @@ Source: Geiping and Goldstein, arXiv 2212.14034.
 import dataclasses
 from collections.abc import Callable, Sequence
 
+from mlperf_bert.messages import Progress
 from mlperf_bert.mlperf import budget
 from mlperf_bert.mlperf.budget import Spent
 from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.mlperf.timed_run import Run
-from mlperf_bert.progress import Progress
 
 # A device call takes at most this share of what is left, so that steps that take longer than those
 # before them overrun the end by little.

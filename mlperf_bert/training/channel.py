@@ -5,7 +5,7 @@ import select
 import socket
 import time
 
-from mlperf_bert import json_text
+from mlperf_bert.files import json_text
 
 _SEND_SECONDS = 30.0
 # The kernel notices after a minute that the host or the network of the other process is gone.

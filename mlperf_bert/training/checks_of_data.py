@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from mlperf_bert import paths
 from mlperf_bert.data import manifest, tfrecord, validity
+from mlperf_bert.files import paths
 from mlperf_bert.mlperf import ledger, rules
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.mlperf.timed_run import Run

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Mapping
 
-from mlperf_bert import json_text
+from mlperf_bert.files import json_text
 
 _EXAMPLE = (
     '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'

@@ -3,10 +3,10 @@
 import dataclasses
 import json
 
-from mlperf_bert import json_text, paths
+from mlperf_bert.files import json_text, paths
+from mlperf_bert.files.reading import read_regular_file
+from mlperf_bert.files.writing import write_whole, written_beside
 from mlperf_bert.model.metrics import Evaluation
-from mlperf_bert.reading import read_regular_file
-from mlperf_bert.writing import write_whole, written_beside
 
 RESULTS_TEXT = "eval_results.txt"
 RESULTS_LINES = "eval_results.jsonl"

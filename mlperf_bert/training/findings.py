@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from mlperf_bert import paths
 from mlperf_bert.data.manifest import Manifest
 from mlperf_bert.data.validity import ExampleLimits
+from mlperf_bert.files import paths
 from mlperf_bert.input import pipeline
+from mlperf_bert.messages import Problems, printable
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.problems import Problems, printable
 from mlperf_bert.training.config import RunConfig
 
 ERROR, WARNING, NOTE = "error", "warning", "note"

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
+from mlperf_bert.messages import Progress
 from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.mlperf.timed_run import Run
 from mlperf_bert.model.metrics import Evaluation
-from mlperf_bert.progress import Progress
 from mlperf_bert.training.budget import TimeBudget
 from mlperf_bert.training.profiling import StepProfiler
 from mlperf_bert.training.reporting import MetricsWriter

@@ -12,20 +12,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from mlperf_bert import paths
 from mlperf_bert.checkpoints import initial
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.checkpoints.state import complete_checkpoints, saved_checkpoints
 from mlperf_bert.data import validity
+from mlperf_bert.files import paths
+from mlperf_bert.files.locks import lock_of
 from mlperf_bert.input import pipeline
 from mlperf_bert.input.pipeline import ExampleShape
-from mlperf_bert.locking import lock_of
+from mlperf_bert.messages import Progress
 from mlperf_bert.mlperf import joining, rules
 from mlperf_bert.mlperf.results import LOG_NAME, RECORD_NAME, RESULT_LOG, is_end
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
-from mlperf_bert.progress import Progress
 from mlperf_bert.training import evaluations, preflight, strategy
 from mlperf_bert.training.cluster import Cluster
 from mlperf_bert.training.evaluation import Evaluator

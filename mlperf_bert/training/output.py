@@ -11,14 +11,13 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from mlperf_bert import json_text, paths
-from mlperf_bert.locking import DirectoryLock
+from mlperf_bert.files import json_text, paths
+from mlperf_bert.files.locks import DirectoryLock, ObjectLock
+from mlperf_bert.files.mirror import Mirror
+from mlperf_bert.files.writing import require_writable, write_whole
 from mlperf_bert.mlperf import budget
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.results import LOG_NAME, RECORD_NAME, RESULT_LOG, is_end
-from mlperf_bert.object_lock import ObjectLock
-from mlperf_bert.training.mirror import Mirror
-from mlperf_bert.writing import require_writable, write_whole
 
 RESUMED_LOGS = "bert.resumed-*.log"
 METRICS_NAME = "metrics.jsonl"

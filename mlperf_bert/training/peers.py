@@ -34,7 +34,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from mlperf_bert import paths
+from mlperf_bert.files import paths
 from mlperf_bert.training import run_key
 from mlperf_bert.training.channel import Channel
 from mlperf_bert.training.cluster import Cluster

@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 import tensorflow as tf
 
-from mlperf_bert import paths
 from mlperf_bert.checkpoints import initial, names, state
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.data import vocabulary
+from mlperf_bert.files import paths
 from mlperf_bert.input import pipeline
 from mlperf_bert.mlperf import caches, convergence, rules
 from mlperf_bert.model import pretrainer

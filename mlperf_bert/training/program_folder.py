@@ -21,12 +21,13 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from mlperf_bert import paths
 from mlperf_bert.checkpoints import initial
 from mlperf_bert.data import provenance
+from mlperf_bert.files import paths
+from mlperf_bert.files.writing import directory_written_beside
 from mlperf_bert.input import packing, pipeline
+from mlperf_bert.messages import Progress
 from mlperf_bert.model import flop, pretrainer
-from mlperf_bert.progress import Progress
 from mlperf_bert.training import build, program, stablehlo
 from mlperf_bert.training.compilation import Compilation
 from mlperf_bert.training.config import RunConfig
@@ -34,7 +35,6 @@ from mlperf_bert.training.evaluation import Evaluator
 from mlperf_bert.training.findings import Setup
 from mlperf_bert.training.program import Program, Value
 from mlperf_bert.training.steps import LOSSES, Trainer
-from mlperf_bert.writing import directory_written_beside
 
 SIGNATURE, BATCHES, WEIGHTS = "signature.json", "batches.npz", "weights.npz"
 TRAINING, EVALUATION = "training", "evaluation"

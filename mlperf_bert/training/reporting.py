@@ -8,9 +8,9 @@ from typing import TextIO
 
 import tensorflow as tf
 
-from mlperf_bert import json_text, paths
+from mlperf_bert.files import json_text, paths
+from mlperf_bert.files.writing import write_whole
 from mlperf_bert.training.output import METRICS_NAME
-from mlperf_bert.writing import write_whole
 
 
 class MetricsWriter:

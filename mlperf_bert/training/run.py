@@ -5,14 +5,14 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mlperf_bert import paths
 from mlperf_bert.checkpoints import names
+from mlperf_bert.files import paths
 from mlperf_bert.input import pipeline
+from mlperf_bert.messages import Progress
 from mlperf_bert.mlperf import killed, ledger, results
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.mlperf.timed_run import Run
-from mlperf_bert.progress import Progress
 from mlperf_bert.training import (
     agreement,
     build,

@@ -23,7 +23,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from mlperf_bert import paths
+from mlperf_bert.files import paths
 
 _NAME = re.compile(r"\.meeting-[0-9a-f]{16}\.key")
 _KEY_BYTES = 32

@@ -20,7 +20,7 @@ import pytest
 from mlperf_bert.data import manifest, tfrecord
 from mlperf_bert.data.dataset import num_workers
 from mlperf_bert.data.manifest import Manifest, Part
-from mlperf_bert.locking import DirectoryLock
+from mlperf_bert.files.locks import DirectoryLock
 from tests import starts
 from tests.data.generated_wiki import sentences, vocabulary
 

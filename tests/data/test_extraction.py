@@ -16,7 +16,7 @@ import pytest
 from mlperf_bert.data import extraction, wiki_dump
 from mlperf_bert.data.extraction import RECORD_NAME
 from mlperf_bert.data.wiki_dump import Dump
-from mlperf_bert.locking import lock_of
+from mlperf_bert.files.locks import lock_of
 from tests.conftest import lacking
 from tests.data import wiki_dump as generated
 

@@ -6,8 +6,8 @@ from importlib import metadata
 
 import pytest
 
-from mlperf_bert import paths
 from mlperf_bert.data import provenance
+from mlperf_bert.files import paths
 
 
 @pytest.fixture

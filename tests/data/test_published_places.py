@@ -244,7 +244,7 @@ def test_a_part_that_is_whole_needs_no_answer(there, run, tmp_path):
 
 
 def test_the_progress_of_a_file_of_unknown_size_knows_its_end(there, run, monkeypatch):
-    monkeypatch.setattr("mlperf_bert.progress.SECONDS_BETWEEN_LINES", 0)
+    monkeypatch.setattr("mlperf_bert.messages.SECONDS_BETWEEN_LINES", 0)
     _, _, errors = run("text")
     assert re.search(rf"^{TEXT}: ([1-9]\d*B) of \1, ", errors, re.MULTILINE), errors
 

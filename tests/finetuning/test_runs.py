@@ -20,8 +20,8 @@ from mlperf_bert.finetuning.config import Setting
 from mlperf_bert.finetuning.run import Run
 from mlperf_bert.finetuning.sweep import TaskResult
 from mlperf_bert.finetuning.training import Trainer
+from mlperf_bert.messages import Problems
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.problems import Problems
 from mlperf_bert.training.loop import Interrupted, StopRequest
 from tests import starts
 from tests.finetuning import generated_glue

@@ -5,10 +5,10 @@ from unittest import mock
 import pytest
 import tensorflow as tf
 
-from mlperf_bert import paths
 from mlperf_bert.checkpoints import state
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.checkpoints.state import RunState
+from mlperf_bert.files import paths
 
 WHATS = ["restore", "look", "open"]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mlperf_bert import paths
-from mlperf_bert.training.mirror import Mirror
+from mlperf_bert.files import paths
+from mlperf_bert.files.mirror import Mirror
 
 FOLDER = "gs://bucket/a/run"
 

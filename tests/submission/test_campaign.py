@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from mlperf_bert.data import provenance
-from mlperf_bert.locking import DirectoryLock, lock_of
+from mlperf_bert.files.locks import DirectoryLock, lock_of
 from mlperf_bert.submission import campaign, folder, official, system
 from mlperf_bert.submission.campaign import Campaign, run_campaign
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from mlperf_bert.files.locks import DirectoryLock
 from mlperf_bert.input.pipeline import ExampleShape
-from mlperf_bert.locking import DirectoryLock
 from mlperf_bert.mlperf import results
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.training import evaluations, offline

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlperf_bert import paths
+from mlperf_bert.files import paths
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,9 @@
-"""One process at a time writes into a folder of a bucket, which has no locks.
+"""One process at a time writes into a folder, on local disks or in a bucket.
 
-The lock is an object that its owner rewrites every few seconds. Who finds one watches it: if it
-does not change for as long as four rewrites take, its owner is gone, whatever the clocks of the two
-hosts say. On the owner's own host its process is looked up instead, which takes no time.
+On local disks the operating system locks a file. A bucket has no locks: there the lock is an object
+that its owner rewrites every few seconds. Whoever finds one watches it: if it does not change for
+as long as four rewrites take, its owner is gone, whatever the clocks of the two hosts say. On the
+owner's own host its process is looked up instead, which takes no time.
 
 TensorFlow's client cannot write an object on the condition that it is absent. Whoever writes the
 lock waits and reads it again: of several at once the last one has it. One that is held up for
@@ -11,6 +12,8 @@ notices before its next checkpoint or upload (`require_held`) and stops, so what
 never mixed from then on; what both wrote within these seconds may be.
 """
 
+import contextlib
+import errno
 import json
 import os
 import secrets
@@ -20,17 +23,101 @@ import threading
 import time
 from pathlib import Path
 
-from mlperf_bert import json_text, paths
+from filelock import FileLock, Timeout
+
+from mlperf_bert.files import json_text, paths
 
 REWRITE_SECONDS = 10.0
 GONE_AFTER_SECONDS = 4 * REWRITE_SECONDS
 SETTLE_SECONDS = 2.0
 _LOOK_SECONDS = 1.0
 _MOST_BYTES = 4096
+# A network file system may have no locks.
+_NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+def lock_of(directory: paths.Location, *, file_name: str = ".lock") -> "DirectoryLock | ObjectLock":
+    """The lock of a local directory, or of a folder in a bucket."""
+    if isinstance(directory, Path):
+        return DirectoryLock(directory, file_name=file_name)
+    return ObjectLock(directory, file_name=file_name)
+
+
+class DirectoryLock:
+    """A lock on a directory, which is made if it is absent; it ends with the process at the latest.
+
+    The lock is a file in the directory (flock), removed at the release, so that a directory into
+    which nothing was written is removed again, with the folders made for it. Forked processes do
+    not share it: a worker that outlives this process needs a lock of its own on what it writes.
+    """
+
+    def __init__(self, directory: Path, *, file_name: str = ".lock"):
+        """Only names the directory."""
+        self._directory = directory
+        self._path = directory / file_name
+        # Not bound to a thread: the thread that watches the other processes may have to release it.
+        self._lock = FileLock(self._path, timeout=0, fallback_to_soft=False, thread_local=False)
+        self._made: list[Path] = []
+        self._releasing = threading.RLock()
+
+    def acquire(self, *, patience_seconds: float = 0) -> bool:
+        """Takes the lock; False if another process has it and keeps it for so long.
+
+        Raises:
+          OSError: the directory cannot be made or written to.
+        """
+        parents = (self._directory, *self._directory.parents)
+        missing = [folder for folder in parents if not folder.exists()]
+        self._directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock.acquire(timeout=patience_seconds)
+        except Timeout:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_LOCKS_HERE:
+                raise
+            print(
+                f"warning: {self._directory}: its file system has no locks ({error.strerror}); see "
+                "to it that one process at a time writes there",
+                file=sys.stderr,
+            )
+        self._made = missing
+        return True
+
+    def is_held_elsewhere(self) -> bool:
+        """Whether another process has it; changes nothing."""
+        if not self._path.exists():
+            return False
+        try:
+            self._lock.acquire()
+        except Timeout:
+            return True
+        except OSError:  # no permission to write here, or no locks: unknown
+            return False
+        self._lock.release()
+        return False
+
+    def require_held(self) -> None:
+        """Nothing takes a lock of the operating system away."""
+
+    def release(self) -> None:
+        """Releases the lock, if held, and removes the folders that were made and are empty.
+
+        Returns once all is done, also where another thread does it: the process may end then.
+        """
+        with self._releasing:
+            if not self._lock.is_locked:
+                return
+            # Unlinked while held: a process that has opened it already notices, and tries again.
+            self._path.unlink(missing_ok=True)
+            self._lock.release()
+            for folder in self._made:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
 
 
 class ObjectLock:
-    """A lock on a folder of a bucket; as `locking.DirectoryLock`."""
+    """A lock on a folder of a bucket; as `DirectoryLock`."""
 
     def __init__(self, folder: paths.Location, *, file_name: str = ".lock"):
         """Only names the folder."""

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import zstandard
 
-from mlperf_bert import content, json_text
 from mlperf_bert.checkpoints import saving
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.checkpoints.stored_model import StoredModel
 from mlperf_bert.data import stages, tfrecord, tokenization, unpacking, wiki
 from mlperf_bert.data.documents import read_texts
 from mlperf_bert.data.wiki_dump import Dump
+from mlperf_bert.files import content, json_text
 from mlperf_bert.finetuning import tables
 
 TEXT = b"The river rises.\n" * 99

@@ -4,8 +4,8 @@ import json
 import os
 import re
 
-from mlperf_bert import content
-from mlperf_bert.reading import read_regular_file
+from mlperf_bert.files import content
+from mlperf_bert.files.reading import read_regular_file
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlperf_bert import json_text
+from mlperf_bert.files import json_text
 
 REFUSED = {
     b"": r"not JSON \(Expecting value",

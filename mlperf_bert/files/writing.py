@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from mlperf_bert import paths
+from mlperf_bert.files import paths
 
 
 def replaceable(path: str | os.PathLike) -> Path:

@@ -1,15 +1,39 @@
-"""Progress of long work: a bar on a terminal, elsewhere a line every ten seconds."""
+"""What a user reads: mistakes as printable lines, and the progress of long work."""
 
 import sys
 import time
+from collections.abc import Sequence
 
 from tqdm import tqdm
 
 SECONDS_BETWEEN_LINES = 10
 
 
+class Problems(ValueError):
+    """Several mistakes found at once; its text has a line for each."""
+
+    def __init__(self, problems: Sequence[str]):
+        """Takes one problem or more."""
+        self.problems = tuple(map(printable, problems))
+        listed = [f"{len(problems)} problems:", *(f"  - {problem}" for problem in self.problems)]
+        super().__init__("\n".join(listed) if len(problems) > 1 else self.problems[0])
+
+
+def printable(text: str, *, at_most: int | None = None) -> str:
+    r"""Escapes the control characters of names, "a\nb" -> "a\\nb"; keeps `at_most` characters."""
+    escaped = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return escaped[:at_most]
+
+
+def as_lines(error: Exception) -> str:
+    """The text of an error, in one line, or one for each of several problems."""
+    return str(error) if isinstance(error, Problems) else printable(str(error))
+
+
 class Progress:
     """Counts what is done; shows rate and time left on standard error.
+
+    On a terminal this is a bar, elsewhere a line every ten seconds.
 
     Attributes:
       done: units so far, `initial` included.

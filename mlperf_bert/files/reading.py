@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from mlperf_bert import content, paths
+from mlperf_bert.files import content, paths
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

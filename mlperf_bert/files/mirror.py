@@ -14,8 +14,8 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from mlperf_bert import json_text, paths
-from mlperf_bert.writing import write_whole, written_beside
+from mlperf_bert.files import json_text, paths
+from mlperf_bert.files.writing import write_whole, written_beside
 
 _UPLOADED_NAME = ".uploaded.json"
 

@@ -1,0 +1,1 @@
+"""Local or in a bucket: where paths lead, whole files, locks, records. Nobody else asks which."""
