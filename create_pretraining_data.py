@@ -4,10 +4,10 @@ With --output_file all input becomes one set of examples, as in the reference. W
 every input file becomes a TFRecord of the same name, in parallel, resumable, with a manifest.
 """
 
-from mlperf_bert import interruption
+from mlperf_bert import signals
 
 if __name__ == "__main__":
-    interruption.ends_at_once()  # first: the imports take seconds
+    signals.ends_at_once()  # first: the imports take seconds
 
 import os
 import shlex

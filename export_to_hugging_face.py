@@ -1,10 +1,10 @@
 """Writes a checkpoint as a directory that transformers loads: BertForPreTraining and tokenizer."""
 
-from mlperf_bert import interruption
+from mlperf_bert import signals
 from mlperf_bert.tensorflow_import import tensorflow
 
 if __name__ == "__main__":
-    interruption.ends_at_once()  # first: the imports take seconds
+    signals.ends_at_once()  # first: the imports take seconds
     tensorflow()  # before other modules import it
 
 from absl import flags, logging

@@ -4,10 +4,10 @@ Takes the flags of run_pretraining.py, so also --flagfile=configs/batch_24.flags
 the program on CPU, GPU or TPU with jax and numpy, without TensorFlow.
 """
 
-from mlperf_bert import interruption
+from mlperf_bert import signals
 
 if __name__ == "__main__":
-    interruption.ends_at_once()  # first: the imports take seconds
+    signals.ends_at_once()  # first: the imports take seconds
 
 import dataclasses
 import sys

@@ -1,9 +1,9 @@
 """Picks evenly spaced examples: from eval_intermediate to the evaluation shard eval_10k."""
 
-from mlperf_bert import interruption
+from mlperf_bert import signals
 
 if __name__ == "__main__":
-    interruption.ends_at_once()  # first: the imports take seconds
+    signals.ends_at_once()  # first: the imports take seconds
 
 import os
 

@@ -4,10 +4,10 @@ Exit codes: 0 done, 1 bad input or a failure, 75 run the same command again to r
 by SIGTERM or SIGINT, with the checkpoint saved if training had begun.
 """
 
-from mlperf_bert import interruption
+from mlperf_bert import signals
 
 if __name__ == "__main__":
-    interruption.ends_at_once()  # first: the imports take seconds
+    signals.ends_at_once()  # first: the imports take seconds
 
 import contextlib
 import gc
@@ -28,8 +28,7 @@ from mlperf_bert.command_line import MAX_SEED, in_range, not_empty
 from mlperf_bert.files import paths
 from mlperf_bert.finetuning import sweep, tasks
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting
-from mlperf_bert.training.loop import Interrupted
-from mlperf_bert.training.strategy import DeviceConfig
+from mlperf_bert.training.config import DeviceConfig
 
 gc.enable()
 
@@ -181,7 +180,7 @@ def main():
     tf.get_logger().setLevel("ERROR")  # every run of a sweep traces its own step
     # SIGTERM acts as Ctrl-C until training handles it; process 1 of a container would ignore it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with _failures_explained(), command_line.resumable(Interrupted):
+    with _failures_explained(), command_line.resumable():
         _print(sweep.run(_config()))
 
 

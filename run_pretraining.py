@@ -5,10 +5,10 @@ Exit codes: 0 the run went to its end (the RESULT line says whether the target w
 with the checkpoint saved if training had begun, or a bucket or device does not answer.
 """
 
-from mlperf_bert import interruption
+from mlperf_bert import signals
 
 if __name__ == "__main__":
-    interruption.ends_at_once()  # first: the imports take seconds
+    signals.ends_at_once()  # first: the imports take seconds
 
 import contextlib
 import dataclasses
@@ -37,10 +37,7 @@ from mlperf_bert.model import recomputation
 from mlperf_bert.optimization.optimizers import ADAMW, OptimizerConfig
 from mlperf_bert.training import compilation, offline, preflight, run
 from mlperf_bert.training.cluster import read_cluster
-from mlperf_bert.training.config import RunConfig
-from mlperf_bert.training.loop import Interrupted
-from mlperf_bert.training.profiling import ProfileWindow
-from mlperf_bert.training.strategy import DeviceConfig
+from mlperf_bert.training.config import DeviceConfig, ProfileWindow, RunConfig
 
 gc.enable()
 
@@ -310,7 +307,7 @@ def main():
     logging.set_verbosity(logging.ERROR)
     # SIGTERM acts as Ctrl-C until training handles it; process 1 of a container would ignore it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with failures_explained(), command_line.resumable(Interrupted):
+    with failures_explained(), command_line.resumable():
         if FLAGS.check:
             _check()
         elif FLAGS.do_train:

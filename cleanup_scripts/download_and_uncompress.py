@@ -15,10 +15,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mlperf_bert import interruption
+from mlperf_bert import signals
 
 if __name__ == "__main__":
-    interruption.ends_at_once()  # first: process 1 of a container would ignore the signals
+    signals.ends_at_once()  # first: process 1 of a container would ignore the signals
 
 from mlperf_bert import command_line
 from mlperf_bert.data import download, punkt, unpacking
@@ -55,7 +55,7 @@ def main() -> None:
         parser.error("--base_url is empty: give a URL, or leave it out")
     if paths.is_remote(args.out_dir) or args.out_dir.startswith("gs:"):
         parser.error(f"--out_dir={args.out_dir}: give a local folder; copy it to a bucket then")
-    interruption.raise_on_ctrl_c()
+    signals.raise_on_ctrl_c()
     with command_line.failures_in_one_line(SCRIPT):
         problems, refusing = _bring(args)
     if problems:

@@ -16,10 +16,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mlperf_bert import interruption
+from mlperf_bert import signals
 
 if __name__ == "__main__":
-    interruption.ends_at_once()  # first: process 1 of a container would ignore the signals
+    signals.ends_at_once()  # first: process 1 of a container would ignore the signals
 
 from mlperf_bert.data import extraction, wiki_dump
 from mlperf_bert.files import paths
@@ -54,7 +54,7 @@ def main() -> None:
     if args.nworker < 1:
         parser.error(f"--nworker={args.nworker}: must be a number at least 1")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "mlperf-bert"
-    interruption.raise_on_ctrl_c()
+    signals.raise_on_ctrl_c()
     try:
         record = extraction.extract(
             dump=wiki_dump.Dump(Path(args.dump)),

@@ -7,10 +7,10 @@ checkpoint and the picture are made by modules of the demo; everything else is t
 Every run starts afresh: the output directory of an earlier demo is removed.
 """
 
-from mlperf_bert import interruption
+from mlperf_bert import signals
 
 if __name__ == "__main__":
-    interruption.ends_at_once()  # first: the imports take seconds
+    signals.ends_at_once()  # first: the imports take seconds
 
 import argparse
 import contextlib
@@ -258,7 +258,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, help="of text, weights and order; default: random")
     parser.add_argument("--output_dir", type=Path, default=Path("build/demo"))
     given = parser.parse_args(paths.words_with_home())
-    interruption.raise_on_ctrl_c()
+    signals.raise_on_ctrl_c()
     seed = secrets.randbits(31) if given.seed is None else given.seed
     os.chdir(REPOSITORY)
     folder = given.output_dir.absolute()

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from absl import app, flags
 
-from mlperf_bert import interruption
+from mlperf_bert import signals
 from mlperf_bert.files.paths import is_answer_of_a_store, reason, require_supported, with_home
 from mlperf_bert.messages import Problems, as_lines, printable
 
@@ -104,11 +104,11 @@ def end_for_now(reason: str) -> NoReturn:
 
 
 @contextlib.contextmanager
-def resumable(interrupted: type[Exception]) -> Iterator[None]:
-    """Ends the script so when `interrupted` is raised, or on Ctrl-C."""
+def resumable() -> Iterator[None]:
+    """Ends the script so when a signal has stopped the run, or on Ctrl-C."""
     try:
         yield
-    except (interrupted, KeyboardInterrupt) as interruption:
+    except (signals.Interrupted, KeyboardInterrupt) as interruption:
         end_for_now(str(interruption) or "interrupted; run the same command again to resume")
 
 
@@ -145,7 +145,7 @@ def run(
     script = Path((argv or sys.argv)[0]).name
 
     def guarded(_: Sequence[str]) -> None:
-        interruption.raise_on_ctrl_c()
+        signals.raise_on_ctrl_c()
         with failures_in_one_line(script):
             main()
 

@@ -16,8 +16,9 @@ from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.optimizers import OptimizerConfig, create_optimizer
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
 from mlperf_bert.training import compilation
+from mlperf_bert.training.config import DeviceConfig
 from mlperf_bert.training.steps import Trainer
-from mlperf_bert.training.strategy import DeviceConfig, create_strategy
+from mlperf_bert.training.strategy import create_strategy
 
 SHAPE = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from mlperf_bert.training.strategy import DeviceConfig
+from mlperf_bert.training.config import DeviceConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from mlperf_bert.finetuning.task import TRAIN, Task
 from mlperf_bert.finetuning.training import Trainer, order_of_epoch
 from mlperf_bert.messages import Progress
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
-from mlperf_bert.training.loop import Interrupted, StopRequest
+from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.training.output import METRICS_NAME, OutputDirectory
 from mlperf_bert.training.reporting import MetricsWriter
 from mlperf_bert.training.strategy import create_strategy

@@ -16,7 +16,7 @@ from mlperf_bert.finetuning.prepared import Prepared
 from mlperf_bert.finetuning.run import Run, RunResult, read_result, require_checkpoint
 from mlperf_bert.finetuning.task import SPANS, Task
 from mlperf_bert.messages import Problems
-from mlperf_bert.training.loop import Interrupted, StopRequest
+from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.training.strategy import create_strategy, replica_batch_size
 
 RESULTS_NAME, PICTURE_NAME, PREDICTIONS_NAME = "results.json", "results.png", "predictions"
@@ -142,7 +142,7 @@ def run(config: FinetuningConfig) -> Results:
 
     Raises:
       ValueError: bad input, with a line for each task whose files are bad; nothing is written.
-      FloatingPointError, loop.Interrupted: as `Run.train`.
+      FloatingPointError, signals.Interrupted: as `Run.train`.
     """
     if paths.is_remote(config.output_dir):
         raise ValueError(f"--output_dir={config.output_dir}: give a local folder, and copy it then")

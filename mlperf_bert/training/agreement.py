@@ -15,9 +15,9 @@ from mlperf_bert.input import pipeline
 from mlperf_bert.mlperf import budget
 from mlperf_bert.mlperf.budget import Estimate, Spent
 from mlperf_bert.mlperf.results import LOG_NAME, samples_at_success
+from mlperf_bert.signals import Interrupted
 from mlperf_bert.training import peers
 from mlperf_bert.training.config import RunConfig
-from mlperf_bert.training.loop import Interrupted
 from mlperf_bert.training.output import OutputDirectory, missing_log, read_record, run_logs
 
 # All processes raise these at the same step.

@@ -4,12 +4,12 @@ Kubernetes' TFJob sets TF_CONFIG too. run_pretraining.py reads it once; no other
 package reads the environment. Nothing here needs TensorFlow.
 """
 
-import dataclasses
 import os
 import re
 from collections.abc import Mapping
 
 from mlperf_bert.files import json_text
+from mlperf_bert.training.config import Cluster
 
 _EXAMPLE = (
     '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
@@ -19,26 +19,6 @@ _ADDRESS = re.compile(r"([^\s:\[\]]+|\[[0-9a-fA-F:.]+(%\w+)?\]):(?P<port>[0-9]{1
 _MAX_PROCESSES = 100_000
 # Slurm assigns no ports; different jobs on one node need different ones.
 _SLURM_FIRST_PORT, _SLURM_NUM_PORTS = 20000, 10000
-
-
-@dataclasses.dataclass(frozen=True)
-class Cluster:
-    """The processes of a run, one address each; the first is the chief."""
-
-    addresses: tuple[str, ...]
-    """host:port of every worker, in the same order on all of them."""
-    index: int
-    """The position of this process in `addresses`."""
-
-    @property
-    def is_chief(self) -> bool:
-        """Whether this process writes logs, checkpoints and results."""
-        return self.index == 0
-
-    def host_and_port(self, index: int) -> tuple[str, int]:
-        """The address of a process; without brackets if it is an IPv6 address."""
-        host, _, port = self.addresses[index].rpartition(":")
-        return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def read_cluster(environment: Mapping[str, str] = os.environ) -> Cluster | None:

@@ -8,10 +8,6 @@ from mlperf_bert.mlperf.log import SubmissionInfo
 from mlperf_bert.model import recomputation
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.optimization.optimizers import OptimizerConfig
-from mlperf_bert.training import strategy
-from mlperf_bert.training.cluster import Cluster
-from mlperf_bert.training.loop import Schedule
-from mlperf_bert.training.profiling import ProfileWindow
 
 _FREE = frozenset(
     "bert_config_file input_file eval_input_file init_checkpoint output_dir eval_batch_size "
@@ -20,6 +16,91 @@ _FREE = frozenset(
     "profile_steps power_watts compilation_cache_dir".split()
 )
 _NAMES_OF_A_TPU = frozenset({"tpu_name", "tpu_zone", "gcp_project"})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeviceConfig:
+    """What the user asked for."""
+
+    num_gpus: int = 0
+    """GPUs of this host; 0 = the CPU."""
+    use_tpu: bool = False
+    tpu_name: str | None = None
+    tpu_zone: str | None = None
+    gcp_project: str | None = None
+    num_tpu_cores: int = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """The processes of a run, one address each; the first is the chief."""
+
+    addresses: tuple[str, ...]
+    """host:port of every worker, in the same order on all of them."""
+    index: int
+    """The position of this process in `addresses`."""
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes logs, checkpoints and results."""
+        return self.index == 0
+
+    def host_and_port(self, index: int) -> tuple[str, int]:
+        """The address of a process; without brackets if it is an IPv6 address."""
+        host, _, port = self.addresses[index].rpartition(":")
+        return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+@dataclasses.dataclass(frozen=True)
+class ProfileWindow:
+    """Steps `first` to `last`, both included, counted from 1."""
+
+    first: int
+    last: int
+
+    @classmethod
+    def parse(cls, text: str) -> "ProfileWindow":
+        """Reads "first-last".
+
+        Raises:
+          ValueError: the text has another form.
+        """
+        first, dash, last = text.partition("-")
+        if not (dash and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
+            raise ValueError(
+                f"--profile_steps={text} must be two steps, the first and the last, as in 20-29"
+            )
+        return cls(int(first), int(last))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """When to evaluate, save and log, in steps (micro-batches)."""
+
+    num_train_steps: int
+    evaluation_interval_steps: int | None
+    """None: no evaluation during training."""
+    save_checkpoints_steps: int
+    log_every_steps: int
+    iterations_per_loop: int
+    """At most this many steps in one device call."""
+
+    def next_stop(self, step: int) -> int:
+        """The first step after `step` at which the outer loop has something to do."""
+        every = [self.log_every_steps, self.save_checkpoints_steps, self.evaluation_interval_steps]
+        stops = [(step // interval + 1) * interval for interval in every if interval]
+        return min([*stops, step + self.iterations_per_loop, self.num_train_steps])
+
+    def evaluation_is_due(self, step: int) -> bool:
+        """True every interval, and after the last step."""
+        if self.evaluation_interval_steps is None:
+            return False
+        return step % self.evaluation_interval_steps == 0 or step == self.num_train_steps
+
+    def next_evaluation(self, step: int) -> int:
+        """The first step after `step` with an evaluation, or the last step."""
+        interval = self.evaluation_interval_steps or self.num_train_steps
+        return min((step // interval + 1) * interval, self.num_train_steps)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,7 +168,7 @@ class RunConfig:
     profile_steps: ProfileWindow | None
     """None: TensorFlow's profiler stays off."""
     submission: SubmissionInfo
-    device: strategy.DeviceConfig
+    device: DeviceConfig
     cluster: Cluster | None
     """The processes of the run; None: only this one."""
     tf_xla_flags: str

@@ -9,8 +9,8 @@ from mlperf_bert.mlperf.log import Computation, Hyperparameters, MlperfLog, Subm
 from mlperf_bert.mlperf.results import RECORD_NAME
 from mlperf_bert.training import preflight
 from mlperf_bert.training.agreement import Team
+from mlperf_bert.training.config import DeviceConfig
 from mlperf_bert.training.findings import Setup
-from mlperf_bert.training.strategy import DeviceConfig
 
 _FIRST_WITH_TF32 = (8, 0)  # compute capability: Ampere
 

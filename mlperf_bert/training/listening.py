@@ -13,7 +13,7 @@ import os
 import socket
 import sys
 
-from mlperf_bert.training.cluster import Cluster
+from mlperf_bert.training.config import Cluster
 
 # Not an address of this machine, or a family that its kernel does not support.
 _FOREIGN = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}

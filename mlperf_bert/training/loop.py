@@ -5,8 +5,6 @@ Steps are micro-batches; samples are steps * micro-batch size.
 
 import dataclasses
 import math
-import signal
-import sys
 from collections.abc import Callable, Iterator
 
 import tensorflow as tf
@@ -16,41 +14,13 @@ from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.mlperf.timed_run import Run
 from mlperf_bert.model.metrics import Evaluation
+from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.training.budget import TimeBudget
+from mlperf_bert.training.config import Schedule
 from mlperf_bert.training.profiling import StepProfiler
 from mlperf_bert.training.reporting import MetricsWriter
 from mlperf_bert.training.saves import Saves
 from mlperf_bert.training.steps import FIGURES, LOSSES, Trainer
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """When to evaluate, save and log, in steps (micro-batches)."""
-
-    num_train_steps: int
-    evaluation_interval_steps: int | None
-    """None: no evaluation during training."""
-    save_checkpoints_steps: int
-    log_every_steps: int
-    iterations_per_loop: int
-    """At most this many steps in one device call."""
-
-    def next_stop(self, step: int) -> int:
-        """The first step after `step` at which the outer loop has something to do."""
-        every = [self.log_every_steps, self.save_checkpoints_steps, self.evaluation_interval_steps]
-        stops = [(step // interval + 1) * interval for interval in every if interval]
-        return min([*stops, step + self.iterations_per_loop, self.num_train_steps])
-
-    def evaluation_is_due(self, step: int) -> bool:
-        """True every interval, and after the last step."""
-        if self.evaluation_interval_steps is None:
-            return False
-        return step % self.evaluation_interval_steps == 0 or step == self.num_train_steps
-
-    def next_evaluation(self, step: int) -> int:
-        """The first step after `step` with an evaluation, or the last step."""
-        interval = self.evaluation_interval_steps or self.num_train_steps
-        return min((step // interval + 1) * interval, self.num_train_steps)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,53 +36,6 @@ class Outcome:
     def status(self) -> str:
         """The status in MLPerf's logs."""
         return "success" if self.reached_target else "aborted"
-
-
-class Interrupted(Exception):
-    """SIGTERM or SIGINT asked the run to stop; its checkpoint is saved."""
-
-
-class StopRequest:
-    """Handles SIGTERM and SIGINT: they interrupt at once, and after `defer` between two steps.
-
-    A KeyboardInterrupt can be lost: TensorFlow swallows it while it builds a graph, and Python
-    where it cannot be raised (a callback of the garbage collector). `defer` raises it again, so
-    Python need not print it. After `defer` the first signal only sets `signal_name`, and a second
-    SIGINT interrupts at once.
-    """
-
-    def __init__(self):
-        self.signal_name: str | None = None
-        self._defers = False
-
-    def __enter__(self) -> "StopRequest":
-        self._previous = {s: signal.signal(s, self._note) for s in (signal.SIGTERM, signal.SIGINT)}
-        self._previous_hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
-        return self
-
-    def __exit__(self, *exc_info) -> None:
-        sys.unraisablehook = self._previous_hook
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def defer(self) -> None:
-        """From now on the first signal only sets `signal_name`.
-
-        Raises:
-          KeyboardInterrupt: there was a signal before.
-        """
-        self._defers = True
-        if self.signal_name:
-            raise KeyboardInterrupt
-
-    def _note(self, number: int, frame) -> None:
-        again, self.signal_name = self.signal_name, signal.Signals(number).name
-        if not self._defers or (again and number == signal.SIGINT):
-            raise KeyboardInterrupt
-
-    def _unraisable(self, problem) -> None:
-        if problem.exc_type is not KeyboardInterrupt:
-            self._previous_hook(problem)
 
 
 @dataclasses.dataclass(kw_only=True)

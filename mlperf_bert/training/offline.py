@@ -26,8 +26,8 @@ from mlperf_bert.mlperf.results import LOG_NAME, RECORD_NAME, RESULT_LOG, is_end
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
-from mlperf_bert.training import evaluations, preflight, strategy
-from mlperf_bert.training.cluster import Cluster
+from mlperf_bert.training import config, evaluations, preflight, strategy
+from mlperf_bert.training.config import Cluster
 from mlperf_bert.training.evaluation import Evaluator
 from mlperf_bert.training.output import read_record, run_logs
 
@@ -50,7 +50,7 @@ class OfflineConfig:
     max_eval_steps: int | None
     num_train_steps: int
     target_accuracy: float
-    device: strategy.DeviceConfig
+    device: config.DeviceConfig
     cluster: Cluster | None
     """Must be None: offline evaluation runs in one process."""
 

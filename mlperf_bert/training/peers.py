@@ -37,7 +37,7 @@ from collections.abc import Callable
 from mlperf_bert.files import paths
 from mlperf_bert.training import run_key
 from mlperf_bert.training.channel import Channel
-from mlperf_bert.training.cluster import Cluster
+from mlperf_bert.training.config import Cluster
 from mlperf_bert.training.listening import listeners
 
 MEETING_SECONDS = 300.0

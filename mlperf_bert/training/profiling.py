@@ -1,31 +1,10 @@
 """Runs TensorFlow's profiler during a window of steps."""
 
-import dataclasses
 from pathlib import Path
 
 import tensorflow as tf
 
-
-@dataclasses.dataclass(frozen=True)
-class ProfileWindow:
-    """Steps `first` to `last`, both included, counted from 1."""
-
-    first: int
-    last: int
-
-    @classmethod
-    def parse(cls, text: str) -> "ProfileWindow":
-        """Reads "first-last".
-
-        Raises:
-          ValueError: the text has another form.
-        """
-        first, dash, last = text.partition("-")
-        if not (dash and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
-            raise ValueError(
-                f"--profile_steps={text} must be two steps, the first and the last, as in 20-29"
-            )
-        return cls(int(first), int(last))
+from mlperf_bert.training.config import ProfileWindow
 
 
 class StepProfiler:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from mlperf_bert import signals
 from mlperf_bert.checkpoints import names
 from mlperf_bert.files import paths
 from mlperf_bert.input import pipeline
@@ -43,7 +44,7 @@ def train(config: RunConfig) -> Result | None:
     Raises:
       ValueError: bad configuration, checkpoint or data, with a line for everything that is wrong.
       FloatingPointError: the loss is no longer finite.
-      loop.Interrupted: a signal came; the checkpoint is saved.
+      signals.Interrupted: a signal came; the checkpoint is saved.
     """
     start_time = process_start_time()
     start_up = StartUp(start_time)
@@ -56,7 +57,7 @@ def train(config: RunConfig) -> Result | None:
             team.output.provenance = origin.summary()
             team.output.inputs = origin.inputs()
         start_up.done("checks")
-        with loop.StopRequest() as stop_request:
+        with signals.StopRequest() as stop_request:
             outcome = _train(setup, team, start_up, stop_request)
             if origin:
                 origin.record()
@@ -75,7 +76,7 @@ def train(config: RunConfig) -> Result | None:
 
 
 def _train(
-    setup: Setup, team: Team, start_up: StartUp, stop_request: loop.StopRequest
+    setup: Setup, team: Team, start_up: StartUp, stop_request: signals.StopRequest
 ) -> loop.Outcome:
     config, log_path = setup.config, team.log_path()
     log = MlperfLog(log_path, echo=False)
@@ -170,7 +171,7 @@ def _bad_input_named(setup: Setup, run: Run) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _loop_with_outputs(
-    setup: Setup, team: Team, parts: Parts, stop_request: loop.StopRequest, run: Run
+    setup: Setup, team: Team, parts: Parts, stop_request: signals.StopRequest, run: Run
 ) -> Iterator[loop.TrainingLoop]:
     """Opens input and outputs, and closes the outputs at the end; a bad record is named."""
     config, step = setup.config, int(parts.trainer.step.numpy())

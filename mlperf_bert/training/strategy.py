@@ -3,24 +3,9 @@
 No other module chooses devices.
 """
 
-import dataclasses
-
 import tensorflow as tf
 
-from mlperf_bert.training.cluster import Cluster
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DeviceConfig:
-    """What the user asked for."""
-
-    num_gpus: int = 0
-    """GPUs of this host; 0 = the CPU."""
-    use_tpu: bool = False
-    tpu_name: str | None = None
-    tpu_zone: str | None = None
-    gcp_project: str | None = None
-    num_tpu_cores: int = 8
+from mlperf_bert.training.config import Cluster, DeviceConfig
 
 
 def create_strategy(config: DeviceConfig, cluster: Cluster | None = None) -> tf.distribute.Strategy:

@@ -17,7 +17,8 @@ from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.finetuning import glue, model, weights
 from mlperf_bert.finetuning.training import Trainer, order_of_epoch
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
-from mlperf_bert.training.strategy import DeviceConfig, create_strategy
+from mlperf_bert.training.config import DeviceConfig
+from mlperf_bert.training.strategy import create_strategy
 from tests.finetuning.generated_glue import MAX_SEQ_LENGTH
 
 NUM_STEPS, NUM_WARMUP_STEPS, BATCH_SIZE, LEARNING_RATE = 20, 4, 8, 2e-3

@@ -22,7 +22,7 @@ from mlperf_bert.finetuning.sweep import TaskResult
 from mlperf_bert.finetuning.training import Trainer
 from mlperf_bert.messages import Problems
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.training.loop import Interrupted, StopRequest
+from mlperf_bert.signals import Interrupted, StopRequest
 from tests import starts
 from tests.finetuning import generated_glue
 from tests.finetuning.generated_glue import config_of

@@ -25,7 +25,7 @@ from mlperf_bert.model.config import BertConfig
 from mlperf_bert.optimization.aggregation import CLIP_NORM, GradientAggregationOptimizer
 from mlperf_bert.optimization.optimizers import ADAMW, OptimizerConfig, create_optimizer
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
-from mlperf_bert.training import cluster, strategy
+from mlperf_bert.training import cluster, config, strategy
 from mlperf_bert.training.evaluation import Evaluator
 from mlperf_bert.training.steps import Trainer
 
@@ -39,7 +39,7 @@ def limits_of(task: dict) -> ExampleLimits:
 def make_strategy(num_devices: int) -> tf.distribute.Strategy:
     """Workers if TF_CONFIG says so, else logical CPU devices."""
     if several := cluster.read_cluster():
-        return strategy.create_strategy(strategy.DeviceConfig(), several)
+        return strategy.create_strategy(config.DeviceConfig(), several)
     cpu = tf.config.list_physical_devices("CPU")[0]
     devices = [tf.config.LogicalDeviceConfiguration() for _ in range(num_devices)]
     tf.config.set_logical_device_configuration(cpu, devices)

@@ -14,9 +14,11 @@ from mlperf_bert.mlperf.budget import Spent
 from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.model.metrics import Evaluation
+from mlperf_bert.signals import Interrupted
 from mlperf_bert.training import agreement, preflight
 from mlperf_bert.training.budget import TimeBudget
-from mlperf_bert.training.loop import Interrupted, Schedule, TrainingLoop
+from mlperf_bert.training.config import Schedule
+from mlperf_bert.training.loop import TrainingLoop
 from mlperf_bert.training.output import OutputDirectory
 from mlperf_bert.training.steps import FIGURES
 from tests.mlperf.example_log import initialise

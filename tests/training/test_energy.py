@@ -11,9 +11,8 @@ import tensorflow as tf
 
 from mlperf_bert.mlperf import energy, ledger, results
 from mlperf_bert.training import run
-from mlperf_bert.training.cluster import Cluster
+from mlperf_bert.training.config import Cluster, DeviceConfig
 from mlperf_bert.training.header import precision_of_products
-from mlperf_bert.training.strategy import DeviceConfig
 from tests import starts
 from tests.training import generated_task
 from tests.training.test_ledger import run_seconds

@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
-from mlperf_bert.training.loop import Schedule, StopRequest, require_finite
+from mlperf_bert.signals import StopRequest
+from mlperf_bert.training.config import Schedule
+from mlperf_bert.training.loop import require_finite
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

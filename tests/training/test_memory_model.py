@@ -15,7 +15,7 @@ from benchmarks import memory as measuring
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training import checks_of_memory, memory, preflight
-from mlperf_bert.training.strategy import DeviceConfig
+from mlperf_bert.training.config import DeviceConfig
 from tests.training.test_preflight import config, large_model  # noqa: F401 - config is a fixture
 
 RECORDED = json.loads(Path(measuring.ROOT / "benchmarks" / "memory.json").read_text())

@@ -16,7 +16,7 @@ from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.mlperf import results
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.training import evaluations, offline
-from mlperf_bert.training.strategy import DeviceConfig
+from mlperf_bert.training.config import DeviceConfig
 from tests import starts
 from tests.training import generated_task
 

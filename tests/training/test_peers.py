@@ -15,7 +15,7 @@ import pytest
 from benchmarks.loopback import free_addresses
 from mlperf_bert.training import listening, peers, run_key
 from mlperf_bert.training.channel import Channel
-from mlperf_bert.training.cluster import Cluster
+from mlperf_bert.training.config import Cluster
 
 
 @pytest.fixture(autouse=True)
@@ -425,7 +425,7 @@ def test_an_error_of_tensorflow_names_who_is_lost(case):
 MEMBER = """
 import json, pathlib, sys
 from mlperf_bert.training import peers
-from mlperf_bert.training.cluster import Cluster
+from mlperf_bert.training.config import Cluster
 addresses, index, folder = json.loads(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3])
 team, _ = peers.meet(Cluster(tuple(addresses), index), {}, dict, folder=folder, seconds=60)
 team.watch(on_loss=lambda: print("on_loss", flush=True))

@@ -23,11 +23,9 @@ from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 from mlperf_bert.optimization.optimizers import OptimizerConfig
 from mlperf_bert.training import preflight
-from mlperf_bert.training.cluster import Cluster
-from mlperf_bert.training.config import RunConfig
+from mlperf_bert.training.config import Cluster, DeviceConfig, RunConfig
 from mlperf_bert.training.origin import Origin
 from mlperf_bert.training.output import OutputDirectory
-from mlperf_bert.training.strategy import DeviceConfig
 
 TINY = BertConfig(
     vocab_size=64,

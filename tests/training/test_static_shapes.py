@@ -11,7 +11,7 @@ from mlperf_bert.model.pretrainer import build_pretrainer
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.optimizers import OptimizerConfig, create_optimizer
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
-from mlperf_bert.training.loop import Schedule
+from mlperf_bert.training.config import Schedule
 from mlperf_bert.training.steps import FIGURES, Trainer
 from tests.training import generated_task
 

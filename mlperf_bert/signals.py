@@ -1,0 +1,77 @@
+"""SIGTERM and Ctrl-C: they end a script while it imports, and a run between two of its steps.
+
+This imports nothing slow, so that a script can call it before everything else.
+"""
+
+import os
+import signal
+import sys
+from types import FrameType
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def ends_at_once() -> None:
+    """Lets both signals end this process, until a script handles them; ignored ones stay so."""
+    # Process 1 of a container has no default action: without a handler it ignores both.
+    action = _exit if os.getpid() == 1 else signal.SIG_DFL
+    for number in _SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, action)
+
+
+def raise_on_ctrl_c() -> None:
+    """Undoes it for Ctrl-C, which becomes KeyboardInterrupt again."""
+    if signal.getsignal(signal.SIGINT) in (signal.SIG_DFL, _exit):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _exit(number: int, _: FrameType | None) -> None:
+    os._exit(128 + number)  # nothing has begun that would have to be ended
+
+
+class Interrupted(Exception):
+    """SIGTERM or SIGINT asked the run to stop; its checkpoint is saved."""
+
+
+class StopRequest:
+    """Handles SIGTERM and SIGINT: they interrupt at once, and after `defer` between two steps.
+
+    A KeyboardInterrupt can be lost: TensorFlow swallows it while it builds a graph, and Python
+    where it cannot be raised (a callback of the garbage collector). `defer` raises it again, so
+    Python need not print it. After `defer` the first signal only sets `signal_name`, and a second
+    SIGINT interrupts at once.
+    """
+
+    def __init__(self):
+        self.signal_name: str | None = None
+        self._defers = False
+
+    def __enter__(self) -> "StopRequest":
+        self._previous = {s: signal.signal(s, self._note) for s in (signal.SIGTERM, signal.SIGINT)}
+        self._previous_hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
+        return self
+
+    def __exit__(self, *exc_info) -> None:
+        sys.unraisablehook = self._previous_hook
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def defer(self) -> None:
+        """From now on the first signal only sets `signal_name`.
+
+        Raises:
+          KeyboardInterrupt: there was a signal before.
+        """
+        self._defers = True
+        if self.signal_name:
+            raise KeyboardInterrupt
+
+    def _note(self, number: int, frame) -> None:
+        again, self.signal_name = self.signal_name, signal.Signals(number).name
+        if not self._defers or (again and number == signal.SIGINT):
+            raise KeyboardInterrupt
+
+    def _unraisable(self, problem) -> None:
+        if problem.exc_type is not KeyboardInterrupt:
+            self._previous_hook(problem)
