@@ -33,8 +33,8 @@ from mlperf_bert.files import paths
 from mlperf_bert.input.pipeline import NUM_PARALLEL_FILES, ExampleShape
 from mlperf_bert.mlperf import budget, rules
 from mlperf_bert.mlperf.log import SubmissionInfo
-from mlperf_bert.model import recomputation
-from mlperf_bert.optimization.optimizers import ADAMW, OptimizerConfig
+from mlperf_bert.model.config import RECOMPUTE_CHOICES
+from mlperf_bert.optimization.config import ADAMW, OptimizerConfig
 from mlperf_bert.training import compilation, offline, preflight, run
 from mlperf_bert.training.cluster import read_cluster
 from mlperf_bert.training.config import DeviceConfig, ProfileWindow, RunConfig
@@ -185,7 +185,7 @@ flags.DEFINE_bool("pack_sequences", False, "Pack several short examples into one
 flags.DEFINE_enum(
     "recompute",
     "none",
-    recomputation.CHOICES,
+    RECOMPUTE_CHOICES,
     "Compute activations again in the backward pass, of attention or of whole blocks: needs less "
     "memory, takes longer.",
 )

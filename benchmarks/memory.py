@@ -32,8 +32,7 @@ from matplotlib.figure import Figure
 from mlperf_bert.files import paths
 from mlperf_bert.files.writing import write_whole
 from mlperf_bert.mlperf.rules import BERT_LARGE
-from mlperf_bert.model import recomputation
-from mlperf_bert.model.config import BertConfig
+from mlperf_bert.model.config import RECOMPUTE_CHOICES, BertConfig
 from mlperf_bert.training.memory import Step
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -60,7 +59,8 @@ def measure(case: Case, *, num_steps: int) -> dict:
     from mlperf_bert.input.pipeline import ExampleShape
     from mlperf_bert.model.pretrainer import build_pretrainer
     from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
-    from mlperf_bert.optimization.optimizers import OptimizerConfig, create_optimizer
+    from mlperf_bert.optimization.config import OptimizerConfig
+    from mlperf_bert.optimization.optimizers import create_optimizer
     from mlperf_bert.training import compilation
     from mlperf_bert.training.config import DeviceConfig
     from mlperf_bert.training.steps import Trainer
@@ -153,7 +153,7 @@ def _order(found: dict) -> tuple:
     return (
         found["jit_compile"],
         found["batch_size"],
-        recomputation.CHOICES.index(found["recompute"]),
+        RECOMPUTE_CHOICES.index(found["recompute"]),
     )
 
 
@@ -206,7 +206,7 @@ def precisions(text: str) -> list[str]:
 
 def choices(text: str) -> list[str]:
     """As --recompute of run_pretraining.py, separated by commas."""
-    return _each_of(text, recomputation.CHOICES)
+    return _each_of(text, RECOMPUTE_CHOICES)
 
 
 def _each_of(text: str, known: Sequence[str]) -> list[str]:

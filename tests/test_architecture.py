@@ -68,6 +68,13 @@ def test_imports_go_one_way(path):
         assert level_of(other) < level_of(room), f"{name_of(path)} imports {other}"
 
 
+def test_what_describes_a_run_is_on_the_ground_floor_and_needs_no_tensorflow():
+    path = ROOT / PACKAGE / "training/config.py"
+    assert not any(name.startswith(f"{PACKAGE}.training") for name in imports_of(path))
+    program = f"import sys, {PACKAGE}.training.config; sys.exit('tensorflow' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
 @pytest.mark.parametrize("name", MAY_IMPORT)
 def test_pages_and_tracing_import_nothing_of_the_benchmark(name):
     for path in (ROOT / name).rglob("*.py"):

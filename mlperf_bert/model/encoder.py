@@ -13,7 +13,11 @@ import tensorflow as tf
 from official.nlp.modeling import layers, models
 
 from mlperf_bert.model import fusion, recomputation, tf_models
-from mlperf_bert.model.config import BertConfig
+from mlperf_bert.model.config import (
+    RECOMPUTE_ATTENTION,
+    RECOMPUTE_BLOCKS,
+    BertConfig,
+)
 
 
 class Encoder:
@@ -32,7 +36,7 @@ class Encoder:
         """Takes the weights of `model`; matrix products run in `compute_dtype`.
 
         With `compile_passes` XLA fuses the passes between the products; `sums_of_vectors` is how
-        they add (fusion.py). `recompute` is one of `recomputation.CHOICES`.
+        they add (fusion.py). `recompute` is one of `config.RECOMPUTE_CHOICES`.
         """
         self._layers = tf_models.encoder_layers(model)
         self._masked_lm_head: layers.MaskedLM = model.masked_lm
@@ -95,7 +99,7 @@ class Encoder:
             output=seeds.draw(config.hidden_dropout_prob),
         )
         inputs = (weights, queries, hidden, query_ids, key_ids, drawn)
-        if self._recompute == recomputation.BLOCKS:
+        if self._recompute == RECOMPUTE_BLOCKS:
             return recomputation.recomputed(self._block, *inputs)
         return self._block(*inputs)
 
@@ -110,7 +114,7 @@ class Encoder:
         key = self._split_heads(for_key, block.key)
         value = self._split_heads(for_value, block.value)
         inputs = (query, key, value, query_ids, key_ids, seeds.attention)
-        if self._recompute == recomputation.ATTENTION:
+        if self._recompute == RECOMPUTE_ATTENTION:
             context = recomputation.recomputed(self._attend, *inputs)
         else:
             context = self._attend(*inputs)

@@ -7,8 +7,8 @@ import tensorflow as tf
 import tf_keras
 from official.nlp.modeling import layers, models, networks
 
-from mlperf_bert.model import fusion, recomputation, tf_models
-from mlperf_bert.model.config import BertConfig
+from mlperf_bert.model import fusion, tf_models
+from mlperf_bert.model.config import RECOMPUTE_CHOICES, RECOMPUTE_NONE, BertConfig
 from mlperf_bert.model.encoder import Encoder
 
 PRECISIONS = ("float32", "bfloat16", "tf32")
@@ -29,7 +29,7 @@ def build_pretrainer(
     compile_passes: bool = False,
     sums_of_vectors: bool = False,
     pack_sequences: bool = False,
-    recompute: str = recomputation.NONE,
+    recompute: str = RECOMPUTE_NONE,
 ) -> models.BertPretrainerV2:
     """Builds the model with random weights; call it inside the strategy's scope.
 
@@ -55,8 +55,8 @@ def build_pretrainer(
     """
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {PRECISIONS}, got {precision!r}")
-    if recompute not in recomputation.CHOICES:
-        raise ValueError(f"recompute must be one of {recomputation.CHOICES}, got {recompute!r}")
+    if recompute not in RECOMPUTE_CHOICES:
+        raise ValueError(f"recompute must be one of {RECOMPUTE_CHOICES}, got {recompute!r}")
     tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
     tf_keras.backend.experimental.enable_tf_random_generator()
     tf_keras.utils.set_random_seed(seed % 2**32)
@@ -112,7 +112,7 @@ def build_pretrainer(
 
 def is_fused(*, precision: str, compile_passes: bool, pack_sequences: bool, recompute: str) -> bool:
     """Whether encoder.py computes, as for every speed option, and not the layers of tf-models."""
-    recomputes = recompute != recomputation.NONE
+    recomputes = recompute != RECOMPUTE_NONE
     return precision == "bfloat16" or compile_passes or pack_sequences or recomputes
 
 

@@ -8,8 +8,6 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-NONE, ATTENTION, BLOCKS = CHOICES = ("none", "attention", "blocks")
-
 
 def recomputed(function: Callable[..., tf.Tensor], *inputs) -> tf.Tensor:
     """`function(*inputs)`, of which only the inputs are kept for the backward pass.

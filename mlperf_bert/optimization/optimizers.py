@@ -1,6 +1,5 @@
 """LAMB and AdamW as the reference computes them."""
 
-import dataclasses
 import functools
 import math
 import operator
@@ -11,25 +10,11 @@ import tf_keras
 from official.modeling.optimization import lamb
 from official.modeling.optimization.legacy_adamw import AdamWeightDecay
 
+from mlperf_bert.optimization.config import OptimizerConfig
+
 # Names of variables without weight decay and without LAMB's scaling by norms. `output_bias` is a
 # bias; all embeddings decay. Source: the reference's optimizer set-up.
 NOT_DECAYED = ("LayerNorm", "layer_norm", "bias")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
-    """Which optimizer, with which constants."""
-
-    name: str = "lamb"
-    """lamb or adamw."""
-    weight_decay_rate: float = 0.01
-    beta_1: float = 0.9
-    beta_2: float = 0.999
-    epsilon: float = 1e-6
-
-
-# The reference's AdamW takes no flag but the learning rate.
-ADAMW = OptimizerConfig(name="adamw")
 
 
 class LAMB(lamb.LAMB):

@@ -2,12 +2,11 @@
 
 import dataclasses
 
-from mlperf_bert.input.pipeline import ExampleShape
+from mlperf_bert.data.validity import ExampleShape
 from mlperf_bert.mlperf import budget, energy, rules
 from mlperf_bert.mlperf.log import SubmissionInfo
-from mlperf_bert.model import recomputation
-from mlperf_bert.model.config import BertConfig
-from mlperf_bert.optimization.optimizers import OptimizerConfig
+from mlperf_bert.model.config import RECOMPUTE_NONE, BertConfig
+from mlperf_bert.optimization.config import OptimizerConfig
 
 _FREE = frozenset(
     "bert_config_file input_file eval_input_file init_checkpoint output_dir eval_batch_size "
@@ -251,7 +250,7 @@ class RunConfig:
         # A TPU that was made again may have another name.
         kept["device"] = {n: v for n, v in kept["device"].items() if n not in _NAMES_OF_A_TPU}
         # Recomputed gradients are equal only up to rounding. None is what older runs have recorded.
-        kept["recompute"] = None if self.recompute == recomputation.NONE else self.recompute
+        kept["recompute"] = None if self.recompute == RECOMPUTE_NONE else self.recompute
         return {**kept, "num_workers": len(self.cluster.addresses) if self.cluster else 1}
 
     @property

@@ -31,8 +31,13 @@ import math
 from collections.abc import Iterator
 
 from mlperf_bert.checkpoints import names
-from mlperf_bert.model import recomputation
-from mlperf_bert.model.config import BertConfig
+from mlperf_bert.model.config import (
+    RECOMPUTE_ATTENTION,
+    RECOMPUTE_BLOCKS,
+    RECOMPUTE_CHOICES,
+    RECOMPUTE_NONE,
+    BertConfig,
+)
 
 _FLOAT_BYTES = 4
 LIBRARY_BYTES = {"CPU": 900_000_000, "GPU": 9 * 2**28, "TPU": 0}
@@ -92,7 +97,7 @@ class Step:
 
     @property
     def _kernel_copy_bytes(self) -> int:
-        kept = self.precision == "bfloat16" and self.recompute != recomputation.BLOCKS
+        kept = self.precision == "bfloat16" and self.recompute != RECOMPUTE_BLOCKS
         return self._weight_bytes // 2 if kept else 0
 
     @property
@@ -103,12 +108,12 @@ class Step:
     @property
     def _activation_bytes(self) -> int:
         """What one block keeps for the backward pass."""
-        if self.recompute == recomputation.BLOCKS:
+        if self.recompute == RECOMPUTE_BLOCKS:
             return self._bytes_of(hidden=1)
         # XLA for GPUs keeps the mask of attention's dropout, a byte an element, which is computed
         # again elsewhere.
         mask = self._num_scores if self.device == "GPU" else 0
-        if self.recompute == recomputation.ATTENTION:
+        if self.recompute == RECOMPUTE_ATTENTION:
             return self._bytes_of(hidden=8, inner=2) + mask
         if self.fused:
             return self._bytes_of(hidden=8, inner=2, scores=2) + mask
@@ -144,14 +149,14 @@ def smallest_change(step: Step, *, available_bytes: float) -> Change | None:
 
     The same step with recomputation comes before smaller steps, and less recomputation before more.
     """
-    later = recomputation.CHOICES[recomputation.CHOICES.index(step.recompute) :]
+    later = RECOMPUTE_CHOICES[RECOMPUTE_CHOICES.index(step.recompute) :]
     for times in _divisors(step.num_rows):
         for recompute in later:
             changed = dataclasses.replace(
                 step,
                 num_rows=step.num_rows // times,
                 recompute=recompute,
-                fused=step.fused or recompute != recomputation.NONE,
+                fused=step.fused or recompute != RECOMPUTE_NONE,
                 # One step an update has no accumulator: 2 stands for any greater number.
                 steps_per_update=max(step.steps_per_update, min(times, 2)),
             )

@@ -23,7 +23,8 @@ from mlperf_bert.input.pipeline import ExampleLimits, ExampleShape
 from mlperf_bert.model import losses, pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.optimization.aggregation import CLIP_NORM, GradientAggregationOptimizer
-from mlperf_bert.optimization.optimizers import ADAMW, OptimizerConfig, create_optimizer
+from mlperf_bert.optimization.config import ADAMW, OptimizerConfig
+from mlperf_bert.optimization.optimizers import create_optimizer
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
 from mlperf_bert.training import cluster, config, strategy
 from mlperf_bert.training.evaluation import Evaluator

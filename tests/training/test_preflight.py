@@ -21,7 +21,7 @@ from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.mlperf.log import SubmissionInfo
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
-from mlperf_bert.optimization.optimizers import OptimizerConfig
+from mlperf_bert.optimization.config import OptimizerConfig
 from mlperf_bert.training import preflight
 from mlperf_bert.training.config import Cluster, DeviceConfig, RunConfig
 from mlperf_bert.training.origin import Origin

@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
-from mlperf_bert.optimization.optimizers import OptimizerConfig, create_optimizer
+from mlperf_bert.optimization.config import OptimizerConfig
+from mlperf_bert.optimization.optimizers import create_optimizer
 from mlperf_bert.training import compilation
 from mlperf_bert.training.steps import Trainer
 from tests.training.test_speed_options import (

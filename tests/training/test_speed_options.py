@@ -14,7 +14,8 @@ from mlperf_bert.model import fusion
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
-from mlperf_bert.optimization.optimizers import OptimizerConfig, create_optimizer
+from mlperf_bert.optimization.config import OptimizerConfig
+from mlperf_bert.optimization.optimizers import create_optimizer
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
 from mlperf_bert.training import compilation
 from mlperf_bert.training.compilation import Compilation

@@ -20,7 +20,8 @@ from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
-from mlperf_bert.optimization.optimizers import ADAMW, OptimizerConfig, create_optimizer
+from mlperf_bert.optimization.config import ADAMW, OptimizerConfig
+from mlperf_bert.optimization.optimizers import create_optimizer
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
 from mlperf_bert.training.evaluation import Evaluator
 from mlperf_bert.training.steps import Trainer
