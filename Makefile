@@ -85,7 +85,7 @@ test-stores: setup
 
 # CI has only TPUs' compiler, and leaves out what takes minutes.
 test-compilers: setup .venv-compilers/.installed-gpu
-	$(BIN)/python -m pytest tests/training/test_compilers.py
+	$(BIN)/python -m pytest tests/portable/test_compilers.py
 
 test-soak: setup
 	$(BIN)/python -m pytest -m "soak and not container"

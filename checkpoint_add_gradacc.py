@@ -10,8 +10,8 @@ if __name__ == "__main__":
 from absl import flags
 
 from mlperf_bert import command_line
-from mlperf_bert.checkpoints import gradacc
 from mlperf_bert.command_line import not_empty
+from mlperf_bert.convert import gradacc
 
 FLAGS = flags.FLAGS
 

@@ -10,8 +10,8 @@ if __name__ == "__main__":
 from absl import flags, logging
 
 from mlperf_bert import command_line
-from mlperf_bert.checkpoints import convert
 from mlperf_bert.command_line import not_empty
+from mlperf_bert.convert import tf1_tf2
 from mlperf_bert.model.config import BertConfig
 
 FLAGS = flags.FLAGS
@@ -26,7 +26,7 @@ flags.DEFINE_string(
 flags.DEFINE_enum(
     "converted_model",
     "pretrainer",
-    convert.CONVERTED_MODELS,
+    tf1_tf2.CONVERTED_MODELS,
     "TF2 result: the encoder with both heads, or the encoder alone, which may lack them.",
 )
 not_empty("bert_config_file", "checkpoint_to_convert", "converted_checkpoint_path")
@@ -37,7 +37,7 @@ command_line.no_wildcards("checkpoint_to_convert", "converted_checkpoint_path")
 def main():
     """Writes the converted checkpoint."""
     logging.set_verbosity(logging.ERROR)
-    report = convert.convert(
+    report = tf1_tf2.convert(
         FLAGS.checkpoint_to_convert,
         FLAGS.converted_checkpoint_path,
         config=BertConfig.from_json_file(FLAGS.bert_config_file),

@@ -66,7 +66,7 @@ def export(given: argparse.Namespace) -> None:
             for size in given.batch_sizes:
                 folder = given.output / f"{given.model}_{size}{'_packed' if packs else ''}"
                 command = [
-                    sys.executable, str(ROOT / "export_training_step.py"), "--optimizer=lamb",
+                    sys.executable, "-m", "mlperf_bert.portable.export", "--optimizer=lamb",
                     f"--bert_config_file={work}/bert_config.json", f"--output_dir={folder}",
                     f"--input_file={work}/train.tfrecord", f"--train_batch_size={size}", "--seed=1",
                     f"--precision={given.precision}", f"--pack_sequences={packs}",
@@ -118,7 +118,7 @@ def measure(given: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as work:
         figures = Path(work, "figures.json")
         for signature in sorted(file.parent for file in folders):
-            program = [sys.executable, "run_step.py", str(signature)]
+            program = [sys.executable, "mlperf_bert/portable/run_step.py", str(signature)]
             program += [f"--num_steps={given.num_steps}", f"--peak_tflops={peak / 1e12}"]
             program.append(f"--output={figures}")
             rows.append(measured(f"ours {signature.name}", program, figures))

@@ -2,11 +2,12 @@
 
     python -m benchmarks.program_profile STEP --output=build/profile
 
-STEP is a folder of export_training_step.py. The program runs under jax's profiler on jax's first
-device. Every kernel of the compiled program is counted by what it does (a fused one by the heaviest
-operation in it) and by the part of the step it belongs to. Bytes are those of its inputs and its
-output, as if no cache kept them. OUTPUT.json has each kernel, OUTPUT.md the table, OUTPUT.png the
-picture. Kernels may run side by side, so that their seconds can add up to more than the step's.
+STEP is a folder of mlperf_bert.portable.export. The program runs under jax's profiler on jax's
+first device. Every kernel of the compiled program is counted by what it does (a fused one by the
+heaviest operation in it) and by the part of the step it belongs to. Bytes are those of its inputs
+and its output, as if no cache kept them. OUTPUT.json has each kernel, OUTPUT.md the table,
+OUTPUT.png the picture. Kernels may run side by side, so that their seconds can add up to more than
+the step's.
 """
 
 import argparse
@@ -22,8 +23,8 @@ from pathlib import Path
 import jax
 from matplotlib.figure import Figure
 
-import compile_step
-from run_step import Exported, Program, steps
+from mlperf_bert.portable import compile_step
+from mlperf_bert.portable.run_step import Exported, Program, steps
 
 # What the table calls the kinds of kernels.
 TITLES = {
@@ -135,14 +136,14 @@ def report(device: str, step_seconds: float, found: dict[str, Kernel], output: P
 def main() -> None:
     """Profiles a program and writes the report."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("step", type=Path, help="a folder of export_training_step.py")
+    parser.add_argument("step", type=Path, help="a folder of mlperf_bert.portable.export")
     parser.add_argument("--output", type=Path, required=True, help="without suffix")
     parser.add_argument("--num_steps", type=int, default=5, help="profiled steps")
     given = parser.parse_args()
     try:
         exported = Exported(given.step, "training")
     except (OSError, ValueError, KeyError) as error:
-        sys.exit(f"{given.step}: no folder of export_training_step.py ({error})")
+        sys.exit(f"{given.step}: no folder of mlperf_bert.portable.export ({error})")
     program, seconds, spent = profile(exported, num_steps=given.num_steps)
     found = kernels(program.compiled.as_text())
     for name, kernel in found.items():

@@ -17,9 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mlperf_bert.checkpoints.initial import weights_by_tf1_name
-from mlperf_bert.checkpoints.saving import write_name_based
 from mlperf_bert.command_line import failures_in_one_line
+from mlperf_bert.convert.saving import weights_by_tf1_name, write_name_based
 from mlperf_bert.data.vocabulary import read_vocabulary
 from mlperf_bert.files import paths
 from mlperf_bert.files.writing import write_whole

@@ -1,5 +1,5 @@
 """MLPerf Training BERT pre-training: the parts behind the root scripts.
 
 Imports go one way: mlperf | data | model | optimization -> checkpoints | input -> training ->
-submission -> root scripts (tests/test_architecture.py).
+submission | finetuning | portable | convert -> root scripts (tests/test_architecture.py).
 """

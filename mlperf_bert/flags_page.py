@@ -22,18 +22,18 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "flags.md"
 _EXPLAINED_IN = {
     "checkpoint_add_gradacc.py": "checkpoints.md",
-    "compile_step.py": "portable_step.md",
     "create_pretraining_data.py": "data.md",
-    "export_to_hugging_face.py": "checkpoints.md",
-    "export_training_step.py": "portable_step.md",
-    "import_from_hugging_face.py": "checkpoints.md",
+    "mlperf_bert/convert/from_hugging_face.py": "checkpoints.md",
+    "mlperf_bert/convert/to_hugging_face.py": "checkpoints.md",
+    "mlperf_bert/portable/compile_step.py": "portable_step.md",
+    "mlperf_bert/portable/export.py": "portable_step.md",
+    "mlperf_bert/portable/run_step.py": "portable_step.md",
     "pick_eval_samples.py": "data.md",
     "run_finetuning.py": "finetuning.md",
     "run_pretraining.py": "training.md",
-    "run_step.py": "portable_step.md",
     "tf2_encoder_checkpoint_converter.py": "checkpoints.md",
 }
-"""Script -> the page on it."""
+"""Script, also in the package -> the page on it."""
 EXPLAINED_ELSEWHERE = {
     "checkpoints.md": "init_checkpoint",
     "clusters.md": "num_gpus use_tpu tpu_name tpu_zone gcp_project num_tpu_cores normalization",
@@ -48,10 +48,11 @@ EXPLAINED_ELSEWHERE = {
 _HEAD = """\
 # All flags
 
-Every flag of the scripts at the top of the repository: what it takes, its default, and the page
-that explains it. `python -m mlperf_bert.flags_page` writes this page. Every script also prints its
-flags with `--help`, and so do the other commands (`python -m ...`, `cleanup_scripts/`,
-`tracing/trace.sh`). `export_training_step.py` takes the flags of `run_pretraining.py` too.
+Every flag of the scripts at the top of the repository, of `convert/` and of `portable/`: what it
+takes, its default, and the page that explains it. `python -m mlperf_bert.flags_page` writes this
+page. Every script also prints its flags with `--help`, and so do the other commands
+(`python -m ...`, `cleanup_scripts/`, `tracing/trace.sh`). `portable/export.py` takes the flags of
+`run_pretraining.py` too.
 `--flagfile=FILE` reads flags from a file; flags after it override it. A flag that takes true or
 false is turned on by its name, and off by `no` before it: `--noshuffle`.
 """
@@ -162,8 +163,13 @@ def _page_on(flag: str, script: str) -> str:
 
 
 def scripts() -> list[Path]:
-    """Returns the root scripts."""
-    return sorted(ROOT.glob("*.py"))
+    """Returns the root scripts, and those of the package that take flags as they do."""
+    return sorted({*ROOT.glob("*.py"), *(ROOT / name for name in _EXPLAINED_IN)})
+
+
+def name_of(script: Path) -> str:
+    """Returns the path of a script below the top of the repository."""
+    return script.relative_to(ROOT).as_posix()
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -175,7 +181,7 @@ def main(arguments: Sequence[str]) -> None:
     for script in scripts():
         command = [sys.executable, "-m", "mlperf_bert.flags_page", str(script)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        sections.append(section(script.name, json.loads(done.stdout)))
+        sections.append(section(name_of(script), json.loads(done.stdout)))
     PAGE.write_text("\n\n".join([_HEAD.rstrip(), *sections]) + "\n", encoding="utf-8")
 
 

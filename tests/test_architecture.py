@@ -12,19 +12,29 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "mlperf_bert"
 
 # A room may import the rooms of the levels before its own, and itself; never a sibling.
-LEVELS = [
+HEART = [
     {"files"},
     {"mlperf", "data", "model", "optimization"},
     {"checkpoints", "input"},
     {"training"},
-    {"submission", "finetuning"},
 ]
+# What a counted run does not execute: it may import the heart, which knows nothing of it.
+GUESTS = {"submission", "finetuning", "portable", "convert"}
+LEVELS = [*HEART, GUESTS]
 # Next to the package: each imports these of our own, and nothing else.
 MAY_IMPORT = {"pages": {"pages"}, "tracing": {"pages", "tracing"}}
 DRAWS_PAGES = "submission"
-FRONT = {"command_line.py", "flags_page.py"}  # serve the root scripts alone
+# Commands of guests that take flags as the root scripts do.
+COMMANDS_WITH_FLAGS = {
+    "convert/from_hugging_face.py",
+    "convert/to_hugging_face.py",
+    "portable/export.py",
+}
+FRONT = {"command_line.py", "flags_page.py"} | COMMANDS_WITH_FLAGS
 # TF_CONFIG, Slurm; how much TensorFlow reports; the image.
 READS_ENVIRONMENT = {"training/cluster.py", "tensorflow_import.py", "data/provenance.py"}
+# These are copied to machines without the rest of the project, so that each is one file.
+ALONE = {ROOT / PACKAGE / "portable" / name for name in ("run_step.py", "compile_step.py")}
 LONGEST_MAIN_LINES = 20
 
 MODULES = sorted((ROOT / PACKAGE).rglob("*.py"))
@@ -103,13 +113,16 @@ def test_only_root_scripts_read_flags_and_environment(path):
         assert not any(
             name.startswith(("absl.flags", f"{PACKAGE}.command_line")) for name in imported
         )
-    if name_of(path) not in READS_ENVIRONMENT:
+    if name_of(path) not in READS_ENVIRONMENT and path not in ALONE:
         source = path.read_text(encoding="utf-8")
         assert "os.environ" not in source and "getenv" not in source
 
 
 COMMANDS = [
-    path for room in (PACKAGE, "cleanup_scripts", "demo") for path in (ROOT / room).rglob("*.py")
+    path
+    for room in (PACKAGE, "cleanup_scripts", "demo")
+    for path in (ROOT / room).rglob("*.py")
+    if path not in ALONE
 ]
 
 
@@ -127,7 +140,7 @@ def test_every_command_line_expands_the_home_folder(path):
         assert ast.unparse(call.args[0]).startswith("paths.words_with_home("), call.lineno
 
 
-@pytest.mark.parametrize("path", [ROOT / "run_step.py", *(ROOT / "tracing").glob("*.py")])
+@pytest.mark.parametrize("path", [*sorted(ALONE), *(ROOT / "tracing").glob("*.py")])
 def test_so_do_those_that_import_nothing_of_the_package(path):
     assert "type=Path" not in path.read_text(encoding="utf-8")
 
@@ -140,10 +153,27 @@ def test_a_run_does_not_import_keras_3_beside_tf_keras():
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, check=True)
 
 
-# These are copied to machines without the rest of the project, so that each is one file.
-ALONE = ("run_step.py", "compile_step.py")
-MAINS = [path for path in SCRIPTS if path.name not in ALONE]
-# export_training_step.py takes the flags of a run.
+@pytest.mark.parametrize("path", sorted(ALONE), ids=lambda path: path.name)
+def test_what_is_copied_alone_imports_jax_and_numpy(path):
+    """As part of the package compile_step.py takes the run_step.py of the package."""
+    foreign = {
+        name for name in imports_of(path) if name.split(".")[0] not in sys.stdlib_module_names
+    }
+    assert {name.split(".")[0] for name in foreign} <= {
+        "jax",
+        "jaxlib",
+        "numpy",
+        "run_step",
+        PACKAGE,
+    }
+    ours = {name for name in foreign if name.startswith(PACKAGE)}
+    assert ours <= {f"{PACKAGE}.portable", f"{PACKAGE}.portable.run_step"}
+    for folder in (path.parent, path.parent.parent):
+        assert not imports_of(folder / "__init__.py")
+
+
+MAINS = [*SCRIPTS, *(ROOT / PACKAGE / name for name in sorted(COMMANDS_WITH_FLAGS))]
+# portable/export.py takes the flags of a run.
 ALSO_PUBLIC = {"run_pretraining.py": ["run_config", "failures_explained"]}
 
 

@@ -109,6 +109,8 @@ RUN_FINETUNING_FLAGS = {
     "num_gpus": 0,
 }
 
+EXPORTER = "mlperf_bert/portable/export.py"
+
 CHECKPOINT_SCRIPT_FLAGS = {
     "tf2_encoder_checkpoint_converter.py": {
         "bert_config_file": None,
@@ -117,13 +119,13 @@ CHECKPOINT_SCRIPT_FLAGS = {
         "converted_model": "pretrainer",  # not in the reference
     },
     "checkpoint_add_gradacc.py": {"old": None, "new": None},
-    "export_to_hugging_face.py": {
+    "mlperf_bert/convert/to_hugging_face.py": {
         "bert_config_file": None,
         "checkpoint": None,
         "vocab_file": None,
         "output_dir": None,
     },
-    "import_from_hugging_face.py": {"model": None, "output_dir": None, "seed": 0},
+    "mlperf_bert/convert/from_hugging_face.py": {"model": None, "output_dir": None, "seed": 0},
 }
 
 TINY = {
@@ -167,7 +169,7 @@ def test_flags_that_the_exporter_adds_to_those_of_run_pretraining_are_frozen():
         "num_batches": 8,
         "num_recorded_steps": None,
     }
-    assert flags_of("export_training_step.py") == own
+    assert flags_of(EXPORTER) == own
 
 
 @pytest.mark.parametrize("script", CHECKPOINT_SCRIPT_FLAGS)
@@ -175,7 +177,7 @@ def test_flags_of_the_checkpoint_scripts_are_frozen(script):
     assert flags_of(script) == CHECKPOINT_SCRIPT_FLAGS[script]
 
 
-@pytest.mark.parametrize("script", [path.name for path in flags_page.scripts()])
+@pytest.mark.parametrize("script", [*map(flags_page.name_of, flags_page.scripts())])
 def test_the_page_of_all_flags_is_that_of_the_scripts(script):
     page = flags_page.PAGE.read_text(encoding="utf-8")
     assert flags_page.section(script, described_flags(script)) in page, (
@@ -462,19 +464,15 @@ UNREAD_WORDS = [
     ("run_pretraining.py", ["--do_train", "False"], "write --nodo_train or --do_train=false"),
     ("run_finetuning.py", ["--sweep", "no"], "no is not read; write --nosweep or --sweep=false"),
     ("pick_eval_samples.py", ["part"], "part is not read by any flag"),
-    ("import_from_hugging_face.py", ["bert-base-uncased"], "is not read by any flag"),
-    ("export_to_hugging_face.py", ["out"], "out is not read by any flag"),
-    (
-        "export_training_step.py",
-        ["--evaluation", "off"],
-        "write --noevaluation or --evaluation=fal",
-    ),
+    ("mlperf_bert/convert/from_hugging_face.py", ["bert"], "is not read by any flag"),
+    ("mlperf_bert/convert/to_hugging_face.py", ["out"], "out is not read by any flag"),
+    (EXPORTER, ["--evaluation", "off"], "write --noevaluation or --evaluation=false"),
     ("checkpoint_add_gradacc.py", ["model.ckpt-1"], "model.ckpt-1 is not read by any flag"),
     ("tf2_encoder_checkpoint_converter.py", ["out"], "out is not read by any flag"),
 ]
 REQUIRED = {
     "run_pretraining.py": ["bert_config_file", "input_file", "output_dir"],
-    "export_training_step.py": ["bert_config_file", "input_file", "output_dir"],
+    EXPORTER: ["bert_config_file", "input_file", "output_dir"],
     "run_finetuning.py": ["data_dir", "checkpoint", "output_dir"],
     "pick_eval_samples.py": ["input_tfrecord", "output_tfrecord"],
 } | {name: [f for f in given if f != "seed"] for name, given in CHECKPOINT_SCRIPT_FLAGS.items()}
@@ -488,7 +486,7 @@ def test_a_word_that_no_flag_reads_is_refused(script, words, message):
     done = starts.run([sys.executable, script, *given, *words])
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
-    assert line.startswith(f"{script}: ") and message in line
+    assert line.startswith(f"{Path(script).name}: ") and message in line
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from demo.__main__ import (
 )
 from demo.__main__ import main as demo_main
 from mlperf_bert.checkpoints.initial import load_initial_weights
-from mlperf_bert.checkpoints.saving import write_name_based
+from mlperf_bert.convert.saving import write_name_based
 from mlperf_bert.files import locks
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 from mlperf_bert.submission.compliance import check_log

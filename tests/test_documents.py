@@ -93,7 +93,7 @@ def test_a_command_names_what_is_there(name, words):
     assert script.is_file(), f"{name}: {program} {words}"
     if "--" in arguments:  # what follows is another program's
         arguments = arguments[: arguments.index("--")]
-    takes_presets = {"run_pretraining.py", "export_training_step.py"}
+    takes_presets = {"run_pretraining.py", "export.py"}
     if script.name in takes_presets or script.suffix == ".sh":
         for preset in re.findall(r"--flagfile=(\S+)", " ".join(arguments)):
             assert (REPOSITORY / preset).is_file(), preset
@@ -101,7 +101,7 @@ def test_a_command_names_what_is_there(name, words):
         declared = options_of(script.read_text(encoding="utf-8"))
         if script.name in {"download_and_uncompress.sh", "extract_wiki.sh"}:
             declared = options_of(script.with_suffix(".py").read_text(encoding="utf-8"))
-        if script.name == "export_training_step.py":
+        if script.name == "export.py":
             declared |= options_of((REPOSITORY / "run_pretraining.py").read_text(encoding="utf-8"))
         assert option_names(arguments) <= declared, f"{name}: {words}"
 

@@ -50,9 +50,9 @@ def work(repository, tmp_path_factory) -> Path:
         *["--max_seq_length=64", f"--output_dir={folder}/checkpoint"],
     )
     run(
-        *["export_to_hugging_face.py", f"--checkpoint={folder}/checkpoint/model.ckpt-0"],
+        *["-m", "mlperf_bert.convert.to_hugging_face", f"--output_dir={folder}/public"],
+        *[f"--checkpoint={folder}/checkpoint/model.ckpt-0", f"--vocab_file={vocabulary}"],
         *[f"--bert_config_file={folder}/checkpoint/bert_config.json"],
-        *[f"--vocab_file={vocabulary}", f"--output_dir={folder}/public"],
     )
     for made in ("text", "checkpoint", "lines.txt", "public/README.md", "public/provenance.json"):
         place = folder / made

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import run_step
+from mlperf_bert.portable import run_step
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,7 +22,8 @@ def main() -> None:
         f"--precision={task['precision']}", "--max_seq_length=512", "--max_predictions_per_seq=76",
         "--optimizer=lamb", "--num_recorded_steps=0", "--seed=1",
     ]  # fmt: skip
-    subprocess.run([sys.executable, str(ROOT / "export_training_step.py"), *flags], check=True)
+    export = [sys.executable, "-m", "mlperf_bert.portable.export", *flags]
+    subprocess.run(export, check=True, cwd=ROOT)
     exported = run_step.Exported(folder, "training")
     for _ in run_step.steps(exported, exported.real_batches(), [], num_steps=10**9):
         print("STEP", flush=True)

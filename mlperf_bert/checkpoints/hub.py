@@ -1,10 +1,11 @@
-"""Where a model in Hugging Face's layout lies: in a folder, in a bucket, or on their hub.
+"""Where a model in Hugging Face's layout lies (folder, bucket, their hub), and its configuration.
 
 Of the hub's models only the files that are read here are fetched, by huggingface_hub, which keeps
 them in its own cache. It is imported when a name leads to no folder, and needed only then.
 """
 
 import contextlib
+import dataclasses
 import importlib
 import re
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from mlperf_bert.data import vocabulary
 from mlperf_bert.files import json_text, paths, reading
+from mlperf_bert.model.config import BertConfig
 
 CONFIG = "config.json"
 VOCABULARY = vocabulary.NAME
@@ -28,6 +30,24 @@ WANTED = (
 # "google-bert/bert-large-uncased", or with a revision: "name@main", "name@refs/pr/3".
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w./-]+)?")
 _LONGEST_REASON = 300
+
+# Their activation -> ours. Our "gelu", as the reference's, is the tanh approximation.
+_ACTIVATIONS = {
+    "gelu_new": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "gelu": "gelu_exact",
+    "relu": "relu",
+    "tanh": "tanh",
+    "linear": "linear",
+}
+# Keys of config.json that change what a BERT computes: the value that this project has, which is
+# also theirs when the key is missing.
+_REQUIRED = {
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "layer_norm_eps": 1e-12,
+}
 
 
 @contextlib.contextmanager
@@ -59,6 +79,38 @@ def read_json(folder: Path, name: str, model: str) -> dict:
         return json_text.parse_object(reading.read_regular_file(folder / name))
     except ValueError as error:
         raise ValueError(f"{model}/{name}: {error}") from error
+
+
+def bert_config(values: dict, path: str) -> BertConfig:
+    """Our configuration from theirs, whose other keys do not change what is computed.
+
+    Raises:
+      ValueError: another architecture, or a key is missing or wrong; the message names `path`.
+    """
+    if values.get("model_type") != "bert":
+        raise ValueError(
+            f"{path}: model_type is {values.get('model_type')!r:.80}, expected 'bert'; give a BERT"
+        )
+    for name, expected in _REQUIRED.items():
+        if (found := values.get(name, expected)) != expected:
+            raise ValueError(
+                f"{path}: {name} is {found!r:.80}, and the model here has {expected!r}; "
+                "give a BERT with that"
+            )
+    known = [field.name for field in dataclasses.fields(BertConfig)]
+    if missing := [name for name in known if name not in values]:
+        raise ValueError(f"{path}: missing keys {missing}; add them")
+    activation = values["hidden_act"]
+    if not isinstance(activation, str) or activation not in _ACTIVATIONS:
+        raise ValueError(
+            f"{path}: hidden_act is {activation!r:.80}, which this project does not compute; give "
+            f"a model with one of {', '.join(_ACTIVATIONS)}"
+        )
+    ours = {name: values[name] for name in known} | {"hidden_act": _ACTIVATIONS[activation]}
+    try:
+        return BertConfig(**ours)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def _copy(model: str, folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-import numpy as np
 import tensorflow as tf
 
 from mlperf_bert.checkpoints import names
@@ -105,14 +104,3 @@ def refuse_output_of_a_run(stored: StoredCheckpoint) -> None:
             "--output_dir; to start again from these weights, convert the checkpoint with "
             "tf2_encoder_checkpoint_converter.py into another directory first"
         )
-
-
-def weights_by_tf1_name(
-    model_variables: list[tf.Variable], *, num_hidden_layers: int
-) -> dict[str, np.ndarray]:
-    """The model's weights as a TF1 checkpoint holds them."""
-    by_name = {names.our_name(variable.name): variable for variable in model_variables}
-    return {
-        weight.tf1_name: weight.to_tf1(by_name[weight.our_name].numpy())
-        for weight in names.weights(num_hidden_layers)
-    }

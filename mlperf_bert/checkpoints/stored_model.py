@@ -11,8 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import safetensors
+import tensorflow as tf
 
-from mlperf_bert.checkpoints import hub
+from mlperf_bert.checkpoints import hub, names
+from mlperf_bert.checkpoints.names import Weight
 from mlperf_bert.files import reading
 
 # Copies that some versions store: here they are one weight with the original.
@@ -22,6 +24,13 @@ _TIED = {
 }
 _COUNTERS = {"bert.embeddings.position_ids", "bert.embeddings.token_type_ids"}  # no weights
 _TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+# Parts that a model may lack, and how the TF1 names of their weights begin.
+_HEADS = {
+    "pooler": "bert/pooler/",
+    "masked-LM head": "cls/predictions/",
+    "next-sentence head": "cls/seq_relationship/",
+}
+_MOST_PROBLEMS = 3
 
 
 class StoredModel:
@@ -144,3 +153,56 @@ def _files_of_weights(folder: Path, model: str) -> list[str]:
     if missing := [name for name in files if not (folder / name).exists()]:
         raise ValueError(f"{model}: {', '.join(missing)} missing; fetch the whole model")
     return files
+
+
+def load(variables: list[tf.Variable], stored: StoredModel, *, num_hidden_layers: int) -> list[str]:
+    """Sets every variable that the model has; returns the names of the heads that it lacks.
+
+    Raises:
+      ValueError: a weight is missing, too many, or has another shape or type, and none is set; or
+        one is damaged.
+    """
+    table = names.weights(num_hidden_layers)
+    lacking = {
+        head: beginning
+        for head, beginning in _HEADS.items()
+        if not any(
+            names.hugging_face_name(weight.tf1_name) in stored.names
+            for weight in table
+            if weight.tf1_name.startswith(beginning)
+        )
+    }
+    wanted = {
+        names.hugging_face_name(weight.tf1_name): weight
+        for weight in table
+        if not weight.tf1_name.startswith(tuple(lacking.values()))
+    }
+    by_name = {names.our_name(variable.name): variable for variable in variables}
+    problems = [f"{name} is not a weight of it" for name in sorted(stored.names - wanted.keys())]
+    for name, weight in wanted.items():
+        try:
+            stored.check(name, _their_shape(weight, by_name[weight.our_name]))
+        except ValueError as error:
+            problems.append(str(error))
+    if problems:
+        more = len(problems) - _MOST_PROBLEMS
+        listed = "; ".join(problems[:_MOST_PROBLEMS]) + (f"; and {more} more" if more > 0 else "")
+        raise ValueError(
+            f"{stored.model}: not a BertForPreTraining, BertForMaskedLM or BertModel of its "
+            f"{hub.CONFIG}: {listed}; give the files that belong together"
+        )
+    for name, weight in wanted.items():
+        variable, value = by_name[weight.our_name], stored.read(name)
+        value = value.T if _is_transposed(weight) else value
+        variable.assign(weight.from_tf1(value, tuple(variable.shape)))
+    return list(lacking)
+
+
+def _is_transposed(weight: Weight) -> bool:
+    """A kernel is [out, in] there, [in, out] in TF1."""
+    return weight.tf1_name.endswith("/kernel")
+
+
+def _their_shape(weight: Weight, variable: tf.Variable) -> tuple[int, ...]:
+    shape = weight.tf1_shape(tuple(variable.shape))
+    return shape[::-1] if _is_transposed(weight) else shape

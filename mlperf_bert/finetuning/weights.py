@@ -7,7 +7,7 @@ from pathlib import Path
 import tensorflow as tf
 from official.nlp.modeling import models
 
-from mlperf_bert.checkpoints import hub, importing, initial, names, state
+from mlperf_bert.checkpoints import hub, initial, names, state, stored_model
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.checkpoints.stored_model import StoredModel
 from mlperf_bert.files import paths, reading
@@ -70,7 +70,7 @@ def _hugging_face(folder: Path, name: str) -> Source:
     return Source(
         name=name,
         is_hugging_face=True,
-        config=importing.bert_config(values, f"{name}/{hub.CONFIG}"),
+        config=hub.bert_config(values, f"{name}/{hub.CONFIG}"),
         vocab_file=f"{name}/{files[0]}",
     )
 
@@ -130,8 +130,8 @@ def load(model: models.BertPretrainerV2, source: Source, *, needs_pooler: bool) 
     num_layers = source.config.num_hidden_layers
     variables = trained_variables(model)
     if source.is_hugging_face:
-        stored_model = StoredModel(Path(source.name), source.name)
-        importing.load(variables, stored_model, num_hidden_layers=num_layers)
+        stored = StoredModel(Path(source.name), source.name)
+        stored_model.load(variables, stored, num_hidden_layers=num_layers)
         return
     wanted = {
         weight.our_name

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlperf_bert.checkpoints import saving
+from mlperf_bert.convert import saving
 from mlperf_bert.model.config import BertConfig
 from tests.checkpoints.stored_weights import read_weights
 from tests.training import generated_task

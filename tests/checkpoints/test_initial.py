@@ -13,9 +13,10 @@ from official.legacy.bert import configs
 from official.nlp.modeling import models, networks
 from official.nlp.tools import tf2_bert_encoder_checkpoint_converter
 
-from mlperf_bert.checkpoints import gradacc, initial, names, saving
-from mlperf_bert.checkpoints.convert import convert
+from mlperf_bert.checkpoints import initial, names
 from mlperf_bert.checkpoints.state import RunState
+from mlperf_bert.convert import gradacc, saving
+from mlperf_bert.convert.tf1_tf2 import convert
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 
@@ -47,7 +48,7 @@ def load(prefix: str, config: BertConfig) -> dict[str, np.ndarray]:
     layers = config.num_hidden_layers
     loaded = initial.load_initial_weights(variables, prefix, num_hidden_layers=layers)
     assert loaded == [weight.tf1_name for weight in names.weights(layers)]
-    return initial.weights_by_tf1_name(variables, num_hidden_layers=layers)
+    return saving.weights_by_tf1_name(variables, num_hidden_layers=layers)
 
 
 def refusal(prefix: str, config: BertConfig) -> str:
@@ -153,7 +154,7 @@ def test_output_of_our_run_is_refused(generated, tmp_path):
     )
     initial_again = str(tmp_path / "start" / "model.ckpt-3")
     assert "TF2 to TF1" in convert(prefix, initial_again, config=generated.config)
-    expected = initial.weights_by_tf1_name(
+    expected = saving.weights_by_tf1_name(
         trained_variables(model), num_hidden_layers=generated.config.num_hidden_layers
     )
     assert_equal_bits(load(initial_again, generated.config), expected)

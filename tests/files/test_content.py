@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import zstandard
 
-from mlperf_bert.checkpoints import saving
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.checkpoints.stored_model import StoredModel
+from mlperf_bert.convert import saving
 from mlperf_bert.data import stages, tfrecord, tokenization, unpacking, wiki
 from mlperf_bert.data.documents import read_texts
 from mlperf_bert.data.wiki_dump import Dump

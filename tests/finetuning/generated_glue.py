@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mlperf_bert.checkpoints import saving
+from mlperf_bert.convert import saving
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting
 from tests.training.generated_task import CONFIG, write_initial_checkpoint
 

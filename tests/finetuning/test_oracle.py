@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 import transformers
 
-from mlperf_bert.checkpoints.export import export
+from mlperf_bert.convert.exporting import export
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.finetuning import glue, model, weights
 from mlperf_bert.finetuning.training import Trainer, order_of_epoch

@@ -13,7 +13,7 @@ import pytest
 import safetensors.numpy
 import tensorflow as tf
 
-from mlperf_bert.checkpoints.export import export
+from mlperf_bert.convert.exporting import export
 from mlperf_bert.finetuning import glue, picture, prepared, sweep, weights
 from mlperf_bert.finetuning import model as task_model
 from mlperf_bert.finetuning.config import Setting

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mlperf_bert.checkpoints import convert, export, gradacc, importing
+from mlperf_bert.convert import exporting, gradacc, importing, tf1_tf2
 from mlperf_bert.data import manifest
 from mlperf_bert.model.config import BertConfig
 from tests import starts
@@ -207,11 +207,11 @@ def _convert_and_export(folder: str) -> None:
     """All from `folder` and into it, a bucket's root too."""
     config = BertConfig.from_json_file(f"{folder}/config.json")
     stored = f"{folder}/init/model.ckpt-28252"
-    convert.convert(stored, f"{folder}/tf2/model", config=config)
-    convert.convert(f"{folder}/tf2/model", f"{folder}/tf1", config=config)
+    tf1_tf2.convert(stored, f"{folder}/tf2/model", config=config)
+    tf1_tf2.convert(f"{folder}/tf2/model", f"{folder}/tf1", config=config)
     gradacc.add_accumulators(f"{folder}/tf1", f"{folder}/acc/model.ckpt")
     vocab = f"{folder}/vocab.txt"
-    export.export(f"{folder}/tf1", f"{folder}/exported", config=config, vocab_file=vocab)
+    exporting.export(f"{folder}/tf1", f"{folder}/exported", config=config, vocab_file=vocab)
     importing.import_model(f"{folder}/exported", f"{folder}/imported", seed=0)
 
 
@@ -271,8 +271,8 @@ SCRIPTS = {
     "tf2_encoder_checkpoint_converter": "bert_config_file checkpoint_to_convert "
     "converted_checkpoint_path",
     "checkpoint_add_gradacc": "old new",
-    "export_to_hugging_face": "bert_config_file checkpoint vocab_file output_dir",
-    "import_from_hugging_face": "model output_dir",
+    "mlperf_bert/convert/to_hugging_face": "bert_config_file checkpoint vocab_file output_dir",
+    "mlperf_bert/convert/from_hugging_face": "model output_dir",
     "run_finetuning": "data_dir checkpoint output_dir bert_config_file vocab_file",
 }
 
@@ -299,7 +299,7 @@ def test_what_a_bucket_refuses_is_a_line(store, work):
 
     def refused(program=script, **flags) -> str:
         code, _, error = run(store, program, **flags)
-        assert code == 1 and error.startswith(f"{program}: ")
+        assert code == 1 and error.startswith(f"{Path(program).name}: ")
         return error
 
     assert "gs://none/part-*: the store answers 404" in refused(**dataset("gs://none"))
@@ -310,7 +310,7 @@ def test_what_a_bucket_refuses_is_a_line(store, work):
     assert "gs://none/one: the store answers 404" in refused(**one, output_file="gs://none/one")
     absent = {"input_tfrecord": "gs://bucket/none", "output_tfrecord": "gs://bucket/picked"}
     assert "gs://bucket/none: no such bucket or object" in refused("pick_eval_samples.py", **absent)
-    importer, output = "import_from_hugging_face.py", f"{work}/imported"
+    importer, output = "mlperf_bert/convert/from_hugging_face.py", f"{work}/imported"
     nothing_there = refused(importer, model="gs://bucket/none", output_dir=output)
     assert "gs://bucket/none: no config.json; give a model" in nothing_there
     no_bucket = refused(importer, model="gs://none/bert", output_dir=output)

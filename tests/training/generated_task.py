@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mlperf_bert.checkpoints import names, saving
+from mlperf_bert.checkpoints import names
+from mlperf_bert.convert import saving
 from mlperf_bert.data import example_codec, tfrecord
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.model.config import BertConfig

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-import compile_step
 from benchmarks import memory as measuring
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import BertConfig
+from mlperf_bert.portable import compile_step
 from mlperf_bert.training import checks_of_memory, memory, preflight
 from mlperf_bert.training.config import DeviceConfig
 from tests.training.test_preflight import config, large_model  # noqa: F401 - config is a fixture

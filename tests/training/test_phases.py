@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mlperf_bert.checkpoints.convert import convert
+from mlperf_bert.convert.tf1_tf2 import convert
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.model.config import BertConfig
 from tests import starts

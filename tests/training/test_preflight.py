@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from mlperf_bert.checkpoints import names
-from mlperf_bert.checkpoints.convert import convert
-from mlperf_bert.checkpoints.initial import weights_by_tf1_name
-from mlperf_bert.checkpoints.saving import write_name_based
+from mlperf_bert.convert.saving import weights_by_tf1_name, write_name_based
+from mlperf_bert.convert.tf1_tf2 import convert
 from mlperf_bert.data import example_codec, tfrecord
 from mlperf_bert.data.manifest import Manifest, Part
 from mlperf_bert.input.pipeline import ExampleShape

@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 from mlperf_bert.checkpoints import initial, names
+from mlperf_bert.convert import saving
 from mlperf_bert.input import pipeline
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.model.config import BertConfig
@@ -169,7 +170,7 @@ def test_losses_weights_and_evaluation(oracle, name, recompute):
 
     losses = [trainer.train(batches, tf.constant(num_updates)).numpy()[:, 0]]
     layers = oracle.config.num_hidden_layers
-    after = initial.weights_by_tf1_name(trainer.variables_to_train, num_hidden_layers=layers)
+    after = saving.weights_by_tf1_name(trainer.variables_to_train, num_hidden_layers=layers)
     losses.append(trainer.train(batches, tf.constant(num_steps - num_updates)).numpy()[:, 0])
 
     np.testing.assert_allclose(np.concatenate(losses), expected_losses, rtol=0, atol=1e-5)
@@ -229,9 +230,9 @@ def test_the_losses_of_the_exported_program_under_jax(oracle, name, tmp_path):
     folder, figures = tmp_path / "step", tmp_path / "figures.json"
     given = [*given_flags(oracle, name, folder), "--num_batches=20", "--num_recorded_steps=0"]
     given += ["--nodata_parallel"]  # one device
-    starts.run([sys.executable, "export_training_step.py", *given], check=True)
-    command = [sys.executable, "run_step.py", folder, "--num_steps=20", f"--output={figures}"]
-    starts.run(command, check=True)
+    starts.run([sys.executable, "mlperf_bert/portable/export.py", *given], check=True)
+    command = [sys.executable, "mlperf_bert/portable/run_step.py", folder, "--num_steps=20"]
+    starts.run([*command, f"--output={figures}"], check=True)
     losses = [results[0] for results in json.loads(figures.read_text())["results"]]
     np.testing.assert_allclose(losses, oracle.trajectories[name]["losses"], rtol=0, atol=1e-5)
 

@@ -10,7 +10,7 @@ from jax.interpreters import mlir
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
-import compile_step
+from mlperf_bert.portable import compile_step
 
 # A program as XLA writes it: a product with a cast, a sum, a picked row, a library call, a copy
 # that a TPU keeps on its chip, a condition, and an all-reduce with two kernels beside it.
@@ -110,7 +110,7 @@ def test_a_program_may_use_no_more_of_a_gpu_than_tensorflow_gets(name, logged_mb
 
 
 def main(*words: object) -> subprocess.CompletedProcess:
-    command = [sys.executable, "compile_step.py", *map(str, words)]
+    command = [sys.executable, "mlperf_bert/portable/compile_step.py", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True)
 
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 import transformers
 
 from mlperf_bert.checkpoints import initial
-from mlperf_bert.checkpoints.export import export
+from mlperf_bert.convert.exporting import export
 from mlperf_bert.model.pretrainer import build_pretrainer, forward, trained_variables
 from tests import starts
 
@@ -111,7 +111,7 @@ def test_refusals_and_failures_leave_nothing(generated, tmp_path, monkeypatch):
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("mlperf_bert.checkpoints.export.write_safetensors", fill_disk)
+    monkeypatch.setattr("mlperf_bert.convert.exporting.write_safetensors", fill_disk)
     assert "No space left" in refusal()
 
 
@@ -119,14 +119,15 @@ def test_command_line(generated, tmp_path):
     vocabulary = write_vocabulary(tmp_path / "vocab.txt", generated.config.vocab_size)
 
     def run(checkpoint):
-        command = [sys.executable, "export_to_hugging_face.py", f"--checkpoint={checkpoint}"]
+        command = [sys.executable, "mlperf_bert/convert/to_hugging_face.py"]
+        command += [f"--checkpoint={checkpoint}"]
         command += [f"--bert_config_file={generated.config_file}", f"--vocab_file={vocabulary}"]
         command += [f"--output_dir={tmp_path}/out"]
         return starts.run(command)
 
     result = run(tmp_path / "none")
     assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr.startswith(f"export_to_hugging_face.py: {tmp_path}/none: no such")
+    assert result.stderr.startswith(f"to_hugging_face.py: {tmp_path}/none: no such")
     assert result.stderr.count("\n") == 1
     result = run(generated.checkpoint)
     expected = f"46 weights exported: {tmp_path}/out\n"

@@ -15,14 +15,14 @@ from jax.interpreters import mlir
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo as jaxlib_stablehlo
 
-import run_step
 from benchmarks import program_profile
-from mlperf_bert.training import stablehlo
+from mlperf_bert.portable import run_step, stablehlo
 from tests import starts
 from tests.training import generated_task
 
 TRAIN = ["--train_batch_size=8", "--learning_rate=0.001", "--num_warmup_steps=2", "--seed=5"]
 TRAIN += ["--max_seq_length=32", "--max_predictions_per_seq=6", "--num_train_steps=40"]
+RUN_STEP = "mlperf_bert/portable/run_step.py"
 PACKED = ["--optimizer=lamb", "--pack_sequences", "--train_batch_size=2"]  # 1 or 2 rows
 
 
@@ -47,7 +47,7 @@ class Export:
         given += [f"--input_file={self.task}/train.tfrecord", *TRAIN, *flags]
         given += [f"--init_checkpoint={self.task}/init/model.ckpt-0"] * weights
         given += ["--nodata_parallel"] * (not data_parallel)  # saves half of the time
-        return starts.run([sys.executable, "export_training_step.py", *given], check=check)
+        return starts.run([sys.executable, "mlperf_bert/portable/export.py", *given], check=check)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def unrecorded_step(task, tmp_path_factory) -> Path:
 def run(folder, *flags: str, check: bool = True) -> tuple[dict, str]:
     """The figures of run_step.py, and what it prints."""
     output = folder.parent / "figures.json"
-    words = [sys.executable, "run_step.py", folder, f"--output={output}", *flags]
+    words = [sys.executable, RUN_STEP, folder, f"--output={output}", *flags]
     done = starts.run(words, check=check)
     return json.loads(output.read_text()), done.stdout
 
@@ -125,7 +125,7 @@ def test_other_weights_are_found_out(lamb_step, tmp_path):
         weights = dict(stored)
     weights["bert/embeddings/word_embeddings"] *= 1.5
     np.savez(folder / "weights.npz", **weights)
-    done = starts.run([sys.executable, "run_step.py", folder, "--num_steps=2"])
+    done = starts.run([sys.executable, RUN_STEP, folder, "--num_steps=2"])
     assert done.returncode == 1
     assert done.stderr.endswith("results differ from TensorFlow's by more than the tolerance\n")
 
@@ -220,7 +220,7 @@ def test_a_folder_that_is_there_stays(export):
 
 
 def test_what_is_no_folder_of_a_program_is_refused(tmp_path):
-    done = starts.run([sys.executable, "run_step.py", tmp_path])
+    done = starts.run([sys.executable, RUN_STEP, tmp_path])
     assert done.returncode == 1
     assert "not a whole folder of the exporter" in done.stderr
 
@@ -231,7 +231,7 @@ def test_a_folder_that_lacks_a_file_or_has_a_damaged_one_is_one_line(lamb_step, 
     folder = shutil.copytree(lamb_step, tmp_path / "step")
     for damage in (lambda file: file.write_bytes(b"{}"), lambda file: file.unlink()):
         damage(folder / name)
-        done = starts.run([sys.executable, "run_step.py", folder, "--num_steps=1"])
+        done = starts.run([sys.executable, RUN_STEP, folder, "--num_steps=1"])
         assert done.returncode == 1
         assert done.stderr.splitlines()[-1].startswith(f"run_step.py: {folder}: not a whole folder")
         assert "Traceback" not in done.stderr
@@ -240,7 +240,7 @@ def test_a_folder_that_lacks_a_file_or_has_a_damaged_one_is_one_line(lamb_step, 
 def test_the_output_of_a_run_is_no_file_of_the_program(unrecorded_step, tmp_path):
     before = (unrecorded_step / "signature.json").read_bytes()
     for output in (unrecorded_step / "signature.json", tmp_path, tmp_path / "no" / "figures.json"):
-        done = starts.run([sys.executable, "run_step.py", unrecorded_step, f"--output={output}"])
+        done = starts.run([sys.executable, RUN_STEP, unrecorded_step, f"--output={output}"])
         assert done.returncode == 1
         assert "name a .json file, in a folder that is there" in done.stderr
     assert (unrecorded_step / "signature.json").read_bytes() == before
@@ -371,7 +371,7 @@ def test_two_devices_train_as_one_with_the_whole_batch(tmp_path, normalization):
         counts = [stored[f"training/{n}/masked_lm_weights"].sum() for n in range(2)]
     assert counts[0] != counts[1]
     figures = tmp_path / "figures.json"
-    command = [sys.executable, "run_step.py", two.folder, "--num_steps=4", "--num_devices=2"]
+    command = [sys.executable, RUN_STEP, two.folder, "--num_steps=4", "--num_devices=2"]
     devices = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     subprocess.run([*command, f"--output={figures}"], env=devices, check=True)
     shared = json.loads(figures.read_text())["results"]

@@ -3,8 +3,9 @@
 import tensorflow as tf
 from official.nlp.modeling.models import BertPretrainerV2
 
-from mlperf_bert.checkpoints import initial, names, saving
+from mlperf_bert.checkpoints import initial, names
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
+from mlperf_bert.convert import saving
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 
@@ -47,7 +48,7 @@ def convert(
     loaded = initial.load_weights(wanted, stored, num_hidden_layers=num_layers)
     with saving.written_whole(converted_prefix) as beside:
         if stored.is_object_based:
-            tensors = initial.weights_by_tf1_name(variables, num_hidden_layers=num_layers)
+            tensors = saving.weights_by_tf1_name(variables, num_hidden_layers=num_layers)
             saving.write_name_based(beside, {name: tensors[name] for name in loaded})
             direction = "from TF2 to TF1" + (" (encoder)" if missing else "")
         else:

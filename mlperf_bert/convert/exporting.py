@@ -13,6 +13,7 @@ import safetensors.numpy
 
 from mlperf_bert.checkpoints import initial, names
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
+from mlperf_bert.convert import saving
 from mlperf_bert.data import provenance, vocabulary
 from mlperf_bert.files import json_text, paths
 from mlperf_bert.files.writing import directory_written_beside
@@ -52,7 +53,7 @@ def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str)
     variables = trained_variables(build_pretrainer(config, seed=0))
     num_layers = config.num_hidden_layers
     initial.load_weights(variables, StoredCheckpoint(prefix), num_hidden_layers=num_layers)
-    weights = initial.weights_by_tf1_name(variables, num_hidden_layers=num_layers)
+    weights = saving.weights_by_tf1_name(variables, num_hidden_layers=num_layers)
     # A kernel is [out, in] there, [in, out] here. The matrix of the masked-LM decoder is absent: it
     # is tied to the word embeddings.
     tensors = {

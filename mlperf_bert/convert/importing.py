@@ -1,6 +1,6 @@
 """Import of Hugging Face's BERT: the initial checkpoint of a run and its bert_config.json.
 
-The files are read here, without torch or transformers; export.py goes the other way.
+The files are read here, without torch or transformers; exporting.py goes the other way.
 """
 
 import dataclasses
@@ -10,41 +10,15 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from mlperf_bert.checkpoints import hub, initial, names, saving
-from mlperf_bert.checkpoints.names import Weight
+from mlperf_bert.checkpoints import hub, stored_model
 from mlperf_bert.checkpoints.stored_model import StoredModel
+from mlperf_bert.convert import saving
 from mlperf_bert.data import provenance, vocabulary
 from mlperf_bert.files import paths, reading
 from mlperf_bert.files.writing import directory_written_beside
-from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 
 CHECKPOINT = "model.ckpt-0"
-
-# Their activation -> ours. Our "gelu", as the reference's, is the tanh approximation.
-_ACTIVATIONS = {
-    "gelu_new": "gelu",
-    "gelu_pytorch_tanh": "gelu",
-    "gelu": "gelu_exact",
-    "relu": "relu",
-    "tanh": "tanh",
-    "linear": "linear",
-}
-# Keys of config.json that change what a BERT computes: the value that this project has, which is
-# also theirs when the key is missing.
-_REQUIRED = {
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "add_cross_attention": False,
-    "layer_norm_eps": 1e-12,
-}
-# Parts that a model may lack, and how the TF1 names of their weights begin.
-_HEADS = {
-    "pooler": "bert/pooler/",
-    "masked-LM head": "cls/predictions/",
-    "next-sentence head": "cls/seq_relationship/",
-}
-_MOST_PROBLEMS = 3
 
 
 def import_model(model: str, output_dir: str, *, seed: int) -> list[str]:
@@ -71,13 +45,13 @@ def import_model(model: str, output_dir: str, *, seed: int) -> list[str]:
             raise ValueError(f"{output_dir} exists; choose another --output_dir, or remove it")
     with hub.model_folder(model) as folder:
         values = hub.read_json(folder, hub.CONFIG, model)
-        config = bert_config(values, f"{model}/{hub.CONFIG}")
+        config = hub.bert_config(values, f"{model}/{hub.CONFIG}")
         tokenizer = _read_tokenizer(folder, model, config.vocab_size)
         read = _described(folder, model, target)
         stored = StoredModel(folder, model)
         variables = trained_variables(build_pretrainer(config, seed=seed))
-        drawn = load(variables, stored, num_hidden_layers=config.num_hidden_layers)
-    weights = initial.weights_by_tf1_name(variables, num_hidden_layers=config.num_hidden_layers)
+        drawn = stored_model.load(variables, stored, num_hidden_layers=config.num_hidden_layers)
+    weights = saving.weights_by_tf1_name(variables, num_hidden_layers=config.num_hidden_layers)
     with directory_written_beside(target) as beside:
         text = json.dumps(dataclasses.asdict(config), indent=2, sort_keys=True) + "\n"
         (beside / "bert_config.json").write_text(text, encoding="utf-8")
@@ -111,91 +85,6 @@ def _described(folder: Path, model: str, target: paths.Location) -> list[provena
         for path in sorted(folder.iterdir())
         if path.is_file() and any(path.match(pattern) for pattern in hub.WANTED)
     ]
-
-
-def bert_config(values: dict, path: str) -> BertConfig:
-    """Our configuration from theirs, whose other keys do not change what is computed.
-
-    Raises:
-      ValueError: another architecture, or a key is missing or wrong; the message names `path`.
-    """
-    if values.get("model_type") != "bert":
-        raise ValueError(
-            f"{path}: model_type is {values.get('model_type')!r:.80}, expected 'bert'; give a BERT"
-        )
-    for name, expected in _REQUIRED.items():
-        if (found := values.get(name, expected)) != expected:
-            raise ValueError(
-                f"{path}: {name} is {found!r:.80}, and the model here has {expected!r}; "
-                "give a BERT with that"
-            )
-    known = [field.name for field in dataclasses.fields(BertConfig)]
-    if missing := [name for name in known if name not in values]:
-        raise ValueError(f"{path}: missing keys {missing}; add them")
-    activation = values["hidden_act"]
-    if not isinstance(activation, str) or activation not in _ACTIVATIONS:
-        raise ValueError(
-            f"{path}: hidden_act is {activation!r:.80}, which this project does not compute; give "
-            f"a model with one of {', '.join(_ACTIVATIONS)}"
-        )
-    ours = {name: values[name] for name in known} | {"hidden_act": _ACTIVATIONS[activation]}
-    try:
-        return BertConfig(**ours)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-
-
-def load(variables: list[tf.Variable], stored: StoredModel, *, num_hidden_layers: int) -> list[str]:
-    """Sets every variable that the model has; returns the names of the heads that it lacks.
-
-    Raises:
-      ValueError: a weight is missing, too many, or has another shape or type, and none is set; or
-        one is damaged.
-    """
-    table = names.weights(num_hidden_layers)
-    lacking = {
-        head: beginning
-        for head, beginning in _HEADS.items()
-        if not any(
-            names.hugging_face_name(weight.tf1_name) in stored.names
-            for weight in table
-            if weight.tf1_name.startswith(beginning)
-        )
-    }
-    wanted = {
-        names.hugging_face_name(weight.tf1_name): weight
-        for weight in table
-        if not weight.tf1_name.startswith(tuple(lacking.values()))
-    }
-    by_name = {names.our_name(variable.name): variable for variable in variables}
-    problems = [f"{name} is not a weight of it" for name in sorted(stored.names - wanted.keys())]
-    for name, weight in wanted.items():
-        try:
-            stored.check(name, _their_shape(weight, by_name[weight.our_name]))
-        except ValueError as error:
-            problems.append(str(error))
-    if problems:
-        more = len(problems) - _MOST_PROBLEMS
-        listed = "; ".join(problems[:_MOST_PROBLEMS]) + (f"; and {more} more" if more > 0 else "")
-        raise ValueError(
-            f"{stored.model}: not a BertForPreTraining, BertForMaskedLM or BertModel of its "
-            f"{hub.CONFIG}: {listed}; give the files that belong together"
-        )
-    for name, weight in wanted.items():
-        variable, value = by_name[weight.our_name], stored.read(name)
-        value = value.T if _is_transposed(weight) else value
-        variable.assign(weight.from_tf1(value, tuple(variable.shape)))
-    return list(lacking)
-
-
-def _is_transposed(weight: Weight) -> bool:
-    """A kernel is [out, in] there, [in, out] in TF1."""
-    return weight.tf1_name.endswith("/kernel")
-
-
-def _their_shape(weight: Weight, variable: tf.Variable) -> tuple[int, ...]:
-    shape = weight.tf1_shape(tuple(variable.shape))
-    return shape[::-1] if _is_transposed(weight) else shape
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mlperf_bert.checkpoints import gradacc
-from mlperf_bert.checkpoints.convert import convert
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
+from mlperf_bert.convert import gradacc
+from mlperf_bert.convert.tf1_tf2 import convert
 from tests import starts
 
 # SHA-256 of what the reference's script writes from the generated checkpoint under TensorFlow

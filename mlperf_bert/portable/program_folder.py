@@ -28,12 +28,13 @@ from mlperf_bert.files.writing import directory_written_beside
 from mlperf_bert.input import packing, pipeline
 from mlperf_bert.messages import Progress
 from mlperf_bert.model import flop, pretrainer
-from mlperf_bert.training import build, program, stablehlo
+from mlperf_bert.portable import program, stablehlo
+from mlperf_bert.portable.program import Program, Value
+from mlperf_bert.training import build
 from mlperf_bert.training.compilation import Compilation
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.evaluation import Evaluator
 from mlperf_bert.training.findings import Setup
-from mlperf_bert.training.program import Program, Value
 from mlperf_bert.training.steps import LOSSES, Trainer
 
 SIGNATURE, BATCHES, WEIGHTS = "signature.json", "batches.npz", "weights.npz"

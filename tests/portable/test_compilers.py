@@ -31,7 +31,7 @@ def task(tmp_path_factory) -> Path:
 def export(task: Path, folder: Path, *flags: str) -> Path:
     given = [f"--bert_config_file={task}/bert_config.json", f"--output_dir={folder}"]
     given += [f"--input_file={task}/train.tfrecord", *TRAIN, *flags]
-    starts.run([sys.executable, "export_training_step.py", *given], check=True)
+    starts.run([sys.executable, "mlperf_bert/portable/export.py", *given], check=True)
     return folder
 
 
@@ -40,7 +40,7 @@ def compiled(folder: Path, *flags: str, package: str = "libtpu", code: int = 0) 
     if subprocess.run([PYTHON, "-c", f"import {package}"], capture_output=True).returncode:
         lacking(f"{PYTHON} has no {package}: make test-compilers")
     output = folder.parent / "table.json"
-    command = [PYTHON, "compile_step.py", folder, *flags, f"--output={output}"]
+    command = [PYTHON, "mlperf_bert/portable/compile_step.py", folder, *flags, f"--output={output}"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
     assert done.returncode == code, done.stdout + done.stderr
     return json.loads(output.read_text())["rows"]
@@ -112,7 +112,7 @@ def test_bert_large_of_the_tpu_recipe_fits_into_a_core(tmp_path):
     given += [f"--input_file={tmp_path}/large/train.tfrecord", "--num_recorded_steps=0"]
     given += ["--flagfile=configs/tpu_v3_128_bs8192.flags", "--nouse_tpu", "--nodata_parallel"]
     given += ["--train_batch_size=64", f"--output_dir={tmp_path}/step"]
-    starts.run([sys.executable, "export_training_step.py", *given], check=True)
+    starts.run([sys.executable, "mlperf_bert/portable/export.py", *given], check=True)
     [row] = compiled(tmp_path / "step", "--devices=tpu-v3")
     assert row["result"] == "fits"
     [small] = compiled(tmp_path / "step", "--devices=tpu-v2", code=3)

@@ -7,8 +7,10 @@ TensorFlow writes and renames them.
 import contextlib
 from collections.abc import Iterator
 
+import numpy as np
 import tensorflow as tf
 
+from mlperf_bert.checkpoints import names
 from mlperf_bert.files import paths
 
 
@@ -69,3 +71,14 @@ def write_name_based(prefix: str, tensors: dict[str, tf.Tensor]) -> None:
         shape_and_slices=[""] * len(ordered),
         tensors=[tf.constant(tensors[name]) for name in ordered],
     )
+
+
+def weights_by_tf1_name(
+    model_variables: list[tf.Variable], *, num_hidden_layers: int
+) -> dict[str, np.ndarray]:
+    """The model's weights as a TF1 checkpoint holds them."""
+    by_name = {names.our_name(variable.name): variable for variable in model_variables}
+    return {
+        weight.tf1_name: weight.to_tf1(by_name[weight.our_name].numpy())
+        for weight in names.weights(num_hidden_layers)
+    }

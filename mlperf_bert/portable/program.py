@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from mlperf_bert.checkpoints import names
-from mlperf_bert.training import stablehlo
+from mlperf_bert.portable import stablehlo
 from mlperf_bert.training.evaluation import Evaluator
 from mlperf_bert.training.steps import LOSSES, Trainer
 

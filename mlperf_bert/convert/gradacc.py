@@ -2,8 +2,8 @@
 
 import tensorflow as tf
 
-from mlperf_bert.checkpoints import saving
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
+from mlperf_bert.convert import saving
 
 ACCUMULATOR = "GradientAccumulator"
 

@@ -18,7 +18,8 @@ from absl import flags, logging
 import run_pretraining  # its flags are ours too; it sets what TensorFlow reads
 from mlperf_bert import command_line
 from mlperf_bert.command_line import in_range
-from mlperf_bert.training import checks_of_memory, preflight, program_folder
+from mlperf_bert.portable import program_folder
+from mlperf_bert.training import checks_of_memory, preflight
 from mlperf_bert.training.findings import Inspection
 
 FLAGS = flags.FLAGS
@@ -56,7 +57,7 @@ def _num_recorded_steps(found: Inspection) -> int:
 
 def _xla_cost(folder: Path, entry: dict) -> dict:
     """FLOP and bytes of a step as XLA counts them, before it optimizes the program."""
-    import run_step  # imports jax
+    from mlperf_bert.portable import run_step  # imports jax
 
     if entry["kind"] not in (program_folder.TRAINING, program_folder.EVALUATION):
         return {}

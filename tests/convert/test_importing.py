@@ -18,14 +18,14 @@ import tensorflow as tf
 import transformers
 
 from mlperf_bert.checkpoints import initial
-from mlperf_bert.checkpoints.export import export, write_safetensors
-from mlperf_bert.checkpoints.importing import import_model
+from mlperf_bert.convert.exporting import export, write_safetensors
+from mlperf_bert.convert.importing import import_model
 from mlperf_bert.data import provenance
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 from tests import starts
 from tests.checkpoints.stored_weights import read_weights
-from tests.checkpoints.test_export import write_vocabulary
+from tests.convert.test_exporting import write_vocabulary
 
 WORDS = "bert.embeddings.word_embeddings.weight"
 BIAS = "cls.predictions.bias"
@@ -378,7 +378,7 @@ def test_what_exists_stays_and_a_full_disk_leaves_nothing(model, tmp_path, monke
         Path(f"{prefix}.data-00000-of-00001").write_bytes(b"half")
         raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
 
-    monkeypatch.setattr("mlperf_bert.checkpoints.saving.write_name_based", fill_disk)
+    monkeypatch.setattr("mlperf_bert.convert.saving.write_name_based", fill_disk)
     assert "cannot be written (No space left on device); make room" in model.refusal(tmp_path)
 
 
@@ -409,7 +409,7 @@ def test_a_name_on_the_hub_by_the_command(model, tmp_path):
     environment = os.environ | {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
 
     def run(name: str) -> tuple[int, str, str]:
-        command = [sys.executable, "import_from_hugging_face.py", f"--model={name}"]
+        command = [sys.executable, "mlperf_bert/convert/from_hugging_face.py", f"--model={name}"]
         started = starts.Start([*command, f"--output_dir={tmp_path}/out"], env=environment)
         output, errors = started.communicate(timeout=300)
         return started.returncode, output, errors

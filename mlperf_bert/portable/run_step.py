@@ -1,4 +1,4 @@
-"""Runs a program of export_training_step.py with jax and numpy alone, on CPU, GPU or TPU.
+"""Runs a program of mlperf_bert.portable.export with jax and numpy alone, on CPU, GPU or TPU.
 
     python run_step.py step/ --num_steps=20
 
@@ -164,7 +164,7 @@ class Program:
 
 
 class Exported:
-    """A folder of export_training_step.py, for one kind of step."""
+    """A folder of mlperf_bert.portable.export, for one kind of step."""
 
     def __init__(self, folder: Path, kind: str, num_devices: int = 1):
         """Reads the signature; OSError, ValueError or KeyError: the folder is not whole."""
@@ -173,7 +173,7 @@ class Exported:
         if self.signature["format"] != FORMAT:
             raise ValueError(
                 f"its format is {self.signature['format']}, and this file reads {FORMAT}: export "
-                "the step again with the export_training_step.py of the same version as this file"
+                "the step again with the mlperf_bert.portable.export of this file's version"
             )
         kinds = [entry["kind"] for entry in self.signature["programs"]]
         if num_devices > 1 and UPDATE not in kinds:
@@ -310,7 +310,7 @@ def batches_for(exported: Exported, *, synthetic: bool) -> list[dict]:
 def arguments() -> argparse.Namespace:
     """The command line, checked."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("folder", type=path, help="of export_training_step.py")
+    parser.add_argument("folder", type=path, help="of mlperf_bert.portable.export")
     parser.add_argument("--num_steps", type=int, default=20, help="how many to run")
     parser.add_argument("--num_devices", type=int, default=1, help="of jax's, for one step of all")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""Compiles steps of export_training_step.py for accelerators that are not there.
+"""Compiles steps of mlperf_bert.portable.export for accelerators that are not there.
 
     python compile_step.py step/ --devices=tpu-v3,tpu-v3:128,h100,h100:8 --output=table.md
 
@@ -33,7 +33,10 @@ try:
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import stablehlo
 
-    import run_step
+    if __package__:  # of the project; a copy stands alone beside run_step.py
+        from mlperf_bert.portable import run_step
+    else:
+        import run_step  # type: ignore[no-redef]
 except ImportError as error:
     sys.exit(f"compile_step.py: {error}: pip install jax numpy; run_step.py must be beside it")
 
@@ -607,7 +610,7 @@ def main() -> None:
         type=run_step.path,
         nargs="+",
         metavar="STEP",
-        help="folders of export_training_step.py",
+        help="folders of mlperf_bert.portable.export",
     )
     parser.add_argument(
         "--devices", required=True, help=f"of {','.join(DEVICES)}; h100:8 for eight"

@@ -10,8 +10,8 @@ if __name__ == "__main__":
 from absl import flags, logging
 
 from mlperf_bert import command_line
-from mlperf_bert.checkpoints import export
 from mlperf_bert.command_line import not_empty
+from mlperf_bert.convert import exporting
 from mlperf_bert.model.config import BertConfig
 
 FLAGS = flags.FLAGS
@@ -28,7 +28,7 @@ command_line.no_wildcards("checkpoint")
 def main():
     """Writes the directory."""
     logging.set_verbosity(logging.ERROR)
-    num_weights = export.export(
+    num_weights = exporting.export(
         FLAGS.checkpoint,
         FLAGS.output_dir,
         config=BertConfig.from_json_file(FLAGS.bert_config_file),

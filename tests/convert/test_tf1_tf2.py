@@ -9,9 +9,10 @@ import pytest
 import tensorflow as tf
 from official.nlp.modeling import layers, models, networks
 
-from mlperf_bert.checkpoints import names, saving
-from mlperf_bert.checkpoints.convert import convert
+from mlperf_bert.checkpoints import names
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
+from mlperf_bert.convert import saving
+from mlperf_bert.convert.tf1_tf2 import convert
 from mlperf_bert.model.pretrainer import build_pretrainer
 from tests import starts
 from tests.checkpoints.stored_weights import read_weights
