@@ -35,9 +35,10 @@ from mlperf_bert.mlperf import budget, rules
 from mlperf_bert.mlperf.log import SubmissionInfo
 from mlperf_bert.model.config import RECOMPUTE_CHOICES
 from mlperf_bert.optimization.config import ADAMW, OptimizerConfig
-from mlperf_bert.training import compilation, offline, preflight, run
+from mlperf_bert.training import checks, offline, run
 from mlperf_bert.training.cluster import read_cluster
 from mlperf_bert.training.config import DeviceConfig, ProfileWindow, RunConfig
+from mlperf_bert.training.devices import compilation_cache_flags
 
 gc.enable()
 
@@ -281,7 +282,7 @@ def _offline_config() -> offline.OfflineConfig:
 
 
 def _check() -> None:
-    found = preflight.inspect_closely(
+    found = checks.inspect_closely(
         run_config(), measure_initial_accuracy=FLAGS.check_initial_accuracy
     )
     print(*found.findings, sep="\n")
@@ -298,7 +299,7 @@ def _train() -> None:
 def _use_compilation_cache() -> None:
     """TensorFlow reads the variable once, when it first looks for devices."""
     if FLAGS.compilation_cache_dir:
-        cache = compilation.cache_flags(FLAGS.compilation_cache_dir)
+        cache = compilation_cache_flags(FLAGS.compilation_cache_dir)
         os.environ["TF_XLA_FLAGS"] = f"{os.environ.get('TF_XLA_FLAGS', '')} {cache}".strip()
 
 

@@ -47,9 +47,9 @@ def train(flags: dict) -> None:
     """Adds up a tensor over the processes again and again."""
     import tensorflow as tf
 
-    from mlperf_bert.training import cluster, config, strategy
+    from mlperf_bert.training import cluster, config, devices
 
-    devices = strategy.create_strategy(config.DeviceConfig(), cluster.read_cluster())
+    devices = devices.create_strategy(config.DeviceConfig(), cluster.read_cluster())
 
     @tf.function
     def step():

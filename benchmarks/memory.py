@@ -61,13 +61,12 @@ def measure(case: Case, *, num_steps: int) -> dict:
     from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
     from mlperf_bert.optimization.config import OptimizerConfig
     from mlperf_bert.optimization.optimizers import create_optimizer
-    from mlperf_bert.training import compilation
     from mlperf_bert.training.config import DeviceConfig
+    from mlperf_bert.training.devices import choose_compilation, create_strategy
     from mlperf_bert.training.steps import Trainer
-    from mlperf_bert.training.strategy import create_strategy
 
     devices = create_strategy(DeviceConfig(num_gpus=case.num_gpus))
-    compiled = compilation.choose(case.jit_compile, strategy=devices, packs_sequences=False)
+    compiled = choose_compilation(case.jit_compile, strategy=devices, packs_sequences=False)
     with devices.scope():
         model = build_pretrainer(
             BertConfig(**BERT_LARGE),

@@ -30,7 +30,7 @@ from mlperf_bert.data.validity import ExampleShape
 from mlperf_bert.files import paths
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.training.preflight import num_weights
+from mlperf_bert.training.checks import num_weights
 
 ROOT = Path(__file__).resolve().parent.parent
 GRADIENT_BYTES = 4  # float32

@@ -21,7 +21,7 @@ import run_pretraining
 from mlperf_bert import command_line
 from mlperf_bert.data import example_codec, tfrecord
 from mlperf_bert.messages import as_lines
-from mlperf_bert.training import preflight
+from mlperf_bert.training import checks
 from tests.fuzzing import seeded
 from tests.test_cli import RUN_PRETRAINING_FLAGS, TINY, example
 
@@ -73,7 +73,7 @@ def begin(argv: list[str]) -> None:
     """What a start does before it builds a model; ends in SystemExit or ValueError if refused."""
     flags.FLAGS.unparse_flags()
     command_line.parse("run_pretraining.py", ["run_pretraining.py", *argv])
-    preflight.inspect(run_pretraining.run_config()).setup()
+    checks.inspect(run_pretraining.run_config()).setup()
 
 
 def end_of(argv: list[str]) -> str:

@@ -635,7 +635,7 @@ def test_damage_behind_the_first_record_names_the_file(work):
 
 
 def test_batch_that_replicas_cannot_share():
-    from mlperf_bert.training.strategy import replica_batch_size
+    from mlperf_bert.training.devices import replica_batch_size
 
     with pytest.raises(ValueError, match=r"--train_batch_size=10 .* 4 replicas; try 8 or 12"):
         replica_batch_size(10, 4, flag="train_batch_size")

@@ -21,7 +21,8 @@ from mlperf_bert.submission.entry import own_entry
 from mlperf_bert.submission.official import ToolVerdict
 from mlperf_bert.submission.rcp import RcpVerdict
 from mlperf_bert.submission.verdict import SystemVerdict
-from mlperf_bert.training import cluster, evaluations
+from mlperf_bert.training import cluster
+from mlperf_bert.training.output import RESULTS_LINES, read_evaluations, record_evaluation
 from mlperf_bert.training.reporting import MetricsWriter
 from tests.damaged_json import damaged, damaged_lines
 from tests.fuzzing import seeded
@@ -157,9 +158,9 @@ def read_recording(path: Path) -> None:
 
 
 def add_evaluation(folder: Path) -> None:
-    found = evaluations.read(folder)
-    evaluations.record(folder, 40, Evaluation(**dict.fromkeys(Evaluation.__annotations__, 1)))
-    assert evaluations.read(folder).keys() == found.keys() | {40}
+    found = read_evaluations(folder)
+    record_evaluation(folder, 40, Evaluation(**dict.fromkeys(Evaluation.__annotations__, 1)))
+    assert read_evaluations(folder).keys() == found.keys() | {40}
 
 
 def drop_metrics(path: Path) -> None:
@@ -175,7 +176,7 @@ TARGETS = {
         dataclasses.asdict(CONFIG),
         lambda path: BertConfig.from_json_file(str(path)),
     ),
-    "eval_results": (evaluations.RESULTS_LINES, RESULTS, lambda path: add_evaluation(path.parent)),
+    "eval_results": (RESULTS_LINES, RESULTS, lambda path: add_evaluation(path.parent)),
     "metrics": ("metrics.jsonl", METRICS, drop_metrics),
     "log": ("result_0.txt", LOG, read_log),
     "joined log": ("bert.log", LOG, join_log),

@@ -16,10 +16,9 @@ from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.config import OptimizerConfig
 from mlperf_bert.optimization.optimizers import create_optimizer
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
-from mlperf_bert.training import compilation
 from mlperf_bert.training.config import DeviceConfig
+from mlperf_bert.training.devices import choose_compilation, create_strategy
 from mlperf_bert.training.steps import Trainer
-from mlperf_bert.training.strategy import create_strategy
 
 SHAPE = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
 
@@ -28,7 +27,7 @@ def build_trainer(task: dict) -> Trainer:
     """Model, optimizer and compiled step, as a run of one process has them."""
     packs = task["pack_sequences"]
     devices = create_strategy(DeviceConfig())
-    compiled = compilation.choose(task["jit_compile"], strategy=devices, packs_sequences=packs)
+    compiled = choose_compilation(task["jit_compile"], strategy=devices, packs_sequences=packs)
     with devices.scope():
         model = build_pretrainer(
             BertConfig.from_json_file(task["bert_config_file"]),

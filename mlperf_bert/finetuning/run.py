@@ -22,9 +22,9 @@ from mlperf_bert.finetuning.training import Trainer, order_of_epoch
 from mlperf_bert.messages import Progress
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
 from mlperf_bert.signals import Interrupted, StopRequest
+from mlperf_bert.training.devices import create_strategy
 from mlperf_bert.training.output import METRICS_NAME, OutputDirectory
 from mlperf_bert.training.reporting import MetricsWriter
-from mlperf_bert.training.strategy import create_strategy
 
 RESULT_NAME = "result.json"
 _LOG_EVERY_STEPS = 10

@@ -17,7 +17,7 @@ from mlperf_bert.finetuning.run import Run, RunResult, read_result, require_chec
 from mlperf_bert.finetuning.task import SPANS, Task
 from mlperf_bert.messages import Problems
 from mlperf_bert.signals import Interrupted, StopRequest
-from mlperf_bert.training.strategy import create_strategy, replica_batch_size
+from mlperf_bert.training.devices import create_strategy, replica_batch_size
 
 RESULTS_NAME, PICTURE_NAME, PREDICTIONS_NAME = "results.json", "results.png", "predictions"
 _LONGEST_WRITE_SECONDS = 60

@@ -16,7 +16,7 @@ from mlperf_bert.model import tf_models
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.optimizers import NOT_DECAYED
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
-from mlperf_bert.training.strategy import replica_batch_size
+from mlperf_bert.training.devices import replica_batch_size
 
 _WEIGHT = "weights"
 _WEIGHT_DECAY_RATE, _EPSILON = 0.01, 1e-8

@@ -19,8 +19,8 @@ import run_pretraining  # its flags are ours too; it sets what TensorFlow reads
 from mlperf_bert import command_line
 from mlperf_bert.command_line import in_range
 from mlperf_bert.portable import program_folder
-from mlperf_bert.training import checks_of_memory, preflight
-from mlperf_bert.training.findings import Inspection
+from mlperf_bert.training import checks, memory
+from mlperf_bert.training.setup import Inspection
 
 FLAGS = flags.FLAGS
 
@@ -45,9 +45,7 @@ _RECORDED_STEPS = 3
 def _num_recorded_steps(found: Inspection) -> int:
     """As given, else those that fit; warns, as a run does, where they do not."""
     assert found.bert_config is not None  # `found` has no errors
-    shortfall = checks_of_memory.shortfall(
-        found, found.bert_config, host_bytes=preflight.memory_bytes()
-    )
+    shortfall = memory.shortfall(found, found.bert_config, host_bytes=checks.memory_bytes())
     given = FLAGS.num_recorded_steps
     if shortfall and given != 0:
         none = "; so TensorFlow records no steps to compare with" if given is None else ""
@@ -70,7 +68,7 @@ def main():
     # No checkpoint is written, so no copy of the state takes memory.
     config = dataclasses.replace(run_pretraining.run_config(), async_checkpoint=False)
     with run_pretraining.failures_explained():
-        found = preflight.inspect(config)
+        found = checks.inspect(config)
         setup = found.setup()
         wanted = program_folder.Wanted(
             num_batches=FLAGS.num_batches,

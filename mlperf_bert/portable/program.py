@@ -16,8 +16,7 @@ import tensorflow as tf
 
 from mlperf_bert.checkpoints import names
 from mlperf_bert.portable import stablehlo
-from mlperf_bert.training.evaluation import Evaluator
-from mlperf_bert.training.steps import LOSSES, Trainer
+from mlperf_bert.training.steps import LOSSES, Evaluator, Trainer
 
 WEIGHT, SLOT, ACCUMULATOR, COUNTER, CONSTANT = (
     "weight",

@@ -31,11 +31,10 @@ from mlperf_bert.model import flop, pretrainer
 from mlperf_bert.portable import program, stablehlo
 from mlperf_bert.portable.program import Program, Value
 from mlperf_bert.training import build
-from mlperf_bert.training.compilation import Compilation
 from mlperf_bert.training.config import RunConfig
-from mlperf_bert.training.evaluation import Evaluator
-from mlperf_bert.training.findings import Setup
-from mlperf_bert.training.steps import LOSSES, Trainer
+from mlperf_bert.training.devices import Compilation
+from mlperf_bert.training.setup import Setup
+from mlperf_bert.training.steps import LOSSES, Evaluator, Trainer
 
 SIGNATURE, BATCHES, WEIGHTS = "signature.json", "batches.npz", "weights.npz"
 TRAINING, EVALUATION = "training", "evaluation"

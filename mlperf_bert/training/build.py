@@ -12,13 +12,18 @@ from mlperf_bert.model import pretrainer
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.optimizers import create_optimizer
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
-from mlperf_bert.training import compilation, emulation, evaluations
+from mlperf_bert.training import emulation
 from mlperf_bert.training.agreement import Team
-from mlperf_bert.training.compilation import Compilation
-from mlperf_bert.training.evaluation import Evaluator
-from mlperf_bert.training.findings import Setup
-from mlperf_bert.training.steps import Trainer
-from mlperf_bert.training.strategy import one_cpu, replica_batch_size
+from mlperf_bert.training.devices import (
+    Compilation,
+    choose_compilation,
+    one_cpu,
+    reading_compilation_cache,
+    replica_batch_size,
+)
+from mlperf_bert.training.output import read_evaluations
+from mlperf_bert.training.setup import Setup
+from mlperf_bert.training.steps import Evaluator, Trainer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,7 +40,7 @@ class Parts:
 def build(setup: Setup, team: Team) -> Parts:
     """Builds model, optimizer, trainer and evaluator, and lists what a checkpoint holds."""
     config = setup.config
-    compiled = compilation.choose(
+    compiled = choose_compilation(
         config.jit_compile,
         strategy=setup.strategy,
         packs_sequences=config.pack_sequences,
@@ -49,7 +54,7 @@ def build(setup: Setup, team: Team) -> Parts:
         if setup.eval_files:
             return steps
         try:
-            return set(steps) & evaluations.read(team.output.location).keys()
+            return set(steps) & read_evaluations(team.output.location).keys()
         except (ValueError, OSError) as error:
             team.say(f"warning: no checkpoint is removed: {error}")
             return ()
@@ -126,7 +131,7 @@ def _decay_steps(setup: Setup) -> int | tf.Variable:
 
 def warm_up(parts: Parts, setup: Setup, *, keeps_weights: bool) -> None:
     """Compiles training and evaluation on synthetic batches of all shapes that the run will use."""
-    with compilation.reading_cache(setup.config.compilation_cache_dir):
+    with reading_compilation_cache(setup.config.compilation_cache_dir):
         _compile(parts, setup, keeps_weights=keeps_weights)
 
 

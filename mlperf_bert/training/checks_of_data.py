@@ -9,7 +9,7 @@ from mlperf_bert.files import paths
 from mlperf_bert.mlperf import ledger, rules
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.mlperf.timed_run import Run
-from mlperf_bert.training.findings import ERROR, WARNING, Inspection, Setup
+from mlperf_bert.training.setup import ERROR, WARNING, Inspection, Setup
 
 _OFFICIAL_DATA = {
     "random_seed": rules.DATA_SEED,

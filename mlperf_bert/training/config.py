@@ -135,7 +135,7 @@ class RunConfig:
     precision: str
     """float32, bfloat16 or tf32; see model/pretrainer.py."""
     jit_compile: str
-    """auto, true or false; see compilation.py."""
+    """auto, true or false; see devices.py."""
     compilation_cache_dir: str | None
     """Keeps what XLA compiled, for later starts; None: nothing is kept."""
     pack_sequences: bool

@@ -7,10 +7,10 @@ import tensorflow as tf
 from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.mlperf.log import Computation, Hyperparameters, MlperfLog, SubmissionInfo
 from mlperf_bert.mlperf.results import RECORD_NAME
-from mlperf_bert.training import preflight
+from mlperf_bert.training import checks
 from mlperf_bert.training.agreement import Team
 from mlperf_bert.training.config import DeviceConfig
-from mlperf_bert.training.findings import Setup
+from mlperf_bert.training.setup import Setup
 
 _FIRST_WITH_TF32 = (8, 0)  # compute capability: Ampere
 
@@ -81,7 +81,7 @@ def precision_of_products(precision: str, device: DeviceConfig) -> str:
 
 
 def _submission(setup: Setup, team: Team) -> SubmissionInfo:
-    departures = preflight.departures(setup)
+    departures = checks.departures(setup)
     if team.output.provenance.get("initial_weights"):  # a resume need not name them again
         departures = [issue for issue in departures if issue.parameter != "init_checkpoint"]
     if team.resumes:

@@ -26,10 +26,17 @@ from mlperf_bert.mlperf.results import LOG_NAME, RECORD_NAME, RESULT_LOG, is_end
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
-from mlperf_bert.training import config, evaluations, preflight, strategy
+from mlperf_bert.training import checks, config, devices
 from mlperf_bert.training.config import Cluster
-from mlperf_bert.training.evaluation import Evaluator
-from mlperf_bert.training.output import read_record, run_logs
+from mlperf_bert.training.output import (
+    RESULTS_LINES,
+    RESULTS_TEXT,
+    read_evaluations,
+    read_record,
+    record_evaluation,
+    run_logs,
+)
+from mlperf_bert.training.steps import Evaluator
 
 SECONDS_BETWEEN_LOOKS = 2.0
 
@@ -131,10 +138,10 @@ def _evaluate_given(config: OfflineConfig, prefix: str, directory: paths.Locatio
     evaluate_one = _evaluator(config)
     with _locked(directory):
         found = evaluate_one(prefix)
-        evaluations.record(directory, _step_of(prefix), found, checkpoint=prefix)
+        record_evaluation(directory, _step_of(prefix), found, checkpoint=prefix)
     return (
         f"{prefix}: masked-LM accuracy {found.masked_lm_accuracy:.5f}, loss {found.loss:.5f}, on "
-        f"{found.num_examples:,} examples; see {directory / evaluations.RESULTS_TEXT}"
+        f"{found.num_examples:,} examples; see {directory / RESULTS_TEXT}"
     )
 
 
@@ -147,7 +154,7 @@ def _step_of(prefix: str) -> int:
 def _evaluator(config: OfflineConfig) -> Callable[[str], Evaluation]:
     """Checks the input and builds the model; returns what evaluates the checkpoint of a prefix."""
     bert_config = BertConfig.from_json_file(config.bert_config_file)
-    preflight.require_fitting_model(
+    checks.require_fitting_model(
         bert_config, config.shape, bert_config_file=config.bert_config_file
     )
     files = pipeline.expand_input(config.input_file, flag="input_file")
@@ -156,15 +163,15 @@ def _evaluator(config: OfflineConfig) -> Callable[[str], Evaluation]:
             "--do_eval without --do_train runs in one process; unset TF_CONFIG, or start it "
             "without srun"
         )
-    devices = strategy.create_strategy(config.device)
-    strategy.replica_batch_size(
-        config.eval_batch_size, devices.num_replicas_in_sync, flag="eval_batch_size"
+    strategy = devices.create_strategy(config.device)
+    devices.replica_batch_size(
+        config.eval_batch_size, strategy.num_replicas_in_sync, flag="eval_batch_size"
     )
     limits = config.shape.for_model(bert_config)
     validity.check_first_record(files[0], limits)
-    with devices.scope():
+    with strategy.scope():
         model = pretrainer.build_pretrainer(bert_config, seed=0)
-    evaluator = Evaluator(model=model, strategy=devices)
+    evaluator = Evaluator(model=model, strategy=strategy)
     dataset = pipeline.evaluation_batches(
         files, limits, batch_size=config.eval_batch_size, max_batches=config.max_eval_steps
     )
@@ -190,7 +197,7 @@ def _evaluate_checkpoints(
     reached = _has_reached(directory, config.target_accuracy)
     for step, path in _pending(config, directory, only_named=reached):
         found[step] = evaluate_one(path)
-        evaluations.record(directory, step, found[step])
+        record_evaluation(directory, step, found[step])
         accuracy = found[step].masked_lm_accuracy
         progress.line(
             f"step {step}: masked-LM accuracy {accuracy:.4f} (target {config.target_accuracy})"
@@ -198,7 +205,7 @@ def _evaluate_checkpoints(
         if step > 0 and accuracy >= config.target_accuracy:
             break
     if not found:
-        progress.line(f"nothing new to evaluate; see {directory / evaluations.RESULTS_LINES}")
+        progress.line(f"nothing new to evaluate; see {directory / RESULTS_LINES}")
     progress.close()
     return found
 
@@ -209,7 +216,7 @@ def write_result(output_dir: str, *, target_accuracy: float) -> str:
     Returns: one line that says what was written, or why not.
     """
     directory = paths.location(output_dir)
-    found = evaluations.read(directory)
+    found = read_evaluations(directory)
     accuracies = {step: entry.masked_lm_accuracy for step, entry in found.items()}
     logs = run_logs(directory)
     if not logs or logs[0].name != LOG_NAME:
@@ -223,7 +230,7 @@ def write_result(output_dir: str, *, target_accuracy: float) -> str:
     if len(counts) > 1:
         return (
             f"no result log: the checkpoints were evaluated on {counts[0]:,} to {counts[-1]:,} "
-            f"examples; remove {directory / evaluations.RESULTS_LINES}, and evaluate all on the "
+            f"examples; remove {directory / RESULTS_LINES}, and evaluate all on the "
             "same"
         )
     [num_eval_samples] = counts
@@ -244,7 +251,7 @@ def write_result(output_dir: str, *, target_accuracy: float) -> str:
 
 def _has_reached(directory: paths.Location, target_accuracy: float) -> bool:
     """Whether a checkpoint has reached the target; the initial weights do not count."""
-    found = evaluations.read(directory).items()
+    found = read_evaluations(directory).items()
     return any(step > 0 and entry.masked_lm_accuracy >= target_accuracy for step, entry in found)
 
 
@@ -257,7 +264,7 @@ def _pending(
     may `init_checkpoint` at any time; another one is what the run began with.
     """
     num_train_steps = config.num_train_steps
-    done = set(evaluations.read(directory))
+    done = set(read_evaluations(directory))
     saved = saved_checkpoints(str(directory))
     if (step := _named_step(config.init_checkpoint, saved)) is not None:
         if step not in done:

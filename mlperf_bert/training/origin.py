@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from mlperf_bert.checkpoints.state import latest_step, saved_checkpoints
 from mlperf_bert.data import provenance
 from mlperf_bert.files import paths
-from mlperf_bert.training.findings import Inspection, Setup
 from mlperf_bert.training.output import METRICS_NAME, OutputDirectory, read_record, run_logs
+from mlperf_bert.training.setup import Inspection, Setup
 
 
 class Origin:

@@ -1,85 +1,28 @@
-"""The output directory of a run: one directory, one run."""
+"""The output directory of a run: one directory, one run; and the files of offline evaluation."""
 
 import dataclasses
 import fnmatch
-import getpass
 import json
-import os
 import tempfile
 import threading
-import time
 from collections.abc import Collection
 from pathlib import Path
 
 from mlperf_bert.files import json_text, paths
 from mlperf_bert.files.locks import DirectoryLock, ObjectLock
 from mlperf_bert.files.mirror import Mirror
-from mlperf_bert.files.writing import require_writable, write_whole
+from mlperf_bert.files.reading import read_regular_file
+from mlperf_bert.files.writing import require_writable, write_whole, written_beside
 from mlperf_bert.mlperf import budget
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.results import LOG_NAME, RECORD_NAME, RESULT_LOG, is_end
+from mlperf_bert.model.metrics import Evaluation
 
 RESUMED_LOGS = "bert.resumed-*.log"
 METRICS_NAME = "metrics.jsonl"
 _FILES_OF_A_RUN = (
     "model.ckpt*", "checkpoint", METRICS_NAME, LOG_NAME, RESUMED_LOGS, RESULT_LOG, "eval_results.*",
 )  # fmt: skip
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Result:
-    """How a run ended."""
-
-    status: str
-    """success: the target was reached; aborted: it was not."""
-    accuracy: float | None
-    samples: int
-    seed: int
-    start_time: float
-    seconds: float
-
-    def line(self) -> str:
-        """The RESULT line: benchmark, seed, seconds, user, start, status, accuracy, samples."""
-        start = time.strftime("%Y-%m-%d %I:%M:%S %p", time.localtime(self.start_time))
-        accuracy = "" if self.accuracy is None else f"{self.accuracy:.5f}"
-        fields = ["bert", self.seed, round(self.seconds), _user(), start]
-        return ",".join(map(str, ["RESULT", *fields, self.status, accuracy, self.samples]))
-
-
-def process_start_time() -> float:
-    """When this process began, in seconds since 1970: the imports before `main` count too.
-
-    psutil's answer can be a second off: it adds to the boot time in whole seconds.
-    """
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    return time.time() - age
-
-
-class StartUp:
-    """Where the time goes from the process's start to the first training step."""
-
-    def __init__(self, start_time: float):
-        """Counts from `start_time`, in seconds since 1970."""
-        self._began = self._last = start_time
-        self._seconds: dict[str, float] = {}
-
-    def done(self, part: str) -> None:
-        """Counts the time since the last call, or since the start, for `part`."""
-        now = time.time()
-        self._seconds[part] = now - self._last
-        self._last = now
-
-    def __str__(self) -> str:
-        parts = ", ".join(f"{part} {seconds:.1f}" for part, seconds in self._seconds.items())
-        return f"started in {self._last - self._began:.1f} s: {parts}"
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container may run as a user id without a name
-        return str(os.getuid())
 
 
 class OutputDirectory:
@@ -360,3 +303,64 @@ def run_logs(directory: paths.Location) -> list[paths.Location]:
     numbers = {log.stem.rpartition("-")[2]: log for log in directory.glob(RESUMED_LOGS)}
     resumed = [numbers[number] for number in sorted(filter(str.isdecimal, numbers), key=int)]
     return [log for log in (directory / LOG_NAME, *resumed) if log.exists()]
+
+
+RESULTS_TEXT = "eval_results.txt"
+RESULTS_LINES = "eval_results.jsonl"
+
+
+def record_evaluation(
+    directory: paths.Location, step: int, found: Evaluation, *, checkpoint: str | None = None
+) -> None:
+    """Adds a line to eval_results.jsonl and rewrites eval_results.txt, the reference's format.
+
+    Args:
+      directory: of the run.
+      step: of its checkpoint.
+      found: the evaluation.
+      checkpoint: the path of one that is not the run's own; `read_evaluations` leaves it out.
+    """
+    values = dataclasses.asdict(found)
+    of_whom = {} if checkpoint is None else {"checkpoint": checkpoint}
+    line = json.dumps({"step": step, **of_whom, **values}).encode() + b"\n"
+    with written_beside(directory / RESULTS_LINES) as file:
+        file.writelines([*_whole_lines(directory), line])
+    listed = {"global_step": step, **values}
+    text = "".join(f"{name} = {listed[name]}\n" for name in sorted(listed))
+    write_whole(directory / RESULTS_TEXT, text)
+
+
+def read_evaluations(directory: paths.Location) -> dict[int, Evaluation]:
+    """Step -> evaluation of the run's checkpoints, oldest first; an incomplete line is left out.
+
+    Raises:
+      ValueError: a line was not written by `record_evaluation`.
+    """
+    found = {}
+    for number, line in enumerate(_whole_lines(directory), start=1):
+        try:
+            step, evaluation, is_own = _entry(line)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{directory / RESULTS_LINES} line {number}: damaged ({error!r:.300}); remove the "
+                "line, and its checkpoint is evaluated again"
+            ) from error
+        if is_own:
+            found[step] = evaluation
+    return dict(sorted(found.items()))
+
+
+def _entry(line: bytes) -> tuple[int, Evaluation, bool]:
+    values = json_text.parse_object(line)
+    step, is_own = values.pop("step"), values.pop("checkpoint", None) is None
+    if type(step) is not int or not all(type(value) in (int, float) for value in values.values()):
+        raise TypeError("a value is not a number")
+    return step, Evaluation(**values), is_own
+
+
+def _whole_lines(directory: paths.Location) -> list[bytes]:
+    try:
+        content = read_regular_file(directory / RESULTS_LINES)
+    except FileNotFoundError:
+        return []
+    return [line + b"\n" for line in content.split(b"\n")[:-1]]

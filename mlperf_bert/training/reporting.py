@@ -1,7 +1,11 @@
-"""What a run writes while it trains: metrics.jsonl and TensorBoard summaries."""
+"""What a run reports: metrics.jsonl, TensorBoard summaries, its start-up times, its result."""
 
 import contextlib
+import dataclasses
+import getpass
 import json
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
@@ -78,3 +82,59 @@ class MetricsWriter:
             if is_kept:
                 kept.append(line.decode() + "\n")
         write_whole(self._path, "".join(kept))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result:
+    """How a run ended."""
+
+    status: str
+    """success: the target was reached; aborted: it was not."""
+    accuracy: float | None
+    samples: int
+    seed: int
+    start_time: float
+    seconds: float
+
+    def line(self) -> str:
+        """The RESULT line: benchmark, seed, seconds, user, start, status, accuracy, samples."""
+        start = time.strftime("%Y-%m-%d %I:%M:%S %p", time.localtime(self.start_time))
+        accuracy = "" if self.accuracy is None else f"{self.accuracy:.5f}"
+        fields = ["bert", self.seed, round(self.seconds), _user(), start]
+        return ",".join(map(str, ["RESULT", *fields, self.status, accuracy, self.samples]))
+
+
+def process_start_time() -> float:
+    """When this process began, in seconds since 1970: the imports before `main` count too.
+
+    psutil's answer can be a second off: it adds to the boot time in whole seconds.
+    """
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - age
+
+
+class StartUp:
+    """Where the time goes from the process's start to the first training step."""
+
+    def __init__(self, start_time: float):
+        """Counts from `start_time`, in seconds since 1970."""
+        self._began = self._last = start_time
+        self._seconds: dict[str, float] = {}
+
+    def done(self, part: str) -> None:
+        """Counts the time since the last call, or since the start, for `part`."""
+        now = time.time()
+        self._seconds[part] = now - self._last
+        self._last = now
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{part} {seconds:.1f}" for part, seconds in self._seconds.items())
+        return f"started in {self._last - self._began:.1f} s: {parts}"
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a user id without a name
+        return str(os.getuid())

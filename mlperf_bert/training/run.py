@@ -17,22 +17,22 @@ from mlperf_bert.mlperf.timed_run import Run
 from mlperf_bert.training import (
     agreement,
     build,
+    checks,
     checks_of_data,
     emulation,
     header,
     loop,
-    preflight,
 )
 from mlperf_bert.training.agreement import Team
 from mlperf_bert.training.budget import TimeBudget
 from mlperf_bert.training.build import Parts
 from mlperf_bert.training.config import RunConfig
-from mlperf_bert.training.findings import Setup
 from mlperf_bert.training.origin import Origin
-from mlperf_bert.training.output import Result, StartUp, process_start_time, run_logs
+from mlperf_bert.training.output import run_logs
 from mlperf_bert.training.profiling import StepProfiler
-from mlperf_bert.training.reporting import MetricsWriter
+from mlperf_bert.training.reporting import MetricsWriter, Result, StartUp, process_start_time
 from mlperf_bert.training.saves import Saves
+from mlperf_bert.training.setup import Setup
 
 
 def train(config: RunConfig) -> Result | None:
@@ -51,7 +51,7 @@ def train(config: RunConfig) -> Result | None:
     start_up.done("imports")
     team = agreement.agree(config)
     with team.failures_reported():
-        setup = preflight.prepare(config, goes_on=team.goes_on, say=team.say)
+        setup = checks.prepare(config, goes_on=team.goes_on, say=team.say)
         origin = Origin(setup, team.output, goes_on=team.goes_on) if team.is_chief else None
         if origin:
             team.output.provenance = origin.summary()

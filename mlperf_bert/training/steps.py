@@ -1,4 +1,4 @@
-"""The training step and the inner loop: what runs on the devices.
+"""The steps of training and evaluation, and the inner loop: what runs on the devices.
 
 Shapes, of one replica: R=rows (= its batch without packing), S=sequence, P=predictions of a row,
 E=examples of a row, V=vocabulary.
@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from mlperf_bert.model import losses, pretrainer
+from mlperf_bert.mlperf import ledger
+from mlperf_bert.mlperf.ledger import Ledger
+from mlperf_bert.model import losses, metrics, pretrainer
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
-from mlperf_bert.training import compilation
-from mlperf_bert.training.compilation import Compilation
-from mlperf_bert.training.strategy import one_cpu
+from mlperf_bert.training.devices import NO_COMPILATION, Compilation, one_cpu
 
 LOSSES = ("loss", "masked_lm_loss", "next_sentence_loss")
 FIGURES = (*LOSSES, "num_real_tokens", "num_rows", "input_wait_seconds")
@@ -36,7 +36,7 @@ class Trainer(tf.Module):
         strategy: tf.distribute.Strategy,
         batch_size: int,
         normalization: str = "global",
-        compiled: Compilation = compilation.NOTHING,
+        compiled: Compilation = NO_COMPILATION,
     ):
         """Wraps the parts; `batch_size` is that of one micro-batch, over all replicas."""
         super().__init__(name="trainer")
@@ -236,3 +236,42 @@ def _time_after(values) -> tf.Tensor:
     """The time at which the values are there, on the host; float64 scalar, seconds since 1970."""
     with tf.control_dependencies(tf.nest.flatten(values, expand_composites=True)):
         return tf.timestamp()
+
+
+class Evaluator(tf.Module):
+    """The compiled evaluation step of a model."""
+
+    def __init__(self, *, model: tf.Module, strategy: tf.distribute.Strategy):
+        super().__init__(name="evaluator")
+        self.model = model
+        self.strategy = strategy
+
+    @tf.function(autograph=False)
+    def evaluate_batch(self, features, example_weights) -> tf.Tensor:
+        """Totals of one global batch: float32 [6], in the order of `metrics.Totals`."""
+        per_replica = self.strategy.run(self.totals, args=(features, example_weights))
+        return self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
+
+    def totals(self, features, example_weights) -> tf.Tensor:
+        """Totals of one batch of one replica, as `evaluate_batch`."""
+        token_logits, sentence_logits = pretrainer.forward(self.model, features, training=False)
+        return metrics.batch_totals(token_logits, sentence_logits, features, example_weights)
+
+    def evaluate(self, dataset: tf.data.Dataset, spent: Ledger | None = None) -> metrics.Evaluation:
+        """Evaluates all batches of `pipeline.evaluation_batches`; `spent` takes the seconds."""
+        spent = spent or Ledger()
+        shared = dataset
+        if not one_cpu(self.strategy):
+            shared = self.strategy.distribute_datasets_from_function(
+                lambda context: _share(dataset, context)
+            )
+        with spent.spent(ledger.EVALUATION_COMPUTE):
+            totals = [self.evaluate_batch(*batch) for batch in spent.waiting(shared)]
+            return metrics.Evaluation.from_totals([total.numpy().tolist() for total in totals])
+
+
+def _share(batches: tf.data.Dataset, context: tf.distribute.InputContext) -> tf.data.Dataset:
+    """The replica batches of one process, in the order of the global batches."""
+    size = context.get_per_replica_batch_size(batches.element_spec[1].shape[0])
+    replica_batches = batches.rebatch(size, drop_remainder=True)
+    return replica_batches.shard(context.num_input_pipelines, context.input_pipeline_id)

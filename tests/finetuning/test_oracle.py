@@ -18,7 +18,7 @@ from mlperf_bert.finetuning import glue, model, weights
 from mlperf_bert.finetuning.training import Trainer, order_of_epoch
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
 from mlperf_bert.training.config import DeviceConfig
-from mlperf_bert.training.strategy import create_strategy
+from mlperf_bert.training.devices import create_strategy
 from tests.finetuning.generated_glue import MAX_SEQ_LENGTH
 
 NUM_STEPS, NUM_WARMUP_STEPS, BATCH_SIZE, LEARNING_RATE = 20, 4, 8, 2e-3

@@ -23,6 +23,7 @@ from mlperf_bert.finetuning.training import Trainer
 from mlperf_bert.messages import Problems
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.signals import Interrupted, StopRequest
+from mlperf_bert.training.config import DeviceConfig
 from tests import starts
 from tests.finetuning import generated_glue
 from tests.finetuning.generated_glue import config_of
@@ -385,11 +386,7 @@ def test_what_does_not_belong_together_is_refused(own):
     long = model(vocab_file=str(own / "long.txt"))
     assert "words, but the configuration says vocab_size=" in long
     assert "give a local folder, and copy it then" in model(output_dir="gs://bucket/out")
-    assert "--num_gpus=64, but TensorFlow sees" in model(
-        device=__import__("mlperf_bert.training.strategy", fromlist=["DeviceConfig"]).DeviceConfig(
-            num_gpus=64
-        )
-    )
+    assert "--num_gpus=64, but TensorFlow sees" in model(device=DeviceConfig(num_gpus=64))
 
 
 def test_bad_files_of_all_tasks_are_found_before_the_first_is_trained(own):

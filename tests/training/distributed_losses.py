@@ -26,9 +26,9 @@ from mlperf_bert.optimization.aggregation import CLIP_NORM, GradientAggregationO
 from mlperf_bert.optimization.config import ADAMW, OptimizerConfig
 from mlperf_bert.optimization.optimizers import create_optimizer
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
-from mlperf_bert.training import cluster, config, strategy
-from mlperf_bert.training.evaluation import Evaluator
-from mlperf_bert.training.steps import Trainer
+from mlperf_bert.training import cluster, config
+from mlperf_bert.training.devices import create_strategy
+from mlperf_bert.training.steps import Evaluator, Trainer
 
 
 def limits_of(task: dict) -> ExampleLimits:
@@ -40,7 +40,7 @@ def limits_of(task: dict) -> ExampleLimits:
 def make_strategy(num_devices: int) -> tf.distribute.Strategy:
     """Workers if TF_CONFIG says so, else logical CPU devices."""
     if several := cluster.read_cluster():
-        return strategy.create_strategy(config.DeviceConfig(), several)
+        return create_strategy(config.DeviceConfig(), several)
     cpu = tf.config.list_physical_devices("CPU")[0]
     devices = [tf.config.LogicalDeviceConfiguration() for _ in range(num_devices)]
     tf.config.set_logical_device_configuration(cpu, devices)

@@ -15,7 +15,7 @@ from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.signals import Interrupted
-from mlperf_bert.training import agreement, preflight
+from mlperf_bert.training import agreement, checks
 from mlperf_bert.training.budget import TimeBudget
 from mlperf_bert.training.config import Schedule
 from mlperf_bert.training.loop import TrainingLoop
@@ -24,7 +24,7 @@ from mlperf_bert.training.steps import FIGURES
 from tests.mlperf.example_log import initialise
 from tests.mlperf.test_budget import write_log
 from tests.mlperf.test_ledger import Clock
-from tests.training.test_preflight import config  # noqa: F401 - a fixture
+from tests.training.test_checks import config  # noqa: F401 - a fixture
 
 EVALUATION = 30.0
 """Seconds of one."""
@@ -236,7 +236,7 @@ def test_a_budget_that_is_used_up_with_nothing_saved_is_refused(
         f"--time_budget=2m: the run in --output_dir={given.output_dir} has used 3m already and has "
         f"saved no step; {remedy}"
     )
-    found = preflight.inspect_closely(given, measure_initial_accuracy=False)
+    found = checks.inspect_closely(given, measure_initial_accuracy=False)
     assert any(str(refusal.value) in error for error in found.errors)
     assert agreement.time_spent(given, output, latest_step=5).seconds == 180
 
@@ -256,5 +256,5 @@ def test_the_check_names_estimates_that_are_lost(config, monkeypatch):  # noqa: 
     output = killed_run(given, minutes=3)
     (output.path / "bert.log").unlink()
     monkeypatch.setattr(agreement.state, "latest_step", lambda folder: 5)
-    found = preflight.inspect_closely(given, measure_initial_accuracy=False)
+    found = checks.inspect_closely(given, measure_initial_accuracy=False)
     assert any("without its bert.log the learning rates" in error for error in found.errors)

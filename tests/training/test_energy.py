@@ -15,8 +15,8 @@ from mlperf_bert.training.config import Cluster, DeviceConfig
 from mlperf_bert.training.header import precision_of_products
 from tests import starts
 from tests.training import generated_task
+from tests.training.test_checks import config  # noqa: F401 - a fixture
 from tests.training.test_ledger import run_seconds
-from tests.training.test_preflight import config  # noqa: F401 - a fixture
 from tests.training.test_resume import command, wait_for_step
 
 WATTS = 250

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mlperf_bert.model.metrics import Evaluation
-from mlperf_bert.training import evaluations
+from mlperf_bert.training.output import RESULTS_LINES, read_evaluations, record_evaluation
 from mlperf_bert.training.reporting import MetricsWriter
 
 FIGURES = dict.fromkeys(Evaluation.__annotations__, 1)
@@ -24,12 +24,12 @@ DAMAGED = {
 
 @pytest.mark.parametrize("line", DAMAGED, ids=lambda line: repr(line[:20]))
 def test_a_damaged_line_is_named(line, tmp_path):
-    for name in (evaluations.RESULTS_LINES, "metrics.jsonl"):
+    for name in (RESULTS_LINES, "metrics.jsonl"):
         (tmp_path / name).write_bytes(ENTRY + b"\n" + line + b"\n" + ENTRY + b"\n")
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     message = f"line 2: damaged .*({DAMAGED[line]}).*; remove the line"
-    with pytest.raises(ValueError, match=f"{evaluations.RESULTS_LINES} {message}, and its check"):
-        evaluations.read(tmp_path)
+    with pytest.raises(ValueError, match=f"{RESULTS_LINES} {message}, and its check"):
+        read_evaluations(tmp_path)
     with pytest.raises(ValueError, match=f"metrics.jsonl {message}"):
         MetricsWriter(tmp_path, resumed_step=5)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
@@ -37,14 +37,14 @@ def test_a_damaged_line_is_named(line, tmp_path):
 
 def test_other_figures_are_refused(tmp_path):
     entry = json.dumps({"step": 5, **FIGURES, "more": 1})
-    (tmp_path / evaluations.RESULTS_LINES).write_text(f"{entry}\n")
+    (tmp_path / RESULTS_LINES).write_text(f"{entry}\n")
     with pytest.raises(ValueError, match=r"line 1: damaged .*'more'"):
-        evaluations.read(tmp_path)
+        read_evaluations(tmp_path)
 
 
 def test_a_line_that_was_cut_is_left_out_and_replaced(tmp_path):
-    path = tmp_path / evaluations.RESULTS_LINES
+    path = tmp_path / RESULTS_LINES
     path.write_bytes(ENTRY + b"\n" + ENTRY[:20])
-    evaluations.record(tmp_path, 9, Evaluation(**FIGURES))
-    assert list(evaluations.read(tmp_path)) == [5, 9]
+    record_evaluation(tmp_path, 9, Evaluation(**FIGURES))
+    assert list(read_evaluations(tmp_path)) == [5, 9]
     assert path.read_bytes().startswith(ENTRY + b"\n{")

@@ -18,7 +18,7 @@ from mlperf_bert.data import tfrecord
 from mlperf_bert.input import pipeline
 from mlperf_bert.mlperf import ledger, results
 from mlperf_bert.mlperf.ledger import LOG_KEY, Ledger
-from mlperf_bert.training.evaluation import Evaluator
+from mlperf_bert.training.steps import Evaluator
 from tests import starts
 from tests.training import generated_task
 from tests.training.test_resume import command

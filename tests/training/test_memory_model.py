@@ -14,9 +14,9 @@ from benchmarks import memory as measuring
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.portable import compile_step
-from mlperf_bert.training import checks_of_memory, memory, preflight
+from mlperf_bert.training import checks, memory
 from mlperf_bert.training.config import DeviceConfig
-from tests.training.test_preflight import config, large_model  # noqa: F401 - config is a fixture
+from tests.training.test_checks import config, large_model  # noqa: F401 - config is a fixture
 
 RECORDED = json.loads(Path(measuring.ROOT / "benchmarks" / "memory.json").read_text())
 COMPILED = json.loads(Path(measuring.ROOT / "benchmarks" / "compiled.json").read_text())
@@ -164,19 +164,19 @@ def on_gpu(config, **changed):  # noqa: F811
         config, train_batch_size=8, shape=dataclasses.replace(config.shape, max_seq_length=512)
     )
     large = dataclasses.replace(large, jit_compile="auto", **changed)
-    found = preflight.inspect(dataclasses.replace(large, init_checkpoint=None))
+    found = checks.inspect(dataclasses.replace(large, init_checkpoint=None))
     found.findings.clear()
     found.config = dataclasses.replace(large, device=DeviceConfig(num_gpus=1))
     return found
 
 
 def findings_of(found, host_bytes=0):
-    shortfall = checks_of_memory.shortfall(found, found.bert_config, host_bytes=host_bytes)
+    shortfall = memory.shortfall(found, found.bert_config, host_bytes=host_bytes)
     return [str(shortfall)] if shortfall else []
 
 
 def test_a_step_that_does_not_fit_into_a_gpu_is_a_warning_with_what_does(config, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(checks_of_memory, "gpu_bytes", lambda num_gpus: 15_900_000_000)
+    monkeypatch.setattr(memory, "gpu_bytes", lambda num_gpus: 15_900_000_000)
     [line] = findings_of(on_gpu(config))
     assert re.fullmatch(
         r"warning: a step does not fit into the 15\.9 GB of this GPU: about 21\.\d GB; "
@@ -184,16 +184,16 @@ def test_a_step_that_does_not_fit_into_a_gpu_is_a_warning_with_what_does(config,
         line,
     )
     assert findings_of(on_gpu(config, recompute="blocks")) == []
-    monkeypatch.setattr(checks_of_memory, "gpu_bytes", lambda num_gpus: 10_500_000_000)
+    monkeypatch.setattr(memory, "gpu_bytes", lambda num_gpus: 10_500_000_000)
     [line] = findings_of(on_gpu(config))
     assert line.startswith("warning: a step does not fit into the 10.5 GB")
-    monkeypatch.setattr(checks_of_memory, "gpu_bytes", lambda num_gpus: 9_500_000_000)
+    monkeypatch.setattr(memory, "gpu_bytes", lambda num_gpus: 9_500_000_000)
     [line] = findings_of(on_gpu(config))
     assert line.startswith("error: a step does not fit into the 9.5 GB")
-    monkeypatch.setattr(checks_of_memory, "gpu_bytes", lambda num_gpus: 2_000_000_000)
+    monkeypatch.setattr(memory, "gpu_bytes", lambda num_gpus: 2_000_000_000)
     [line] = findings_of(on_gpu(config))
     assert line.endswith("no change of --recompute and --train_batch_size makes it fit")
-    monkeypatch.setattr(checks_of_memory, "gpu_bytes", lambda num_gpus: None)
+    monkeypatch.setattr(memory, "gpu_bytes", lambda num_gpus: None)
     assert findings_of(on_gpu(config)) == []
 
 
@@ -215,12 +215,12 @@ def test_memory_is_that_of_gpus_which_the_run_uses(monkeypatch, sizes, num_gpus,
         ("DeviceGetHandleByIndex", lambda index: index),
         ("DeviceGetMemoryInfo", lambda index: types.SimpleNamespace(total=sizes[index])),
     ):
-        monkeypatch.setattr(checks_of_memory.pynvml, f"nvml{name}", answer)
-    assert checks_of_memory.gpu_bytes(num_gpus) == expected
+        monkeypatch.setattr(memory.pynvml, f"nvml{name}", answer)
+    assert memory.gpu_bytes(num_gpus) == expected
 
 
 def test_a_smaller_batch_keeps_the_global_batch_size(config, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(checks_of_memory, "gpu_bytes", lambda num_gpus: 13_000_000_000)
+    monkeypatch.setattr(memory, "gpu_bytes", lambda num_gpus: 13_000_000_000)
     [line] = findings_of(on_gpu(config, train_batch_size=64, steps_per_update=1))
     assert line.endswith(
         "; --recompute=blocks --train_batch_size=32 --steps_per_update=2 does, with the flags that "
@@ -229,9 +229,9 @@ def test_a_smaller_batch_keeps_the_global_batch_size(config, monkeypatch):  # no
 
 
 def test_on_a_cpu_it_is_a_warning_at_the_start_of_a_run(config, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(preflight, "memory_bytes", lambda: 5 * 10**9)
+    monkeypatch.setattr(checks, "memory_bytes", lambda: 5 * 10**9)
     said = []
-    preflight.prepare(large_model(config), goes_on=False, say=lambda line: said.append(str(line)))
+    checks.prepare(large_model(config), goes_on=False, say=lambda line: said.append(str(line)))
     [line] = [line for line in said if "a step does not fit" in line]
     assert line.startswith("warning: a step does not fit into the 5.0 GB available here: about ")
 

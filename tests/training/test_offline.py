@@ -15,8 +15,14 @@ from mlperf_bert.files.locks import DirectoryLock
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.mlperf import results
 from mlperf_bert.model.metrics import Evaluation
-from mlperf_bert.training import evaluations, offline
+from mlperf_bert.training import offline
 from mlperf_bert.training.config import DeviceConfig
+from mlperf_bert.training.output import (
+    RESULTS_LINES,
+    RESULTS_TEXT,
+    read_evaluations,
+    record_evaluation,
+)
 from tests import starts
 from tests.training import generated_task
 
@@ -62,7 +68,7 @@ def evaluate(task, output, *extra) -> subprocess.CompletedProcess:
 
 
 def lines_of(output) -> list[dict]:
-    lines = (output / evaluations.RESULTS_LINES).read_text().splitlines()
+    lines = (output / RESULTS_LINES).read_text().splitlines()
     return [json.loads(line) for line in lines]
 
 
@@ -86,7 +92,7 @@ def test_every_checkpoint_once_and_all_examples(task, run):
     [first] = [line for line in found if line["step"] == 0]
     assert first["masked_lm_accuracy"] == pytest.approx(0.032, abs=1e-6)
     assert first["masked_lm_loss"] == pytest.approx(3.7194197, abs=1e-5)
-    text = (run / evaluations.RESULTS_TEXT).read_text().splitlines()
+    text = (run / RESULTS_TEXT).read_text().splitlines()
     assert text[0] == "global_step = 30" and text == sorted(text)
     again = evaluate(task, run, "--num_train_steps=30")
     assert again.returncode == 0 and lines_of(run) == found
@@ -145,7 +151,7 @@ def test_evaluated_checkpoints_are_pruned(task, tmp_path):
          "loss", "num_examples"], 0,
     )  # fmt: skip
     lines = "".join(json.dumps({"step": step, **values}) + "\n" for step in (0, 10))
-    (output / evaluations.RESULTS_LINES).write_text(lines + '{"step": 20, "masked')
+    (output / RESULTS_LINES).write_text(lines + '{"step": 20, "masked')
     assert trainer.wait(timeout=300) == 0, trainer.errors()
     assert saved_steps(output) == [20, 30]  # the line of 20 is being written
     assert not list(output.glob("model.ckpt-1*")) and not list(output.glob("model.ckpt-0*"))
@@ -216,11 +222,11 @@ def test_a_given_checkpoint_is_evaluated_where_there_is_no_run(task, tmp_path):
         rf"{given}: masked-LM accuracy 0\.\d{{5}}, loss \d\.\d{{5}}, on 14 examples; see "
         rf"{output}/eval_results\.txt", told,
     )  # fmt: skip
-    text = (output / evaluations.RESULTS_TEXT).read_text()
+    text = (output / RESULTS_TEXT).read_text()
     assert "global_step = 0\n" in text and "num_examples = 14\n" in text
     [line] = lines_of(output)
     assert line["checkpoint"] == given and line["num_examples"] == 14
-    assert evaluations.read(output) == {}  # a training into this folder evaluates its own step 0
+    assert read_evaluations(output) == {}  # a training into this folder evaluates its own step 0
     assert not list(output.glob(".*"))
     done = evaluate(task, tmp_path / "none", "--init_checkpoint=/none/model.ckpt-1")
     assert done.returncode == 1 and not (tmp_path / "none").exists()
@@ -273,7 +279,7 @@ def test_bad_input_is_named_and_nothing_recorded(task, one_checkpoint, tmp_path)
     data.write_bytes(data.read_bytes()[:1000])
     with pytest.raises(ValueError, match=r"model\.ckpt-30: cannot be read"):
         offline.evaluate_checkpoints(configuration(task, one_checkpoint))
-    assert not evaluations.read(one_checkpoint)
+    assert not read_evaluations(one_checkpoint)
 
 
 @pytest.mark.slow
@@ -283,18 +289,18 @@ def test_two_evaluations_into_one_directory(task, one_checkpoint):
     with pytest.raises(ValueError, match="another process evaluates its checkpoints; wait for it"):
         offline.evaluate_checkpoints(configuration(task, one_checkpoint))
     lock.release()
-    assert not evaluations.read(one_checkpoint) and not list(one_checkpoint.glob(".*"))
+    assert not read_evaluations(one_checkpoint) and not list(one_checkpoint.glob(".*"))
 
 
 def test_a_line_that_was_cut_is_written_anew(tmp_path):
     names = [field.name for field in dataclasses.fields(Evaluation)]
     found = Evaluation(**dict.fromkeys(names, 0.5))
-    evaluations.record(tmp_path, 10, found)
-    with (tmp_path / evaluations.RESULTS_LINES).open("a") as file:
+    record_evaluation(tmp_path, 10, found)
+    with (tmp_path / RESULTS_LINES).open("a") as file:
         file.write('{"step": 20, "masked')  # killed while writing
-    assert set(evaluations.read(tmp_path)) == {10}
-    evaluations.record(tmp_path, 20, found)
-    assert evaluations.read(tmp_path) == {10: found, 20: found}
+    assert set(read_evaluations(tmp_path)) == {10}
+    record_evaluation(tmp_path, 20, found)
+    assert read_evaluations(tmp_path) == {10: found, 20: found}
 
 
 @pytest.mark.slow
@@ -305,10 +311,10 @@ def test_evaluations_of_different_sizes_are_no_result(run, tmp_path):
     names = [field.name for field in dataclasses.fields(Evaluation)]
     for step, num_examples in ((0, 45), (10, 45), (20, 44)):
         found = Evaluation(**dict.fromkeys(names, 0.5) | {"num_examples": num_examples})
-        evaluations.record(tmp_path, step, found)
+        record_evaluation(tmp_path, step, found)
     line = offline.write_result(str(tmp_path), target_accuracy=0.72)
     assert line.startswith("no result log: the checkpoints were evaluated on 44 to 45 examples; ")
-    assert str(tmp_path / evaluations.RESULTS_LINES) in line
+    assert str(tmp_path / RESULTS_LINES) in line
 
 
 def test_no_training_directory(task, tmp_path):

@@ -11,7 +11,7 @@ import tensorflow as tf
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.config import OptimizerConfig
 from mlperf_bert.optimization.optimizers import create_optimizer
-from mlperf_bert.training import compilation
+from mlperf_bert.training.devices import NO_COMPILATION
 from mlperf_bert.training.steps import Trainer
 from tests.training.test_speed_options import (
     BATCH_SIZE,
@@ -24,7 +24,7 @@ from tests.training.test_speed_options import (
 )
 
 SEED = tf.constant([3, 4])
-COMPILED = {"false": compilation.NOTHING, "auto": PASSES, "true": STEP}
+COMPILED = {"false": NO_COMPILATION, "auto": PASSES, "true": STEP}
 # Of the norm of all gradients. Where XLA compiles the whole step in bfloat16, it leaves roundings
 # out, and others where it computes a second time; unless a flag forbids it.
 EXACT = "--xla_allow_excess_precision=false"

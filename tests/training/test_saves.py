@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mlperf_bert.training import compilation
+from mlperf_bert.training.devices import NO_COMPILATION
 from mlperf_bert.training.saves import Saves
 from tests.training import generated_task, saved_states, test_speed_options
 
@@ -23,7 +23,7 @@ def task(tmp_path_factory) -> Path:
 @pytest.mark.parametrize(
     "compiled",
     [
-        pytest.param(compilation.NOTHING, id="nothing"),
+        pytest.param(NO_COMPILATION, id="nothing"),
         pytest.param(test_speed_options.PASSES, id="passes"),
         pytest.param(test_speed_options.STEP, id="step"),
     ],

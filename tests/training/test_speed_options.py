@@ -17,15 +17,14 @@ from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.config import OptimizerConfig
 from mlperf_bert.optimization.optimizers import create_optimizer
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
-from mlperf_bert.training import compilation
-from mlperf_bert.training.compilation import Compilation
+from mlperf_bert.training.devices import NO_COMPILATION, Compilation, choose_compilation
 from mlperf_bert.training.steps import Trainer
 from tests import starts
 from tests.training import generated_task
 
 CPU = tf.distribute.OneDeviceStrategy("CPU:0")
-PASSES = compilation.choose("auto", strategy=CPU, packs_sequences=False)
-STEP = compilation.choose("true", strategy=CPU, packs_sequences=False)
+PASSES = choose_compilation("auto", strategy=CPU, packs_sequences=False)
+STEP = choose_compilation("true", strategy=CPU, packs_sequences=False)
 BATCH_SIZE = 8
 
 
@@ -37,7 +36,7 @@ def task(tmp_path_factory):
 
 
 def make_trainer(
-    task, *, compiled: Compilation = compilation.NOTHING, dropout: float = 0.0, **options
+    task, *, compiled: Compilation = NO_COMPILATION, dropout: float = 0.0, **options
 ) -> Trainer:
     # Weights so large that attention matters: with usual ones every token sees much the same.
     changed = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
@@ -177,7 +176,7 @@ def test_one_trace_made_before_the_run_serves_all_of_it(task, pack_sequences):
 def test_what_is_compiled_where():
     assert PASSES.passes and not PASSES.step and "outside" in str(PASSES)
     assert STEP.step and str(STEP).startswith("XLA compiles the whole step: --jit_compile=true")
-    off = compilation.choose("false", strategy=CPU, packs_sequences=True)
+    off = choose_compilation("false", strategy=CPU, packs_sequences=True)
     assert str(off) == "XLA compiles nothing: --jit_compile=false"
 
 
@@ -196,7 +195,7 @@ def test_what_is_compiled_where():
 )
 def test_clusters_that_the_environment_asks_for_are_told(device, flags, expected):
     strategy = types.SimpleNamespace(extended=types.SimpleNamespace(worker_devices=(device,)))
-    found = compilation.choose(
+    found = choose_compilation(
         "false", strategy=strategy, packs_sequences=False, tf_xla_flags=flags
     )
     assert str(found) == f"XLA compiles {expected}"

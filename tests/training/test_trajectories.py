@@ -24,8 +24,7 @@ from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.config import ADAMW, OptimizerConfig
 from mlperf_bert.optimization.optimizers import create_optimizer
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
-from mlperf_bert.training.evaluation import Evaluator
-from mlperf_bert.training.steps import Trainer
+from mlperf_bert.training.steps import Evaluator, Trainer
 from tests import starts
 from tests.checkpoints.stored_weights import read_weights
 from tests.training import generated_task

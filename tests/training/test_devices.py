@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mlperf_bert.training import config, strategy
+from mlperf_bert.training import config, devices
 from mlperf_bert.training.cluster import expand_hosts, read_cluster
 from mlperf_bert.training.config import Cluster
 
@@ -120,4 +120,4 @@ def test_hosts_of_slurm(short, hosts):
 
 def test_gpus_and_a_tpu_exclude_each_other():
     with pytest.raises(ValueError, match="--use_tpu and --num_gpus exclude each other"):
-        strategy.create_strategy(config.DeviceConfig(use_tpu=True, num_gpus=1))
+        devices.create_strategy(config.DeviceConfig(use_tpu=True, num_gpus=1))

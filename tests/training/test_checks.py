@@ -21,7 +21,7 @@ from mlperf_bert.mlperf.log import SubmissionInfo
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 from mlperf_bert.optimization.config import OptimizerConfig
-from mlperf_bert.training import preflight
+from mlperf_bert.training import checks
 from mlperf_bert.training.config import Cluster, DeviceConfig, RunConfig
 from mlperf_bert.training.origin import Origin
 from mlperf_bert.training.output import OutputDirectory
@@ -97,9 +97,7 @@ def config(tmp_path):
 
 
 def texts(config, level):
-    return [
-        finding.text for finding in preflight.inspect(config).findings if finding.level == level
-    ]
+    return [finding.text for finding in checks.inspect(config).findings if finding.level == level]
 
 
 def save_manifest(folder, *, sizes=(("part-0", 9), ("part-1", 9)), **parameters):
@@ -112,7 +110,7 @@ def save_manifest(folder, *, sizes=(("part-0", 9), ("part-1", 9)), **parameters)
 
 def test_a_fitting_run_has_no_findings(config, tmp_path):
     save_manifest(tmp_path)
-    found = preflight.inspect(config)
+    found = checks.inspect(config)
     assert [str(finding) for finding in found.findings if finding.level == "error"] == []
     assert found.bert_config == TINY
     assert len(found.files) == 2
@@ -182,7 +180,7 @@ def a_run_that_was_begun(config, tmp_path):
     config = dataclasses.replace(config, init_checkpoint=str(tmp_path / "model.ckpt-0"))
     output = OutputDirectory(config.output_dir, config.parameters(), may_change=config.may_change)
     output.path.mkdir()
-    output.inputs = Origin(preflight.inspect(config, goes_on=True), output, goes_on=False).inputs()
+    output.inputs = Origin(checks.inspect(config, goes_on=True), output, goes_on=False).inputs()
     output.record(status="running", seed=1)
     shutil.copytree(tmp_path, copied := tmp_path / "copied", ignore=lambda *_: ["copied", "out"])
     return config, output, copied
@@ -193,7 +191,7 @@ def test_a_run_goes_on_with_the_same_files_elsewhere(begun, monkeypatch, goes_on
     config, output, copied = begun
     monkeypatch.chdir(copied.parent)
     for folder in (copied, Path("copied")):
-        found = preflight.inspect(in_folder(config, folder), goes_on=True)
+        found = checks.inspect(in_folder(config, folder), goes_on=True)
         assert Origin(found, output, goes_on=goes_on).inputs() == output.inputs
 
 
@@ -201,7 +199,7 @@ def test_the_initial_checkpoint_is_needed_until_there_is_another(begun):
     config, output, copied = begun
     (copied / "model.ckpt-0.index").unlink()
     for changed in (in_folder(config, copied), dataclasses.replace(config, init_checkpoint=None)):
-        found = preflight.inspect(changed, goes_on=True)
+        found = checks.inspect(changed, goes_on=True)
         assert Origin(found, output, goes_on=True).inputs() == output.inputs
     with pytest.raises(
         ValueError, match=r"--init_checkpoint: .* \(then sha256:.*; now none\): give"
@@ -223,7 +221,7 @@ def test_a_run_does_not_go_on_with_other_files(begun, flag, name):
     config, _, copied = begun
     with (copied / name).open("ab") as file:
         file.write(b" ")
-    found = preflight.inspect_closely(in_folder(config, copied), measure_initial_accuracy=False)
+    found = checks.inspect_closely(in_folder(config, copied), measure_initial_accuracy=False)
     assert [e for e in found.errors if e.startswith(f"--{flag}: not what the run in ")]
 
 
@@ -250,7 +248,7 @@ def test_all_problems_come_at_once(config, tmp_path):
         shape=ExampleShape(max_seq_length=32, max_predictions_per_seq=4),
         train_batch_size=0,
     )
-    found = preflight.inspect(broken)
+    found = checks.inspect(broken)
     with pytest.raises(ValueError, match=r"^4 problems:") as error:
         found.setup()
     for part in (
@@ -279,7 +277,7 @@ def test_other_data_than_the_published_are_no_submission(config, tmp_path):
     changed = dataclasses.replace(config, input_file=files)
     parts = [("part-00000-of-00500", 9), ("part-00001-of-00500", 9), ("part-1", 9)]
     save_manifest(tmp_path, sizes=parts, random_seed=1, dupe_factor=10, examples_per_part=6000)
-    departures = preflight.departures(preflight.inspect(changed))
+    departures = checks.departures(checks.inspect(changed))
     found = [str(issue) for issue in departures]
     of_data = [line for line in found if line.startswith("input_file") or "of the data" in line]
     assert of_data == [
@@ -368,16 +366,16 @@ def test_a_close_look_reads_the_weights(config, tmp_path, value):
     prefix = tmp_path / "model.ckpt-1"
     tensors = write_checkpoint(prefix, TINY)
     given = dataclasses.replace(config, init_checkpoint=str(prefix))
-    assert preflight.inspect_closely(given, measure_initial_accuracy=False).errors == []
+    assert checks.inspect_closely(given, measure_initial_accuracy=False).errors == []
     name = "bert/pooler/dense/bias"
     write_name_based(str(tmp_path / "bad"), tensors | {name: np.full(8, value, np.float32)})
     given = dataclasses.replace(config, init_checkpoint=str(tmp_path / "bad"))
-    [error] = preflight.inspect_closely(given, measure_initial_accuracy=False).errors
+    [error] = checks.inspect_closely(given, measure_initial_accuracy=False).errors
     assert f"bad: {name} holds NaN or infinity" in error
     data = Path(f"{prefix}.data-00000-of-00001")
     data.write_bytes(data.read_bytes()[:-4] + b"\1\2\3\4")
     given = dataclasses.replace(config, init_checkpoint=str(prefix))
-    [error] = preflight.inspect_closely(given, measure_initial_accuracy=False).errors
+    [error] = checks.inspect_closely(given, measure_initial_accuracy=False).errors
     assert "model.ckpt-1: cannot be read (" in error and "copy it here again" in error
 
 
@@ -389,10 +387,10 @@ def test_a_close_look_at_a_run_that_goes_on_reads_its_own_checkpoint(config, che
     for path in Path(config.output_dir).glob("model.ckpt-1.*"):
         path.rename(path.with_name(path.name.replace("-1.", "-5.", 1)))
     OutputDirectory(config.output_dir, given.parameters()).record(status="running", seed=1)
-    assert preflight.inspect_closely(given, measure_initial_accuracy=False).errors == []
+    assert checks.inspect_closely(given, measure_initial_accuracy=False).errors == []
     other = dataclasses.replace(TINY, vocab_size=72)
     (tmp_path / "bert_config.json").write_text(json.dumps(dataclasses.asdict(other)))
-    [error] = preflight.inspect_closely(given, measure_initial_accuracy=False).errors
+    [error] = checks.inspect_closely(given, measure_initial_accuracy=False).errors
     assert f"{config.output_dir}/model.ckpt-5: not a checkpoint of this architecture" in error
 
 
@@ -400,29 +398,23 @@ def test_a_close_look_finds_a_place_that_cannot_be_written(config, tmp_path):
     (tmp_path / "file").write_bytes(b"")
     for place in ("/proc/none/run", f"{tmp_path}/file/run"):
         given = dataclasses.replace(config, output_dir=place)
-        errors = preflight.inspect_closely(given, measure_initial_accuracy=False).errors
+        errors = checks.inspect_closely(given, measure_initial_accuracy=False).errors
         assert any(f"--output_dir={place}: cannot be written to (" in error for error in errors)
-    preflight.inspect_closely(config, measure_initial_accuracy=False)
+    checks.inspect_closely(config, measure_initial_accuracy=False)
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".check-*"))
 
 
 def test_weights_are_counted_as_the_model_has_them():
     model = build_pretrainer(TINY, seed=1)
     counted = sum(int(np.prod(variable.shape)) for variable in trained_variables(model))
-    assert preflight.num_weights(TINY) == counted
+    assert checks.num_weights(TINY) == counted
     large = BertConfig(**rules.BERT_LARGE)
-    assert preflight.checkpoint_bytes(large, steps_per_update=1) == 12 * preflight.num_weights(
-        large
-    )
-    assert 16 * preflight.num_weights(large) == preflight.checkpoint_bytes(
-        large, steps_per_update=4
-    )
+    assert checks.checkpoint_bytes(large, steps_per_update=1) == 12 * checks.num_weights(large)
+    assert 16 * checks.num_weights(large) == checks.checkpoint_bytes(large, steps_per_update=4)
 
 
 def test_disk_must_hold_the_checkpoints(config, monkeypatch):
-    monkeypatch.setattr(
-        preflight.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 10})
-    )
+    monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 10}))
     assert any("0.0 MB are free, 3 checkpoints need" in text for text in texts(config, "error"))
     ends = dataclasses.replace(config, time_budget=60.0)
     assert any("are free" in text for text in texts(ends, "error"))
@@ -435,9 +427,9 @@ def test_disk_must_hold_the_checkpoints(config, monkeypatch):
 def test_checkpoints_that_nobody_evaluates_are_all_kept(
     config, monkeypatch, free_checkpoints, warns
 ):
-    each = preflight.checkpoint_bytes(TINY, steps_per_update=config.steps_per_update)
+    each = checks.checkpoint_bytes(TINY, steps_per_update=config.steps_per_update)
     usage = type("Usage", (), {"free": free_checkpoints * each})
-    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: usage)
     evaluating = dataclasses.replace(config, save_checkpoints_steps=1, keep_checkpoint_max=2)
     alone = dataclasses.replace(evaluating, eval_input_file=None)
     for given in (evaluating, alone):
@@ -451,10 +443,8 @@ def test_checkpoints_that_nobody_evaluates_are_all_kept(
 
 
 def test_checkpoints_of_a_run_that_goes_on_need_no_further_room(config, monkeypatch, tmp_path):
-    monkeypatch.setattr(
-        preflight.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 10})
-    )
-    each = preflight.checkpoint_bytes(TINY, steps_per_update=config.steps_per_update)
+    monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 10}))
+    each = checks.checkpoint_bytes(TINY, steps_per_update=config.steps_per_update)
     output = tmp_path / "out"
     output.mkdir()
     (output / "model.ckpt-1.data-00000-of-00001").write_bytes(bytes(3 * each))
@@ -484,7 +474,7 @@ def test_hyperparameters_are_compared_with_the_reference_points(config, tmp_path
     changed = dataclasses.replace(
         config, train_batch_size=56, steps_per_update=8, learning_rate=4.25e-4, num_train_steps=80
     )
-    found = preflight.inspect_closely(changed, measure_initial_accuracy=False)
+    found = checks.inspect_closely(changed, measure_initial_accuracy=False)
     [note] = [str(finding) for finding in found.findings if "was made with" in str(finding)]
     assert note == (
         "note: global batch size 448: its reference point was made with "
@@ -502,25 +492,25 @@ def test_caches_that_cannot_be_dropped_are_told(config, monkeypatch, tmp_path):
 def test_options_for_speed_that_do_not_fit_are_told(config):
     tpu = DeviceConfig(use_tpu=True)
     changed = dataclasses.replace(config, precision="tf32", pack_sequences=True, device=tpu)
-    found = preflight.Inspection(config=changed)
-    preflight._check_speed_options(found)
+    found = checks.Inspection(config=changed)
+    checks._check_speed_options(found)
     assert [finding.level for finding in found.findings] == ["warning", "error"]
     assert "on NVIDIA GPUs only" in found.findings[0].text
     assert "--pack_sequences makes batches of several shapes" in found.findings[1].text
 
 
 def test_close_look_counts_examples_and_says_what_is_active(config, tmp_path):
-    found = preflight.inspect_closely(config, measure_initial_accuracy=True)
+    found = checks.inspect_closely(config, measure_initial_accuracy=True)
     lines = [str(finding) for finding in found.findings]
     assert any(line.startswith("error: ") and "eval" in line for line in lines)  # it is no TFRecord
     assert any("active: replicas: 1, on CPU; computing in float32" in line for line in lines)
     assert any("not a submission to the closed division: init_checkpoint" in line for line in lines)
     assert any(line.startswith("note: energy: ") for line in lines)
     changed = dataclasses.replace(config, power_watts=300.0)
-    found = preflight.inspect_closely(changed, measure_initial_accuracy=False)
+    found = checks.inspect_closely(changed, measure_initial_accuracy=False)
     assert "energy: of the system; at the given 300 W" in [f.text for f in found.findings]
     (tmp_path / "eval").write_bytes(b"")
-    assert any("is empty" in text for text in preflight.inspect(config).errors)
+    assert any("is empty" in text for text in checks.inspect(config).errors)
 
 
 def record(shape: ExampleShape, **changed) -> bytes:
@@ -539,7 +529,7 @@ def test_close_look_reads_the_first_record_of_every_file(config, tmp_path):
     foreign = record(config.shape, input_ids=np.full(16, 64))
     for name, content in (("part-0", good), ("part-1", damaged), ("eval", longer)):
         (tmp_path / name).write_bytes(content)
-    found = preflight.inspect_closely(config, measure_initial_accuracy=False).errors
+    found = checks.inspect_closely(config, measure_initial_accuracy=False).errors
     assert [error.replace(f"{tmp_path}/", "") for error in found] == [
         "part-1: record 0 at byte 0 is damaged (the checksum of the data is wrong); "
         "copy or make the file again",
@@ -549,7 +539,7 @@ def test_close_look_reads_the_first_record_of_every_file(config, tmp_path):
     (tmp_path / "eval").write_bytes(good)
     for number in range(1, 9):
         (tmp_path / f"part-{number}").write_bytes(foreign)
-    *named, last = preflight.inspect_closely(config, measure_initial_accuracy=False).errors
+    *named, last = checks.inspect_closely(config, measure_initial_accuracy=False).errors
     assert len(named) == 5 and all("holds 64 in input_ids, at 0" in error for error in named)
     assert last == "3 more files are bad in their first record"
 
@@ -567,15 +557,13 @@ def test_memory_for_the_copy_of_a_checkpoint_is_told(config):
         ({"steps_per_update": 2}, said.replace("4.0", "5.4")),
         ({"async_checkpoint": False}, "the training waits for each checkpoint, 4.0 GB written;"),
     ):
-        found = preflight.inspect_closely(
-            large_model(config, **given), measure_initial_accuracy=False
-        )
+        found = checks.inspect_closely(large_model(config, **given), measure_initial_accuracy=False)
         [note] = [str(f) for f in found.findings if f.level == "note" and expected in f.text]
         assert note.startswith(f"note: {expected}")
 
 
 def test_too_little_memory_for_the_copy_is_a_warning(config, monkeypatch):
-    monkeypatch.setattr(preflight, "memory_bytes", lambda: 9 * 10**9)
+    monkeypatch.setattr(checks, "memory_bytes", lambda: 9 * 10**9)
     [line] = [text for text in texts(large_model(config), "warning") if "asynchronous" in text]
     assert line == (
         "asynchronous checkpoints: 4.0 GB of memory for a copy of weights and slots and 5.4 GB for "
@@ -584,7 +572,7 @@ def test_too_little_memory_for_the_copy_is_a_warning(config, monkeypatch):
     for given in ({"async_checkpoint": False}, {"device": DeviceConfig(num_gpus=1)}):
         told = texts(large_model(config, **given), "warning")
         assert not [text for text in told if "asynchronous" in text]
-    monkeypatch.setattr(preflight, "memory_bytes", lambda: 3 * 10**9)
+    monkeypatch.setattr(checks, "memory_bytes", lambda: 3 * 10**9)
     on_gpu = large_model(config, device=DeviceConfig(num_gpus=1))
     [line] = [text for text in texts(on_gpu, "warning") if "asynchronous" in text]
     assert "slots, but 3.0 GB are available; give --noasync_checkpoint" in line
@@ -592,11 +580,11 @@ def test_too_little_memory_for_the_copy_is_a_warning(config, monkeypatch):
 
 def test_a_containers_limit_bounds_the_memory(monkeypatch, tmp_path):
     limit, none = tmp_path / "limit", tmp_path / "none"
-    monkeypatch.setattr(preflight, "_MEMORY_LIMITS", (none, limit))
+    monkeypatch.setattr(checks, "_MEMORY_LIMITS", (none, limit))
     limit.write_text("max\n")
-    assert preflight.memory_bytes() > 1000
+    assert checks.memory_bytes() > 1000
     limit.write_text("1000\n")
-    assert preflight.memory_bytes() == 1000
+    assert checks.memory_bytes() == 1000
 
 
 def test_on_a_tpu_saving_while_training_has_to_be_asked_for(config):
@@ -607,10 +595,10 @@ def test_on_a_tpu_saving_while_training_has_to_be_asked_for(config):
 
 def test_initial_accuracy_is_measured_when_asked(config, tmp_path):
     with pytest.raises(ValueError, match="needs --init_checkpoint and --eval_input_file"):
-        preflight._measure_initial_accuracy(preflight.Inspection(config=config))
+        checks._measure_initial_accuracy(checks.Inspection(config=config))
 
 
 def test_a_close_look_from_one_of_several_processes_is_refused(config):
     config = dataclasses.replace(config, cluster=Cluster(("a:1", "b:1"), 0))
     with pytest.raises(ValueError, match="--check runs in one process: unset TF_CONFIG"):
-        preflight.inspect_closely(config, measure_initial_accuracy=False)
+        checks.inspect_closely(config, measure_initial_accuracy=False)

@@ -22,19 +22,14 @@ from mlperf_bert.input import pipeline
 from mlperf_bert.mlperf import caches, convergence, rules
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.training import (
-    agreement,
-    checks_of_data,
-    checks_of_memory,
-    compilation,
-    strategy,
-)
+from mlperf_bert.training import agreement, checks_of_data, devices, memory
 from mlperf_bert.training.config import RunConfig
-from mlperf_bert.training.evaluation import Evaluator
-from mlperf_bert.training.findings import ERROR, NOTE, WARNING, Inspection, Setup
+from mlperf_bert.training.devices import choose_compilation
 from mlperf_bert.training.memory import checkpoint_bytes, num_weights
 from mlperf_bert.training.origin import Origin
 from mlperf_bert.training.output import OutputDirectory
+from mlperf_bert.training.setup import ERROR, NOTE, WARNING, Inspection, Setup
+from mlperf_bert.training.steps import Evaluator
 
 _FLOAT_BYTES = 4
 _MEMORY_LIMITS = (  # of a container, with cgroup version 2 and 1
@@ -70,7 +65,7 @@ def inspect(config: RunConfig, *, goes_on: bool = False) -> Inspection:
     found.files = found.attempt(expand, config.input_file, flag="input_file") or []
     if path := config.eval_input_file:
         found.eval_files = found.attempt(expand, path, flag="eval_input_file") or []
-    found.strategy = found.attempt(strategy.create_strategy, config.device, config.cluster)
+    found.strategy = found.attempt(devices.create_strategy, config.device, config.cluster)
     _check_batches(found)
     checks_of_data.check_data(found)
     _check_speed_options(found)
@@ -85,7 +80,7 @@ def inspect(config: RunConfig, *, goes_on: bool = False) -> Inspection:
             _check_checkpoint(found, found.bert_config)
         _check_disk(found, found.bert_config)
         _check_memory(found, found.bert_config)
-        shortfall = checks_of_memory.shortfall(found, found.bert_config, host_bytes=memory_bytes())
+        shortfall = memory.shortfall(found, found.bert_config, host_bytes=memory_bytes())
         found.findings += [shortfall] if shortfall else []
         if _is_bert_large(found.bert_config):
             _check_reference_points(found)
@@ -177,7 +172,7 @@ def _check_batches(found: Inspection) -> None:
         replicas = found.strategy.num_replicas_in_sync
         for flag in ("train_batch_size", "eval_batch_size"):
             size = getattr(found.config, flag)
-            found.attempt(strategy.replica_batch_size, size, replicas, flag=flag)
+            found.attempt(devices.replica_batch_size, size, replicas, flag=flag)
 
 
 def _check_checkpoint(found: Inspection, bert_config: BertConfig) -> None:
@@ -363,7 +358,7 @@ def _active_devices(found: Inspection) -> str:
     replicas = devices.num_replicas_in_sync if devices else 0
     compiled = f"--jit_compile={config.jit_compile}"
     if devices:
-        chosen = compilation.choose(
+        chosen = choose_compilation(
             config.jit_compile,
             strategy=devices,
             packs_sequences=config.pack_sequences,

@@ -1,4 +1,4 @@
-"""Findings of the checks before a run: one line each, with what, where and how to fix it."""
+"""What a run is built from, and what the checks before it have found."""
 
 import dataclasses
 from collections.abc import Callable
