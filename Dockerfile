@@ -7,15 +7,14 @@ ARG BASE_IMAGE=python:3.13.15-slim-trixie
 
 FROM ${BASE_IMAGE} AS environment
 ARG ACCELERATOR=cpu
-# This layer depends only on the lock files: a change of the code does not install again.
-COPY requirements*.lock /bert/
+# This layer depends only on the lock files and what installs them: a change of the code does not install again.
 COPY environment /bert/environment
 RUN case "$ACCELERATOR" in \
       cpu) lock=requirements.lock ;; \
       gpu|tpu) lock=requirements-$ACCELERATOR.lock ;; \
       *) echo "ACCELERATOR=$ACCELERATOR: give cpu, gpu or tpu" >&2; exit 1 ;; \
     esac \
- && PYTHON=python3 PIP_NO_CACHE_DIR=1 /bert/environment/setup.sh /opt/venv "/bert/$lock" \
+ && PYTHON=python3 PIP_NO_CACHE_DIR=1 /bert/environment/setup.sh /opt/venv "/bert/environment/$lock" \
  && /opt/venv/bin/python -m pip uninstall --yes --quiet pip
 
 FROM ${BASE_IMAGE}

@@ -28,12 +28,12 @@ help:
 	@echo "make clean             remove build/"
 
 # Whenever a lock file changes.
-.venv/.installed: requirements-dev.lock
-	environment/setup.sh .venv requirements-dev.lock
+.venv/.installed: environment/requirements-dev.lock
+	environment/setup.sh .venv environment/requirements-dev.lock
 	@touch $@
 
-.venv/.installed-gpu: requirements-gpu.lock .venv/.installed
-	environment/setup.sh .venv requirements-gpu.lock
+.venv/.installed-gpu: environment/requirements-gpu.lock .venv/.installed
+	environment/setup.sh .venv environment/requirements-gpu.lock
 	@touch $@
 
 # The compilers of accelerators have their own environment: the TPU extra pins another libtpu.
@@ -115,12 +115,12 @@ endef
 # What users install is what is tested: a subset of the development lock. TPUs have TensorFlow 2.20.
 ON_TPU := tensorflow-text==2.20.1 tf-keras==2.20.1
 lock: setup
-	$(call LOCK,requirements-dev.lock,--group dev)
-	$(call LOCK,requirements.lock,--constraint requirements-dev.lock)
-	$(call LOCK,requirements-gpu.lock,--constraint requirements-dev.lock --extra gpu)
+	$(call LOCK,environment/requirements-dev.lock,--group dev)
+	$(call LOCK,environment/requirements.lock,--constraint environment/requirements-dev.lock)
+	$(call LOCK,environment/requirements-gpu.lock,--constraint environment/requirements-dev.lock --extra gpu)
 	@printf "%s\n" "tensorflow; sys_platform == 'never'" $(ON_TPU) >.venv/tpu.overrides
-	@sed -E '/^(tensorboard|tensorflow-text|tf-keras)==/,/[^\]$$/d' requirements-dev.lock >.venv/tpu.constraints
-	$(call LOCK,requirements-tpu.lock,--constraint .venv/tpu.constraints --extra tpu --override .venv/tpu.overrides)
+	@sed -E '/^(tensorboard|tensorflow-text|tf-keras)==/,/[^\]$$/d' environment/requirements-dev.lock >.venv/tpu.constraints
+	$(call LOCK,environment/requirements-tpu.lock,--constraint .venv/tpu.constraints --extra tpu --override .venv/tpu.overrides)
 
 	$(call LOCK,environment/compilers.lock,,environment/compilers.in)
 	$(call LOCK,environment/compilers-gpu.lock,,environment/compilers-gpu.in)

@@ -20,7 +20,7 @@ set -euo pipefail
 unset CDPATH
 
 readonly MOUNT=/mnt/bert
-readonly TENSORFLOW=2.20.0 # as in requirements-tpu.lock
+readonly TENSORFLOW=2.20.0 # as in environment/requirements-tpu.lock
 readonly PRESET=configs/tpu_v3_128_bs8192.flags
 readonly UNITS=/etc/systemd/system
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -347,7 +347,7 @@ sudo apt-get -qq update
 sudo apt-get -qq install --yes $packages
 $(mounting)
 mkdir -p bert && tar -xzf bert-checkout.tar.gz -C bert && cd bert
-PYTHON=python3.11 environment/setup.sh .venv requirements-tpu.lock
+PYTHON=python3.11 environment/setup.sh .venv environment/requirements-tpu.lock
 END
 }
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs a lock file: environment/setup.sh .venv requirements-dev.lock
+# Installs a lock file: environment/setup.sh .venv environment/requirements-dev.lock
 #
 #   PYTHON=python3.12    the Python of the environment, a name or a path; else the first that fits. TensorFlow
 #                        runs on 3.11, 3.12 and 3.13. A machine with other ones gets one of these by uv.

@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-LOCK = Path(__file__).resolve().parent.parent / "requirements-dev.lock"
+LOCK = Path(__file__).resolve().parent / "requirements-dev.lock"
 BUNDLES = ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"]
 INDEXES = {
     "index-url": "UV_DEFAULT_INDEX",

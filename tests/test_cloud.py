@@ -374,7 +374,8 @@ def test_a_bucket_that_is_none_is_refused(tpu, bucket):
 
 
 def test_a_share_is_mounted_before_it_is_used(tpu, tmp_path):
-    for action, last in (("setup", "requirements-tpu.lock"), ("train", "--num_tpu_cores=128")):
+    lasts = {"setup": "environment/requirements-tpu.lock", "train": "--num_tpu_cores=128"}
+    for action, last in lasts.items():
         _, told = tpu(action, **SHARE)
         [script] = {w for words in told for w in words if "mount -t nfs" in w and "bert" in w}
         script = script.removeprefix("--command=").partition("\nSTART\n")[0]

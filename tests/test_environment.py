@@ -15,6 +15,7 @@ from environment import uv
 from tests.conftest import REPOSITORY
 
 SETUP = REPOSITORY / "environment" / "setup.sh"
+LOCK = "environment/requirements.lock"
 TOOLS = ["sh", "dirname", "mktemp", "rm", "grep", "cp", "mkdir"]
 # Answers as a Python of another version would, and so do its environments. pip finds nothing.
 PYTHON = """#!/bin/sh
@@ -152,7 +153,7 @@ def setup(tmp_path):
         if has_uv:
             stand_in(programs / "uv", UV, folder=tmp_path, fetched=fetched)
         done = subprocess.run(
-            [SETUP, tmp_path / "made", "requirements.lock"], capture_output=True, text=True,
+            [SETUP, tmp_path / "made", LOCK], capture_output=True, text=True,
             cwd=REPOSITORY, env={"PATH": str(programs), "HOME": str(tmp_path), **environment},
         )  # fmt: skip
         asked = tmp_path / "asked"
@@ -161,7 +162,7 @@ def setup(tmp_path):
     return setup
 
 
-INSTALL = "pip install --quiet --python {} --no-deps --require-hashes {} -r requirements.lock"
+INSTALL = "pip install --quiet --python {} --no-deps --require-hashes {} -r " + LOCK
 WITHOUT_VENV = 'sys.modules["ensurepip"] = None'
 
 
@@ -223,7 +224,7 @@ def test_what_cannot_be_had_is_said_in_a_line(setup, tmp_path, pythons, options,
 def test_pip_installs_where_uv_cannot_be_had(setup):
     done, _ = setup({"python3": ((3, 13), "")}, has_uv=False)
     wanted = "-m pip install --quiet --disable-pip-version-check --no-deps --require-hashes"
-    assert done.stderr == f"pip: {wanted} -r requirements.lock\n"
+    assert done.stderr == f"pip: {wanted} -r {LOCK}\n"
 
 
 def test_an_environment_of_another_python_is_made_again(setup, tmp_path):

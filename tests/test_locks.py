@@ -16,6 +16,7 @@ import pytest
 
 from tests.conftest import REPOSITORY
 
+ENVIRONMENT = REPOSITORY / "environment"
 UV = Path(sys.executable).with_name("uv")  # installs in a sixth of pip's time
 LOCKS = [f"requirements{kind}.lock" for kind in ("", "-dev", "-gpu", "-tpu")]
 # What training imports, TensorFlow included.
@@ -25,7 +26,7 @@ TRAINING = "import mlperf_bert.training.run"
 def pins(lock: str) -> dict[str, tuple[str, set[str]]]:
     """Package -> version, hashes of its files."""
     found, package = {}, ""
-    for line in (REPOSITORY / lock).read_text().splitlines():
+    for line in (ENVIRONMENT / lock).read_text().splitlines():
         if match := re.match(r"([a-z0-9._-]+)==(\S+)", line):
             package, version = match.groups()
             found[package] = version, set()
@@ -42,7 +43,7 @@ def python(tmp_path_factory):
     python = environment / "bin" / "python"
     install = [UV, "pip", "install", "--quiet", f"--python={python}"]
     install += ["--no-cache", "--no-deps", "--require-hashes"]
-    subprocess.run([*install, "-r", REPOSITORY / "requirements-tpu.lock"], check=True)
+    subprocess.run([*install, "-r", ENVIRONMENT / "requirements-tpu.lock"], check=True)
     yield python
     subprocess.run(["rm", "-rf", environment], check=True)  # two gigabytes
 
@@ -85,7 +86,7 @@ def test_every_package_is_there_in_the_lock_of_the_tests(lock):
 @pytest.mark.parametrize("lock", LOCKS)
 def test_a_lock_names_no_place_and_no_other_python(lock):
     """The user chooses the index; a package has one version for every supported Python."""
-    text = (REPOSITORY / lock).read_text()
+    text = (ENVIRONMENT / lock).read_text()
     assert not re.search(r"://|^\s*-(?!-hash=sha256:[0-9a-f]{64}\b)", text, re.MULTILINE)
     assert not re.search(r"python_(full_)?version|sys_platform|platform_machine", text)
     named = re.findall(r"^([a-z0-9._-]+)==", text, re.MULTILINE)
@@ -99,7 +100,7 @@ def test_every_lock_has_a_wheel_of_each_package_for_every_python(version, tmp_pa
     look = [UV, "pip", "install", "--quiet", "--dry-run", f"--target={tmp_path}"]
     look += [f"--python-version={version}", "--no-deps", "--require-hashes", "--only-binary=:all:"]
     for lock in LOCKS:
-        subprocess.run([*look, "-r", REPOSITORY / lock], check=True)
+        subprocess.run([*look, "-r", ENVIRONMENT / lock], check=True)
 
 
 def test_the_gpu_lock_is_the_tested_one_and_packages_of_nvidia():

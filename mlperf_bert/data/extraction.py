@@ -357,7 +357,7 @@ def find_python() -> Path:
     raise ValueError(
         f"WikiExtractor needs a Python of {', '.join(PYTHONS)}, and there is none: install one so "
         "that python3.10 is on the PATH, or uv (pip install uv), which fetches it; or use the "
-        "image: docker build --file Dockerfile.extractor --tag mlperf-bert:extractor ."
+        "image: docker build --file environment/Dockerfile.extractor --tag mlperf-bert:extractor ."
     )
 
 

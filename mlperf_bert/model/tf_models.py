@@ -106,5 +106,5 @@ def random_generators(model: models.BertPretrainerV2) -> list[tf.random.Generato
 def _other_version(found: object) -> ValueError:
     return ValueError(
         f"{_PACKAGE} {metadata.version(_PACKAGE)} is built differently from {_KNOWN_VERSION} "
-        f"({found}); install the versions of requirements.lock"
+        f"({found}); install the versions of environment/requirements.lock"
     )

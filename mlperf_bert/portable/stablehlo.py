@@ -52,7 +52,7 @@ def portable(exported: bytes) -> Artifact:
         if foreign := sorted(n for n in names if n.split(".")[0] not in _DIALECTS):
             raise ValueError(
                 f"the program has operations that are not StableHLO: {', '.join(foreign)}; "
-                "export it with the TensorFlow and jax of requirements-dev.lock"
+                "export it with the TensorFlow and jax of environment/requirements-dev.lock"
             )
         for version in _versions(stablehlo.get_minimum_version(), stablehlo.get_current_version()):
             try:

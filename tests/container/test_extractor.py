@@ -51,7 +51,8 @@ def program(shared):
 def test_the_extractor_image_extracts(
     docker, base_image, old_python, program, repository: Path, tmp_path
 ):
-    words = ["docker", "build", "--network=host", "--file=Dockerfile.extractor", "--tag", IMAGE]
+    words = ["docker", "build", "--network=host", "--tag", IMAGE]
+    words.append("--file=environment/Dockerfile.extractor")
     for argument in (
         f"BASE_IMAGE={base_image}",
         f"EXTRACTOR_PYTHON_IMAGE={old_python}",
