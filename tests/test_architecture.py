@@ -191,12 +191,3 @@ def test_root_scripts_are_flags_and_one_short_main(path):
 def test_every_room_is_on_a_level():
     rooms = {path.parent.name for path in (ROOT / PACKAGE).glob("*/__init__.py")}
     assert rooms == set.union(*LEVELS)
-
-
-@pytest.mark.parametrize("name", ["campaign", "report", "compliance"])
-def test_an_old_command_says_where_it_went(name):
-    command = [sys.executable, "-m", f"mlperf_bert.mlperf.{name}", "--help"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 1
-    message = f"this command has moved: python -m mlperf_bert.submission.{name}\n"
-    assert done.stderr == message

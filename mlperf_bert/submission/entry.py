@@ -190,7 +190,6 @@ def entry_of(
     num_failed_logs: int = 0,
     num_missing_logs: int = 0,
     scaling: float | None = None,
-    precision: str | None = None,
     folder: Location | None = None,
     **others: Any,
 ) -> Entry:
@@ -203,7 +202,6 @@ def entry_of(
       num_failed_logs: of runs without an end.
       num_missing_logs: of logs that are not there.
       scaling: multiplies the score of runs that converged faster than the reference.
-      precision: if the logs do not name it.
       folder: of the logs, where those of power may be too.
       **others: further fields of the row, as they are.
     """
@@ -243,8 +241,7 @@ def entry_of(
         run_minutes=tuple(float(f"{value:.4f}") for value in minutes),
         **_convergence(converged, accelerators),
         **given,
-        # Of one's own runs run.json has the flag, older logs do not say what it became.
-        precision=_precision(runs) or precision,
+        precision=_precision(runs),
     )
 
 

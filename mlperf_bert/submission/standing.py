@@ -95,7 +95,7 @@ def _of_org(org_dir: paths.Location, ruleset: str, custom_rcps: Path | None) -> 
 
 
 def _of_run_dir(folder: paths.Location) -> Entry:
-    """Return the row on a run of this project, of which run.json knows devices and precision."""
+    """Return the row on a run of this project, of which run.json knows the devices."""
     if (folder / RECORD_NAME).exists() and not has_ended(folder):
         raise ValueError(f"{folder}: this run has not ended; resume it, or wait for its end")
     result = folder / RESULT_LOG
@@ -115,7 +115,6 @@ def _of_one_run(run: RunResult, parameters: Mapping, *, name: str) -> Entry:
         org="",
         system=name,
         description={"number_of_nodes": 1, "accelerators_per_node": 0} if on_processors else {},
-        precision=parameters.get("precision"),
     )
 
 

@@ -48,11 +48,9 @@ def run_of_a_miniature(tmp_path):
     folder.mkdir()
     log = write_log(folder / "bert.log", [0.5, 0.73], max_seq_length=64)
     text = log.read_text().replace('"value": "closed"', '"value": "open"')
-    # As older logs, which do not name the precision: run.json does.
-    lines = [line for line in text.splitlines(keepends=True) if "precision_in_linear" not in line]
-    log.write_text("".join(lines))
+    log.write_text(text)
     device = {"num_gpus": 0, "use_tpu": False}
-    record = {"status": "success", "parameters": {"device": device, "precision": "float32"}}
+    record = {"status": "success", "parameters": {"device": device}}
     (folder / "run.json").write_text(json.dumps(record))
     return folder
 
@@ -105,7 +103,7 @@ def test_a_miniature_is_shown_and_never_ranked(miniature, shipped, capsys):
     assert "not ranked" in lines[0]
     assert "no reference for such a run" in lines[1]
     [own] = standing.read_own(str(miniature))
-    assert (own.accelerators, own.precision, own.max_sequence_length) == (0, "float32", 64)
+    assert (own.accelerators, own.precision, own.max_sequence_length) == (0, "bfloat16", 64)
     found = comparison.standing_of(own, shipped)
     assert (found.minutes_place, found.rate_place) == (None, None)
     assert "BERT-large, not a miniature" in comparison.unlike(own, found.neighbours[0])
@@ -358,14 +356,12 @@ def test_the_reference_points_are_drawn(shipped):
 
 @pytest.mark.parametrize(
     ("named", "expected"),
-    [(["bf16"] * 2, "bf16"), (["bf16", "fp8"], "float32"), ([["fp8"]] * 2, "float32")],
+    [(["bf16"] * 2, "bf16"), (["bf16", "fp8"], None), ([["fp8"]] * 2, None)],
 )
-def test_the_precision_is_that_of_the_logs_and_else_of_the_record(miniature, named, expected):
+def test_the_precision_is_the_one_that_all_logs_name(miniature, named, expected):
     """A foreign log may hold any value."""
     run = read_run(miniature / "bert.log")
     key = "lowest_numerical_precision_in_linear"
     runs = [replace(run, hyperparameters={key: value}) for value in named]
-    found = entry.entry_of(
-        runs, round="", org="", system="box", description={}, precision="float32"
-    )
+    found = entry.entry_of(runs, round="", org="", system="box", description={})
     assert found.precision == expected

@@ -123,13 +123,6 @@ def test_a_full_disk_leaves_nothing(folder, small_disk, target):
     assert list(disk.iterdir()) == [disk / "full"]
 
 
-def test_the_old_command_for_dlio_takes_the_same_arguments(tmp_path):
-    command = [sys.executable, "-m", "tracing.to_dlio", str(tmp_path), "--output=x"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stderr.endswith("is not a finished trace: it has no summary.json\n")
-
-
 # DFTracer
 
 

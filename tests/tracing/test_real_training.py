@@ -139,6 +139,8 @@ def test_bytes_read_are_sizes_times_epochs_at_the_demos_scale(repository, tmp_pa
         assert file["file_class"] == "tfrecords"
         assert file["read_bytes"] == pytest.approx(3 * path.stat().st_size, rel=0.01)
     told = subprocess.run(
-        [sys.executable, "-m", "tracing.to_dlio", found.folder], capture_output=True, text=True
+        [sys.executable, "-m", "tracing.export", found.folder, "--to=dlio"],
+        capture_output=True,
+        text=True,
     )
     assert "holds no training" in told.stderr

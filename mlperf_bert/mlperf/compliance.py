@@ -1,4 +1,0 @@
-"""Moved to mlperf_bert.submission.compliance."""
-
-if __name__ == "__main__":
-    raise SystemExit("this command has moved: python -m mlperf_bert.submission.compliance")
