@@ -1,0 +1,53 @@
+"""Runs a program that is killed, signalled or held up at a line of its MLPerf log.
+
+    python tests/frozen/disturbed.py 'KILL at "eval_accuracy".*"step_num": 24' PROGRAM FLAGS
+
+The disturbance happens in the call that writes the line, so it hits every run at the same point,
+however fast the machine is. mlperf_logging writes every line through Python's logging, which is
+where it is noticed; nothing of the program needs to know of it.
+
+Disturbances, several divided by " then ", each of which happens once: `KILL at PATTERN`,
+`TERM at PATTERN`, `SECONDS at PATTERN`, a regular expression of a line.
+"""
+
+import logging
+import os
+import re
+import runpy
+import signal
+import sys
+import time
+
+
+class Disturbances:
+    """What has still to happen, in order."""
+
+    def __init__(self, words: str):
+        self._left = [tuple(each.split(" at ", 1)) for each in words.split(" then ")]
+
+    def at_line(self, line: str) -> None:
+        """Disturbs the process if the next disturbance waits for this line."""
+        if not self._left or not re.search(self._left[0][1], line):
+            return
+        action, _ = self._left.pop(0)
+        if action in ("KILL", "TERM"):
+            os.kill(os.getpid(), signal.Signals[f"SIG{action}"])
+        else:
+            time.sleep(float(action))
+
+
+def main() -> None:
+    """Runs the program as `python PROGRAM FLAGS` would."""
+    disturbances, write = Disturbances(sys.argv[1]), logging.Logger.handle
+
+    def handle(logger: logging.Logger, record: logging.LogRecord) -> None:
+        write(logger, record)
+        disturbances.at_line(record.getMessage())
+
+    logging.Logger.handle = handle
+    sys.argv = sys.argv[2:]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

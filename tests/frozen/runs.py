@@ -1,0 +1,122 @@
+"""Whole runs of run_pretraining.py on the generated task, and what is recorded of each."""
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests import starts
+from tests.frozen import readers
+from tests.training import generated_task
+
+NUM_STEPS = 40
+_DISTURBED = "tests/frozen/disturbed.py"
+
+
+class Room:
+    """A folder with the task, and the processes that run there."""
+
+    def __init__(self, folder: Path):
+        """Writes the task into the folder, once."""
+        self.folder = folder
+        self.task = folder / "task"
+        if not self.task.exists():
+            generated_task.write_task(self.task, dropout=0.1, num_hidden_layers=1)
+
+    def command(
+        self, output: Path | str, *, task: Path | str | None = None, **changed
+    ) -> list[str]:
+        """Trains 40 steps of 8 samples; evaluates after every 12th, saves after every 11th."""
+        task = task or self.task
+        flags = {
+            "bert_config_file": f"{task}/bert_config.json",
+            "init_checkpoint": f"{task}/init/model.ckpt-0",
+            "input_file": f"{task}/train.tfrecord",
+            "eval_input_file": f"{task}/eval.tfrecord",
+            "output_dir": output,
+            "max_seq_length": 32,
+            "max_predictions_per_seq": 6,
+            "optimizer": "lamb",
+            "learning_rate": 0.01,
+            "num_warmup_steps": 10,
+            "num_train_steps": NUM_STEPS,
+            "train_batch_size": 8,
+            "eval_batch_size": 20,
+            "eval_interval_samples": 8 * 12,
+            "save_checkpoints_steps": 11,
+            "log_every_steps": 4,
+            "keep_checkpoint_max": 0,
+            "seed": 7,
+        } | changed
+        given = [f"--{name}={value}" for name, value in flags.items()]
+        return [sys.executable, "run_pretraining.py", "--do_train", *given]
+
+    def trained(self, name: str, disturbances: Sequence[str], flags: dict) -> dict:
+        """Runs the same command until its process is not disturbed, or has ended nevertheless."""
+        output, ends = self.folder / name, []
+        command = self.command(output, **flags)
+        for disturbance in (*disturbances, ""):
+            ends.append(self._end(_disturbed(command, disturbance)))
+            if not ends[-1]["exit"]:
+                break
+        return {"processes": ends, **readers.run_values(output, root=self.folder)}
+
+    def _end(self, command: list[str]) -> dict:
+        done = starts.run(command)
+        return {"exit": done.returncode, "result": readers.printed_result(done.stdout)}
+
+
+def _disturbed(command: list[str], disturbance: str) -> list[str]:
+    python, *rest = command
+    return [python, _DISTURBED, disturbance, *rest] if disturbance else command
+
+
+# An evaluation is logged after step 24; checkpoints are of steps 11, 22, 33 and 40.
+_EVALUATION = r'"eval_accuracy".*"step_num": 24'
+_BLOCK = r'"block_start".*"first_epoch_num": 192'
+_FIRST_SAVE, _THIRD_SAVE = (rf'"checkpoint_start".*"step_num": {step}' for step in (11, 33))
+_LAST_SAVE = r'"checkpoint_start".*"step_num": 24'  # of a run whose time is over after step 24
+_WAITS = {"async_checkpoint": "false"}  # so that a kill finds the same checkpoints every time
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """A command, and what disturbs its processes; after these, one is left alone."""
+
+    flags: dict = dataclasses.field(default_factory=dict)
+    disturbances: tuple[str, ...] = ()
+
+
+TRAININGS = {
+    "plain": Training(),
+    "killed": Training(_WAITS, (f"KILL at {_EVALUATION}",)),
+    "killed_twice_before_a_checkpoint": Training(
+        _WAITS, ('KILL at "run_start"', f"KILL at {_FIRST_SAVE}")
+    ),
+    "killed_at_its_target": Training({"target_accuracy": 0.01}, ('KILL at "run_stop"',)),
+    "signalled_in_training": Training({}, (f"TERM at {_BLOCK}",)),
+    "signalled_in_evaluation": Training({}, (f"TERM at {_EVALUATION}",)),
+    "signalled_in_a_save": Training({}, (f"TERM at {_FIRST_SAVE}",)),
+    # The budget is over while a line of the log is written, for that takes as long.
+    "over_time_in_evaluation": Training({"time_budget": "8s"}, (f"8 at {_EVALUATION}",)),
+    "over_time_in_training": Training(
+        {"time_budget": "8s", "steps_per_update": 4}, (f"8 at {_THIRD_SAVE}",)
+    ),
+    "over_time_and_killed": Training(
+        {"time_budget": "8s", **_WAITS}, (f"8 at {_EVALUATION} then KILL at {_LAST_SAVE}",)
+    ),
+    "aggregated": Training({"steps_per_update": 4}),
+    "aggregated_and_killed": Training(
+        {"steps_per_update": 4, **_WAITS}, (f"KILL at {_EVALUATION}",)
+    ),
+    "packed": Training({"pack_sequences": True}),
+    "target_at_the_end": Training({"eval_interval_samples": 8000, "target_accuracy": 0.01}),
+    "without_evaluation": Training({"eval_input_file": ""}),
+    "diverged": Training({"learning_rate": 1e30, "num_warmup_steps": 0}),
+}
+
+
+def training_values(room: Room, name: str) -> dict:
+    """Runs one of TRAININGS."""
+    training = TRAININGS[name]
+    return room.trained(name, training.disturbances, training.flags)

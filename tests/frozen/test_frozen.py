@@ -1,0 +1,99 @@
+"""Whole runs leave what was recorded of them; `python -m tests.frozen` says how to record again.
+
+A redesign is compared after every step. What other tests hold more strictly is not recorded here:
+
+| what | held by |
+|---|---|
+| losses and weights of five recipes, as the reference's | tests/training/test_trajectories.py |
+| the same losses on any number of devices and processes | tests/training/test_distributed.py |
+| the weights of a disturbed run, bitwise | tests/training/test_resume.py |
+| the same with a bucket that fails | tests/stores/test_training.py |
+| flags, their defaults and their help | tests/test_cli.py |
+| prepared data, byte for byte as the reference's | tests/data/test_pretraining_data.py |
+"""
+
+import copy
+
+import pytest
+
+from tests.frozen import records
+from tests.frozen.comparison import differences
+
+
+@pytest.mark.soak
+def test_whole_runs_leave_what_was_recorded(tmp_path):
+    assert list(records.compare(tmp_path)) == []
+
+
+@pytest.fixture(scope="module")
+def recorded() -> dict:
+    return records.read()
+
+
+def changed(recorded: dict, place: list, value) -> list[str]:
+    recorded = {place[0]: recorded[place[0]]}
+    now = copy.deepcopy(recorded)
+    *way, last = place
+    found = now
+    for step in way:
+        found = found[step]
+    found[last] = value(found[last])
+    return list(differences(recorded, now))
+
+
+def test_what_was_recorded_is_of_all_runs_and_as_recorded(recorded):
+    assert tuple(recorded) == records.NAMES
+    assert list(differences(recorded, copy.deepcopy(recorded))) == []
+    assert records.unfolded(records.folded(recorded)) == recorded
+
+
+@pytest.mark.parametrize(
+    "place, value, line",
+    [
+        (["plain", "processes", 0, "exit"], lambda _: 1, "plain.processes[0].exit: 0 -> 1"),
+        (["killed", "record", "seed"], lambda _: 7.0, "killed.record.seed: 7 -> 7.0"),
+        (
+            ["killed", "record", "status"],
+            lambda _: "success",
+            'killed.record.status: "aborted" -> "success"',
+        ),
+    ],
+)
+def test_one_other_value_is_one_line(recorded, place, value, line):
+    assert changed(recorded, place, value) == [line]
+
+
+def test_a_figure_may_be_rounded_otherwise_but_not_be_another(recorded):
+    def moved(place, by):
+        return len(changed(recorded, ["plain", *place], lambda value: value + by))
+
+    for index, line in enumerate(recorded["plain"]["metrics"]["lines"]):
+        place = ["metrics", "lines", index]
+        assert moved([*place, "loss"], 0.5e-5) == 0 and moved([*place, "loss"], 2e-5) == 1
+        assert moved([*place, "step"], 1) == 1
+        if line["kind"] == "eval":
+            accuracy = [*place, "masked_lm_accuracy"]
+            assert moved(accuracy, 0.5e-6) == 0 and moved(accuracy, 2e-6) == 1
+        elif line["learning_rate"]:
+            assert moved([*place, "learning_rate"], 2e-6 * line["learning_rate"]) == 1
+    norm = recorded["plain"]["checkpoints"]["norms"]["model"]
+    assert moved(["checkpoints", "norms", "model"], 0.5e-6 * norm) == 0
+    assert moved(["checkpoints", "norms", "model"], 2e-6 * norm) == 1
+
+
+def test_an_event_more_or_less_or_elsewhere_is_named_and_moves_no_other(recorded):
+    events = ["killed", "logs", 1, "events"]
+    found = recorded["killed"]["logs"][1]["events"]
+    place = next(n for n, event in enumerate(found) if event["key"] == "eval_start")
+    [line] = changed(recorded, events, lambda all: all[:place] + all[place + 1 :])
+    assert line.startswith(f'killed.logs[1].events[{place}]: {{"key": "eval_start"')
+    assert line.endswith("-> (absent)")
+    [line] = changed(recorded, events, lambda all: [*all[:place], {"key": "new"}, *all[place:]])
+    assert line == f'killed.logs[1].events[{place}]: (absent) -> {{"key": "new"}}'
+    assert len(changed(recorded, events, lambda all: [all[1], all[0], *all[2:]])) == 2
+    assert changed(recorded, ["plain", "logs"], lambda logs: logs * 2)[0].startswith(
+        "plain.logs[1]"
+    )
+    assert changed(recorded, ["plain"], lambda values: {**values, "more": 1}) == [
+        'plain.more: "(absent)" -> 1'
+    ]
