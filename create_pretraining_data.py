@@ -18,7 +18,7 @@ from pathlib import Path
 from absl import flags
 
 from mlperf_bert import command_line
-from mlperf_bert.command_line import MAX_SEED, in_range, not_empty
+from mlperf_bert.command_line import in_range, not_empty
 from mlperf_bert.data import manifest, overview, provenance, vocabulary
 from mlperf_bert.data.dataset import DatasetConfig, write_dataset
 from mlperf_bert.data.examples import expand_input, write_examples
@@ -27,6 +27,7 @@ from mlperf_bert.files import paths
 from mlperf_bert.files.writing import require_writable
 from mlperf_bert.messages import Problems
 from mlperf_bert.mlperf.convergence import reference_points
+from mlperf_bert.options import MAX_SEED
 
 FLAGS = flags.FLAGS
 

@@ -9,10 +9,8 @@ from mlperf_bert import signals
 if __name__ == "__main__":
     signals.ends_at_once()  # first: the imports take seconds
 
-import contextlib
 import gc
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 from mlperf_bert.tensorflow_import import tensorflow
@@ -24,10 +22,10 @@ import tensorflow as tf
 from absl import flags, logging
 
 from mlperf_bert import command_line
-from mlperf_bert.command_line import MAX_SEED, in_range, not_empty
-from mlperf_bert.files import paths
+from mlperf_bert.command_line import in_range, not_empty
 from mlperf_bert.finetuning import sweep, tasks
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting
+from mlperf_bert.options import MAX_SEED
 from mlperf_bert.training.config import DeviceConfig
 
 gc.enable()
@@ -180,25 +178,9 @@ def main():
     tf.get_logger().setLevel("ERROR")  # every run of a sweep traces its own step
     # SIGTERM acts as Ctrl-C until training handles it; process 1 of a container would ignore it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with _failures_explained(), command_line.resumable():
+    advice = "lower --train_batch_size, --eval_batch_size or --max_seq_length"
+    with command_line.tensorflow_explained(advice), command_line.resumable():
         _print(sweep.run(_config()))
-
-
-@contextlib.contextmanager
-def _failures_explained() -> Iterator[None]:
-    """TensorFlow's failures become ValueErrors."""
-    try:
-        yield
-    except FloatingPointError as error:
-        raise ValueError(str(error)) from error
-    except tf.errors.ResourceExhaustedError as error:
-        raise ValueError(
-            "out of memory; lower --train_batch_size, --eval_batch_size or --max_seq_length"
-        ) from error
-    except tf.errors.OpError as error:
-        if paths.is_answer_of_a_store(error):
-            raise
-        raise ValueError(f"TensorFlow failed: {error.message.partition(chr(10))[0]}") from error
 
 
 def _print(results: sweep.Results) -> None:

@@ -3,24 +3,32 @@
 import contextlib
 import gc
 import itertools
+import os
 import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from operator import ge, gt, le, lt
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from absl import app, flags
 
-from mlperf_bert import signals
-from mlperf_bert.files.paths import is_answer_of_a_store, reason, require_supported, with_home
+from mlperf_bert import options, signals
+from mlperf_bert.files.paths import (
+    StoreUnavailable,
+    is_answer_of_a_store,
+    kind_of,
+    reason,
+    require_supported,
+    with_home,
+)
 from mlperf_bert.messages import Problems, as_lines, printable
+from mlperf_bert.tensorflow_import import tensorflow
 
-MAX_SEED = 2**32 - 1
-"""The random generators take 32 bits; a larger seed would be truncated silently."""
 EXIT_TRY_AGAIN = 75
 """Nothing is wrong: the same command goes on."""
+_Configuration = TypeVar("_Configuration")
 _COMMENT = re.compile(r"(^|\s)#")
 _LISTS = ("--input_file", "--eval_input_file")
 _SEVERAL = re.compile(r"\n(?=flag --)")  # how absl separates them
@@ -92,6 +100,52 @@ def no_wildcards(*names: str) -> None:
         )
 
 
+_DEFINE: dict[type, Callable[..., Any]] = {
+    bool: flags.DEFINE_bool,
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+    str: flags.DEFINE_string,
+}
+flags.disclaim_key_flags()  # `define` defines them for the script that calls it
+
+
+def define(configuration: type, *, script: str | None = None) -> None:
+    """Defines the flags of a configuration, with their checks.
+
+    Args:
+      configuration: a dataclass whose fields are options.
+      script: the one whose flags they are, if it is not the caller.
+    """
+    for name, about in options.flags_of(configuration).items():
+        common: dict[str, Any] = {"required": about.is_required, "module_name": script}
+        if about.choices:
+            flags.DEFINE_enum(name, about.default, about.choices, about.help, **common)
+        else:
+            _DEFINE[about.kind](name, about.default, about.help, **common)
+        if about.is_path:
+            paths(name)
+            if not about.may_be_empty:
+                not_empty(name)
+            if not about.may_have_wildcards:
+                no_wildcards(name)
+        if about.bounds:
+            in_range(name, **about.bounds)
+
+
+def read(configuration: type[_Configuration], **others: object) -> _Configuration:
+    """The configuration that flags and environment describe.
+
+    Args:
+      configuration: as in `define`.
+      **others: the fields that have no flag.
+
+    Raises:
+      ValueError: a flag does not say what its field needs, or the configuration refuses it.
+    """
+    given = flags.FLAGS.flag_values_dict()
+    return configuration(**options.values_of(configuration, given, os.environ), **others)
+
+
 def warn(text: str) -> None:
     """Prints what the user should know, in one line; the script goes on."""
     print(f"{Path(sys.argv[0]).name}: warning: {printable(text)}", file=sys.stderr)
@@ -110,6 +164,38 @@ def resumable() -> Iterator[None]:
         yield
     except (signals.Interrupted, KeyboardInterrupt) as interruption:
         end_for_now(str(interruption) or "interrupted; run the same command again to resume")
+
+
+@contextlib.contextmanager
+def tensorflow_explained(out_of_memory: str) -> Iterator[None]:
+    """TensorFlow's failures become ValueErrors; what may pass has its own exit code.
+
+    Args:
+      out_of_memory: what to do when there is too little.
+    """
+    errors = tensorflow().errors
+    try:
+        yield
+    except StoreUnavailable as error:
+        end_for_now(str(error))
+    except FloatingPointError as error:
+        raise ValueError(str(error)) from error
+    except errors.ResourceExhaustedError as error:
+        raise ValueError(f"out of memory ({_first_line(error)}); {out_of_memory}") from error
+    except errors.UnavailableError as error:  # a device is gone, such as the host of a TPU
+        end_for_now(f"TensorFlow failed: {_first_line(error)}; repeat the command later")
+    except errors.OpError as error:
+        if not is_answer_of_a_store(error):
+            raise ValueError(f"TensorFlow failed: {_first_line(error)}") from error
+        if kind_of(error) is StoreUnavailable:
+            end_for_now(reason(error))
+        raise ValueError(reason(error)) from error
+
+
+def _first_line(error: Exception) -> str:
+    """The reason without the names of TensorFlow's own operations."""
+    message = str(getattr(error, "message", error))
+    return re.sub(r"\{\{.*?\}\}\s*", "", message.splitlines()[0]).split(" [Op:")[0]
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ a process: `python -m mlperf_bert.flags_page SCRIPT` prints that script's flags 
 """
 
 import argparse
+import dataclasses
 import json
 import re
 import runpy
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from absl import flags
+
+from mlperf_bert import options
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "flags.md"
@@ -34,17 +37,8 @@ _EXPLAINED_IN = {
     "tf2_encoder_checkpoint_converter.py": "checkpoints.md",
 }
 """Script, also in the package -> the page on it."""
-EXPLAINED_ELSEWHERE = {
-    "checkpoints.md": "init_checkpoint",
-    "clusters.md": "num_gpus use_tpu tpu_name tpu_zone gcp_project num_tpu_cores normalization",
-    "resuming.md": "async_checkpoint",
-    "speed.md": "precision jit_compile compilation_cache_dir pack_sequences recompute "
-    "deterministic profile_steps",
-    "submissions.md": "check check_initial_accuracy",
-    "time_and_energy.md": "time_budget decay_over_budget power_watts",
-    "tracing.md": "num_parallel_files emulate_step_seconds",
-}
-"""Page -> flags of run_pretraining.py that it explains."""
+_CHECKS = {"check": "submissions.md", "check_initial_accuracy": "submissions.md"}
+"""Flag of run_pretraining.py that is not an option of a run -> the page on it."""
 _HEAD = """\
 # All flags
 
@@ -70,8 +64,16 @@ def flags_of(script: Path) -> list[dict[str, Any]]:
     defined = runpy.run_path(str(script), run_name=script.name)
     if "FLAGS" in defined:
         found = defined["FLAGS"].flags_by_module_dict()[script.name]
-        return [_described(flag) for flag in found]
+        pages = _CHECKS | _pages_on_options(defined)
+        return [_described(flag) | {"page": pages.get(flag.name)} for flag in found]
     return [_described_action(action) for action in _parser_of(defined)._actions[1:]]
+
+
+def _pages_on_options(defined: dict[str, Any]) -> dict[str, str]:
+    """Flag -> page, of the configurations that a script has defined flags of."""
+    configurations = [value for value in defined.values() if dataclasses.is_dataclass(value)]
+    found = [options.flags_of(each) for each in configurations if isinstance(each, type)]
+    return {n: about.page for each in found for n, about in each.items() if about.page}
 
 
 def _parser_of(defined: dict[str, Any]) -> argparse.ArgumentParser:
@@ -134,7 +136,7 @@ def section(script: str, found: Sequence[dict[str, Any]]) -> str:
     ]
     for flag in found:
         dashes = "" if flag.get("is_positional") else "--"
-        page = _page_on(flag["name"], script)
+        page = flag.get("page") or _EXPLAINED_IN[script]
         cells = [
             f"`{dashes}{flag['name']}`",
             flag["values"],
@@ -152,14 +154,6 @@ def _default(value: object) -> str:
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     return f"`{','.join(value) if isinstance(value, list) else value}`"
-
-
-def _page_on(flag: str, script: str) -> str:
-    if script == "run_pretraining.py":
-        for page, explained in EXPLAINED_ELSEWHERE.items():
-            if flag in explained.split():
-                return page
-    return _EXPLAINED_IN[script]
 
 
 def scripts() -> list[Path]:

@@ -17,11 +17,12 @@ from absl import flags
 from hypothesis import given
 from hypothesis import strategies as st
 
-import run_pretraining
+import run_pretraining  # noqa: F401 - defines the flags
 from mlperf_bert import command_line
 from mlperf_bert.data import example_codec, tfrecord
 from mlperf_bert.messages import as_lines
 from mlperf_bert.training import checks
+from mlperf_bert.training.config import RunConfig
 from tests.fuzzing import seeded
 from tests.test_cli import RUN_PRETRAINING_FLAGS, TINY, example
 
@@ -73,7 +74,7 @@ def begin(argv: list[str]) -> None:
     """What a start does before it builds a model; ends in SystemExit or ValueError if refused."""
     flags.FLAGS.unparse_flags()
     command_line.parse("run_pretraining.py", ["run_pretraining.py", *argv])
-    checks.inspect(run_pretraining.run_config()).setup()
+    checks.inspect(command_line.read(RunConfig, cluster=None)).setup()
 
 
 def end_of(argv: list[str]) -> str:

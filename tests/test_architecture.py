@@ -31,8 +31,13 @@ COMMANDS_WITH_FLAGS = {
     "portable/export.py",
 }
 FRONT = {"command_line.py", "flags_page.py"} | COMMANDS_WITH_FLAGS
-# TF_CONFIG, Slurm; how much TensorFlow reports; the image.
-READS_ENVIRONMENT = {"training/cluster.py", "tensorflow_import.py", "data/provenance.py"}
+# Options of a run; TF_CONFIG, Slurm; how much TensorFlow reports; the image.
+READS_ENVIRONMENT = {
+    "command_line.py",
+    "training/cluster.py",
+    "tensorflow_import.py",
+    "data/provenance.py",
+}
 # These are copied to machines without the rest of the project, so that each is one file.
 ALONE = {ROOT / PACKAGE / "portable" / name for name in ("run_step.py", "compile_step.py")}
 LONGEST_MAIN_LINES = 20
@@ -173,8 +178,6 @@ def test_what_is_copied_alone_imports_jax_and_numpy(path):
 
 
 MAINS = [*SCRIPTS, *(ROOT / PACKAGE / name for name in sorted(COMMANDS_WITH_FLAGS))]
-# portable/export.py takes the flags of a run.
-ALSO_PUBLIC = {"run_pretraining.py": ["run_config", "failures_explained"]}
 
 
 @pytest.mark.parametrize("path", MAINS, ids=lambda path: path.name)
@@ -183,7 +186,7 @@ def test_root_scripts_are_flags_and_one_short_main(path):
     assert not [node for node in tree.body if isinstance(node, ast.ClassDef)]
     functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
     public = [name for name in functions if not name.startswith("_")]
-    assert sorted(public) == sorted(["main", *ALSO_PUBLIC.get(path.name, [])])
+    assert public == ["main"]
     main = functions["main"]
     assert main.end_lineno - main.lineno < LONGEST_MAIN_LINES
 

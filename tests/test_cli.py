@@ -186,11 +186,10 @@ def test_the_page_of_all_flags_is_that_of_the_scripts(script):
 
 
 def test_the_pages_that_explain_a_flag_name_it():
-    for page, names in flags_page.EXPLAINED_ELSEWHERE.items():
-        text = (flags_page.PAGE.parent / page).read_text(encoding="utf-8")
-        for name in names.split():
-            assert re.search(rf"--(no)?{name}\b", text), f"--{name} in {page}"
-            assert name in RUN_PRETRAINING_FLAGS
+    for flag in described_flags("run_pretraining.py"):
+        if page := flag["page"]:
+            text = (flags_page.PAGE.parent / page).read_text(encoding="utf-8")
+            assert re.search(rf"--(no)?{flag['name']}\b", text), f"--{flag['name']} in {page}"
 
 
 def example(rng, *, sequence=16, predictions=4) -> dict:

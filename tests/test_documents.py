@@ -11,6 +11,8 @@ from pathlib import Path
 import pandas
 import pytest
 
+from mlperf_bert import options
+from mlperf_bert.training.config import RunConfig
 from tests import starts
 from tests.conftest import REPOSITORY
 
@@ -102,7 +104,7 @@ def test_a_command_names_what_is_there(name, words):
         if script.name in {"download_and_uncompress.sh", "extract_wiki.sh"}:
             declared = options_of(script.with_suffix(".py").read_text(encoding="utf-8"))
         if script.name == "export.py":
-            declared |= options_of((REPOSITORY / "run_pretraining.py").read_text(encoding="utf-8"))
+            declared |= options.flags_of(RunConfig).keys()
         assert option_names(arguments) <= declared, f"{name}: {words}"
 
 
@@ -212,6 +214,7 @@ def test_every_link_leads_somewhere(path):
 def test_every_flag_and_path_in_a_sentence_exists(path):
     text = path.read_text(encoding="utf-8")
     known = set.union(*(options_of(source.read_text(encoding="utf-8")) for source in SOURCES))
+    known |= options.flags_of(RunConfig).keys()
     for quoted in re.findall(r"`([^`\n]+)`", text):
         for name in re.findall(r"(?:^| )--(?:no_?)?([a-z][\w-]*)", quoted):
             negated = f"no{name}" in known or f"no_{name}" in known

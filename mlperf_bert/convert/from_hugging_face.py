@@ -10,8 +10,9 @@ if __name__ == "__main__":
 from absl import flags, logging
 
 from mlperf_bert import command_line
-from mlperf_bert.command_line import MAX_SEED, in_range, not_empty
+from mlperf_bert.command_line import in_range, not_empty
 from mlperf_bert.convert import importing
+from mlperf_bert.options import MAX_SEED
 
 FLAGS = flags.FLAGS
 

@@ -5,9 +5,11 @@ the program on CPU, GPU or TPU with jax and numpy, without TensorFlow.
 """
 
 from mlperf_bert import signals
+from mlperf_bert.tensorflow_import import tensorflow
 
 if __name__ == "__main__":
     signals.ends_at_once()  # first: the imports take seconds
+    tensorflow()  # before other modules import it
 
 import dataclasses
 import sys
@@ -15,15 +17,17 @@ from pathlib import Path
 
 from absl import flags, logging
 
-import run_pretraining  # its flags are ours too; it sets what TensorFlow reads
 from mlperf_bert import command_line
 from mlperf_bert.command_line import in_range
 from mlperf_bert.portable import program_folder
 from mlperf_bert.training import checks, memory
+from mlperf_bert.training.cluster import read_cluster
+from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.setup import Inspection
 
 FLAGS = flags.FLAGS
 
+command_line.define(RunConfig, script="run_pretraining.py")
 flags.DEFINE_bool("evaluation", False, "Also export the evaluation step.")
 flags.DEFINE_bool(
     "data_parallel", True, "Also export gradients and update, the halves of a step of many devices."
@@ -66,8 +70,10 @@ def main():
     """Writes the folder."""
     logging.set_verbosity(logging.ERROR)
     # No checkpoint is written, so no copy of the state takes memory.
-    config = dataclasses.replace(run_pretraining.run_config(), async_checkpoint=False)
-    with run_pretraining.failures_explained():
+    config = dataclasses.replace(
+        command_line.read(RunConfig, cluster=read_cluster()), async_checkpoint=False
+    )
+    with command_line.tensorflow_explained("lower --train_batch_size, or give --recompute=blocks"):
         found = checks.inspect(config)
         setup = found.setup()
         wanted = program_folder.Wanted(

@@ -5,15 +5,10 @@ import dataclasses
 from mlperf_bert.data.validity import ExampleShape
 from mlperf_bert.mlperf import budget, energy, rules
 from mlperf_bert.mlperf.log import SubmissionInfo
-from mlperf_bert.model.config import RECOMPUTE_NONE, BertConfig
-from mlperf_bert.optimization.config import OptimizerConfig
+from mlperf_bert.model.config import RECOMPUTE_CHOICES, RECOMPUTE_NONE, BertConfig
+from mlperf_bert.optimization.config import ADAMW, OptimizerConfig
+from mlperf_bert.options import MAX_SEED, flag, free_to_change, option, options, variable
 
-_FREE = frozenset(
-    "bert_config_file input_file eval_input_file init_checkpoint output_dir eval_batch_size "
-    "max_eval_steps eval_interval_samples target_accuracy save_checkpoints_steps "
-    "iterations_per_loop log_every_steps keep_checkpoint_max async_checkpoint drop_caches "
-    "profile_steps power_watts compilation_cache_dir".split()
-)
 _NAMES_OF_A_TPU = frozenset({"tpu_name", "tpu_zone", "gcp_project"})
 
 
@@ -102,78 +97,283 @@ class Schedule:
         return min((step // interval + 1) * interval, self.num_train_steps)
 
 
+def _optimizer(
+    *,
+    optimizer: str,
+    lamb_weight_decay_rate: float,
+    lamb_beta_1: float,
+    lamb_beta_2: float,
+    log_epsilon: float,
+) -> OptimizerConfig:
+    if optimizer == "adamw":
+        return ADAMW
+    return OptimizerConfig(
+        weight_decay_rate=lamb_weight_decay_rate,
+        beta_1=lamb_beta_1,
+        beta_2=lamb_beta_2,
+        epsilon=10**log_epsilon,
+    )
+
+
+def _submission(
+    *, submission_org: str, submission_platform: str, submission_status: str
+) -> SubmissionInfo:
+    return SubmissionInfo(
+        org=submission_org, platform=submission_platform, status=submission_status
+    )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """What to train, on which data, how, and where the output goes."""
 
-    bert_config_file: str
-    input_file: str
-    eval_input_file: str | None
+    # Input and output, on local disks or in a bucket (gs://BUCKET/FOLDER). What is in the files is
+    # compared when a run is resumed, not how they are called; see origin.py.
+    bert_config_file: str = option(
+        None, "The model: a bert_config.json.", required=True, path=True, identifies=False
+    )
+    input_file: str = option(
+        None,
+        "TFRecords to train on; globs and commas are allowed.",
+        required=True,
+        path=True,
+        identifies=False,
+    )
+    output_dir: str = option(
+        None,
+        "Checkpoints, logs and metrics go here.",
+        required=True,
+        path=True,
+        may_have_wildcards=False,
+        identifies=False,
+    )
+    init_checkpoint: str | None = option(
+        None,
+        "Weights to start from; random if not given.",
+        path=True,
+        may_have_wildcards=False,
+        identifies=False,
+        page="checkpoints.md",
+    )
+    eval_input_file: str | None = option(
+        None,
+        "TFRecords to evaluate on; turns on evaluation.",
+        path=True,
+        may_be_empty=True,
+        identifies=False,
+    )
     """None: train without evaluation, for checkpoints that are evaluated later."""
-    output_dir: str
-    init_checkpoint: str | None
-    """None: random weights."""
-    shape: ExampleShape
-    train_batch_size: int
-    """Examples of one micro-batch, over all replicas."""
-    eval_batch_size: int
-    max_eval_steps: int | None
-    optimizer: OptimizerConfig
-    learning_rate: float
-    poly_power: float
-    num_train_steps: int
-    time_budget: float | None
-    """Seconds from run_start on after which the run ends; None: no limit. See budget.py."""
-    decay_over_budget: bool
-    """The learning rate decays over the time budget, in place of `num_train_steps`."""
-    num_warmup_steps: int
-    start_warmup_step: int
-    steps_per_update: int
-    clip_by_global_norm_after_gradient_allreduce: bool
-    normalization: str
-    """global, or as the reference on GPUs (replica_sum) or TPUs (replica_mean); see steps.py."""
-    precision: str
-    """float32, bfloat16 or tf32; see model/pretrainer.py."""
-    jit_compile: str
-    """auto, true or false; see devices.py."""
-    compilation_cache_dir: str | None
-    """Keeps what XLA compiled, for later starts; None: nothing is kept."""
-    pack_sequences: bool
-    """Short examples share rows; the number of examples of a batch stays the same."""
-    recompute: str
-    """none, attention or blocks: what the backward pass computes again, to save memory."""
-    save_checkpoints_steps: int
-    async_checkpoint: bool | None
-    """Train on while a checkpoint is written; None: as `saves_while_training` decides."""
-    iterations_per_loop: int
-    log_every_steps: int
-    keep_checkpoint_max: int
-    shuffle: bool
-    deterministic: bool
-    """The order of the examples is a function of the seed; False reads faster."""
-    num_parallel_files: int
-    """Files read at once; the order of the examples depends on it."""
-    emulate_step_seconds: float | None
-    """Sleep so long instead of computing a step; None: compute. See emulation.py."""
-    seed: int | None
-    """None: drawn from the system's randomness, as the rules require."""
-    target_accuracy: float
-    eval_interval_samples: int | None
-    """None: computed by the rules."""
-    drop_caches: bool
-    """Empty the system's file caches before the run, and log whether that was possible."""
-    power_watts: float | None
-    """Of the whole system; None: its energy is measured."""
-    profile_steps: ProfileWindow | None
-    """None: TensorFlow's profiler stays off."""
-    submission: SubmissionInfo
-    device: DeviceConfig
+    shape: ExampleShape = options(
+        ExampleShape,
+        max_seq_length=flag(128, "Tokens per example, as in the TFRecords.", at_least=1),
+        max_predictions_per_seq=flag(
+            20, "Masked tokens per example, as in the TFRecords.", at_least=1
+        ),
+    )
+    shuffle: bool = option(
+        True, "Shuffle the examples; --noshuffle reads the sorted files in order."
+    )
+    deterministic: bool = option(
+        True,
+        "The seed fixes the order of examples; --nodeterministic reads faster from slow storage.",
+        page="speed.md",
+    )
+    num_parallel_files: int = option(
+        8,
+        "Training files that are read at once; the order of the examples depends on it.",
+        at_least=1,
+        page="tracing.md",
+    )
+
+    # How long, and how often to look
+    train_batch_size: int = option(
+        32, "Examples per step (micro-batch), over all replicas.", at_least=1
+    )
+    eval_batch_size: int = option(
+        8, "Examples per evaluation step, over all replicas.", at_least=1, identifies=False
+    )
+    num_train_steps: int = option(
+        100000,
+        "Steps until the learning rate has decayed to 0; the run ends there at the latest.",
+        at_least=1,
+    )
+    time_budget: float | None = option(
+        None,
+        "The run ends at the first update after this time from run_start: 90s, 45m, 24h, 1h30m.",
+        parse=budget.parse,
+        page="time_and_energy.md",
+    )
+    """Seconds; None: no limit. See budget.py."""
+    decay_over_budget: bool = option(
+        False,
+        "The learning rate decays over --time_budget, in place of --num_train_steps.",
+        page="time_and_energy.md",
+    )
+    max_eval_steps: int | None = option(
+        None,
+        "Evaluation steps; all examples if not given.",
+        kind=int,
+        at_least=1,
+        identifies=False,
+    )
+    target_accuracy: float = option(
+        rules.TARGET_MASKED_LM_ACCURACY,
+        "Stop at this masked-LM accuracy.",
+        above=0,
+        at_most=1,
+        identifies=False,
+    )
+    eval_interval_samples: int | None = option(
+        None,
+        "Samples between evaluations; if not given, what the rules require.",
+        kind=int,
+        at_least=1,
+        identifies=False,
+    )
+    seed: int | None = option(
+        None,
+        "Seed of weights, dropout and order; random if not given.",
+        kind=int,
+        at_least=0,
+        at_most=MAX_SEED,
+    )
+    emulate_step_seconds: float | None = option(
+        None,
+        "Sleep instead of computing a step, to measure input and checkpoints; that is not a "
+        "result.",
+        kind=float,
+        at_least=0,
+        page="tracing.md",
+    )
+    drop_caches: bool = option(
+        False, "Empty the file caches of the system before the run; needs root.", identifies=False
+    )
+
+    # Optimizer
+    optimizer: OptimizerConfig = options(
+        _optimizer,
+        optimizer=flag("adamw", "The optimizer.", choices=("adamw", "lamb")),
+        lamb_weight_decay_rate=flag(0.01, "Weight decay of LAMB.", at_least=0),
+        lamb_beta_1=flag(0.9, "Decay of the first moment in LAMB.", at_least=0, below=1),
+        lamb_beta_2=flag(0.999, "Decay of the second moment in LAMB.", at_least=0, below=1),
+        log_epsilon=flag(  # at least the smallest of float32
+            -6, "Base-10 logarithm of the epsilon of LAMB.", kind=float, at_least=-37, at_most=0
+        ),
+    )
+    learning_rate: float = option(5e-5, "Peak learning rate.", above=0)
+    poly_power: float = option(
+        1.0, "Power of the polynomial decay of the learning rate.", at_least=0
+    )
+    num_warmup_steps: int = option(
+        10000, "Steps of linear warm-up of the learning rate; 0 = none.", at_least=0
+    )
+    start_warmup_step: int = option(  # after 0 the rate would be negative in the steps before it
+        0, "Step at which the warm-up starts; 0 or negative.", at_most=0
+    )
+    steps_per_update: int = option(
+        1, "Aggregate the gradients of this many steps for one update.", at_least=1
+    )
+    clip_by_global_norm_after_gradient_allreduce: bool = option(
+        False, "Clip the aggregated gradient once per update, not the gradient of each step."
+    )
+    normalization: str = option(
+        "global",
+        "What losses and clipping are computed over: the global batch, or each replica by itself, "
+        "whose gradients are then summed (the reference on GPUs) or averaged (on TPUs).",
+        choices=("global", "replica_sum", "replica_mean"),
+        page="clusters.md",
+    )
+
+    # Speed and memory
+    precision: str = option(
+        "float32",
+        "Precision of matrix products; weights stay float32.",
+        choices=("float32", "bfloat16", "tf32"),
+        page="speed.md",
+    )
+    jit_compile: str = option(
+        "false",
+        "Compile with XLA; auto compiles what is faster on the device.",
+        choices=("auto", "true", "false"),
+        page="speed.md",
+    )
+    compilation_cache_dir: str | None = option(
+        None,
+        "Local folder that keeps what XLA compiled, so that later starts are faster.",
+        path=True,
+        identifies=False,
+        page="speed.md",
+    )
+    pack_sequences: bool = option(
+        False, "Pack several short examples into one row.", page="speed.md"
+    )
+    recompute: str = option(
+        RECOMPUTE_NONE,
+        "Compute activations again in the backward pass, of attention or of whole blocks: needs "
+        "less memory, takes longer.",
+        choices=RECOMPUTE_CHOICES,
+        page="speed.md",
+    )
+
+    # Saving and reporting
+    save_checkpoints_steps: int = option(
+        1000, "Steps between checkpoints.", at_least=1, identifies=False
+    )
+    async_checkpoint: bool | None = option(
+        None,
+        "Train on while a thread writes the checkpoint; needs memory for a copy of weights and "
+        "slots. If not given: on, but for TPUs.",
+        kind=bool,
+        identifies=False,
+        page="resuming.md",
+    )
+    keep_checkpoint_max: int = option(
+        5, "Checkpoints to keep; 0 = all.", at_least=0, identifies=False
+    )
+    iterations_per_loop: int = option(
+        1000, "At most this many steps in one device call.", at_least=1, identifies=False
+    )
+    log_every_steps: int = option(
+        10, "Steps between lines of metrics.jsonl.", at_least=1, identifies=False
+    )
+    profile_steps: ProfileWindow | None = option(
+        None,
+        "First-last: TensorFlow's profiler runs during these steps.",
+        parse=ProfileWindow.parse,
+        identifies=False,
+        page="speed.md",
+    )
+    power_watts: float | None = option(
+        None,
+        "Power of the whole system, for its energy; measured if not given.",
+        kind=float,
+        above=0,
+        identifies=False,
+        page="time_and_energy.md",
+    )
+    submission: SubmissionInfo = options(
+        _submission,
+        submission_org=flag("unnamed", "Organisation in the MLPerf log."),
+        submission_platform=flag("unnamed", "System in the MLPerf log."),
+        submission_status=flag("onprem", "onprem, cloud, preview or research."),
+    )
+
+    # Devices and processes
+    device: DeviceConfig = options(
+        DeviceConfig,
+        num_gpus=flag(0, "GPUs of this host; 0 = CPU.", at_least=0, page="clusters.md"),
+        use_tpu=flag(False, "Use a TPU.", page="clusters.md"),
+        tpu_name=flag(None, "Name or grpc:// address of the TPU.", page="clusters.md"),
+        tpu_zone=flag(None, "Zone of the TPU.", page="clusters.md"),
+        gcp_project=flag(None, "Project of the TPU.", page="clusters.md"),
+        num_tpu_cores=flag(8, "Cores of the TPU.", at_least=1, page="clusters.md"),
+    )
     cluster: Cluster | None
     """The processes of the run; None: only this one."""
-    tf_xla_flags: str
-    """TF_XLA_FLAGS, which TensorFlow reads too."""
-    tpu_type: str
-    """TPU_ACCELERATOR_TYPE, such as v3-128; empty if the host does not say it."""
+    tf_xla_flags: str = variable("TF_XLA_FLAGS")
+    """TensorFlow reads it too."""
+    tpu_type: str = variable("TPU_ACCELERATOR_TYPE")
+    """Such as v3-128; empty if the host does not say it."""
 
     def __post_init__(self):
         if self.num_train_steps % self.steps_per_update:
@@ -261,7 +461,8 @@ class RunConfig:
         what is in them, not by their names; see origin.py. A time budget only ends a run, unless
         the learning rate decays over it.
         """
-        return _FREE if self.decay_over_budget else _FREE | {"time_budget"}
+        free = free_to_change(RunConfig)
+        return free if self.decay_over_budget else free | {"time_budget"}
 
     def departures(self, bert_config: BertConfig) -> list[rules.Issue]:
         """Every way in which the run departs from the closed division's rules."""

@@ -26,8 +26,8 @@ from mlperf_bert.mlperf.results import LOG_NAME, RECORD_NAME, RESULT_LOG, is_end
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
-from mlperf_bert.training import checks, config, devices
-from mlperf_bert.training.config import Cluster
+from mlperf_bert.training import checks, devices
+from mlperf_bert.training.config import Cluster, DeviceConfig, RunConfig
 from mlperf_bert.training.output import (
     RESULTS_LINES,
     RESULTS_TEXT,
@@ -57,9 +57,16 @@ class OfflineConfig:
     max_eval_steps: int | None
     num_train_steps: int
     target_accuracy: float
-    device: config.DeviceConfig
+    device: DeviceConfig
     cluster: Cluster | None
     """Must be None: offline evaluation runs in one process."""
+
+    @classmethod
+    def of(cls, config: RunConfig) -> "OfflineConfig":
+        """What the flags of a training say of the evaluation of its checkpoints."""
+        names = (field.name for field in dataclasses.fields(cls))
+        values = {name: getattr(config, name) for name in names}
+        return cls(**values | {"input_file": config.eval_input_file or config.input_file})
 
 
 def evaluate(config: OfflineConfig) -> str:
