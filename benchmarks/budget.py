@@ -2,9 +2,8 @@
 
     python -m benchmarks.budget --minutes=1,2,4
 
-Makes the demo's data and checkpoint, then trains from there with each budget twice: with the decay
-of the learning rate over --num_train_steps, which a user would have to guess, and over the budget.
-No run stops at a target. Prints accuracy, samples, samples per second of the budget, and the last
+Makes the demo's data and checkpoint, then trains from there with each budget. No run stops at a
+target. Prints accuracy, samples, samples per second of the budget, and the last
 learning rate, and writes OUTPUT.md and OUTPUT.png. The folder OUTPUT is kept; finished trainings
 are not run again.
 """
@@ -24,60 +23,52 @@ from mlperf_bert.files import paths
 from mlperf_bert.files.writing import write_whole
 from mlperf_bert.mlperf import budget, results, rules
 
-# Decay of the learning rate -> flag, colour.
-KINDS = {
-    "steps": ("--nodecay_over_budget", "#b0b7c0"),
-    "budget": ("--decay_over_budget", "#1f5fa8"),
-}
 NUM_TRAIN_STEPS = 2 * the_demo.NUM_TRAIN_STEPS
 """More than four minutes allow on two cores."""
 
 
-def train(folder: Path, seed: int, seconds: float, kind: str) -> list[dict]:
+def train(folder: Path, seed: int, seconds: float) -> list[dict]:
     """The lines of metrics of one training."""
     [step] = the_demo.training_steps(folder, seed)
-    run, (decay, _) = folder / f"{budget.in_words(seconds)}_decay_over_{kind}", KINDS[kind]
+    run = folder / budget.in_words(seconds)
     if not results.has_ended(run):
-        given = f"--time_budget={budget.in_words(seconds)} {decay} --target_accuracy=1"
+        given = f"--time_budget={budget.in_words(seconds)} --target_accuracy=1"
         given += f" --num_train_steps={NUM_TRAIN_STEPS} --output_dir={shlex.quote(str(run))}"
-        title = f"{budget.in_words(seconds)}: the learning rate decays over the {kind}"
-        the_demo.run_steps([the_demo.Step(title, f"{step.command} {given}")], time.monotonic())
+        training = the_demo.Step(budget.in_words(seconds), f"{step.command} {given}")
+        the_demo.run_steps([training], time.monotonic())
     text = (run / "metrics.jsonl").read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
 
 
-def table(found: Mapping[tuple[float, str], list[dict]]) -> str:
+def table(found: Mapping[float, list[dict]]) -> str:
     """Markdown, a row for each training."""
-    heading = "| budget | decay over | accuracy | samples | samples/s | last learning rate |"
-    lines = [heading, "|---|---|---|---|---|---|"]
-    for (seconds, kind), metrics in found.items():
+    heading = "| budget | accuracy | samples | samples/s | last learning rate |"
+    lines = [heading, "|---|---|---|---|---|"]
+    for seconds, metrics in found.items():
         last = [line for line in metrics if line["kind"] == "eval"][-1]
         rate = [line["learning_rate"] for line in metrics if line["kind"] == "train"][-1]
         lines.append(
-            f"| {budget.in_words(seconds)} | {kind} | {last['masked_lm_accuracy']:.4f} "
+            f"| {budget.in_words(seconds)} | {last['masked_lm_accuracy']:.4f} "
             f"| {last['samples']:,} | {last['samples'] / seconds:,.0f} | {rate:.5f} |"
         )
     return "\n".join(lines) + "\n"
 
 
-def draw(found: Mapping[tuple[float, str], list[dict]], path: Path) -> None:
+def draw(found: Mapping[float, list[dict]], path: Path) -> None:
     """Accuracy over minutes, a line for each training, 1,200 pixels wide."""
     figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
     axes = figure.subplots()
-    longest = max(seconds for seconds, _ in found)
-    for (seconds, kind), metrics in found.items():
+    for seconds, metrics in found.items():
         evaluations = [line for line in metrics if line["kind"] == "eval"]
         minutes = [line["time_budget_spent_seconds"] / 60 for line in evaluations]
         accuracy = [line["masked_lm_accuracy"] for line in evaluations]
-        label = f"over the {kind}" if seconds == longest else None
-        axes.plot(minutes, accuracy, color=KINDS[kind][1], linewidth=1.2, label=label)
-        axes.plot(minutes[-1:], accuracy[-1:], color=KINDS[kind][1], marker="o")
+        axes.plot(minutes, accuracy, linewidth=1.2, label=budget.in_words(seconds))
     axes.axhline(rules.TARGET_MASKED_LM_ACCURACY, color="#444444", linewidth=0.8, linestyle="--")
     axes.set_xlabel("minutes since run_start")
     axes.set_ylabel("masked-LM accuracy")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False, loc="lower right", title="the learning rate decays")
+    axes.legend(frameon=False, loc="lower right", title="budget")
     figure.savefig(path)
 
 
@@ -102,11 +93,7 @@ def main() -> None:
         the_demo.make_folder_anew(folder)
         the_demo.run_steps(the_demo.preparation_steps(folder, args.seed), start)
         the_demo.run_steps(the_demo.record_steps(folder), start)
-    found = {
-        (seconds, kind): train(folder, args.seed, seconds, kind)
-        for seconds in args.minutes
-        for kind in KINDS
-    }
+    found = {seconds: train(folder, args.seed, seconds) for seconds in args.minutes}
     write_whole(output.with_suffix(".md"), table(found))
     draw(found, output.with_suffix(".png"))
     print(table(found))

@@ -62,7 +62,6 @@ RUN_PRETRAINING_FLAGS = {
     "seed": None,
     "emulate_step_seconds": None,
     "time_budget": None,
-    "decay_over_budget": False,
     "num_parallel_files": 8,
     "shuffle": True,
     "deterministic": True,
@@ -322,10 +321,6 @@ BAD_INPUTS = {
     "a time budget that an evaluation does not use": (
         lambda work: {"do_train": False, "do_eval": True, "time_budget": "nonsense"},
         r"--time_budget=nonsense must be a time above 0 with its unit",
-    ),
-    "a learning rate that decays over no time": (
-        lambda work: {"decay_over_budget": True},
-        r"--decay_over_budget needs a time .*: give --time_budget too",
     ),
     "profile of no steps": (
         lambda work: {"profile_steps": "3"},

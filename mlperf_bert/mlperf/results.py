@@ -40,7 +40,6 @@ _HYPERPARAMETERS = (
     "num_warmup_steps",
     "start_warmup_step",
     "time_budget_seconds",
-    "decay_over_budget",
     "opt_",
     "lowest_numerical_precision_in_",
     "tensor_parallelism",

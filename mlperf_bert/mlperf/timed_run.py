@@ -9,7 +9,6 @@ from mlperf_bert.mlperf.energy import Energy, Meter
 from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.mlperf.mllog_writer import MllogWriter
 
-TIME_BUDGET_SPENT = "time_budget_spent"
 """About a hundred times a run: the seconds so far, and the estimate of all steps."""
 
 
@@ -131,12 +130,11 @@ class Run:
         if self.meter and not self.is_stopped:
             self.log_energy(self.meter.read(), of="checkpoint", step_num=step)
 
-    def time_budget_spent(self, step: int, *, seconds: float, num_train_steps: int) -> None:
-        """Log how much of its time budget the run has used, and how many steps it may allow."""
+    def time_budget_spent(self, step: int, *, seconds: float) -> None:
+        """Log how much of its time budget the run has used."""
         self._require_running()
-        value = {"seconds": round(seconds, 3), "num_train_steps": num_train_steps}
         metadata = {**_position(self.samples), "step_num": step}
-        self._log.event(TIME_BUDGET_SPENT, value, metadata)
+        self._log.event("time_budget_spent", round(seconds, 3), metadata)
 
     def succeed(self, *, time_ms: float | None = None) -> None:
         """Stop the clock: the target is reached. Logs train_samples and run_stop at once.

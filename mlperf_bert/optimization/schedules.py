@@ -11,9 +11,6 @@ class WarmupPolynomialDecay(tf_keras.optimizers.schedules.LearningRateSchedule):
     negative step begins above 0. Steps are micro-batches; update `u` (from 0) of an optimizer that
     aggregates `steps_per_update` micro-batches uses the rate of its last micro-batch.
 
-    Where `num_train_steps` is a variable (float32 scalar), `decay_to` may move the end during the
-    run, and nothing is traced again.
-
     Source: the reference's optimizer set-up; recipes of 6,144 samples and more start at -700..-76.
     """
 
@@ -21,7 +18,7 @@ class WarmupPolynomialDecay(tf_keras.optimizers.schedules.LearningRateSchedule):
         self,
         *,
         learning_rate: float,
-        num_train_steps: int | tf.Variable,
+        num_train_steps: int,
         num_warmup_steps: int,
         start_warmup_step: int = 0,
         poly_power: float = 1.0,
@@ -39,11 +36,6 @@ class WarmupPolynomialDecay(tf_keras.optimizers.schedules.LearningRateSchedule):
         self.start_warmup_step = start_warmup_step
         self.poly_power = poly_power
         self.steps_per_update = steps_per_update
-
-    def decay_to(self, num_train_steps: int) -> None:
-        """Sets another end of the decay, where `num_train_steps` is a variable."""
-        assert isinstance(self.num_train_steps, tf.Variable)
-        self.num_train_steps.assign(num_train_steps)
 
     def at_step(self, step: tf.Tensor) -> tf.Tensor:
         """The rate of micro-batch `step` (from 0), float32 scalar."""

@@ -118,11 +118,7 @@ def _require_one_replica(setup: Setup) -> None:
 def _require_computed_steps(config: RunConfig) -> None:
     """A program computes its learning rate from the step alone."""
     if config.time_budget is not None:
-        also = " and --decay_over_budget" if config.decay_over_budget else ""
-        raise ValueError(
-            f"--time_budget{also}: a program knows no clock, its learning rate decays over "
-            f"--num_train_steps; leave out --time_budget{also}"
-        )
+        raise ValueError("--time_budget: a program knows no clock; leave it out")
     if config.emulate_step_seconds is not None:
         raise ValueError(
             f"--emulate_step_seconds={config.emulate_step_seconds}: a step that sleeps is not a "

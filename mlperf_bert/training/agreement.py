@@ -13,12 +13,11 @@ from mlperf_bert.files import paths
 from mlperf_bert.files.reading import read_regular_file
 from mlperf_bert.input import pipeline
 from mlperf_bert.mlperf import budget
-from mlperf_bert.mlperf.budget import Estimate, Spent
-from mlperf_bert.mlperf.results import LOG_NAME, samples_at_success
+from mlperf_bert.mlperf.results import samples_at_success
 from mlperf_bert.signals import Interrupted
 from mlperf_bert.training import peers
 from mlperf_bert.training.config import RunConfig
-from mlperf_bert.training.output import OutputDirectory, missing_log, read_record, run_logs
+from mlperf_bert.training.output import OutputDirectory, read_record, run_logs
 
 # All processes raise these at the same step.
 _AGREED_ENDS = (Interrupted, FloatingPointError)
@@ -39,8 +38,8 @@ class Team:
     others: peers.Peers | None
     on_loss: contextlib.ExitStack
     """What this process does when another one is lost; the last callback runs first."""
-    spent: Spent = dataclasses.field(default_factory=Spent)
-    """What the run has used of its time budget before."""
+    time_spent: float = 0.0
+    """Seconds that the run has used of its time budget before."""
     samples_at_success: float | None = None
     """After how many samples the run has reached its target before; it has only to end then."""
 
@@ -147,7 +146,6 @@ def agree(config: RunConfig) -> Team:
             output=output,
             others=others,
             on_loss=on_loss,
-            spent=_received(decision.pop("spent")),
             **decision,
         )
     except BaseException:
@@ -164,15 +162,9 @@ def _decide(config: RunConfig, output: OutputDirectory) -> dict:
         "seed": read_record(output.path).seed if output.resumes else seed,
         "resumes": output.resumes,
         "latest_step": latest_step,
-        "spent": dataclasses.asdict(spent),
+        "time_spent": spent,
         "samples_at_success": samples_at_success(run_logs(output.path)) if output.resumes else None,
     }
-
-
-def _received(spent: dict) -> Spent:
-    """What `dataclasses.asdict` and JSON made of it on the chief."""
-    estimates = tuple(Estimate(**each) for each in spent["estimates"])
-    return Spent(**(spent | {"estimates": estimates}))
 
 
 def require_known_course(
@@ -188,37 +180,20 @@ def require_known_course(
         samples_at_success(run_logs(output.path))
 
 
-def time_spent(config: RunConfig, output: OutputDirectory, *, latest_step: int | None) -> Spent:
-    """What the run has used of its time budget, with what it needs to go on from its checkpoint.
+def time_spent(config: RunConfig, output: OutputDirectory, *, latest_step: int | None) -> float:
+    """The seconds that the run has used of its time budget; see `OutputDirectory.time_spent`.
 
     Raises:
-      ValueError: the budget is used up and nothing is saved, the logs lack estimates, or as
-        `OutputDirectory.time_spent`.
+      ValueError: the budget is used up and nothing is saved, or as there.
     """
     spent = output.time_spent()
-    if config.time_budget is not None and spent.seconds >= config.time_budget and not latest_step:
-        # With --decay_over_budget a run has one budget.
-        more = "choose a new directory for" if config.decay_over_budget else "give"
+    if config.time_budget is not None and spent >= config.time_budget and not latest_step:
         raise ValueError(
             f"--time_budget={budget.in_words(config.time_budget)}: the run in "
-            f"--output_dir={config.output_dir} has used {budget.in_words(spent.seconds)} already "
-            f"and has saved no step; {more} more"
+            f"--output_dir={config.output_dir} has used {budget.in_words(spent)} already "
+            "and has saved no step; give more"
         )
-    if config.decay_over_budget:
-        _require_estimates(spent, latest_step or 0, config, output)
     return spent
-
-
-def _require_estimates(spent: Spent, step: int, config: RunConfig, output: OutputDirectory) -> None:
-    """Checks that the logs hold the estimates that the steps so far were trained with."""
-    first = config.steps_per_update
-    lost = missing_log(output.path, newest_is_there=step <= spent.saved_step)
-    if step >= first and (lost or not spent.estimates or spent.estimates[0].step > first):
-        raise ValueError(
-            f"--output_dir={config.output_dir}: without its {lost or LOG_NAME} the "
-            "learning rates of the run are unknown; copy the log here again, or choose another "
-            "directory"
-        )
 
 
 def _compared(config: RunConfig) -> dict:

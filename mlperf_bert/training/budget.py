@@ -4,13 +4,7 @@ The clock is that of MLPerf: it runs from run_start on, through evaluations and 
 resumed run has used what the processes before it used. Only what comes after the last step, its
 evaluation and its checkpoint, is not counted.
 
-With --decay_over_budget the learning rate is that of a schedule whose end is estimated: the steps
-so far divided by the share of the budget that they took. So at every estimate the rate has decayed
-by the share of the time that is over, which is Cramming's rule, and in between it decays step by
-step. There are about a hundred estimates a run, each logged before it takes effect. A resumed
-run takes those that are in its logs at the same steps, so its learning rates are the same, bit by
-bit.
-Source: Geiping and Goldstein, arXiv 2212.14034.
+About a hundred times a run the log says how much is used: so much is known of a killed run.
 """
 
 import dataclasses
@@ -18,7 +12,6 @@ from collections.abc import Callable, Sequence
 
 from mlperf_bert.messages import Progress
 from mlperf_bert.mlperf import budget
-from mlperf_bert.mlperf.budget import Spent
 from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.mlperf.timed_run import Run
 
@@ -27,7 +20,8 @@ from mlperf_bert.mlperf.timed_run import Run
 _CALL_SHARE = 0.9
 _MAX_GROWTH = 2
 """A device call has at most so many times the steps that were measured before it."""
-_NUM_ESTIMATES = 100
+_NUM_NOTES = 100
+"""How often the log says what is used."""
 # After these the rate of steps is known well enough to say where the budget will end. The first
 # steps are slow: the input begins.
 _FORECAST_STEPS, _FORECAST_SHARE = 10, 0.25
@@ -41,8 +35,8 @@ class TimeBudget:
     """
 
     seconds: float | None
-    before: Spent
-    """What earlier processes of this run have used."""
+    before: float
+    """Seconds that earlier processes of this run have used."""
     num_train_steps: int
     """The run ends there at the latest."""
     num_warmup_steps: int
@@ -51,8 +45,6 @@ class TimeBudget:
     steps_per_update: int
     batch_size: int
     """Samples per step."""
-    decay_to: Callable[[int], object] | None
-    """Sets the step at which the learning rate has decayed to 0; None: the decay is over steps."""
     of_chief: Callable[[Sequence[float]], Sequence[float]]
     """Gives all processes the chief's values."""
     progress: Progress
@@ -65,23 +57,16 @@ class TimeBudget:
     _trained_seconds: float = 0.0
     _last_step_seconds: float = 0.0
     _has_forecast: bool = False
-    _next_estimate: int = 0
-    """The step of it."""
-
-    def __post_init__(self):
-        recorded = self.before.estimates if self.decay_to else ()  # else they determine nothing
-        self._recorded = {each.step: each.num_train_steps for each in recorded}
+    _next_note: float = 0.0
+    """After so many seconds the log says what is used."""
 
     @property
     def is_used_up(self) -> bool:
         """Whether the processes before this one have used it up: nothing more is trained."""
-        return self.seconds is not None and self.before.seconds >= self.seconds
+        return self.seconds is not None and self.before >= self.seconds
 
-    def begin(self, step: int) -> None:
-        """Takes the last estimate up to `step`, at which the run begins or goes on."""
-        if past := [recorded for recorded in self._recorded if recorded <= step]:
-            self._apply(self._recorded[max(past)])
-        self._next_estimate = self._after(step)
+    def begin(self) -> None:
+        """Says so if nothing is left."""
         if self.seconds is not None and self.is_used_up:
             self.progress.line(
                 f"the time budget of {budget.in_words(self.seconds)} was used up before: nothing "
@@ -98,11 +83,11 @@ class TimeBudget:
         self._look(ledger)
         most = 1.0
         if self._step_seconds:
-            affordable = _CALL_SHARE * (self.seconds - self._spent) / self._step_seconds
+            left = _CALL_SHARE * (self.seconds - self._spent)
+            affordable = min(left, self.seconds / _NUM_NOTES) / self._step_seconds
             most = min(affordable, _MAX_GROWTH * self._trained_steps)
         end_of_update = (step // self.steps_per_update + 1) * self.steps_per_update
-        stop = end_of_update if most < 0 else step + max(1, int(most))
-        return min(stop, self._next_estimate)
+        return end_of_update if most < 0 else step + max(1, int(most))
 
     def trained(self, num_steps: int, seconds: float) -> None:
         """Takes the measure of a device call."""
@@ -118,12 +103,12 @@ class TimeBudget:
         return self._spent >= self.seconds and step % self.steps_per_update == 0
 
     def is_over(self, step: int, run: Run) -> bool:
-        """Whether the run ends after `step`; makes an estimate if one is due."""
+        """Whether the run ends after `step`; logs what is used if that is due."""
         if self.seconds is None:
             return False
         is_spent = self.is_spent(step, run.ledger)
-        if step >= self._next_estimate:
-            self._estimate(step, run)
+        if self._spent >= self._next_note:
+            self._note(step, run)
         if not self._has_forecast:
             self._forecast(step)
         if not is_spent:
@@ -138,48 +123,29 @@ class TimeBudget:
         """What a line of metrics says of the budget; nothing if there is none."""
         if self.seconds is None:
             return {}
-        spent = self.before.seconds + sum(ledger.read().values())
+        spent = self.before + sum(ledger.read().values())
         return {"time_budget_seconds": self.seconds, "time_budget_spent_seconds": spent}
 
     def _look(self, ledger: Ledger) -> None:
         """Reads the chief's clock."""
-        own = self.before.seconds + sum(ledger.read().values())
+        own = self.before + sum(ledger.read().values())
         average = self._trained_seconds / max(1, self._trained_steps)
         slowest = max(average, self._last_step_seconds)
         self._spent, self._step_seconds = self.of_chief([own, slowest])
 
-    def _estimate(self, step: int, run: Run) -> None:
-        """Makes an estimate, or takes the one that is recorded for this step, and logs it."""
+    def _note(self, step: int, run: Run) -> None:
+        """Logs what is used, and corrects how many samples the progress expects in all."""
         assert self.seconds is not None
-        if step not in self._recorded:
-            # At least this step: then nothing is left, and the rate is 0.
-            expected = max(step, step * self.seconds / max(self._spent, 1e-3))
-            self._recorded[step] = round(min(expected, self.num_train_steps))
-        expected_steps = self._recorded[step]
-        run.time_budget_spent(step, seconds=self._spent, num_train_steps=expected_steps)
-        self._apply(expected_steps)
-        self._next_estimate = self._after(step)
-
-    def _apply(self, num_train_steps: int) -> None:
-        self.progress.expect(num_train_steps * self.batch_size)
-        if self.decay_to:
-            self.decay_to(num_train_steps)
-
-    def _after(self, step: int) -> int:
-        """The step of the first estimate after `step`: a recorded one, or a hundredth later.
-
-        A new one comes after a whole update, for one update has one learning rate.
-        """
-        if later := [recorded for recorded in self._recorded if recorded > step]:
-            return min(later)
-        distance = self._recorded.get(max(self._recorded, default=0), 0) // _NUM_ESTIMATES
-        num_updates = -(-(step + max(1, distance)) // self.steps_per_update)
-        return num_updates * self.steps_per_update
+        part = self.seconds / _NUM_NOTES
+        self._next_note = (self._spent // part + 1) * part
+        run.time_budget_spent(step, seconds=self._spent)
+        expected_steps = max(step, round(step * self.seconds / max(self._spent, 1e-3)))
+        self.progress.expect(min(expected_steps, self.num_train_steps) * self.batch_size)
 
     def _forecast(self, step: int) -> None:
         """Says once where the budget will end, and what will not be reached by then."""
         assert self.seconds is not None
-        share = (self._spent - self.before.seconds) / self.seconds
+        share = (self._spent - self.before) / self.seconds
         if self._trained_steps < _FORECAST_STEPS and share < _FORECAST_SHARE:
             return
         self._has_forecast = True

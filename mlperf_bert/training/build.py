@@ -87,7 +87,7 @@ def build_trainer(
     config = setup.config
     rates = WarmupPolynomialDecay(
         learning_rate=config.learning_rate,
-        num_train_steps=_decay_steps(setup),
+        num_train_steps=config.num_train_steps,
         num_warmup_steps=config.num_warmup_steps,
         start_warmup_step=config.start_warmup_step,
         poly_power=config.poly_power,
@@ -118,15 +118,6 @@ def build_trainer(
         compiled=compiled,
     )
     return rates, trainer
-
-
-def _decay_steps(setup: Setup) -> int | tf.Variable:
-    """When the learning rate has decayed; a variable where estimates of it are made later."""
-    config = setup.config
-    if not config.decay_over_budget:
-        return config.num_train_steps  # a constant: a variable would change roundings
-    with setup.strategy.scope():
-        return tf.Variable(config.num_train_steps, dtype=tf.float32, trainable=False)
 
 
 def warm_up(parts: Parts, setup: Setup, *, keeps_weights: bool) -> None:

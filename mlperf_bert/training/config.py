@@ -201,14 +201,10 @@ class RunConfig:
         None,
         "The run ends at the first update after this time from run_start: 90s, 45m, 24h, 1h30m.",
         parse=budget.parse,
+        identifies=False,
         page="time_and_energy.md",
     )
     """Seconds; None: no limit. See budget.py."""
-    decay_over_budget: bool = option(
-        False,
-        "The learning rate decays over --time_budget, in place of --num_train_steps.",
-        page="time_and_energy.md",
-    )
     max_eval_steps: int | None = option(
         None,
         "Evaluation steps; all examples if not given.",
@@ -386,12 +382,6 @@ class RunConfig:
                 f"--profile_steps ends at {self.profile_steps.last}, after "
                 f"--num_train_steps={self.num_train_steps}"
             )
-
-        if self.decay_over_budget and self.time_budget is None:
-            raise ValueError(
-                "--decay_over_budget needs a time over which the learning rate decays: give "
-                "--time_budget too"
-            )
         if self.emulate_step_seconds is not None and self.eval_input_file:
             raise ValueError(
                 f"--emulate_step_seconds={self.emulate_step_seconds} trains nothing that could be "
@@ -458,11 +448,9 @@ class RunConfig:
         """Parameters with which an interrupted run may go on with another value.
 
         They do not change the computation. Input files and the initial checkpoint are compared by
-        what is in them, not by their names; see origin.py. A time budget only ends a run, unless
-        the learning rate decays over it.
+        what is in them, not by their names; see origin.py.
         """
-        free = free_to_change(RunConfig)
-        return free if self.decay_over_budget else free | {"time_budget"}
+        return free_to_change(RunConfig)
 
     def departures(self, bert_config: BertConfig) -> list[rules.Issue]:
         """Every way in which the run departs from the closed division's rules."""
@@ -470,9 +458,6 @@ class RunConfig:
         if self.emulate_step_seconds is not None:
             asleep = f"sleeps of {self.emulate_step_seconds} s"
             issues.append(rules.Issue("emulate_step_seconds", "computed steps", asleep))
-        if self.decay_over_budget:
-            over_time = f"over the {budget.in_words(self.time_budget or 0)} of its time budget"
-            issues.append(rules.Issue("decay of the learning rate", "over steps", over_time))
         if not self.shuffle:
             issues.append(rules.Issue("shuffle", "a random order", "sorted files"))
         if self.init_checkpoint is None:

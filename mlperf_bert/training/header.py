@@ -46,8 +46,6 @@ def write(log: MlperfLog, setup: Setup, team: Team) -> None:
         log.event("emulated_step_seconds", config.emulate_step_seconds)
     if config.time_budget is not None:
         log.event("time_budget_seconds", config.time_budget)
-    if config.decay_over_budget:
-        log.event("decay_over_budget", True)
     log.event("provenance", team.output.provenance)
 
 

@@ -83,7 +83,7 @@ class TrainingLoop:
         began = step = int(self.trainer.step.numpy())
         accuracy = None
         run.samples = self._samples(step)
-        self.budget.begin(step)
+        self.budget.begin()
         if self.samples_at_success == run.samples:
             accuracy = self._evaluate(run, step)
             if accuracy >= self.target_accuracy:

@@ -184,8 +184,8 @@ class OutputDirectory:
         write_whole(self._record, json.dumps(content, indent=1) + "\n")
         self.publish()
 
-    def time_spent(self) -> budget.Spent:
-        """What the run has used of its time budget; nothing if there is none, or the run is new.
+    def time_spent(self) -> float:
+        """The seconds that the run has used of its time budget; 0 if it has none, or is new.
 
         The same command again may find it used up, for it may have been killed after its last
         step: then it has only its end to make.
@@ -194,13 +194,13 @@ class OutputDirectory:
           ValueError: the run is given another budget, which is used up; or a log is damaged.
         """
         if self.time_budget is None or not self.resumes:
-            return budget.Spent()
+            return 0.0
         spent = budget.spent(run_logs(self.path))
         before = read_record(self.path).time_budget_seconds
-        if spent.seconds >= self.time_budget and before != self.time_budget:
+        if spent >= self.time_budget and before != self.time_budget:
             raise ValueError(
                 f"--time_budget={budget.in_words(self.time_budget)}: the run in {self._name} has "
-                f"used {budget.in_words(spent.seconds)} already; give more, or leave it out"
+                f"used {budget.in_words(spent)} already; give more, or leave it out"
             )
         return spent
 
@@ -288,14 +288,6 @@ def read_record(directory: paths.Location) -> RunRecord:
             f"{path}: damaged ({error}); copy it here again, or choose another --output_dir"
         ) from error
     return record
-
-
-def missing_log(directory: paths.Location, *, newest_is_there: bool) -> str | None:
-    """The name of the first log that is gone; None if none is."""
-    logs = {log.name for log in run_logs(directory)}
-    numbers = range(1, len(logs) if newest_is_there else len(logs) + 1)
-    expected = [LOG_NAME, *(RESUMED_LOGS.replace("*", str(number)) for number in numbers)]
-    return next((name for name in expected if name not in logs), None)
 
 
 def run_logs(directory: paths.Location) -> list[paths.Location]:

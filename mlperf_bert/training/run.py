@@ -142,13 +142,12 @@ def _time_budget(setup: Setup, team: Team, parts: Parts, progress: Progress) -> 
     config = setup.config
     return TimeBudget(
         seconds=config.time_budget,
-        before=team.spent,
+        before=team.time_spent,
         num_train_steps=config.num_train_steps,
         num_warmup_steps=config.num_warmup_steps + config.start_warmup_step,
         evaluation_interval_steps=config.schedule.evaluation_interval_steps,
         steps_per_update=config.steps_per_update,
         batch_size=config.train_batch_size,
-        decay_to=parts.rates.decay_to if config.decay_over_budget else None,
         of_chief=parts.trainer.of_chief,
         progress=progress,
     )

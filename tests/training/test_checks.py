@@ -62,7 +62,6 @@ def config(tmp_path):
         poly_power=1.0,
         num_train_steps=10,
         time_budget=None,
-        decay_over_budget=False,
         num_warmup_steps=0,
         start_warmup_step=0,
         steps_per_update=1,
@@ -145,7 +144,6 @@ def test_the_evaluation_interval_follows_the_effective_batch(config):
         ({"init_checkpoint": "moved"}, False),
         ({"eval_interval_samples": 448}, False),
         ({"time_budget": 60.0}, False),
-        ({"time_budget": 60.0, "decay_over_budget": True}, True),
         ({"target_accuracy": 0.5}, False),
         ({"output_dir": "elsewhere"}, False),
         ({"eval_batch_size": 2}, False),
@@ -225,19 +223,9 @@ def test_a_run_does_not_go_on_with_other_files(begun, flag, name):
     assert [e for e in found.errors if e.startswith(f"--{flag}: not what the run in ")]
 
 
-def test_a_time_budget_may_change_unless_the_rate_decays_over_it(config):
+def test_a_time_budget_departs_from_no_rule(config):
     timed = dataclasses.replace(config, time_budget=5400.0)
-    decaying = dataclasses.replace(timed, decay_over_budget=True)
-    assert timed.may_change == config.may_change
-    assert config.may_change - decaying.may_change == {"time_budget"}
     assert timed.departures(TINY) == config.departures(TINY)
-    [issue] = [i for i in decaying.departures(TINY) if i not in config.departures(TINY)]
-    assert str(issue) == (
-        "decay of the learning rate: the rules require over steps, this run has over the 1h30m of "
-        "its time budget"
-    )
-    with pytest.raises(ValueError, match="--decay_over_budget needs a time"):
-        dataclasses.replace(config, decay_over_budget=True)
 
 
 def test_all_problems_come_at_once(config, tmp_path):
