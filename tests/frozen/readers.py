@@ -110,7 +110,6 @@ def record_values(folder: Path) -> dict:
     values = dataclasses.asdict(output.read_record(folder))
     values["provenance"] = _without_code(values["provenance"])
     values["energy"] = bool(values["energy"])
-    values["parameters"].pop("decay_over_budget", None)  # the redesign deletes it
     return values
 
 
