@@ -13,7 +13,6 @@ import os
 import shlex
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from absl import flags
 
@@ -137,10 +136,8 @@ def _outputs(texts: Sequence[str]) -> list[paths.Location]:
         if not name:
             raise ValueError(f"--output_file={FLAGS.output_file}: a name is empty")
         output = paths.location(name)
-        if isinstance(output, Path) and output.is_dir():
+        if output.is_dir():
             raise ValueError(f"--output_file={name} is a folder; name a file, or give --output_dir")
-        if isinstance(output, Path) and not output.parent.is_dir():
-            raise ValueError(f"--output_file={name}: there is no folder {output.parent}; make it")
         require_writable(output)
         outputs.append(output)
     if len({os.path.realpath(output) for output in outputs}) < len(outputs):

@@ -53,8 +53,10 @@ def main() -> None:
         parser.error("--check_only fetches nothing: leave out --base_url")
     if args.base_url == "":
         parser.error("--base_url is empty: give a URL, or leave it out")
-    if paths.is_remote(args.out_dir) or args.out_dir.startswith("gs:"):
-        parser.error(f"--out_dir={args.out_dir}: give a local folder; copy it to a bucket then")
+    try:
+        paths.require_local(args.out_dir, flag="out_dir")
+    except ValueError as error:
+        parser.error(str(error))
     signals.raise_on_ctrl_c()
     with command_line.failures_in_one_line(SCRIPT):
         problems, refusing = _bring(args)

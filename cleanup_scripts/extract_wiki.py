@@ -48,17 +48,18 @@ def main() -> None:
         help="WikiExtractor.py of commit 3162bb6c, or its folder; default: fetched with git",
     )
     args = parser.parse_args(paths.words_with_home())
-    for path in (args.dump, args.out_dir):
-        if paths.is_remote(path) or path.startswith("gs:"):
-            parser.error(f"{path}: give a local path; copy it to or from a bucket")
+    try:
+        dump, folder = map(paths.require_local, (args.dump, args.out_dir))
+    except ValueError as error:
+        parser.error(str(error))
     if args.nworker < 1:
         parser.error(f"--nworker={args.nworker}: must be a number at least 1")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "mlperf-bert"
     signals.raise_on_ctrl_c()
     try:
         record = extraction.extract(
-            dump=wiki_dump.Dump(Path(args.dump)),
-            folder=Path(args.out_dir),
+            dump=wiki_dump.Dump(dump),
+            folder=folder,
             today=args.today,
             program=extraction.find_program(args.wikiextractor, cache),
             python=extraction.find_python(),

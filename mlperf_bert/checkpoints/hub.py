@@ -8,13 +8,11 @@ import contextlib
 import dataclasses
 import importlib
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from mlperf_bert.data import vocabulary
-from mlperf_bert.files import json_text, paths, reading
+from mlperf_bert.files import json_text, reading
 from mlperf_bert.model.config import BertConfig
 
 CONFIG = "config.json"
@@ -61,14 +59,9 @@ def model_folder(model: str) -> Iterator[Path]:
       ValueError: no such folder, and the hub cannot be asked or gives no such model.
       OSError: a bucket refuses it.
     """
-    if paths.is_remote(model):
-        with tempfile.TemporaryDirectory(prefix="mlperf-bert-") as folder:
-            _copy(model, Path(folder))
-            yield Path(folder)
-    elif Path(model).is_dir():
-        yield Path(model)
-    else:
-        yield _from_hub(model)
+    with reading.copied_to_disk([model], only=WANTED) as copies:
+        folder = copies.get(model, Path(model))
+        yield folder if copies or folder.is_dir() else _from_hub(model)
 
 
 def read_json(folder: Path, name: str, model: str) -> dict:
@@ -111,13 +104,6 @@ def bert_config(values: dict, path: str) -> BertConfig:
         return BertConfig(**ours)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-
-
-def _copy(model: str, folder: Path) -> None:
-    for pattern in WANTED:
-        for path in reading.matching_files(f"{model.rstrip('/')}/{pattern}"):
-            with paths.opened(path) as source, (folder / Path(path).name).open("wb") as target:
-                shutil.copyfileobj(source, target)
 
 
 def _from_hub(model: str) -> Path:

@@ -141,7 +141,7 @@ class RunState:
             self._list(path, kept)
         except (tf.errors.OpError, OSError) as error:
             _remove(path)
-            remedy = "" if paths.is_remote(path) else "make room and "
+            remedy = "" if paths.is_answer_of_a_store(error) else "make room and "
             raise paths.kind_of(error)(
                 f"{path}: cannot be saved ({paths.reason(error)}); {remedy}repeat the command to "
                 f"go on from step {max(set(saved) - {step}, default='0, the beginning')}"

@@ -80,7 +80,7 @@ def _described(folder: Path, model: str, target: paths.Location) -> list[provena
         if is_local
         else dataclasses.replace(
             provenance.describe(path, folder),
-            path=f"{model if paths.is_remote(model) else f'hf://{model}'}/{path.name}",
+            path=f"{model if '://' in model else f'hf://{model}'}/{path.name}",
         )
         for path in sorted(folder.iterdir())
         if path.is_file() and any(path.match(pattern) for pattern in hub.WANTED)

@@ -41,8 +41,7 @@ def written_whole(prefix: str) -> Iterator[str]:
     try:
         if tf.io.gfile.exists(beside):
             tf.io.gfile.rmtree(beside)
-        if not paths.is_remote(beside):  # a bucket would keep an empty object for the folder
-            tf.io.gfile.makedirs(beside)
+        paths.make_folder(paths.location(beside))
         yield f"{beside}/checkpoint"
         (index,) = tf.io.gfile.glob(f"{beside}/*.index")
         saved = index.removesuffix(".index")
@@ -50,7 +49,7 @@ def written_whole(prefix: str) -> Iterator[str]:
             renamed.append(prefix + path.removeprefix(saved))
             tf.io.gfile.rename(path, renamed[-1])
         renamed.clear()
-    except tf.errors.OpError as error:
+    except (tf.errors.OpError, OSError) as error:
         raise ValueError(
             f"{prefix}: cannot be written ({paths.reason(error)}); choose another path or make room"
         ) from error

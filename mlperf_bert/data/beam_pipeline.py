@@ -15,9 +15,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from mlperf_bert.data import manifest
 from mlperf_bert.data.dataset import (
+    LOCK_PATIENCE_SECONDS,
     DatasetConfig,
     by_name,
-    held,
     make_part,
     missing_parts,
     note_provenance,
@@ -25,8 +25,7 @@ from mlperf_bert.data.dataset import (
 )
 from mlperf_bert.data.examples import expand_input
 from mlperf_bert.data.manifest import Manifest, Part
-from mlperf_bert.files import paths
-from mlperf_bert.files.locks import lock_of
+from mlperf_bert.files import locks, paths
 from mlperf_bert.files.writing import write_whole
 
 _OUTCOME = ".outcome.json"
@@ -50,8 +49,8 @@ def write_dataset(
     inputs = by_name(expand_input(input_file))
     make = _MakePart(output_dir, config)
     folder = paths.location(output_dir)
-    paths.require_no_object(folder)
-    with held(lock := lock_of(folder), folder):
+    paths.require_no_file(folder)
+    with locks.held(folder, patience_seconds=LOCK_PATIENCE_SECONDS) as lock:
         found = open_manifest(folder, config, inputs)
         missing = missing_parts(folder, found, inputs)
         if not missing:

@@ -14,11 +14,9 @@ import os
 import platform
 import posixpath
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from multiprocessing.connection import wait
-from pathlib import Path
 from typing import Any
 
 import numba
@@ -29,8 +27,7 @@ from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.data.instances import InstanceConfig, batches, make_instances
 from mlperf_bert.data.manifest import Manifest, Part
 from mlperf_bert.data.tokenization import Tokenizer
-from mlperf_bert.files import paths
-from mlperf_bert.files.locks import DirectoryLock, ObjectLock, lock_of
+from mlperf_bert.files import locks, paths, writing
 from mlperf_bert.files.reading import digest, read_regular_file
 from mlperf_bert.messages import Progress
 
@@ -38,7 +35,8 @@ from mlperf_bert.messages import Progress
 _WORKER_BASE_BYTES = 250 << 20
 _WORKER_BYTES_PER_INPUT_BYTE = 2
 _WORKER_BYTES_PER_INPUT_BYTE_AND_COPY = 1.2
-_LOCK_PATIENCE_SECONDS = 5
+# The workers of a run that was killed keep its lock for a moment.
+LOCK_PATIENCE_SECONDS = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,9 +110,9 @@ def write_dataset(
         memory_budget_bytes=memory_budget_bytes,
     )
     folder = paths.location(output_dir)
-    paths.require_no_object(folder)
+    paths.require_no_file(folder)
     hints: list[str] = []
-    with held(lock := lock_of(folder), folder):
+    with locks.held(folder, patience_seconds=LOCK_PATIENCE_SECONDS) as lock:
         found = open_manifest(folder, config, inputs)
         missing = missing_parts(folder, found, inputs)
         if missing:
@@ -155,17 +153,6 @@ def note_provenance(
         | {outputs[name]: f"sha256:{part.sha256}" for name, part in parts},
         continues=True,
     )
-
-
-@contextlib.contextmanager
-def held(lock: DirectoryLock | ObjectLock, folder: paths.Location) -> Iterator[None]:
-    """Holds a lock, which the workers of a run that was killed may keep for a moment."""
-    if not lock.acquire(patience_seconds=_LOCK_PATIENCE_SECONDS):
-        raise ValueError(f"{folder}: another run writes here; wait for it")
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def by_name(inputs: Collection[str]) -> dict[str, str]:
@@ -225,18 +212,12 @@ def missing_parts(
             return False
         digests = (("sha256", part.sha256), ("md5", part.input_md5))
         return all(
-            _is_older(file, status, folder, written) or digest(file, algorithm) == expected
+            (status and status.is_older_than(written)) or digest(file, algorithm) == expected
             for file, status, (algorithm, expected) in zip(files, statuses, digests)
         )
 
     done = dict(zip(inputs, paths.in_parallel(is_done, list(inputs))))
     return {name: path for name, path in inputs.items() if not done[name]}
-
-
-def _is_older(file, status, folder: paths.Location, written: paths.Status) -> bool:
-    """Whether a file is known to have been there before the manifest of the folder was written."""
-    same_clock = paths.is_remote(file) == paths.is_remote(folder)
-    return same_clock and status.modified_ns <= written.modified_ns
 
 
 def _warm_up(tokenizer: Tokenizer, config: InstanceConfig) -> None:
@@ -319,8 +300,8 @@ def _work(
     try:
         result = make_part(input_path, output, tokenizer, config, on_hint=hints.append)
     except OSError as error:
-        place = output.parent if isinstance(output, Path) else tempfile.gettempdir()
-        result = f"{error.strerror}; free space or fix {place}" if error.strerror else str(error)
+        folder, _ = writing.workplace(output)
+        result = f"{error.strerror}; free space or fix {folder}" if error.strerror else str(error)
     except ValueError as error:
         result = str(error)
     sender.send((result, hints))
@@ -349,7 +330,8 @@ def make_part(
       OSError: it cannot be written, as on a full disk; nothing is left of it then.
     """
     sha256 = hashlib.sha256()
-    with _kept_from_others(output):
+    # The run's own lock ends with a killed run, though its workers may write a moment longer.
+    with locks.held_by_one_writer(output, patience_seconds=LOCK_PATIENCE_SECONDS):
         statistics = write_examples(
             [input_path],
             [output],
@@ -367,13 +349,3 @@ def make_part(
         sha256=sha256.hexdigest(),
         **dataclasses.asdict(statistics),
     )
-
-
-def _kept_from_others(output: paths.Location) -> contextlib.AbstractContextManager:
-    """The run's own lock ends with a killed run, though its workers may write a moment longer.
-
-    A bucket needs no more: two that write a part there at once do not write into one file.
-    """
-    if not isinstance(output, Path):
-        return contextlib.nullcontext()
-    return held(DirectoryLock(output.parent, file_name=f".{output.name}.lock"), output)

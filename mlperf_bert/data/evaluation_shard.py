@@ -1,18 +1,14 @@
 """The evaluation shard: evenly spaced examples of one file, copied to another."""
 
 import os
-import shutil
-import tempfile
-from pathlib import Path
 
 from mlperf_bert.data import provenance, tfrecord, validity
 from mlperf_bert.files import paths
-from mlperf_bert.files.writing import require_writable, written_beside
+from mlperf_bert.files.writing import require_writable, workplace, written_beside
 
 # The vocabulary is unknown here; models take ids of 32 bits.
 _LARGEST_VOCABULARY = 2**31
 _NUM_SEGMENTS = 2
-_COPIES_OF_AN_UPLOAD = 2  # the file that is written, and TensorFlow's while it sends it
 
 
 def pick(
@@ -69,15 +65,11 @@ def pick(
 def _require_room(input_path, output_path, num_examples_to_pick: int, num_examples: int) -> None:
     """Before anything is written: a slip of the finger would fill the disk for hours."""
     needed_bytes = paths.size_bytes(input_path) * num_examples_to_pick // num_examples
-    output = paths.location(output_path)
-    if isinstance(output, Path):
-        folder, where = output.absolute().parent, f"beside {output}"
-    else:
-        folder, where = Path(tempfile.gettempdir()), f"in {tempfile.gettempdir()}"
-        needed_bytes *= _COPIES_OF_AN_UPLOAD
-    free_bytes = shutil.disk_usage(folder).free
+    folder, num_copies = workplace(output_path)
+    needed_bytes *= num_copies
+    free_bytes = paths.free_bytes(folder)
     if needed_bytes > free_bytes:
         raise ValueError(
             f"--num_examples_to_pick={num_examples_to_pick}: they take about {needed_bytes:,} "
-            f"bytes, {free_bytes:,} are free {where}; pick fewer"
+            f"bytes, {free_bytes:,} are free in {folder}; pick fewer"
         )

@@ -154,9 +154,11 @@ def verify(folder: paths.Location, text_files: Iterable[paths.Location] = ()) ->
     manifest = load(folder)
     if manifest is None:
         raise ValueError(f"{folder}: no {NAME}; make the data with --output_dir")
-    # Requests take their time in a bucket; a disk is quickest when read in order.
-    apply = map if isinstance(folder, Path) else paths.in_parallel
-    found = apply(lambda name: _check(folder, name, manifest.parts[name]), list(manifest.parts))
+
+    def check(name: str) -> list[str]:
+        return _check(folder, name, manifest.parts[name])
+
+    found = paths.for_each_file(check, list(manifest.parts), folder=folder)
     issues = [issue for of_a_part in found for issue in of_a_part]
     if manifest.is_whole and set(manifest.parts) >= PUBLISHED_PARTS:
         if manifest.parameters.items() >= PUBLISHED_LENGTHS.items():

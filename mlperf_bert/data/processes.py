@@ -15,7 +15,7 @@ def context(files: Iterable[str | os.PathLike]) -> BaseContext:
     would copy as they are, and then wait for without end. So workers for a bucket are forks of a
     process that imports TensorFlow, once, and does nothing else.
     """
-    if not any(map(paths.is_remote, files)):
+    if paths.are_local(files):
         return multiprocessing.get_context("fork")
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(["tensorflow", "mlperf_bert.data.dataset"])

@@ -95,24 +95,10 @@ def describe(path: str | os.PathLike, folder: paths.Location, *, digest: str | N
         )
     found = reading.require_regular_file(path)
     return File(
-        path=_relative(str(found), folder),
+        path=paths.name_from(str(found), folder),
         bytes=paths.size_bytes(found),
         digest=f"sha256:{reading.digest(found, 'sha256')}" if digest is None else digest,
     )
-
-
-def _relative(path: str, folder: paths.Location) -> str:
-    if paths.is_remote(path) or not isinstance(folder, Path):
-        return path.removeprefix(f"{folder}/")
-    return os.path.relpath(path, folder)
-
-
-def _absolute(path: str, folder: paths.Location) -> str:
-    if paths.is_remote(path) or path.startswith("/"):
-        return path
-    if isinstance(folder, Path):
-        return os.path.normpath(folder / path)
-    return f"{folder}/{path}"
 
 
 def note(
@@ -211,11 +197,8 @@ def known_digests(files: Iterable[str]) -> dict[str, str]:
     for folder in {posixpath.dirname(name) for name in names}:
         place = paths.location(folder or ".")
         for record in read(place):
-            found |= {_absolute(file.path, place): file.digest for file in record.outputs}
-    return {
-        name: found.get(os.path.normpath(name) if not paths.is_remote(name) else name, "")
-        for name in names
-    }
+            found |= {paths.path_of(file.path, place): file.digest for file in record.outputs}
+    return {name: found.get(paths.path_of(name, Path()), "") for name in names}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -242,10 +225,10 @@ def chain(folder: paths.Location) -> Iterator[Step]:
     while pending:
         step = pending.pop()
         yield step
-        wanted = {_absolute(file.path, step.folder) for file in step.record.inputs}
+        wanted = {paths.path_of(file.path, step.folder) for file in step.record.inputs}
         for above in sorted({place for name in wanted for place in _places_above(name)}):
             for number, record in enumerate(records_in(above)):
-                made = {_absolute(file.path, paths.location(above)) for file in record.outputs}
+                made = {paths.path_of(file.path, paths.location(above)) for file in record.outputs}
                 if (above, number) not in seen and made & wanted:
                     seen.add((above, number))
                     found = Step(folder=paths.location(above), record=record, depth=step.depth + 1)
@@ -276,7 +259,7 @@ def verify(steps: Sequence[Step]) -> tuple[int, list[str], list[str]]:
     wanted: dict[str, set[tuple[int, str]]] = {}
     for step in steps:
         for file in [*step.record.inputs, *step.record.outputs]:
-            name = _absolute(file.path, step.folder)
+            name = paths.path_of(file.path, step.folder)
             wanted.setdefault(name, set()).add((file.bytes, file.digest))
     answers = paths.in_parallel(lambda name: _check(name, wanted[name]), sorted(wanted))
     problems = [answer for answer in answers if answer not in ("", "absent")]

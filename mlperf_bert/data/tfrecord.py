@@ -11,7 +11,6 @@ import dataclasses
 import os
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
@@ -131,9 +130,7 @@ def _damaged(path: str | os.PathLike, index: int, offset: int, reason: str) -> B
 def _opened(path: str | os.PathLike, *, headers_only: bool = False) -> Iterator[BinaryIO]:
     message = f"{os.fspath(path)}: not a regular file; give a TFRecord file"
     found = require_regular_file(path, message=message)
-    # On a disk the data between the headers need not be read. In a bucket a read is a request.
-    buffering = 0 if headers_only and isinstance(found, Path) else -1
-    with paths.opened(found, buffering=buffering) as file:
+    with paths.opened(found, skips=headers_only) as file:
         yield file
 
 

@@ -21,6 +21,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -41,6 +42,34 @@ def lock_of(directory: paths.Location, *, file_name: str = ".lock") -> "Director
     if isinstance(directory, Path):
         return DirectoryLock(directory, file_name=file_name)
     return ObjectLock(directory, file_name=file_name)
+
+
+@contextlib.contextmanager
+def held(
+    folder: paths.Location, *, file_name: str = ".lock", patience_seconds: float = 0
+) -> "Iterator[DirectoryLock | ObjectLock]":
+    """Holds the lock of a folder, and yields it; raises ValueError if another process has it."""
+    lock = lock_of(folder, file_name=file_name)
+    if not lock.acquire(patience_seconds=patience_seconds):
+        raise ValueError(f"{folder}: another run writes here; wait for it")
+    try:
+        yield lock
+    finally:
+        lock.release()
+
+
+def held_by_one_writer(
+    path: paths.Location, *, patience_seconds: float
+) -> contextlib.AbstractContextManager:
+    """Holds a lock of a file; two who write an object at once do not write into one file.
+
+    Raises:
+      ValueError: another process has it.
+    """
+    if not isinstance(path, Path):
+        return contextlib.nullcontext()
+    name = f".{path.name}.lock"
+    return held(path.parent, file_name=name, patience_seconds=patience_seconds)
 
 
 class DirectoryLock:

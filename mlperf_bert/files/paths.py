@@ -9,10 +9,13 @@ import contextlib
 import dataclasses
 import importlib
 import io
+import math
 import os
 import re
+import shutil
+import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias, TypeVar, Union
@@ -127,25 +130,56 @@ def location(path: str | os.PathLike) -> Location:
     return epath.Path(name)
 
 
+def require_local(path: str, *, flag: str = "") -> Path:
+    """The path as an object; raises ValueError if it leads to a bucket."""
+    if is_remote(path) or _WITHOUT_A_SLASH.match(path):
+        given = f"--{flag}={path}" if flag else path
+        raise ValueError(f"{given}: give a local path, and copy it from or to the bucket")
+    return Path(path)
+
+
+def are_local(names: Iterable[str | os.PathLike]) -> bool:
+    """Whether none of some paths leads to a bucket."""
+    return not any(map(is_remote, names))
+
+
+def resolve(path: Location) -> Location:
+    """The whole path of a local one, links followed; that of a bucket is whole."""
+    return path.resolve() if isinstance(path, Path) else path
+
+
+def name_from(path: str, folder: Location) -> str:
+    """How a record in a folder names a path: from there, or whole; `path_of` undoes it."""
+    if is_remote(path) or is_remote(folder):
+        return path.removeprefix(f"{folder}/")
+    return os.path.relpath(path, folder)
+
+
+def path_of(name: str, folder: Location) -> str:
+    """The path that a record in a folder names, as `name_from`."""
+    whole = name if is_remote(name) else os.path.join(folder, name)  # noqa: PTH118 - keeps gs://
+    return whole if is_remote(whole) else os.path.normpath(whole)
+
+
 def make_folder(path: Location) -> None:
     """Makes a local folder and those above it; a bucket has no folders, only names with slashes.
 
     Raises:
       OSError: a file or an object has this name, or a folder cannot be made.
     """
+    require_no_file(path)
     if isinstance(path, Path):
         path.mkdir(parents=True, exist_ok=True)
-    require_no_object(path)
 
 
-def require_no_object(path: Location) -> None:
-    """Raises OSError if a path of a bucket is an object: it could be a folder at the same time."""
-    if not isinstance(path, Path) and status(path):
-        raise NotADirectoryError(f"{path}: is an object, not a folder; choose another name")
+def require_no_file(path: Location) -> None:
+    """Raises OSError if a path is a file; an object could be a folder at the same time."""
+    if is_file(path):
+        raise NotADirectoryError(f"{path}: is a file, not a folder; choose another name")
 
 
 def remove_folder(path: Location) -> None:
-    """Removes a folder of a bucket and all that is in it; nothing where there is none.
+    """Removes a folder and all that is in it; nothing where there is none.
 
     Raises:
       OSError: the bucket refuses it.
@@ -155,53 +189,79 @@ def remove_folder(path: Location) -> None:
             tensorflow().io.gfile.rmtree(str(path))
 
 
-def is_file(path: Location) -> bool:
+def is_renamed_whole(path: Location) -> bool:
+    """Whether renaming a folder is one step; in a bucket its objects are copied one by one."""
+    return isinstance(path, Path)
+
+
+def free_bytes(folder: Location) -> float:
+    """The room on the disk of a folder, which need not exist; a bucket has room without end."""
+    if not isinstance(folder, Path):
+        return math.inf
+    whole = folder.absolute()
+    existing = next(above for above in (whole, *whole.parents) if above.exists())
+    return shutil.disk_usage(existing).free
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """What a file system knows of a file or folder."""
+
+    kind: int
+    """As of stat.S_IFMT; an object is a regular file."""
+    size_bytes: int
+    modified_ns: int
+    """When it was written last, by its clock."""
+    clock: str
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder, or what objects have as one."""
+        return self.kind == stat.S_IFDIR
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a regular file or an object."""
+        return self.kind == stat.S_IFREG
+
+    def is_older_than(self, other: "Status") -> bool:
+        """Whether it is known to be written before another; two clocks do not tell."""
+        return self.clock == other.clock and self.modified_ns <= other.modified_ns
+
+
+def look_up(path: str | os.PathLike) -> Status:
+    """Asks for a file or folder, with one request of a bucket.
+
+    Raises:
+      OSError: there is none, or no permission.
+    """
+    found = location(path)
+    if isinstance(found, Path):
+        local = found.stat()
+        return Status(stat.S_IFMT(local.st_mode), local.st_size, local.st_mtime_ns, "local")
+    with failures_named(found):  # epath's own has whole seconds
+        remote = tensorflow().io.gfile.stat(str(found))
+    kind = stat.S_IFDIR if remote.is_directory else stat.S_IFREG
+    return Status(kind, remote.length, remote.mtime_nsec, "store")
+
+
+def status(path: str | os.PathLike) -> Status | None:
+    """As `look_up`; None if there is no such file, or it is not a regular one."""
+    try:
+        found = look_up(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found if found.is_file else None
+
+
+def is_file(path: str | os.PathLike) -> bool:
     """As pathlib's; epath has none. Raises as `status`."""
     return status(path) is not None
 
 
 def size_bytes(path: str | os.PathLike) -> int:
-    """The size of a file.
-
-    Raises:
-      OSError: no such file, or no permission.
-    """
-    found = location(path)
-    if isinstance(found, Path):
-        return found.stat().st_size
-    with failures_named(found):
-        return found.stat().length
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Status:
-    """What a file system knows of a file."""
-
-    size_bytes: int
-    modified_ns: int
-    """When it was written last: by this host's clock, or by the store's."""
-
-
-def status(path: str | os.PathLike) -> Status | None:
-    """Asks for a file, with one request of a bucket; None if there is no such file.
-
-    Raises:
-      OSError: no permission.
-    """
-    found = location(path)
-    if isinstance(found, Path):
-        if not found.is_file():
-            return None
-        local = found.stat()
-        return Status(size_bytes=local.st_size, modified_ns=local.st_mtime_ns)
-    try:
-        with failures_named(found):  # epath's own has whole seconds
-            remote = tensorflow().io.gfile.stat(str(found))
-    except FileNotFoundError:
-        return None
-    if remote.is_directory:
-        return None
-    return Status(size_bytes=remote.length, modified_ns=remote.mtime_nsec)
+    """The size of a file; raises as `look_up`."""
+    return look_up(path).size_bytes
 
 
 def read_bytes(path: str | os.PathLike) -> bytes:
@@ -211,21 +271,24 @@ def read_bytes(path: str | os.PathLike) -> bytes:
 
 
 @contextlib.contextmanager
-def opened(path: str | os.PathLike, *, buffering: int = -1) -> Iterator[BinaryIO]:
-    """Opens a file to read; of a bucket, 8 MiB at a time unless `buffering` says other bytes.
+def opened(path: str | os.PathLike, *, skips: bool = False) -> Iterator[BinaryIO]:
+    """Opens a file to read, an object 8 MiB at a time.
+
+    Args:
+      path: local or of a bucket.
+      skips: most of it is passed over, which a disk then need not read; an object is read whole.
 
     Raises:
       OSError: no such file, or no permission.
     """
     found = location(path)
     if isinstance(found, Path):
-        with found.open("rb", buffering) as file:
+        with found.open("rb", 0 if skips else -1) as file:
             yield file
         return
     size = size_bytes(found)
     with failures_named(found), found.open("rb") as remote:
-        buffer = _BUFFER_BYTES if buffering < 0 else max(buffering, 512)
-        yield io.BufferedReader(_Object(remote, size), buffer)
+        yield io.BufferedReader(_Object(remote, size), _BUFFER_BYTES)
 
 
 class _Object(io.RawIOBase):
@@ -285,7 +348,9 @@ def failures_named(path: object) -> Iterator[None]:
     except Exception as error:
         if not is_of_tensorflow(error):
             raise
-        raise kind_of(error)(f"{path}: {reason(error)}") from error
+        kind = kind_of(error)
+        is_absent = kind is FileNotFoundError and not is_answer_of_a_store(error)
+        raise kind(f"{path}: {_ADVICE[404] if is_absent else reason(error)}") from error
 
 
 def is_of_tensorflow(error: Exception) -> bool:
@@ -327,6 +392,13 @@ def _may_pass(text: str) -> bool:
     if found and int(found[1]) in _ADVICE:
         return False
     return bool(found and int(found[1]) in _TRANSIENT) or "retry attempts failed" in text
+
+
+def for_each_file(
+    function: Callable[[_Item], _T], items: Sequence[_Item], *, folder: Location
+) -> list[_T]:
+    """function(item) for each file of a folder: a disk is quickest in order, a bucket at once."""
+    return list(map(function, items)) if isinstance(folder, Path) else in_parallel(function, items)
 
 
 def in_parallel(function: Callable[[_Item], _T], items: Sequence[_Item]) -> list[_T]:

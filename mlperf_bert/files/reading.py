@@ -7,8 +7,10 @@ import contextlib
 import glob
 import hashlib
 import os
+import shutil
 import stat
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -51,20 +53,14 @@ def require_regular_file(path: str | os.PathLike, *, message: str | None = None)
       OSError: no such file, or no permission.
       ValueError: not a regular file; the text is `message`, if given.
     """
-    found = paths.location(path)
-    if not isinstance(found, Path):
-        with paths.failures_named(found):
-            is_folder = found.stat().is_directory
-        kind = stat.S_IFDIR if is_folder else stat.S_IFREG
-    else:
-        kind = stat.S_IFMT(found.stat().st_mode)
-    if kind != stat.S_IFREG:
+    found = paths.look_up(path)
+    if not found.is_file:
         raise ValueError(
             message
-            or f"{path}: {_KINDS.get(kind, 'no file')}; give a regular file (write what it would "
-            "deliver into one)"
+            or f"{path}: {_KINDS.get(found.kind, 'no file')}; give a regular file (write what it "
+            "would deliver into one)"
         )
-    return found
+    return paths.location(path)
 
 
 def read_regular_file(path: str | os.PathLike) -> bytes:
@@ -78,6 +74,40 @@ def read_regular_file(path: str | os.PathLike) -> bytes:
     if problem := content.packed(found[: content.HEAD_BYTES]):
         raise ValueError(f"{os.fspath(path)}: {problem}")
     return found
+
+
+@contextlib.contextmanager
+def copied_to_disk(
+    names: Sequence[str], *, only: Sequence[str] = ("*",)
+) -> Iterator[dict[str, Path]]:
+    """Copies the files, and folders of files, of a bucket; removes the copies at the end.
+
+    Args:
+      names: those that are not of a bucket stay as they are, whatever they are.
+      only: globs of the files to copy from a folder.
+
+    Yields: what is of a bucket -> its copy.
+
+    Raises:
+      OSError: the bucket refuses it.
+    """
+
+    def copy(name: str) -> None:
+        source = paths.location(name)
+        with paths.failures_named(source):
+            found = list(source.iterdir()) if source.is_dir() else [source]
+        for file in found:
+            if file == source or any(file.match(pattern) for pattern in only):
+                target = copies[name] / file.relative_to(source).as_posix()
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with paths.opened(file) as there, target.open("wb") as here:
+                    shutil.copyfileobj(there, here)
+
+    with tempfile.TemporaryDirectory(prefix="mlperf-bert-") as folder:
+        remote = list(filter(paths.is_remote, names))
+        copies = {name: Path(folder, str(n), Path(name).name) for n, name in enumerate(remote)}
+        paths.in_parallel(copy, remote)
+        yield copies
 
 
 def packed_file(path: str | os.PathLike) -> str | None:

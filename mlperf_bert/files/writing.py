@@ -9,7 +9,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -35,18 +35,30 @@ def partial(path: Path) -> Path:
     return path.with_name(f".{path.name}.partial")
 
 
+def workplace(path: str | os.PathLike) -> tuple[Path, int]:
+    """The local folder where a file is written at first, and how many copies it holds then."""
+    target = paths.location(path)
+    if isinstance(target, Path):
+        return target.parent, 1
+    return Path(tempfile.gettempdir()), 2  # one is TensorFlow's, while it sends the file
+
+
 def require_writable(path: str | os.PathLike) -> None:
-    """Tries to write next to a path of a bucket, so that nobody waits hours for its refusal.
+    """Looks for the folder of a file, so that nobody waits hours for a refusal; tries a bucket.
 
     Raises:
+      ValueError: a local file's folder is not there.
       OSError: the bucket refuses it.
     """
     target = paths.location(path)
-    if not isinstance(target, Path):
-        probe = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
-        with paths.failures_named(target):
-            probe.write_bytes(b"can be removed\n")
-            probe.unlink()
+    if isinstance(target, Path):
+        if not target.parent.is_dir():
+            raise ValueError(f"{target}: there is no folder {target.parent}; make it")
+        return
+    probe = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+    with paths.failures_named(target):
+        probe.write_bytes(b"can be removed\n")
+        probe.unlink()
 
 
 @contextlib.contextmanager
@@ -82,6 +94,22 @@ def written_beside(path: str | os.PathLike) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
+def on_disk(
+    folder: paths.Location, *, before_upload: Callable[[], None] = lambda: None
+) -> Iterator[Path]:
+    """Yields a local folder itself; for a bucket's an empty one, whose files are uploaded then."""
+    if isinstance(folder, Path):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="mlperf-bert-") as name:
+        yield Path(name)
+        before_upload()
+        for file in sorted(Path(name).rglob("*")):
+            if file.is_file():
+                paths.upload(file, folder / file.relative_to(name).as_posix())
+
+
+@contextlib.contextmanager
 def directory_written_beside(path: paths.Location) -> Iterator[Path]:
     """Yields a hidden directory next to `path`, which becomes `path` once all is written.
 
@@ -89,11 +117,8 @@ def directory_written_beside(path: paths.Location) -> Iterator[Path]:
     a bucket the files appear one after the other, each as a whole.
     """
     if not isinstance(path, Path):
-        with tempfile.TemporaryDirectory(prefix="mlperf-bert-") as folder:
-            yield Path(folder)
-            for file in sorted(Path(folder).rglob("*")):
-                if file.is_file():
-                    paths.upload(file, path / file.relative_to(folder).as_posix())
+        with on_disk(path) as folder:
+            yield folder
         return
     beside = partial(path)
     shutil.rmtree(beside, ignore_errors=True)

@@ -144,8 +144,7 @@ def run(config: FinetuningConfig) -> Results:
       ValueError: bad input, with a line for each task whose files are bad; nothing is written.
       FloatingPointError, signals.Interrupted: as `Run.train`.
     """
-    if paths.is_remote(config.output_dir):
-        raise ValueError(f"--output_dir={config.output_dir}: give a local folder, and copy it then")
+    folder = paths.require_local(config.output_dir, flag="output_dir")
     strategy = create_strategy(config.device)
     for flag in ("train_batch_size", "eval_batch_size"):
         replica_batch_size(getattr(config, flag), strategy.num_replicas_in_sync, flag=flag)
@@ -153,7 +152,6 @@ def run(config: FinetuningConfig) -> Results:
     names = tasks.names_of(config.task)
     needs_pooler = any(tasks.create(name, config).head != SPANS for name in names)
     weights.check(begun.source, needs_pooler=needs_pooler)
-    folder = Path(config.output_dir)
     _read(folder / RESULTS_NAME)  # so that a damaged file is found before the training
     if len(names) > 1:
         prepared.check_files(names, config)

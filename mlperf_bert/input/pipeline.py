@@ -10,15 +10,12 @@ import itertools
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 
 from mlperf_bert.data import example_codec, tfrecord, validity
 from mlperf_bert.data.validity import ExampleLimits, ExampleShape
 from mlperf_bert.files import paths
-from mlperf_bert.files.reading import require_regular_file
 from mlperf_bert.input import packing
 from mlperf_bert.messages import Progress
 
@@ -51,7 +48,7 @@ def expand_input(patterns: str, *, flag: str) -> list[str]:
       ValueError: a pattern matches nothing, or evaluation examples or records beside the parts, or
         a file is empty or a pipe or device; no file's content is read.
     """
-    files: list[tuple[str, Any]] = []
+    files: list[tuple[str, paths.Status]] = []
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
         matches = _files_matching(pattern)
         if not matches:
@@ -64,10 +61,9 @@ def expand_input(patterns: str, *, flag: str) -> list[str]:
     if not files:
         raise ValueError(f"--{flag} names no file; give a path, a glob or several with commas")
     for name, status in files:
-        if not paths.is_remote(name):
-            message = f"--{flag}: {name} is not a regular file; give TFRecord files"
-            require_regular_file(name, message=message)
-        if not status.length:
+        if not status.is_file:
+            raise ValueError(f"--{flag}: {name} is not a regular file; give TFRecord files")
+        if not status.size_bytes:
             raise ValueError(f"--{flag}: {name} is empty; make it again")
     return sorted({name for name, _ in files})
 
@@ -83,12 +79,12 @@ def _require_parts(pattern: str, matches: Sequence[str], *, flag: str) -> None:
         )
 
 
-def _files_matching(pattern: str) -> list[tuple[str, Any]]:
+def _files_matching(pattern: str) -> list[tuple[str, paths.Status]]:
     """(name, status) of what matches a glob and is not a folder."""
     with paths.failures_named(pattern):
         names = tf.io.gfile.glob(pattern)
-        states = paths.in_parallel(tf.io.gfile.stat, names)
-    return [found for found in zip(names, states) if not found[1].is_directory]
+    found = zip(names, paths.in_parallel(paths.look_up, names))
+    return [(name, status) for name, status in found if not status.is_folder]
 
 
 @tf.autograph.experimental.do_not_convert
@@ -274,9 +270,8 @@ def _reason(error: Exception) -> str:
 
 
 def _check_lengths(files: Sequence[str]) -> None:
-    local = [path for path in files if not paths.is_remote(path)]
-    if sum(Path(path).stat().st_size for path in local) <= _MAX_BYTES_CHECKED_FIRST:
-        for path in local:
+    if paths.are_local(files) and sum(map(paths.size_bytes, files)) <= _MAX_BYTES_CHECKED_FIRST:
+        for path in files:
             tfrecord.count_records(path)
 
 

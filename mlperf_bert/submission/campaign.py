@@ -34,10 +34,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mlperf_bert.data import provenance
-from mlperf_bert.files import paths
+from mlperf_bert.files import paths, writing
 from mlperf_bert.files.locks import lock_of
 from mlperf_bert.files.reading import matching_files
-from mlperf_bert.files.writing import directory_written_beside, write_whole
+from mlperf_bert.files.writing import write_whole
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.log import STATUSES
 from mlperf_bert.mlperf.results import (
@@ -231,8 +231,7 @@ def claim(campaign: Campaign) -> None:
         path.name != LOCK_NAME for path in campaign.folder.iterdir()
     ):
         raise ValueError(f"{campaign.folder} is not empty; choose another --output_dir")
-    if isinstance(campaign.folder, Path):
-        campaign.runs_dir.mkdir(parents=True)
+    paths.make_folder(campaign.runs_dir)
     write_whole(record, json.dumps(content, indent=1) + "\n")
 
 
@@ -321,9 +320,9 @@ def _vacant_dir(campaign: Campaign, number: int) -> paths.Location:
         return output_dir
     if lock_of(output_dir).is_held_elsewhere():
         raise ValueError(f"{output_dir}: run {number} is still training; stop it, or wait for it")
-    if isinstance(output_dir, Path) and not any(output_dir.iterdir()):
+    if not any(output_dir.iterdir()):
         return output_dir  # made for a container that has refused to run
-    if not isinstance(output_dir, Path):
+    if not paths.is_renamed_whole(output_dir):
         return campaign.runs_dir / f"{number}.repeat-{len(dirs)}"
     count = 1
     while (aside := output_dir.with_name(f"{number}.interrupted-{count}")).exists():
@@ -404,7 +403,7 @@ def _require_startable(campaign: Campaign) -> None:
     if campaign.in_containers:  # its paths are those of the container
         return
     for pattern in (campaign.offline_eval_input_file or "").split(","):
-        if pattern and not paths.is_remote(pattern) and not matching_files(pattern.strip()):
+        if pattern and not matching_files(pattern.strip()):
             raise ValueError(f"--offline_eval_input_file: no file matches {pattern}")
 
 
@@ -431,13 +430,13 @@ def _locked(campaign: Campaign) -> Iterator[Callable[[], None]]:
 @contextlib.contextmanager
 def _on_disk(campaign: Campaign, *, before_upload: Callable[[], None]) -> Iterator[Campaign]:
     """Yield the campaign with a folder on a local disk, from which its submission is uploaded."""
-    if isinstance(campaign.folder, Path):
-        yield campaign
-        return
-    with directory_written_beside(campaign.folder) as folder:
-        yield replace(campaign, folder=folder)
+
+    def make_way() -> None:
         before_upload()
         paths.remove_folder(campaign.org_dir)
+
+    with writing.on_disk(campaign.folder, before_upload=make_way) as folder:
+        yield replace(campaign, folder=folder)
 
 
 def _renamed(verdict: SystemVerdict, local: str, folder: str) -> SystemVerdict:
@@ -540,7 +539,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             org=given.org,
             system=given.system,
             status=given.status,
-            folder=folder.resolve() if isinstance(folder, Path) else folder,
+            folder=paths.resolve(folder),
             num_runs=given.runs,
             flags=tuple(given.flags),
             offline_eval_input_file=given.offline_eval_input_file,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlperf_bert.files import paths
+from mlperf_bert.files import paths, reading
 from mlperf_bert.mlperf.rules import require_ruleset
 from mlperf_bert.submission.system import read_overrides
 
@@ -76,28 +76,13 @@ def _copied(arguments: Sequence[str]) -> Iterator[tuple[list[str], Callable[[str
 
     Yields: the arguments with the copies' names; what puts the bucket's names into a text again.
     """
-    with tempfile.TemporaryDirectory(prefix="mlperf-bert-") as folder:
-        copies = {
-            name: Path(folder, str(number), paths.location(name).name)
-            for number, name in enumerate(arguments)
-            if paths.is_remote(name)
-        }
-
-        def copy(name: str) -> None:
-            source = paths.location(name)
-            with paths.failures_named(source):
-                files = list(source.iterdir()) if source.is_dir() else [source]
-            for file in files:
-                target = copies[name] / file.relative_to(source).as_posix()
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(paths.read_bytes(file))
+    with reading.copied_to_disk(arguments) as copies:
 
         def original(text: str) -> str:
             for name, copied in copies.items():
                 text = text.replace(str(copied), name)
             return text
 
-        paths.in_parallel(copy, list(copies))
         yield [str(copies.get(name, name)) for name in arguments], original
 
 

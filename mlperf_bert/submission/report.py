@@ -115,8 +115,7 @@ def write(verdicts: Sequence[SystemVerdict], output: paths.Location, **parts: An
     """
     page = report_page.page(verdicts, **parts)
     numbers = as_json(verdicts)
-    if isinstance(output, Path):
-        output.parent.mkdir(parents=True, exist_ok=True)
+    paths.make_folder(output.parent)
     write_whole(output, page)
     write_whole(output.with_suffix(".json"), numbers)
 
@@ -204,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             verdicts = judge_systems(org_dir, given.ruleset, custom_rcps=custom_rcps)
         for system in verdicts:
             print(as_text(system))
-        name = org_dir.resolve().name if isinstance(org_dir, Path) else org_dir.name
+        name = paths.resolve(org_dir).name
         among = {}
         if given.standing:
             entries = published.load()

@@ -72,7 +72,7 @@ def _of_org(org_dir: paths.Location, ruleset: str, custom_rcps: Path | None) -> 
     if not folders:
         raise ValueError(f"{org_dir}: no results/SYSTEM/bert/result_*.txt")
     found = []
-    name = org_dir.resolve().name if isinstance(org_dir, Path) else org_dir.name
+    name = paths.resolve(org_dir).name
     for folder in folders:
         runs = tuple(read_run(log) for log in result_files(folder))
         system = folder.parent.name

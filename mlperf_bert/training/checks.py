@@ -7,7 +7,6 @@ is one line that says what, where and how to fix it.
 import contextlib
 import dataclasses
 import math
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -224,17 +223,14 @@ def _check_weights(found: Inspection, latest_step: int | None) -> None:
 
 def _check_disk(found: Inspection, bert_config: BertConfig) -> None:
     config = found.config
-    if paths.is_remote(config.output_dir):
-        return
     each = checkpoint_bytes(bert_config, steps_per_update=config.steps_per_update)
     num_all = -(-config.num_train_steps // config.save_checkpoints_steps)
     num_all += config.eval_input_file is None  # that of step 0
     kept = min(config.keep_checkpoint_max or num_all, num_all)
     needed = (kept + 1) * each  # a new one is written before the oldest is removed
-    path = Path(config.output_dir).absolute()
-    existing = next(folder for folder in (path, *path.parents) if folder.exists())
-    needed -= sum(file.stat().st_size for file in path.glob("model.ckpt-*"))  # when resuming
-    free = shutil.disk_usage(existing).free
+    saved = Path(config.output_dir).glob("model.ckpt-*")
+    needed -= sum(file.stat().st_size for file in saved)  # when resuming
+    free = paths.free_bytes(paths.location(config.output_dir))
     if free < needed:
         # A time budget may end the run long before so many are written.
         may_end_before = config.time_budget is not None and not config.keep_checkpoint_max
@@ -287,7 +283,7 @@ def _way_of_saving(config: RunConfig, bert_config: BertConfig) -> str:
     return f"the training waits for each checkpoint, {size} written; see --async_checkpoint"
 
 
-def _size(num_bytes: int) -> str:
+def _size(num_bytes: float) -> str:
     return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.1f} MB"
 
 

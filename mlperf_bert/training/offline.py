@@ -305,15 +305,12 @@ def _pending(
             time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
-def _real(prefix: str) -> str:
-    return prefix if paths.is_remote(prefix) else os.path.realpath(prefix)
-
-
 def _named_step(prefix: str | None, saved: Mapping[int, str]) -> int | None:
     """The step of a checkpoint of the run that the user names."""
     if prefix is None:
         return None
-    same = [step for step, path in saved.items() if _real(path) == _real(prefix)]
+    named = os.path.realpath(prefix)
+    same = [step for step, path in saved.items() if os.path.realpath(path) == named]
     return next(iter(same), None)
 
 

@@ -3,16 +3,13 @@
 import dataclasses
 import fnmatch
 import json
-import tempfile
-import threading
 from collections.abc import Collection
 from pathlib import Path
 
 from mlperf_bert.files import json_text, paths
-from mlperf_bert.files.locks import DirectoryLock, ObjectLock
-from mlperf_bert.files.mirror import Mirror
 from mlperf_bert.files.reading import read_regular_file
-from mlperf_bert.files.writing import require_writable, write_whole, written_beside
+from mlperf_bert.files.working import working_folder
+from mlperf_bert.files.writing import write_whole, written_beside
 from mlperf_bert.mlperf import budget
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.results import LOG_NAME, RECORD_NAME, RESULT_LOG, is_end
@@ -45,15 +42,9 @@ class OutputDirectory:
         self._name = f"--output_dir={self.location}"
         self._parameters = json.loads(json.dumps(parameters))
         self._may_change = frozenset(may_change)
-        self._mirror: Mirror | None = None
-        self._bucket_lock: ObjectLock | None = None
-        if isinstance(self.location, Path):
-            self.path = self.location
-        else:
-            needed = (RECORD_NAME, LOG_NAME, RESUMED_LOGS, METRICS_NAME)
-            self._mirror = Mirror(self.location, record=RECORD_NAME, needed=needed)
-            self._bucket_lock = ObjectLock(self.location)
-            self.path = self._mirror.local
+        needed = (RECORD_NAME, LOG_NAME, RESUMED_LOGS, METRICS_NAME)
+        self._folder = working_folder(self.location, record=RECORD_NAME, needed=needed)
+        self.path = self._folder.local
         self.provenance: dict[str, str] = {}
         """What the run is known by, for run.json."""
         self.inputs: dict[str, str] = {}
@@ -63,8 +54,6 @@ class OutputDirectory:
         self.time_budget: float | None = None
         """In seconds, for run.json."""
         self._record = self.path / RECORD_NAME
-        self._publishing = threading.Lock()  # the thread that writes checkpoints publishes too
-        self._lock = DirectoryLock(self.path)
 
     def claim(self) -> None:
         """Locks the directory for this process, and checks that a run may write into it.
@@ -74,9 +63,7 @@ class OutputDirectory:
         """
         self._require_directory()
         try:
-            free = self._lock.acquire() and (not self._bucket_lock or self._bucket_lock.acquire())
-            if free and self._mirror:
-                self._mirror.pull()
+            free = self._folder.acquire()
         except OSError as error:
             self.release()
             raise self._not_writable(error) from error
@@ -89,16 +76,14 @@ class OutputDirectory:
             raise
 
     def _require_directory(self) -> None:
-        if not isinstance(self.location, Path):
-            self._require_no_object()
-        elif self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"{self._name} is not a directory; choose another")
+        try:
+            paths.require_no_file(self.location)
+        except OSError as error:
+            raise ValueError(f"--output_dir={error}") from error
 
     def release(self) -> None:
         """Unlocks the directory; removes it if this process made it and wrote nothing into it."""
-        if self._bucket_lock:
-            self._bucket_lock.release()
-        self._lock.release()
+        self._folder.release()
 
     def require_available(self) -> None:
         """Checks as `claim` does, for --check; locks nothing.
@@ -110,26 +95,13 @@ class OutputDirectory:
           OSError: the bucket refuses to be read or written.
         """
         self._require_directory()
-        if self._lock.is_held_elsewhere() or (
-            self._bucket_lock and self._bucket_lock.is_held_elsewhere()
-        ):
+        if self._folder.is_held_elsewhere():
             raise self._taken()
-        if self._mirror:
-            require_writable(self.location / RECORD_NAME)
-            self._mirror.pull()
-        else:
-            self._require_writable()
-        self.require_usable()
-
-    def _require_writable(self) -> None:
-        """Makes a folder in it, or where it would be made, and removes it again."""
-        places = (self.path, *self.path.parents)
-        existing = next(folder for folder in places if folder.exists())
         try:
-            with tempfile.TemporaryDirectory(prefix=".check-", dir=existing):
-                pass
+            self._folder.try_out()
         except OSError as error:
             raise self._not_writable(error) from error
+        self.require_usable()
 
     def _not_writable(self, error: OSError) -> ValueError:
         return ValueError(
@@ -208,18 +180,9 @@ class OutputDirectory:
         """Uploads what was written since the last time, where the directory is in a bucket.
 
         Raises:
-          OSError: the bucket refuses it, or another process has taken the directory over.
+          OSError: as `WorkingFolder.publish`.
         """
-        if self._mirror and self._bucket_lock:
-            with self._publishing:
-                self._bucket_lock.require_held()
-                self._mirror.push()
-
-    def _require_no_object(self) -> None:
-        try:
-            paths.require_no_object(self.location)
-        except OSError as error:
-            raise ValueError(f"--output_dir={error}") from error
+        self._folder.publish()
 
     def _taken(self) -> ValueError:
         return ValueError(f"{self._name}: another process trains into it; wait for it, or stop it")

@@ -74,7 +74,7 @@ BAD_REQUESTS = {
     "no file": (lambda stored: {"input_tfrecord": stored.parent / "none"}, "No such file.*none"),
     "no folder": (
         lambda stored: {"output_tfrecord": stored.parent / "none" / "picked"},
-        "No such file.*none",
+        "there is no folder .*none; make it",
     ),
 }
 

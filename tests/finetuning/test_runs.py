@@ -385,7 +385,7 @@ def test_what_does_not_belong_together_is_refused(own):
     )
     long = model(vocab_file=str(own / "long.txt"))
     assert "words, but the configuration says vocab_size=" in long
-    assert "give a local folder, and copy it then" in model(output_dir="gs://bucket/out")
+    assert "give a local path, and copy it" in model(output_dir="gs://bucket/out")
     assert "--num_gpus=64, but TensorFlow sees" in model(device=DeviceConfig(num_gpus=64))
 
 

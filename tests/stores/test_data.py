@@ -306,15 +306,15 @@ def test_what_a_bucket_refuses_is_a_line(store, work):
     elsewhere = dataset("gs://bucket", output_dir="gs://none/out")
     assert "gs://none/out/.lock: the store answers 404" in refused(**elsewhere)
     in_a_file = dataset("gs://bucket", output_dir="gs://bucket/vocab.txt")
-    assert "gs://bucket/vocab.txt: is an object, not a folder" in refused(**in_a_file)
+    assert "gs://bucket/vocab.txt: is a file, not a folder" in refused(**in_a_file)
     assert "gs://none/one: the store answers 404" in refused(**one, output_file="gs://none/one")
     absent = {"input_tfrecord": "gs://bucket/none", "output_tfrecord": "gs://bucket/picked"}
     assert "gs://bucket/none: no such bucket or object" in refused("pick_eval_samples.py", **absent)
     importer, output = "mlperf_bert/convert/from_hugging_face.py", f"{work}/imported"
     nothing_there = refused(importer, model="gs://bucket/none", output_dir=output)
-    assert "gs://bucket/none: no config.json; give a model" in nothing_there
+    assert "gs://bucket/none: no such bucket or object" in nothing_there
     no_bucket = refused(importer, model="gs://none/bert", output_dir=output)
-    assert "gs://none/bert/config.json: the store answers 404" in no_bucket
+    assert "gs://none/bert: the store answers 404" in no_bucket
     before = store.objects("bucket")
 
     store.deny_writes()

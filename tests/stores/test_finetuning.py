@@ -43,6 +43,8 @@ def test_results_go_to_a_local_folder(store, bucket, tmp_path):
     ]
     done = starts.run(command)
     assert done.returncode == 1
-    message = f"--output_dir=gs://{bucket}/out: give a local folder, and copy it then"
+    message = (
+        f"--output_dir=gs://{bucket}/out: give a local path, and copy it from or to the bucket"
+    )
     # Before it, TensorFlow may say that it finds no GPU driver.
     assert done.stderr.splitlines()[-1] == f"run_finetuning.py: {message}"

@@ -301,15 +301,15 @@ def test_what_a_bucket_refuses_is_one_line_each(host, filled):
     text = host.run(check())
     assert "errors: 0;" in text
     text = host.run(check(output_dir="gs://nobody/run"), code=1)
-    assert "error: gs://nobody/run/run.json: the store answers 404: no such bucket" in text
+    assert "cannot be written to (gs://nobody/run/run.json: the store answers 404: no such" in text
     filled.put("bucket", "an-object", b"x")
     text = host.run(check(output_dir=f"{BUCKET}/an-object"), code=1)
-    assert f"--output_dir={BUCKET}/an-object: is an object, not a folder" in text
+    assert f"--output_dir={BUCKET}/an-object: is a file, not a folder" in text
     text = host.run(training(input_file=f"{BUCKET}/none-*"), code=1)
     assert f"--input_file: no file matches '{BUCKET}/none-*'" in text
     filled.deny_writes()
     text = host.run(check(), code=1)
-    assert f"error: {BUCKET}/run/run.json: the store answers 403: these credentials have no" in text
+    assert f"cannot be written to ({BUCKET}/run/run.json: the store answers 403: these" in text
     text = host.run(training(), code=1)
     assert f"--output_dir={BUCKET}/run: cannot be written to" in text and "403" in text
     filled.token = "another"

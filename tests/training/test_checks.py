@@ -256,7 +256,7 @@ def test_manifest_is_compared_by_name_and_size(config, tmp_path):
     save_manifest(tmp_path, max_seq_length=512)
     assert any("was made with max_seq_length=512" in text for text in texts(config, "error"))
     (tmp_path / "manifest.json").write_text("{")
-    assert any("manifest.json: no manifest" in text for text in texts(config, "error"))
+    assert any("manifest.json: damaged" in text for text in texts(config, "error"))
 
 
 def test_other_data_than_the_published_are_no_submission(config, tmp_path):
@@ -402,7 +402,7 @@ def test_weights_are_counted_as_the_model_has_them():
 
 
 def test_disk_must_hold_the_checkpoints(config, monkeypatch):
-    monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 10}))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 10}))
     assert any("0.0 MB are free, 3 checkpoints need" in text for text in texts(config, "error"))
     ends = dataclasses.replace(config, time_budget=60.0)
     assert any("are free" in text for text in texts(ends, "error"))
@@ -417,7 +417,7 @@ def test_checkpoints_that_nobody_evaluates_are_all_kept(
 ):
     each = checks.checkpoint_bytes(TINY, steps_per_update=config.steps_per_update)
     usage = type("Usage", (), {"free": free_checkpoints * each})
-    monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
     evaluating = dataclasses.replace(config, save_checkpoints_steps=1, keep_checkpoint_max=2)
     alone = dataclasses.replace(evaluating, eval_input_file=None)
     for given in (evaluating, alone):
@@ -431,7 +431,7 @@ def test_checkpoints_that_nobody_evaluates_are_all_kept(
 
 
 def test_checkpoints_of_a_run_that_goes_on_need_no_further_room(config, monkeypatch, tmp_path):
-    monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 10}))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 10}))
     each = checks.checkpoint_bytes(TINY, steps_per_update=config.steps_per_update)
     output = tmp_path / "out"
     output.mkdir()

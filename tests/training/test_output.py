@@ -115,7 +115,7 @@ def test_a_file_in_its_place_is_refused(tmp_path):
     (tmp_path / "file").touch()
     output = directory(tmp_path / "file")
     for refuse in (output.claim, output.require_available):
-        with pytest.raises(ValueError, match="file is not a directory; choose another"):
+        with pytest.raises(ValueError, match="file: is a file, not a folder; choose another"):
             refuse()
 
 

@@ -1,4 +1,4 @@
-"""A local folder for what a run appends to, copied to the run's folder in a bucket.
+"""The local folder that a run works in, and its copy if the run's folder is in a bucket.
 
 A store can neither append nor replace a part of an object: MLPerf log, metrics and run.json are
 written locally and uploaded as whole objects. A restart on the same host finds the local folder
@@ -9,37 +9,126 @@ import json
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import tensorflow as tf
 
-from mlperf_bert.files import json_text, paths
-from mlperf_bert.files.writing import write_whole, written_beside
+from mlperf_bert.files import json_text, locks, paths
+from mlperf_bert.files.writing import require_writable, write_whole, written_beside
 
 _UPLOADED_NAME = ".uploaded.json"
 
 
-class Mirror:
+def working_folder(
+    location: paths.Location, *, record: str, needed: Sequence[str]
+) -> "WorkingFolder":
+    """The folder to work in for a run's folder, which is not made yet.
+
+    Args:
+      location: local, or in a bucket.
+      record: name of the file that says which run it is; it is uploaded last.
+      needed: globs of the files that a restart needs, among them `record`.
+
+    Raises:
+      ValueError: the folder for copies of a bucket belongs to somebody else.
+    """
+    if isinstance(location, Path):
+        return WorkingFolder(location)
+    return Mirror(location, record=record, needed=needed)
+
+
+class WorkingFolder:
+    """A folder into which one process at a time writes.
+
+    Attributes:
+      local: where it writes.
+    """
+
+    def __init__(self, local: Path):
+        """Only names the folder."""
+        self.local = local
+        self._lock = locks.DirectoryLock(local)
+
+    def acquire(self) -> bool:
+        """Locks it, and brings it up to date; False if another process has it.
+
+        Raises:
+          OSError: it cannot be written, or a bucket not be read or written.
+        """
+        return self._lock.acquire()
+
+    def release(self) -> None:
+        """Unlocks it; removes it if this process made it and wrote nothing into it."""
+        self._lock.release()
+
+    def is_held_elsewhere(self) -> bool:
+        """Whether another process has it."""
+        return self._lock.is_held_elsewhere()
+
+    def try_out(self) -> None:
+        """Makes a folder in it, or where it would be made, and removes it; brings it up to date.
+
+        Raises:
+          OSError: it cannot be written to.
+        """
+        folders = (self.local, *self.local.parents)
+        existing = next(folder for folder in folders if folder.exists())
+        with tempfile.TemporaryDirectory(prefix=".check-", dir=existing):
+            pass
+
+    def publish(self) -> None:
+        """Uploads what was written since the last time, if it is a copy.
+
+        Raises:
+          OSError: the bucket refuses it, or another process has taken the folder over.
+        """
+
+
+class Mirror(WorkingFolder):
     """The local copy of a run's folder in a bucket.
 
     Hidden files, such as locks, stay local.
     """
 
     def __init__(self, remote: paths.Location, *, record: str, needed: Sequence[str]):
-        """Names the folders; makes neither.
-
-        Args:
-          remote: the folder in the bucket.
-          record: name of the file that says which run it is; it is uploaded last.
-          needed: globs of the files that a restart needs, among them `record`.
-        """
+        """As `working_folder`."""
+        super().__init__(_local_folder(str(remote)))
         self._remote = remote
+        self._remote_lock = locks.ObjectLock(remote)
         self._record = record
         self._needed = needed
-        self.local = _local_folder(str(remote))
         self._uploaded: dict[str, tuple[int, int]] = {}
         self._objects: dict[str, list[int]] = {}
+        self._publishing = threading.Lock()  # the thread that writes checkpoints publishes too
+
+    def acquire(self) -> bool:
+        """Locks both folders."""
+        if not (super().acquire() and self._remote_lock.acquire()):
+            return False
+        self.pull()
+        return True
+
+    def release(self) -> None:
+        """Unlocks both folders."""
+        self._remote_lock.release()
+        super().release()
+
+    def is_held_elsewhere(self) -> bool:
+        """Whether another process has either."""
+        return super().is_held_elsewhere() or self._remote_lock.is_held_elsewhere()
+
+    def try_out(self) -> None:
+        """Writes an object and removes it."""
+        require_writable(self._remote / self._record)
+        self.pull()
+
+    def publish(self) -> None:
+        """Uploads what has changed, if no other process has taken the folder over."""
+        with self._publishing:
+            self._remote_lock.require_held()
+            self.push()
 
     def pull(self) -> None:
         """Brings the local folder up to date.
