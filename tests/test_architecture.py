@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,7 @@ READS_ENVIRONMENT = {
 # These are copied to machines without the rest of the project, so that each is one file.
 ALONE = {ROOT / PACKAGE / "portable" / name for name in ("run_step.py", "compile_step.py")}
 LONGEST_MAIN_LINES = 20
+ASK_OF_BUCKETS = {"run_key.py"}
 
 MODULES = sorted((ROOT / PACKAGE).rglob("*.py"))
 OUR_OWN = {path.parent.name for path in ROOT.glob("*/__init__.py")}
@@ -109,6 +111,13 @@ def test_data_rules_and_submissions_need_no_tensorflow(path):
     if name_of(path).startswith(("data/", "mlperf/", "submission/")):
         foreign = {name.split(".")[0] for name in imports_of(path)}
         assert not foreign & {"tensorflow", "tf_keras", "official"}
+
+
+@pytest.mark.parametrize("path", [*MODULES, *SCRIPTS], ids=lambda path: path.stem)
+def test_only_files_asks_whether_a_path_is_of_a_bucket(path):
+    if path.parent.name != "files" and path.name not in ASK_OF_BUCKETS:
+        asked = re.search(r"is_remote|isinstance\([^()]*, Path\)|[\"']gs:", path.read_text("utf-8"))
+        assert not asked, f"{path}: {asked[0]}; give files/ a function that says what is meant"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)

@@ -15,9 +15,9 @@ from mlperf_bert.checkpoints import initial, names
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert import saving
 from mlperf_bert.data import provenance, vocabulary
-from mlperf_bert.files import json_text, paths
+from mlperf_bert.files import paths
 from mlperf_bert.files.writing import directory_written_beside
-from mlperf_bert.mlperf.results import RECORD_NAME
+from mlperf_bert.mlperf.results import RECORD_NAME, read_own_record
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 
@@ -83,10 +83,7 @@ def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str)
 
 def _known_of_run(prefix: str) -> dict[str, str]:
     """Commit, image and digests of data and initial weights, of a run's checkpoint."""
-    record = paths.location(prefix).parent / RECORD_NAME
-    if paths.status(record) is None:
-        return {}
-    found = json_text.read_object(record).get("provenance")
+    found = read_own_record(paths.location(prefix).parent / RECORD_NAME).get("provenance")
     return {str(k): str(v) for k, v in found.items() if v} if isinstance(found, dict) else {}
 
 

@@ -13,7 +13,6 @@ import datetime
 import errno
 import hashlib
 import itertools
-import json
 import os
 import shutil
 import signal
@@ -26,10 +25,10 @@ from typing import IO
 
 from mlperf_bert.data import provenance
 from mlperf_bert.data.wiki_dump import Dump
-from mlperf_bert.files import json_text
 from mlperf_bert.files.locks import lock_of
 from mlperf_bert.files.reading import read_regular_file
-from mlperf_bert.files.writing import write_whole, written_beside
+from mlperf_bert.files.records import read_record, write_record
+from mlperf_bert.files.writing import written_beside
 from mlperf_bert.messages import Progress, printable
 
 REPOSITORY = "https://github.com/attardi/wikiextractor"
@@ -139,25 +138,25 @@ def extract(
 
 
 def _recorded_date(folder: Path) -> datetime.date | None:
-    record = _read(folder / RECORD_NAME)
+    record = _read(folder)
     return datetime.date.fromisoformat(record.today) if record else None
 
 
-def _read(path: Path) -> Record | None:
-    if not path.exists():
-        return None
-    try:
-        record = Record(**json_text.read_object(path))
-        datetime.date.fromisoformat(record.today)
-        range(record.files), range(record.articles), range(record.failed_articles)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path}: damaged; remove {path.parent} and extract again") from error
-    return record
+def _read(folder: Path) -> Record | None:
+    remedy = f"remove {folder} and extract again"
+    return read_record(folder / RECORD_NAME, _parsed, remedy=remedy)
+
+
+def _parsed(content: dict) -> Record:
+    found = Record(**content)
+    datetime.date.fromisoformat(found.today)
+    range(found.files), range(found.articles), range(found.failed_articles)
+    return found
 
 
 def _go_on(folder: Path, wanted: Record) -> Record:
     """The record of what is there already; raises ValueError if that is of another extraction."""
-    record = _read(folder / RECORD_NAME)
+    record = _read(folder)
     if record is None and (found := next(folder.glob("??/wiki_*"), None)):
         raise ValueError(f"{found}: no {RECORD_NAME} says what it is from; give another folder")
     if record is None or not record.files:
@@ -206,7 +205,7 @@ def _write_files(folder: Path, record: Record, articles: Iterable[bytes]) -> Rec
 
 
 def _write(folder: Path, record: Record) -> None:
-    write_whole(folder / RECORD_NAME, json.dumps(dataclasses.asdict(record), indent=1) + "\n")
+    write_record(folder / RECORD_NAME, dataclasses.asdict(record))
 
 
 def _in_files(articles: Iterable[bytes]) -> Iterator[list[bytes]]:

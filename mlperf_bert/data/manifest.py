@@ -4,15 +4,14 @@ Source of the published figures: the benchmark's README.
 """
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from mlperf_bert.data import tfrecord
-from mlperf_bert.files import json_text, paths
-from mlperf_bert.files.reading import digest, read_regular_file
-from mlperf_bert.files.writing import write_whole
+from mlperf_bert.files import paths
+from mlperf_bert.files.reading import digest
+from mlperf_bert.files.records import read_record, write_record
 
 NAME = "manifest.json"
 _NUM_RANGES = 16
@@ -71,7 +70,7 @@ class Manifest:
 
     def save(self, folder: paths.Location) -> None:
         """Replaces the manifest of a folder."""
-        write_whole(folder / NAME, json.dumps(self.content(), indent=1) + "\n")
+        write_record(folder / NAME, self.content())
 
     def content(self) -> dict[str, object]:
         """What the file holds, as JSON takes it."""
@@ -82,31 +81,16 @@ class Manifest:
 
 
 def load(folder: paths.Location) -> Manifest | None:
-    """Returns the manifest of a folder, None if it has none; raises as `parse`."""
-    path = folder / NAME
-    try:
-        return parse(read_regular_file(path), str(path))
-    except FileNotFoundError:
-        return None
+    """Returns the manifest of a folder, None if it has none; raises as `read_record`."""
+    return read_record(folder / NAME, _parsed, remedy="remove it and its parts")
 
 
-def parse(text: bytes, path: str) -> Manifest:
-    """Returns the manifest that a file holds.
-
-    Raises:
-      ValueError: it is not a manifest; the message names `path`.
-    """
-    try:
-        content = json_text.parse_object(text)
-        parts = {name: _part(name, part) for name, part in content["parts"].items()}
-        found = Manifest(content["parameters"], content["versions"], parts)
-        if not _is_count(found.parameters["examples_per_part"]):
-            raise TypeError("examples_per_part is not a number")
-        return found
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{path}: no manifest ({error!r:.300}); remove it and its parts"
-        ) from error
+def _parsed(content: dict) -> Manifest:
+    parts = {name: _part(name, part) for name, part in content["parts"].items()}
+    found = Manifest(content["parameters"], content["versions"], parts)
+    if not _is_count(found.parameters["examples_per_part"]):
+        raise TypeError("examples_per_part is not a number")
+    return found
 
 
 def _part(name: str, content: Mapping[str, Any]) -> Part:

@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import json
 import os
 import platform
 import posixpath
@@ -22,8 +21,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from mlperf_bert.files import json_text, paths, reading
-from mlperf_bert.files.writing import write_whole
+from mlperf_bert.files import paths, reading
+from mlperf_bert.files.records import read_record, write_record
 from mlperf_bert.tensorflow_import import tensorflow
 
 NAME = "provenance.json"
@@ -148,7 +147,7 @@ def add(folder: paths.Location, record: Record, *, continues: bool = False) -> N
         before = [other.made_with for other in replaced]
         record = dataclasses.replace(record, made_with=_joined([*before, record.made_with]))
     records = [dataclasses.asdict(each) for each in [*kept, record]]
-    write_whole(folder / NAME, json.dumps({"records": records}, indent=1) + "\n")
+    write_record(folder / NAME, {"records": records})
 
 
 def _joined(found: Sequence[Mapping[str, str]]) -> dict[str, str]:
@@ -166,13 +165,11 @@ def read(folder: paths.Location) -> list[Record]:
     Raises:
       ValueError: the file is damaged.
     """
-    path = folder / NAME
-    if paths.status(path) is None:
-        return []
-    try:
-        return [_parsed(content) for content in json_text.read_object(path)["records"]]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: damaged ({error!r:.300}); copy it here again") from error
+
+    def parsed(content: dict) -> list[Record]:
+        return [_parsed(one) for one in content["records"]]
+
+    return read_record(folder / NAME, parsed, remedy="copy it here again") or []
 
 
 def _parsed(content: Mapping) -> Record:

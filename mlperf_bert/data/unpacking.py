@@ -4,7 +4,6 @@ import bz2
 import contextlib
 import gzip
 import hashlib
-import json
 import re
 import sys
 import tarfile
@@ -16,9 +15,9 @@ from typing import IO
 from mlperf_bert.data.download import check, chunks, md5_of, require_room
 from mlperf_bert.data.manifest import PUBLISHED_PARTS, PUBLISHED_TEXT
 from mlperf_bert.data.published import DUMP, MD5S_OF_TEXT, UNCOMPRESSED_DUMP
-from mlperf_bert.files import json_text
 from mlperf_bert.files.reading import digest, packed_file, require_regular_file
-from mlperf_bert.files.writing import write_whole, written_beside
+from mlperf_bert.files.records import read_record, write_record
+from mlperf_bert.files.writing import written_beside
 from mlperf_bert.messages import Progress, printable
 
 TEXT_AT_MOST_BYTES = 100 << 20  # three times the largest that is published
@@ -124,7 +123,7 @@ def unpack_text(archive: Path, folder: Path, md5s: Mapping[str, str]) -> None:
             found = _unpack(archive, folder, outputs)
             _require_published_text(archive, found, md5s)
         content = {"archive": {"name": archive.name, **source}, "files": found}
-        write_whole(record, json.dumps(content, indent=1) + "\n")
+        write_record(record, content)
     print(
         f"{folder}: {len(_wanted()):,} files, as {RECORD_NAME} records, "
         f"{len(md5s.keys() | PUBLISHED_TEXT.keys()):,} of them with a published MD5",
@@ -139,11 +138,9 @@ def _wanted() -> set[str]:
 def _difference(record: Path, source: dict[str, object], md5s: Mapping[str, str]) -> str | None:
     """How a folder differs from its record, or the record from this archive, in words."""
     try:
-        content = json_text.read_object(record)
-        of_archive = {key: content["archive"][key] for key in source}
-        recorded = {name: (file["bytes"], file["md5"]) for name, file in content["files"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return f"{record} is damaged"
+        of_archive, recorded = read_record(record, _parsed, remedy="") or ({}, {})
+    except ValueError as error:
+        return str(error)
     if of_archive != source or recorded.keys() != _wanted():
         return f"{record} is of another archive"
     if any(recorded[name][1] != md5 for name, md5 in md5s.items()):
@@ -158,6 +155,11 @@ def _difference(record: Path, source: dict[str, object], md5s: Mapping[str, str]
                 return f"{path} is not as recorded"
             progress.advance(1)
     return None
+
+
+def _parsed(content: dict) -> tuple[dict[str, object], dict[str, tuple[int, str]]]:
+    files = {name: (file["bytes"], file["md5"]) for name, file in content["files"].items()}
+    return {key: content["archive"][key] for key in ("bytes", "md5")}, files
 
 
 def _unpack(

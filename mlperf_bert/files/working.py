@@ -5,7 +5,6 @@ written locally and uploaded as whole objects. A restart on the same host finds 
 again; where it is gone, or older than the bucket, it is filled from the bucket.
 """
 
-import json
 import os
 import shutil
 import tempfile
@@ -15,8 +14,9 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from mlperf_bert.files import json_text, locks, paths
-from mlperf_bert.files.writing import require_writable, write_whole, written_beside
+from mlperf_bert.files import locks, paths
+from mlperf_bert.files.records import read_record, write_record
+from mlperf_bert.files.writing import require_writable, written_beside
 
 _UPLOADED_NAME = ".uploaded.json"
 
@@ -200,12 +200,12 @@ class Mirror(WorkingFolder):
 
     def _known(self) -> dict:
         try:
-            return json_text.read_object(self.local / _UPLOADED_NAME)
+            return read_record(self.local / _UPLOADED_NAME, dict, remedy="") or {}
         except (OSError, ValueError):
             return {}
 
     def _note(self) -> None:
-        write_whole(self.local / _UPLOADED_NAME, json.dumps(self._objects) + "\n")
+        write_record(self.local / _UPLOADED_NAME, self._objects)
 
 
 def _state_there(path: str) -> list[int]:

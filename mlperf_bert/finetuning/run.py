@@ -12,8 +12,7 @@ import numpy as np
 import tf_keras
 
 from mlperf_bert.checkpoints.state import RunState, latest_step
-from mlperf_bert.files import json_text
-from mlperf_bert.files.writing import write_whole
+from mlperf_bert.files.records import read_record, write_record
 from mlperf_bert.finetuning import model as task_model
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting
 from mlperf_bert.finetuning.prepared import Prepared
@@ -51,16 +50,14 @@ def read_result(folder: Path, setting: Setting, task: Task) -> RunResult | None:
     Raises:
       ValueError: the file is damaged.
     """
-    path = folder / RESULT_NAME
-    if not path.exists():
-        return None
-    try:
-        epochs = json_text.read_object(path)["epochs"]
-        result = RunResult(setting=setting, folder=folder, epochs=epochs)
+
+    def parsed(content: dict) -> RunResult:
+        result = RunResult(setting=setting, folder=folder, epochs=content["epochs"])
         float(result.metrics[task.eval_splits[0]][task.main_metric])
-    except (ValueError, LookupError, TypeError) as error:
-        raise ValueError(f"{path}: damaged; remove the folder {folder} to train again") from error
-    return result
+        return result
+
+    remedy = f"remove the folder {folder} to train again"
+    return read_record(folder / RESULT_NAME, parsed, remedy=remedy)
 
 
 def require_checkpoint(folder: Path) -> None:
@@ -296,4 +293,4 @@ class Run:
 
     def _write(self, result: RunResult) -> None:
         content = {**dataclasses.asdict(result.setting), "epochs": result.epochs}
-        write_whole(self.folder / RESULT_NAME, json.dumps(content, indent=1) + "\n")
+        write_record(self.folder / RESULT_NAME, content)

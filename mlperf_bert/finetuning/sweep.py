@@ -1,15 +1,14 @@
 """All runs of a command: tasks, learning rates and seeds; the table and the average over GLUE."""
 
 import dataclasses
-import json
 import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from mlperf_bert.files import json_text, paths
+from mlperf_bert.files import paths
 from mlperf_bert.files.locks import DirectoryLock
-from mlperf_bert.files.writing import write_whole
+from mlperf_bert.files.records import read_record, write_record
 from mlperf_bert.finetuning import glue, picture, prepared, tasks, weights
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting
 from mlperf_bert.finetuning.prepared import Prepared
@@ -267,26 +266,23 @@ def _write_locked(folder: Path, one: TaskResult, *, is_predicted: bool) -> None:
         "tasks": listed,
         "glue_average": statistics.mean(scores) if len(scores) == len(glue.NAMES) else None,
     }
-    write_whole(folder / RESULTS_NAME, json.dumps(content, indent=1) + "\n")
+    write_record(folder / RESULTS_NAME, content)
     panels = dict(_panel(name, one) for name, one in listed.items())
     picture.draw(panels, folder / PICTURE_NAME)
 
 
 def _read(path: Path) -> dict[str, dict]:
     """The tasks in results.json; raises ValueError if it is damaged."""
-    if not path.exists():
-        return {}
-    try:
-        found = json_text.read_object(path)["tasks"]
-        for name, one in found.items():
+
+    def parsed(content: dict) -> dict[str, dict]:
+        for name, one in content["tasks"].items():
             _panel(name, one)
             float(one["task_score"] if name in glue.NAMES else 0)
             _predictions_of(one)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{path}: damaged; remove it: the results of finished runs are in their folders too"
-        ) from error
-    return found
+        return content["tasks"]
+
+    remedy = "remove it: the results of finished runs are in their folders too"
+    return read_record(path, parsed, remedy=remedy) or {}
 
 
 def _predictions_of(result: dict) -> Setting | None:

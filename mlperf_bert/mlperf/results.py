@@ -14,6 +14,7 @@ from typing import Any
 
 from mlperf_bert.files import json_text, paths
 from mlperf_bert.files.reading import read_regular_file
+from mlperf_bert.files.records import read_record
 from mlperf_bert.mlperf import energy, ledger
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.rules import NUM_EVAL_SAMPLES, NUM_RUNS_PER_RESULT
@@ -22,6 +23,7 @@ LOG_NAME = "bert.log"
 RESULT_LOG = "bert.offline.log"
 """Written by evaluations that were made after the training."""
 RECORD_NAME = "run.json"
+RECORD_REMEDY = "copy it here again, or choose another --output_dir"
 NUM_WEIGHTS_OF_BERT_LARGE = 398
 _KILLED = "what a killed run took after its last checkpoint is not known"
 _PARTS_DIFFER = "not the same parts of the system were measured in all runs"
@@ -145,16 +147,13 @@ def is_end(status: object) -> bool:
     return status != "running"
 
 
-def read_own_record(path: Path) -> dict:
-    """Return what a run or a campaign recorded of itself, a JSON object.
+def read_own_record(path: paths.Location) -> dict:
+    """Return what a run or a campaign recorded of itself; nothing if it has no record.
 
     Raises:
       ValueError: it is damaged.
     """
-    try:
-        return json_text.read_object(path)
-    except ValueError as error:
-        raise ValueError(f"{error}; choose another --output_dir") from error
+    return read_record(path, dict, remedy=RECORD_REMEDY) or {}
 
 
 def has_ended(output_dir: Path) -> bool:

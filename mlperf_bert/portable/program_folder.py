@@ -11,7 +11,6 @@ weights.npz            the initial checkpoint; without one the weights are drawn
 import contextlib
 import dataclasses
 import itertools
-import json
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +23,7 @@ import tensorflow as tf
 from mlperf_bert.checkpoints import initial
 from mlperf_bert.data import provenance
 from mlperf_bert.files import paths
+from mlperf_bert.files.records import write_record
 from mlperf_bert.files.writing import directory_written_beside
 from mlperf_bert.input import packing, pipeline
 from mlperf_bert.messages import Progress
@@ -100,7 +100,7 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
             TRAINING: _train(trainer, batches[: wanted.num_recorded_steps]),
         }
         signature = _signature(setup, wanted, programs, recorded)
-        (folder / SIGNATURE).write_text(json.dumps(signature, indent=1) + "\n")
+        write_record(folder / SIGNATURE, signature)
     return (
         f"{output}: {len(programs)} program{'s' * (len(programs) != 1)}, {len(batches)} batches, "
         f"losses of {wanted.num_recorded_steps} steps recorded; run it with run_step.py"

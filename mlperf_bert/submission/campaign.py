@@ -21,7 +21,6 @@ Exit codes: 0 everything passed, 1 something did not (said in one line), 75 inte
 
 import argparse
 import contextlib
-import json
 import reprlib
 import shlex
 import shutil
@@ -37,7 +36,7 @@ from mlperf_bert.data import provenance
 from mlperf_bert.files import paths, writing
 from mlperf_bert.files.locks import lock_of
 from mlperf_bert.files.reading import matching_files
-from mlperf_bert.files.writing import write_whole
+from mlperf_bert.files.records import write_record
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.log import STATUSES
 from mlperf_bert.mlperf.results import (
@@ -220,7 +219,7 @@ def claim(campaign: Campaign) -> None:
         differing = [name for name in content if found.get(name) != content[name]]
         has_runs = campaign.runs_dir.exists() and any(campaign.runs_dir.iterdir())
         if differing and not has_runs:  # a mistake is being corrected
-            write_whole(record, json.dumps(content, indent=1) + "\n")
+            write_record(record, content)
         elif differing:
             raise ValueError(
                 f"{campaign.folder} holds another campaign (differing: {', '.join(differing)}); "
@@ -232,7 +231,7 @@ def claim(campaign: Campaign) -> None:
     ):
         raise ValueError(f"{campaign.folder} is not empty; choose another --output_dir")
     paths.make_folder(campaign.runs_dir)
-    write_whole(record, json.dumps(content, indent=1) + "\n")
+    write_record(record, content)
 
 
 def train_all(campaign: Campaign) -> list[RunResult]:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mlperf_bert.files import json_text, paths
+from mlperf_bert.files import paths
 from mlperf_bert.files.writing import write_whole
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.results import (
@@ -24,6 +24,7 @@ from mlperf_bert.mlperf.results import (
     RESULT_LOG,
     RunResult,
     has_ended,
+    read_own_record,
     read_run,
 )
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
@@ -100,8 +101,7 @@ def _of_run_dir(folder: paths.Location) -> Entry:
         raise ValueError(f"{folder}: this run has not ended; resume it, or wait for its end")
     result = folder / RESULT_LOG
     run = read_run(result if result.exists() else folder / LOG_NAME)
-    record = folder / RECORD_NAME
-    parameters = json_text.read_object(record).get("parameters") if record.exists() else {}
+    parameters = read_own_record(folder / RECORD_NAME).get("parameters")
     return _of_one_run(run, parameters if isinstance(parameters, dict) else {}, name=str(folder))
 
 

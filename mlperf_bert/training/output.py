@@ -6,13 +6,13 @@ import json
 from collections.abc import Collection
 from pathlib import Path
 
-from mlperf_bert.files import json_text, paths
+from mlperf_bert.files import json_text, paths, records
 from mlperf_bert.files.reading import read_regular_file
 from mlperf_bert.files.working import working_folder
 from mlperf_bert.files.writing import write_whole, written_beside
 from mlperf_bert.mlperf import budget
 from mlperf_bert.mlperf.energy import Energy
-from mlperf_bert.mlperf.results import LOG_NAME, RECORD_NAME, RESULT_LOG, is_end
+from mlperf_bert.mlperf.results import LOG_NAME, RECORD_NAME, RECORD_REMEDY, RESULT_LOG, is_end
 from mlperf_bert.model.metrics import Evaluation
 
 RESUMED_LOGS = "bert.resumed-*.log"
@@ -153,7 +153,7 @@ class OutputDirectory:
             content["energy"] = value | remarks
         if self.time_budget is not None:
             content["time_budget_seconds"] = self.time_budget
-        write_whole(self._record, json.dumps(content, indent=1) + "\n")
+        records.write_record(self._record, content)
         self.publish()
 
     def time_spent(self) -> float:
@@ -239,17 +239,18 @@ def read_record(directory: paths.Location) -> RunRecord:
     Raises:
       ValueError: it is damaged.
     """
-    path = directory / RECORD_NAME
-    try:
-        record = RunRecord(**json_text.read_object(path))
-        if record.status not in ("running", "success", "aborted"):
-            raise ValueError(f"status {record.status!r}")
-        if type(record.seed) is not int or not isinstance(record.parameters, dict):
-            raise TypeError("seed must be an integer and parameters an object")
-    except (ValueError, TypeError, OSError) as error:
-        raise ValueError(
-            f"{path}: damaged ({error}); copy it here again, or choose another --output_dir"
-        ) from error
+    found = records.read_record(directory / RECORD_NAME, _parsed, remedy=RECORD_REMEDY)
+    if found is None:
+        raise ValueError(f"{directory / RECORD_NAME}: is missing; {RECORD_REMEDY}")
+    return found
+
+
+def _parsed(content: dict) -> RunRecord:
+    record = RunRecord(**content)
+    if record.status not in ("running", "success", "aborted"):
+        raise ValueError(f"status {record.status!r}")
+    if type(record.seed) is not int or not isinstance(record.parameters, dict):
+        raise TypeError("seed must be an integer and parameters an object")
     return record
 
 

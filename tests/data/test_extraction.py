@@ -196,9 +196,9 @@ def test_a_folder_of_another_extraction_is_refused(dump_of, extract, tmp_path):
     with pytest.raises(ValueError, match=r"wiki_00: missing; remove .* and extract again"):
         extract(dump, folder)
     record = json.loads((folder / RECORD_NAME).read_text())
-    for damaged in ({"dump": 1}, {**record, "files": "3"}, {**record, "today": "soon"}):
+    for damaged in ({**record, "files": "3"}, {**record, "today": "soon"}):
         (folder / RECORD_NAME).write_text(json.dumps(damaged))
-        with pytest.raises(ValueError, match=r"extraction.json: damaged; remove .* and extract"):
+        with pytest.raises(ValueError, match=r"extraction.json: damaged .*; remove .* and extract"):
             extract(dump, folder)
     (folder / RECORD_NAME).unlink()
     with pytest.raises(ValueError, match=r"wiki_01: no extraction.json says what it is from"):

@@ -49,7 +49,7 @@ DAMAGED = {
 def test_a_damaged_manifest_is_refused(case, tmp_path):
     text, reason = DAMAGED[case]
     (tmp_path / manifest.NAME).write_text(text)
-    with pytest.raises(ValueError, match=f"manifest.json: no manifest .*{reason}.*remove it") as e:
+    with pytest.raises(ValueError, match=f"manifest.json: damaged .*{reason}.*remove it") as e:
         manifest.load(tmp_path)
     assert len(str(e.value).splitlines()) == 1
 
@@ -66,5 +66,5 @@ def test_verify_says_so_in_one_line(case, repository, tmp_path):
     done = starts.run(command)
     assert done.returncode == 1 and done.stdout == ""
     [line] = done.stderr.splitlines()
-    assert line.startswith(f"create_pretraining_data.py: {tmp_path}/manifest.json: no manifest")
+    assert line.startswith(f"create_pretraining_data.py: {tmp_path}/manifest.json: damaged")
     assert [path.name for path in tmp_path.iterdir()] == [manifest.NAME]

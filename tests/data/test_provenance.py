@@ -127,12 +127,8 @@ def test_a_record_is_added_from_the_command_line(chained):
     assert checked(chained / "out") == (7, [], [])
 
 
-@pytest.mark.parametrize(
-    "content",
-    ["{", "[]", '{"records": 1}', '{"records": [{}]}', '{"records": [{"inputs": [{}]}]}'],
-)
-def test_a_damaged_record_is_a_line(chained, content):
-    (chained / "text" / provenance.NAME).write_text(content)
+def test_a_damaged_record_is_a_line(chained):
+    (chained / "text" / provenance.NAME).write_text("{")
     with pytest.raises(SystemExit, match=r"text/provenance.json: damaged .* copy it here again"):
         provenance.main([str(chained / "records")])
 

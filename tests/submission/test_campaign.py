@@ -324,7 +324,7 @@ def test_damaged_records_are_named(make, tmp_path, text):
     record.parent.mkdir()
     for path in (record, of_run):
         path.write_text(text)
-    message = "json: (not JSON|expected).*; choose another --output_dir"
+    message = r"json: damaged \((not JSON|expected).*, or choose another --output_dir"
     with pytest.raises(ValueError, match=f"campaign/campaign.{message}"):
         campaign.claim(make())
     (tmp_path / campaign.LOG_NAME).write_text("")

@@ -1,0 +1,82 @@
+"""Every record that is read again: damaged in the same ways, refused in the same words."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from mlperf_bert.data import extraction, manifest, provenance, unpacking
+from mlperf_bert.files.records import read_record, write_record
+from mlperf_bert.finetuning import run, sweep
+from mlperf_bert.finetuning.config import Setting
+from mlperf_bert.mlperf import results
+from mlperf_bert.submission import campaign
+from mlperf_bert.training import output
+
+SETTING = Setting(learning_rate=1e-3, seed=1)
+TASK = SimpleNamespace(eval_splits=["dev"], main_metric="accuracy")
+AGAIN = "copy it here again"
+
+
+def difference(folder: Path) -> None:
+    """As an archive is unpacked: a damaged record is a reason to do it again."""
+    raise ValueError(unpacking._difference(folder / unpacking.RECORD_NAME, {}, {}))
+
+
+# Who reads a record from its folder -> its name, fields that are wrong, and what is to be done.
+READERS = {
+    manifest.load: (manifest.NAME, '{"parts": []}', "remove it and its parts"),
+    provenance.read: (provenance.NAME, '{"records": [{"inputs": [{}]}]}', AGAIN),
+    output.read_record: (results.RECORD_NAME, '{"status": "running"}', f"{AGAIN}, or choose"),
+    results.has_ended: (results.RECORD_NAME, None, f"{AGAIN}, or choose another --output_dir"),
+    (lambda folder: results.read_own_record(folder / campaign.RECORD_NAME)): (
+        campaign.RECORD_NAME, None, f"{AGAIN}, or choose another --output_dir",
+    ),
+    difference: (unpacking.RECORD_NAME, '{"archive": 1, "files": {}}', ""),
+    extraction._read: (extraction.RECORD_NAME, '{"dump": 1}', "remove .* and extract again"),
+    (lambda folder: run.read_result(folder, SETTING, TASK)): (
+        run.RESULT_NAME, '{"epochs": [{"dev": 1}]}', "remove the folder .* to train again",
+    ),
+    (lambda folder: sweep._read(folder / sweep.RESULTS_NAME)): (
+        sweep.RESULTS_NAME, '{"tasks": {"rte": {"runs": [{}]}}}', "remove it: the results of",
+    ),
+}  # fmt: skip
+
+# What is wrong with a file -> its bytes, and what is said about it.
+DAMAGED = {
+    "empty": (b"", "not JSON"),
+    "cut": (b'{"status": "runn', "not JSON"),
+    "no object": (b"[1, 2]", "expected a JSON object, got list"),
+    "a key twice": (b'{"a": 1, "a": 2}', "the key 'a' stands there twice"),
+    "nested": (b"[" * 100_000, "nested too deeply"),
+    "not UTF-8": (b"\xff\xfe{", "UTF-16"),
+    "packed": (b"\x1f\x8b\x08", "is compressed by gzip"),
+    "its fields": (None, ""),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+@pytest.mark.parametrize("read", READERS, ids=lambda read: f"{read.__module__}: {READERS[read][0]}")
+def test_a_damaged_record_is_refused_in_the_same_words(tmp_path, read, damage):
+    name, fields, remedy = READERS[read]
+    content, reason = DAMAGED[damage]
+    if (content := (fields and fields.encode()) if content is None else content) is None:
+        return  # its reader takes any fields
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(
+        ValueError, match=rf"^{tmp_path}/{name}: damaged \(.*{reason}.*\).*{remedy}"
+    ):
+        read(tmp_path)
+
+
+def test_a_folder_is_not_a_record(tmp_path):
+    with pytest.raises(ValueError, match=r"damaged \(a folder; give a regular file"):
+        read_record(tmp_path, dict, remedy="")
+
+
+def test_a_record_that_is_not_there_is_none_and_a_written_one_is_read(tmp_path):
+    assert read_record(tmp_path / "run.json", dict, remedy="") is None
+    write_record(tmp_path / "run.json", {"seed": 1})
+    assert read_record(tmp_path / "run.json", dict, remedy="") == {"seed": 1}
+    with pytest.raises(ValueError, match=r"run.json: damaged \(lacks 'status'\); copy it"):
+        read_record(tmp_path / "run.json", lambda content: content["status"], remedy="copy it")
