@@ -169,7 +169,7 @@ def test_other_parameters_and_foreign_files_are_refused(repository, work):
     (work / "out" / manifest.NAME).unlink()
     assert "holds part-0 but no manifest.json" in fails(run(repository, work))
     (work / "out" / manifest.NAME).write_text("{}")
-    assert "no manifest" in fails(run(repository, work))
+    assert "manifest.json: damaged (lacks" in fails(run(repository, work))
 
 
 def test_one_failed_part_is_named_and_the_others_are_kept(repository, work):
