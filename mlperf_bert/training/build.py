@@ -31,8 +31,9 @@ class Parts:
     """What trains, evaluates and saves. The weights are random until `load_weights`."""
 
     rates: WarmupPolynomialDecay
-    compiled: Compilation
     trainer: Trainer
+    steps_are: str
+    """What the run says about them, in a line."""
     evaluator: Evaluator
     state: RunState
 
@@ -48,6 +49,10 @@ def build(setup: Setup, team: Team) -> Parts:
     )
     rates, trainer = build_trainer(setup, seed=team.seed, compiled=compiled)
     model, optimizer = trainer.model, trainer.optimizer
+    steps_are = f"computing in {config.precision}; {compiled}"
+    if config.emulate_step_seconds is not None:
+        trainer = emulation.asleep(trainer, config.emulate_step_seconds)
+        steps_are = f"no result: each step is a sleep of {config.emulate_step_seconds} s"
 
     def evaluated(steps: Collection[int]) -> Collection[int]:
         """Without evaluation during training a checkpoint is kept until it has been evaluated."""
@@ -73,8 +78,8 @@ def build(setup: Setup, team: Team) -> Parts:
     )
     return Parts(
         rates=rates,
-        compiled=compiled,
         trainer=trainer,
+        steps_are=steps_are,
         evaluator=Evaluator(model=model, strategy=setup.strategy),
         state=state,
     )
@@ -109,7 +114,7 @@ def build_trainer(
             clip_after_allreduce=config.clip_by_global_norm_after_gradient_allreduce,
             whole_step=compiled.whole_step,
         )
-    trainer = emulation.trainer_class(config.emulate_step_seconds)(
+    trainer = Trainer(
         model=model,
         optimizer=optimizer,
         strategy=setup.strategy,

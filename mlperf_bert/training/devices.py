@@ -118,7 +118,7 @@ class Compilation:
     clusters: bool = False
     """TensorFlow compiles clusters of operations by itself: TF_XLA_FLAGS asks for it."""
     by_others: bool = False
-    """The whole step is compiled anyway: for a TPU, or by who gets the exported program."""
+    """Somebody else compiles the whole step anyway, as for a TPU."""
 
     @property
     def whole_step(self) -> bool:

@@ -4,23 +4,27 @@ Input, checkpoints and logs are real. Nothing is learnt, so a run of this kind i
 cannot reach the target, and ends as aborted in the open division.
 """
 
-import functools
 import time
-from collections.abc import Callable
+from typing import Any, cast
 
 import tensorflow as tf
 
-from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.steps import FIGURES, Trainer
 
 
-class EmulatedTrainer(Trainer):
-    """A trainer that fetches every batch and then sleeps."""
+def asleep(trainer: Trainer, step_seconds: float) -> Trainer:
+    """The trainer, which now sleeps in place of computing a step; it learns nothing."""
+    return cast(Trainer, _Asleep(trainer, step_seconds))
 
-    def __init__(self, *, step_seconds: float, **parts):
-        """Takes the seconds of a step, and what `Trainer` takes."""
-        super().__init__(**parts)
-        self.step_seconds = step_seconds
+
+class _Asleep:
+    """A trainer that fetches every batch and then sleeps; all else is that of the one it wraps."""
+
+    def __init__(self, trainer: Trainer, step_seconds: float):
+        self._trainer, self._step_seconds = trainer, step_seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._trainer, name)
 
     def train(self, iterator, num_steps: tf.Tensor) -> tf.Tensor:
         """Fetches `num_steps` batches, and sleeps after each; returns zeros and the waits."""
@@ -29,23 +33,9 @@ class EmulatedTrainer(Trainer):
             began = time.monotonic()
             next(iterator)
             waits.append(time.monotonic() - began)
-            time.sleep(self.step_seconds)
+            time.sleep(self._step_seconds)
             self.step.assign_add(1)
         return tf.pad(tf.constant(waits)[:, None], [[0, 0], [len(FIGURES) - 1, 0]])
 
     def warm_up(self, batches: tf.data.Dataset, *, keeps_weights: bool = True) -> None:
         """Nothing is compiled."""
-
-
-def trainer_class(step_seconds: float | None) -> Callable[..., Trainer]:
-    """What makes the trainer of a run; None: one that computes."""
-    if step_seconds is None:
-        return Trainer
-    return functools.partial(EmulatedTrainer, step_seconds=step_seconds)
-
-
-def notice(config: RunConfig) -> str | None:
-    """What a run says about its steps; None: they are computed."""
-    if config.emulate_step_seconds is None:
-        return None
-    return f"no result: each step is a sleep of {config.emulate_step_seconds} s"

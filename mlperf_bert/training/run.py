@@ -19,7 +19,6 @@ from mlperf_bert.training import (
     build,
     checks,
     checks_of_data,
-    emulation,
     header,
     loop,
 )
@@ -83,7 +82,7 @@ def _train(
     try:
         header.write(log, setup, team)
         parts = build.build(setup, team)
-        team.say(emulation.notice(config) or f"computing in {config.precision}; {parts.compiled}")
+        team.say(parts.steps_are)
         start_up.done("model")
         loads_weights = team.goes_on or config.init_checkpoint
         build.warm_up(parts, setup, keeps_weights=not loads_weights)

@@ -101,10 +101,6 @@ class Trainer(tf.Module):
     def _micro_step(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
         """One micro-batch of one replica; float32 [5], whose sum over the replicas is reported."""
         dropout_seed = pretrainer.dropout_seed(self.model)  # int32 [2] or None
-        return self.micro_step_of_seed(features, dropout_seed)
-
-    def micro_step_of_seed(self, features: dict[str, tf.Tensor], dropout_seed) -> tf.Tensor:
-        """The same with the seed of dropout given; the step is not counted."""
         context = tf.distribute.get_replica_context()
         num_replicas = self.strategy.num_replicas_in_sync
         is_global = self.normalization == "global"
