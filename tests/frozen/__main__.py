@@ -4,7 +4,7 @@
 
 A redesign, which leaves all values as they are, is compared after every step: `compare` prints a
 line for each difference (`run, key: then -> now`), and exits with 1 if there is one. What a run
-leaves otherwise on purpose is recorded again. Without names, all runs are made: three minutes.
+leaves otherwise on purpose is recorded again. Without names, all runs are made: minutes.
 """
 
 import argparse

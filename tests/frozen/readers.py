@@ -17,6 +17,7 @@ from mlperf_bert.checkpoints import state
 from mlperf_bert.mlperf import energy, ledger, results
 from mlperf_bert.training import output
 
+OFFLINE_LOG = results.RESULT_LOG
 _OF_A_SAVING_THREAD = ("checkpoint_stop", energy.LOG_KEY)
 """Lines that a thread writes when a checkpoint is complete: anywhere before the next one."""
 
@@ -49,7 +50,7 @@ def log_values(path: Path) -> dict:
     tracked = [set(r.value) for r in records if r.key == ledger.LOG_KEY]
     return {
         "header": header,
-        "weights": {"count": len(names), "sha256_of_names": _digest("\n".join(names).encode())},
+        "weights": {"count": len(names), "sha256_of_names": digest("\n".join(names).encode())},
         "events": [line for line in events if not _is_of_saving(line)],
         "of_saving": [line for line in events if _is_of_saving(line)],
         "tracked": sorted(set().union(*tracked) - {"joules"}),
@@ -57,7 +58,7 @@ def log_values(path: Path) -> dict:
 
 
 def _logs(folder: Path) -> list[Path]:
-    logs = [*output.run_logs(folder), folder / results.RESULT_LOG]
+    logs = [*output.run_logs(folder), folder / OFFLINE_LOG]
     return [Path(log) for log in logs if log.exists()]
 
 
@@ -153,7 +154,8 @@ def _names_of_files(folder: Path) -> list[str]:
     return sorted(names)
 
 
-def _digest(content: bytes) -> str:
+def digest(content: bytes) -> str:
+    """SHA-256 of what is too long to be recorded."""
     return hashlib.sha256(content).hexdigest()
 
 

@@ -1,16 +1,26 @@
 """The recorded values: made, written, compared."""
 
+import functools
 import json
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from tests.frozen import runs
+from tests.frozen import guests, runs
 from tests.frozen.comparison import differences
 
 VALUES = Path(__file__).with_name("values.json")
-_MAKE: dict[str, Callable[[runs.Room, str], dict]] = dict.fromkeys(
-    runs.TRAININGS, runs.training_values
-)
+_MAKE: dict[str, Callable[[runs.Room, str], dict]] = {
+    **dict.fromkeys(runs.TRAININGS, runs.training_values),
+    **dict.fromkeys(runs.CLUSTERS, runs.cluster_values),
+    "in_a_bucket": runs.bucket_values,
+    "offline": runs.offline_values,
+    "check": runs.check_values,
+    "data": guests.data_values,
+    "campaign": guests.campaign_values,
+    "finetuning": guests.finetuning_values,
+    "trace": guests.trace_values,
+}
 NAMES = tuple(_MAKE)
 _LINE = 250
 _WORTH_FOLDING = 150  # characters
@@ -44,9 +54,9 @@ def _made(folder: Path, names: Sequence[str]) -> Iterator[tuple[str, dict]]:
 
 def folded(values: dict) -> dict:
     """The values; what has been said before, such as a header, is `{"as": its place}`."""
-    places: dict[str, str] = {}
+    places: dict[str, list] = {}
 
-    def fold(value, place: str):
+    def fold(value, place: list):
         text = json.dumps(value)
         if not isinstance(value, dict | list) or len(text) < _WORTH_FOLDING:
             return value
@@ -54,10 +64,10 @@ def folded(values: dict) -> dict:
             return {"as": places[text]}
         places[text] = place
         if isinstance(value, list):
-            return [fold(entry, f"{place}/{number}") for number, entry in enumerate(value)]
-        return {key: fold(entry, f"{place}/{key}") for key, entry in value.items()}
+            return [fold(entry, [*place, number]) for number, entry in enumerate(value)]
+        return {key: fold(entry, [*place, key]) for key, entry in value.items()}
 
-    return {key: fold(value, key) for key, value in values.items()}
+    return {key: fold(value, [key]) for key, value in values.items()}
 
 
 def unfolded(values: dict) -> dict:
@@ -68,15 +78,9 @@ def unfolded(values: dict) -> dict:
             return [unfold(entry) for entry in value]
         if not isinstance(value, dict):
             return value
-        return (
-            at(value["as"]) if value.keys() == {"as"} else {k: unfold(v) for k, v in value.items()}
-        )
-
-    def at(place: str):
-        found = values
-        for step in place.split("/"):
-            found = found[int(step) if isinstance(found, list) else step]
-        return unfold(found)
+        if value.keys() == {"as"}:
+            return unfold(functools.reduce(operator.getitem, value["as"], values))
+        return {key: unfold(entry) for key, entry in value.items()}
 
     return unfold(values)
 

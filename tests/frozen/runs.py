@@ -1,13 +1,15 @@
 """Whole runs of run_pretraining.py on the generated task, and what is recorded of each."""
 
 import dataclasses
+import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests import starts
 from tests.frozen import readers
-from tests.training import generated_task
+from tests.training import generated_task, workers
 
 NUM_STEPS = 40
 _DISTURBED = "tests/frozen/disturbed.py"
@@ -51,19 +53,24 @@ class Room:
         given = [f"--{name}={value}" for name, value in flags.items()]
         return [sys.executable, "run_pretraining.py", "--do_train", *given]
 
+    def end(self, command: list[str], environment: dict | None = None) -> dict:
+        """Runs a process, and says how it ended."""
+        process = starts.Start(command, env=environment)
+        try:
+            printed, _ = process.communicate(timeout=300)
+        finally:
+            process.kill()
+        return {"exit": process.returncode, "result": readers.printed_result(printed)}
+
     def trained(self, name: str, disturbances: Sequence[str], flags: dict) -> dict:
         """Runs the same command until its process is not disturbed, or has ended nevertheless."""
         output, ends = self.folder / name, []
         command = self.command(output, **flags)
         for disturbance in (*disturbances, ""):
-            ends.append(self._end(_disturbed(command, disturbance)))
+            ends.append(self.end(_disturbed(command, disturbance)))
             if not ends[-1]["exit"]:
                 break
         return {"processes": ends, **readers.run_values(output, root=self.folder)}
-
-    def _end(self, command: list[str]) -> dict:
-        done = starts.run(command)
-        return {"exit": done.returncode, "result": readers.printed_result(done.stdout)}
 
 
 def _disturbed(command: list[str], disturbance: str) -> list[str]:
@@ -94,7 +101,6 @@ TRAININGS = {
         _WAITS, ('KILL at "run_start"', f"KILL at {_FIRST_SAVE}")
     ),
     "killed_at_its_target": Training({"target_accuracy": 0.01}, ('KILL at "run_stop"',)),
-    "signalled_in_training": Training({}, (f"TERM at {_BLOCK}",)),
     "signalled_in_evaluation": Training({}, (f"TERM at {_EVALUATION}",)),
     "signalled_in_a_save": Training({}, (f"TERM at {_FIRST_SAVE}",)),
     # The budget is over while a line of the log is written, for that takes as long.
@@ -105,18 +111,92 @@ TRAININGS = {
     "over_time_and_killed": Training(
         {"time_budget": "8s", **_WAITS}, (f"8 at {_EVALUATION} then KILL at {_LAST_SAVE}",)
     ),
-    "aggregated": Training({"steps_per_update": 4}),
     "aggregated_and_killed": Training(
         {"steps_per_update": 4, **_WAITS}, (f"KILL at {_EVALUATION}",)
     ),
     "packed": Training({"pack_sequences": True}),
     "target_at_the_end": Training({"eval_interval_samples": 8000, "target_accuracy": 0.01}),
-    "without_evaluation": Training({"eval_input_file": ""}),
     "diverged": Training({"learning_rate": 1e30, "num_warmup_steps": 0}),
 }
 
 
 def training_values(room: Room, name: str) -> dict:
-    """Runs one of TRAININGS."""
+    """One of TRAININGS."""
     training = TRAININGS[name]
     return room.trained(name, training.disturbances, training.flags)
+
+
+# What disturbs the second of two processes; None: nothing does.
+CLUSTERS = {
+    "two_workers_signalled": f"TERM at {_EVALUATION}",
+    # By then the first one waits for it in the next step.
+    "two_workers_killed": f"2 at {_EVALUATION} then KILL at {_BLOCK}",
+}
+
+
+def cluster_values(room: Room, name: str) -> dict:
+    """Two processes on loopback, of which the second is disturbed; then both once more."""
+    output, groups = room.folder / name, []
+    command = room.command(output, **_WAITS)
+    for disturbance in (CLUSTERS[name], ""):
+        both = workers.start([command, _disturbed(command, disturbance)])
+        ends = workers.finish(both, seconds=300)
+        groups.append([{"exit": c, "result": readers.printed_result(out)} for c, out, _ in ends])
+    return {"processes": groups, **readers.run_values(output, root=room.folder)}
+
+
+def bucket_values(room: Room, name: str) -> dict:
+    """A run in a bucket is killed; another host goes on."""
+    from tests.stores.rig import Store  # needs packages that only the tests have
+
+    with Store() as store:
+        store.make_bucket("bucket")
+        for path in room.task.rglob("*"):
+            if path.is_file():
+                store.put("bucket", f"task/{path.relative_to(room.task)}", path.read_bytes())
+        command = room.command("gs://bucket/run", task="gs://bucket/task", **_WAITS)
+        ends = []
+        for host, disturbance in enumerate((f"KILL at {_EVALUATION}", "")):
+            temporary = room.folder / f"host-{host}"
+            temporary.mkdir()
+            environment = {**os.environ, **store.environment, "TMPDIR": str(temporary)}
+            ends.append(room.end(_disturbed(command, disturbance), environment))
+        for path, content in store.objects("bucket").items():
+            if path.startswith("run/") and not path.endswith("/"):
+                local = room.folder / name / path.removeprefix("run/")
+                local.parent.mkdir(parents=True, exist_ok=True)
+                local.write_bytes(content)
+    return {"processes": ends, **readers.run_values(room.folder / name, root=room.folder)}
+
+
+def offline_values(room: Room, name: str) -> dict:
+    """A training without evaluation, and the evaluation of all its checkpoints after it."""
+    output = room.folder / name
+    trains = room.command(output, eval_input_file="")
+    ends = [room.end(trains)]
+    for target in (0.72, 0.01):
+        flags = {"input_file": room.task / "eval.tfrecord", "output_dir": output}
+        flags |= {"bert_config_file": room.task / "bert_config.json", "target_accuracy": target}
+        flags |= {"max_seq_length": 32, "max_predictions_per_seq": 6, "eval_batch_size": 20}
+        flags |= {"num_train_steps": NUM_STEPS}
+        given = [f"--{flag}={value}" for flag, value in flags.items()]
+        evaluates = [sys.executable, "run_pretraining.py", "--nodo_train", "--do_eval", *given]
+        ends.append(room.end(evaluates))
+        if target == 0.72:
+            values = readers.run_values(output, root=room.folder)
+    reached = readers.log_values(output / readers.OFFLINE_LOG)
+    return {"processes": ends, **values, "log_of_another_target": reached}
+
+
+def check_values(room: Room, name: str) -> dict:
+    """What --check says of a good command, and of one with mistakes; without the machine's own."""
+    mistakes = {"eval_input_file": "none.tfrecord", "init_checkpoint": "none"}
+    found = {}
+    for kind, flags in (("good", {}), ("mistaken", mistakes)):
+        done = starts.run([*room.command(room.folder / name, **flags), "--check"])
+        lines = [line for line in done.stdout.splitlines() if not re.search(_OF_THE_MACHINE, line)]
+        found[kind] = {"exit": done.returncode, "lines": lines}
+    return readers.without_root(found, room.folder)
+
+
+_OF_THE_MACHINE = r"^note: (energy|.*file caches)"
