@@ -69,7 +69,7 @@ def measure(way: str, folder: str) -> dict:
     import tensorflow as tf
 
     from mlperf_bert.checkpoints.state import RunState
-    from mlperf_bert.training.saves import Saves
+    from mlperf_bert.training.events import Saves
 
     parts, step = training()
     state = RunState(folder, parts=parts, keep_checkpoint_max=1)

@@ -36,8 +36,8 @@ class Ledger:
         self._since: float | None = clock()
 
     @contextlib.contextmanager
-    def spent(self, kind: str) -> Iterator[None]:
-        """Counts the time inside as `kind`, apart from what an inner `spent` counts."""
+    def counting(self, kind: str) -> Iterator[None]:
+        """Counts the time inside as `kind`, apart from what an inner one counts."""
         outer = self._switch(kind)
         try:
             yield
@@ -47,10 +47,10 @@ class Ledger:
     def waiting(self, items: Iterable) -> Iterator:
         """Draws items from an input, and counts the time until each as waiting of an evaluation."""
         end = object()
-        with self.spent(EVALUATION_INPUT_WAIT):
+        with self.counting(EVALUATION_INPUT_WAIT):
             iterator = iter(items)
         while True:
-            with self.spent(EVALUATION_INPUT_WAIT):
+            with self.counting(EVALUATION_INPUT_WAIT):
                 item = next(iterator, end)
             if item is end:
                 return

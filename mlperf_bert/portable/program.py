@@ -16,7 +16,8 @@ import tensorflow as tf
 
 from mlperf_bert.checkpoints import names
 from mlperf_bert.portable import stablehlo
-from mlperf_bert.training.steps import LOSSES, Evaluator, Trainer
+from mlperf_bert.training.loop import LOSSES
+from mlperf_bert.training.steps import Evaluator, Trainer
 
 WEIGHT, SLOT, ACCUMULATOR, COUNTER, CONSTANT = (
     "weight",

@@ -33,8 +33,9 @@ from mlperf_bert.portable.program import Program, Value
 from mlperf_bert.training import build
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.devices import Compilation
+from mlperf_bert.training.loop import LOSSES
 from mlperf_bert.training.setup import Setup
-from mlperf_bert.training.steps import LOSSES, Evaluator, Trainer
+from mlperf_bert.training.steps import Evaluator, Trainer
 
 SIGNATURE, BATCHES, WEIGHTS = "signature.json", "batches.npz", "weights.npz"
 TRAINING, EVALUATION = "training", "evaluation"

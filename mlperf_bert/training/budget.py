@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 
 from mlperf_bert.messages import Progress
 from mlperf_bert.mlperf import budget
-from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.mlperf.timed_run import Run
+from mlperf_bert.training.loop import OVER, Event, Trained
 
 # A device call takes at most this share of what is left, so that steps that take longer than those
 # before them overrun the end by little.
@@ -28,13 +28,12 @@ _FORECAST_STEPS, _FORECAST_SHARE = 10, 0.25
 
 
 @dataclasses.dataclass(kw_only=True)
-class TimeBudget:
-    """What the loop asks after each device call; without `seconds` it never ends the run.
+class TimeBudget(Event):
+    """Ends the run at the first update after its time. All processes go by the chief's clock."""
 
-    All processes of a run go by the chief's clock.
-    """
-
-    seconds: float | None
+    run: Run
+    """Its ledger is the clock; its log says what is used."""
+    seconds: float
     before: float
     """Seconds that earlier processes of this run have used."""
     num_train_steps: int
@@ -60,27 +59,22 @@ class TimeBudget:
     _next_note: float = 0.0
     """After so many seconds the log says what is used."""
 
-    @property
-    def is_used_up(self) -> bool:
-        """Whether the processes before this one have used it up: nothing more is trained."""
-        return self.seconds is not None and self.before >= self.seconds
+    def begin(self, step: int) -> str | None:
+        """Nothing is trained if the processes before this one have used the time up."""
+        if self.before < self.seconds:
+            return None
+        self.progress.line(
+            f"the time budget of {budget.in_words(self.seconds)} was used up before: nothing "
+            "more is trained"
+        )
+        return OVER
 
-    def begin(self) -> None:
-        """Says so if nothing is left."""
-        if self.seconds is not None and self.is_used_up:
-            self.progress.line(
-                f"the time budget of {budget.in_words(self.seconds)} was used up before: nothing "
-                "more is trained"
-            )
-
-    def next_stop(self, step: int, ledger: Ledger) -> int | None:
+    def next(self, step: int) -> int:
         """The step up to which a device call may go: one that does not overrun the budget.
 
         When nothing is left, that is the end of the update, where the run ends.
         """
-        if self.seconds is None:
-            return None
-        self._look(ledger)
+        self._look()
         most = 1.0
         if self._step_seconds:
             left = _CALL_SHARE * (self.seconds - self._spent)
@@ -89,62 +83,57 @@ class TimeBudget:
         end_of_update = (step // self.steps_per_update + 1) * self.steps_per_update
         return end_of_update if most < 0 else step + max(1, int(most))
 
-    def trained(self, num_steps: int, seconds: float) -> None:
-        """Takes the measure of a device call."""
-        self._trained_steps += num_steps
-        self._trained_seconds += seconds
-        self._last_step_seconds = seconds / num_steps
-
-    def is_spent(self, step: int, ledger: Ledger) -> bool:
+    def is_spent(self, step: int) -> bool:
         """Whether the time is over and `step` ends an update, or the gradients would be lost."""
-        if self.seconds is None:
-            return False
-        self._look(ledger)
+        self._look()
         return self._spent >= self.seconds and step % self.steps_per_update == 0
 
-    def is_over(self, step: int, run: Run) -> bool:
-        """Whether the run ends after `step`; logs what is used if that is due."""
-        if self.seconds is None:
-            return False
-        is_spent = self.is_spent(step, run.ledger)
+    def at(self, trained: Trained) -> str | None:
+        """Ends the run if the time is over; logs what is used if that is due."""
+        step, num_steps = trained.step, trained.step - trained.before
+        self._trained_steps += num_steps
+        self._trained_seconds += trained.seconds
+        self._last_step_seconds = trained.seconds / num_steps
+        is_spent = self.is_spent(step)
         if self._spent >= self._next_note:
-            self._note(step, run)
+            self._note(step)
         if not self._has_forecast:
             self._forecast(step)
         if not is_spent:
-            return False
+            return None
         self.progress.line(
             f"the time budget of {budget.in_words(self.seconds)} is over after "
             f"{budget.in_words(self._spent)} and {step:,} steps"
         )
-        return True
+        return OVER
 
-    def fields(self, ledger: Ledger) -> dict[str, float]:
-        """What a line of metrics says of the budget; nothing if there is none."""
-        if self.seconds is None:
-            return {}
-        spent = self.before + sum(ledger.read().values())
-        return {"time_budget_seconds": self.seconds, "time_budget_spent_seconds": spent}
+    def fields(self) -> dict[str, float]:
+        """What a line of metrics says of the budget."""
+        return {
+            "time_budget_seconds": self.seconds,
+            "time_budget_spent_seconds": self._own_seconds(),
+        }
 
-    def _look(self, ledger: Ledger) -> None:
+    def _own_seconds(self) -> float:
+        """By the clock of this process."""
+        return self.before + sum(self.run.ledger.read().values())
+
+    def _look(self) -> None:
         """Reads the chief's clock."""
-        own = self.before + sum(ledger.read().values())
         average = self._trained_seconds / max(1, self._trained_steps)
         slowest = max(average, self._last_step_seconds)
-        self._spent, self._step_seconds = self.of_chief([own, slowest])
+        self._spent, self._step_seconds = self.of_chief([self._own_seconds(), slowest])
 
-    def _note(self, step: int, run: Run) -> None:
+    def _note(self, step: int) -> None:
         """Logs what is used, and corrects how many samples the progress expects in all."""
-        assert self.seconds is not None
         part = self.seconds / _NUM_NOTES
         self._next_note = (self._spent // part + 1) * part
-        run.time_budget_spent(step, seconds=self._spent)
+        self.run.time_budget_spent(step, seconds=self._spent)
         expected_steps = max(step, round(step * self.seconds / max(self._spent, 1e-3)))
         self.progress.expect(min(expected_steps, self.num_train_steps) * self.batch_size)
 
     def _forecast(self, step: int) -> None:
         """Says once where the budget will end, and what will not be reached by then."""
-        assert self.seconds is not None
         share = (self._spent - self.before) / self.seconds
         if self._trained_steps < _FORECAST_STEPS and share < _FORECAST_SHARE:
             return

@@ -49,7 +49,7 @@ def check_at_first_touch(
     Raises:
       ValueError: the first record of a kind does not fit, or a file is damaged.
     """
-    with run.ledger.spent(ledger.INPUT_WAIT):
+    with run.ledger.counting(ledger.INPUT_WAIT):
         for path in [setup.files[0], *setup.eval_files[:1]]:
             validity.check_first_record(path, setup.limits)
         found = sum(tfrecord.count_records(path) for path in setup.eval_files)

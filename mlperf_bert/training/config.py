@@ -67,36 +67,6 @@ class ProfileWindow:
         return cls(int(first), int(last))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """When to evaluate, save and log, in steps (micro-batches)."""
-
-    num_train_steps: int
-    evaluation_interval_steps: int | None
-    """None: no evaluation during training."""
-    save_checkpoints_steps: int
-    log_every_steps: int
-    iterations_per_loop: int
-    """At most this many steps in one device call."""
-
-    def next_stop(self, step: int) -> int:
-        """The first step after `step` at which the outer loop has something to do."""
-        every = [self.log_every_steps, self.save_checkpoints_steps, self.evaluation_interval_steps]
-        stops = [(step // interval + 1) * interval for interval in every if interval]
-        return min([*stops, step + self.iterations_per_loop, self.num_train_steps])
-
-    def evaluation_is_due(self, step: int) -> bool:
-        """True every interval, and after the last step."""
-        if self.evaluation_interval_steps is None:
-            return False
-        return step % self.evaluation_interval_steps == 0 or step == self.num_train_steps
-
-    def next_evaluation(self, step: int) -> int:
-        """The first step after `step` with an evaluation, or the last step."""
-        interval = self.evaluation_interval_steps or self.num_train_steps
-        return min((step // interval + 1) * interval, self.num_train_steps)
-
-
 def _optimizer(
     *,
     optimizer: str,
@@ -402,16 +372,11 @@ class RunConfig:
         return steps * self.global_batch_size
 
     @property
-    def schedule(self) -> Schedule:
-        """When to evaluate, save and log, in steps."""
-        interval_steps = self.evaluation_interval_samples // self.train_batch_size
-        return Schedule(
-            num_train_steps=self.num_train_steps,
-            evaluation_interval_steps=interval_steps if self.eval_input_file else None,
-            save_checkpoints_steps=self.save_checkpoints_steps,
-            log_every_steps=self.log_every_steps,
-            iterations_per_loop=self.iterations_per_loop,
-        )
+    def evaluation_interval_steps(self) -> int | None:
+        """Steps between evaluations; None: none during the training."""
+        if not self.eval_input_file:
+            return None
+        return self.evaluation_interval_samples // self.train_batch_size
 
     @property
     def saves_while_training(self) -> bool:
@@ -467,7 +432,7 @@ class RunConfig:
                 rules.Issue("max_eval_steps", "all examples evaluated", self.max_eval_steps)
             )
         # Without evaluation during training, each checkpoint is evaluated later.
-        interval_steps = self.schedule.evaluation_interval_steps or self.save_checkpoints_steps
+        interval_steps = self.evaluation_interval_steps or self.save_checkpoints_steps
         return issues + rules.departures_from_closed_rules(
             global_batch_size=self.global_batch_size,
             interval_samples=interval_steps * self.train_batch_size,

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import tensorflow as tf
 
-from mlperf_bert.training.steps import FIGURES, Trainer
+from mlperf_bert.training.loop import FIGURES
+from mlperf_bert.training.steps import Trainer
 
 
 def asleep(trainer: Trainer, step_seconds: float) -> Trainer:

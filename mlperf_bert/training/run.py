@@ -1,11 +1,13 @@
 """One whole run, from top to bottom: agree, check, build, compile, then train against the clock."""
 
 import contextlib
+import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from mlperf_bert import signals
+import numpy as np
+
 from mlperf_bert.checkpoints import names
 from mlperf_bert.files import paths
 from mlperf_bert.input import pipeline
@@ -14,11 +16,14 @@ from mlperf_bert.mlperf import killed, ledger, results
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.mlperf.timed_run import Run
+from mlperf_bert.model.metrics import Evaluation
+from mlperf_bert.signals import StopRequest
 from mlperf_bert.training import (
     agreement,
     build,
     checks,
     checks_of_data,
+    events,
     header,
     loop,
 )
@@ -26,12 +31,23 @@ from mlperf_bert.training.agreement import Team
 from mlperf_bert.training.budget import TimeBudget
 from mlperf_bert.training.build import Parts
 from mlperf_bert.training.config import RunConfig
+from mlperf_bert.training.loop import Event
 from mlperf_bert.training.origin import Origin
 from mlperf_bert.training.output import run_logs
-from mlperf_bert.training.profiling import StepProfiler
 from mlperf_bert.training.reporting import MetricsWriter, Result, StartUp, process_start_time
-from mlperf_bert.training.saves import Saves
 from mlperf_bert.training.setup import Setup
+from mlperf_bert.training.steps import counted_steps
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How the training ended."""
+
+    status: str
+    """success: the target was reached; aborted: it was not."""
+    accuracy: float | None
+    """Masked-LM accuracy of the last evaluation."""
+    step: int
 
 
 def train(config: RunConfig) -> Result | None:
@@ -56,7 +72,7 @@ def train(config: RunConfig) -> Result | None:
             team.output.provenance = origin.summary()
             team.output.inputs = origin.inputs()
         start_up.done("checks")
-        with signals.StopRequest() as stop_request:
+        with StopRequest() as stop_request:
             outcome = _train(setup, team, start_up, stop_request)
             if origin:
                 origin.record()
@@ -74,9 +90,7 @@ def train(config: RunConfig) -> Result | None:
     )
 
 
-def _train(
-    setup: Setup, team: Team, start_up: StartUp, stop_request: signals.StopRequest
-) -> loop.Outcome:
+def _train(setup: Setup, team: Team, start_up: StartUp, stop_request: StopRequest) -> Outcome:
     config, log_path = setup.config, team.log_path()
     log = MlperfLog(log_path, echo=False)
     try:
@@ -102,10 +116,7 @@ def _train(
                 for path in run_logs(team.output.path):
                     killed.close_log(path)
             log.commit()
-            with _loop_with_outputs(setup, team, parts, stop_request, run) as training:
-                start_up.done("data")
-                team.say(start_up)
-                outcome = training.run(run)
+            outcome = _train_against_the_clock(setup, team, parts, stop_request, run, start_up)
     except FloatingPointError:
         _end(team, "aborted", log_path)
         raise
@@ -137,26 +148,11 @@ def _energy_of(logs: Sequence[paths.Location]) -> Energy | None:
         return Energy(unknown=str(error))
 
 
-def _time_budget(setup: Setup, team: Team, parts: Parts, progress: Progress) -> TimeBudget:
-    config = setup.config
-    return TimeBudget(
-        seconds=config.time_budget,
-        before=team.time_spent,
-        num_train_steps=config.num_train_steps,
-        num_warmup_steps=config.num_warmup_steps + config.start_warmup_step,
-        evaluation_interval_steps=config.schedule.evaluation_interval_steps,
-        steps_per_update=config.steps_per_update,
-        batch_size=config.train_batch_size,
-        of_chief=parts.trainer.of_chief,
-        progress=progress,
-    )
-
-
 @contextlib.contextmanager
 def _bad_input_named(setup: Setup, run: Run) -> Iterator[None]:
     """As the input pipeline's own; its first look at the files is waiting for input."""
     with contextlib.ExitStack() as stack:
-        with run.ledger.spent(ledger.INPUT_WAIT):
+        with run.ledger.counting(ledger.INPUT_WAIT):
             stack.enter_context(
                 pipeline.bad_input_named(
                     [*setup.files, *setup.eval_files],
@@ -167,14 +163,20 @@ def _bad_input_named(setup: Setup, run: Run) -> Iterator[None]:
         yield
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """Where a run writes while it trains; open until it ends."""
+
+    metrics: MetricsWriter
+    progress: Progress
+    profile: events.Profile
+    saves: events.Saves
+
+
 @contextlib.contextmanager
-def _loop_with_outputs(
-    setup: Setup, team: Team, parts: Parts, stop_request: signals.StopRequest, run: Run
-) -> Iterator[loop.TrainingLoop]:
-    """Opens input and outputs, and closes the outputs at the end; a bad record is named."""
-    config, step = setup.config, int(parts.trainer.step.numpy())
-    output_dir = team.output.path if team.is_chief else None
-    batches = build.training_batches(parts, setup, team)
+def _opened(setup: Setup, team: Team, parts: Parts, *, step: int) -> Iterator[Outputs]:
+    """Opens the outputs, only on the chief those that are files."""
+    config, output_dir = setup.config, team.output.path if team.is_chief else None
     with (
         contextlib.closing(
             MetricsWriter(output_dir, resumed_step=step if team.resumes else None)
@@ -186,42 +188,171 @@ def _loop_with_outputs(
             description="training",
             silent=not team.is_chief,
         ) as progress,
-        contextlib.closing(StepProfiler(config.profile_steps, output_dir)) as profiler,
-        _bad_input_named(setup, run),
-        Saves(
+        contextlib.closing(events.Profile(config.profile_steps, output_dir)) as profile,
+        events.Saves(
             parts.state if team.is_chief else None,
             flush=metrics.flush,
             publish=team.publish,
             asynchronous=config.saves_while_training,
         ) as saves,
     ):
-        team.on_loss.callback(saves.wait)
+        yield Outputs(metrics=metrics, progress=progress, profile=profile, saves=saves)
 
-        def publish() -> None:
-            metrics.flush()
-            team.publish()
 
-        if step == 0 and not setup.eval_files:
-            with run.ledger.spent(ledger.SAVING):
-                saves.save(0)  # for the offline evaluation
-        training = loop.TrainingLoop(
-            trainer=parts.trainer,
-            batches=batches,
-            schedule=config.schedule,
-            target_accuracy=config.target_accuracy,
+def list_of_events(
+    config: RunConfig,
+    run: Run,
+    *,
+    team: Team,
+    parts: Parts,
+    outputs: Outputs,
+    evaluate: Callable[[], Evaluation],
+    stop_request: StopRequest,
+) -> list[Event]:
+    """What a run does between its device calls, in this order.
+
+    The first event that ends the run is the last that acts. Then every one ends, also in this
+    order: the last step is saved before it is evaluated.
+    """
+    limit = _time_limit(config, run, team, parts, outputs.progress)
+    blocks = events.Blocks(
+        run,
+        batch_size=config.train_batch_size,
+        every=config.evaluation_interval_steps,
+        last_step=config.num_train_steps,
+    )
+    evaluation = _evaluation(config, run, team, outputs, blocks, limit, evaluate)
+    in_order: list[Event | None] = [
+        events.RequireFinite(),
+        events.RequireSaved(outputs.saves),
+        events.Log(
+            outputs.metrics,
+            outputs.progress,
+            run,
+            every=config.log_every_steps,
+            batch_size=config.train_batch_size,
             learning_rate_at=lambda step: float(parts.rates.at_step(step)),
-            evaluate=lambda spent: parts.evaluator.evaluate(setup.evaluation_batches(), spent),
-            saves=saves,
-            publish=publish,
-            metrics=metrics,
-            progress=progress,
-            profiler=profiler,
-            budget=_time_budget(setup, team, parts, progress),
-            stop_request=stop_request,
-            samples_at_success=team.samples_at_success,
+            more=limit.fields if limit else dict,
+            packed_length=config.shape.max_seq_length if config.pack_sequences else None,
+            say=team.say,
+        ),
+        outputs.profile,
+        evaluation,
+        limit,  # after the evaluation, which takes time too
+        events.LastStep(config.num_train_steps, longest_call_steps=config.iterations_per_loop),
+        blocks,
+        events.Save(outputs.saves, run, every=config.save_checkpoints_steps),
+        evaluation and events.EvaluateAtEnd(evaluation),
+        events.StopOnSignal(stop_request, parts.trainer.any_process),
+    ]
+    return [event for event in in_order if event]
+
+
+def _time_limit(
+    config: RunConfig, run: Run, team: Team, parts: Parts, progress: Progress
+) -> TimeBudget | None:
+    if config.time_budget is None:
+        return None
+    return TimeBudget(
+        run=run,
+        seconds=config.time_budget,
+        before=team.time_spent,
+        num_train_steps=config.num_train_steps,
+        num_warmup_steps=config.num_warmup_steps + config.start_warmup_step,
+        evaluation_interval_steps=config.evaluation_interval_steps,
+        steps_per_update=config.steps_per_update,
+        batch_size=config.train_batch_size,
+        of_chief=parts.trainer.of_chief,
+        progress=progress,
+    )
+
+
+def _evaluation(
+    config: RunConfig,
+    run: Run,
+    team: Team,
+    outputs: Outputs,
+    blocks: events.Blocks,
+    limit: TimeBudget | None,
+    evaluate: Callable[[], Evaluation],
+) -> events.Evaluate | None:
+    if config.evaluation_interval_steps is None:
+        return None
+
+    def report(step: int, found: Evaluation) -> None:
+        samples = step * config.train_batch_size
+        figures = dataclasses.asdict(found) | (limit.fields() if limit else {})
+        outputs.metrics.write("eval", step=step, samples=samples, **figures)
+        outputs.progress.line(
+            f"after {samples:,} samples: masked-LM accuracy {found.masked_lm_accuracy:.4f} "
+            f"(target {config.target_accuracy}), loss {found.loss:.4f}"
         )
-        yield training
+        outputs.metrics.flush()
+        team.publish()
+
+    return events.Evaluate(
+        run,
+        blocks,
+        every=config.evaluation_interval_steps,
+        last_step=config.num_train_steps,
+        target=config.target_accuracy,
+        batch_size=config.train_batch_size,
+        evaluate=evaluate,
+        report=report,
+        postponed=limit.is_spent if limit else lambda step: False,
+        reached_at=team.samples_at_success,
+    )
+
+
+def train_by_events(
+    config: RunConfig,
+    run: Run,
+    in_order: Sequence[Event],
+    train_steps: Callable[[int], tuple[np.ndarray, float]],
+    *,
+    step: int,
+) -> Outcome:
+    """Trains from `step` on; returns how it ended, with the accuracy of the last evaluation."""
+    run.samples = step * config.train_batch_size  # if nothing is left to train
+    step, ending = loop.train(train_steps, in_order, step=step)
+    evaluations = [event.accuracy for event in in_order if isinstance(event, events.Evaluate)]
+    return Outcome(
+        status="success" if ending == loop.REACHED else "aborted",
+        accuracy=next(iter(evaluations), None),
+        step=step,
+    )
+
+
+def _train_against_the_clock(
+    setup: Setup,
+    team: Team,
+    parts: Parts,
+    stop_request: StopRequest,
+    run: Run,
+    start_up: StartUp,
+) -> Outcome:
+    """Opens input and outputs, and trains; a bad record is named."""
+    config, step = setup.config, int(parts.trainer.step.numpy())
+    batches = build.training_batches(parts, setup, team)
+    with _opened(setup, team, parts, step=step) as outputs, _bad_input_named(setup, run):
+        team.on_loss.callback(outputs.saves.wait)
+        if step == 0 and not setup.eval_files:
+            with run.ledger.counting(ledger.SAVING):
+                outputs.saves.save(0)  # for the offline evaluation
+        start_up.done("data")
+        team.say(start_up)
+        in_order = list_of_events(
+            config,
+            run,
+            team=team,
+            parts=parts,
+            outputs=outputs,
+            evaluate=lambda: parts.evaluator.evaluate(setup.evaluation_batches(), run.ledger),
+            stop_request=stop_request,
+        )
+        train_steps = counted_steps(parts.trainer, batches, run.ledger)
+        outcome = train_by_events(
+            config, run, in_order, outputs.profile.around(train_steps), step=step
+        )
     team.say(f"where the time went: {ledger.in_words(run.ledger.read())}")
-    if config.pack_sequences and training.num_rows:
-        share = training.num_real_tokens / (training.num_rows * config.shape.max_seq_length)
-        team.say(f"packing: {share:.1%} of the tokens of {training.num_rows} rows were real")
+    return outcome

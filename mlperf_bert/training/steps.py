@@ -4,8 +4,9 @@ Shapes, of one replica: R=rows (= its batch without packing), S=sequence, P=pred
 E=examples of a row, V=vocabulary.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from mlperf_bert.mlperf import ledger
@@ -13,9 +14,7 @@ from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.model import losses, metrics, pretrainer
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.training.devices import NO_COMPILATION, Compilation, one_cpu
-
-LOSSES = ("loss", "masked_lm_loss", "next_sentence_loss")
-FIGURES = (*LOSSES, "num_real_tokens", "num_rows", "input_wait_seconds")
+from mlperf_bert.training.loop import FIGURES
 
 
 class Trainer(tf.Module):
@@ -253,16 +252,16 @@ class Evaluator(tf.Module):
         token_logits, sentence_logits = pretrainer.forward(self.model, features, training=False)
         return metrics.batch_totals(token_logits, sentence_logits, features, example_weights)
 
-    def evaluate(self, dataset: tf.data.Dataset, spent: Ledger | None = None) -> metrics.Evaluation:
-        """Evaluates all batches of `pipeline.evaluation_batches`; `spent` takes the seconds."""
-        spent = spent or Ledger()
+    def evaluate(self, dataset: tf.data.Dataset, time: Ledger | None = None) -> metrics.Evaluation:
+        """Evaluates all batches of `pipeline.evaluation_batches`; `time` takes the seconds."""
+        time = time or Ledger()
         shared = dataset
         if not one_cpu(self.strategy):
             shared = self.strategy.distribute_datasets_from_function(
                 lambda context: _share(dataset, context)
             )
-        with spent.spent(ledger.EVALUATION_COMPUTE):
-            totals = [self.evaluate_batch(*batch) for batch in spent.waiting(shared)]
+        with time.counting(ledger.EVALUATION_COMPUTE):
+            totals = [self.evaluate_batch(*batch) for batch in time.waiting(shared)]
             return metrics.Evaluation.from_totals([total.numpy().tolist() for total in totals])
 
 
@@ -271,3 +270,19 @@ def _share(batches: tf.data.Dataset, context: tf.distribute.InputContext) -> tf.
     size = context.get_per_replica_batch_size(batches.element_spec[1].shape[0])
     replica_batches = batches.rebatch(size, drop_remainder=True)
     return replica_batches.shard(context.num_input_pipelines, context.input_pipeline_id)
+
+
+def counted_steps(
+    trainer: Trainer, batches: Iterator, time: Ledger
+) -> Callable[[int], tuple[np.ndarray, float]]:
+    """What the loop calls to train so many steps; the ledger takes computing and waiting."""
+
+    def train_steps(num_steps: int) -> tuple[np.ndarray, float]:
+        before = time.read()
+        with time.counting(ledger.COMPUTE):
+            figures = trainer.train(batches, tf.constant(num_steps)).numpy()
+            waited = figures[:, FIGURES.index("input_wait_seconds")].sum(dtype=float)
+            time.move(waited, source=ledger.COMPUTE, to=ledger.INPUT_WAIT)
+        return figures, sum(ledger.difference(time.read(), before).values())
+
+    return train_steps

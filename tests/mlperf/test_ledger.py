@@ -26,9 +26,9 @@ def clock() -> Clock:
 def test_inner_times_are_taken_from_outer_ones_and_the_rest_is_host_work(clock):
     book = Ledger(clock)
     clock.pass_by(1)
-    with book.spent(ledger.COMPUTE):
+    with book.counting(ledger.COMPUTE):
         clock.pass_by(10)
-        with book.spent(ledger.SAVING):
+        with book.counting(ledger.SAVING):
             clock.pass_by(3)
         clock.pass_by(5)
     clock.pass_by(0.5)
@@ -44,7 +44,7 @@ def test_inner_times_are_taken_from_outer_ones_and_the_rest_is_host_work(clock):
 
 def test_what_was_measured_apart_is_moved_and_no_more_than_there_is(clock):
     book = Ledger(clock)
-    with book.spent(ledger.COMPUTE):
+    with book.counting(ledger.COMPUTE):
         clock.pass_by(4)
         book.move(1.5, source=ledger.COMPUTE, to=ledger.INPUT_WAIT)
     assert (book.read()["compute"], book.read()["input_wait"]) == (2.5, 1.5)
@@ -55,7 +55,7 @@ def test_what_was_measured_apart_is_moved_and_no_more_than_there_is(clock):
 
 def test_an_error_ends_what_it_leaves(clock):
     book = Ledger(clock)
-    with pytest.raises(OSError), book.spent(ledger.SAVING):
+    with pytest.raises(OSError), book.counting(ledger.SAVING):
         clock.pass_by(2)
         raise OSError
     clock.pass_by(1)
@@ -70,7 +70,7 @@ def test_an_evaluation_waits_for_its_batches_and_computes_the_rest(clock):
         clock.pass_by(0.25)  # until the end is seen
 
     book = Ledger(clock)
-    with book.spent(ledger.EVALUATION_COMPUTE):
+    with book.counting(ledger.EVALUATION_COMPUTE):
         for _ in book.waiting(slow()):
             clock.pass_by(1)
     found = book.read()
@@ -81,7 +81,7 @@ def test_after_its_stop_nothing_is_counted(clock):
     book = Ledger(clock)
     clock.pass_by(1)
     book.stop()
-    with book.spent(ledger.SAVING):
+    with book.counting(ledger.SAVING):
         clock.pass_by(9)
     book.stop()
     assert sum(book.read().values()) == 1
@@ -91,7 +91,7 @@ def test_two_readings_differ_by_what_lies_between_and_files_hold_it(clock):
     book = Ledger(clock)
     clock.pass_by(1)
     before = book.read()
-    with book.spent(ledger.COMPUTE):
+    with book.counting(ledger.COMPUTE):
         clock.pass_by(2)
     between = ledger.difference(book.read(), before)
     assert between == dict.fromkeys(ledger.KINDS, 0.0) | {"compute": 2.0}

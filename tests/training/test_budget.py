@@ -14,13 +14,15 @@ import pytest
 
 from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.training.budget import TimeBudget
+from mlperf_bert.training.events import LastStep
+from mlperf_bert.training.loop import Event, next_multiple, train
 from mlperf_bert.training.output import read_record
 from tests import starts
 from tests.training import generated_task, workers
 from tests.training.test_resume import command, kill_at_step, start, wait_for_step
 
 
-class Machine:
+class Machine(Event):
     """Trains steps by a clock that it moves itself; stands for the loop and the run."""
 
     def __init__(self, *, step_seconds=lambda step: 1.0, start=0, evaluates_every=None, **changed):
@@ -29,6 +31,7 @@ class Machine:
         self.ledger = Ledger(clock=lambda: self.now)
         self.calls, self.notes, self.totals = [], {}, []
         given = {
+            "run": self,
             "seconds": 1000.0,
             "before": 0.0,
             "num_train_steps": 10**6,
@@ -51,22 +54,26 @@ class Machine:
     def time_budget_spent(self, step, *, seconds):
         self.notes[step] = seconds
 
+    def next(self, step):
+        every = self.evaluates_every or self.until
+        return min(next_multiple(step, every), self.until)
+
+    def at(self, trained):
+        if self.evaluates_every and trained.step % self.evaluates_every == 0:
+            self.now += 30
+
+    def train_steps(self, num_steps):
+        steps = range(self.step, self.step + num_steps)
+        seconds = sum(self.step_seconds(step) for step in steps)
+        self.calls.append(num_steps)
+        self.now, self.step = self.now + seconds, self.step + num_steps
+        return None, seconds
+
     def run(self, until=10**9):
         """Returns the step after which the time is over, or `until`."""
-        self.budget.begin()
-        is_over = self.budget.is_used_up
-        while not is_over and self.step < until:
-            stop = min(self.budget.next_stop(self.step, self.ledger) or until, until)
-            if every := self.evaluates_every:
-                stop = min(stop, (self.step // every + 1) * every)
-            seconds = sum(self.step_seconds(step) for step in range(self.step, stop))
-            self.calls.append(stop - self.step)
-            self.now, self.step = self.now + seconds, stop
-            self.budget.trained(self.calls[-1], seconds)
-            if every and stop % every == 0:
-                self.now += 30
-            is_over = self.budget.is_over(self.step, self)
-        return self.step
+        self.until = until
+        events = [self, self.budget, LastStep(until, longest_call_steps=10**9)]
+        return train(self.train_steps, events, step=self.step)[0]
 
 
 def test_a_run_ends_at_the_first_step_after_its_time_in_few_calls():
@@ -84,14 +91,6 @@ def test_steps_of_any_length_overrun_the_end_by_one_step_only():
             machine = Machine(step_seconds=lengths, evaluates_every=every)
             machine.run()
             assert 1000 <= machine.now < 1000 + longest
-
-
-def test_without_a_budget_nothing_is_asked():
-    machine = Machine(seconds=None, of_chief=None)
-    machine.budget.begin()
-    assert machine.budget.next_stop(0, machine.ledger) is None
-    assert not machine.budget.is_over(10, machine) and not machine.budget.is_used_up
-    assert machine.budget.fields(machine.ledger) == {} and machine.said == machine.totals == []
 
 
 def test_a_hundred_times_a_run_the_log_says_what_is_used_and_the_progress_what_to_expect():

@@ -9,17 +9,17 @@ import types
 import numpy as np
 import pytest
 
+from mlperf_bert import options
 from mlperf_bert.mlperf import results
 from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.signals import Interrupted
-from mlperf_bert.training import agreement, checks
-from mlperf_bert.training.budget import TimeBudget
-from mlperf_bert.training.config import Schedule
-from mlperf_bert.training.loop import TrainingLoop
+from mlperf_bert.training import agreement, checks, run
+from mlperf_bert.training.config import RunConfig
+from mlperf_bert.training.events import Profile
+from mlperf_bert.training.loop import FIGURES
 from mlperf_bert.training.output import OutputDirectory
-from mlperf_bert.training.steps import FIGURES
 from tests.mlperf.example_log import initialise
 from tests.mlperf.test_budget import write_log
 from tests.mlperf.test_ledger import Clock
@@ -30,58 +30,38 @@ EVALUATION = 30.0
 
 
 class Stand:
-    """Everything around the loop: a step takes a second; `events` has what happens."""
+    """Everything around the events: a step takes a second; `events` has what happens."""
 
     batch_size = 8
 
-    def __init__(self, *, step=0, num_train_steps=100, interval=20, used=0.0, **changed):
+    def __init__(self, *, step=0, used=0.0, reached_at=None, evaluates=True, **flags):
         self.clock, self.events, self.signal_name = Clock(), [], None
-        self.step = types.SimpleNamespace(numpy=lambda: step)
-        self.any_process = lambda value: value
-        given = {"seconds": None, "steps_per_update": 1} | changed
-        budget = TimeBudget(
-            **given,
-            before=used,
-            num_train_steps=num_train_steps,
-            num_warmup_steps=0,
-            evaluation_interval_steps=interval,
-            batch_size=self.batch_size,
-            of_chief=lambda values: values,
-            progress=self,
-        )
-        self.loop = TrainingLoop(
-            trainer=self,
-            batches=iter(()),
-            schedule=Schedule(
-                num_train_steps=num_train_steps,
-                evaluation_interval_steps=interval,
-                save_checkpoints_steps=10**6,
-                log_every_steps=7,
-                iterations_per_loop=10,
-            ),
-            target_accuracy=0.7,
-            learning_rate_at=lambda step: 0.1,
-            evaluate=self.evaluate,
-            saves=self,
-            publish=lambda: None,
-            metrics=types.SimpleNamespace(write=lambda *args, **figures: None),
-            progress=self,
-            profiler=types.SimpleNamespace(
-                begin_if_due=lambda step: None,
-                end_if_due=lambda step: None,
-                next_stop=lambda step: None,
-            ),
-            budget=budget,
-            stop_request=self,
-        )
+        self.step, self.time_spent, self.samples_at_success = step, used, reached_at
+        self.trained_step, self.signal_at, self.evaluated = step, None, []
+        given = {
+            "train_batch_size": 8,
+            "num_train_steps": 100,
+            "eval_interval_samples": 8 * 20,
+            "save_checkpoints_steps": 10**6,
+            "log_every_steps": 7,
+            "iterations_per_loop": 10,
+            "target_accuracy": 0.7,
+            "eval_input_file": "eval" if evaluates else None,
+        }
+        defaults = {name: flag.default for name, flag in options.flags_of(RunConfig).items()}
+        values = options.values_of(RunConfig, defaults | given | flags, {})
+        self.config = RunConfig(**values, cluster=None)
 
-    def train(self, batches, num_steps):
-        num_steps = int(num_steps)
+    def train_steps(self, num_steps):
         self.clock.pass_by(num_steps)
-        return types.SimpleNamespace(numpy=lambda: np.zeros((num_steps, len(FIGURES))))
+        self.trained_step += num_steps
+        if self.signal_at is not None and self.trained_step >= self.signal_at:
+            self.signal_name = "SIGTERM"
+        return np.zeros((num_steps, len(FIGURES))), float(num_steps)
 
-    def evaluate(self, ledger):
+    def evaluate(self):
         self.events.append("evaluate")
+        self.evaluated.append(self.trained_step)
         self.clock.pass_by(EVALUATION)
         return Evaluation(
             masked_lm_accuracy=0.5,
@@ -101,6 +81,9 @@ class Stand:
     def require_no_failure(self):
         pass
 
+    def write(self, kind, **figures):
+        pass
+
     def advance(self, samples, text):
         pass
 
@@ -110,13 +93,45 @@ class Stand:
     def line(self, text):
         pass
 
+    def publish(self):
+        pass
+
+    def flush(self):
+        pass
+
+    def say(self, text):
+        pass
+
+    def at_step(self, step):
+        return 0.1
+
+    def any_process(self, flag):
+        return flag
+
+    def of_chief(self, values):
+        return values
+
     def run(self, path):
         """The outcome; `events` and the log's blocks are there even if it fails."""
+        parts = types.SimpleNamespace(trainer=self, rates=self)
         with MlperfLog(path, echo=False) as log:
             initialise(log)
-            with log.run() as run:
-                run.ledger = Ledger(clock=lambda: self.clock.now)
-                return self.loop.run(run)
+            with log.run() as timed:
+                timed.ledger = Ledger(clock=lambda: self.clock.now)
+                in_order = run.list_of_events(
+                    self.config,
+                    timed,
+                    team=self,
+                    parts=parts,
+                    outputs=run.Outputs(
+                        metrics=self, progress=self, saves=self, profile=Profile(None, None)
+                    ),
+                    evaluate=self.evaluate,
+                    stop_request=self,
+                )
+                return run.train_by_events(
+                    self.config, timed, in_order, self.train_steps, step=self.step
+                )
 
 
 def keys(path):
@@ -129,7 +144,7 @@ BLOCK, EVAL = ["block_start", "block_stop"], ["eval_start", "eval_accuracy"]
 
 def test_what_a_budget_allowed_is_saved_before_it_is_evaluated(tmp_path):
     """Killed during this evaluation, the same command finds the checkpoint and no time left."""
-    stand = Stand(seconds=55.0)
+    stand = Stand(time_budget="55s")
     outcome = stand.run(tmp_path / "bert.log")
     # 20 steps, an evaluation of 30 s, 5 steps.
     assert outcome.step == 25 and outcome.accuracy == 0.5
@@ -138,19 +153,19 @@ def test_what_a_budget_allowed_is_saved_before_it_is_evaluated(tmp_path):
 
 
 def test_also_where_the_evaluation_was_due_at_that_step(tmp_path):
-    stand = Stand(seconds=20.0)
+    stand = Stand(time_budget="20s")
     assert stand.run(tmp_path / "bert.log").step == 20
     assert stand.events == ["save 20", "saved", "evaluate"]
 
 
 def test_an_evaluation_that_ends_the_budget_is_the_last(tmp_path):
-    stand = Stand(seconds=40.0)
+    stand = Stand(time_budget="40s")
     assert stand.run(tmp_path / "bert.log").step == 20
     assert stand.events == ["evaluate", "save 20", "saved"]
 
 
 def test_a_budget_without_evaluation_saves_and_ends(tmp_path):
-    stand = Stand(seconds=15.0, interval=None)
+    stand = Stand(time_budget="15s", evaluates=False)
     assert stand.run(tmp_path / "bert.log").accuracy is None
     assert stand.events == ["save 15", "saved"] and keys(tmp_path / "bert.log") == BLOCK
 
@@ -158,23 +173,25 @@ def test_a_budget_without_evaluation_saves_and_ends(tmp_path):
 @pytest.mark.parametrize("seconds", [15, 16, 17, 23.5])
 def test_a_budget_ends_on_a_whole_update(tmp_path, seconds):
     """Or the gradients added up so far would be lost."""
-    stand = Stand(seconds=float(seconds), interval=None, steps_per_update=8)
+    stand = Stand(
+        time_budget=f"{seconds}s", evaluates=False, steps_per_update=8, num_train_steps=800
+    )
     outcome = stand.run(tmp_path / "bert.log")
     assert outcome.step == -(-seconds // 8) * 8
     assert stand.clock.now - Clock().now < seconds + 8
 
 
 @pytest.mark.parametrize(
-    "at_the_end", [{"step": 100}, {"step": 60, "used": 55.0, "seconds": 55.0}, {"step": 108}]
+    "at_the_end", [{"step": 100}, {"step": 60, "used": 55.0, "time_budget": "55s"}, {"step": 108}]
 )
-@pytest.mark.parametrize("interval", [20, None])
-def test_a_run_that_was_killed_at_its_end_is_evaluated_and_ends(tmp_path, at_the_end, interval):
-    stand = Stand(**at_the_end, interval=interval)
+@pytest.mark.parametrize("evaluates", [True, False])
+def test_a_run_that_was_killed_at_its_end_is_evaluated_and_ends(tmp_path, at_the_end, evaluates):
+    stand = Stand(**at_the_end, evaluates=evaluates)
     outcome = stand.run(tmp_path / "bert.log")
-    assert (outcome.step, outcome.reached_target) == (at_the_end["step"], False)
-    assert outcome.accuracy == (0.5 if interval else None)
-    assert stand.events == ["evaluate"] * bool(interval)
-    assert keys(tmp_path / "bert.log") == EVAL * bool(interval)
+    assert (outcome.step, outcome.status) == (at_the_end["step"], "aborted")
+    assert outcome.accuracy == (0.5 if evaluates else None)
+    assert stand.events == ["saved"] + ["evaluate"] * evaluates
+    assert keys(tmp_path / "bert.log") == EVAL * evaluates
     *_, samples = [
         r.value for r in results.read_records(tmp_path / "bert.log") if r.key == "train_samples"
     ]
@@ -187,10 +204,9 @@ def test_a_run_that_was_killed_at_its_end_is_evaluated_and_ends(tmp_path, at_the
 )
 def test_a_run_that_was_cut_off_after_its_target_has_only_to_end(tmp_path, target, samples, trains):
     """It goes on where an evaluation does not confirm the target, or at another step."""
-    stand = Stand(step=20)
-    stand.loop.target_accuracy, stand.loop.samples_at_success = target, samples
+    stand = Stand(step=20, target_accuracy=target, reached_at=samples)
     outcome = stand.run(tmp_path / "bert.log")
-    assert outcome.reached_target is (target == 0.5)
+    assert outcome.status == ("success" if target == 0.5 else "aborted")
     assert (outcome.step > 20) is trains
     assert keys(tmp_path / "bert.log")[:2] == (BLOCK if samples != 20 * 8 else EVAL)
 
@@ -204,6 +220,46 @@ def test_a_signal_after_the_last_step_does_not_stop_its_end(tmp_path):
     stand.signal_name = "SIGTERM"
     with pytest.raises(Interrupted, match="SIGTERM after step 7"):
         stand.run(tmp_path / "other.log")
+
+
+def test_the_step_that_reaches_the_target_is_saved_once_after_the_clock_has_stopped(tmp_path):
+    stand = Stand(target_accuracy=0.5, save_checkpoints_steps=20)
+    assert stand.run(tmp_path / "bert.log").status == "success"
+    assert stand.events == ["evaluate", "save 20", "saved"]
+    log = [record.key for record in results.read_records(tmp_path / "bert.log")]
+    assert log.index("run_stop") > log.index("eval_accuracy")
+
+
+@pytest.mark.parametrize("saves_every", [20, 7, 13, 10**6])
+@pytest.mark.parametrize("budget", [None, "20s", "33s", "50s", "51s"])
+@pytest.mark.parametrize("signal_step", [None, 7, 20, 21, 100])
+@pytest.mark.parametrize("steps_per_update", [1, 4])
+def test_whatever_ends_a_run_its_last_step_is_saved_once_and_evaluated_at_most_once(
+    tmp_path, saves_every, budget, signal_step, steps_per_update
+):
+    """Of all orders of evaluation, checkpoint, time limit and signal."""
+    stand = Stand(
+        save_checkpoints_steps=saves_every, time_budget=budget, steps_per_update=steps_per_update
+    )
+    stand.signal_at = signal_step
+    try:
+        ending = stand.run(tmp_path / "bert.log").status
+    except Interrupted:
+        ending = "interrupted"
+    step = stand.trained_step
+    saved = [event for event in stand.events if event.startswith("save ")]
+    assert saved[-1] == f"save {step}" and len(set(saved)) == len(saved)
+    assert all(int(each.split()[1]) % saves_every == 0 for each in saved[:-1])
+    after = stand.events[stand.events.index(saved[-1]) + 1 :]
+    assert after in (["saved"], ["saved", "evaluate"])
+    # An interrupted run evaluates its last step only if that was due.
+    assert stand.evaluated.count(step) == (ending != "interrupted" or step % 20 == 0)
+    keys_of_log = [record.key for record in results.read_records(tmp_path / "bert.log")]
+    assert keys_of_log.count("run_stop") == 1
+    if budget is None and signal_step is None:
+        assert step == 100 and ending == "aborted"
+    if ending == "interrupted":
+        assert step >= signal_step and step < 100
 
 
 def killed_run(config, *, minutes):  # noqa: F811

@@ -5,11 +5,21 @@ import gc
 import signal
 import sys
 
+import numpy as np
 import pytest
 
 from mlperf_bert.signals import StopRequest
-from mlperf_bert.training.config import Schedule
-from mlperf_bert.training.loop import require_finite
+from mlperf_bert.training.events import LastStep, RequireFinite
+from mlperf_bert.training.loop import (
+    FIGURES,
+    OVER,
+    REACHED,
+    STOPPED,
+    Event,
+    Trained,
+    next_multiple,
+    train,
+)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -75,21 +85,87 @@ def test_other_exceptions_in_callbacks_are_still_printed(printed_by_python):
     assert [one.exc_type for one in printed_by_python] == [ZeroDivisionError]
 
 
-def test_the_next_stop_is_the_first_thing_due():
-    schedule = Schedule(
-        num_train_steps=50,
-        evaluation_interval_steps=20,
-        save_checkpoints_steps=15,
-        log_every_steps=7,
-        iterations_per_loop=6,
-    )
-    stops, step = [], 0
-    while step < 50:
-        step = schedule.next_stop(step)
-        stops.append(step)
+class Every(Event):
+    """Notes the calls that end at its multiples."""
+
+    def __init__(self, steps):
+        self.steps, self.seen = steps, []
+
+    def next(self, step):
+        return next_multiple(step, self.steps)
+
+    def at(self, trained):
+        if trained.step % self.steps == 0:
+            self.seen.append(trained.step)
+
+
+def stops_of(*events, last_step, longest_call_steps, step=0):
+    """The steps after device calls."""
+    stops = [step]
+
+    def train_steps(num_steps):
+        stops.append(stops[-1] + num_steps)
+        return np.zeros((num_steps, 1)), 1.0
+
+    last = LastStep(last_step, longest_call_steps=longest_call_steps)
+    assert train(train_steps, [*events, last], step=step) == (last_step, OVER)
+    return stops[1:]
+
+
+def test_a_device_call_ends_at_the_first_thing_due():
+    evaluating, saving, logging = Every(20), Every(15), Every(7)
+    stops = stops_of(evaluating, saving, logging, last_step=50, longest_call_steps=6)
     assert stops == [6, 7, 13, 14, 15, 20, 21, 27, 28, 30, 35, 40, 42, 45, 49, 50]
-    assert [step for step in stops if schedule.evaluation_is_due(step)] == [20, 40, 50]
-    assert [schedule.next_evaluation(step) for step in (0, 20, 40)] == [20, 40, 50]
+    assert (evaluating.seen, saving.seen) == ([20, 40], [15, 30, 45])
+    assert stops_of(Every(7), last_step=20, longest_call_steps=3, step=8) == [11, 14, 17, 20]
+
+
+class Told(Event):
+    """Notes what it is asked; may end the run when it is asked so."""
+
+    def __init__(self, name, notes, **endings):
+        self.name, self.notes, self.endings = name, notes, endings
+
+    def begin(self, step):
+        self.notes.append(f"{self.name} begins")
+        return self.endings.get("begin")
+
+    def next(self, step):
+        return step + 1
+
+    def at(self, trained):
+        self.notes.append(f"{self.name} at {trained.step}")
+        return self.endings.get("at")
+
+    def end(self, step, ending):
+        self.notes.append(f"{self.name} ends {ending}")
+        return self.endings.get("end")
+
+
+def told(*endings, step=0):
+    """How it ends, and what each of some events was asked, in order."""
+    notes = []
+    events = [Told(name, notes, **given) for name, given in zip("abc", endings)]
+    ending = train(lambda n: (np.zeros((n, 1)), 1.0), events, step=step)
+    return ending, notes
+
+
+def test_the_first_event_that_ends_the_run_is_the_last_that_acts():
+    ending, notes = told({}, {"at": STOPPED}, {"at": OVER})
+    assert ending == (1, STOPPED)
+    assert notes[3:5] == ["a at 1", "b at 1"]
+    assert notes[5:] == [f"{name} ends stopped" for name in "abc"]
+
+
+def test_a_run_may_end_before_its_first_step():
+    ending, notes = told({"begin": OVER}, {"at": REACHED}, {}, step=9)
+    assert ending == (9, OVER)
+    assert notes == ["a begins", "a ends over", "b ends over", "c ends over"]
+
+
+def test_an_event_at_the_end_may_find_another_ending():
+    ending, notes = told({"at": OVER}, {"end": REACHED}, {})
+    assert ending == (1, REACHED) and notes[-1] == "c ends reached"
 
 
 @pytest.mark.parametrize(
@@ -100,6 +176,9 @@ def test_the_next_stop_is_the_first_thing_due():
     ],
 )
 def test_weights_that_cannot_be_trained_have_not_diverged(loss, step, error, message):
-    require_finite(1.0, step)
+    figures = np.ones((3, len(FIGURES)))
+    trained = Trained(before=0, step=3, figures=figures, seconds=1.0)
+    assert RequireFinite().at(trained) is None
+    figures[step - 1, 0] = loss
     with pytest.raises(error, match=message):
-        require_finite(loss, step)
+        RequireFinite().at(trained)

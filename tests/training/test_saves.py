@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mlperf_bert.training.devices import NO_COMPILATION
-from mlperf_bert.training.saves import Saves
+from mlperf_bert.training.events import Saves
 from tests.training import generated_task, saved_states, test_speed_options
 
 

@@ -12,7 +12,6 @@ from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.config import OptimizerConfig
 from mlperf_bert.optimization.optimizers import create_optimizer
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
-from mlperf_bert.training.config import Schedule
 from mlperf_bert.training.steps import FIGURES, Trainer
 from tests.training import generated_task
 
@@ -132,17 +131,3 @@ def test_many_steps_in_one_call_are_the_steps_one_by_one(folder):
     one_by_one = [singly.train(iterator, tf.constant(1)).numpy()[0, :-1] for _ in range(8)]
     assert (losses == one_by_one).all()  # all but how long each waited for its batch
     assert together.train.experimental_get_tracing_count() == 1
-
-
-def test_iterations_per_loop_bounds_a_call_of_the_device():
-    schedule = Schedule(
-        num_train_steps=20,
-        evaluation_interval_steps=10,
-        save_checkpoints_steps=7,
-        log_every_steps=100,
-        iterations_per_loop=3,
-    )
-    stops = [0]
-    while stops[-1] < 20:
-        stops.append(schedule.next_stop(stops[-1]))
-    assert stops == [0, 3, 6, 7, 10, 13, 14, 17, 20]
