@@ -2,10 +2,12 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +22,11 @@ from mlperf_bert.finetuning.task import TRAIN, Task
 from mlperf_bert.finetuning.training import Trainer, order_of_epoch
 from mlperf_bert.messages import Progress
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
-from mlperf_bert.signals import Interrupted, StopRequest
+from mlperf_bert.signals import StopRequest
+from mlperf_bert.training import loop
 from mlperf_bert.training.devices import create_strategy
+from mlperf_bert.training.events import LastStep, StopOnSignal
+from mlperf_bert.training.loop import Event, Trained
 from mlperf_bert.training.output import METRICS_NAME, OutputDirectory
 from mlperf_bert.training.reporting import MetricsWriter
 
@@ -71,6 +76,39 @@ def require_checkpoint(folder: Path) -> None:
             f"{folder}: its checkpoint is gone, as that of a run that was not the best of its "
             "sweep; repeat the sweep's command, or remove the folder to train again"
         )
+
+
+class _AtEachStep(Event):
+    """Does something with every step and its loss."""
+
+    def __init__(self, act: Callable[[int, float], None]):
+        self._act = act
+
+    def at(self, trained: Trained) -> None:
+        """A device call is one step."""
+        self._act(trained.step, float(trained.figures[0, 0]))
+
+
+class _Save(Event):
+    """Saves when it is due, and before the run stops for a signal."""
+
+    def __init__(self, state: RunState, is_due: Callable[[int], bool]):
+        self._state, self._is_due = state, is_due
+        self._saved_step: int | None = None
+
+    def at(self, trained: Trained) -> None:
+        """Saves if it is due."""
+        if self._is_due(trained.step):
+            self._save(trained.step)
+
+    def end(self, step: int, ending: str) -> None:
+        """Saves what is not saved."""
+        if ending == loop.STOPPED and self._saved_step != step:
+            self._save(step)
+
+    def _save(self, step: int) -> None:
+        self._state.save(step)
+        self._saved_step = step
 
 
 class Run:
@@ -212,34 +250,47 @@ class Run:
         progress: Progress,
         stop: StopRequest,
     ) -> None:
-        features = self._prepared.split(TRAIN).features
-        step, order, saved = int(trainer.step.numpy()), np.empty(0, int), None
-        while step < self._num_steps:
-            epoch, number = divmod(step, self._steps_per_epoch)
-            if not number or not len(order):
-                order = order_of_epoch(self._num_features, seed=self._setting.seed, epoch=epoch)
-            first = number * self._config.train_batch_size
-            rows = order[first : first + self._config.train_batch_size]
-            loss = trainer.train_step(features, rows)
-            step += 1
-            self._require_finite(loss, step)
-            progress.advance(len(rows), f"loss {loss:.4f}")
+        def log(step: int, loss: float) -> None:
+            if not math.isfinite(loss):
+                raise self._diverged(f"the loss of step {step} is {loss}")
+            progress.advance(self._examples(step) - self._examples(step - 1), f"loss {loss:.4f}")
             if step % _LOG_EVERY_STEPS == 0:
                 metrics.write("train", step=step, samples=self._examples(step), loss=loss)
-            at_end_of_epoch = step % self._steps_per_epoch == 0
-            if at_end_of_epoch:
+
+        def evaluate(step: int, _: float) -> None:
+            if self._ends_epoch(step):
                 self._evaluate(trainer, metrics, progress, step)
-            # After the evaluation, which a resumed run does not repeat.
-            if at_end_of_epoch or step % self._config.save_checkpoints_steps == 0:
-                state.save(step)
-                saved = step
-            if stop.signal_name:
-                if saved != step:
-                    state.save(step)
-                raise Interrupted(
-                    f"{stop.signal_name} after step {step} of {self._num_steps}: the checkpoint "
-                    "is saved; run the same command again to resume"
-                )
+
+        def save_is_due(step: int) -> bool:
+            return self._ends_epoch(step) or step % self._config.save_checkpoints_steps == 0
+
+        events = [
+            _AtEachStep(log),
+            _AtEachStep(evaluate),
+            _Save(state, save_is_due),  # after the evaluation, which a resumed run does not repeat
+            StopOnSignal(stop, lambda flag: flag),
+            LastStep(self._num_steps, longest_call_steps=1),
+        ]
+        loop.train(self._train_steps(trainer), events, step=int(trainer.step.numpy()))
+
+    def _train_steps(self, trainer: Trainer) -> Callable[[int], tuple[np.ndarray, float]]:
+        features, batch_size = self._prepared.split(TRAIN).features, self._config.train_batch_size
+        order = functools.lru_cache(maxsize=1)(
+            lambda epoch: order_of_epoch(self._num_features, seed=self._setting.seed, epoch=epoch)
+        )
+
+        def train_steps(num_steps: int) -> tuple[np.ndarray, float]:
+            began, losses = time.monotonic(), []
+            for _ in range(num_steps):
+                epoch, number = divmod(int(trainer.step.numpy()), self._steps_per_epoch)
+                rows = order(epoch)[number * batch_size : (number + 1) * batch_size]
+                losses.append(trainer.train_step(features, rows))
+            return np.array(losses)[:, None], time.monotonic() - began
+
+        return train_steps
+
+    def _ends_epoch(self, step: int) -> bool:
+        return step % self._steps_per_epoch == 0
 
     def _evaluate(
         self, trainer: Trainer, metrics: MetricsWriter, progress: Progress, step: int
@@ -265,10 +316,6 @@ class Run:
         if not np.isfinite(outputs).all():  # the last update, whose loss was still finite
             raise self._diverged(f"a logit of {name} is infinite or not a number")
         return outputs
-
-    def _require_finite(self, loss: float, step: int) -> None:
-        if not math.isfinite(loss):
-            raise self._diverged(f"the loss of step {step} is {loss}")
 
     def _diverged(self, found: str) -> FloatingPointError:
         return FloatingPointError(
