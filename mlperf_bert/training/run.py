@@ -18,15 +18,7 @@ from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.mlperf.timed_run import Run
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.signals import StopRequest
-from mlperf_bert.training import (
-    agreement,
-    build,
-    checks,
-    checks_of_data,
-    events,
-    header,
-    loop,
-)
+from mlperf_bert.training import agreement, build, checks, events, loop, reporting
 from mlperf_bert.training.agreement import Team
 from mlperf_bert.training.budget import TimeBudget
 from mlperf_bert.training.build import Parts
@@ -94,7 +86,7 @@ def _train(setup: Setup, team: Team, start_up: StartUp, stop_request: StopReques
     config, log_path = setup.config, team.log_path()
     log = MlperfLog(log_path, echo=False)
     try:
-        header.write(log, setup, team)
+        reporting.log_header(log, setup, team)
         parts = build.build(setup, team)
         team.say(parts.steps_are)
         start_up.done("model")
@@ -110,7 +102,7 @@ def _train(setup: Setup, team: Team, start_up: StartUp, stop_request: StopReques
         stop_request.defer()
         with log.run(meter=config.energy_meter() if team.is_chief else None) as run:
             team.on_loss.callback(run.stop_unless_stopped)
-            checks_of_data.check_at_first_touch(run, log, setup, say=team.say)
+            checks.check_at_first_touch(run, log, setup, say=team.say)
             team.record("running")  # first: a log without run.json counts as another run's
             if team.is_chief:
                 for path in run_logs(team.output.path):

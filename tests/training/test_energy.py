@@ -12,7 +12,7 @@ import tensorflow as tf
 from mlperf_bert.mlperf import energy, ledger, results
 from mlperf_bert.training import run
 from mlperf_bert.training.config import Cluster, DeviceConfig
-from mlperf_bert.training.header import precision_of_products
+from mlperf_bert.training.reporting import precision_of_products
 from tests import starts
 from tests.training import generated_task
 from tests.training.test_checks import config  # noqa: F401 - a fixture
