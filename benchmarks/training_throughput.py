@@ -45,8 +45,8 @@ from mlperf_bert.files import paths
 from mlperf_bert.input import pipeline
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.mlperf.rules import BERT_LARGE
-from mlperf_bert.model import flop
 from mlperf_bert.model.config import BertConfig
+from mlperf_bert.portable import flop
 
 ROOT = Path(__file__).resolve().parent.parent
 SHAPE = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)

@@ -92,6 +92,12 @@ def test_what_describes_a_run_is_on_the_ground_floor_and_needs_no_tensorflow():
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 
+@pytest.mark.parametrize("script", ["run_pretraining.py", "create_pretraining_data.py"])
+def test_a_run_and_its_data_need_no_guest(script):
+    """By `test_imports_go_one_way` what they import does not either."""
+    assert not rooms_imported(ROOT / script) & GUESTS
+
+
 @pytest.mark.parametrize("name", MAY_IMPORT)
 def test_pages_and_tracing_import_nothing_of_the_benchmark(name):
     for path in (ROOT / name).rglob("*.py"):

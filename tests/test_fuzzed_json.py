@@ -16,7 +16,7 @@ from mlperf_bert.data import manifest, overview
 from mlperf_bert.mlperf import convergence, joining, results
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
-from mlperf_bert.submission import comparison, compliance, published, report, system
+from mlperf_bert.submission import comparison, compliance, published, report, scoring, system
 from mlperf_bert.submission.entry import own_entry
 from mlperf_bert.submission.official import ToolVerdict
 from mlperf_bert.submission.rcp import RcpVerdict
@@ -120,8 +120,8 @@ def read_log(path: Path) -> None:
         compliance=(compliance.Verdict(path, "5.0.0", True, ()),) * 2,
         rcp=rcp,
         seeds=ToolVerdict("seed checker", True),
-        problems=tuple(results.problems_of_result([run, run])),
-        olympic_minutes=results.olympic_mean([run.minutes] * 5),
+        problems=tuple(scoring.problems_of_result([run, run])),
+        olympic_minutes=scoring.olympic_mean([run.minutes] * 5),
     )
     report.as_text(found)
     report.as_json([found])

@@ -17,19 +17,16 @@ from mlperf_bert.files.reading import read_regular_file
 from mlperf_bert.files.records import read_record
 from mlperf_bert.mlperf import energy, ledger
 from mlperf_bert.mlperf.energy import Energy
-from mlperf_bert.mlperf.rules import NUM_EVAL_SAMPLES, NUM_RUNS_PER_RESULT
 
 LOG_NAME = "bert.log"
 RESULT_LOG = "bert.offline.log"
 """Written by evaluations that were made after the training."""
 RECORD_NAME = "run.json"
 RECORD_REMEDY = "copy it here again, or choose another --output_dir"
-NUM_WEIGHTS_OF_BERT_LARGE = 398
 _KILLED = "what a killed run took after its last checkpoint is not known"
-_PARTS_DIFFER = "not the same parts of the system were measured in all runs"
 _A_PIECE_IS_SILENT = "the log of a part of the run does not say its energy"
 _TOKEN = ":::MLLOG "
-_PHASES = {
+PHASES = {
     "init_start": ("init", "init_stop"),
     "block_start": ("train", "block_stop"),
     "eval_start": ("evaluation", "eval_stop"),
@@ -164,20 +161,6 @@ def has_ended(output_dir: Path) -> bool:
     """
     record = output_dir / RECORD_NAME
     return record.exists() and is_end(read_own_record(record).get("status"))
-
-
-def recorded_devices(output_dir: Path) -> tuple[int | None, int | None]:
-    """Return how many processes, one a node, and GPUs of each a run has had; None: not recorded.
-
-    Of a TPU the processes say nothing about its hosts.
-    """
-    try:
-        given = read_own_record(output_dir / RECORD_NAME)["parameters"]
-        found = given["num_workers"], given["device"]["num_gpus"]
-        uses_tpu = given["device"]["use_tpu"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None, None
-    return (None, None) if uses_tpu or any(type(n) is not int for n in found) else found
 
 
 def finished_run(output_dir: Path, log_name: str = LOG_NAME) -> RunResult | None:
@@ -342,24 +325,6 @@ def energy_of_pieces(logs: Sequence[paths.Location]) -> Energy | None:
     return joined_energy([energy_of_run(read_records(log)) for log in logs])
 
 
-def mean_energy(runs: Sequence[RunResult]) -> Energy | None:
-    """Return what a run took, the mean; None if the log of one of them does not say it at all.
-
-    Unknown if not the same parts were measured in all.
-    """
-    known = [run.energy for run in runs if run.energy]
-    if not runs or len(known) < len(runs):
-        return None
-    whole = energy.total(known)
-    if len({frozenset(each.parts) for each in known}) > 1:
-        return replace(whole, unknown=whole.unknown or _PARTS_DIFFER)
-    return replace(
-        whole,
-        parts={name: joules / len(runs) for name, joules in whole.parts.items()},
-        phases={name: joules / len(runs) for name, joules in whole.phases.items()},
-    )
-
-
 def joined_energy(pieces: Sequence[Energy | None]) -> Energy | None:
     """Return the sum; that of a piece whose log says nothing is missing in it."""
     known = [piece for piece in pieces if piece]
@@ -367,59 +332,6 @@ def joined_energy(pieces: Sequence[Energy | None]) -> Energy | None:
         return None
     joined = energy.total(known)
     return joined if len(known) == len(pieces) else replace(joined, at_least=_A_PIECE_IS_SILENT)
-
-
-def olympic_mean(minutes: Sequence[float], *, num_failed: int = 0) -> float | None:
-    """Return the mean without the fastest and the slowest; one failed run counts as slowest.
-
-    None if more runs failed than the slowest one, or nothing is left.
-    """
-    if num_failed > 1:
-        return None
-    ordered = sorted(minutes)
-    counted = ordered[1 : len(ordered) - (1 - num_failed)]
-    return sum(counted) / len(counted) if counted else None
-
-
-def problems_of_result(runs: Sequence[RunResult]) -> list[str]:
-    """Return why these runs are not one result; empty if they are."""
-    problems = []
-    if len(runs) != NUM_RUNS_PER_RESULT:
-        logs = "log" if len(runs) == 1 else "logs"
-        problems.append(f"{len(runs)} {logs}, the rules require {NUM_RUNS_PER_RESULT}")
-    batch_sizes = {run.global_batch_size for run in runs}
-    if len(batch_sizes) > 1:
-        problems.append(f"different global batch sizes: {sorted(map(str, batch_sizes))}")
-    closed = [run for run in runs if run.division == "closed"]
-    sizes = {run.num_eval_samples for run in closed if run.num_eval_samples is not None}
-    sizes.discard(NUM_EVAL_SAMPLES)
-    if sizes:
-        problems.append(
-            f"evaluated on {', '.join(map(str, sorted(sizes)))} samples, the rules require "
-            f"{NUM_EVAL_SAMPLES:,}"
-        )
-    unseeded = [run.path.name for run in runs if not run.seeds]
-    if unseeded:
-        problems.append(f"no seed in {', '.join(unseeded)}")
-    for name in sorted({name for run in runs for name in run.provenance}):
-        if len({run.provenance.get(name) for run in runs}) > 1:
-            problems.append(f"the runs differ in {name.replace('_', ' ')}, which their logs name")
-    first_seeds = [run.seeds[0] for run in runs if run.seeds]
-    if len(set(first_seeds)) < len(first_seeds):
-        problems.append("the same seed in several runs")
-    failed = [run.path.name for run in runs if not run.succeeded]
-    if len(failed) > 1:
-        problems.append(f"{len(failed)} runs did not converge, the rules forgive 1")
-    return problems
-
-
-def mean_phase_minutes(runs: Sequence[RunResult]) -> dict[str, float]:
-    """Return kind of phase -> minutes that a run spends in it, the mean over runs."""
-    kinds = [kind for kind, _ in _PHASES.values()]
-    sums = dict.fromkeys(kinds, 0.0)
-    for phase in (phase for run in runs for phase in run.phases):
-        sums[phase.kind] += phase.stop_minutes - phase.start_minutes
-    return {kind: total / len(runs) for kind, total in sums.items() if total}
 
 
 def _only(records: list[Record], key: str, path: Path) -> Record:
@@ -448,9 +360,9 @@ def _phases(records: list[Record], run_start_ms: float) -> tuple[Phase, ...]:
     """Return every phase that was both started and stopped, by its first start."""
     found: list[Phase] = []
     open_since: dict[str, float] = {}
-    stops = {stop: (start, kind) for start, (kind, stop) in _PHASES.items()}
+    stops = {stop: (start, kind) for start, (kind, stop) in PHASES.items()}
     for record in records:
-        if record.key in _PHASES:
+        if record.key in PHASES:
             open_since.setdefault(record.key, record.time_ms)
         elif record.key in stops:
             key, kind = stops[record.key]

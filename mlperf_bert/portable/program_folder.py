@@ -27,8 +27,8 @@ from mlperf_bert.files.records import write_record
 from mlperf_bert.files.writing import directory_written_beside
 from mlperf_bert.input import packing, pipeline
 from mlperf_bert.messages import Progress
-from mlperf_bert.model import flop, pretrainer
-from mlperf_bert.portable import program, stablehlo
+from mlperf_bert.model import pretrainer
+from mlperf_bert.portable import flop, program, stablehlo
 from mlperf_bert.portable.program import Program, Value
 from mlperf_bert.training import build
 from mlperf_bert.training.config import RunConfig

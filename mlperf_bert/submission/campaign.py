@@ -47,7 +47,6 @@ from mlperf_bert.mlperf.results import (
     has_ended,
     read_own_record,
     read_records,
-    recorded_devices,
 )
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS, require_ruleset
 from mlperf_bert.submission import system
@@ -451,7 +450,7 @@ def write_submission(
     campaign: Campaign, runs: Sequence[RunResult], *, ruleset: str, overrides: dict[str, object]
 ) -> None:
     """Write the folder that is handed in, with a description of this machine."""
-    num_nodes, num_gpus = recorded_devices(runs[0].path.parent)
+    num_nodes, num_gpus = system.recorded_devices(runs[0].path.parent)
     description = system.describe(
         org=campaign.org,
         system=campaign.system,

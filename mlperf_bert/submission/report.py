@@ -22,7 +22,7 @@ from mlperf_bert.files.writing import write_whole
 from mlperf_bert.mlperf import convergence, results
 from mlperf_bert.mlperf.budget import in_words
 from mlperf_bert.mlperf.rules import RULESETS
-from mlperf_bert.submission import published, report_page, standing_charts, standing_page
+from mlperf_bert.submission import published, report_page, scoring, standing_charts, standing_page
 from mlperf_bert.submission.comparison import Standing, recognised, standing_of
 from mlperf_bert.submission.entry import Entry, own_entry
 from mlperf_bert.submission.rcp import UNAIDED
@@ -62,10 +62,10 @@ def as_text(system: SystemVerdict) -> str:
             f"reference's is {rcp.mean_samples:,.0f}, credible from {rcp.min_mean_samples:,.0f} on"
         )
     lines.append(f"  seeds: {'unique' if system.seeds.passed else 'FAILED'}")
-    phases = results.mean_phase_minutes(system.runs)
+    phases = scoring.mean_phase_minutes(system.runs)
     times = ", ".join(f"{kind} {minutes:.4g}" for kind, minutes in phases.items())
     lines.append(f"  minutes of a run by phase, mean: {times or 'the logs do not say'}")
-    if energy := results.mean_energy(system.runs):
+    if energy := scoring.mean_energy(system.runs):
         lines.append(f"  energy of a run{', mean' if len(system.runs) > 1 else ''}: {energy}")
     budget_seconds = system.runs[0].hyperparameters.get("time_budget_seconds")
     if isinstance(budget_seconds, int | float) and 0 < budget_seconds < 2**63:
@@ -89,7 +89,7 @@ def as_json(verdicts: Sequence[SystemVerdict]) -> str:
         for name in _NOT_IN_JSON:
             del entry[name]
         entry["scaled_minutes"] = system.scaled_minutes
-        entry["mean_phase_minutes"] = results.mean_phase_minutes(system.runs)
+        entry["mean_phase_minutes"] = scoring.mean_phase_minutes(system.runs)
         for run, fields in zip(system.runs, entry["runs"], strict=True):
             fields["samples_per_second"] = run.samples_per_second
             fields["energy_joules"] = run.energy.joules if run.energy else None

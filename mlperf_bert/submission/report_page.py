@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 
 import pages
-from mlperf_bert.mlperf.results import RunResult, mean_energy
+from mlperf_bert.mlperf.results import RunResult
 from mlperf_bert.submission import report_charts as charts
 from mlperf_bert.submission.compliance import Verdict
 from mlperf_bert.submission.rcp import UNAIDED
+from mlperf_bert.submission.scoring import mean_energy
 from mlperf_bert.submission.standing_charts import Drawn
 from mlperf_bert.submission.verdict import SystemVerdict
 from pages import Card

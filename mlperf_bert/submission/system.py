@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from mlperf_bert.files import json_text
+from mlperf_bert.mlperf.results import RECORD_NAME, read_own_record
 
 FIELDS = tuple(
     """
@@ -173,3 +174,17 @@ def _output(*command: str) -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         return ""
+
+
+def recorded_devices(output_dir: Path) -> tuple[int | None, int | None]:
+    """Return how many processes, one a node, and GPUs of each a run has had; None: not recorded.
+
+    Of a TPU the processes say nothing about its hosts.
+    """
+    try:
+        given = read_own_record(output_dir / RECORD_NAME)["parameters"]
+        found = given["num_workers"], given["device"]["num_gpus"]
+        uses_tpu = given["device"]["use_tpu"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None, None
+    return (None, None) if uses_tpu or any(type(n) is not int for n in found) else found

@@ -5,13 +5,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mlperf_bert.files.paths import Location
-from mlperf_bert.mlperf.results import RunResult, olympic_mean, problems_of_result, read_run
+from mlperf_bert.mlperf.results import RunResult, read_run
 from mlperf_bert.mlperf.rules import require_ruleset
 from mlperf_bert.submission import official
 from mlperf_bert.submission.compliance import Verdict, check_log
 from mlperf_bert.submission.folder import description_path, result_files
 from mlperf_bert.submission.official import ToolVerdict
 from mlperf_bert.submission.rcp import UNAIDED, RcpVerdict, check_rcp
+from mlperf_bert.submission.scoring import olympic_mean, problems_of_result
 from mlperf_bert.submission.system import read_overrides
 
 

@@ -1,4 +1,4 @@
-"""Reading logs of any vendor, and the arithmetic of a result."""
+"""Reading logs of any vendor."""
 
 import json
 
@@ -195,43 +195,6 @@ def test_file_that_is_no_log_is_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("nothing\n")
     with pytest.raises(ValueError, match=r"notes.txt: no line starts with :::MLLOG, so this is no"):
         results.read_run(tmp_path / "notes.txt")
-
-
-def test_olympic_mean():
-    ten = [5.0, 1.0, 2.0, 3.0, 4.0, 6.0, 7.0, 8.0, 9.0, 100.0]
-    assert results.olympic_mean(ten) == pytest.approx(5.5)
-    assert results.olympic_mean(ten[:9], num_failed=1) == pytest.approx(5.5)
-    assert results.olympic_mean(ten[:8], num_failed=2) is None
-    assert results.olympic_mean([1.0, 2.0]) is None
-
-
-def test_problems_of_a_result(tmp_path):
-    paths = [tmp_path / f"result_{number}.txt" for number in range(9)]
-    runs = [results.read_run(write_log(path, [0.5])) for path in paths[:2]]
-    runs += [results.read_run(write_log(path, [0.73])) for path in paths[2:]]
-    assert results.problems_of_result(runs) == [
-        "9 logs, the rules require 10",
-        "the same seed in several runs",
-        "2 runs did not converge, the rules forgive 1",
-    ]
-
-
-def test_another_number_of_evaluation_samples_is_a_problem_of_the_closed_division(tmp_path):
-    log = write_log(tmp_path / "result_0.txt", [0.73], num_eval_samples=9_999)
-    problem = "evaluated on 9999 samples, the rules require 10,000"
-    assert problem in results.problems_of_result([results.read_run(log)])
-    log.write_text(log.read_text().replace('"closed"', '"open"'))
-    assert problem not in results.problems_of_result([results.read_run(log)])
-
-
-def test_mixed_batch_sizes_and_missing_seeds_are_problems(tmp_path):
-    sized = write_lines(
-        tmp_path / "result_0.txt", (0, "global_batch_size", 256, {}), RUN_START, RUN_STOP
-    )
-    runs = [results.read_run(sized), results.read_run(write_log(tmp_path / "result_1.txt", [0.73]))]
-    problems = results.problems_of_result(runs)
-    assert "different global batch sizes: ['256', '448']" in problems
-    assert "no seed in result_0.txt" in problems
 
 
 def test_the_samples_at_which_a_run_has_succeeded(tmp_path):

@@ -13,7 +13,7 @@ import pytest
 
 from mlperf_bert.mlperf import results
 from mlperf_bert.mlperf.energy import Energy
-from mlperf_bert.submission import rcp, report, report_charts, report_page, verdict
+from mlperf_bert.submission import rcp, report, report_charts, report_page, scoring, verdict
 from tests.mlperf.example_log import write_log
 
 
@@ -312,7 +312,7 @@ def test_the_runs_that_the_olympic_mean_leaves_out_are_hollow(org_dir, failed, h
         (folder / f"result_{number}.txt").unlink()
         write_log(folder / f"result_{number}.txt", [0.5] * 17, seed=number)
     runs = [results.read_run(path) for path in sorted(folder.iterdir())]
-    picture = report_charts.minutes_by_run(runs, results.olympic_mean([1.0] * 10))
+    picture = report_charts.minutes_by_run(runs, scoring.olympic_mean([1.0] * 10))
     assert picture.wide.count("fill: #ffffff") == hollow
 
 
