@@ -131,8 +131,10 @@ def plan(
     )
     rows += part * tf.range(num_examples // part)[:, tf.newaxis]
     batches, rows = _deal(tf.reshape(rows, [num_examples]), batch_size)
+    # By batch, then by row: rows of a batch are below 2W (see `_deal`).
     order = tf.argsort(batches * 2 * num_examples + rows, stable=True)
     rows = tf.reshape(tf.gather(rows, order), [-1, batch_size])
+    # Numbers of rows become 0, 1, 2 without gaps: one more wherever the row changes.
     begins = tf.cast(rows[:, 1:] != rows[:, :-1], tf.int32)
     return tf.reshape(order, [-1, batch_size]), tf.pad(tf.cumsum(begins, axis=1), [[0, 0], [1, 0]])
 
@@ -160,6 +162,7 @@ def _fill_rows(
     num_examples = lengths.shape[0]
     longest_first = tf.argsort(lengths, direction="DESCENDING", stable=True)
     lengths, predictions = tf.gather(lengths, longest_first), tf.gather(predictions, longest_first)
+    # With few rows planned the last examples find no room; with many, rows stay half empty.
     filled = tf.cast(tf.reduce_sum(lengths), tf.float32) / (
         max_seq_length * _AIMED_SHARE_OF_REAL_TOKENS
     )
@@ -169,12 +172,15 @@ def _fill_rows(
     def add(number, rows, row, count, share, tokens, masks):
         free = rows < 0
         fits = free & (lengths <= tokens) & (predictions <= masks) & (count < most)
+        # Nothing that is left fits: the longest of it begins the next row.
         begins = ~tf.reduce_any(fits)
         row += tf.cast(begins, tf.int32)
         share = tf.where(begins, (num_examples - number) // tf.maximum(aim - row, 1), share)
         share = tf.minimum(share, most)
+        # Small enough for the row to get its share; the longest of these leaves the smallest gap.
         leaves_room = fits & (lengths <= tokens // tf.maximum(share - count, 1))
         fits = tf.where(tf.reduce_any(leaves_room), leaves_room, fits)
+        # The first one: the examples are sorted, the longest first.
         found = tf.argmax(tf.where(begins, free, fits), output_type=tf.int32)
         return (
             number + 1,
@@ -214,10 +220,12 @@ def _deal(rows: tf.Tensor, batch_size: int) -> tuple[tf.Tensor, tf.Tensor]:
     indices = tf.range(num_examples)
     counts = tf.math.unsorted_segment_sum(tf.ones_like(rows), rows, num_examples)
     oldest = tf.math.unsorted_segment_min(indices, rows, num_examples)
+    # Most examples first; between equal ones, that with the oldest example.
     turns = tf.argsort(tf.where(counts > 0, oldest, num_examples) - counts * num_examples)
 
     unit, fewest = _row_unit(batch_size), row_counts(batch_size)[0]
     units_saved = (num_examples - tf.math.count_nonzero(counts, dtype=tf.int32)) // unit
+    # Shares of a whole number of units that differ by one at the most, as of a line cut evenly.
     borders = -(-units_saved * tf.range(num_batches + 1) // num_batches)
     needs = tf.minimum(unit * (borders[1:] - borders[:-1]), batch_size - fewest)
 
@@ -226,6 +234,7 @@ def _deal(rows: tf.Tensor, batch_size: int) -> tuple[tf.Tensor, tf.Tensor]:
     def deal(turn, needs, places, batch_of_row):
         row = turns[turn]
         count, saved = counts[row], counts[row] - 1
+        # Savings of one row are few: without them the last odd need could not be met exactly.
         is_odd = (saved % 2 == 1) & (needs % 2 == 1)
         may_take = (needs > 0) & (places >= count)
         wishes = tf.where(may_take, needs + tf.where(is_odd, batch_size, 0), 0)
@@ -265,6 +274,7 @@ def assemble(features: dict[str, tf.Tensor], rows: tf.Tensor) -> dict[str, tf.Te
     num_rows = _allowed_rows(tf.reduce_max(rows) + 1, batch_size)
     ones = tf.ones_like(rows)
     lengths, num_predictions = sizes(features)
+    # Where an example begins in its row, in tokens, and its number among those of the row.
     first_token, place = _sum_before(lengths, rows), _sum_before(ones, rows)
 
     tokens = _Layout(features["input_mask"] > 0, rows, first_token, num_rows, max_seq_length)
@@ -275,6 +285,7 @@ def assemble(features: dict[str, tf.Tensor], rows: tf.Tensor) -> dict[str, tf.Te
         tf.ones([batch_size, 1], tf.bool), rows, place, num_rows, MAX_EXAMPLES_PER_ROW
     )
     positions = tf.broadcast_to(tf.range(max_seq_length), tf.shape(features["input_ids"]))
+    # 0 is padding, so that the examples of a row count from 1; attention compares these ids.
     block_ids = tokens.lay(tf.broadcast_to(place[:, tf.newaxis] + 1, tf.shape(positions)))
     return {
         "input_ids": tokens.lay(features["input_ids"]),

@@ -121,6 +121,8 @@ def training_batches(
     if seed is None:
         dataset = tf.data.TFRecordDataset(files).repeat().shard(num_workers, worker)
     else:
+        # With fewer files than workers some would read nothing; then each reads every file and
+        # keeps its share of the examples.
         by_file = len(files) >= num_workers
         own_files = files[worker::num_workers] if by_file else files
 
@@ -129,6 +131,8 @@ def training_batches(
             return examples if by_file else examples.shard(num_workers, worker)
 
         dataset = tf.data.Dataset.from_tensor_slices(own_files)
+        # The order of this and of the two shuffles below is part of what a seed means: a resumed
+        # run must draw the same examples.
         dataset = dataset.shuffle(len(own_files), seed=seed)
         dataset = dataset.interleave(
             read,
@@ -136,8 +140,11 @@ def training_batches(
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=deterministic,
         )
+        # Before `repeat`: an epoch ends before the next begins, and no example comes twice in it.
         dataset = dataset.shuffle(SHUFFLE_BUFFER_EXAMPLES, seed=seed).repeat()
     if pack_sequences:
+        # A packed batch holds as many examples as any other, but which ones is known only once the
+        # windows before it are packed: batches are skipped, not examples.
         dataset = _packed(dataset, limits, batch_size).skip(first_example // batch_size)
     else:
         dataset = _batched(dataset.skip(first_example), limits, batch_size)

@@ -63,13 +63,17 @@ class Encoder:
         seeds = Seeds(dropout_seed)
         hidden = self._embed(features, seeds)
         query_ids, key_ids = _mask_ids(features)
+        # One seed for each dropout, drawn in the order of the layers: recomputation and compilation
+        # leave the bits as they are.
         *blocks, last = self._layers.blocks
         for block in blocks:
             hidden = self._run(block, hidden, hidden, query_ids, key_ids, seeds)
         # The heads read few positions; the last block computes only these.
         predictions = features["masked_lm_positions"]
+        # One gather for both heads: masked positions first, then the first token of each example.
         positions = tf.concat([predictions, _first_tokens(features)], axis=1)
         queries = tf.gather(hidden, positions, batch_dims=1)
+        # Not packed, all queries of a row have the same id, and the axis is 1 wide.
         if query_ids.shape[1] != 1:
             query_ids = tf.gather(query_ids, positions, batch_dims=1)
         hidden = self._run(last, queries, hidden, query_ids, key_ids, seeds)
@@ -82,6 +86,8 @@ class Encoder:
             positions = tf.gather(self._layers.positions, features["position_ids"])
         else:
             positions = self._layers.positions[tf.newaxis, : features["input_ids"].shape[1]]
+        # A product, not a gather: the gradient of a gather from two rows adds up S * R terms one
+        # after the other.
         one_hot = tf.one_hot(features["segment_ids"], self._config.type_vocab_size)
         types = tf.einsum("rst,th->rsh", one_hot, self._layers.types)
         embedded = self._normalise(words + positions, types, self._layers.embedding_norm)
@@ -127,6 +133,8 @@ class Encoder:
 
     def _attend(self, query, key, value, query_ids, key_ids, seed: tf.Tensor | None) -> tf.Tensor:
         """Query [R, N, Q, D], key and value [R, N, S, D] -> [R, Q, H]."""
+        # The query is scaled, [R, N, Q, D], not the scores, [R, N, Q, S]: fewer elements, and what
+        # tf-models does, bit by bit.
         scores = tf.matmul(query * self._config.head_size**-0.5, key, transpose_b=True)
         probabilities = self._passes.masked_softmax(scores, query_ids, key_ids)
         probabilities = self._drop(probabilities, self._config.attention_probs_dropout_prob, seed)
@@ -163,10 +171,12 @@ class Encoder:
         """[R, P, H] -> [R, P, V]."""
         head = self._masked_lm_head
         transformed = self._passes.activation(self._project(hidden, head.dense))
+        # The same pass as in the blocks; nothing is added.
         zeros = tf.zeros_like(transformed)
         normalised = self._normalise(transformed, zeros, head.layer_norm)
         table = tf.cast(self._layers.words, self._dtype)
         flat = tf.reshape(normalised, [-1, self._config.hidden_size])
+        # The bias is added in float32, the type of the losses.
         logits = tf.cast(tf.matmul(flat, table, transpose_b=True), tf.float32) + head.bias
         return tf.reshape(logits, [-1, hidden.shape[1], self._config.vocab_size])
 
@@ -228,4 +238,5 @@ class Seeds:
         if self._seed is None or not rate:
             return None
         self._num_drawn += 1
+        # Neighbouring seeds are as good as distant ones: fusion._hash mixes all bits.
         return self._seed + tf.constant([self._num_drawn, 0])

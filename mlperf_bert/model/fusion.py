@@ -72,7 +72,10 @@ class Passes:
 
         @tf.custom_gradient
         def softmax(values):
+            # Added, not selected: a query without any allowed key attends to all alike, as in the
+            # reference, and no row divides 0 by 0.
             biased = tf.cast(values, tf.float32) + tf.where(allowed, 0.0, _MASKED)
+            # The gradient needs the probabilities alone: d_scores = (up - sum(up * p)) * p.
             probabilities = tf.cast(tf.nn.softmax(biased), values.dtype)
             return probabilities, lambda up: self._softmax_gradient(probabilities, up)
 
@@ -83,6 +86,7 @@ class Passes:
 
         @tf.custom_gradient
         def drop(values):
+            # y = x * m / (1 - rate), so that dy/dx is the same pass with the same bits.
             return self._masked(values, seed, rate), lambda up: self._masked(up, seed, rate)
 
         return drop(inputs)
@@ -97,6 +101,8 @@ class Passes:
 
         @self._compiled
         def backward(inputs, upstream):
+            # Computed again inside the compiled backward pass: a second time is cheaper than
+            # writing what the forward pass saw to memory and reading it back.
             with tf.GradientTape() as tape:
                 tape.watch(inputs)
                 outputs = function(*inputs)
@@ -114,6 +120,7 @@ def _in_float32(function: Callable) -> Callable:
 
 
 def _add_and_normalise(hidden, update, gamma, beta) -> tf.Tensor:
+    # The sum is not rounded to bfloat16 before its mean and variance are taken.
     total = tf.cast(hidden, tf.float32) + tf.cast(update, tf.float32)
     mean, variance = tf.nn.moments(total, [-1], keepdims=True)
     normalised = tf.nn.batch_normalization(total, mean, variance, beta, gamma, _EPSILON)
@@ -124,6 +131,7 @@ def _softmax_gradient(
     probabilities: tf.Tensor, upstream: tf.Tensor, *, row_sums: Callable
 ) -> tf.Tensor:
     p, up = tf.cast(probabilities, tf.float32), tf.cast(upstream, tf.float32)
+    # Of s_i = exp(x_i) / sum(exp(x)): ds_i/dx_j = s_i (delta_ij - s_j), contracted with `up`.
     gradient = (up - row_sums(up * p)) * p
     return tf.cast(gradient, probabilities.dtype)
 
@@ -147,9 +155,11 @@ def _sums_of_vectors(values: tf.Tensor) -> tf.Tensor:
 def _keep(values: tf.Tensor, seed: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
     """Zeroes elements where 31 bits of the hash are below the rate, scales up the others."""
     width = values.shape[-1]
+    # 31 bits: as int32 they are not negative, and the comparison needs no unsigned type.
     bits = tf.bitwise.right_shift(_hash(tf.size(values) // width, width, seed), _uint32(1))
     threshold = tf.cast(rate * 2.0**31, tf.int32)
     kept = tf.reshape(tf.cast(bits, tf.int32) >= threshold, tf.shape(values))
+    # Divided while training, so that evaluation needs no factor.
     scaled = tf.cast(values, tf.float32) / (1.0 - rate)
     return tf.cast(tf.where(kept, scaled, 0.0), values.dtype)
 
@@ -161,6 +171,8 @@ def _hash(num_rows: tf.Tensor, num_columns: int, seed: tf.Tensor) -> tf.Tensor:
     Source of the mixing constants: Wellons, "Prospecting for hash functions" (triple32).
     """
     first, second = tf.unstack(tf.bitcast(seed, tf.uint32))
+    # Both halves of the seed enter: one the rows, one the columns. With one of them alone two
+    # calls of a step could drop the same elements.
     rows = tf.cast(tf.range(num_rows), tf.uint32) ^ _mix(
         _mix(first, 17, 0xED5AD4BB), 11, 0xAC4C1B51
     )

@@ -58,7 +58,10 @@ def build_pretrainer(
     if recompute not in RECOMPUTE_CHOICES:
         raise ValueError(f"recompute must be one of {RECOMPUTE_CHOICES}, got {recompute!r}")
     tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
+    # Dropout of tf-models' layers then draws from generators, whose state a checkpoint can hold.
     tf_keras.backend.experimental.enable_tf_random_generator()
+    # Python's, numpy's and TensorFlow's generators: initial weights are drawn below, in the order
+    # in which the layers are made.
     tf_keras.utils.set_random_seed(seed % 2**32)
     initializer = tf_keras.initializers.TruncatedNormal(stddev=config.initializer_range)
     activation = fusion.ACTIVATIONS[config.hidden_act]
@@ -79,6 +82,7 @@ def build_pretrainer(
         inner_dim=config.hidden_size,
         num_classes=2,
         activation="tanh",
+        # The reference drops nothing here.
         dropout_rate=0.0,
         initializer=initializer,
         name="next_sentence",
@@ -89,6 +93,7 @@ def build_pretrainer(
         mlm_initializer=initializer,
         classification_heads=[next_sentence],
     )
+    # Makes the heads' weights, which Keras leaves until the first call.
     model(model.inputs)
     model.fused = None
     if is_fused(

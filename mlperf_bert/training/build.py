@@ -98,6 +98,7 @@ def build_trainer(
         poly_power=config.poly_power,
         steps_per_update=config.steps_per_update,
     )
+    # Variables made in the scope are mirrored on all replicas.
     with setup.strategy.scope():
         model = pretrainer.build_pretrainer(
             setup.bert_config,
@@ -174,6 +175,7 @@ def training_batches(parts: Parts, setup: Setup, team: Team):
     The position is restored on one CPU, where the files are where they were. Else the input is
     read again up to it.
     """
+    # An iterator that is distributed has no position that could be saved.
     iterator = _batches_from(0, parts, setup, team) if one_cpu(setup.strategy) else None
     if iterator is None or not parts.state.restore_input(iterator):
         iterator = _batches_from(int(parts.trainer.step.numpy()), parts, setup, team)
@@ -191,6 +193,7 @@ def _batches_from(step: int, parts: Parts, setup: Setup, team: Team):
             setup.files,
             setup.limits,
             batch_size=context.get_per_replica_batch_size(config.train_batch_size),
+            # The chief's seed: all processes must shuffle alike, or they would share examples.
             seed=team.seed if config.shuffle else None,
             deterministic=config.deterministic,
             num_workers=workers,

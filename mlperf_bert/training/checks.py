@@ -66,6 +66,7 @@ def inspect(config: RunConfig, *, goes_on: bool = False) -> Inspection:
     found.files = found.attempt(expand, config.input_file, flag="input_file") or []
     if path := config.eval_input_file:
         found.eval_files = found.attempt(expand, path, flag="eval_input_file") or []
+    # Every check runs, whatever another has found: a user fixes all problems at once.
     found.strategy = found.attempt(devices.create_strategy, config.device, config.cluster)
     _check_batches(found)
     check_data(found)

@@ -247,6 +247,7 @@ class Evaluate(Event):
         self._report(step, found)
         if accuracy < self._target:
             return None
+        # The clock stops here: what is saved afterwards is not part of the result.
         self._run.succeed()
         return REACHED
 
@@ -404,6 +405,7 @@ class Saves:
         Raises:
           OSError: this checkpoint, or the one before, cannot be written.
         """
+        # One at a time: a second copy of the state would need its memory again.
         self.wait()
         if run:
             run.checkpoint_start(step)
@@ -429,6 +431,7 @@ class Saves:
 
     def _write(self, step: int, run: Run | None, copied: dict | None = None) -> None:
         """What a resumed run needs beside a checkpoint is there before the checkpoint is."""
+        # A checkpoint whose log or metrics are missing in the bucket could not be resumed from.
         self._publish()
         if self._state:
             self._state.save(step, copied)

@@ -141,6 +141,7 @@ class OutputDirectory:
 
     def record(self, *, status: str, seed: int) -> None:
         """Writes run.json, complete or not at all."""
+        # Written whole each time: whoever reads run.json meanwhile sees the old one or the new one.
         content = {
             "status": status,
             "seed": seed,

@@ -53,6 +53,7 @@ def train(config: RunConfig) -> Result | None:
       FloatingPointError: the loss is no longer finite.
       signals.Interrupted: a signal came; the checkpoint is saved.
     """
+    # From the start of the process: a user waits for the imports too.
     start_time = process_start_time()
     start_up = StartUp(start_time)
     start_up.done("imports")
@@ -65,6 +66,7 @@ def train(config: RunConfig) -> Result | None:
             team.output.inputs = origin.inputs()
         start_up.done("checks")
         with StopRequest() as stop_request:
+            # All that can be refused has been: from here on a run leaves something behind.
             outcome = _train(setup, team, start_up, stop_request)
             if origin:
                 origin.record()
@@ -87,6 +89,8 @@ def _train(setup: Setup, team: Team, start_up: StartUp, stop_request: StopReques
     log = MlperfLog(log_path, echo=False)
     try:
         reporting.log_header(log, setup, team)
+        # Built and compiled before the clock starts, on synthetic batches: the rules let no real
+        # record be read before run_start.
         parts = build.build(setup, team)
         team.say(parts.steps_are)
         start_up.done("model")
@@ -95,16 +99,19 @@ def _train(setup: Setup, team: Team, start_up: StartUp, stop_request: StopReques
         start_up.done("compilation")
         build.load_weights(parts, setup, team)
         start_up.done("weights")
+        # The first log of a resumed run has named its weights.
         if not team.resumes:
             table = names.weights(setup.bert_config.num_hidden_layers)
             log.weights_initialization([weight.tf1_name for weight in table])
         log.init_stop()
+        # From here on a signal waits for the end of a device call, so that a step is whole.
         stop_request.defer()
         with log.run(meter=config.energy_meter() if team.is_chief else None) as run:
             team.on_loss.callback(run.stop_unless_stopped)
             checks.check_at_first_touch(run, log, setup, say=team.say)
             team.record("running")  # first: a log without run.json counts as another run's
             if team.is_chief:
+                # A killed process has left its log open; the checkers want a run_stop in each.
                 for path in run_logs(team.output.path):
                     killed.close_log(path)
             log.commit()

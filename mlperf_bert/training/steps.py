@@ -45,6 +45,7 @@ class Trainer(tf.Module):
         self.batch_size = batch_size
         self.normalization = normalization
         self.variables_to_train = pretrainer.trained_variables(model)
+        # Compiled, these are two programs, not one: the all-reduce between them is TensorFlow's.
         self._compute = self.losses_and_gradients
         self._change_weights = self._reduce_and_step
         if compiled.step:
@@ -71,6 +72,7 @@ class Trainer(tf.Module):
         nothing. A GPU or TPU may then still be busy with what it was given before: for these it is
         the longest that they can have waited. Of several processes it is this one's wait.
         """
+        # Figures stay on the device until the loop ends: one transfer a call, not one a step.
         history = tf.TensorArray(tf.float32, size=num_steps, element_shape=[len(FIGURES)])
         idle_since = tf.timestamp()  # seconds, float64
         for index in tf.range(num_steps):
@@ -90,6 +92,7 @@ class Trainer(tf.Module):
         """
         per_replica = self.strategy.run(self._micro_step, args=(batch,))
         figures = self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
+        # The count is that of micro-batches; the optimizer's own is that of updates.
         self.step.assign_add(1)
         if self.optimizer.steps_per_update > 1:  # noqa: SIM102 - only the inner one is traced
             if tf.equal(self.step % self.optimizer.steps_per_update, 0):
@@ -103,6 +106,7 @@ class Trainer(tf.Module):
         context = tf.distribute.get_replica_context()
         num_replicas = self.strategy.num_replicas_in_sync
         is_global = self.normalization == "global"
+        # Before the forward pass, so that a global mean needs no second pass over the losses.
         num_predictions = tf.reduce_sum(features["masked_lm_weights"])  # scalar
         num_examples = self.batch_size / num_replicas
         if is_global:
@@ -181,6 +185,7 @@ class Trainer(tf.Module):
         values = [variable.numpy() for variable in kept]
         num_replicas = self.strategy.num_replicas_in_sync
         steps_per_update = self.optimizer.steps_per_update
+        # Trained weights would be wrong by these steps: everything that they change is restored.
         # Every shape on every replica, in whole updates.
         num_steps = -(-int(batches.cardinality()) // steps_per_update) * steps_per_update
         each = batches.flat_map(lambda b: tf.data.Dataset.from_tensors(b).repeat(num_replicas))
