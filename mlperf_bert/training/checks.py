@@ -46,9 +46,9 @@ def prepare(config: RunConfig, *, goes_on: bool, say: Callable[[object], None]) 
     Raises:
       ValueError: with a line for every error, and how to fix it.
     """
-    found = inspect(config, goes_on=goes_on)
-    setup = found.setup()
-    for finding in found.findings:
+    inspection = inspect(config, goes_on=goes_on)
+    setup = inspection.setup()
+    for finding in inspection.findings:
         say(finding)
     return setup
 
@@ -60,35 +60,37 @@ def inspect(config: RunConfig, *, goes_on: bool = False) -> Inspection:
       config: of the run, whose output directory has been checked.
       goes_on: whether the run has a checkpoint of its own, so that it loads no initial one.
     """
-    found = Inspection(config=config)
-    found.bert_config = found.attempt(BertConfig.from_json_file, config.bert_config_file)
+    inspection = Inspection(config=config)
+    inspection.bert_config = inspection.attempt(BertConfig.from_json_file, config.bert_config_file)
     expand = pipeline.expand_input
-    found.files = found.attempt(expand, config.input_file, flag="input_file") or []
+    inspection.files = inspection.attempt(expand, config.input_file, flag="input_file") or []
     if path := config.eval_input_file:
-        found.eval_files = found.attempt(expand, path, flag="eval_input_file") or []
+        inspection.eval_files = inspection.attempt(expand, path, flag="eval_input_file") or []
     # Every check runs, whatever another has found: a user fixes all problems at once.
-    found.strategy = found.attempt(devices.create_strategy, config.device, config.cluster)
-    _check_batches(found)
-    check_data(found)
-    _check_speed_options(found)
-    if found.bert_config:
-        found.attempt(
+    inspection.strategy = inspection.attempt(devices.create_strategy, config.device, config.cluster)
+    _check_batches(inspection)
+    check_data(inspection)
+    _check_speed_options(inspection)
+    if inspection.bert_config:
+        inspection.attempt(
             require_fitting_model,
-            found.bert_config,
+            inspection.bert_config,
             config.shape,
             bert_config_file=config.bert_config_file,
         )
         if config.init_checkpoint and not goes_on:
-            _check_checkpoint(found, found.bert_config)
-        _check_disk(found, found.bert_config)
-        _check_memory(found, found.bert_config)
-        shortfall = memory.shortfall(found, found.bert_config, host_bytes=memory_bytes())
-        found.findings += [shortfall] if shortfall else []
-        if _is_bert_large(found.bert_config):
-            _check_reference_points(found)
+            _check_checkpoint(inspection, inspection.bert_config)
+        _check_disk(inspection, inspection.bert_config)
+        _check_memory(inspection, inspection.bert_config)
+        shortfall = memory.shortfall(inspection, inspection.bert_config, host_bytes=memory_bytes())
+        inspection.findings += [shortfall] if shortfall else []
+        if _is_bert_large(inspection.bert_config):
+            _check_reference_points(inspection)
     if config.drop_caches and (obstacle := caches.obstacle()):
-        found.add(WARNING, f"--drop_caches: the log will say that it was not possible; {obstacle}")
-    return found
+        inspection.add(
+            WARNING, f"--drop_caches: the log will say that it was not possible; {obstacle}"
+        )
+    return inspection
 
 
 def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Inspection:
@@ -103,24 +105,24 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Ins
     """
     if config.cluster:
         raise ValueError("--check runs in one process: unset TF_CONFIG, or start it without srun")
-    found = _inspect_with_output(config)
-    if found.eval_files:
-        count_evaluation_examples(found)
-    if found.bert_config:
-        check_first_records(found)
-        for issue in departures(found):
-            found.add(WARNING, f"not a submission to the closed division: {issue}")
-        found.add(NOTE, _way_of_saving(config, found.bert_config))
-        if _is_bert_large(found.bert_config):
-            _compare_with_reference_point(found)
+    inspection = _inspect_with_output(config)
+    if inspection.eval_files:
+        count_evaluation_examples(inspection)
+    if inspection.bert_config:
+        check_first_records(inspection)
+        for issue in departures(inspection):
+            inspection.add(WARNING, f"not a submission to the closed division: {issue}")
+        inspection.add(NOTE, _way_of_saving(config, inspection.bert_config))
+        if _is_bert_large(inspection.bert_config):
+            _compare_with_reference_point(inspection)
     if not config.drop_caches:
         way = caches.obstacle() or "add --drop_caches to empty them"
-        found.add(NOTE, f"the log will not say that the file caches were emptied; {way}")
-    found.add(NOTE, _active_devices(found))
-    found.add(NOTE, f"energy: {config.energy_meter().plan}")
-    if measure_initial_accuracy and not found.errors:
-        found.attempt(_measure_initial_accuracy, found)
-    return found
+        inspection.add(NOTE, f"the log will not say that the file caches were emptied; {way}")
+    inspection.add(NOTE, _active_devices(inspection))
+    inspection.add(NOTE, f"energy: {config.energy_meter().plan}")
+    if measure_initial_accuracy and not inspection.errors:
+        inspection.attempt(_measure_initial_accuracy, inspection)
+    return inspection
 
 
 def _inspect_with_output(config: RunConfig) -> Inspection:
@@ -135,20 +137,20 @@ def _inspect_with_output(config: RunConfig) -> Inspection:
     except (ValueError, OSError) as error:
         obstacle = str(error)
     goes_on = latest_step is not None
-    found = inspect(config, goes_on=goes_on)
+    inspection = inspect(config, goes_on=goes_on)
     if obstacle:
-        found.add(ERROR, obstacle)
-    _check_weights(found, latest_step)
-    if not found.errors or (output.resumes and not obstacle):
-        found.attempt(Origin, found, output, goes_on=goes_on)
-    return found
+        inspection.add(ERROR, obstacle)
+    _check_weights(inspection, latest_step)
+    if not inspection.errors or (output.resumes and not obstacle):
+        inspection.attempt(Origin, inspection, output, goes_on=goes_on)
+    return inspection
 
 
-def departures(found: Inspection | Setup) -> list[rules.Issue]:
+def departures(inspection: Inspection | Setup) -> list[rules.Issue]:
     """Every way in which a run departs from the closed division's rules."""
-    assert found.bert_config is not None  # a model that is not there has no departures
-    of_data = departures_of_data(found.files, found.manifests)
-    return found.config.departures(found.bert_config) + of_data
+    assert inspection.bert_config is not None  # a model that is not there has no departures
+    of_data = departures_of_data(inspection.files, inspection.manifests)
+    return inspection.config.departures(inspection.bert_config) + of_data
 
 
 def require_fitting_model(
@@ -169,28 +171,28 @@ def require_fitting_model(
         vocabulary.read_fitting(str(beside), bert_config.vocab_size, of=bert_config_file)
 
 
-def _check_batches(found: Inspection) -> None:
-    if found.strategy:
-        replicas = found.strategy.num_replicas_in_sync
+def _check_batches(inspection: Inspection) -> None:
+    if inspection.strategy:
+        replicas = inspection.strategy.num_replicas_in_sync
         for flag in ("train_batch_size", "eval_batch_size"):
-            size = getattr(found.config, flag)
-            found.attempt(devices.replica_batch_size, size, replicas, flag=flag)
+            size = getattr(inspection.config, flag)
+            inspection.attempt(devices.replica_batch_size, size, replicas, flag=flag)
 
 
-def _check_checkpoint(found: Inspection, bert_config: BertConfig) -> None:
+def _check_checkpoint(inspection: Inspection, bert_config: BertConfig) -> None:
     """Checks the weights' names and shapes, the number of layers, and the data files' size."""
-    prefix = found.config.init_checkpoint
-    stored = found.attempt(StoredCheckpoint, prefix)
+    prefix = inspection.config.init_checkpoint
+    stored = inspection.attempt(StoredCheckpoint, prefix)
     if stored is None:
         return
-    found.attempt(initial.refuse_output_of_a_run, stored)
-    _require_fitting(found, stored, bert_config)
+    inspection.attempt(initial.refuse_output_of_a_run, stored)
+    _require_fitting(inspection, stored, bert_config)
     listed_bytes = sum(math.prod(shape) for shape in stored.shapes.values()) * _FLOAT_BYTES
     data_files = tf.io.gfile.glob(f"{prefix}.data-*")
     stored_bytes = sum(tf.io.gfile.stat(path).length for path in data_files)
     # A loose bound: not all numbers have four bytes (steps have eight). A cut file is far shorter.
     if stored_bytes < 0.9 * listed_bytes:
-        found.add(
+        inspection.add(
             ERROR,
             f"{prefix}: its data files hold {stored_bytes:,} bytes, its index lists about "
             f"{listed_bytes:,}; copy it here again",
@@ -198,34 +200,34 @@ def _check_checkpoint(found: Inspection, bert_config: BertConfig) -> None:
 
 
 def _require_fitting(
-    found: Inspection, stored: StoredCheckpoint, bert_config: BertConfig
+    inspection: Inspection, stored: StoredCheckpoint, bert_config: BertConfig
 ) -> dict[names.Weight, tuple[int, ...]]:
     """Compares a checkpoint with the model; returns the shapes of the model's weights."""
     num_layers = bert_config.num_hidden_layers
     shapes = {weight: weight.our_shape(bert_config) for weight in names.weights(num_layers)}
-    found.attempt(initial.require_fitting, stored, shapes, num_hidden_layers=num_layers)
+    inspection.attempt(initial.require_fitting, stored, shapes, num_hidden_layers=num_layers)
     return shapes
 
 
-def _check_weights(found: Inspection, latest_step: int | None) -> None:
+def _check_weights(inspection: Inspection, latest_step: int | None) -> None:
     """Reads the weights that the run would load: damage and NaN do not show in the index."""
-    config, bert_config = found.config, found.bert_config
-    if found.errors or not bert_config:
+    config, bert_config = inspection.config, inspection.bert_config
+    if inspection.errors or not bert_config:
         return
     prefix = config.init_checkpoint
     if latest_step is not None:
         prefix = state.complete_checkpoints(config.output_dir)[latest_step]
-    if not prefix or (stored := found.attempt(StoredCheckpoint, prefix)) is None:
+    if not prefix or (stored := inspection.attempt(StoredCheckpoint, prefix)) is None:
         return
-    shapes = _require_fitting(found, stored, bert_config)
-    if not found.errors:
+    shapes = _require_fitting(inspection, stored, bert_config)
+    if not inspection.errors:
         for weight, shape in shapes.items():
-            if found.attempt(stored.read, weight, shape) is None:
+            if inspection.attempt(stored.read, weight, shape) is None:
                 break
 
 
-def _check_disk(found: Inspection, bert_config: BertConfig) -> None:
-    config = found.config
+def _check_disk(inspection: Inspection, bert_config: BertConfig) -> None:
+    config = inspection.config
     each = checkpoint_bytes(bert_config, steps_per_update=config.steps_per_update)
     num_all = -(-config.num_train_steps // config.save_checkpoints_steps)
     num_all += config.eval_input_file is None  # that of step 0
@@ -237,13 +239,13 @@ def _check_disk(found: Inspection, bert_config: BertConfig) -> None:
     if free < needed:
         # A time budget may end the run long before so many are written.
         may_end_before = config.time_budget is not None and not config.keep_checkpoint_max
-        found.add(
+        inspection.add(
             WARNING if may_end_before else ERROR,
             f"--output_dir={config.output_dir}: {_size(free)} are free, {kept + 1} "
             f"checkpoints need {_size(needed)}; free some, or lower --keep_checkpoint_max",
         )
     elif not config.eval_input_file and free < needed + (num_all - kept - 1) * each:
-        found.add(
+        inspection.add(
             WARNING,
             f"--output_dir={config.output_dir}: {_size(free)} are free, all {num_all} checkpoints "
             f"need {_size(num_all * each)}, and without --eval_input_file none is removed before "
@@ -252,9 +254,9 @@ def _check_disk(found: Inspection, bert_config: BertConfig) -> None:
         )
 
 
-def _check_memory(found: Inspection, bert_config: BertConfig) -> None:
+def _check_memory(inspection: Inspection, bert_config: BertConfig) -> None:
     """Warns if this host cannot hold a copy of the state too; activations are not counted."""
-    config, gradients = found.config, num_weights(bert_config) * _FLOAT_BYTES
+    config, gradients = inspection.config, num_weights(bert_config) * _FLOAT_BYTES
     if not config.saves_while_training:
         return
     copied = checkpoint_bytes(bert_config, steps_per_update=config.steps_per_update)
@@ -263,7 +265,7 @@ def _check_memory(found: Inspection, bert_config: BertConfig) -> None:
     available = memory_bytes()
     if available < needed:
         of_run = "" if on_device else f" and {_size(copied + gradients)} for the training"
-        found.add(
+        inspection.add(
             WARNING,
             f"asynchronous checkpoints: {_size(copied)} of memory for a copy of weights and slots"
             f"{of_run}, but {_size(available)} are available; give --noasync_checkpoint",
@@ -290,8 +292,8 @@ def _size(num_bytes: float) -> str:
     return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.1f} MB"
 
 
-def _check_reference_points(found: Inspection) -> None:
-    batch_size = found.config.global_batch_size
+def _check_reference_points(inspection: Inspection) -> None:
+    batch_size = inspection.config.global_batch_size
     bound = convergence.bound_of(batch_size)
     if bound.kind == "point":
         return
@@ -299,12 +301,12 @@ def _check_reference_points(found: Inspection) -> None:
         advice = "the reference has a point here, but the checker drops it"
     else:
         advice = "configs/ has a preset for each batch size with a reference point"
-    found.add(WARNING, f"global batch size {batch_size}: {bound}; {advice}")
+    inspection.add(WARNING, f"global batch size {batch_size}: {bound}; {advice}")
 
 
-def _compare_with_reference_point(found: Inspection) -> None:
+def _compare_with_reference_point(inspection: Inspection) -> None:
     """Notes free hyper-parameters that differ from the reference's, which is allowed."""
-    config, optimizer = found.config, found.config.optimizer
+    config, optimizer = inspection.config, inspection.config.optimizer
     point = convergence.reference_points().get(config.global_batch_size)
     if point is None:
         return
@@ -324,7 +326,7 @@ def _compare_with_reference_point(found: Inspection) -> None:
         if not math.isclose(value, point.hyperparameters[name], rel_tol=1e-6)
     ]
     if differing:
-        found.add(
+        inspection.add(
             NOTE,
             f"global batch size {config.global_batch_size}: its reference point was made with "
             f"{', '.join(differing)}; others are allowed, configs/ has the reference's",
@@ -337,22 +339,22 @@ def _is_bert_large(bert_config: BertConfig) -> bool:
     return all(model.get(name) == value for name, value in rules.BERT_LARGE.items())
 
 
-def _check_speed_options(found: Inspection) -> None:
-    config = found.config
+def _check_speed_options(inspection: Inspection) -> None:
+    config = inspection.config
     gpus = tf.config.list_physical_devices("GPU")
     if config.precision == "tf32" and not (config.device.num_gpus and gpus):
-        found.add(
+        inspection.add(
             WARNING, "--precision=tf32 makes a difference on NVIDIA GPUs only: see --num_gpus"
         )
     if config.pack_sequences and config.device.use_tpu:
-        found.add(
+        inspection.add(
             ERROR, "--pack_sequences makes batches of several shapes, a TPU needs one; leave it out"
         )
 
 
-def _active_devices(found: Inspection) -> str:
+def _active_devices(inspection: Inspection) -> str:
     """What TensorFlow will use: replicas, devices, precision, XLA."""
-    config, devices = found.config, found.strategy
+    config, devices = inspection.config, inspection.strategy
     kinds = sorted({device.device_type for device in tf.config.list_logical_devices()})
     replicas = devices.num_replicas_in_sync if devices else 0
     compiled = f"--jit_compile={config.jit_compile}"
@@ -370,11 +372,11 @@ def _active_devices(found: Inspection) -> str:
     )
 
 
-def _measure_initial_accuracy(found: Inspection) -> None:
-    config = found.config
-    if not (config.init_checkpoint and found.eval_files):
+def _measure_initial_accuracy(inspection: Inspection) -> None:
+    config = inspection.config
+    if not (config.init_checkpoint and inspection.eval_files):
         raise ValueError("the initial accuracy needs --init_checkpoint and --eval_input_file")
-    setup = found.setup()
+    setup = inspection.setup()
     with setup.strategy.scope():
         model = pretrainer.build_pretrainer(setup.bert_config, seed=0)
     initial.load_initial_weights(
@@ -387,7 +389,7 @@ def _measure_initial_accuracy(found: Inspection) -> None:
         accuracy = evaluator.evaluate(setup.evaluation_batches()).masked_lm_accuracy
     expected = rules.INITIAL_MASKED_LM_ACCURACY
     level = NOTE if abs(accuracy - expected) <= _INITIAL_ACCURACY_TOLERANCE else WARNING
-    found.add(
+    inspection.add(
         level,
         f"the initial checkpoint has masked-LM accuracy {accuracy:.5f}; the official one on the "
         f"official evaluation examples has {expected}",
@@ -404,24 +406,24 @@ _MOST_BAD_FILES = 5
 """Of those whose first record is bad, so many are named; the cause is often one for all."""
 
 
-def check_data(found: Inspection) -> None:
+def check_data(inspection: Inspection) -> None:
     """Compares files with the manifests in their folders, by name and size; reads no content."""
-    for folder in sorted({paths.location(path).parent for path in found.files}, key=str):
+    for folder in sorted({paths.location(path).parent for path in inspection.files}, key=str):
         try:
-            found.manifests[folder] = manifest.load(folder)
+            inspection.manifests[folder] = manifest.load(folder)
         except (ValueError, OSError) as error:
-            found.add(ERROR, str(error))
-    for folder, made in found.manifests.items():
+            inspection.add(ERROR, str(error))
+    for folder, made in inspection.manifests.items():
         if made is None:
-            found.add(
+            inspection.add(
                 WARNING,
                 f"{folder}: no {manifest.NAME}, so it is unknown whether the data are complete; "
                 "create_pretraining_data.py --output_dir=... writes one",
             )
         else:
-            _check_parts(found, folder, made)
-            _check_parameters(found, folder, made)
-    _check_evaluation_size(found)
+            _check_parts(inspection, folder, made)
+            _check_parameters(inspection, folder, made)
+    _check_evaluation_size(inspection)
 
 
 def check_at_first_touch(
@@ -445,10 +447,10 @@ def check_at_first_touch(
         log.declare_open()
 
 
-def _check_parts(found: Inspection, folder: paths.Location, made: manifest.Manifest) -> None:
-    given = _names_in(folder, found.files)
+def _check_parts(inspection: Inspection, folder: paths.Location, made: manifest.Manifest) -> None:
+    given = _names_in(folder, inspection.files)
     if left_out := sorted(set(made.parts) - given):
-        found.add(
+        inspection.add(
             WARNING,
             f"--input_file leaves out {len(left_out)} of {len(made.parts)} parts of "
             f"{folder / manifest.NAME}, such as {left_out[0]}",
@@ -457,39 +459,41 @@ def _check_parts(found: Inspection, folder: paths.Location, made: manifest.Manif
     sizes = paths.in_parallel(paths.size_bytes, [str(folder / name) for name in names])
     for name, size in zip(names, sizes):
         if size != made.parts[name].bytes:
-            found.add(
+            inspection.add(
                 ERROR,
                 f"{folder / name}: {size} bytes, {manifest.NAME} says {made.parts[name].bytes}; "
                 "make this part again",
             )
 
 
-def _check_parameters(found: Inspection, folder: paths.Location, made: manifest.Manifest) -> None:
-    shape = dataclasses.asdict(found.config.shape)
+def _check_parameters(
+    inspection: Inspection, folder: paths.Location, made: manifest.Manifest
+) -> None:
+    shape = dataclasses.asdict(inspection.config.shape)
     for name, value in made.parameters.items():
         if name in shape and value != shape[name]:
-            found.add(
+            inspection.add(
                 ERROR,
                 f"--{name}={shape[name]}, but {folder} was made with {name}={value}; give that",
             )
 
 
-def _check_evaluation_size(found: Inspection) -> None:
+def _check_evaluation_size(inspection: Inspection) -> None:
     """A file with the name of the published evaluation shard should have its size."""
     expected = manifest.PUBLISHED_RECORD_BYTES["eval_10k"]
-    for path in found.eval_files:
+    for path in inspection.eval_files:
         if Path(path).name == "eval_10k" and (size := paths.size_bytes(path)) != expected:
-            found.add(
+            inspection.add(
                 WARNING,
                 f"{path}: {size} bytes, the published one has {expected}; make it with "
                 f"pick_eval_samples.py --num_examples_to_pick={rules.NUM_EVAL_SAMPLES}",
             )
 
 
-def check_first_records(found: Inspection) -> None:
+def check_first_records(inspection: Inspection) -> None:
     """Reads the first record of every file; a run reads one of the first files before it trains."""
-    assert found.bert_config is not None
-    limits = found.config.shape.for_model(found.bert_config)
+    assert inspection.bert_config is not None
+    limits = inspection.config.shape.for_model(inspection.bert_config)
 
     def problem_of(path: str) -> str | None:
         try:
@@ -498,19 +502,19 @@ def check_first_records(found: Inspection) -> None:
             return str(error)
         return None
 
-    problems = paths.in_parallel(problem_of, [*found.files, *found.eval_files])
-    bad = [problem for problem in problems if problem and problem not in found.errors]
+    problems = paths.in_parallel(problem_of, [*inspection.files, *inspection.eval_files])
+    bad = [problem for problem in problems if problem and problem not in inspection.errors]
     for problem in bad[:_MOST_BAD_FILES]:
-        found.add(ERROR, problem)
+        inspection.add(ERROR, problem)
     if (left := len(bad) - _MOST_BAD_FILES) > 0:
-        found.add(ERROR, f"{left} more files are bad in their first record")
+        inspection.add(ERROR, f"{left} more files are bad in their first record")
 
 
-def count_evaluation_examples(found: Inspection) -> None:
+def count_evaluation_examples(inspection: Inspection) -> None:
     """Compares the number of evaluation examples with the rules; reads all their files."""
-    counts = [found.attempt(tfrecord.count_records, path) for path in found.eval_files]
+    counts = [inspection.attempt(tfrecord.count_records, path) for path in inspection.eval_files]
     if None not in counts and (issue := rules.departure_of_evaluation(sum(counts))):
-        found.add(
+        inspection.add(
             WARNING,
             f"not a submission to the closed division: {issue}; make --eval_input_file with "
             "pick_eval_samples.py",

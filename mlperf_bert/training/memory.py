@@ -196,7 +196,9 @@ def checkpoint_bytes(bert_config: BertConfig, *, steps_per_update: int) -> int:
 _FAR_OVER = 2
 
 
-def shortfall(found: Inspection, bert_config: BertConfig, *, host_bytes: int) -> Finding | None:
+def shortfall(
+    inspection: Inspection, bert_config: BertConfig, *, host_bytes: int
+) -> Finding | None:
     """Says that a step does not fit, and the smallest change that does; None if it fits.
 
     It is a warning: the estimate has not been measured on GPUs and TPUs, and on a CPU the memory
@@ -205,16 +207,16 @@ def shortfall(found: Inspection, bert_config: BertConfig, *, host_bytes: int) ->
     not checked, neither is a TPU whose type nobody names.
 
     Args:
-      found: its strategy must be there, else nothing is checked.
+      inspection: its strategy must be there, else nothing is checked.
       bert_config: the model.
       host_bytes: memory that this process may take on the host.
     """
-    config = found.config
+    config = inspection.config
     asleep = config.emulate_step_seconds is not None
-    if not found.strategy or found.errors or asleep:
+    if not inspection.strategy or inspection.errors or asleep:
         return None
     available, where = _memory_of(config, host_bytes)
-    step = _step_of(found, bert_config)
+    step = _step_of(inspection, bert_config)
     needed = step.total_bytes()
     if available is None or needed <= available:
         return None
@@ -222,7 +224,7 @@ def shortfall(found: Inspection, bert_config: BertConfig, *, host_bytes: int) ->
     return Finding(
         ERROR if step.device != "CPU" and needed > _FAR_OVER * available else WARNING,
         f"a step does not fit into the {available / 1e9:.1f} GB {where}: about "
-        f"{needed / 1e9:.1f} GB; {_in_flags(found, change)}",
+        f"{needed / 1e9:.1f} GB; {_in_flags(inspection, change)}",
     )
 
 
@@ -259,8 +261,8 @@ def gpu_bytes(num_gpus: int) -> int | None:
     return min(sizes) if sizes and are_ours else None
 
 
-def _step_of(found: Inspection, bert_config: BertConfig) -> Step:
-    config, strategy = found.config, found.strategy
+def _step_of(inspection: Inspection, bert_config: BertConfig) -> Step:
+    config, strategy = inspection.config, inspection.strategy
     assert strategy is not None
     predictions = config.shape.max_predictions_per_seq
     compiled = choose_compilation(
@@ -288,8 +290,8 @@ def _step_of(found: Inspection, bert_config: BertConfig) -> Step:
     )
 
 
-def _in_flags(found: Inspection, change: Change | None) -> str:
-    config = found.config
+def _in_flags(inspection: Inspection, change: Change | None) -> str:
+    config = inspection.config
     if change is None:
         return "no change of --recompute and --train_batch_size makes it fit"
     flags = []

@@ -11,7 +11,7 @@ from tests.training.generated_task import CONFIG
 
 OTHER_VERSION = (
     r"tf-models-official [0-9.]+ is built differently from 2\.20\.0 \(.*\); "
-    r"install the versions of requirements\.lock"
+    r"install the versions of environment/requirements\.lock"
 )
 
 
