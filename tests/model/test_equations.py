@@ -1,0 +1,248 @@
+"""Every equation of the model alone, against numpy in float64: a failure names the equation.
+
+Shapes: R=rows, N=heads, Q=queries, S=sequence, D=size of a head, H=hidden, P=predictions,
+V=vocabulary.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mlperf_bert.model import fusion, losses, pretrainer, tf_models
+from mlperf_bert.model.config import BertConfig
+
+CONFIG = BertConfig(
+    vocab_size=50,
+    hidden_size=12,
+    num_hidden_layers=2,
+    num_attention_heads=3,
+    intermediate_size=20,
+    hidden_act="gelu",
+    hidden_dropout_prob=0.1,
+    attention_probs_dropout_prob=0.1,
+    max_position_embeddings=16,
+    type_vocab_size=2,
+    initializer_range=0.5,
+)
+HEAD_SIZE = 4
+WAYS = [(False, False), (True, False), (True, True)]  # compiled, sums of vectors
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng([seed, *shape]).standard_normal(shape)
+
+
+def float32(*values):
+    return [tf.constant(value, tf.float32) for value in values]
+
+
+def gradients_of(function, inputs, upstream):
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        outputs = function(*inputs)
+    return outputs, tape.gradient(outputs, inputs, tf.constant(upstream, tf.float32))
+
+
+def close(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6)
+
+
+def softmax(values):
+    shifted = np.exp(values - values.max(axis=-1, keepdims=True))
+    return shifted / shifted.sum(axis=-1, keepdims=True)
+
+
+def norm(total, gamma, beta):
+    centred = total - total.mean(axis=-1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-12) * gamma + beta
+
+
+def gelu(x):
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def numerical_slope(function, x):
+    return (function(x + 1e-6) - function(x - 1e-6)) / 2e-6
+
+
+@pytest.mark.parametrize(("compiled", "sums_of_vectors"), WAYS)
+@pytest.mark.parametrize("length", [5, 256])
+def test_softmax_over_the_allowed_keys_and_its_gradient(compiled, sums_of_vectors, length):
+    """p = exp(s) / sum(exp(s)) where the ids agree, else 0; ds = p * (u - sum(u * p))."""
+    passes = fusion.Passes("gelu", compiled=compiled, sums_of_vectors=sums_of_vectors)
+    scores, upstream = draw(2, 3, 4, length), draw(2, 3, 4, length, seed=1)
+    query_ids = np.array([[1, 1, 2, 2], [1, 2, 3, 1]], np.int32)
+    key_ids = np.resize(np.array([1, 2, 3, 1, 2], np.int32), (2, length))
+    allowed = query_ids[:, None, :, None] == key_ids[:, None, None]
+    found, [slope] = gradients_of(
+        lambda s: passes.masked_softmax(s, tf.constant(query_ids), tf.constant(key_ids)),
+        float32(scores),
+        upstream,
+    )
+    expected = softmax(np.where(allowed, scores, -np.inf))
+    close(found, expected)
+    close(slope, expected * (upstream - (upstream * expected).sum(axis=-1, keepdims=True)))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_norm_of_a_sum_and_its_gradients(compiled):
+    """With x = (h + u - mean) / std: y = x * gamma + beta; dh = du."""
+    passes = fusion.Passes("gelu", compiled=compiled)
+    hidden, update, gamma, beta = draw(2, 3, 12), draw(2, 3, 12, seed=1), draw(12), draw(12, seed=1)
+    upstream = draw(2, 3, 12, seed=2)
+    found, slopes = gradients_of(
+        passes.add_and_normalise, float32(hidden, update, gamma, beta), upstream
+    )
+    total = hidden + update
+    close(found, norm(total, gamma, beta))
+    x, std = norm(total, 1, 0), np.sqrt(total.var(axis=-1, keepdims=True) + 1e-12)
+    up = upstream * gamma
+    of_sum = (
+        up - up.mean(axis=-1, keepdims=True) - x * (up * x).mean(axis=-1, keepdims=True)
+    ) / std
+    for slope, expected in zip(
+        slopes, [of_sum, of_sum, (upstream * x).sum(axis=(0, 1)), upstream.sum(axis=(0, 1))]
+    ):
+        close(slope, expected)
+
+
+FORMULAS = {
+    "gelu": gelu,
+    "gelu_exact": lambda x: x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
+    "relu": lambda x: np.maximum(x, 0),
+    "tanh": np.tanh,
+    "linear": lambda x: x,
+}
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", fusion.ACTIVATIONS)
+def test_activations_and_their_slopes(name, compiled):
+    x, upstream = draw(7, 9), draw(7, 9, seed=1)
+    passes = fusion.Passes(name, compiled=compiled)
+    found, [slope] = gradients_of(passes.activation, float32(x), upstream)
+    close(found, FORMULAS[name](x))
+    close(slope, upstream * numerical_slope(FORMULAS[name], x))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_dropout_keeps_its_share_scales_it_and_has_the_same_bits_backwards(rate, compiled):
+    """y = x / (1 - rate) where the bit is kept, else 0; dx = u / (1 - rate) at the same places."""
+    passes = fusion.Passes("gelu", compiled=compiled)
+    x, upstream = draw(300, 400) + 5, draw(300, 400, seed=1) + 5
+
+    def dropped(seed):
+        return lambda v: passes.dropout(v, tf.constant(seed), tf.constant(rate, tf.float32))
+
+    found, [slope] = gradients_of(dropped([3, 4]), float32(x), upstream)
+    kept = found.numpy() != 0
+    assert abs(kept.mean() - (1 - rate)) < 4 * math.sqrt(rate * (1 - rate) / x.size)
+    close(found, x / (1 - rate) * kept)
+    close(slope, upstream / (1 - rate) * kept)
+    for other in ([4, 4], [3, 5]):  # both halves of the seed count, and make bits of their own
+        again = dropped(other)(*float32(x)).numpy() != 0
+        both = (1 - rate) ** 2
+        assert abs((kept & again).mean() - both) < 4 * math.sqrt(both * (1 - both) / x.size)
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    """Computes with the weights of tf-models, without a compiler."""
+    model = pretrainer.build_pretrainer(CONFIG, seed=3, recompute="attention")
+    for (
+        variable
+    ) in model.trainable_variables:  # biases and gammas too, or a lost one would not show
+        variable.assign(draw(*variable.shape, seed=5).astype(np.float32) / 2)
+    return model.fused
+
+
+def numbers(weights):
+    return tf.nest.map_structure(lambda weight: weight.numpy().astype(float), weights)
+
+
+def project(inputs, dense):
+    return inputs @ dense.kernel.reshape(inputs.shape[-1], -1) + dense.bias.reshape(-1)
+
+
+def test_a_dense_layer_is_a_product_and_a_bias(encoder):
+    dense, inputs = encoder._layers.blocks[0].intermediate, draw(2, 5, 12)
+    close(encoder._project(*float32(inputs), dense), project(inputs, numbers(dense)))
+
+
+def test_embeddings_are_words_positions_and_types_normalised(encoder):
+    rng = np.random.default_rng(0)
+    ids, types = rng.integers(0, 50, (2, 6)), rng.integers(0, 2, (2, 6))
+    features = {"input_ids": tf.constant(ids), "segment_ids": tf.constant(types)}
+    layers = encoder._layers
+    words, positions, kinds = map(numbers, (layers.words, layers.positions, layers.types))
+    total = words[ids] + positions[:6] + kinds[types]
+    expected = norm(total, *map(numbers, (layers.embedding_norm.gamma, layers.embedding_norm.beta)))
+    seeds = type("None drawn", (), {"draw": lambda self, rate: None})()
+    close(encoder._embed(features, seeds), expected)
+    packed = features | {"position_ids": tf.constant([[0, 1, 0, 1, 2, 0], [0, 1, 2, 3, 0, 1]])}
+    total = words[ids] + positions[packed["position_ids"].numpy()] + kinds[types]
+    expected = norm(total, *map(numbers, (layers.embedding_norm.gamma, layers.embedding_norm.beta)))
+    close(encoder._embed(packed, seeds), expected)
+
+
+def test_attention_is_the_mean_of_values_weighted_by_scaled_products(encoder):
+    """softmax(Q K' / sqrt(D)) V, the heads next to each other."""
+    query, key, value = (draw(2, 3, length, HEAD_SIZE, seed=length) for length in (4, 6, 6))
+    value = value[::-1]
+    ids = np.ones((2, 1), np.int32), np.array([[1] * 6, [1, 1, 1, 1, 0, 0]], np.int32)
+    found = encoder._attend(*float32(query, key, value), *map(tf.constant, ids), None)
+    scores = query @ key.transpose(0, 1, 3, 2) / math.sqrt(HEAD_SIZE)
+    weights = softmax(np.where(ids[1][:, None, None] == 1, scores, -np.inf))
+    close(found, (weights @ value).transpose(0, 2, 1, 3).reshape(2, 4, 12))
+
+
+def test_a_block_is_attention_and_two_layers_each_added_and_normalised(encoder):
+    block = encoder._layers.blocks[1]
+    w, hidden = numbers(block), draw(2, 6, 12)
+    mask = np.array([[1] * 6, [1, 1, 1, 1, 0, 0]], np.int32)
+    ids = tf.ones([2, 1], tf.int32), tf.constant(mask)
+    weights = tf.nest.map_structure(tf.convert_to_tensor, block)
+    nothing = type("Seeds", (), {"attention": None, "attended": None, "output": None})()
+    found = encoder._block(weights, *float32(hidden, hidden), *ids, nothing)
+
+    def heads(values):
+        return values.reshape(2, 6, 3, HEAD_SIZE).transpose(0, 2, 1, 3)
+
+    query, key, value = (heads(project(hidden, dense)) for dense in (w.query, w.key, w.value))
+    scores = query @ key.transpose(0, 1, 3, 2) / math.sqrt(HEAD_SIZE)
+    shares = softmax(np.where(mask[:, None, None] == 1, scores, -np.inf))
+    context = (shares @ value).transpose(0, 2, 1, 3).reshape(2, 6, 12)
+    attended = norm(hidden + project(context, w.attention_output), *w.attention_norm)
+    inner = gelu(project(attended, w.intermediate))
+    expected = norm(attended + project(inner, w.output), *w.output_norm)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_heads_share_the_table_of_words_and_pool_the_first_token(encoder):
+    head, hidden = encoder._masked_lm_head, draw(2, 4, 12)
+    layer = gelu(project(hidden, numbers(tf_models.Dense(head.dense.kernel, head.dense.bias))))
+    normalised = norm(layer, numbers(head.layer_norm.gamma), numbers(head.layer_norm.beta))
+    logits = normalised @ numbers(encoder._layers.words).T + numbers(head.bias)
+    np.testing.assert_allclose(encoder._masked_lm(*float32(hidden)), logits, rtol=1e-4, atol=1e-5)
+    head = encoder._next_sentence_head
+    pooled = np.tanh(
+        project(
+            hidden.reshape(-1, 12), numbers(tf_models.Dense(head.dense.kernel, head.dense.bias))
+        )
+    )
+    close(
+        encoder._next_sentence(*float32(hidden)),
+        project(pooled, numbers(tf_models.Dense(head.out_proj.kernel, head.out_proj.bias))),
+    )
+
+
+def test_losses_are_cross_entropies_in_nats():
+    logits, labels = draw(2, 3, 7), np.array([[0, 6, 3], [1, 1, 2]])
+    expected = -np.log(np.take_along_axis(softmax(logits), labels[..., None], axis=-1))[..., 0]
+    close(losses.masked_lm_losses(*float32(logits), tf.constant(labels)), expected)
+    two = draw(4, 2)
+    expected = -np.log(softmax(two)[np.arange(4), [0, 1, 1, 0]])
+    close(losses.next_sentence_losses(*float32(two), tf.constant([[0], [1], [1], [0]])), expected)
