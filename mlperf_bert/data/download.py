@@ -23,7 +23,7 @@ from typing import IO
 
 from mlperf_bert.data.published import PublishedFile
 from mlperf_bert.files.reading import require_regular_file
-from mlperf_bert.files.writing import partial, written_beside
+from mlperf_bert.files.writing import partial, require_room, written_beside
 from mlperf_bert.messages import Progress, printable
 
 USER_AGENT = "mlperf-bert/0.1"  # some servers refuse the one that urllib sends
@@ -288,15 +288,6 @@ def _page(headers: Message, beginning: bytes) -> str | None:
         return None
     title = _TITLE.search(beginning)
     return f'a web page ("{title[1].decode(errors="replace"):.80}")' if title else "a web page"
-
-
-def require_room(path: Path, needed_bytes: int) -> None:
-    """Raises ValueError if the disk has less room for a file than it needs."""
-    free_bytes = shutil.disk_usage(path.parent).free
-    if needed_bytes > free_bytes:
-        raise ValueError(
-            f"{path}: needs {needed_bytes:,} bytes, the disk has {free_bytes:,} free; make room"
-        )
 
 
 def md5_of(path: Path) -> str:

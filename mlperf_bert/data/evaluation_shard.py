@@ -4,7 +4,7 @@ import os
 
 from mlperf_bert.data import provenance, tfrecord, validity
 from mlperf_bert.files import paths
-from mlperf_bert.files.writing import require_writable, workplace, written_beside
+from mlperf_bert.files.writing import require_room, require_writable, written_beside
 
 # The vocabulary is unknown here; models take ids of 32 bits.
 _LARGEST_VOCABULARY = 2**31
@@ -39,7 +39,9 @@ def pick(
     num_examples = tfrecord.count_records(input_path)
     if not num_examples:
         raise ValueError(f"{os.fspath(input_path)}: holds no examples to pick from; make it again")
-    _require_room(input_path, output_path, num_examples_to_pick, num_examples)
+    # Before anything is written: a slip of the finger would fill the disk for hours.
+    needed_bytes = paths.size_bytes(input_path) * num_examples_to_pick // num_examples
+    require_room(output_path, needed_bytes, remedy="lower --num_examples_to_pick, or make room")
     ratio = num_examples / num_examples_to_pick
     with written_beside(output_path) as file:
         position = 0
@@ -60,16 +62,3 @@ def pick(
         parameters={"num_examples_to_pick": num_examples_to_pick},
     )
     return num_examples
-
-
-def _require_room(input_path, output_path, num_examples_to_pick: int, num_examples: int) -> None:
-    """Before anything is written: a slip of the finger would fill the disk for hours."""
-    needed_bytes = paths.size_bytes(input_path) * num_examples_to_pick // num_examples
-    folder, num_copies = workplace(output_path)
-    needed_bytes *= num_copies
-    free_bytes = paths.free_bytes(folder)
-    if needed_bytes > free_bytes:
-        raise ValueError(
-            f"--num_examples_to_pick={num_examples_to_pick}: they take about {needed_bytes:,} "
-            f"bytes, {free_bytes:,} are free in {folder}; pick fewer"
-        )

@@ -25,7 +25,7 @@ from typing import IO
 
 from mlperf_bert.data import provenance
 from mlperf_bert.data.wiki_dump import Dump
-from mlperf_bert.files.locks import lock_of
+from mlperf_bert.files.locks import held
 from mlperf_bert.files.reading import read_regular_file
 from mlperf_bert.files.records import read_record, write_record
 from mlperf_bert.files.writing import written_beside
@@ -97,44 +97,41 @@ def extract(
         wikiextractor=COMMIT,
         python=_version(python),
     )
-    lock = lock_of(folder)
-    if not lock.acquire():
-        raise ValueError(f"{folder}: another process extracts into it; wait for its end")
-    try:
-        record = _go_on(folder, wanted)
-        if record.is_complete:
-            return record
-        command = [str(python), "-I", "-X", "utf8", "-W", "ignore", str(_RUNNER), str(program)]
-        command += [record.today, "-", "--output=-", "--quiet", f"--processes={num_processes}"]
-        log = folder / LOG_NAME
-        with contextlib.closing(_extracted(dump, record.articles, command, log)) as articles:
-            record = _write_files(folder, record, articles)
-        if record.failed_articles == record.articles:
-            raise ValueError(
-                f"{log}: WikiExtractor failed on all {record.articles:,} articles: "
-                f"{_last_line(log)}; see the log for the cause"
+    with held(folder, by_another="another process extracts into it"):
+        try:
+            record = _go_on(folder, wanted)
+            if record.is_complete:
+                return record
+            command = [str(python), "-I", "-X", "utf8", "-W", "ignore", str(_RUNNER), str(program)]
+            command += [record.today, "-", "--output=-", "--quiet", f"--processes={num_processes}"]
+            log = folder / LOG_NAME
+            with contextlib.closing(_extracted(dump, record.articles, command, log)) as articles:
+                record = _write_files(folder, record, articles)
+            if record.failed_articles == record.articles:
+                raise ValueError(
+                    f"{log}: WikiExtractor failed on all {record.articles:,} articles: "
+                    f"{_last_line(log)}; see the log for the cause"
+                )
+            record = dataclasses.replace(record, dump_sha256=dump.sha256, is_complete=True)
+            provenance.note(
+                folder,
+                step="extraction",
+                inputs=[dump.path],
+                outputs=sorted(folder.glob("??/wiki_??")),
+                parameters={
+                    name: getattr(record, name)
+                    for name in ("wiki", "today", "wikiextractor", "python")
+                },
+                digests={str(dump.path): f"sha256:{dump.sha256}"},
             )
-        record = dataclasses.replace(record, dump_sha256=dump.sha256, is_complete=True)
-        provenance.note(
-            folder,
-            step="extraction",
-            inputs=[dump.path],
-            outputs=sorted(folder.glob("??/wiki_??")),
-            parameters={
-                name: getattr(record, name) for name in ("wiki", "today", "wikiextractor", "python")
-            },
-            digests={str(dump.path): f"sha256:{dump.sha256}"},
-        )
-        _write(folder, record)
-        return record
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise ValueError(
-            f"{folder}: {error.strerror}; make room and repeat the command: it goes on"
-        ) from error
-    finally:
-        lock.release()
+            _write(folder, record)
+            return record
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise ValueError(
+                f"{folder}: {error.strerror}; make room and repeat the command: it goes on"
+            ) from error
 
 
 def _recorded_date(folder: Path) -> datetime.date | None:

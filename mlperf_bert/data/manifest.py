@@ -142,7 +142,7 @@ def verify(folder: paths.Location, text_files: Iterable[paths.Location] = ()) ->
     def check(name: str) -> list[str]:
         return _check(folder, name, manifest.parts[name])
 
-    found = paths.for_each_file(check, list(manifest.parts), folder=folder)
+    found = paths.in_parallel(check, list(manifest.parts), reads_all_of=folder)
     issues = [issue for of_a_part in found for issue in of_a_part]
     if manifest.is_whole and set(manifest.parts) >= PUBLISHED_PARTS:
         if manifest.parameters.items() >= PUBLISHED_LENGTHS.items():

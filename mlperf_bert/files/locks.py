@@ -46,12 +46,16 @@ def lock_of(directory: paths.Location, *, file_name: str = ".lock") -> "Director
 
 @contextlib.contextmanager
 def held(
-    folder: paths.Location, *, file_name: str = ".lock", patience_seconds: float = 0
+    folder: paths.Location,
+    *,
+    file_name: str = ".lock",
+    patience_seconds: float = 0,
+    by_another: str = "another process writes here",
 ) -> "Iterator[DirectoryLock | ObjectLock]":
-    """Holds the lock of a folder, and yields it; raises ValueError if another process has it."""
+    """Holds the lock of a folder, and yields it; raises ValueError with `by_another` if that is."""
     lock = lock_of(folder, file_name=file_name)
     if not lock.acquire(patience_seconds=patience_seconds):
-        raise ValueError(f"{folder}: another run writes here; wait for it")
+        raise ValueError(f"{folder}: {by_another}; wait for it, or stop it")
     try:
         yield lock
     finally:

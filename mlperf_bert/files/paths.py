@@ -215,11 +215,6 @@ class Status:
     clock: str
 
     @property
-    def is_folder(self) -> bool:
-        """Whether it is a folder, or what objects have as one."""
-        return self.kind == stat.S_IFDIR
-
-    @property
     def is_file(self) -> bool:
         """Whether it is a regular file or an object."""
         return self.kind == stat.S_IFREG
@@ -362,7 +357,7 @@ def kind_of(error: Exception) -> type[OSError]:
     """The class of OSError for what TensorFlow raises for a bucket."""
     if type(error).__name__ == "NotFoundError" or "HTTP response code 404" in str(error):
         return FileNotFoundError
-    passes = type(error).__name__ == "AbortedError" or _may_pass(str(error))
+    passes = type(error).__name__ == "AbortedError" or _answer_in(str(error))[1]
     return StoreUnavailable if passes else OSError
 
 
@@ -377,31 +372,27 @@ def is_answer_of_a_store(error: Exception) -> bool:
 def reason(error: Exception) -> str:
     """What a store has answered, and what to do, in one line."""
     text = next(iter(str(error).splitlines()), "") or type(error).__name__
-    found = _HTTP_CODE.search(text)
-    code = int(found[1]) if found else None
+    code, may_pass = _answer_in(text)
     if code in _ADVICE:
         return f"the store answers {code}: {_ADVICE[code]}"
-    if _may_pass(text):
+    if may_pass:
         answer = f"answers {code}" if code else "cannot be reached"
         return f"the store {answer}, again and again; repeat the command later"
     return text
 
 
-def _may_pass(text: str) -> bool:
+def _answer_in(text: str) -> tuple[int, bool]:
+    """The HTTP code in an error's text, 0 if there is none, and whether the error may pass."""
     found = _HTTP_CODE.search(text)
-    if found and int(found[1]) in _ADVICE:
-        return False
-    return bool(found and int(found[1]) in _TRANSIENT) or "retry attempts failed" in text
+    code = int(found[1]) if found else 0
+    may_pass = code in _TRANSIENT or "retry attempts failed" in text
+    return code, may_pass and code not in _ADVICE
 
 
-def for_each_file(
-    function: Callable[[_Item], _T], items: Sequence[_Item], *, folder: Location
+def in_parallel(
+    function: Callable[[_Item], _T], items: Sequence[_Item], *, reads_all_of: Location | None = None
 ) -> list[_T]:
-    """function(item) for each file of a folder: a disk is quickest in order, a bucket at once."""
-    return list(map(function, items)) if isinstance(folder, Path) else in_parallel(function, items)
-
-
-def in_parallel(function: Callable[[_Item], _T], items: Sequence[_Item]) -> list[_T]:
-    """function(item) for each, several requests at a time."""
-    with ThreadPoolExecutor(max_workers=_REQUESTS_AT_ONCE) as pool:
+    """function(item) for each, several requests at a time; one if it reads whole local files."""
+    at_once = 1 if isinstance(reads_all_of, Path) else _REQUESTS_AT_ONCE
+    with ThreadPoolExecutor(max_workers=at_once) as pool:
         return list(pool.map(function, items))

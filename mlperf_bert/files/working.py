@@ -12,123 +12,103 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-import tensorflow as tf
-
 from mlperf_bert.files import locks, paths
+from mlperf_bert.files.reading import matching_files
 from mlperf_bert.files.records import read_record, write_record
 from mlperf_bert.files.writing import require_writable, written_beside
 
 _UPLOADED_NAME = ".uploaded.json"
 
 
-def working_folder(
-    location: paths.Location, *, record: str, needed: Sequence[str]
-) -> "WorkingFolder":
-    """The folder to work in for a run's folder, which is not made yet.
-
-    Args:
-      location: local, or in a bucket.
-      record: name of the file that says which run it is; it is uploaded last.
-      needed: globs of the files that a restart needs, among them `record`.
-
-    Raises:
-      ValueError: the folder for copies of a bucket belongs to somebody else.
-    """
-    if isinstance(location, Path):
-        return WorkingFolder(location)
-    return Mirror(location, record=record, needed=needed)
-
-
 class WorkingFolder:
-    """A folder into which one process at a time writes.
+    """The folder that one process at a time writes into: a local one, or a copy of a bucket's.
 
     Attributes:
-      local: where it writes.
+      local: where to write.
     """
 
-    def __init__(self, local: Path):
-        """Only names the folder."""
-        self.local = local
-        self._lock = locks.DirectoryLock(local)
+    def __init__(self, location: paths.Location, *, record: str, needed: Sequence[str]):
+        """Only names the folder.
+
+        Args:
+          location: local, or in a bucket.
+          record: name of the file that says which run it is; it is uploaded last.
+          needed: globs of the files that a restart needs, among them `record`.
+
+        Raises:
+          ValueError: the folder for copies of a bucket belongs to somebody else.
+        """
+        self._probe = location / record
+        self._mirror: Mirror | None = None
+        self._locks: list[locks.DirectoryLock | locks.ObjectLock] = []
+        if isinstance(location, Path):
+            self.local = location
+        else:
+            self._mirror = Mirror(location, record=record, needed=needed)
+            self.local = self._mirror.local
+            self._locks.append(locks.ObjectLock(location))
+        self._locks.insert(0, locks.DirectoryLock(self.local))
+        self._publishing = threading.Lock()  # the thread that writes checkpoints publishes too
 
     def acquire(self) -> bool:
-        """Locks it, and brings it up to date; False if another process has it.
+        """Locks it, and brings a copy up to date; False if another process has it.
 
         Raises:
           OSError: it cannot be written, or a bucket not be read or written.
         """
-        return self._lock.acquire()
+        is_free = all(lock.acquire() for lock in self._locks)
+        if is_free and self._mirror:
+            self._mirror.pull()
+        return is_free
 
     def release(self) -> None:
         """Unlocks it; removes it if this process made it and wrote nothing into it."""
-        self._lock.release()
+        for lock in reversed(self._locks):
+            lock.release()
 
     def is_held_elsewhere(self) -> bool:
         """Whether another process has it."""
-        return self._lock.is_held_elsewhere()
+        return any(lock.is_held_elsewhere() for lock in self._locks)
 
     def try_out(self) -> None:
-        """Makes a folder in it, or where it would be made, and removes it; brings it up to date.
+        """Writes there and removes what was written; brings a copy up to date.
 
         Raises:
           OSError: it cannot be written to.
         """
+        if self._mirror:
+            require_writable(self._probe)
+            self._mirror.pull()
+            return
         folders = (self.local, *self.local.parents)
         existing = next(folder for folder in folders if folder.exists())
         with tempfile.TemporaryDirectory(prefix=".check-", dir=existing):
             pass
 
     def publish(self) -> None:
-        """Uploads what was written since the last time, if it is a copy.
+        """Uploads what was written to a copy since the last time.
 
         Raises:
           OSError: the bucket refuses it, or another process has taken the folder over.
         """
+        if self._mirror:
+            with self._publishing:
+                for lock in self._locks:
+                    lock.require_held()
+                self._mirror.push()
 
 
-class Mirror(WorkingFolder):
-    """The local copy of a run's folder in a bucket.
-
-    Hidden files, such as locks, stay local.
-    """
+class Mirror:
+    """The local copy of a folder in a bucket; hidden files, such as locks, stay local."""
 
     def __init__(self, remote: paths.Location, *, record: str, needed: Sequence[str]):
-        """As `working_folder`."""
-        super().__init__(_local_folder(str(remote)))
+        """As `WorkingFolder`; makes no folder."""
         self._remote = remote
-        self._remote_lock = locks.ObjectLock(remote)
         self._record = record
         self._needed = needed
-        self._uploaded: dict[str, tuple[int, int]] = {}
+        self.local = _local_folder(str(remote))
+        self._uploaded: dict[str, list[int]] = {}
         self._objects: dict[str, list[int]] = {}
-        self._publishing = threading.Lock()  # the thread that writes checkpoints publishes too
-
-    def acquire(self) -> bool:
-        """Locks both folders."""
-        if not (super().acquire() and self._remote_lock.acquire()):
-            return False
-        self.pull()
-        return True
-
-    def release(self) -> None:
-        """Unlocks both folders."""
-        self._remote_lock.release()
-        super().release()
-
-    def is_held_elsewhere(self) -> bool:
-        """Whether another process has either."""
-        return super().is_held_elsewhere() or self._remote_lock.is_held_elsewhere()
-
-    def try_out(self) -> None:
-        """Writes an object and removes it."""
-        require_writable(self._remote / self._record)
-        self.pull()
-
-    def publish(self) -> None:
-        """Uploads what has changed, if no other process has taken the folder over."""
-        with self._publishing:
-            self._remote_lock.require_held()
-            self.push()
 
     def pull(self) -> None:
         """Brings the local folder up to date.
@@ -160,13 +140,14 @@ class Mirror(WorkingFolder):
         """
         if not (self.local / self._record).exists():
             return
-        changed = [name for name in self._names() if self._uploaded.get(name) != self._state(name)]
+        states = {name: _state(self.local / name) for name in self._names()}
+        changed = [name for name, state in states.items() if self._uploaded.get(name) != state]
         for name in changed:
-            state = self._state(name)
             paths.upload(self.local / name, self._remote / name)
-            self._uploaded[name] = state
+            # As it was before the upload: what was written meanwhile is uploaded the next time.
+            self._uploaded[name] = states[name]
             if any(Path(name).match(pattern) for pattern in self._needed):
-                self._objects[name] = _state_there(f"{self._remote}/{name}")
+                self._objects[name] = _state(self._remote / name)
         if changed:
             self._note()
 
@@ -184,19 +165,10 @@ class Mirror(WorkingFolder):
         names = (path.relative_to(self.local).as_posix() for path in files)
         return sorted(names, key=lambda name: (name == self._record, name))
 
-    def _state(self, name: str) -> tuple[int, int]:
-        found = (self.local / name).stat()
-        return found.st_size, found.st_mtime_ns
-
     def _list(self) -> dict[str, list[int]]:
-        with paths.failures_named(self._remote):
-            files = [
-                path
-                for pattern in self._needed
-                for path in tf.io.gfile.glob(f"{self._remote}/{pattern}")
-            ]
-        states = paths.in_parallel(_state_there, files)
-        return {path.rpartition("/")[2]: state for path, state in zip(files, states)}
+        files = [file for name in self._needed for file in matching_files(f"{self._remote}/{name}")]
+        states = paths.in_parallel(_state, files)
+        return {Path(path).name: state for path, state in zip(files, states)}
 
     def _known(self) -> dict:
         try:
@@ -208,8 +180,8 @@ class Mirror(WorkingFolder):
         write_record(self.local / _UPLOADED_NAME, self._objects)
 
 
-def _state_there(path: str) -> list[int]:
-    """Bytes, and time of writing in ns, of an object."""
+def _state(path: paths.Location | str) -> list[int]:
+    """Bytes, and time of writing in ns, of a file or an object; nothing if there is none."""
     found = paths.status(path)
     return [found.size_bytes, found.modified_ns] if found else []
 

@@ -43,6 +43,16 @@ def workplace(path: str | os.PathLike) -> tuple[Path, int]:
     return Path(tempfile.gettempdir()), 2  # one is TensorFlow's, while it sends the file
 
 
+def require_room(path: str | os.PathLike, num_bytes: int, *, remedy: str = "make room") -> None:
+    """Raises ValueError if the disk on which a file is written at first has less room for it."""
+    folder, num_copies = workplace(path)
+    free = paths.free_bytes(folder)
+    if (needed := num_bytes * num_copies) > free:
+        raise ValueError(
+            f"{os.fspath(path)}: needs {needed:,} bytes, {free:,} are free in {folder}; {remedy}"
+        )
+
+
 def require_writable(path: str | os.PathLike) -> None:
     """Looks for the folder of a file, so that nobody waits hours for a refusal; tries a bucket.
 

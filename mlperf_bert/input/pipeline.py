@@ -9,6 +9,7 @@ import functools
 import itertools
 import posixpath
 import re
+import stat
 from collections.abc import Collection, Iterator, Sequence
 
 import tensorflow as tf
@@ -84,7 +85,7 @@ def _files_matching(pattern: str) -> list[tuple[str, paths.Status]]:
     with paths.failures_named(pattern):
         names = tf.io.gfile.glob(pattern)
     found = zip(names, paths.in_parallel(paths.look_up, names))
-    return [(name, status) for name, status in found if not status.is_folder]
+    return [(name, status) for name, status in found if status.kind != stat.S_IFDIR]
 
 
 @tf.autograph.experimental.do_not_convert

@@ -28,13 +28,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mlperf_bert.data import provenance
-from mlperf_bert.files import paths, writing
-from mlperf_bert.files.locks import lock_of
+from mlperf_bert.files import locks, paths, writing
 from mlperf_bert.files.reading import matching_files
 from mlperf_bert.files.records import write_record
 from mlperf_bert.mlperf import convergence
@@ -316,7 +315,7 @@ def _vacant_dir(campaign: Campaign, number: int) -> paths.Location:
     *_, output_dir = dirs = campaign.output_dirs(number)
     if not output_dir.exists():
         return output_dir
-    if lock_of(output_dir).is_held_elsewhere():
+    if locks.lock_of(output_dir).is_held_elsewhere():
         raise ValueError(f"{output_dir}: run {number} is still training; stop it, or wait for it")
     if not any(output_dir.iterdir()):
         return output_dir  # made for a container that has refused to run
@@ -383,10 +382,18 @@ def run_campaign(
     _require_startable(campaign)
     if custom_rcps:
         convergence.reference_points(ruleset, custom_rcps)
-    with _locked(campaign) as require_held:
+    paths.require_no_file(campaign.folder)
+    by_another = "another campaign works in it"
+    with locks.held(campaign.folder, file_name=LOCK_NAME, by_another=by_another) as lock:
         claim(campaign)
         runs = train_all(campaign)
-        with _on_disk(campaign, before_upload=require_held) as local:
+
+        def make_way() -> None:
+            lock.require_held()
+            paths.remove_folder(campaign.org_dir)
+
+        with writing.on_disk(campaign.folder, before_upload=make_way) as folder:
+            local = replace(campaign, folder=folder)
             write_submission(local, runs, ruleset=ruleset, overrides=overrides)
             verdict = judge_submission(
                 local.org_dir, local.system, ruleset, custom_rcps=custom_rcps
@@ -403,38 +410,6 @@ def _require_startable(campaign: Campaign) -> None:
     for pattern in (campaign.offline_eval_input_file or "").split(","):
         if pattern and not matching_files(pattern.strip()):
             raise ValueError(f"--offline_eval_input_file: no file matches {pattern}")
-
-
-@contextlib.contextmanager
-def _locked(campaign: Campaign) -> Iterator[Callable[[], None]]:
-    """Keep other campaigns out of the folder; yield what raises OSError if one has taken it.
-
-    Raises:
-      ValueError: another campaign is in it, or it is a file.
-    """
-    if paths.is_file(campaign.folder):
-        raise ValueError(f"{campaign.folder} is not a folder; choose another --output_dir")
-    lock = lock_of(campaign.folder, file_name=LOCK_NAME)
-    if not lock.acquire():
-        raise ValueError(
-            f"{campaign.folder}: another campaign works in it; wait for it, or stop it"
-        )
-    try:
-        yield lock.require_held
-    finally:
-        lock.release()
-
-
-@contextlib.contextmanager
-def _on_disk(campaign: Campaign, *, before_upload: Callable[[], None]) -> Iterator[Campaign]:
-    """Yield the campaign with a folder on a local disk, from which its submission is uploaded."""
-
-    def make_way() -> None:
-        before_upload()
-        paths.remove_folder(campaign.org_dir)
-
-    with writing.on_disk(campaign.folder, before_upload=make_way) as folder:
-        yield replace(campaign, folder=folder)
 
 
 def _renamed(verdict: SystemVerdict, local: str, folder: str) -> SystemVerdict:

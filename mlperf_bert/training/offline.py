@@ -17,7 +17,7 @@ from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.checkpoints.state import complete_checkpoints, saved_checkpoints
 from mlperf_bert.data import validity
 from mlperf_bert.files import paths
-from mlperf_bert.files.locks import lock_of
+from mlperf_bert.files.locks import held, lock_of
 from mlperf_bert.input import pipeline
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.messages import Progress
@@ -118,19 +118,10 @@ def evaluate_checkpoints(config: OfflineConfig) -> dict[int, Evaluation]:
         return _evaluate_checkpoints(config, directory)
 
 
-@contextlib.contextmanager
-def _locked(directory: paths.Location) -> Iterator[None]:
+def _locked(directory: paths.Location) -> contextlib.AbstractContextManager:
     """One process evaluates into a directory, which is made, and removed if nothing is written."""
-    lock = lock_of(directory, file_name=".eval.lock")
-    if not lock.acquire():
-        raise ValueError(
-            f"--output_dir={directory}: another process evaluates its checkpoints; wait for it, or "
-            "stop it"
-        )
-    try:
-        yield
-    finally:
-        lock.release()
+    by_another = "another process evaluates its checkpoints"
+    return held(directory, file_name=".eval.lock", by_another=by_another)
 
 
 def _holds_a_run(directory: paths.Location) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mlperf_bert.files import json_text, paths, records
 from mlperf_bert.files.reading import read_regular_file
-from mlperf_bert.files.working import working_folder
+from mlperf_bert.files.working import WorkingFolder
 from mlperf_bert.files.writing import write_whole, written_beside
 from mlperf_bert.mlperf import budget
 from mlperf_bert.mlperf.energy import Energy
@@ -43,7 +43,7 @@ class OutputDirectory:
         self._parameters = json.loads(json.dumps(parameters))
         self._may_change = frozenset(may_change)
         needed = (RECORD_NAME, LOG_NAME, RESUMED_LOGS, METRICS_NAME)
-        self._folder = working_folder(self.location, record=RECORD_NAME, needed=needed)
+        self._folder = WorkingFolder(self.location, record=RECORD_NAME, needed=needed)
         self.path = self._folder.local
         self.provenance: dict[str, str] = {}
         """What the run is known by, for run.json."""

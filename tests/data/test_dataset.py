@@ -310,7 +310,7 @@ def test_usage_errors(repository, work):
 def test_two_runs_at_once_are_refused(repository, work):
     lock = DirectoryLock(work / "out")
     assert lock.acquire()
-    assert "another run writes here" in fails(run(repository, work))
+    assert "another process writes here" in fails(run(repository, work))
     lock.release()
     assert run(repository, work).returncode == 0
 

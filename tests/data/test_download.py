@@ -168,7 +168,7 @@ def test_what_the_server_lacks_is_said_at_once(server, tmp_path, monkeypatch):
 
 def test_a_disk_too_small_is_said_before(server, tmp_path):
     huge = PublishedFile("vocab.txt", 1 << 60, MD5)
-    with pytest.raises(ValueError, match=r"needs 1,152,921,.* free; make room"):
+    with pytest.raises(ValueError, match=r"needs 1,152,921,.* are free in .*; make room"):
         fetch(server, tmp_path / "vocab.txt", huge)
     assert server.ranges == []
 

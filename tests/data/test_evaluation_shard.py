@@ -55,7 +55,7 @@ def pipe(stored) -> dict:
 BAD_REQUESTS = {
     "far too many": (
         lambda stored: {"num_examples_to_pick": 99999999999999},
-        r"--num_examples_to_pick=99999999999999: they take about [\d,]+ bytes, [\d,]+ are free",
+        r"needs [\d,]+ bytes, [\d,]+ are free in /.*; lower --num_examples_to_pick",
     ),
     "beyond a float": (
         lambda stored: {"num_examples_to_pick": 10**400},

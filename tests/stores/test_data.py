@@ -153,7 +153,7 @@ def test_a_second_run_is_refused_and_requests_are_few(store, work):
     first.send_signal(signal.SIGSTOP)  # so that it does not end meanwhile
     code, _, error = run(store, "create_pretraining_data.py", **flags)
     first.send_signal(signal.SIGCONT)
-    assert code == 1 and "gs://bucket/out: another run writes here; wait for it" in error
+    assert code == 1 and "gs://bucket/out: another process writes here; wait for it" in error
     code, output, error = ended(first)
     assert code == 0 and "3 parts made" in output, error
     before = store.kinds()

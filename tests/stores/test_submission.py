@@ -198,7 +198,7 @@ def test_two_campaigns_do_not_share_a_folder(host, store, flags_into):
         (
             "campaign",
             ["--output_dir=gs://bucket/object"],
-            "campaign: gs://bucket/object is not a folder; choose another --output_dir",
+            "campaign: gs://bucket/object: is a file, not a folder; choose another",
         ),
         (
             "campaign",

@@ -349,7 +349,7 @@ def test_a_folder_with_another_campaign_at_work_is_refused(make, tmp_path):
         run(make())
     lock.release()
     (tmp_path / "campaign").touch()
-    with pytest.raises(ValueError, match="campaign is not a folder; choose another --output_dir"):
+    with pytest.raises(OSError, match="campaign: is a file, not a folder; choose another"):
         run(make())
     assert not (tmp_path / "calls").exists()
 
