@@ -8,13 +8,11 @@ The real benchmark uses the published vocab.txt instead.
 import argparse
 from pathlib import Path
 
-import tensorflow as tf
-from tensorflow_text.tools.wordpiece_vocab.bert_vocab_from_dataset import bert_vocab_from_dataset
-
 from mlperf_bert.command_line import failures_in_one_line
 from mlperf_bert.files import paths
 from mlperf_bert.files.reading import matching_files, read_regular_file
 from mlperf_bert.files.writing import write_whole
+from mlperf_bert.tensorflow_import import tensorflow
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
@@ -31,7 +29,12 @@ def learn_vocabulary(files: list[str], vocab_size: int) -> list[str]:
     texts = [_text_of(file) for file in files]
     if not any(map(str.strip, texts)):
         raise ValueError(f"no text to learn a vocabulary from: {files[0]} has no word")
-    lines = tf.data.TextLineDataset(files)
+    lines = tensorflow().data.TextLineDataset(files)
+    # It imports TensorFlow too, which is there by now.
+    from tensorflow_text.tools.wordpiece_vocab.bert_vocab_from_dataset import (
+        bert_vocab_from_dataset,
+    )
+
     return bert_vocab_from_dataset(
         lines.batch(1000).prefetch(2),
         vocab_size=vocab_size,

@@ -12,8 +12,9 @@ from pathlib import Path
 from types import ModuleType
 
 _ABOUT = Path("/proc/cpuinfo")
+_importing = threading.RLock()
 # What TensorFlow logs as information while it is loaded, and that it logs before it is ready to.
-_INFORMATION = re.compile(rb"^(I\d{4} \d|WARNING: All log messages before absl::InitializeLog)")
+INFORMATION = re.compile(rb"^(I\d{4} \d|WARNING: All log messages before absl::InitializeLog)")
 
 
 def tensorflow() -> ModuleType:
@@ -25,12 +26,17 @@ def tensorflow() -> ModuleType:
     Raises:
       ImportError: TensorFlow cannot be loaded, or not on this processor.
     """
+    with _importing:  # a module that another thread still loads is in sys.modules already
+        return _imported()
+
+
+def _imported() -> ModuleType:
     if "tensorflow" in sys.modules:
         return sys.modules["tensorflow"]
     level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # the model needs tf_keras, not Keras 3
     _require_instructions()
-    noise = contextlib.nullcontext() if level == "0" else lines_left_out(_INFORMATION)
+    noise = contextlib.nullcontext() if level == "0" else lines_left_out(INFORMATION)
     with noise:
         return importlib.import_module("tensorflow")
 

@@ -12,6 +12,8 @@ from typing import NoReturn
 
 import pytest
 
+from mlperf_bert.tensorflow_import import INFORMATION, lines_left_out
+
 # Until everything is imported: see pytest_collection_finish.
 gc.disable()
 
@@ -23,6 +25,13 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED = REPOSITORY.parent / "shared"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """The tests import TensorFlow, which speaks of itself when it is loaded."""
+    with lines_left_out(INFORMATION):
+        return (yield)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -37,6 +37,19 @@ def test_tensorflow_speaks_where_it_is_asked_to(repository):
     assert "absl::InitializeLog" in done.stderr
 
 
+@pytest.mark.slow
+def test_threads_wait_for_the_one_that_imports(repository):
+    program = (
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from mlperf_bert.tensorflow_import import tensorflow\n"
+        "with ThreadPoolExecutor(4) as pool:\n"
+        "    list(pool.map(lambda _: tensorflow().train, 'abcd'))"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_processor_that_tensorflow_cannot_use_is_named(tmp_path, monkeypatch):
     about = tmp_path / "cpuinfo"
     about.write_text("flags\t\t: fpu sse sse4_2\n")
