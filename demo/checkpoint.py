@@ -10,6 +10,11 @@ to what looks alike (mimetic initialisation, Trockman and Kolter, arXiv 2305.098
 random weights the model would need most of the demo's time to find out what a neighbour is.
 """
 
+from mlperf_bert.tensorflow_import import tensorflow
+
+if __name__ == "__main__":
+    tensorflow()  # before other modules import it
+
 import argparse
 import dataclasses
 import json
