@@ -28,9 +28,12 @@ def main() -> None:
         if given.verb == "record":
             records.record(Path(folder), names)
             return
-        found = list(records.compare(Path(folder), names))
-    print("\n".join(found) or f"{len(names)} runs: as recorded")
-    sys.exit(bool(found))
+        num_found = 0
+        for line in records.compare(Path(folder), names):
+            print(line, flush=True)
+            num_found += 1
+    print(f"{len(names)} runs: {num_found or 'no'} differences")
+    sys.exit(num_found > 0)
 
 
 if __name__ == "__main__":

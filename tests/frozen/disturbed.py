@@ -1,4 +1,4 @@
-"""Runs a program that is killed, signalled or held up at a line of its MLPerf log.
+"""Runs a program that is killed or signalled, or whose time is over, at a line of its MLPerf log.
 
     python tests/frozen/disturbed.py 'KILL at "eval_accuracy".*"step_num": 24' PROGRAM FLAGS
 
@@ -7,7 +7,8 @@ however fast the machine is. mlperf_logging writes every line through Python's l
 where it is noticed; nothing of the program needs to know of it.
 
 Disturbances, several divided by " then ", each of which happens once: `KILL at PATTERN`,
-`TERM at PATTERN`, `SECONDS at PATTERN`, a regular expression of a line.
+`TERM at PATTERN`, `HOUR at PATTERN`, `SECONDS at PATTERN`, a regular expression of a line. With
+HOUR an hour passes at once, by the clocks of Python and of the run; seconds are waited for.
 """
 
 import logging
@@ -17,6 +18,23 @@ import runpy
 import signal
 import sys
 import time
+
+from mlperf_bert.mlperf.ledger import Ledger
+
+_hours = 0
+
+
+def _pass_an_hour() -> None:
+    global _hours
+    _hours += 1
+
+
+def _move_clocks() -> None:
+    for name in ("time", "monotonic"):
+        clock = getattr(time, name)
+        setattr(time, name, lambda clock=clock: clock() + 3600 * _hours)
+    assert len(Ledger.__init__.__defaults__) == 1
+    Ledger.__init__.__defaults__ = (time.monotonic,)  # it took the clock when it was imported
 
 
 class Disturbances:
@@ -32,6 +50,8 @@ class Disturbances:
         action, _ = self._left.pop(0)
         if action in ("KILL", "TERM"):
             os.kill(os.getpid(), signal.Signals[f"SIG{action}"])
+        elif action == "HOUR":
+            _pass_an_hour()
         else:
             time.sleep(float(action))
 
@@ -44,6 +64,7 @@ def main() -> None:
         write(logger, record)
         disturbances.at_line(record.getMessage())
 
+    _move_clocks()
     logging.Logger.handle = handle
     sys.argv = sys.argv[2:]
     runpy.run_path(sys.argv[0], run_name="__main__")

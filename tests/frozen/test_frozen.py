@@ -18,10 +18,12 @@ import pytest
 
 from tests.frozen import records
 from tests.frozen.comparison import differences
+from tests.tracing.conftest import require
 
 
 @pytest.mark.soak
 def test_whole_runs_leave_what_was_recorded(tmp_path):
+    require("strace")
     assert list(records.compare(tmp_path)) == []
 
 
