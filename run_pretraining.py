@@ -24,9 +24,9 @@ from absl import flags, logging
 
 from mlperf_bert import command_line
 from mlperf_bert.training import checks, offline, run
-from mlperf_bert.training.cluster import read_cluster
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.devices import compilation_cache_flags
+from mlperf_bert.training.workers import read_cluster
 
 gc.enable()
 

@@ -1,18 +1,33 @@
 """What a process of a run reports, and after how long, when the other one is lost.
 
-    python -m benchmarks.lost_processes --case=killed --watch=peers
+    python -m benchmarks.lost_processes --case=killed --watch=workers
     python -m benchmarks.lost_processes
 
 Starts two processes on loopback that add up a tensor again and again, like the gradients of a
 training. One of them is killed, is stopped (SIGSTOP), is not started, or is started with other
 flags. Prints when and how the other one ended, in seconds since the loss (or since the start of
 both, if none is lost). The loss is noticed by TensorFlow's coordination service (with its default
-settings), by its older check_health, or by training/peers.py together with TensorFlow. The whole
+settings), by its older check_health, or by training/workers.py together with TensorFlow. The whole
 table takes about an hour on an idle machine, nearly all of it waiting.
+
+Seconds until the remaining process has ended, on a busy machine of two cores with TensorFlow 2.21
+(the first two columns on an idle one, with 2.20). "Sockets" were connections of the project's own,
+which training/workers.py had in place of files until November 2026:
+
+    the other process            coordination    check_health    sockets    workers.py (its line)
+    is killed                    1.2             1.3             0.3        8 (0.4)
+    is stopped (SIGSTOP)         9               58              14         11 (8)
+    fails ("disk is full")                                                  0.1 (0.1)
+    never starts                 not in 150      not in 150      325        311 (307)
+    has another learning rate    trains on       trains on       52         35 (28), since the start
+
+A process that trains is told of a loss as early as by sockets; it ends seconds later.
+What is slower or less precise: a process in no collective operation, such as a chief that saves,
+notices a loss at its next step only; of a killed process the reason is the text of its connection;
+and one with another --output_dir is not told apart from one that never starts.
 """
 
 import argparse
-import contextlib
 import itertools
 import json
 import re
@@ -26,8 +41,9 @@ from pathlib import Path
 from benchmarks.loopback import environment_of, free_addresses
 
 ROOT = Path(__file__).resolve().parent.parent
-WATCHES = ("coordination", "check_health", "peers")
-SECONDS_TO_START = 60.0
+WATCHES = ("coordination", "check_health", "workers")
+SECONDS_TO_START = 200.0
+FAILS = "fails_at_step"
 
 # case -> flags of the lost process that differ
 CASES = {
@@ -37,6 +53,7 @@ CASES = {
     "other learning rate": {"learning_rate": 0.002},
     "other shape": {"size": 2000},
     "fewer steps": {"num_steps": 20},
+    "fails": {FAILS: 100},
 }
 FLAGS = {"learning_rate": 0.001, "size": 1000, "num_steps": 1000}
 REASON = re.compile(r"aborted by|heartbeat|seems down|is down|unavailable|worker \d|mismatch", re.I)
@@ -47,9 +64,9 @@ def train(flags: dict) -> None:
     """Adds up a tensor over the processes again and again."""
     import tensorflow as tf
 
-    from mlperf_bert.training import cluster, config, devices
+    from mlperf_bert.training import config, devices, workers
 
-    devices = devices.create_strategy(config.DeviceConfig(), cluster.read_cluster())
+    devices = devices.create_strategy(config.DeviceConfig(), workers.read_cluster())
 
     @tf.function
     def step():
@@ -61,30 +78,30 @@ def train(flags: dict) -> None:
         devices.run(step)
         if number == 0:
             print("trains", flush=True)
+        if number == flags.get(FAILS):
+            raise OSError("disk is full")
         time.sleep(0.02)
 
 
-def member(watch: str, flags: dict) -> None:
-    """One of the two processes."""
-    if watch == "peers":
-        from mlperf_bert.training import agreement, cluster, output, peers
+def member(watch: str, flags: dict, folder: Path) -> None:
+    """One of the two processes; they share the folder."""
+    if watch == "workers":
+        from mlperf_bert.training import output, workers
 
-        folder = Path(tempfile.gettempdir())
-        place = cluster.read_cluster()
-        others, _ = peers.meet(place, flags, dict, folder=folder)
-        others.watch(on_loss=lambda: None)
-        team = agreement.Team(
-            is_chief=place.is_chief,
+        cluster = workers.read_cluster()
+        compared = {name: value for name, value in flags.items() if name != FAILS}
+        workers.Meeting(cluster, folder).hold(compared, None, dict)
+        team = workers.Team(
+            cluster=cluster,
+            strategy=None,
             output=output.OutputDirectory(str(folder), {}),
+            release=lambda: None,
             seed=0,
             resumes=False,
             latest_step=None,
-            others=others,
-            on_loss=contextlib.ExitStack(),
         )
         with team.failures_reported():
             train(flags)
-            team.finish()
         return
     if watch == "check_health":
         from tensorflow.python.eager import context
@@ -94,10 +111,17 @@ def member(watch: str, flags: dict) -> None:
 
 
 def start(watch: str, flags: dict, addresses: list[str], index: int, log: Path):
-    """Starts one of the two processes, with its output in a file."""
+    """Starts one of the two processes, with its output in a file next to what they share."""
     with log.open("w") as file:
         return subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.lost_processes", watch, json.dumps(flags)],
+            [
+                sys.executable,
+                "-m",
+                "benchmarks.lost_processes",
+                watch,
+                json.dumps(flags),
+                log.parent,
+            ],
             cwd=ROOT,
             env={**environment_of(addresses, index), "CUDA_VISIBLE_DEVICES": ""},
             stdout=file,
@@ -106,7 +130,7 @@ def start(watch: str, flags: dict, addresses: list[str], index: int, log: Path):
 
 
 def wait_until(condition, seconds: float) -> float | None:
-    """Seconds until the condition was true, None if it was not in time."""
+    """Seconds until the condition is true, None if it is not in time."""
     began = time.monotonic()
     while time.monotonic() - began < seconds:
         if condition():
@@ -121,27 +145,31 @@ def observe(case: str, watch: str, lost: int, *, folder: Path, patience: float) 
     flags = [FLAGS | (CASES[case] if index == lost else {}) for index in range(2)]
     indices = [1 - lost] if case == "missing" else [0, 1]
     started = {i: start(watch, flags[i], addresses, i, logs[i]) for i in indices}
-    left = started[1 - lost]
+    left, log = started[1 - lost], logs[1 - lost]
     try:
         if case in SIGNALS:
             trains = wait_until(
-                lambda: all("trains" in log.read_text() for log in logs), SECONDS_TO_START
+                lambda: all("trains" in each.read_text() for each in logs), SECONDS_TO_START
             )
-            assert trains, [log.read_text() for log in logs]
+            assert trains, [each.read_text() for each in logs]
             time.sleep(3)
             started[lost].send_signal(SIGNALS[case])
-        elif case == "fewer steps":
+        elif case in ("fewer steps", "fails"):
             wait_until(lambda: started[lost].poll() is not None, SECONDS_TO_START)
-        seconds = wait_until(lambda: left.poll() is not None, patience)
+        began = time.monotonic()
+        wait_until(lambda: left.poll() is not None or REASON.search(log.read_text()), patience)
+        told = time.monotonic() - began
+        has_ended = wait_until(lambda: left.poll() is not None, max(patience - told, 0)) is not None
+        ended = time.monotonic() - began
     finally:
         for process in started.values():
             process.kill()
             process.wait()
-    text = logs[1 - lost].read_text()
+    text = log.read_text()
     (folder / f"{case}-{watch}-{lost}.log").write_text(text)
     end = f"not in {patience:.0f} s"
-    if seconds is not None:
-        end = f"{seconds:.1f} s, exit code {left.returncode}"
+    if has_ended:
+        end = f"{ended:.1f} s, its line after {told:.1f} s"
     reasons = [line.strip()[:300] for line in text.splitlines() if REASON.search(line)]
     reason = reasons[-1] if reasons else ""
     return f"| {case} | {'worker' if lost else 'chief'} | {watch} | {end} | {reason} |"
@@ -149,8 +177,8 @@ def observe(case: str, watch: str, lost: int, *, folder: Path, patience: float) 
 
 def main() -> None:
     """Runs all cases, prints the table row by row."""
-    if len(sys.argv) == 3 and sys.argv[1] in WATCHES:
-        member(sys.argv[1], json.loads(sys.argv[2]))
+    if len(sys.argv) == 4 and sys.argv[1] in WATCHES:
+        member(sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3]))
         return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--case", choices=CASES, action="append", help="Only this one.")
@@ -160,7 +188,7 @@ def main() -> None:
     )
     parser.add_argument("--log_dir", type=Path, help="Keeps the output of the processes here.")
     given = parser.parse_args()
-    print("| case | lost | noticed by | the other ended after | its reason |")
+    print("| case | lost | noticed by | the other has ended after | its reason |")
     print("|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as scratch:
         folder = given.log_dir or Path(scratch)

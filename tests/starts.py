@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.loopback import environment_of, free_addresses
 from tests.conftest import REPOSITORY
 
 _SERVER = multiprocessing.get_context("forkserver")
@@ -94,6 +95,25 @@ def run(command: Sequence[object], *, check: bool = False) -> subprocess.Complet
     done = subprocess.CompletedProcess(started.args, started.returncode, output, errors)
     assert not check or done.returncode == 0, done.stderr or done.stdout
     return done
+
+
+def workers(commands: Sequence[Sequence[object]]) -> list[Start]:
+    """Starts the processes of a run on loopback, one for each command; a single one is alone."""
+    addresses = free_addresses(len(commands)) if len(commands) > 1 else []
+    return [
+        Start(command, env=environment_of(addresses, index))
+        for index, command in enumerate(commands)
+    ]
+
+
+def ends(started: Sequence[Start], *, seconds: float = 600) -> list[tuple[int, str, str]]:
+    """Exit code, output and errors of each, in order; none may outlive the time."""
+    try:
+        ended = [(process.communicate(timeout=seconds), process.returncode) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    return [(code, *texts) for texts, code in ended]
 
 
 def _run(argv: list[str], environment: dict[str, str], files: list[str]) -> None:

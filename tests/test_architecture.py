@@ -35,14 +35,13 @@ FRONT = {"command_line.py", "flags_page.py"} | COMMANDS_WITH_FLAGS
 # Options of a run; TF_CONFIG, Slurm; how much TensorFlow reports; the image.
 READS_ENVIRONMENT = {
     "command_line.py",
-    "training/cluster.py",
+    "training/workers.py",
     "tensorflow_import.py",
     "data/provenance.py",
 }
 # These are copied to machines without the rest of the project, so that each is one file.
 ALONE = {ROOT / PACKAGE / "portable" / name for name in ("run_step.py", "compile_step.py")}
 LONGEST_MAIN_LINES = 20
-ASK_OF_BUCKETS = {"run_key.py"}
 
 MODULES = sorted((ROOT / PACKAGE).rglob("*.py"))
 OUR_OWN = {path.parent.name for path in ROOT.glob("*/__init__.py")}
@@ -121,7 +120,7 @@ def test_data_rules_and_submissions_need_no_tensorflow(path):
 
 @pytest.mark.parametrize("path", [*MODULES, *SCRIPTS], ids=lambda path: path.stem)
 def test_only_files_asks_whether_a_path_is_of_a_bucket(path):
-    if path.parent.name != "files" and path.name not in ASK_OF_BUCKETS:
+    if path.parent.name != "files":
         asked = re.search(r"is_remote|isinstance\([^()]*, Path\)|[\"']gs:", path.read_text("utf-8"))
         assert not asked, f"{path}: {asked[0]}; give files/ a function that says what is meant"
 

@@ -21,7 +21,7 @@ from mlperf_bert.submission.entry import own_entry
 from mlperf_bert.submission.official import ToolVerdict
 from mlperf_bert.submission.rcp import RcpVerdict
 from mlperf_bert.submission.verdict import SystemVerdict
-from mlperf_bert.training import cluster
+from mlperf_bert.training import workers
 from mlperf_bert.training.output import RESULTS_LINES, read_evaluations, record_evaluation
 from mlperf_bert.training.reporting import MetricsWriter
 from tests.damaged_json import damaged, damaged_lines
@@ -192,7 +192,7 @@ TARGETS = {
     "TF_CONFIG": (
         "TF_CONFIG",
         TF_CONFIG,
-        lambda path: cluster.read_cluster({"TF_CONFIG": os.fsdecode(path.read_bytes())}),
+        lambda path: workers.read_cluster({"TF_CONFIG": os.fsdecode(path.read_bytes())}),
     ),
 }
 

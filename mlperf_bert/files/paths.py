@@ -161,15 +161,20 @@ def path_of(name: str, folder: Location) -> str:
     return whole if is_remote(whole) else os.path.normpath(whole)
 
 
-def make_folder(path: Location) -> None:
+def make_folder(path: Location) -> list[Path]:
     """Makes a local folder and those above it; a bucket has no folders, only names with slashes.
+
+    Returns those that were absent, the innermost first.
 
     Raises:
       OSError: a file or an object has this name, or a folder cannot be made.
     """
     require_no_file(path)
-    if isinstance(path, Path):
-        path.mkdir(parents=True, exist_ok=True)
+    if not isinstance(path, Path):
+        return []
+    absent = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    return absent
 
 
 def require_no_file(path: Location) -> None:

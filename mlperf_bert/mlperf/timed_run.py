@@ -1,7 +1,5 @@
 """The timed part of a run in its log, from run_start to exactly one run_stop."""
 
-import threading
-
 from mlperf_logging.mllog import constants
 
 from mlperf_bert.mlperf import energy, ledger
@@ -40,8 +38,6 @@ class Run:
         self._block_start_samples = 0
         self._block_start_seconds = self.ledger.read()
         self._block_start_joules: float | None = None
-        # The thread that notices the loss of another process ends this one after it has stopped.
-        self._stopping = threading.RLock()
 
     def block_start(self, samples: int, *, num_samples: int, time_ms: float | None = None) -> None:
         """Log the start of a block that trains `num_samples`, 1 or more, after `samples`."""
@@ -149,24 +145,22 @@ class Run:
 
     def stop_unless_stopped(self) -> None:
         """Log train_samples and run_stop with status "aborted" if the run has not succeeded."""
-        with self._stopping:
-            if not self.is_stopped:
-                self._stop(constants.ABORTED, None)
+        if not self.is_stopped:
+            self._stop(constants.ABORTED, None)
 
     def _stop(self, status: str, time_ms: float | None, **metadata: object) -> None:
-        with self._stopping:
-            self._require_running()
-            self.is_stopped = True
-            self.ledger.stop()
-            taken = self.meter.stop() if self.meter else None
-            joules = taken.joules if taken else None
-            metadata_of_run = {**_position(self.samples), "of": "run"}
-            self._log_ledger(self.ledger.read(), metadata_of_run, time_ms, joules=joules)
-            if taken:
-                self.log_energy(taken, of="run", time_ms=time_ms)
-            # The checkers read train_samples only before run_stop.
-            self._log.event(constants.TRAIN_SAMPLES, self.samples, time_ms=time_ms)
-            self._log.end(constants.RUN_STOP, {"status": status, **metadata}, time_ms=time_ms)
+        self._require_running()
+        self.is_stopped = True
+        self.ledger.stop()
+        taken = self.meter.stop() if self.meter else None
+        joules = taken.joules if taken else None
+        metadata_of_run = {**_position(self.samples), "of": "run"}
+        self._log_ledger(self.ledger.read(), metadata_of_run, time_ms, joules=joules)
+        if taken:
+            self.log_energy(taken, of="run", time_ms=time_ms)
+        # The checkers read train_samples only before run_stop.
+        self._log.event(constants.TRAIN_SAMPLES, self.samples, time_ms=time_ms)
+        self._log.end(constants.RUN_STOP, {"status": status, **metadata}, time_ms=time_ms)
 
     def log_energy(
         self, taken: Energy, *, of: str, time_ms: float | None = None, **metadata: object

@@ -13,7 +13,6 @@ from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.optimizers import create_optimizer
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
 from mlperf_bert.training import emulation
-from mlperf_bert.training.agreement import Team
 from mlperf_bert.training.devices import (
     Compilation,
     choose_compilation,
@@ -24,6 +23,7 @@ from mlperf_bert.training.devices import (
 from mlperf_bert.training.output import read_evaluations
 from mlperf_bert.training.setup import Setup
 from mlperf_bert.training.steps import Evaluator, Trainer
+from mlperf_bert.training.workers import Team
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

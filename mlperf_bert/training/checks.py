@@ -23,7 +23,7 @@ from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.mlperf.timed_run import Run
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.training import agreement, devices, memory
+from mlperf_bert.training import devices, memory, workers
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.devices import choose_compilation
 from mlperf_bert.training.memory import checkpoint_bytes, num_weights
@@ -40,25 +40,34 @@ _MEMORY_LIMITS = (  # of a container, with cgroup version 2 and 1
 _INITIAL_ACCURACY_TOLERANCE = 0.001
 
 
-def prepare(config: RunConfig, *, goes_on: bool, say: Callable[[object], None]) -> Setup:
-    """Checks a run and prints all findings, also warnings.
+def prepare(
+    config: RunConfig,
+    *,
+    goes_on: bool,
+    say: Callable[[object], None],
+    strategy: tf.distribute.Strategy | None = None,
+) -> Setup:
+    """Checks a run and prints all findings, also warnings; arguments as of `inspect`.
 
     Raises:
       ValueError: with a line for every error, and how to fix it.
     """
-    inspection = inspect(config, goes_on=goes_on)
+    inspection = inspect(config, goes_on=goes_on, strategy=strategy)
     setup = inspection.setup()
     for finding in inspection.findings:
         say(finding)
     return setup
 
 
-def inspect(config: RunConfig, *, goes_on: bool = False) -> Inspection:
+def inspect(
+    config: RunConfig, *, goes_on: bool = False, strategy: tf.distribute.Strategy | None = None
+) -> Inspection:
     """Runs the checks that every run makes before its clock starts, in about a second.
 
     Args:
       config: of the run, whose output directory has been checked.
       goes_on: whether the run has a checkpoint of its own, so that it loads no initial one.
+      strategy: of the processes that are connected; None: of this one.
     """
     inspection = Inspection(config=config)
     inspection.bert_config = inspection.attempt(BertConfig.from_json_file, config.bert_config_file)
@@ -67,7 +76,7 @@ def inspect(config: RunConfig, *, goes_on: bool = False) -> Inspection:
     if path := config.eval_input_file:
         inspection.eval_files = inspection.attempt(expand, path, flag="eval_input_file") or []
     # Every check runs, whatever another has found: a user fixes all problems at once.
-    inspection.strategy = inspection.attempt(devices.create_strategy, config.device, config.cluster)
+    inspection.strategy = strategy or inspection.attempt(devices.create_strategy, config.device)
     _check_batches(inspection)
     check_data(inspection)
     _check_speed_options(inspection)
@@ -133,7 +142,7 @@ def _inspect_with_output(config: RunConfig) -> Inspection:
     try:
         output.require_available()
         latest_step = state.latest_step(config.output_dir) if output.resumes else None
-        agreement.require_known_course(config, output, latest_step=latest_step)
+        workers.require_known_course(config, output, latest_step=latest_step)
     except (ValueError, OSError) as error:
         obstacle = str(error)
     goes_on = latest_step is not None

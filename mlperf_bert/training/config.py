@@ -39,10 +39,9 @@ class Cluster:
         """Whether this process writes logs, checkpoints and results."""
         return self.index == 0
 
-    def host_and_port(self, index: int) -> tuple[str, int]:
-        """The address of a process; without brackets if it is an IPv6 address."""
-        host, _, port = self.addresses[index].rpartition(":")
-        return host.removeprefix("[").removesuffix("]"), int(port)
+    def name(self, index: int) -> str:
+        """A process, for messages."""
+        return f"worker {index} ({self.addresses[index]})"
 
 
 @dataclasses.dataclass(frozen=True)

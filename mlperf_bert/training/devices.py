@@ -13,34 +13,42 @@ from pathlib import Path
 import tensorflow as tf
 
 from mlperf_bert.tensorflow_import import lines_left_out
+from mlperf_bert.training import coordination
 from mlperf_bert.training.config import Cluster, DeviceConfig
 
 
 def create_strategy(config: DeviceConfig, cluster: Cluster | None = None) -> tf.distribute.Strategy:
     """Picks the strategy: TPU, several processes, several GPUs of one host, one device.
 
-    With several processes this waits for all of them; call `peers.meet` first, which reports a
-    missing one by name.
+    With several processes this waits for all; `workers.Meeting` names a missing one before.
 
     Raises:
-      ValueError: more GPUs are requested than there are, a TPU does not answer, or both GPUs and a
-        TPU are requested.
+      ValueError: a TPU does not answer, or as `require_devices`.
     """
-    if config.use_tpu and config.num_gpus:
-        raise ValueError("--use_tpu and --num_gpus exclude each other; give one of them")
+    require_devices(config)
     if config.use_tpu:
         return _tpu_strategy(config)
-    gpus = tf.config.list_physical_devices("GPU")
-    if config.num_gpus > len(gpus):
-        raise ValueError(
-            f"--num_gpus={config.num_gpus}, but TensorFlow sees {len(gpus)} GPUs; lower it, or "
-            "check the driver and that the container was given the GPUs"
-        )
     if cluster:
         return _workers_strategy(cluster, config.num_gpus)
     if config.num_gpus > 1:
         return tf.distribute.MirroredStrategy([f"GPU:{n}" for n in range(config.num_gpus)])
     return tf.distribute.OneDeviceStrategy("GPU:0" if config.num_gpus else "CPU:0")
+
+
+def require_devices(config: DeviceConfig) -> None:
+    """Checks that this host has the devices.
+
+    Raises:
+      ValueError: more GPUs are requested than there are, or both GPUs and a TPU.
+    """
+    if config.use_tpu and config.num_gpus:
+        raise ValueError("--use_tpu and --num_gpus exclude each other; give one of them")
+    gpus = [] if config.use_tpu else tf.config.list_physical_devices("GPU")
+    if config.num_gpus > len(gpus):
+        raise ValueError(
+            f"--num_gpus={config.num_gpus}, but TensorFlow sees {len(gpus)} GPUs; lower it, or "
+            "check the driver and that the container was given the GPUs"
+        )
 
 
 def one_cpu(strategy: tf.distribute.Strategy) -> bool:
@@ -70,18 +78,18 @@ def _workers_strategy(cluster: Cluster, num_gpus: int) -> tf.distribute.Strategy
     """One replica for each GPU of each process, or one on each process's CPU."""
     tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:num_gpus], "GPU")
     kinds = tf.distribute.experimental.CommunicationImplementation
-    return tf.distribute.MultiWorkerMirroredStrategy(
-        cluster_resolver=tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec({"worker": list(cluster.addresses)}),
-            task_type="worker",
-            task_id=cluster.index,
-            num_accelerators={"GPU": num_gpus},
-            rpc_layer="grpc",
-        ),
-        communication_options=tf.distribute.experimental.CommunicationOptions(
-            implementation=kinds.NCCL if num_gpus else kinds.RING
-        ),
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({"worker": list(cluster.addresses)}),
+        task_type="worker",
+        task_id=cluster.index,
+        num_accelerators={"GPU": num_gpus},
+        rpc_layer="grpc",
     )
+    options = tf.distribute.experimental.CommunicationOptions(
+        implementation=kinds.NCCL if num_gpus else kinds.RING
+    )
+    with coordination.connecting():
+        return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
 
 
 def _tpu_strategy(config: DeviceConfig) -> tf.distribute.TPUStrategy:

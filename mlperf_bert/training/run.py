@@ -18,8 +18,7 @@ from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.mlperf.timed_run import Run
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.signals import StopRequest
-from mlperf_bert.training import agreement, build, checks, events, loop, reporting
-from mlperf_bert.training.agreement import Team
+from mlperf_bert.training import build, checks, events, loop, reporting, workers
 from mlperf_bert.training.budget import TimeBudget
 from mlperf_bert.training.build import Parts
 from mlperf_bert.training.config import RunConfig
@@ -29,6 +28,7 @@ from mlperf_bert.training.output import run_logs
 from mlperf_bert.training.reporting import MetricsWriter, Result, StartUp, process_start_time
 from mlperf_bert.training.setup import Setup
 from mlperf_bert.training.steps import counted_steps
+from mlperf_bert.training.workers import Team
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,9 +57,9 @@ def train(config: RunConfig) -> Result | None:
     start_time = process_start_time()
     start_up = StartUp(start_time)
     start_up.done("imports")
-    team = agreement.agree(config)
+    team = workers.agree(config)
     with team.failures_reported():
-        setup = checks.prepare(config, goes_on=team.goes_on, say=team.say)
+        setup = checks.prepare(config, goes_on=team.goes_on, say=team.say, strategy=team.strategy)
         origin = Origin(setup, team.output, goes_on=team.goes_on) if team.is_chief else None
         if origin:
             team.output.provenance = origin.summary()
@@ -71,7 +71,7 @@ def train(config: RunConfig) -> Result | None:
             if origin:
                 origin.record()
                 team.publish()
-            team.finish()
+            team.release()
     if not team.is_chief:
         return None
     return Result(
@@ -107,7 +107,6 @@ def _train(setup: Setup, team: Team, start_up: StartUp, stop_request: StopReques
         # From here on a signal waits for the end of a device call, so that a step is whole.
         stop_request.defer()
         with log.run(meter=config.energy_meter() if team.is_chief else None) as run:
-            team.on_loss.callback(run.stop_unless_stopped)
             checks.check_at_first_touch(run, log, setup, say=team.say)
             team.record("running")  # first: a log without run.json counts as another run's
             if team.is_chief:
@@ -334,7 +333,6 @@ def _train_against_the_clock(
     config, step = setup.config, int(parts.trainer.step.numpy())
     batches = build.training_batches(parts, setup, team)
     with _opened(setup, team, parts, step=step) as outputs, _bad_input_named(setup, run):
-        team.on_loss.callback(outputs.saves.wait)
         if step == 0 and not setup.eval_files:
             with run.ledger.counting(ledger.SAVING):
                 outputs.saves.save(0)  # for the offline evaluation

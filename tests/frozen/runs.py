@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests import starts
 from tests.frozen import readers
-from tests.training import generated_task, workers
+from tests.training import generated_task
 
 NUM_STEPS = 40
 _DISTURBED = "tests/frozen/disturbed.py"
@@ -138,8 +138,8 @@ def cluster_values(room: Room, name: str) -> dict:
     output, groups = room.folder / name, []
     command = room.command(output, **_WAITS)
     for disturbance in (CLUSTERS[name], ""):
-        both = workers.start([command, _disturbed(command, disturbance)])
-        ends = workers.finish(both, seconds=300)
+        both = starts.workers([command, _disturbed(command, disturbance)])
+        ends = starts.ends(both, seconds=300)
         groups.append([{"exit": c, "result": readers.printed_result(out)} for c, out, _ in ends])
     return {"processes": groups, **readers.run_values(output, root=room.folder)}
 

@@ -26,7 +26,7 @@ from mlperf_bert.optimization.aggregation import CLIP_NORM, GradientAggregationO
 from mlperf_bert.optimization.config import ADAMW, OptimizerConfig
 from mlperf_bert.optimization.optimizers import create_optimizer
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
-from mlperf_bert.training import cluster, config
+from mlperf_bert.training import config, workers
 from mlperf_bert.training.devices import create_strategy
 from mlperf_bert.training.steps import Evaluator, Trainer
 
@@ -39,7 +39,7 @@ def limits_of(task: dict) -> ExampleLimits:
 
 def make_strategy(num_devices: int) -> tf.distribute.Strategy:
     """Workers if TF_CONFIG says so, else logical CPU devices."""
-    if several := cluster.read_cluster():
+    if several := workers.read_cluster():
         return create_strategy(config.DeviceConfig(), several)
     cpu = tf.config.list_physical_devices("CPU")[0]
     devices = [tf.config.LogicalDeviceConfiguration() for _ in range(num_devices)]

@@ -18,7 +18,7 @@ from mlperf_bert.training.events import LastStep
 from mlperf_bert.training.loop import Event, next_multiple, train
 from mlperf_bert.training.output import read_record
 from tests import starts
-from tests.training import generated_task, workers
+from tests.training import generated_task
 from tests.training.test_resume import command, kill_at_step, start, wait_for_step
 
 
@@ -264,7 +264,7 @@ def test_another_budget_that_is_used_up_already_is_refused_in_one_line(task, tmp
 @pytest.mark.distributed
 def test_two_processes_end_at_the_same_step(task, tmp_path):
     output, flags = tmp_path / "out", {**BUDGET, "time_budget": "6s"}
-    for code, _, errors in workers.finish(workers.start([command(task, output, **flags)] * 2)):
+    for code, _, errors in starts.ends(starts.workers([command(task, output, **flags)] * 2)):
         assert code == 0, errors
     last = metrics(output, "train")[-1]
     assert metrics(output, "eval")[-1]["step"] == last["step"]

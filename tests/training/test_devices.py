@@ -5,8 +5,8 @@ import json
 import pytest
 
 from mlperf_bert.training import config, devices
-from mlperf_bert.training.cluster import expand_hosts, read_cluster
 from mlperf_bert.training.config import Cluster
+from mlperf_bert.training.workers import expand_hosts, read_cluster
 
 
 def tf_config(cluster, kind="worker", index=0) -> dict[str, str]:
@@ -97,9 +97,6 @@ def test_variables_of_slurm_that_do_not_fit_are_told(changed, message):
 
 
 def test_where_a_process_is():
-    cluster = Cluster(("a:1", "[::1]:22", "[fe80::1%eth0]:3"), 0)
-    places = [cluster.host_and_port(index) for index in range(3)]
-    assert places == [("a", 1), ("::1", 22), ("fe80::1%eth0", 3)]
     addresses = ["a:1", "[::1]:22", "[fe80::1%eth0]:3"]
     assert read_cluster(tf_config({"worker": addresses})).addresses == tuple(addresses)
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.training import generated_task, workers
+from tests import starts
+from tests.training import generated_task
 
 pytestmark = pytest.mark.distributed
 
@@ -65,8 +66,8 @@ def run_cases(task, folder, cases, *, devices=1, num_workers=1) -> list[dict]:
     plan.write_text(json.dumps({**task, "cases": cases}))
     outputs = [folder / f"found-{index}.json" for index in range(num_workers)]
     module = [sys.executable, "tests/training/distributed_losses.py", plan]
-    started = workers.start([[*module, output, f"--devices={devices}"] for output in outputs])
-    for code, _, errors in workers.finish(started, seconds=1500):
+    started = starts.workers([[*module, output, f"--devices={devices}"] for output in outputs])
+    for code, _, errors in starts.ends(started, seconds=1500):
         assert code == 0, errors
     return [json.loads(output.read_text()) for output in outputs]
 

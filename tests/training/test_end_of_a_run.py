@@ -15,7 +15,7 @@ from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.signals import Interrupted
-from mlperf_bert.training import agreement, checks, run
+from mlperf_bert.training import checks, run, workers
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.events import Profile
 from mlperf_bert.training.loop import FIGURES
@@ -277,11 +277,11 @@ def test_a_budget_that_is_used_up_with_nothing_saved_is_refused(config, latest_s
     given = dataclasses.replace(config, time_budget=120.0)
     output = killed_run(given, minutes=3)
     with pytest.raises(ValueError) as refusal:
-        agreement.time_spent(given, output, latest_step=latest_step)
+        workers.time_spent(given, output, latest_step=latest_step)
     assert str(refusal.value) == (
         f"--time_budget=2m: the run in --output_dir={given.output_dir} has used 3m already and has "
         "saved no step; give more"
     )
     found = checks.inspect_closely(given, measure_initial_accuracy=False)
     assert any(str(refusal.value) in error for error in found.errors)
-    assert agreement.time_spent(given, output, latest_step=5) == 180
+    assert workers.time_spent(given, output, latest_step=5) == 180

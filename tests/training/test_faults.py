@@ -5,13 +5,15 @@ The twin of a disturbed run is the same command left alone; dropout and shufflin
 
 import random
 import re
+import resource
 import signal
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.training import generated_task, workers
+from tests import starts
+from tests.training import generated_task
 from tests.training.test_resume import assert_same_end, command, last_logged_step
 
 pytestmark = pytest.mark.distributed
@@ -30,7 +32,7 @@ def task(tmp_path_factory) -> Path:
 def both(task, output, **changed) -> list:
     """Starts the two processes of a run."""
     flags = {"num_train_steps": NUM_STEPS, "save_checkpoints_steps": 11, "steps_per_update": 2}
-    return workers.start([command(task, output, **flags | changed)] * 2)
+    return starts.workers([command(task, output, **flags | changed)] * 2)
 
 
 def wait_for_step(chief, output: Path, step: int) -> None:
@@ -52,7 +54,7 @@ def run_stops(output: Path) -> list[list[str]]:
 )
 def test_kills_and_a_notice_end_bitwise_where_an_undisturbed_run_does(task, tmp_path, victims):
     expected, output, rng = tmp_path / "undisturbed", tmp_path / "out", random.Random(3)
-    for code, _, errors in workers.finish(both(task, expected, async_checkpoint="false")):
+    for code, _, errors in starts.ends(both(task, expected, async_checkpoint="false")):
         assert code == 0, errors
     assert run_stops(expected) == [["aborted"]]  # to the last step, below the target
     log = (expected / "bert.log").read_text()
@@ -66,17 +68,18 @@ def test_kills_and_a_notice_end_bitwise_where_an_undisturbed_run_does(task, tmp_
         time.sleep(rng.random() * 0.1)
         assert [worker.poll() for worker in started] == [None, None]
         started[victim].kill()
-        code, _, errors = workers.finish(started, seconds=SECONDS_TO_END)[1 - victim]
+        code, _, errors = starts.ends(started, seconds=SECONDS_TO_END)[1 - victim]
         assert code == 1, errors
         assert f"worker {victim} (localhost:" in errors and "Traceback" not in errors
-        assert re.search(r"is gone; run the same command on all processes to resume", errors)
+        [line] = [line for line in errors.splitlines() if line.startswith("run_pretraining.py: ")]
+        assert re.search(r"does not answer \(.*\); run the same command on all processes", line)
         if victim == 1:
             assert run_stops(output)[-1] == ["aborted"]
 
     started = both(task, output)
     wait_for_step(started[0], output, last_logged_step(output) + 3)
     started[1].send_signal(signal.SIGTERM)
-    ends = workers.finish(started, seconds=SECONDS_TO_END)
+    ends = starts.ends(started, seconds=SECONDS_TO_END)
     assert [code for code, _, _ in ends] == [75, 75], ends
     assert "another process got a signal after step" in ends[0][2]
     [step] = set(re.findall(r"after step (\d+): the checkpoint is saved", ends[0][2] + ends[1][2]))
@@ -84,7 +87,7 @@ def test_kills_and_a_notice_end_bitwise_where_an_undisturbed_run_does(task, tmp_
     saved = re.findall(r'"checkpoint_start".*"step_num": (\d+)', newest_log.read_text())
     assert saved.count(step) == 1 and (output / f"model.ckpt-{step}.index").exists()
 
-    for code, _, errors in workers.finish(both(task, output)):
+    for code, _, errors in starts.ends(both(task, output)):
         assert code == 0, errors
     assert_same_end(output, expected, num_steps=NUM_STEPS)
     assert set(map(tuple, run_stops(output))) == {("aborted",)}  # one each, kills included
@@ -92,13 +95,13 @@ def test_kills_and_a_notice_end_bitwise_where_an_undisturbed_run_does(task, tmp_
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_silent_process_ends_the_other_with_one_line(task, tmp_path, victim):
-    """It is stopped, so it closes no connection: TensorFlow notices that its heartbeats stop."""
+    """It is stopped, so it closes no connection: its heartbeats stop, which takes longer."""
     output = tmp_path / "out"
     started = both(task, output)
     wait_for_step(started[0], output, 2)
     started[victim].send_signal(signal.SIGSTOP)
     try:
-        [(code, _, errors)] = workers.finish([started[1 - victim]], seconds=SECONDS_TO_END)
+        [(code, _, errors)] = starts.ends([started[1 - victim]], seconds=SECONDS_TO_END)
     finally:
         started[victim].kill()
         started[victim].communicate()
@@ -113,24 +116,55 @@ def test_a_silent_process_ends_the_other_with_one_line(task, tmp_path, victim):
 
 
 def test_other_flags_and_data_are_named_before_training(task, tmp_path):
-    shorter, folders = tmp_path / "shorter.tfrecord", [tmp_path / "o", tmp_path / "other"]
+    shorter, folder = tmp_path / "shorter.tfrecord", tmp_path / "a" / "o"
     shorter.write_bytes((task / "train.tfrecord").read_bytes()[:5000])
     commands = [
-        command(task, folders[0]),
-        command(task, folders[1], learning_rate=0.002, input_file=shorter),
+        command(task, folder),
+        command(task, folder, learning_rate=0.002, input_file=shorter),
     ]
-    for code, output, errors in workers.finish(workers.start(commands)):
+    for code, output, errors in starts.ends(starts.workers(commands)):
         assert code == 1 and output == ""
         [line] = [line for line in errors.splitlines() if line.startswith("run_pretraining.py")]
         assert "worker 1 (localhost:" in line and "was started differently" in line
         assert "learning_rate: 0.001 on the chief, 0.002 there" in line
-        assert "output_dir: " in line and f"{shorter}=5000 there" in line
-    assert not any(folder.exists() for folder in folders)
+        assert f"{shorter}=5000 there" in line
+    assert not folder.parent.exists()
+
+
+def test_a_signal_ends_a_process_that_waits_for_another_with_one_line(task, tmp_path):
+    folder = tmp_path / "a" / "o"
+    [chief, other] = starts.workers([command(task, folder)] * 2)
+    other.kill()
+    try:
+        while not (folder / ".worker-0.json").exists():
+            assert chief.poll() is None, chief.errors()
+            time.sleep(0.05)
+        chief.terminate()
+        output, errors = chief.communicate(timeout=SECONDS_TO_END)
+    finally:
+        chief.kill()
+    assert chief.returncode == 75 and output == ""
+    [line] = errors.splitlines()
+    assert line == "run_pretraining.py: interrupted; run the same command again to resume"
+    assert not folder.parent.exists()
+
+
+def test_the_failure_of_one_process_is_told_by_the_other(task, tmp_path):
+    """The chief may write no large file from a step on, and so no checkpoint."""
+    started = both(task, tmp_path / "o", async_checkpoint="false")
+    wait_for_step(started[0], tmp_path / "o", 2)
+    resource.prlimit(started[0].pid, resource.RLIMIT_FSIZE, (100_000, 100_000))
+    ended = starts.ends(started, seconds=SECONDS_TO_END)
+    assert [code for code, _, _ in ended] == [1, 1], ended
+    [reason] = re.findall(r"run_pretraining.py: (.*model.ckpt-\d+: .*)", ended[0][2])
+    assert "worker 0 (localhost:" in ended[1][2]
+    assert f"has ended: {reason}; run the same command on all processes to resume" in ended[1][2]
+    assert run_stops(tmp_path / "o") == [["aborted"]]
 
 
 def test_a_batch_that_two_processes_cannot_share_is_told_once_each(task, tmp_path):
     commands = [command(task, tmp_path / "o", train_batch_size=7)] * 2
-    for code, _, errors in workers.finish(workers.start(commands)):
+    for code, _, errors in starts.ends(starts.workers(commands)):
         assert code == 1
         assert "--train_batch_size=7 cannot be shared by 2 replicas; try 6 or 8" in errors
     assert not (tmp_path / "o").exists()

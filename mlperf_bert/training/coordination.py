@@ -1,0 +1,89 @@
+"""TensorFlow's coordination service, which watches over the processes of a run.
+
+`MultiWorkerMirroredStrategy` starts it, in the chief. A process whose heartbeats stop for ten
+seconds (TensorFlow's own setting: a shorter one would take a busy host for a lost one), whose
+connections close, or that reports a failure ends the collective operations of all others with an
+error, also those that wait in one. The error comes out where a process trains, at its next step or
+evaluation. This is the only module that uses TensorFlow's private names.
+"""
+
+import contextlib
+import faulthandler
+import re
+import signal
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from mlperf_bert import signals
+from mlperf_bert.training.config import Cluster
+
+CONNECTING_SECONDS = 300.0
+_STANDARD_ERROR = 2
+# TensorFlow's errors name a process that is lost as its "remote target"; the first is the cause,
+# others have only passed it on. Where they name none, the chief with the service itself is lost.
+_ABORTED = re.compile(r"(?:Collective ops is aborted by: )+(.*)")
+_TASK = re.compile(r"/job:worker/(?:replica:0/)?task:(\d+)")
+# As `Cluster.name` begins what a process has reported, whichever way it comes.
+_REPORTED = re.compile(r"(?:Error reported from \S+: )?(worker \d+ \(.*)")
+
+
+def require_names() -> None:
+    """Checks that this TensorFlow has the private names that several processes need.
+
+    Raises:
+      ValueError: an upgrade has removed one.
+    """
+    try:
+        _context().report_error_to_cluster  # noqa: B018 - only whether it is there
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"TensorFlow {tf.__version__} cannot tell the other processes of a run why one has "
+            f"failed ({error}); install the version of pyproject.toml"
+        ) from error
+
+
+def _context():
+    from tensorflow.python.eager import context
+
+    return context.context()
+
+
+@contextlib.contextmanager
+def connecting() -> Iterator[None]:
+    """While TensorFlow connects the processes: a signal ends this one at once, five minutes too.
+
+    TensorFlow keeps Python's lock until all are connected. So no thread of Python runs, and no
+    handler of a signal; after the time, Python's own watchdog prints where this process has waited.
+    """
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    signals.ends_at_once()
+    faulthandler.dump_traceback_later(CONNECTING_SECONDS, exit=True, file=_STANDARD_ERROR)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def report(failure: str) -> None:
+    """Ends the other processes; without effect if none is connected any more.
+
+    Args:
+      failure: a line that begins with `Cluster.name` of the process that has failed, or is lost.
+    """
+    with contextlib.suppress(ValueError, tf.errors.OpError):
+        _context().report_error_to_cluster(tf.errors.ABORTED, failure)
+
+
+def loss(cluster: Cluster, error: str) -> str | None:
+    """Which process an error of TensorFlow reports as lost, and why; None if it reports none."""
+    aborted = _ABORTED.search(error)
+    if not aborted:
+        return None
+    reason = aborted[1].rstrip(":")
+    if reported := _REPORTED.match(reason):
+        return reported[1]
+    task = _TASK.search(error, aborted.start())
+    return f"{cluster.name(int(task[1]) if task else 0)} does not answer ({reason})"

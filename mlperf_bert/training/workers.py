@@ -1,0 +1,537 @@
+"""The processes of a run: which there are, that they agree before it starts, and that one ends all.
+
+The environment names them: TF_CONFIG, which Kubernetes' TFJob sets too, or the variables of Slurm's
+srun. run_pretraining.py reads it once; no other module of the package does.
+
+Before TensorFlow connects them they meet by files in the --output_dir that they share: flags, sizes
+of data and the chief's decision go through these, not through TensorFlow's key-value store. While
+TensorFlow waits for a process it keeps Python's lock, so nothing could name one that does not
+start, and no signal would be heard. Once they are connected, TensorFlow's coordination service
+notices a loss; see coordination.py.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import re
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import tensorflow as tf
+
+from mlperf_bert.checkpoints import state
+from mlperf_bert.files import json_text, paths
+from mlperf_bert.files.reading import read_regular_file
+from mlperf_bert.files.writing import write_whole
+from mlperf_bert.input import pipeline
+from mlperf_bert.mlperf import budget
+from mlperf_bert.mlperf.results import samples_at_success
+from mlperf_bert.signals import Interrupted
+from mlperf_bert.training import coordination, devices
+from mlperf_bert.training.config import Cluster, DeviceConfig, RunConfig
+from mlperf_bert.training.output import OutputDirectory, read_record, run_logs
+
+MEETING_SECONDS = 300.0
+_LOOK_SECONDS = 0.5
+_ANSWER_SECONDS = 60.0
+_RESUME = "run the same command on all processes to resume from the last checkpoint"
+# All processes raise these at the same step.
+_AGREED_ENDS = (Interrupted, FloatingPointError)
+
+_EXAMPLE = (
+    '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
+)
+# An IPv6 address is in brackets.
+_ADDRESS = re.compile(r"([^\s:\[\]]+|\[[0-9a-fA-F:.]+(%\w+)?\]):(?P<port>[0-9]{1,5})")
+_MAX_PROCESSES = 100_000
+# Slurm assigns no ports; different jobs on one node need different ones.
+_SLURM_FIRST_PORT, _SLURM_NUM_PORTS = 20000, 10000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Team:
+    """The processes of a run, seen from one of them."""
+
+    cluster: Cluster | None
+    """None: only this one."""
+    strategy: tf.distribute.Strategy | None
+    """Of several processes, which it has connected; None: the checks make that of a single one."""
+    output: OutputDirectory
+    """Locked by the chief until the end."""
+    release: Callable[[], None]
+    """Unlocks it; removes the folders that this process has made, if nothing is in them."""
+    seed: int
+    resumes: bool
+    """Whether the run was started before."""
+    latest_step: int | None
+    """The step of the chief's newest checkpoint at the start; None without one."""
+    time_spent: float = 0.0
+    """The seconds of its time budget that the run has used before."""
+    samples_at_success: float | None = None
+    """After how many samples the run has reached its target before; it has only to end then."""
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes log, checkpoints and results."""
+        return self.cluster is None or self.cluster.is_chief
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is a checkpoint to resume from."""
+        return self.resumes and self.latest_step is not None
+
+    def log_path(self) -> Path | None:
+        """Where this process writes its MLPerf log; None if it writes none."""
+        return self.output.log_path() if self.is_chief else None
+
+    def record(self, status: str) -> None:
+        """Writes run.json, on the chief."""
+        if self.is_chief:
+            self.output.record(status=status, seed=self.seed)
+
+    def publish(self) -> None:
+        """Uploads logs and metrics, on the chief, if they belong in a bucket."""
+        if self.is_chief:
+            self.output.publish()
+
+    def say(self, text: object) -> None:
+        """Prints a line, on the chief."""
+        if self.is_chief:
+            print(text, flush=True)
+
+    def require_same_step(self, latest_step: int | None) -> None:
+        """Checks that this process sees the chief's newest checkpoint.
+
+        Raises:
+          ValueError: it sees another one.
+        """
+        if latest_step != self.latest_step:
+            raise ValueError(
+                f"--output_dir: this process finds the checkpoint of step {latest_step}, the chief "
+                f"that of {self.latest_step}; give a directory that all processes share"
+            )
+
+    @contextlib.contextmanager
+    def failures_reported(self) -> Iterator[None]:
+        """Reports a failure of this part of the run to the other processes.
+
+        Raises:
+          OSError: another process is lost or has failed; the message names it.
+        """
+        try:
+            yield
+        except _AGREED_ENDS:
+            self.release()
+            raise
+        except tf.errors.OpError as error:
+            loss = coordination.loss(self.cluster, str(error)) if self.cluster else None
+            self._fail(error, loss)
+            if loss:
+                raise OSError(f"{loss}; {_RESUME}") from error
+            raise
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def _fail(self, error: BaseException, loss: str | None = None) -> None:
+        self.release()
+        if self.cluster:
+            reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+            name = self.cluster.name(self.cluster.index)
+            coordination.report(loss or f"{name} has ended: {reason}")
+
+
+def agree(config: RunConfig) -> Team:
+    """Meets and connects the other processes, if any; the chief locks the output directory.
+
+    Raises:
+      ValueError: flags or data differ, or one process cannot start (the message names the process
+        and the reason), or the output directory cannot be used.
+      OSError: a process is missing.
+    """
+    cluster, strategy = config.cluster, None
+    output = OutputDirectory(config.output_dir, config.parameters(), may_change=config.may_change)
+    output.time_budget = config.time_budget
+    release = output.release
+    try:
+        if cluster:
+            meeting = Meeting(cluster, output.location)
+            release = functools.partial(_release, output, meeting)
+            obstacle = _obstacle(config.device, cluster)
+            decision = meeting.hold(_compared(config), obstacle, lambda: _decide(config, output))
+            strategy = devices.create_strategy(config.device, cluster)
+        else:
+            decision = _decide(config, output)
+        return Team(cluster=cluster, strategy=strategy, output=output, release=release, **decision)
+    except BaseException:
+        release()
+        raise
+
+
+def _release(output: OutputDirectory, meeting: "Meeting") -> None:
+    output.release()
+    for folder in meeting.made:
+        with contextlib.suppress(OSError):  # it is not empty
+            folder.rmdir()
+
+
+def _decide(config: RunConfig, output: OutputDirectory) -> dict:
+    output.claim()
+    seed = secrets.randbits(31) if config.seed is None else config.seed
+    latest_step = state.latest_step(config.output_dir)
+    spent = time_spent(config, output, latest_step=latest_step)
+    return {
+        "seed": read_record(output.path).seed if output.resumes else seed,
+        "resumes": output.resumes,
+        "latest_step": latest_step,
+        "time_spent": spent,
+        "samples_at_success": samples_at_success(run_logs(output.path)) if output.resumes else None,
+    }
+
+
+def require_known_course(
+    config: RunConfig, output: OutputDirectory, *, latest_step: int | None
+) -> None:
+    """Checks what a resumed run reads of its logs, for --check.
+
+    Raises:
+      ValueError: as `time_spent`, or a log is damaged.
+    """
+    time_spent(config, output, latest_step=latest_step)
+    if output.resumes:
+        samples_at_success(run_logs(output.path))
+
+
+def time_spent(config: RunConfig, output: OutputDirectory, *, latest_step: int | None) -> float:
+    """The seconds that the run has used of its time budget; see `OutputDirectory.time_spent`.
+
+    Raises:
+      ValueError: the budget is used up and nothing is saved, or as there.
+    """
+    spent = output.time_spent()
+    if config.time_budget is not None and spent >= config.time_budget and not latest_step:
+        raise ValueError(
+            f"--time_budget={budget.in_words(config.time_budget)}: the run in "
+            f"--output_dir={config.output_dir} has used {budget.in_words(spent)} already "
+            "and has saved no step; give more"
+        )
+    return spent
+
+
+def _compared(config: RunConfig) -> dict:
+    """Everything that must be equal on all processes, by flag."""
+    flags = dataclasses.asdict(config)
+    del flags["cluster"]  # it has the index of the process
+    return {
+        **flags,
+        "TensorFlow": tf.__version__,
+        "data of --input_file": _sizes(config.input_file, "input_file"),
+        "data of --eval_input_file": _sizes(config.eval_input_file, "eval_input_file"),
+        "content of --bert_config_file": _content(config.bert_config_file),
+    }
+
+
+def _sizes(patterns: str | None, flag: str) -> dict[str, int] | str:
+    try:
+        files = pipeline.expand_input(patterns, flag=flag) if patterns else []
+        return dict(zip(files, paths.in_parallel(paths.size_bytes, files)))
+    except (ValueError, OSError, tf.errors.OpError) as error:
+        return str(error)
+
+
+def _content(path: str) -> str:
+    try:
+        return " ".join(read_regular_file(path).decode(errors="replace").split())
+    except FileNotFoundError:
+        return "no such file"
+    except (ValueError, OSError) as error:
+        return str(error)
+
+
+def _obstacle(device: DeviceConfig, cluster: Cluster) -> str | None:
+    """Why TensorFlow cannot start here: the others would wait for this process without an end."""
+    try:
+        coordination.require_names()
+        devices.require_devices(device)
+        _require_free_port(cluster)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _require_free_port(cluster: Cluster) -> None:
+    port = int(cluster.addresses[cluster.index].rpartition(":")[2])
+    try:
+        socket.create_server(("", port)).close()
+    except OSError as error:
+        raise ValueError(
+            f"cannot listen on port {port} ({os.strerror(error.errno or 0)}); end the program that "
+            "uses it, or give this process another port"
+        ) from error
+
+
+class Meeting:
+    """The files by which processes find each other, `.worker-N.json` for each, in a shared folder.
+
+    A file may be left over from a process that was killed. So each process draws a token for this
+    start: the others write down the chief's, and the chief answers to theirs.
+    """
+
+    def __init__(
+        self, cluster: Cluster, folder: paths.Location, *, seconds: float = MEETING_SECONDS
+    ):
+        """Waits so many seconds for the others; reads and writes nothing yet."""
+        self._cluster = cluster
+        self._folder = folder
+        self._files = [folder / f".worker-{n}.json" for n in range(len(cluster.addresses))]
+        self._seconds = seconds
+        self._deadline = time.monotonic() + seconds
+        self._token = secrets.token_hex(8)
+        self.made: list[Path] = []
+        """The folders that were absent, the innermost first; for who wants to remove them again."""
+
+    def hold(self, parameters: dict, obstacle: str | None, decide: Callable[[], dict]) -> dict:
+        """Waits for all processes, and returns the chief's decision; leaves no file.
+
+        Args:
+          parameters: what must be equal on all processes, name -> JSON value.
+          obstacle: why this process cannot run; None if it can.
+          decide: called on the chief once all are known to be equal.
+
+        Raises:
+          ValueError: something differs, is in the way, or the chief cannot decide; the message is
+            the same on all processes.
+          OSError: the chief is missing, or the folder cannot be written.
+        """
+        own = {"token": self._token, "parameters": parameters, "obstacle": obstacle}
+        own = json.loads(json.dumps(own))  # as the others read it
+        is_chief = self._cluster.is_chief
+        try:
+            answer = self._lead(own, decide) if is_chief else self._join(own)
+        finally:
+            # The chief is the last one, and removes what killed processes have left.
+            for file in self._files if is_chief else [self._files[self._cluster.index]]:
+                with contextlib.suppress(OSError), paths.failures_named(file):
+                    file.unlink(missing_ok=True)
+        if answer["problem"]:
+            raise ValueError(answer["problem"])
+        return answer["decision"]
+
+    def _lead(self, own: dict, decide: Callable[[], dict]) -> dict:
+        self._write({"token": self._token})
+        members: dict[int, dict] = {}
+        for _ in self._looks():
+            read = {index: self._read(index) for index in range(1, len(self._files))}
+            members = {n: said for n, said in read.items() if said.get("chief") == self._token}
+            if len(members) == len(read):
+                break
+        everyone = {0: own, **members}
+        problem = self._missing(members) or self._difference(everyone) or self._obstacle(everyone)
+        decision = None
+        if not problem:
+            try:
+                decision = decide()
+            except (ValueError, OSError) as error:
+                problem = str(error)
+        answer = {"problem": problem, "decision": decision}
+        self._write({member["token"]: index for index, member in members.items()} | answer)
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        while unread := [index for index in members if paths.is_file(self._files[index])]:
+            if time.monotonic() > deadline:
+                return {"problem": problem or f"{self._names(unread)} has not read the answer"}
+            time.sleep(_LOOK_SECONDS)
+        return answer
+
+    def _join(self, own: dict) -> dict:
+        heard = None
+        for _ in self._looks():
+            said = self._read(0)
+            if self._token in said:
+                return said
+            token = said.get("token")
+            if token and token != heard:
+                heard = token
+                self._write(own | {"chief": token})
+            elif heard and not paths.is_file(self._files[0]):  # it is replaced as a whole
+                raise OSError(f"{self._cluster.name(0)}, the chief, has ended; start all again")
+        raise OSError(
+            f"{self._cluster.name(0)}, the chief, has not answered in --output_dir={self._folder} "
+            f"within {self._seconds:.0f} s; check that it was started, with a directory that all "
+            "processes share"
+        )
+
+    def _looks(self) -> Iterator[None]:
+        while time.monotonic() < self._deadline:
+            yield
+            time.sleep(_LOOK_SECONDS)
+
+    def _read(self, index: int) -> dict:
+        """What a process has left; nothing if it has not, or is writing it."""
+        try:
+            return json_text.read_object(self._files[index])
+        except (ValueError, OSError):
+            return {}
+
+    def _write(self, content: dict) -> None:
+        try:
+            self.made += paths.make_folder(self._folder)
+            write_whole(self._files[self._cluster.index], json.dumps(content))
+        except paths.StoreUnavailable:
+            raise
+        except OSError as error:
+            raise OSError(
+                f"--output_dir={self._folder}: {error.strerror or error}; give a directory that "
+                "all processes share, and run them as one user"
+            ) from error
+
+    def _names(self, indices: list[int]) -> str:
+        return ", ".join(self._cluster.name(index) for index in indices)
+
+    def _missing(self, members: dict[int, dict]) -> str | None:
+        absent = [index for index in range(1, len(self._files)) if index not in members]
+        if not absent:
+            return None
+        return (
+            f"{self._names(absent)} left no sign in --output_dir={self._folder} within "
+            f"{self._seconds:.0f} s; check that every process was started, with a directory that "
+            "all processes share"
+        )
+
+    def _difference(self, everyone: dict[int, dict]) -> str | None:
+        here = everyone[0]["parameters"]
+        for index, other in sorted(everyone.items()):
+            there = other["parameters"]
+            names = sorted(here.keys() | there.keys())
+            differing = [name for name in names if here.get(name) != there.get(name)]
+            if differing:
+                details = "; ".join(
+                    f"{name}: {_short(here.get(name), there.get(name))} on the chief, "
+                    f"{_short(there.get(name), here.get(name))} there"
+                    for name in differing
+                )
+                return (
+                    f"{self._cluster.name(index)} was started differently ({details}); give all "
+                    "processes the same flags and data"
+                )
+        return None
+
+    def _obstacle(self, everyone: dict[int, dict]) -> str | None:
+        for index, each in sorted(everyone.items()):
+            if each["obstacle"]:
+                return f"{self._cluster.name(index)}: {each['obstacle']}"
+        return None
+
+
+def _short(value, other) -> str:
+    """A value as text; of a dict only the entries that differ from the other's."""
+    if isinstance(value, dict) and isinstance(other, dict):
+        names = [name for name in value if value[name] != other.get(name)]
+        shown = ", ".join(f"{name}={value[name]}" for name in names[:3])
+        return (shown + (", ..." if len(names) > 3 else "")) or "nothing more"
+    return str(value)
+
+
+def read_cluster(environment: Mapping[str, str] = os.environ) -> Cluster | None:
+    """The cluster that the environment describes; None for a single process.
+
+    Raises:
+      ValueError: TF_CONFIG is malformed, or names a host twice.
+    """
+    if "TF_CONFIG" in environment:
+        cluster = _from_tf_config(environment["TF_CONFIG"])
+    elif "SLURM_STEP_NUM_TASKS" in environment:  # set by srun only, not in a batch script
+        cluster = _from_slurm(environment)
+    else:
+        return None
+    return cluster if len(cluster.addresses) > 1 else None
+
+
+def _from_tf_config(text: str) -> Cluster:
+    def refuse(reason: str) -> ValueError:
+        return ValueError(f"TF_CONFIG {reason}; it should look like {_EXAMPLE}")
+
+    try:
+        given = json_text.parse_object(text)
+        jobs, task = given.get("cluster") or {}, given.get("task") or {}
+        kind, index = task.get("type"), int(task.get("index", 0))
+        listed = {job: list(addresses) for job, addresses in jobs.items()}
+    except (ValueError, AttributeError, TypeError, OverflowError) as error:
+        raise refuse(f"is not as expected ({error})") from error
+    if not jobs:
+        return Cluster((), 0)
+    if foreign := sorted(listed.keys() - {"chief", "master", "worker"}):
+        raise refuse(
+            f"has tasks of kind {foreign[0]!r:.80}: every process here is a chief or a worker"
+        )
+    order = [job for job in ("chief", "master", "worker") if job in listed]
+    if kind not in order or not 0 <= index < len(listed[kind]):
+        raise refuse(f"says that this process is {kind!r:.80} {index}, which is not in its cluster")
+    addresses = tuple(address for job in order for address in listed[job])
+    for address in addresses:
+        if not _is_address(address):
+            raise refuse(f"names {address!r:.80}, which is not host:port")
+        if addresses.count(address) > 1:
+            raise refuse(f"names {address:.80} twice: give every process its own port")
+    before = sum(len(listed[job]) for job in order[: order.index(kind)])
+    return Cluster(addresses, before + index)
+
+
+def _is_address(given: object) -> bool:
+    found = _ADDRESS.fullmatch(given) if isinstance(given, str) else None
+    return found is not None and 0 < int(found["port"]) < 2**16
+
+
+def _from_slurm(environment: Mapping[str, str]) -> Cluster:
+    """One worker per task; source: srun's manual, section OUTPUT ENVIRONMENT VARIABLES."""
+    try:
+        hosts = expand_hosts(environment["SLURM_STEP_NODELIST"])
+        counts = _expand_counts(environment["SLURM_STEP_TASKS_PER_NODE"])
+        job, task = int(environment["SLURM_JOB_ID"]), int(environment["SLURM_PROCID"])
+        num_tasks = int(environment["SLURM_STEP_NUM_TASKS"])
+    except (KeyError, ValueError) as error:
+        raise ValueError(
+            f"Slurm's variables are not as expected ({error!r}); start the processes with srun, or "
+            "set TF_CONFIG"
+        ) from error
+    first_port = _SLURM_FIRST_PORT + job % _SLURM_NUM_PORTS
+    addresses = tuple(
+        f"{host}:{first_port + task}" for host, count in zip(hosts, counts) for task in range(count)
+    )
+    if len(addresses) != num_tasks or not 0 <= task < num_tasks:
+        raise ValueError(
+            f"Slurm's variables disagree: {num_tasks} tasks in SLURM_STEP_NUM_TASKS, "
+            f"{len(addresses)} in SLURM_STEP_NODELIST and SLURM_STEP_TASKS_PER_NODE, and this is "
+            f"task {task}; use srun's block distribution, or set TF_CONFIG"
+        )
+    return Cluster(addresses, task)
+
+
+def expand_hosts(text: str) -> list[str]:
+    """Slurm's short form of host names: "a[1-3,07],b" -> a1, a2, a3, a07, b."""
+    hosts = []
+    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
+        prefix, bracket, rest = part.partition("[")
+        inside, _, suffix = rest.partition("]")
+        if not bracket:
+            hosts.append(prefix)
+            continue
+        for item in inside.split(","):
+            first, _, last = item.partition("-")
+            for number in range(int(first), int(last or first) + 1):
+                hosts += expand_hosts(f"{prefix}{number:0{len(first)}d}{suffix}")
+                if len(hosts) > _MAX_PROCESSES:
+                    raise ValueError(f"{text!r} names more than {_MAX_PROCESSES} hosts")
+    return hosts
+
+
+def _expand_counts(text: str) -> list[int]:
+    """Slurm's short form of counts: "2(x3),1" -> 2, 2, 2, 1."""
+    found = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+    if sum(int(count) * int(times or 1) for count, times in found) > _MAX_PROCESSES:
+        raise ValueError(f"{text!r} counts more than {_MAX_PROCESSES} processes")
+    return [int(count) for count, times in found for _ in range(int(times or 1))]

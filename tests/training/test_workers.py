@@ -1,0 +1,324 @@
+"""Processes that meet in a folder: equal, different, missing; what TensorFlow says of a loss."""
+
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from tensorflow.python.eager import context
+
+from benchmarks.loopback import environment_of, free_addresses
+from mlperf_bert.training import coordination, workers
+from mlperf_bert.training.config import Cluster, DeviceConfig
+from mlperf_bert.training.workers import Meeting
+from tests import starts
+
+ADDRESSES = ("a:1", "b:2", "c:3")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch) -> Path:
+    """The folder that all processes share; it does not exist. They look for each other often."""
+    monkeypatch.setattr(workers, "_LOOK_SECONDS", 0.01)
+    return tmp_path / "a" / "run"
+
+
+def meet_all(
+    folder: Path,
+    parameters: list[dict],
+    *,
+    decide=lambda: {"seed": 7},
+    obstacles=(None, None, None),
+    seconds=30.0,
+    absent=(),
+) -> list:
+    """What every process gets: the decision, or the error's text. One thread stands for each."""
+    found = [None] * len(parameters)
+
+    def join(index):
+        cluster = Cluster(ADDRESSES[: len(parameters)], index)
+        try:
+            meeting = Meeting(cluster, folder, seconds=seconds)
+            found[index] = meeting.hold(parameters[index], obstacles[index], decide)
+        except (ValueError, OSError) as error:
+            found[index] = str(error)
+
+    indices = [index for index in range(len(parameters)) if index not in absent]
+    threads = [threading.Thread(target=join, args=(index,)) for index in reversed(indices)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(seconds + 20)
+        assert not thread.is_alive()
+    assert not list(folder.glob("*")) + list(folder.glob(".*"))
+    return found
+
+
+def test_equal_processes_get_the_decision_of_the_chief(folder):
+    asked = []
+    found = meet_all(folder, [{"a": (1, 2)}] * 3, decide=lambda: asked.append(1) or {"seed": 7})
+    assert found == [{"seed": 7}] * 3 and asked == [1]
+
+
+def test_a_difference_is_named_on_every_process(folder):
+    found = meet_all(folder, [{"a": 1, "b": 2}, {"a": 1, "b": 2}, {"a": 1, "b": 3}])
+    assert len(set(found)) == 1
+    assert "worker 2 (c:3) was started differently (b: 2 on the chief, 3 there)" in found[0]
+
+
+def test_of_a_table_only_the_difference_is_told(folder):
+    tables = [{"data": {f"part-{n}": 9 for n in range(500)}} for _ in range(2)]
+    tables[1]["data"]["part-7"] = 8
+    [line, _] = meet_all(folder, tables)
+    assert "data: part-7=9 on the chief, part-7=8 there" in line
+
+
+def test_a_problem_of_the_chief_ends_all(folder):
+    def refuse():
+        raise ValueError("--output_dir holds another run")
+
+    assert meet_all(folder, [{}] * 3, decide=refuse) == ["--output_dir holds another run"] * 3
+
+
+def test_what_stops_one_process_is_told_by_all(folder):
+    obstacles = (None, "--num_gpus=8, but TensorFlow sees 4 GPUs", None)
+    found = meet_all(folder, [{}] * 3, obstacles=obstacles, decide=pytest.fail)
+    assert found == ["worker 1 (b:2): --num_gpus=8, but TensorFlow sees 4 GPUs"] * 3
+
+
+def test_a_missing_process_is_named_in_time_by_all(folder):
+    found = meet_all(folder, [{}] * 3, seconds=3.0, absent=[2], decide=pytest.fail)
+    assert found[0].startswith(
+        f"worker 2 (c:3) left no sign in --output_dir={folder} within 3 s; check that every "
+        "process was started"
+    )
+    # It may be as long over as the chief, and then names the chief.
+    assert found[1] == found[0] or "worker 0 (a:1), the chief, has " in found[1]
+
+
+def test_a_missing_chief_is_named_in_time(folder):
+    [_, line] = meet_all(folder, [{}] * 2, seconds=0.2, absent=[0])
+    assert line.startswith(f"worker 0 (a:1), the chief, has not answered in --output_dir={folder}")
+
+
+def test_a_chief_that_is_interrupted_ends_the_others_at_once(folder):
+    met = threading.Event()
+
+    def interrupt():
+        met.set()
+        raise KeyboardInterrupt
+
+    def lead():
+        with pytest.raises(KeyboardInterrupt):
+            Meeting(Cluster(ADDRESSES[:2], 0), folder).hold({}, None, interrupt)
+
+    thread = threading.Thread(target=lead)
+    thread.start()
+    with pytest.raises(OSError, match=r"^worker 0 \(a:1\), the chief, has ended; start all again$"):
+        Meeting(Cluster(ADDRESSES[:2], 1), folder).hold({}, None, pytest.fail)
+    thread.join()
+    assert met.is_set()
+
+
+def leave(folder: Path, index: int, content: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f".worker-{index}.json"
+    path.write_text(content)
+    return path
+
+
+# What a process has left that was killed, or something else.
+LEFT = {
+    "nothing of it": "",
+    "no object": "[]",
+    "another start": json.dumps({"token": "1", "chief": "2", "parameters": {}, "obstacle": None}),
+    "another answer": json.dumps({"token": "1", "3": 1, "problem": None, "decision": {"seed": 8}}),
+}
+
+
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("content", LEFT.values(), ids=LEFT)
+def test_what_a_killed_process_has_left_is_no_sign_of_life(folder, content, index):
+    path = leave(folder, index, content)
+    found = meet_all_but(folder, index, path)
+    assert "the chief, has not answered" in found if index == 0 else "left no sign" in found
+    leave(folder, index, content)
+    assert meet_all(folder, [{"a": 1}] * 2) == [{"seed": 7}] * 2
+
+
+def meet_all_but(folder: Path, absent: int, left: Path) -> str:
+    """The line of the process that is there, of two; the chief removes what is left over."""
+    meeting = Meeting(Cluster(ADDRESSES[:2], 1 - absent), folder, seconds=0.2)
+    with pytest.raises((OSError, ValueError)) as failure:
+        meeting.hold({}, None, pytest.fail)
+    assert left.exists() == (absent == 0)
+    return str(failure.value)
+
+
+def test_a_process_that_ends_before_it_reads_the_answer_is_named(folder, monkeypatch):
+    monkeypatch.setattr(workers, "_ANSWER_SECONDS", 0.2)
+    ended = threading.Event()
+
+    def take_part():
+        chief = folder / ".worker-0.json"
+        while not ended.is_set():
+            if chief.exists() and not (folder / ".worker-1.json").exists():
+                token = json.loads(chief.read_text())["token"]
+                said = {"token": "1", "chief": token, "parameters": {}, "obstacle": None}
+                leave(folder, 1, json.dumps(said))
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=take_part)
+    thread.start()
+    try:
+        with pytest.raises(ValueError, match=r"^worker 1 \(b:2\) has not read the answer"):
+            Meeting(Cluster(ADDRESSES[:2], 0), folder).hold({}, None, dict)
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_a_folder_that_cannot_be_written_is_named(folder):
+    folder.parent.write_text("a file")
+    with pytest.raises(OSError, match=r"--output_dir=.*/a/run: Not a directory; give .* share"):
+        Meeting(Cluster(ADDRESSES, 0), folder).hold({}, None, dict)
+
+
+def test_what_others_put_into_the_folder_stays(folder):
+    leave(folder, 7, "")
+    theirs = folder / ".worker-7.json"
+    with pytest.raises(ValueError, match="left no sign"):
+        Meeting(Cluster(ADDRESSES, 0), folder, seconds=0.1).hold({}, None, dict)
+    assert theirs.exists()
+
+
+def test_a_port_in_use_is_named():
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        obstacle = workers._obstacle(DeviceConfig(), Cluster((f"localhost:{port}", "b:2"), 0))
+    assert obstacle.startswith(f"cannot listen on port {port} (Address already in use); end the")
+    assert workers._obstacle(DeviceConfig(), Cluster((f"[::1]:{port}", "b:2"), 0)) is None
+
+
+def test_devices_that_are_not_there_are_named_before_others_wait():
+    cluster = Cluster((*free_addresses(1), "b:2"), 0)
+    assert "--num_gpus=99, but Tensor" in workers._obstacle(DeviceConfig(num_gpus=99), cluster)
+
+
+# Of TensorFlow 2.21, as benchmarks/lost_processes.py and three processes saw them.
+RECVBUF = (
+    "Additional GRPC error information from remote target /job:worker/replica:0/task:{} while "
+    "calling /tensorflow.WorkerService/RecvBuf:\n"
+)
+UNHEALTHY = "The following tasks are unhealthy (stopped sending heartbeats):"
+ERRORS = {
+    "killed": (
+        "Graph execution error:\n\nCollective ops is aborted by: recvmsg:Connection reset by peer\n"
+        + RECVBUF.format(1),
+        "worker 1 (b:2) does not answer (recvmsg:Connection reset by peer)",
+    ),
+    "killed, and told by another": (
+        "Collective ops is aborted by: Collective ops is aborted by: Socket closed\n"
+        + RECVBUF.format(1)
+        + RECVBUF.format(2),
+        "worker 1 (b:2) does not answer (Socket closed)",
+    ),
+    "silent": (
+        f"Collective ops is aborted by: Error reported from /job:worker/task:1: {UNHEALTHY}\n"
+        "/job:worker/replica:0/task:1\nThe tasks have crashed.",
+        "worker 1 (b:2) does not answer (Error reported from /job:worker/task:1: "
+        f"{UNHEALTHY.rstrip(':')})",
+    ),
+    "a silent chief": (
+        "Graph execution error:\n\nCollective ops is aborted by: Deadline Exceeded\n"
+        "RPC: /tensorflow.CoordinationService/Heartbeat\n",
+        "worker 0 (a:1) does not answer (Deadline Exceeded)",
+    ),
+    "failed": (
+        "Graph execution error:\n\nDetected at node CollectiveReduceV2\n\n"
+        "Collective ops is aborted by: Error reported from /job:worker/task:2: worker 2 (c:3) has "
+        "ended: disk is full\n\t [[{{node CollectiveReduceV2}}]]",
+        "worker 2 (c:3) has ended: disk is full",
+    ),
+    "failed, and told by its connection": (
+        "Collective ops is aborted by: worker 0 (a:1) has ended: disk is full\n"
+        + RECVBUF.format(0),
+        "worker 0 (a:1) has ended: disk is full",
+    ),
+    "failed because of another": (
+        "Collective ops is aborted by: Error reported from /job:worker/task:2: "
+        "worker 0 (a:1) does not answer (Socket closed)\n",
+        "worker 0 (a:1) does not answer (Socket closed)",
+    ),
+    "of its own": ("Graph execution error:\n\nOOM when allocating tensor", None),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_an_error_of_tensorflow_names_who_is_lost(case):
+    error, expected = ERRORS[case]
+    assert coordination.loss(Cluster(ADDRESSES, 1), error) == expected
+
+
+def test_tensorflow_has_the_private_names():
+    coordination.require_names()
+
+
+def test_a_private_name_that_an_upgrade_removes_is_told_in_one_line(monkeypatch):
+    monkeypatch.delattr(context.Context, "report_error_to_cluster")
+    cluster = Cluster((*free_addresses(1), "b:2"), 0)
+    line = workers._obstacle(DeviceConfig(), cluster)
+    assert "no attribute 'report_error_to_cluster'); install" in line and "\n" not in line
+
+
+def test_a_report_that_nobody_can_receive_has_no_effect():
+    coordination.report("disk is full")
+
+
+def _wait(error_file: str) -> None:
+    os.dup2(os.open(error_file, os.O_WRONLY | os.O_CREAT), 2)
+    coordination.CONNECTING_SECONDS = 0.2
+    with coordination.connecting():
+        time.sleep(60)
+
+
+def test_tensorflow_waits_for_the_others_so_long_only(tmp_path):
+    process = multiprocessing.get_context("forkserver").Process(
+        target=_wait, args=(str(tmp_path / "errors"),)
+    )
+    process.start()
+    process.join(200)
+    assert process.exitcode == 1
+    assert "in _wait" in (tmp_path / "errors").read_text()
+
+
+@pytest.mark.distributed
+def test_ctrl_c_ends_a_process_while_tensorflow_waits_for_another(tmp_path):
+    """After both have met, the other one has ended: TensorFlow calls no handler of Python then."""
+    (tmp_path / "plan.json").write_text('{"cases": []}')
+    addresses = free_addresses(2)
+    program = [sys.executable, "tests/training/distributed_losses.py"]
+    process = starts.Start(
+        [*program, tmp_path / "plan.json", tmp_path / "found.json"],
+        env=environment_of(addresses, 0),
+    )
+    try:
+        host, _, port = addresses[0].rpartition(":")
+        while True:
+            try:
+                socket.create_connection((host, int(port))).close()
+                break
+            except ConnectionRefusedError:
+                assert process.poll() is None, process.errors()
+                time.sleep(0.1)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=10) == -signal.SIGINT
+    finally:
+        process.kill()
