@@ -88,7 +88,7 @@ class DirectoryLock:
         """Only names the directory."""
         self._directory = directory
         self._path = directory / file_name
-        # Not bound to a thread: the thread that watches the other processes may have to release it.
+        # Not bound to a thread: a signal may be handled, and the lock released, in another one.
         self._lock = FileLock(self._path, timeout=0, fallback_to_soft=False, thread_local=False)
         self._made: list[Path] = []
         self._releasing = threading.RLock()
