@@ -23,7 +23,7 @@ from mlperf_bert.data.dataset import DatasetConfig, write_dataset
 from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.data.instances import InstanceConfig
 from mlperf_bert.files import paths
-from mlperf_bert.files.writing import require_writable
+from mlperf_bert.files.whole import require_writable
 from mlperf_bert.messages import Problems
 from mlperf_bert.mlperf.convergence import reference_points
 from mlperf_bert.options import MAX_SEED

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 import demo.__main__ as the_demo
 from mlperf_bert.files import paths
-from mlperf_bert.files.writing import write_whole
+from mlperf_bert.files.whole import write_whole
 from mlperf_bert.mlperf import budget, results, rules
 
 NUM_TRAIN_STEPS = 2 * the_demo.NUM_TRAIN_STEPS

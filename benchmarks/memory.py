@@ -30,7 +30,7 @@ import psutil
 from matplotlib.figure import Figure
 
 from mlperf_bert.files import paths
-from mlperf_bert.files.writing import write_whole
+from mlperf_bert.files.whole import write_whole
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import RECOMPUTE_CHOICES, BertConfig
 from mlperf_bert.training.memory import Step

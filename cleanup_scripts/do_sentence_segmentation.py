@@ -17,7 +17,7 @@ from mlperf_bert.data import documents, segmentation, stages
 from mlperf_bert.data.punkt import find_or_fetch_punkt, warn_if_not_published
 from mlperf_bert.files import paths
 from mlperf_bert.files.paths import Location
-from mlperf_bert.files.reading import HUGGING_FACE
+from mlperf_bert.files.whole import HUGGING_FACE
 
 
 def _split(name: str, output_path: str, punkt: Location, suffix: str, text_column: str) -> None:

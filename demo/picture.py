@@ -11,8 +11,7 @@ from matplotlib.ticker import StrMethodFormatter
 
 from mlperf_bert.command_line import failures_in_one_line
 from mlperf_bert.files import json_text, paths
-from mlperf_bert.files.reading import read_regular_file
-from mlperf_bert.files.writing import written_beside
+from mlperf_bert.files.whole import read_regular_file, written_beside
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
 from pages.charts import BLUE, ORANGE, RED
 

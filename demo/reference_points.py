@@ -19,7 +19,7 @@ from pathlib import Path
 from demo import miniature
 from demo.__main__ import REPOSITORY
 from mlperf_bert.files import paths
-from mlperf_bert.files.writing import write_whole
+from mlperf_bert.files.whole import write_whole
 from mlperf_bert.mlperf.results import LOG_NAME, finished_run, read_run
 
 NUM_RUNS = 20

@@ -19,7 +19,7 @@ from pathlib import Path
 from demo.encyclopedia import articles_with_facts
 from demo.facts import Facts
 from mlperf_bert.files import paths
-from mlperf_bert.files.writing import write_whole
+from mlperf_bert.files.whole import write_whole
 
 NUM_EXAMPLES = {"train": 1500, "dev": 500, "test": 200}
 NUM_QUESTIONS = {"train": 600, "dev": 300}  # more would be easy without pre-training

@@ -74,6 +74,22 @@ def rooms_imported(path: Path) -> set[str]:
     return {p[1] for p in parts if p[0] == PACKAGE and len(p) > 1 and p[1] in rooms}
 
 
+def is_there(module: str) -> bool:
+    """Whether a module or package of ours, or a name in one, can be imported."""
+    place = ROOT / module.replace(".", "/")
+    return place.is_dir() or place.with_suffix(".py").is_file()
+
+
+def test_what_is_imported_of_ours_is_there():
+    """Also in files that no fast test imports."""
+    files = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True)
+    for name in files.stdout.split():
+        for node in ast.walk(ast.parse((ROOT / name).read_text(encoding="utf-8"))):
+            module = getattr(node, "module", None) if isinstance(node, ast.ImportFrom) else None
+            if module and module.split(".")[0] in OUR_OWN:
+                assert is_there(module), f"{name} line {node.lineno}: {module}"
+
+
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_imports_go_one_way(path):
     if path.parent == ROOT / PACKAGE:

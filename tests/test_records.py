@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from mlperf_bert.data import extraction, manifest, provenance, unpacking
-from mlperf_bert.files.records import read_record, write_record
+from mlperf_bert.files.json_text import read_record, write_record
 from mlperf_bert.finetuning import run, sweep
 from mlperf_bert.finetuning.config import Setting
 from mlperf_bert.mlperf import results

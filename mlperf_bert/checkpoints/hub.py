@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mlperf_bert.data import vocabulary
-from mlperf_bert.files import json_text, reading
+from mlperf_bert.files import json_text, whole
 from mlperf_bert.model.config import BertConfig
 
 CONFIG = "config.json"
@@ -59,7 +59,7 @@ def model_folder(model: str) -> Iterator[Path]:
       ValueError: no such folder, and the hub cannot be asked or gives no such model.
       OSError: a bucket refuses it.
     """
-    with reading.copied_to_disk([model], only=WANTED) as copies:
+    with whole.copied_to_disk([model], only=WANTED) as copies:
         folder = copies.get(model, Path(model))
         yield folder if copies or folder.is_dir() else _from_hub(model)
 
@@ -69,7 +69,7 @@ def read_json(folder: Path, name: str, model: str) -> dict:
     if not (folder / name).exists():
         raise ValueError(f"{model}: no {name}; give a model in Hugging Face's layout")
     try:
-        return json_text.parse_object(reading.read_regular_file(folder / name))
+        return json_text.parse_object(whole.read_regular_file(folder / name))
     except ValueError as error:
         raise ValueError(f"{model}/{name}: {error}") from error
 

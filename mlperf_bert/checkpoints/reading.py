@@ -10,7 +10,7 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectG
 
 from mlperf_bert.checkpoints import names
 from mlperf_bert.checkpoints.names import Weight
-from mlperf_bert.files import paths, reading
+from mlperf_bert.files import paths, whole
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # where a TF2 checkpoint keeps its graph of objects
 _LAYER = re.compile(r"/layer_(\d+)/")
@@ -138,5 +138,5 @@ class StoredCheckpoint:
 
 def _require_unpacked(path: paths.Location) -> None:
     """Raises ValueError for a file that is an archive or a Git LFS pointer."""
-    if paths.is_file(path) and (problem := reading.packed_file(path)):
+    if paths.is_file(path) and (problem := whole.packed_file(path)):
         raise ValueError(problem)

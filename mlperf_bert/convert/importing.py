@@ -14,8 +14,8 @@ from mlperf_bert.checkpoints import hub, stored_model
 from mlperf_bert.checkpoints.stored_model import StoredModel
 from mlperf_bert.convert import saving
 from mlperf_bert.data import provenance, vocabulary
-from mlperf_bert.files import paths, reading
-from mlperf_bert.files.writing import directory_written_beside
+from mlperf_bert.files import paths, whole
+from mlperf_bert.files.whole import directory_written_beside
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 
 CHECKPOINT = "model.ckpt-0"
@@ -109,7 +109,7 @@ def _read_tokenizer(folder: Path, model: str, vocab_size: int) -> _Tokenizer:
         doubts = vocabulary.doubts(path, words, do_lower_case=do_lower_case, model=model)
     except ValueError as error:  # the folder may be a copy
         raise ValueError(str(error).replace(str(folder), model)) from error
-    files, lines = {hub.VOCABULARY: reading.read_regular_file(path)}, []
+    files, lines = {hub.VOCABULARY: whole.read_regular_file(path)}, []
     if found[0] != hub.VOCABULARY:
         files = {hub.VOCABULARY: vocabulary.as_text(words)}
         lines.append(f"{hub.VOCABULARY}: {len(words):,} words of {found[0]}")

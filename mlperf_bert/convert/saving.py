@@ -1,6 +1,6 @@
 """Checkpoints appear whole or not at all.
 
-Not by mlperf_bert/files/writing.py: a checkpoint is several files, and may lie in a bucket, so that
+Not by mlperf_bert/files/whole.py: a checkpoint is several files, and may lie in a bucket, so that
 TensorFlow writes and renames them.
 """
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from mlperf_bert.data.documents import SUFFIXES, Document, documents_of_lines, read_documents
 from mlperf_bert.files import paths
-from mlperf_bert.files.writing import written_beside
+from mlperf_bert.files.whole import written_beside
 
 # As WikiExtractor's default. A file is a unit of work of every stage.
 FILE_BYTES = 1024 * 1024

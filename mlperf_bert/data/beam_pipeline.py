@@ -26,7 +26,7 @@ from mlperf_bert.data.dataset import (
 from mlperf_bert.data.examples import expand_input
 from mlperf_bert.data.manifest import Manifest, Part
 from mlperf_bert.files import locks, paths
-from mlperf_bert.files.writing import write_whole
+from mlperf_bert.files.whole import write_whole
 
 _OUTCOME = ".outcome.json"
 

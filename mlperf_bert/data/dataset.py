@@ -27,8 +27,8 @@ from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.data.instances import InstanceConfig, batches, make_instances
 from mlperf_bert.data.manifest import Manifest, Part
 from mlperf_bert.data.tokenization import Tokenizer
-from mlperf_bert.files import locks, paths, writing
-from mlperf_bert.files.reading import digest, read_regular_file
+from mlperf_bert.files import locks, paths, whole
+from mlperf_bert.files.whole import digest, read_regular_file
 from mlperf_bert.messages import Progress
 
 # Measured: 0.43 GB for a part of 26 MB with dupe_factor 10.
@@ -300,7 +300,7 @@ def _work(
     try:
         result = make_part(input_path, output, tokenizer, config, on_hint=hints.append)
     except OSError as error:
-        folder, _ = writing.workplace(output)
+        folder, _ = whole.workplace(output)
         result = f"{error.strerror}; free space or fix {folder}" if error.strerror else str(error)
     except ValueError as error:
         result = str(error)

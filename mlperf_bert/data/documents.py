@@ -12,8 +12,7 @@ import zstandard
 
 from mlperf_bert.data.segmentation import SentenceSplitter, load_splitter
 from mlperf_bert.files import content, json_text, paths
-from mlperf_bert.files.reading import opened_input
-from mlperf_bert.files.writing import written_beside
+from mlperf_bert.files.whole import opened_input, written_beside
 
 _PLAIN = (".jsonl", ".json")
 _GZIP = zlib.MAX_WBITS + 16  # zlib's number for a header and a checksum of gzip

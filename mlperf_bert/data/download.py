@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from mlperf_bert.data.published import PublishedFile
-from mlperf_bert.files.reading import require_regular_file
-from mlperf_bert.files.writing import partial, require_room, written_beside
+from mlperf_bert.files.whole import partial, require_regular_file, require_room, written_beside
 from mlperf_bert.messages import Progress, printable
 
 USER_AGENT = "mlperf-bert/0.1"  # some servers refuse the one that urllib sends

@@ -4,7 +4,7 @@ import os
 
 from mlperf_bert.data import provenance, tfrecord, validity
 from mlperf_bert.files import paths
-from mlperf_bert.files.writing import require_room, require_writable, written_beside
+from mlperf_bert.files.whole import require_room, require_writable, written_beside
 
 # The vocabulary is unknown here; models take ids of 32 bits.
 _LARGEST_VOCABULARY = 2**31

@@ -12,8 +12,7 @@ from mlperf_bert.data import example_codec, stages
 from mlperf_bert.data.instances import InstanceConfig, Statistics, batches, make_instances
 from mlperf_bert.data.tokenization import Tokenizer, read_documents
 from mlperf_bert.files import paths
-from mlperf_bert.files.reading import matching_files
-from mlperf_bert.files.writing import written_beside
+from mlperf_bert.files.whole import matching_files, written_beside
 from mlperf_bert.messages import Progress
 
 

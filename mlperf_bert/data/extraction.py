@@ -25,10 +25,9 @@ from typing import IO
 
 from mlperf_bert.data import provenance
 from mlperf_bert.data.wiki_dump import Dump
+from mlperf_bert.files.json_text import read_record, write_record
 from mlperf_bert.files.locks import held
-from mlperf_bert.files.reading import read_regular_file
-from mlperf_bert.files.records import read_record, write_record
-from mlperf_bert.files.writing import written_beside
+from mlperf_bert.files.whole import read_regular_file, written_beside
 from mlperf_bert.messages import Progress, printable
 
 REPOSITORY = "https://github.com/attardi/wikiextractor"

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from mlperf_bert.data.stages import read_text
 from mlperf_bert.files import paths
-from mlperf_bert.files.writing import written_beside
+from mlperf_bert.files.whole import written_beside
 
 BYTES_PER_MB = 1024 * 1024
 PARTS_PER_WORKER = 1000

@@ -10,8 +10,8 @@ from typing import Any
 
 from mlperf_bert.data import tfrecord
 from mlperf_bert.files import paths
-from mlperf_bert.files.reading import digest
-from mlperf_bert.files.records import read_record, write_record
+from mlperf_bert.files.json_text import read_record, write_record
+from mlperf_bert.files.whole import digest
 
 NAME = "manifest.json"
 _NUM_RANGES = 16

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from mlperf_bert.data.instances import Statistics
 from mlperf_bert.data.manifest import Manifest, Part
 from mlperf_bert.files import paths
-from mlperf_bert.files.writing import written_beside
+from mlperf_bert.files.whole import written_beside
 
 PICTURE_NAME = "histograms.png"
 

@@ -21,8 +21,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from mlperf_bert.files import paths, reading
-from mlperf_bert.files.records import read_record, write_record
+from mlperf_bert.files import paths, whole
+from mlperf_bert.files.json_text import read_record, write_record
 from mlperf_bert.tensorflow_import import tensorflow
 
 NAME = "provenance.json"
@@ -88,15 +88,15 @@ def describe(path: str | os.PathLike, folder: paths.Location, *, digest: str | N
     Raises:
       OSError: it cannot be read.
     """
-    if os.fspath(path).startswith(reading.HUGGING_FACE):  # a revision is in its name
+    if os.fspath(path).startswith(whole.HUGGING_FACE):  # a revision is in its name
         return File(
-            path=os.fspath(path), bytes=reading.size_on_hugging_face(os.fspath(path)), digest=""
+            path=os.fspath(path), bytes=whole.size_on_hugging_face(os.fspath(path)), digest=""
         )
-    found = reading.require_regular_file(path)
+    found = whole.require_regular_file(path)
     return File(
         path=paths.name_from(str(found), folder),
         bytes=paths.size_bytes(found),
-        digest=f"sha256:{reading.digest(found, 'sha256')}" if digest is None else digest,
+        digest=f"sha256:{whole.digest(found, 'sha256')}" if digest is None else digest,
     )
 
 
@@ -279,7 +279,7 @@ def _check(name: str, wanted: set[tuple[int, str]]) -> str:
     if found.size_bytes != size:
         return f"{name}: {found.size_bytes:,} bytes, {size:,} were recorded"
     for algorithm, _, expected in (digest.partition(":") for digest in digests):
-        if reading.digest(name, algorithm) != expected:
+        if whole.digest(name, algorithm) != expected:
             return f"{name}: its content has changed since it was recorded ({algorithm})"
     return _damage(name.removesuffix(_INDEX)) if name.endswith(_INDEX) else ""
 
@@ -348,7 +348,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def _add(folder: paths.Location, given: argparse.Namespace) -> None:
     files = {
-        name: [path for pattern in getattr(given, name) for path in reading.matching_files(pattern)]
+        name: [path for pattern in getattr(given, name) for path in whole.matching_files(pattern)]
         for name in ("inputs", "outputs")
     }
     for name, found in files.items():

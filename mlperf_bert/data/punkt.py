@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mlperf_bert.files import paths
-from mlperf_bert.files.reading import read_regular_file
-from mlperf_bert.files.writing import write_whole
+from mlperf_bert.files.whole import read_regular_file, write_whole
 
 # nltk's package punkt_tab, folder english: the same tables as the reference's english.pickle.
 PUBLISHED_SHA256 = {

@@ -17,7 +17,7 @@ from mlperf_bert.data.punkt import PunktTables
 from mlperf_bert.data.stages import lines_of, read_text
 from mlperf_bert.data.unicode11 import UNASSIGNED
 from mlperf_bert.files import paths
-from mlperf_bert.files.writing import write_whole
+from mlperf_bert.files.whole import write_whole
 
 # How a word type was seen in training, as bits of ortho_context: at the beginning of a sentence,
 # in its middle, or where that is unknown; with an upper- or a lower-case first letter.

@@ -10,7 +10,7 @@ import random
 
 from mlperf_bert.data.stages import read_text
 from mlperf_bert.files import paths
-from mlperf_bert.files.writing import write_whole
+from mlperf_bert.files.whole import write_whole
 
 SEED_STEP = 13
 

@@ -9,7 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 
 from mlperf_bert.data import processes
 from mlperf_bert.files import content
-from mlperf_bert.files.reading import matching_files, read_regular_file
+from mlperf_bert.files.whole import matching_files, read_regular_file
 from mlperf_bert.messages import Progress
 
 _RECORDS = re.compile(

@@ -17,7 +17,7 @@ import numpy as np
 
 from mlperf_bert.data.jit import kernel
 from mlperf_bert.files import content, paths
-from mlperf_bert.files.reading import require_regular_file
+from mlperf_bert.files.whole import require_regular_file
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4

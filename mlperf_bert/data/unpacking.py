@@ -15,9 +15,14 @@ from typing import IO
 from mlperf_bert.data.download import check, chunks, md5_of
 from mlperf_bert.data.manifest import PUBLISHED_PARTS, PUBLISHED_TEXT
 from mlperf_bert.data.published import DUMP, MD5S_OF_TEXT, UNCOMPRESSED_DUMP
-from mlperf_bert.files.reading import digest, packed_file, require_regular_file
-from mlperf_bert.files.records import read_record, write_record
-from mlperf_bert.files.writing import require_room, written_beside
+from mlperf_bert.files.json_text import read_record, write_record
+from mlperf_bert.files.whole import (
+    digest,
+    packed_file,
+    require_regular_file,
+    require_room,
+    written_beside,
+)
 from mlperf_bert.messages import Progress, printable
 
 TEXT_AT_MOST_BYTES = 100 << 20  # three times the largest that is published

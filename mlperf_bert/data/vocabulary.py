@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from mlperf_bert.data import stages, unicode11
 from mlperf_bert.files import content, json_text, paths
-from mlperf_bert.files.reading import read_regular_file
+from mlperf_bert.files.whole import read_regular_file
 
 NAME = "vocab.txt"
 TOKENIZER = "tokenizer.json"

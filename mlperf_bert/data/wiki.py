@@ -14,8 +14,7 @@ from mlperf_bert.data.stages import (
     with_plain_line_ends,
 )
 from mlperf_bert.files import content
-from mlperf_bert.files.reading import read_regular_file
-from mlperf_bert.files.writing import write_whole, written_beside
+from mlperf_bert.files.whole import read_regular_file, write_whole, written_beside
 
 
 def drop_tags_and_titles(text: str) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from mlperf_bert.files import content
-from mlperf_bert.files.reading import require_regular_file
+from mlperf_bert.files.whole import require_regular_file
 from mlperf_bert.messages import printable
 
 LANGUAGE = "en"

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mlperf_bert.files import locks, paths
-from mlperf_bert.files.reading import matching_files
-from mlperf_bert.files.records import read_record, write_record
-from mlperf_bert.files.writing import require_writable, written_beside
+from mlperf_bert.files.json_text import read_record, write_record
+from mlperf_bert.files.whole import matching_files, require_writable, written_beside
 
 _UPLOADED_NAME = ".uploaded.json"
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.files import paths
-from mlperf_bert.files.writing import write_whole
+from mlperf_bert.files.whole import write_whole
 from mlperf_bert.finetuning import pairs, scores, tables
 from mlperf_bert.finetuning.tables import Row
 from mlperf_bert.finetuning.task import CLASSES, SCORE, TRAIN, Features

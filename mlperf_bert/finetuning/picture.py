@@ -6,7 +6,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from mlperf_bert.files.writing import written_beside
+from mlperf_bert.files.whole import written_beside
 
 _MOST_COLUMNS = 4
 _MOST_IN_LEGEND = 8

@@ -14,7 +14,7 @@ import numpy as np
 import tf_keras
 
 from mlperf_bert.checkpoints.state import RunState, latest_step
-from mlperf_bert.files.records import read_record, write_record
+from mlperf_bert.files.json_text import read_record, write_record
 from mlperf_bert.finetuning import model as task_model
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting
 from mlperf_bert.finetuning.prepared import Prepared

@@ -12,7 +12,7 @@ import numpy as np
 
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.files import paths
-from mlperf_bert.files.writing import write_whole
+from mlperf_bert.files.whole import write_whole
 from mlperf_bert.finetuning import squad_features, squad_metrics, squad_predictions
 from mlperf_bert.finetuning.squad_predictions import Prediction
 from mlperf_bert.finetuning.squad_reading import SquadExample, read_examples

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mlperf_bert.files import paths
+from mlperf_bert.files.json_text import read_record, write_record
 from mlperf_bert.files.locks import DirectoryLock
-from mlperf_bert.files.records import read_record, write_record
 from mlperf_bert.finetuning import glue, picture, prepared, tasks, weights
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting
 from mlperf_bert.finetuning.prepared import Prepared

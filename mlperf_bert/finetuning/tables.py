@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
-from mlperf_bert.files.reading import read_regular_file
+from mlperf_bert.files.whole import read_regular_file
 
 _MOST_NAMES = 20
 _LONGEST_VALUE = 60

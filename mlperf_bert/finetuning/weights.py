@@ -10,7 +10,7 @@ from official.nlp.modeling import models
 from mlperf_bert.checkpoints import hub, initial, names, state, stored_model
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.checkpoints.stored_model import StoredModel
-from mlperf_bert.files import paths, reading
+from mlperf_bert.files import paths, whole
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import trained_variables
 
@@ -114,9 +114,9 @@ def digest(source: Source) -> str:
     Of a checkpoint that of its index, which has a checksum of every tensor.
     """
     if not source.is_hugging_face:
-        return reading.digest(f"{source.name}.index", "sha256")
+        return whole.digest(f"{source.name}.index", "sha256")
     files = sorted(Path(source.name).glob("model*.safetensors"))
-    digests = "".join(reading.digest(path, "sha256") for path in files)
+    digests = "".join(whole.digest(path, "sha256") for path in files)
     return hashlib.sha256(digests.encode()).hexdigest()
 
 

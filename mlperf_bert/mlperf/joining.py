@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mlperf_bert.files import paths
-from mlperf_bert.files.writing import written_beside
+from mlperf_bert.files.whole import written_beside
 from mlperf_bert.mlperf import energy, rules
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.log import MlperfLog

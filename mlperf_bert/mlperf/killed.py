@@ -6,7 +6,7 @@ import re
 import time
 from pathlib import Path
 
-from mlperf_bert.files.writing import write_whole
+from mlperf_bert.files.whole import write_whole
 from mlperf_bert.mlperf.mllog_writer import MllogWriter
 from mlperf_bert.mlperf.timed_run import Run
 

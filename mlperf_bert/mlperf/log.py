@@ -34,7 +34,7 @@ from pathlib import Path
 
 from mlperf_logging.mllog import constants
 
-from mlperf_bert.files.writing import write_whole
+from mlperf_bert.files.whole import write_whole
 from mlperf_bert.mlperf.energy import Meter
 from mlperf_bert.mlperf.mllog_writer import MllogWriter
 from mlperf_bert.mlperf.timed_run import Run

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from mlperf_bert.files import json_text, paths
-from mlperf_bert.files.reading import read_regular_file
-from mlperf_bert.files.records import read_record
+from mlperf_bert.files.json_text import read_record
+from mlperf_bert.files.whole import read_regular_file
 from mlperf_bert.mlperf import energy, ledger
 from mlperf_bert.mlperf.energy import Energy
 

@@ -21,9 +21,9 @@ from mlperf_bert import command_line
 from mlperf_bert.command_line import in_range
 from mlperf_bert.portable import program_folder
 from mlperf_bert.training import checks, memory
-from mlperf_bert.training.cluster import read_cluster
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.setup import Inspection
+from mlperf_bert.training.workers import read_cluster
 
 FLAGS = flags.FLAGS
 

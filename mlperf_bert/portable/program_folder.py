@@ -23,8 +23,8 @@ import tensorflow as tf
 from mlperf_bert.checkpoints import initial
 from mlperf_bert.data import provenance
 from mlperf_bert.files import paths
-from mlperf_bert.files.records import write_record
-from mlperf_bert.files.writing import directory_written_beside
+from mlperf_bert.files.json_text import write_record
+from mlperf_bert.files.whole import directory_written_beside
 from mlperf_bert.input import packing, pipeline
 from mlperf_bert.messages import Progress
 from mlperf_bert.model import pretrainer

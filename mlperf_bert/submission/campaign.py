@@ -33,9 +33,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mlperf_bert.data import provenance
-from mlperf_bert.files import locks, paths, writing
-from mlperf_bert.files.reading import matching_files
-from mlperf_bert.files.records import write_record
+from mlperf_bert.files import locks, paths, whole
+from mlperf_bert.files.json_text import write_record
+from mlperf_bert.files.whole import matching_files
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.log import STATUSES
 from mlperf_bert.mlperf.results import (
@@ -392,7 +392,7 @@ def run_campaign(
             lock.require_held()
             paths.remove_folder(campaign.org_dir)
 
-        with writing.on_disk(campaign.folder, before_upload=make_way) as folder:
+        with whole.on_disk(campaign.folder, before_upload=make_way) as folder:
             local = replace(campaign, folder=folder)
             write_submission(local, runs, ruleset=ruleset, overrides=overrides)
             verdict = judge_submission(

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mlperf_bert.files import paths
-from mlperf_bert.files.writing import directory_written_beside
+from mlperf_bert.files.whole import directory_written_beside
 
 IMPLEMENTATION = "mlperf_bert"
 _LAUNCHER = "./start_training.sh"

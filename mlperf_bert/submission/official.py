@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlperf_bert.files import paths, reading
+from mlperf_bert.files import paths, whole
 from mlperf_bert.mlperf.rules import require_ruleset
 from mlperf_bert.submission.system import read_overrides
 
@@ -76,7 +76,7 @@ def _copied(arguments: Sequence[str]) -> Iterator[tuple[list[str], Callable[[str
 
     Yields: the arguments with the copies' names; what puts the bucket's names into a text again.
     """
-    with reading.copied_to_disk(arguments) as copies:
+    with whole.copied_to_disk(arguments) as copies:
 
         def original(text: str) -> str:
             for name, copied in copies.items():

@@ -28,7 +28,7 @@ import pyarrow
 import pyarrow.parquet
 
 from mlperf_bert.files import paths
-from mlperf_bert.files.writing import written_beside
+from mlperf_bert.files.whole import written_beside
 from mlperf_bert.mlperf.results import RunResult, read_run
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
 from mlperf_bert.submission.entry import Entry, entry_of, with_twins

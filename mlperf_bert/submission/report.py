@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mlperf_bert.files import paths
-from mlperf_bert.files.writing import write_whole
+from mlperf_bert.files.whole import write_whole
 from mlperf_bert.mlperf import convergence, results
 from mlperf_bert.mlperf.budget import in_words
 from mlperf_bert.mlperf.rules import RULESETS

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mlperf_bert.files import paths
-from mlperf_bert.files.writing import write_whole
+from mlperf_bert.files.whole import write_whole
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.results import (
     LOG_NAME,

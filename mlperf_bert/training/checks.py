@@ -27,8 +27,7 @@ from mlperf_bert.training import devices, memory, workers
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.devices import choose_compilation
 from mlperf_bert.training.memory import checkpoint_bytes, num_weights
-from mlperf_bert.training.origin import Origin
-from mlperf_bert.training.output import OutputDirectory
+from mlperf_bert.training.output import Origin, OutputDirectory
 from mlperf_bert.training.setup import ERROR, NOTE, WARNING, Inspection, Setup
 from mlperf_bert.training.steps import Evaluator
 

@@ -97,7 +97,7 @@ class RunConfig:
     """What to train, on which data, how, and where the output goes."""
 
     # Input and output, on local disks or in a bucket (gs://BUCKET/FOLDER). What is in the files is
-    # compared when a run is resumed, not how they are called; see origin.py.
+    # compared when a run is resumed, not how they are called; see output.py.
     bert_config_file: str = option(
         None, "The model: a bert_config.json.", required=True, path=True, identifies=False
     )
@@ -412,7 +412,7 @@ class RunConfig:
         """Parameters with which an interrupted run may go on with another value.
 
         They do not change the computation. Input files and the initial checkpoint are compared by
-        what is in them, not by their names; see origin.py.
+        what is in them, not by their names; see output.py.
         """
         return free_to_change(RunConfig)
 

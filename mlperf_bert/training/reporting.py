@@ -13,7 +13,7 @@ from typing import TextIO
 import tensorflow as tf
 
 from mlperf_bert.files import json_text, paths
-from mlperf_bert.files.writing import write_whole
+from mlperf_bert.files.whole import write_whole
 from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.mlperf.log import Computation, Hyperparameters, MlperfLog, SubmissionInfo
 from mlperf_bert.mlperf.results import RECORD_NAME

@@ -23,8 +23,7 @@ from mlperf_bert.training.budget import TimeBudget
 from mlperf_bert.training.build import Parts
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.loop import Event
-from mlperf_bert.training.origin import Origin
-from mlperf_bert.training.output import run_logs
+from mlperf_bert.training.output import Origin, run_logs
 from mlperf_bert.training.reporting import MetricsWriter, Result, StartUp, process_start_time
 from mlperf_bert.training.setup import Setup
 from mlperf_bert.training.steps import counted_steps

@@ -26,8 +26,7 @@ import tensorflow as tf
 
 from mlperf_bert.checkpoints import state
 from mlperf_bert.files import json_text, paths
-from mlperf_bert.files.reading import read_regular_file
-from mlperf_bert.files.writing import write_whole
+from mlperf_bert.files.whole import read_regular_file, write_whole
 from mlperf_bert.input import pipeline
 from mlperf_bert.mlperf import budget
 from mlperf_bert.mlperf.results import samples_at_success

@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from mlperf_bert.files.writing import replaceable, write_whole, written_beside
+from mlperf_bert.files.whole import replaceable, write_whole, written_beside
 
 
 def make_socket(path):

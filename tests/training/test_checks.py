@@ -23,8 +23,7 @@ from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 from mlperf_bert.optimization.config import OptimizerConfig
 from mlperf_bert.training import checks
 from mlperf_bert.training.config import Cluster, DeviceConfig, RunConfig
-from mlperf_bert.training.origin import Origin
-from mlperf_bert.training.output import OutputDirectory
+from mlperf_bert.training.output import Origin, OutputDirectory
 
 TINY = BertConfig(
     vocab_size=64,
