@@ -47,7 +47,13 @@ def flag(
     page: str | None = None,
     **bounds: float,
 ) -> Option:
-    """An option; its kind is that of the default, or a text if that is None."""
+    """An option; its kind is that of the default, or a text if that is None.
+
+    Raises:
+      TypeError: a range is given for a text.
+    """
+    if bounds and kind is None and default is None:
+        raise TypeError(f"{help!r}: an option with a range needs kind=int or kind=float")
     return Option(
         default=default,
         help=help,

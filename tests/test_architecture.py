@@ -172,7 +172,8 @@ def test_every_command_line_expands_the_home_folder(path):
         and ast.unparse(node.func.value).endswith("parser")
     ]
     for call in parsed:
-        assert ast.unparse(call.args[0]).startswith("paths.words_with_home("), call.lineno
+        expands = call.args and ast.unparse(call.args[0]).startswith("paths.words_with_home(")
+        assert expands, f"{path}:{call.lineno}: give parse_args paths.words_with_home(arguments)"
 
 
 @pytest.mark.parametrize("path", [*sorted(ALONE), *(ROOT / "tracing").glob("*.py")])

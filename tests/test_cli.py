@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlperf_bert import flags_page
+from mlperf_bert import flags_page, options
 from mlperf_bert.data import example_codec, tfrecord
 from mlperf_bert.mlperf import ledger
+from mlperf_bert.training.config import RunConfig
 from tests import starts
 from tests.conftest import REPOSITORY, lacking
 
@@ -182,6 +183,20 @@ def test_the_page_of_all_flags_is_that_of_the_scripts(script):
     assert flags_page.section(script, described_flags(script)) in page, (
         "python -m mlperf_bert.flags_page writes the page again"
     )
+
+
+def test_every_command_of_portable_and_convert_is_on_the_page():
+    package = REPOSITORY / "mlperf_bert"
+    files = [path for room in ("portable", "convert") for path in (package / room).glob("*.py")]
+    commands = [path for path in files if '__name__ == "__main__"' in path.read_text()]
+    assert commands and set(commands) <= set(flags_page.scripts())
+
+
+@pytest.mark.parametrize("name", options.flags_of(RunConfig)["optimizer"].choices)
+def test_every_optimizer_has_its_own_constants(name):
+    defaults = {flag: about.default for flag, about in options.flags_of(RunConfig).items()}
+    values = options.values_of(RunConfig, defaults | {"optimizer": name}, {})
+    assert values["optimizer"].name == name
 
 
 def test_the_pages_that_explain_a_flag_name_it():
@@ -381,7 +396,7 @@ OUT_OF_RANGE = [
     *((name, "a[b]", "wildcards") for name in ("output_dir", "init_checkpoint")),
     ("train_batch_size", "4.5", "invalid literal"),
     ("learning_rate", "fast", "could not convert"),
-    ("optimizer", "sgd", "adamw|lamb"),
+    ("optimizer", "no_such", "adamw|lamb"),
     ("flagfile", "/dev/null/none", "Unable to open flagfile"),
     ("learning_rat", 1, "Unknown command line flag"),
 ]

@@ -333,6 +333,8 @@ def _hyperparameter_events(given: Hyperparameters) -> dict[str, object]:
             constants.OPT_ADAMW_BETA_2: given.beta_2,
             constants.OPT_ADAMW_WEIGHT_DECAY: given.weight_decay_rate,
         }
+    if given.optimizer != constants.LAMB:
+        raise ValueError(f"optimizer {given.optimizer!r}: it is not known by which keys to log it")
     return events | {
         constants.OPT_LAMB_EPSILON: given.epsilon,
         constants.OPT_LAMB_BETA_1: given.beta_1,

@@ -74,14 +74,14 @@ def _optimizer(
     lamb_beta_2: float,
     log_epsilon: float,
 ) -> OptimizerConfig:
-    if optimizer == "adamw":
-        return ADAMW
-    return OptimizerConfig(
+    lamb = OptimizerConfig(
+        name="lamb",
         weight_decay_rate=lamb_weight_decay_rate,
         beta_1=lamb_beta_1,
         beta_2=lamb_beta_2,
         epsilon=10**log_epsilon,
     )
+    return {"adamw": ADAMW, "lamb": lamb}[optimizer]  # no name falls back to another's constants
 
 
 def _submission(

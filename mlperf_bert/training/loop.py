@@ -39,13 +39,20 @@ class Event:
     """
 
     def next(self, step: int) -> int | None:
-        """The first step after `step` at which it wants to act; None: it does not mind."""
+        """The first step after `step` at which a device call must end; None: it does not mind.
+
+        The same on all processes of a run, or they would make device calls of different lengths;
+        only what is written differs.
+        """
 
     def begin(self, step: int) -> str | None:
         """Acts before the first step; `step` is where the run begins or goes on."""
 
     def at(self, trained: Trained) -> str | None:
-        """Acts after a device call; all events see all calls."""
+        """Acts after a device call, also after one that ends for another event: is it due?
+
+        An event that stands behind the one that ends the run does not see the last call.
+        """
 
     def end(self, step: int, ending: str) -> str | None:
         """Acts after the last call; may return another ending."""

@@ -244,6 +244,14 @@ def test_run_needs_its_preparation(path):
     assert [record["key"] for record in read_log(path)].count("run_start") == 1
 
 
+def test_an_optimizer_without_keys_of_its_own_is_not_logged_as_another(path):
+    with (
+        MlperfLog(path, echo=False) as log,
+        pytest.raises(ValueError, match="'no_such': it is not"),
+    ):
+        initialise(log, optimizer="no_such")
+
+
 def test_adamw_logs_its_own_keys(path):
     with MlperfLog(path, echo=False) as log:
         initialise(log, optimizer="adamw")
