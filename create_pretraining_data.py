@@ -138,7 +138,10 @@ def _outputs(texts: Sequence[str]) -> list[paths.Location]:
         output = paths.location(name)
         if output.is_dir():
             raise ValueError(f"--output_file={name} is a folder; name a file, or give --output_dir")
-        require_writable(output)
+        try:
+            require_writable(output)
+        except ValueError as error:
+            raise ValueError(f"--output_file={error}") from error
         outputs.append(output)
     if len({os.path.realpath(output) for output in outputs}) < len(outputs):
         raise ValueError(f"--output_file={FLAGS.output_file}: a file is given twice")

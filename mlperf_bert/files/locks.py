@@ -51,11 +51,15 @@ def held(
     file_name: str = ".lock",
     patience_seconds: float = 0,
     by_another: str = "another process writes here",
+    of: paths.Location | None = None,
 ) -> "Iterator[DirectoryLock | ObjectLock]":
-    """Holds the lock of a folder, and yields it; raises ValueError with `by_another` if that is."""
+    """Holds the lock of a folder, and yields it; raises ValueError with `by_another` if that is.
+
+    The message names `of`, a file in the folder, or the folder.
+    """
     lock = lock_of(folder, file_name=file_name)
     if not lock.acquire(patience_seconds=patience_seconds):
-        raise ValueError(f"{folder}: {by_another}; wait for it, or stop it")
+        raise ValueError(f"{of or folder}: {by_another}; wait for it, or stop it")
     try:
         yield lock
     finally:
@@ -73,7 +77,7 @@ def held_by_one_writer(
     if not isinstance(path, Path):
         return contextlib.nullcontext()
     name = f".{path.name}.lock"
-    return held(path.parent, file_name=name, patience_seconds=patience_seconds)
+    return held(path.parent, file_name=name, patience_seconds=patience_seconds, of=path)
 
 
 class DirectoryLock:

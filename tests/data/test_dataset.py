@@ -349,7 +349,7 @@ def test_a_worker_that_outlives_a_killed_run_keeps_others_from_its_part(reposito
     killed.wait()
     assert worker.status() == psutil.STATUS_STOPPED
     message = fails(run(repository, work))
-    assert f"1 of 3 parts failed, run again: part-1: {work}/out/part-1: another run" in message
+    assert f"1 of 3 parts failed, run again: part-1: {work}/out/part-1: another process" in message
     worker.kill()
     assert run(repository, work).returncode == 0
     assert visible(work / "out") - {"provenance.json"} == {
