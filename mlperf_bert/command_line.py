@@ -117,12 +117,12 @@ def define(configuration: type, *, script: str | None = None) -> None:
       script: the one whose flags they are, if it is not the caller.
     """
     for name, about in options.flags_of(configuration).items():
-        common: dict[str, Any] = {"required": about.is_required, "module_name": script}
+        common: dict[str, Any] = {"required": about.required, "module_name": script}
         if about.choices:
             flags.DEFINE_enum(name, about.default, about.choices, about.help, **common)
         else:
-            _DEFINE[about.kind](name, about.default, about.help, **common)
-        if about.is_path:
+            _DEFINE[about.takes](name, about.default, about.help, **common)
+        if about.path:
             paths(name)
             if not about.may_be_empty:
                 not_empty(name)

@@ -12,19 +12,22 @@ MAX_SEED = 2**32 - 1
 """The random generators take 32 bits; a larger seed would be truncated silently."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Option:
-    """One flag."""
+    """One flag.
+
+    Raises:
+      TypeError: a text has a range.
+    """
 
     default: Any
     help: str
-    kind: type
-    """bool, int, float or str."""
+    _: dataclasses.KW_ONLY
+    kind: type | None = None
+    """bool, int, float or str; None: that of the default, a text if that is None too."""
     choices: tuple[str, ...] = ()
-    is_required: bool = False
-    bounds: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Of a number: at_least, above, at_most, below."""
-    is_path: bool = False
+    required: bool = False
+    path: bool = False
     """A local path or one of a bucket, or several with commas; "~" is expanded."""
     may_be_empty: bool = False
     """Of a path: an empty text counts as none."""
@@ -32,40 +35,25 @@ class Option:
     """Of a path: not of checkpoints, in whose names TensorFlow takes them for patterns."""
     page: str | None = None
     """The page of docs/ that explains it, if it is not that of the script."""
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
 
+    def __post_init__(self) -> None:
+        if self.bounds and self.takes is str:
+            raise TypeError(f"{self.help!r}: an option with a range needs kind=int or kind=float")
 
-def flag(
-    default: Any,
-    help: str,
-    *,
-    kind: type | None = None,
-    choices: tuple[str, ...] = (),
-    required: bool = False,
-    path: bool = False,
-    may_be_empty: bool = False,
-    may_have_wildcards: bool = True,
-    page: str | None = None,
-    **bounds: float,
-) -> Option:
-    """An option; its kind is that of the default, or a text if that is None.
+    @property
+    def takes(self) -> type:
+        """The type of its value."""
+        return self.kind or (str if self.default is None else type(self.default))
 
-    Raises:
-      TypeError: a range is given for a text.
-    """
-    if bounds and kind is None and default is None:
-        raise TypeError(f"{help!r}: an option with a range needs kind=int or kind=float")
-    return Option(
-        default=default,
-        help=help,
-        kind=kind or (str if default is None else type(default)),
-        choices=choices,
-        is_required=required,
-        bounds=bounds,
-        is_path=path,
-        may_be_empty=may_be_empty,
-        may_have_wildcards=may_have_wildcards,
-        page=page,
-    )
+    @property
+    def bounds(self) -> dict[str, float]:
+        """The range of a number, by name."""
+        given = {name: getattr(self, name) for name in ("at_least", "above", "at_most", "below")}
+        return {name: bound for name, bound in given.items() if bound is not None}
 
 
 def option(
@@ -83,9 +71,9 @@ def option(
       help: one sentence or two.
       parse: makes the field's value of the flag's text.
       identifies: whether a run that is resumed must have the same value.
-      **of_flag: as `flag`.
+      **of_flag: as `Option`.
     """
-    metadata = {"flag": flag(default, help, **of_flag), "parse": parse, "identifies": identifies}
+    metadata = {"flag": Option(default, help, **of_flag), "parse": parse, "identifies": identifies}
     return dataclasses.field(metadata=metadata)
 
 

@@ -92,7 +92,7 @@ class DirectoryLock:
         """Only names the directory."""
         self._directory = directory
         self._path = directory / file_name
-        # Not bound to a thread: a signal may be handled, and the lock released, in another one.
+        # Not bound to a thread: any thread of this process may release it.
         self._lock = FileLock(self._path, timeout=0, fallback_to_soft=False, thread_local=False)
         self._made: list[Path] = []
         self._releasing = threading.RLock()

@@ -135,8 +135,7 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Ins
 
 def _inspect_with_output(config: RunConfig) -> Inspection:
     """Also checks the directory, and reads the weights with which the run would begin there."""
-    output = OutputDirectory(config.output_dir, config.parameters(), may_change=config.may_change)
-    output.time_budget = config.time_budget
+    output = OutputDirectory.of(config)
     obstacle, latest_step = None, None
     try:
         output.require_available()

@@ -7,7 +7,7 @@ from mlperf_bert.mlperf import budget, energy, rules
 from mlperf_bert.mlperf.log import SubmissionInfo
 from mlperf_bert.model.config import RECOMPUTE_CHOICES, RECOMPUTE_NONE, BertConfig
 from mlperf_bert.optimization.config import ADAMW, OptimizerConfig
-from mlperf_bert.options import MAX_SEED, flag, free_to_change, option, options, variable
+from mlperf_bert.options import MAX_SEED, Option, free_to_change, option, options, variable
 
 _NAMES_OF_A_TPU = frozenset({"tpu_name", "tpu_zone", "gcp_project"})
 
@@ -134,8 +134,8 @@ class RunConfig:
     """None: train without evaluation, for checkpoints that are evaluated later."""
     shape: ExampleShape = options(
         ExampleShape,
-        max_seq_length=flag(128, "Tokens per example, as in the TFRecords.", at_least=1),
-        max_predictions_per_seq=flag(
+        max_seq_length=Option(128, "Tokens per example, as in the TFRecords.", at_least=1),
+        max_predictions_per_seq=Option(
             20, "Masked tokens per example, as in the TFRecords.", at_least=1
         ),
     )
@@ -217,11 +217,11 @@ class RunConfig:
     # Optimizer
     optimizer: OptimizerConfig = options(
         _optimizer,
-        optimizer=flag("adamw", "The optimizer.", choices=("adamw", "lamb")),
-        lamb_weight_decay_rate=flag(0.01, "Weight decay of LAMB.", at_least=0),
-        lamb_beta_1=flag(0.9, "Decay of the first moment in LAMB.", at_least=0, below=1),
-        lamb_beta_2=flag(0.999, "Decay of the second moment in LAMB.", at_least=0, below=1),
-        log_epsilon=flag(  # at least the smallest of float32
+        optimizer=Option("adamw", "The optimizer.", choices=("adamw", "lamb")),
+        lamb_weight_decay_rate=Option(0.01, "Weight decay of LAMB.", at_least=0),
+        lamb_beta_1=Option(0.9, "Decay of the first moment in LAMB.", at_least=0, below=1),
+        lamb_beta_2=Option(0.999, "Decay of the second moment in LAMB.", at_least=0, below=1),
+        log_epsilon=Option(  # at least the smallest of float32
             -6, "Base-10 logarithm of the epsilon of LAMB.", kind=float, at_least=-37, at_most=0
         ),
     )
@@ -318,20 +318,20 @@ class RunConfig:
     )
     submission: SubmissionInfo = options(
         _submission,
-        submission_org=flag("unnamed", "Organisation in the MLPerf log."),
-        submission_platform=flag("unnamed", "System in the MLPerf log."),
-        submission_status=flag("onprem", "onprem, cloud, preview or research."),
+        submission_org=Option("unnamed", "Organisation in the MLPerf log."),
+        submission_platform=Option("unnamed", "System in the MLPerf log."),
+        submission_status=Option("onprem", "onprem, cloud, preview or research."),
     )
 
     # Devices and processes
     device: DeviceConfig = options(
         DeviceConfig,
-        num_gpus=flag(0, "GPUs of this host; 0 = CPU.", at_least=0, page="clusters.md"),
-        use_tpu=flag(False, "Use a TPU.", page="clusters.md"),
-        tpu_name=flag(None, "Name or grpc:// address of the TPU.", page="clusters.md"),
-        tpu_zone=flag(None, "Zone of the TPU.", page="clusters.md"),
-        gcp_project=flag(None, "Project of the TPU.", page="clusters.md"),
-        num_tpu_cores=flag(8, "Cores of the TPU.", at_least=1, page="clusters.md"),
+        num_gpus=Option(0, "GPUs of this host; 0 = CPU.", at_least=0, page="clusters.md"),
+        use_tpu=Option(False, "Use a TPU.", page="clusters.md"),
+        tpu_name=Option(None, "Name or grpc:// address of the TPU.", page="clusters.md"),
+        tpu_zone=Option(None, "Zone of the TPU.", page="clusters.md"),
+        gcp_project=Option(None, "Project of the TPU.", page="clusters.md"),
+        num_tpu_cores=Option(8, "Cores of the TPU.", at_least=1, page="clusters.md"),
     )
     cluster: Cluster | None
     """The processes of the run; None: only this one."""

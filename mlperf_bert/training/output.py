@@ -17,6 +17,7 @@ from mlperf_bert.mlperf import budget
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.results import LOG_NAME, RECORD_NAME, RECORD_REMEDY, RESULT_LOG, is_end
 from mlperf_bert.model.metrics import Evaluation
+from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.setup import Inspection, Setup
 
 RESUMED_LOGS = "bert.resumed-*.log"
@@ -33,7 +34,14 @@ class OutputDirectory:
     written to a local folder, `path`, and uploaded by `publish`.
     """
 
-    def __init__(self, name: str, parameters: dict, *, may_change: Collection[str] = ()):
+    def __init__(
+        self,
+        name: str,
+        parameters: dict,
+        *,
+        may_change: Collection[str] = (),
+        time_budget: float | None = None,
+    ):
         """Stores the name; reads and writes nothing.
 
         Args:
@@ -41,6 +49,7 @@ class OutputDirectory:
           parameters: of the run, for run.json.
           may_change: names of parameters that do not determine the computation. A run is resumed
             only if the others are the same.
+          time_budget: of the run in seconds, for run.json.
         """
         self.location = paths.location(name)
         self._name = f"--output_dir={self.location}"
@@ -55,9 +64,18 @@ class OutputDirectory:
         """Flag -> what tells its files from others, for run.json."""
         self.energy: Energy | None = None
         """What the whole run took, for run.json; None while it is running."""
-        self.time_budget: float | None = None
-        """In seconds, for run.json."""
+        self.time_budget = time_budget
         self._record = self.path / RECORD_NAME
+
+    @classmethod
+    def of(cls, config: RunConfig) -> "OutputDirectory":
+        """The directory of the run that a configuration describes."""
+        return cls(
+            config.output_dir,
+            config.parameters(),
+            may_change=config.may_change,
+            time_budget=config.time_budget,
+        )
 
     def claim(self) -> None:
         """Locks the directory for this process, and checks that a run may write into it.

@@ -154,8 +154,7 @@ def agree(config: RunConfig) -> Team:
       OSError: a process is missing.
     """
     cluster, strategy = config.cluster, None
-    output = OutputDirectory(config.output_dir, config.parameters(), may_change=config.may_change)
-    output.time_budget = config.time_budget
+    output = OutputDirectory.of(config)
     release = output.release
     try:
         if cluster:

@@ -17,13 +17,12 @@ from mlperf_bert.data import example_codec, tfrecord
 from mlperf_bert.data.manifest import Manifest, Part
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.mlperf import caches, rules
-from mlperf_bert.mlperf.log import SubmissionInfo
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
-from mlperf_bert.optimization.config import OptimizerConfig
 from mlperf_bert.training import checks
-from mlperf_bert.training.config import Cluster, DeviceConfig, RunConfig
+from mlperf_bert.training.config import Cluster, DeviceConfig
 from mlperf_bert.training.output import Origin, OutputDirectory
+from tests.training.configurations import run_config
 
 TINY = BertConfig(
     vocab_size=64,
@@ -46,51 +45,24 @@ def config(tmp_path):
     (tmp_path / "bert_config.json").write_text(json.dumps(dataclasses.asdict(TINY)))
     for name in ("part-0", "part-1", "eval"):
         (tmp_path / name).write_bytes(b"no record")
-    return RunConfig(
+    return run_config(
         bert_config_file=str(tmp_path / "bert_config.json"),
         input_file=str(tmp_path / "part-*"),
         eval_input_file=str(tmp_path / "eval"),
         output_dir=str(tmp_path / "out"),
-        init_checkpoint=None,
-        shape=ExampleShape(max_seq_length=16, max_predictions_per_seq=4),
+        max_seq_length=16,
+        max_predictions_per_seq=4,
         train_batch_size=4,
         eval_batch_size=4,
-        max_eval_steps=None,
-        optimizer=OptimizerConfig(),
+        optimizer="lamb",
         learning_rate=1e-3,
-        poly_power=1.0,
         num_train_steps=10,
-        time_budget=None,
         num_warmup_steps=0,
-        start_warmup_step=0,
-        steps_per_update=1,
-        clip_by_global_norm_after_gradient_allreduce=False,
-        normalization="global",
-        precision="float32",
-        jit_compile="false",
-        pack_sequences=False,
-        recompute="none",
         save_checkpoints_steps=5,
-        async_checkpoint=None,
         iterations_per_loop=5,
         log_every_steps=5,
-        keep_checkpoint_max=5,
-        shuffle=True,
-        deterministic=True,
-        num_parallel_files=8,
-        emulate_step_seconds=None,
-        seed=None,
-        target_accuracy=0.72,
-        eval_interval_samples=None,
-        drop_caches=False,
-        power_watts=None,
-        compilation_cache_dir=None,
-        profile_steps=None,
-        submission=SubmissionInfo(org="example", platform="box"),
-        device=DeviceConfig(),
-        cluster=None,
-        tf_xla_flags="",
-        tpu_type="",
+        submission_org="example",
+        submission_platform="box",
     )
 
 
@@ -154,7 +126,7 @@ def test_the_evaluation_interval_follows_the_effective_batch(config):
     ],
 )
 def test_what_changes_the_computation_makes_another_run(config, changed, others):
-    begun = OutputDirectory(config.output_dir, config.parameters(), may_change=config.may_change)
+    begun = OutputDirectory.of(config)
     begun.path.mkdir()
     begun.record(status="running", seed=1)
     config = dataclasses.replace(config, **changed)
@@ -175,7 +147,7 @@ def a_run_that_was_begun(config, tmp_path):
     """Its configuration, its directory and a copy of its files in another folder."""
     (tmp_path / "model.ckpt-0.index").write_bytes(b"an index")
     config = dataclasses.replace(config, init_checkpoint=str(tmp_path / "model.ckpt-0"))
-    output = OutputDirectory(config.output_dir, config.parameters(), may_change=config.may_change)
+    output = OutputDirectory.of(config)
     output.path.mkdir()
     output.inputs = Origin(checks.inspect(config, goes_on=True), output, goes_on=False).inputs()
     output.record(status="running", seed=1)

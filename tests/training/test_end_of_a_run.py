@@ -9,20 +9,19 @@ import types
 import numpy as np
 import pytest
 
-from mlperf_bert import options
 from mlperf_bert.mlperf import results
 from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.signals import Interrupted
 from mlperf_bert.training import checks, run, workers
-from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.events import Profile
 from mlperf_bert.training.loop import FIGURES
 from mlperf_bert.training.output import OutputDirectory
 from tests.mlperf.example_log import initialise
 from tests.mlperf.test_budget import write_log
 from tests.mlperf.test_ledger import Clock
+from tests.training.configurations import run_config
 from tests.training.test_checks import config  # noqa: F401 - a fixture
 
 EVALUATION = 30.0
@@ -48,9 +47,7 @@ class Stand:
             "target_accuracy": 0.7,
             "eval_input_file": "eval" if evaluates else None,
         }
-        defaults = {name: flag.default for name, flag in options.flags_of(RunConfig).items()}
-        values = options.values_of(RunConfig, defaults | given | flags, {})
-        self.config = RunConfig(**values, cluster=None)
+        self.config = run_config(**given | flags)
 
     def train_steps(self, num_steps):
         self.clock.pass_by(num_steps)
@@ -264,8 +261,7 @@ def test_whatever_ends_a_run_its_last_step_is_saved_once_and_evaluated_at_most_o
 
 def killed_run(config, *, minutes):  # noqa: F811
     """The directory of a run that was killed after so long."""
-    output = OutputDirectory(config.output_dir, config.parameters())
-    output.time_budget = config.time_budget
+    output = OutputDirectory.of(config)
     output.path.mkdir()
     output.record(status="running", seed=7)
     write_log(output.path / "bert.log", minutes=minutes, noted=[1])
