@@ -8,18 +8,18 @@ TESTS  ?=
 ACCELERATOR ?= cpu
 $(if $(filter-out cpu gpu,$(ACCELERATOR)),$(error ACCELERATOR=$(ACCELERATOR): give cpu or gpu))
 
-.PHONY: help setup demo demo-finetune quick test test-slow test-all test-soak test-container test-distributed test-stores test-compilers lint format lock clean
+.PHONY: help setup demo demo-finetune quick test gate test-all test-soak test-container test-compilers lint format lock clean
 
 help:
 	@echo "make demo              the whole benchmark in miniature: text -> TFRecords -> training to 0.720 -> checked log"
 	@echo "make demo-finetune     after it: fine-tunes its model and random weights on small tasks, and compares them"
-	@echo "make quick             a minute: the tests that find most mistakes"
-	@echo "make test              five minutes: the tests; TESTS=tests/data only those of a folder or file"
-	@echo "make test-all          half an hour more: whole trainings, clusters on loopback; what CI runs"
-	@echo "make test-distributed  of these, several processes on loopback: the same numbers, kills, restarts"
-	@echo "make test-stores       of these, object stores (gs://) on loopback: the same runs, faults"
-	@echo "make test-container    the image, built and run; as root on Debian"
+	@echo "make quick             30 seconds: the tests that find most mistakes; run it often"
+	@echo "make test              3 minutes: every test of less than 4 seconds"
+	@echo "make gate              10 minutes: the same, and each promise once as a whole; what CI runs"
+	@echo "make test-all          40 minutes: the many ways in which a promise could break; before a change of that part"
 	@echo "make test-soak         an hour: long fuzzing, memory, many kills, whole demos"
+	@echo "make test-container    18 minutes: the image, built and run; as root on Debian; CI runs it too"
+	@echo "                       any of these with TESTS=tests/stores runs only those of a folder or file"
 	@echo "make test-compilers    what Google's and NVIDIA's compilers say of the exported step; installs 3 GB in .venv-compilers"
 	@echo "make lint              ruff, mypy and shellcheck"
 	@echo "make format            what ruff can correct by itself"
@@ -55,7 +55,10 @@ demo-finetune: setup
 
 # A file stays in one process. Three processes on two cores, because some of them wait.
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
-FAST   := not slow and not soak and not container and not distributed and not stores
+# The marks are named after the commands; a test without one is of `make test`.
+FAST   := not gate and not all and not soak
+# Without the container's tests, which need root and run one by one.
+WHERE  = $(or $(TESTS),--ignore=tests/container)
 
 # The reference's figures on generated input, imports, flags, documents and logs.
 QUICK := tests/test_architecture.py tests/test_documents.py tests/mlperf tests/model tests/optimization \
@@ -70,29 +73,22 @@ quick: setup
 test: setup
 	$(PYTEST) -n 3 -m "$(FAST)" $(TESTS)
 
-test-slow: setup
-	$(PYTEST) -n 2 -m "(slow or distributed or stores) and not soak and not container" $(TESTS)
+gate: setup
+	$(PYTEST) -n 3 -m "not all and not soak" $(WHERE)
 
-test-all: test test-slow
+test-all: setup
+	$(PYTEST) -n 2 -m "all and not soak" $(WHERE)
 
-# Several processes on loopback: the same numbers, kills, restarts.
-test-distributed: setup
-	$(BIN)/python -m pytest -m "distributed and not soak" tests/training
+test-soak: setup
+	$(BIN)/python -m pytest -m soak $(WHERE)
 
-# gs:// paths, quick and long.
-test-stores: setup
-	$(PYTEST) -n 2 -m "not soak" tests/stores
+# As root on Debian; installs an engine if none answers.
+test-container: setup
+	$(BIN)/python -m pytest -m "not all and not soak" tests/container
 
 # CI has only TPUs' compiler, and leaves out what takes minutes.
 test-compilers: setup .venv-compilers/.installed-gpu
 	$(BIN)/python -m pytest tests/portable/test_compilers.py
-
-test-soak: setup
-	$(BIN)/python -m pytest -m "soak and not container"
-
-# As root on Debian; installs an engine if none answers.
-test-container: setup
-	$(BIN)/python -m pytest -m "container and not soak" tests/container
 
 lint: setup
 	$(BIN)/ruff check .

@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     It needs --no-loadscope-reorder.
     """
-    is_long = ("slow", "distributed", "stores")
+    is_long = ("gate", "all")
     long = collections.Counter(
         item.path for item in items if any(map(item.get_closest_marker, is_long))
     )

@@ -180,7 +180,7 @@ def test_so_do_those_that_import_nothing_of_the_package(path):
     assert "type=Path" not in path.read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_a_run_does_not_import_keras_3_beside_tf_keras():
     """It would take a fifth of the time that all imports take."""
     program = "import sys, run_pretraining; sys.exit('keras' in sys.modules)"

@@ -358,7 +358,7 @@ SLOW = ("a batch that no memory holds", "truncated TFRecord", "corrupt TFRecord"
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(c, marks=pytest.mark.slow) if c in SLOW else c for c in BAD_INPUTS],
+    [pytest.param(c, marks=pytest.mark.all) if c in SLOW else c for c in BAD_INPUTS],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(work, case):
     spoiling, message = BAD_INPUTS[case]
@@ -534,7 +534,7 @@ def test_the_home_folder_stands_for_a_tilde_in_every_path(inputs, tmp_path):
     assert done.returncode == 1 and "~no such user/run: there is no such home folder" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_bad_input_to_the_script_itself_is_one_line_too(repository, work):
     """Started as a user does; the other tests start forks of a process."""
     flags = training_flags(work, input_file=work / "nothing*")
@@ -574,7 +574,7 @@ def test_a_run_its_files_and_a_second_run_into_the_same_directory(work):
     assert before == {path: path.read_bytes() for path in out.iterdir()}
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_profile_of_some_steps(work):
     done = train(work, profile_steps="2-3")
     assert done.returncode == 0, done.stderr
@@ -585,7 +585,7 @@ def test_profile_of_some_steps(work):
     assert steps == [1, 2, 3, 4]
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_run_on_a_sample_of_the_data_says_that_it_is_no_submission(work):
     parameters = {"examples_per_part": 6000}
     content = {"parameters": parameters, "versions": {}, "parts": {}}
@@ -595,7 +595,7 @@ def test_a_run_on_a_sample_of_the_data_says_that_it_is_no_submission(work):
     assert "all examples of every part, this run has the first 6000 of each" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_steps_that_are_sleeps_read_and_save_and_are_no_result(work):
     done = train(
         work, emulate_step_seconds=0.4, eval_input_file="", num_parallel_files=2,
@@ -622,7 +622,7 @@ def test_foreign_directory_is_refused(work):
     assert done.returncode == 1 and "holds files of another run" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_loss_that_is_not_finite_ends_the_run_as_aborted(work):
     done = train(work, learning_rate="1e38", num_train_steps=8)
     assert done.returncode == 1
@@ -632,7 +632,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_as_aborted(work):
     assert re.findall(r'"run_stop".*"status": "(\w+)"', log) == ["aborted"]
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_damage_behind_the_first_record_names_the_file(work):
     spoil(work, "train", lambda data: data[:-5])
     done = train(work, num_train_steps=40, eval_interval_samples=160)

@@ -857,7 +857,7 @@ def test_logs_say_that_the_run_goes_on(tpu):
     assert complaints(done)[0].startswith("gcp_tpu.sh: the connection has ended, the run goes on;")
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_the_recipe_of_the_documents_runs_in_its_order(tpu):
     text = (REPOSITORY / "docs" / "clusters.md").read_text()
     recipe = re.findall(r"^    cloud/gcp_tpu\.sh ([a-z ]+?) *(?:#.*)?$", text, re.MULTILINE)

@@ -108,6 +108,30 @@ def test_a_command_names_what_is_there(name, words):
         assert option_names(arguments) <= declared, f"{name}: {words}"
 
 
+LEVELS = ("quick", "test", "gate", "test-all", "test-soak", "test-container")
+
+
+def test_contributing_and_help_agree_on_what_runs_where():
+    """Also the marks: each names the command that runs it."""
+    helped = dict(re.findall(r'@echo "make (\S+) +([^:]+:.*)"$', read("Makefile"), re.MULTILINE))
+    table = re.findall(
+        r"^\| `make (\S+)` \| ([^|]+) \| ([^|]*?) ?\| ([^|]+) \|$",
+        read("CONTRIBUTING.md"),
+        re.MULTILINE,
+    )
+    assert [command for command, *_ in table] == list(LEVELS)
+    assert {command: f"{time}: {what}" for command, time, _, what in table} == {
+        command: helped[command] for command in LEVELS
+    }
+    marks = {mark.strip("`"): command for command, _, mark, _ in table if mark.startswith("`")}
+    told = re.findall(r'^    "(\w+): .*`make (\S+)`', read("pyproject.toml"), re.MULTILINE)
+    assert dict(told) == marks
+
+
+def read(name: str) -> str:
+    return (REPOSITORY / name).read_text(encoding="utf-8")
+
+
 CODE = [
     (name_of(path), code)
     for path in DOCUMENTS

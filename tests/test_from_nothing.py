@@ -94,7 +94,7 @@ def made(work, repository, shared) -> Path:
     return work
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_a_parquet_file_and_a_public_model_make_a_run(made):
     lines = (made / "output" / "metrics.jsonl").read_text().splitlines()
     metrics = [json.loads(line) for line in lines]
@@ -116,7 +116,7 @@ def test_a_parquet_file_and_a_public_model_make_a_run(made):
     }
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_changed_byte_anywhere_in_the_chain_is_found(made):
     steps = list(provenance.chain(made / "output"))
     files = {

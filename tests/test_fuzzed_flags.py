@@ -7,7 +7,7 @@ import sys
 import pytest
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize("num_cases", [300, pytest.param(5000, marks=pytest.mark.soak)])
 def test_any_flags_are_refused_in_lines_or_a_run_can_begin(repository, tmp_path, num_cases):
     command = [sys.executable, "-m", "tests.fuzzed_flags", str(num_cases), str(tmp_path)]

@@ -57,13 +57,13 @@ def run(python: Path, code: str, **environment: str) -> subprocess.CompletedProc
     )
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_the_training_is_imported_with_the_lock_for_tpus(python):
     done = run(python, TRAINING, TPU_LOAD_LIBRARY="0")  # as cloud/gcp_tpu.sh sets it on a pod
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_the_library_of_the_tpu_is_loaded(python):
     """A libtpu that does not fit aborts here; one that does finds no TPU, and says so."""
     # else libtpu asks the metadata server of a TPU VM for minutes
@@ -93,7 +93,7 @@ def test_a_lock_names_no_place_and_no_other_python(lock):
     assert len(named) == len(set(named)) and all(hashes for _, hashes in pins(lock).values())
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
 def test_every_lock_has_a_wheel_of_each_package_for_every_python(version, tmp_path):
     """By the index's list of files: nothing is installed."""
@@ -110,7 +110,7 @@ def test_the_gpu_lock_is_the_tested_one_and_packages_of_nvidia():
     assert nvidia >= {"nvidia-cudnn-cu12", "nvidia-nccl-cu12", "nvidia-cublas-cu12"}
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_the_index_still_offers_every_file_of_the_gpu_lock(tmp_path):
     """By the index's own list of files and hashes: nothing is downloaded."""
     locked = pins("requirements-gpu.lock")

@@ -26,7 +26,7 @@ def test_lines_before_an_error_are_kept(capfd):
 PROGRAM = "from mlperf_bert.tensorflow_import import tensorflow; tensorflow()"
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_tensorflow_speaks_where_it_is_asked_to(repository):
     """tests/test_cli.py shows that it is silent where nothing is asked."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "0"}
@@ -37,7 +37,7 @@ def test_tensorflow_speaks_where_it_is_asked_to(repository):
     assert "absl::InitializeLog" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_threads_wait_for_the_one_that_imports(repository):
     program = (
         "from concurrent.futures import ThreadPoolExecutor\n"

@@ -46,7 +46,7 @@ def generated(tmp_path_factory) -> Start:
 
 
 @pytest.fixture(
-    scope="session", params=["generated", pytest.param("golden", marks=pytest.mark.slow)]
+    scope="session", params=["generated", pytest.param("golden", marks=pytest.mark.gate)]
 )
 def start(request) -> Start:
     if request.param == "generated":

@@ -1,12 +1,12 @@
 """The README's first commands where there is nothing: an ordinary user, Python, make, git.
 
 No strace, ps, browser or pseudo-terminal, no writable /dev/shm, SIGINT ignored as for what a shell
-starts in the background, and no folder `shared`. Once with Debian 13's own Python 3.13 and once
-with Python 3.12, which Debian has not: it is copied from this machine, where pyenv has it. With
-3.13 the tests run that ask for what is missing, with 3.12 those of `make quick`.
+starts in the background, and no folder `shared`. With Debian 13's own Python 3.13 the tests run
+that ask for what is missing.
 
-The README's two commands as a whole, also on Debian 12 with its Python 3.11 and on a Debian whose
-Python is too new, where uv fetches one: python -m pytest -m 'container and soak' tests/container
+`make test-soak TESTS=tests/container` does more: the README's two commands as a whole, also with
+Python 3.12, which Debian has not and which is copied from this machine, where pyenv has it, on
+Debian 12 with its Python 3.11, and on a Debian whose Python is too new, where uv fetches one.
 """
 
 import functools
@@ -22,7 +22,7 @@ from tests.conftest import lacking
 from tests.container import packed_python
 from tests.container.conftest import BASE_IMAGE, debian, run
 
-pytestmark = pytest.mark.container
+pytestmark = pytest.mark.gate
 
 NAME = "bert-test-bare"
 USER = 1000
@@ -47,7 +47,7 @@ PYTEST = ".venv/bin/python -m pytest -n 2 --dist loadfile --color=no"
 
 
 SUITES = {"3.11": "bookworm", "3.12": "trixie", "3.13": "trixie", "too new": "testing"}
-SLOW_ONES = [pytest.param(name, marks=pytest.mark.soak) for name in ("3.11", "too new")]
+SLOW_ONES = [pytest.param(name, marks=pytest.mark.soak) for name in ("3.11", "3.12", "too new")]
 
 
 def of_pyenv(version: str) -> Path:
@@ -77,7 +77,7 @@ def downloads(tmp_path_factory):
         server.shutdown()
 
 
-@pytest.fixture(scope="module", params=["3.12", "3.13", *SLOW_ONES])
+@pytest.fixture(scope="module", params=["3.13", *SLOW_ONES])
 def version(request) -> str:
     return request.param
 
@@ -144,6 +144,7 @@ def test_setup_says_nothing_of_a_failure(machine, setup, version):
     assert (told in setup.stderr) == (version == "too new")
 
 
+@pytest.mark.soak
 @only_with("3.12")
 def test_make_quick(machine, setup):
     done = machine("make quick")
@@ -164,7 +165,7 @@ def test_the_readmes_two_commands(machine, setup, target, capfd_disabled):
 
 @only_with("3.13")
 def test_tests_pass_or_say_what_they_lack(machine, setup):
-    done = machine(f"trap '' INT; {PYTEST} {TESTS}")
+    done = machine(f"trap '' INT; {PYTEST} -m 'not gate and not all and not soak' {TESTS}")
     assert done.returncode == 0, done.stdout[-5000:]
     assert re.search(r"^=+ \d+ passed, \d+ skipped in ", done.stdout, re.MULTILINE)
     for line in re.findall(r"^SKIPPED .*", done.stdout, re.MULTILINE):

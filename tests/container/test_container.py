@@ -17,7 +17,7 @@ from tests.data.generated_wiki import sentences, vocabulary
 from tests.data.test_pretraining_data import GENERATED, figures
 from tests.training import generated_task
 
-pytestmark = pytest.mark.container
+pytestmark = pytest.mark.gate
 
 USER = 12345
 TRAIN = [

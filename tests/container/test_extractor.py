@@ -13,7 +13,7 @@ from tests.conftest import lacking
 from tests.container.conftest import run
 from tests.data import wiki_dump
 
-pytestmark = [pytest.mark.container, pytest.mark.soak]  # three minutes
+pytestmark = pytest.mark.soak  # three minutes
 
 OLD_PYTHON = "bert-test-old-python"
 IMAGE = "mlperf-bert:extractor-test"

@@ -147,7 +147,7 @@ def their_outputs(folder: Path, kind: str):
 
 @pytest.mark.parametrize(
     "activation",
-    ["gelu", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gelu_new", "relu"))],
+    ["gelu", *(pytest.param(name, marks=pytest.mark.all) for name in ("gelu_new", "relu"))],
 )
 def test_transformers_computes_the_logits_of_a_pre_training_model(model, tmp_path, activation):
     model.configure(hidden_act=activation)
@@ -398,7 +398,7 @@ def test_names_that_lead_nowhere(tmp_path, monkeypatch):
     assert refusal("org/bert").endswith("pip install huggingface_hub")
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_name_on_the_hub_by_the_command(model, tmp_path):
     """The hub's cache, laid out as huggingface_hub does, stands in for the hub."""
     commit = "0123456789abcdef0123456789abcdef01234567"

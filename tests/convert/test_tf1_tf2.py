@@ -98,7 +98,7 @@ def test_tf_models_encoder_loads_the_encoder_alone(start, tmp_path, network):
 
 
 @pytest.mark.parametrize(
-    "kept", ["bert/", pytest.param(("bert/", "cls/predictions/"), marks=pytest.mark.slow)]
+    "kept", ["bert/", pytest.param(("bert/", "cls/predictions/"), marks=pytest.mark.all)]
 )
 def test_an_encoder_without_heads_is_converted_both_ways(start, tmp_path, kept):
     names_kept = [name for name in start.weights if name.startswith(kept)]

@@ -143,7 +143,7 @@ def results_in(folder: Path) -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_the_same_parts_through_every_door(repository, tmp_path, punkt):
     results = {}
     for door in ("", *doors.DOCUMENTS):
@@ -285,7 +285,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_row_group_of_hundreds_of_megabytes_takes_little_memory(repository, tmp_path):
     def peak_mib(num_rows: int) -> float:
         path, row_bytes = tmp_path / f"{num_rows}.parquet", 20_000
@@ -339,7 +339,7 @@ def hub(tmp_path) -> tuple[Path, dict[str, str]]:
     return folder, {"PYTHONPATH": str(tmp_path / "modules")}
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_files_on_hugging_face(repository, tmp_path, hub, punkt):
     folder, environment = hub
     for number in range(2):
@@ -359,7 +359,7 @@ def test_files_on_hugging_face(repository, tmp_path, hub, punkt):
     assert not list(folder.glob("*.parquet.*"))
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_sentences_of_files_on_hugging_face_are_written_to_the_working_folder(
     repository, tmp_path, hub, punkt
 ):
@@ -375,7 +375,7 @@ def test_sentences_of_files_on_hugging_face_are_written_to_the_working_folder(
     assert made == (tmp_path / "a.jsonl.zst.3").read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_what_hugging_face_refuses_is_a_line(repository, tmp_path, hub):
     folder, environment = hub
     data = "--data=hf://datasets/owner/name"

@@ -198,7 +198,7 @@ def test_valid_records_are_read(readers, reader):
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, marks=pytest.mark.slow) if number % 4 else case
+        pytest.param(case, marks=pytest.mark.all) if number % 4 else case
         for number, case in enumerate(BAD_RECORDS)
     ],
 )

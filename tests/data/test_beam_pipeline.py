@@ -11,7 +11,7 @@ from tests.data.test_dataset import fails, lines_of, run, visible, work
 
 __all__ = ["work"]
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.all
 
 DIRECT = "--runner=DirectRunner"
 

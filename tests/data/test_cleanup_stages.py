@@ -185,7 +185,7 @@ def test_bad_input_is_one_line_and_leaves_no_output(repository, tmp_path):
         ("wiki_00.4", "do_gather.py", ["--input_suffix=.4", "--out_dir={folder}/out"]),
         ("wiki_00.jsonl", "do_sentence_segmentation.py", ["--punkt={folder}/punkt"]),
         pytest.param(
-            *("wiki_00", "train_punkt.py", ["--out_dir={folder}/tables"]), marks=pytest.mark.slow
+            *("wiki_00", "train_punkt.py", ["--out_dir={folder}/tables"]), marks=pytest.mark.all
         ),
     ],
 )

@@ -71,7 +71,7 @@ def fails(done) -> str:
     return done.stderr.strip().splitlines()[-1]
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_each_part_is_what_it_is_alone(repository, work):
     done = run(repository, work)
     assert done.returncode == 0, done.stderr
@@ -98,7 +98,7 @@ def test_each_part_is_what_it_is_alone(repository, work):
     assert run(repository, work, verify=True).returncode == 0
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_first_examples_are_a_prefix_and_marked(repository, work):
     assert run(repository, work).returncode == 0
     done = run(repository, work, output_dir=work / "few", examples_per_part=7)
@@ -126,7 +126,7 @@ def test_a_rerun_makes_only_what_is_missing_or_differs(repository, work):
     assert run(repository, work, verify=True).returncode == 0
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_rerun_notices_content_changed_since(repository, work):
     assert run(repository, work).returncode == 0
     before = lines_of(work)
@@ -255,7 +255,7 @@ def test_flags_are_frozen(repository, script):
     assert json.loads(done.stdout) == FLAGS_AND_DEFAULTS[script]
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_disk_without_room_leaves_nothing_half_written(repository, work):
     (work / "part-0").write_bytes(sentences(1).encode() * 20)
     assert run(repository, work, output_dir=work / "warm").returncode == 0  # compiles, if need be
@@ -265,7 +265,7 @@ def test_a_disk_without_room_leaves_nothing_half_written(repository, work):
     assert visible(work / "out") == {"part-1", "part-2", "manifest.json"}
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_a_full_disk_leaves_nothing_half_written(repository, work, small_disk):
     assert run(repository, work, output_dir=work / "warm").returncode == 0
     sizes = [(work / "warm" / f"part-{n}").stat().st_size for n in range(3)]
@@ -279,7 +279,7 @@ def test_a_full_disk_leaves_nothing_half_written(repository, work, small_disk):
     assert visible(out) == {"part-0", "part-1", "manifest.json"}
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_usage_errors(repository, work):
     one_of = "give either --output_file or --output_dir"
     assert one_of in fails(run(repository, work, output_dir=None))
@@ -306,7 +306,7 @@ def test_usage_errors(repository, work):
     assert "--verify needs --output_dir" in fails(only)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_two_runs_at_once_are_refused(repository, work):
     lock = DirectoryLock(work / "out")
     assert lock.acquire()
@@ -334,7 +334,7 @@ command_line.run(create_pretraining_data.main)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_worker_that_outlives_a_killed_run_keeps_others_from_its_part(repository, work):
     killed = subprocess.Popen(
         [sys.executable, "-c", STOPPED, *command(work)[2:]],

@@ -401,7 +401,7 @@ def test_the_text_is_that_of_the_real_program(version, program, python, reposito
     assert (tmp_path / "text/AA/wiki_00").read_text() == RECORDED
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_the_files_are_the_same_with_any_number_of_processes_and_after_a_kill(
     program, python, repository, tmp_path
 ):

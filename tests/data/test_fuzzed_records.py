@@ -177,7 +177,7 @@ def fuzz(readers: Readers, num_files: int) -> collections.Counter:
     return ends
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_mutated_files_are_taken_or_refused(tmp_path):
     ends = fuzz(Readers(tmp_path), 100)
     assert min(ends[reader, end] for reader in READERS for end in ("taken", "refused")) > 10

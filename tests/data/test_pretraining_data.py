@@ -142,7 +142,7 @@ def test_picking_more_than_there_are_says_that_some_are_repeated(repository, gen
     assert len(twice) == 2 * num_examples and sorted(set(twice)) == sorted(set(once))
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "door", ["", *(pytest.param(door, marks=pytest.mark.soak) for door in doors.DOCUMENTS)]
 )

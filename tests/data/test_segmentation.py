@@ -80,7 +80,7 @@ def test_every_character_is_of_the_kind_that_python_3_7_takes_it_for():
     assert digest.hexdigest() == "2cdbe800e480eec9a1bba90f5625ff0b"
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_long_run_without_white_space_takes_linear_time(tables):
     splitter = segmentation.SentenceSplitter(tables)
     assert splitter.tokenize("x" * 1_000_000) == ["x" * 1_000_000]

@@ -73,7 +73,7 @@ class Words(Tokenizer):
         return [piece]
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 @pytest.mark.parametrize("do_lower_case", CHARACTERS_37)
 def test_every_character_is_treated_as_the_reference_does(vocab_file, do_lower_case):
     tokenizer = Words(vocab_file, do_lower_case=do_lower_case)

@@ -162,7 +162,7 @@ def task_and_features(name, made, source):
 
 
 @pytest.mark.parametrize(
-    "name", ["cola", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mnli", "stsb"))]
+    "name", ["cola", *(pytest.param(name, marks=pytest.mark.gate) for name in ("mnli", "stsb"))]
 )
 def test_losses_and_predictions_of_classifiers(made, source, exported, name):
     task, features = task_and_features(name, made, source)
@@ -188,7 +188,7 @@ def test_losses_and_predictions_of_classifiers(made, source, exported, name):
     assert_same_training(trainer, theirs, features, logits, loss)
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_losses_and_predictions_of_spans(made, source, exported):
     _, features = task_and_features("rte", made, source)
     del features["labels"]

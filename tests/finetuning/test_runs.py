@@ -67,7 +67,7 @@ def weights_of(folder) -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_a_resumed_run_equals_one_that_was_not_interrupted(own):
     generated_glue.write_model(own / "model", dropout=0.1)
     never = StopAfter(10**9)
@@ -91,7 +91,7 @@ def test_a_resumed_run_equals_one_that_was_not_interrupted(own):
         np.testing.assert_array_equal(value, second[name], err_msg=name)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_the_seed_fixes_a_run_and_another_one_changes_it(own):
     generated_glue.write_model(own / "model", dropout=0.1)
     never = StopAfter(10**9)
@@ -113,7 +113,7 @@ def test_the_seed_fixes_a_run_and_another_one_changes_it(own):
             finished.finished()
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_finished_run_is_that_of_its_model_and_its_data_only(own, capsys):
     changes = {"num_train_epochs": 1, "task": "rte"}
     sweep.run(config_of(own, **changes))
@@ -153,7 +153,7 @@ def test_what_a_killed_process_left_is_removed_with_the_checkpoints(own):
     assert [path.name for path in run.folder.iterdir()] == ["metrics.jsonl"]
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_results_of_other_commands_stay(own):
     changes = {"num_train_epochs": 1}
     single, other = ONE, Setting(learning_rate=1e-4, seed=1)
@@ -175,7 +175,7 @@ def test_results_of_other_commands_stay(own):
             sweep.run(config_of(own, task="rte", **changes))
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_sweep_reports_medians_and_keeps_one_checkpoint(own, capsys):
     settings = tuple(Setting(learning_rate=r, seed=s) for r in (1e-3, 1e-5) for s in (1, 2))
     changes = {"settings": settings, "num_train_epochs": 1, "do_predict": True}
@@ -237,7 +237,7 @@ def test_a_signal_at_the_very_end_of_a_run_ends_the_sweep(own, monkeypatch):
     assert len(begun) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_all_of_glue_is_one_table_and_an_average(own):
     sweep.run(config_of(own, task="rte", num_train_epochs=1))
     [metrics] = (own / "out" / "rte").rglob("metrics.jsonl")
@@ -301,7 +301,7 @@ def test_the_picture_has_a_panel_for_each_task(tmp_path, monkeypatch):
     assert {tuple(line.get_xdata()) for axes in drawn for line in axes.lines} == {(1, 2)}
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_replicas_change_nothing(own):
     """Two of a MirroredStrategy, on two devices made of one CPU, against one."""
     program = f"""
@@ -428,7 +428,7 @@ def test_a_logit_that_is_not_finite_ends_the_run(own, monkeypatch):
 # --- where the weights come from -------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_models_of_every_layout_give_the_same_weights(made, tmp_path):
     config = BertConfig.from_json_file(str(made / "model" / "bert_config.json"))
     vocab_file = str(made / "model" / "vocab.txt")
@@ -508,7 +508,7 @@ def test_a_hugging_face_model_says_itself_what_it_is(made, tmp_path):
         prepared.start(config_of(made, **own))
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize("precision", ["bfloat16", "tf32"])
 def test_precisions(own, precision):
     changes = {"precision": precision, "num_train_epochs": 1}
@@ -585,7 +585,7 @@ def test_bad_command_lines_are_one_line(own):
     assert f"{own}/none/CoLA/train.tsv: no such file; --data_dir takes" in gone
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_sigterm_saves_and_the_same_command_goes_on(own):
     started = starts.Start(command(own, num_train_epochs=2000))
     metrics = own / "out" / "cola" / "learning_rate_0.001_seed_1" / "metrics.jsonl"

@@ -307,7 +307,7 @@ def test_a_predicted_text_is_exactly_its_tokens(tokenizer, their_tokenizer, tmp_
     assert num_same > 300 and num_words > 20 and num_elsewhere < 5
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_every_token_knows_its_characters(tokenizer, tmp_path):
     """On characters from everywhere: the characters of a token are cut into that token again."""
     words = tmp_path / "words.txt"

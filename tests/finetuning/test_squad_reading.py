@@ -161,7 +161,7 @@ def test_numbers_out_of_range(field):
         SquadTask(name="squad1", data_dir="x", **{field: 0})
 
 
-@pytest.mark.parametrize("split", [pytest.param("train", marks=pytest.mark.slow), "dev"])
+@pytest.mark.parametrize("split", [pytest.param("train", marks=pytest.mark.all), "dev"])
 @pytest.mark.parametrize("name", TASKS)
 def test_damaged_files_are_read_or_refused_in_one_line(name, split, tmp_path):
     num_refused = 0

@@ -26,7 +26,7 @@ def write_squad(path, num_questions: int, *, version: str) -> None:
     path.write_text(json.dumps({"version": version.removeprefix("v"), "data": entries}))
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 @pytest.mark.parametrize(("name", "version"), [("squad1", "v1.1"), ("squad2", "v2.0")])
 def test_a_model_without_pooler_answers_questions(tmp_path, name, version):
     generated_glue.write_model(tmp_path / "model", without="bert/pooler")

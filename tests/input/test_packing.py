@@ -77,7 +77,7 @@ def batches_of(path: str, batch_size: int) -> tf.data.Dataset:
     )
 
 
-@pytest.mark.parametrize("batch_size", [3, pytest.param(4, marks=pytest.mark.slow), 96])
+@pytest.mark.parametrize("batch_size", [3, pytest.param(4, marks=pytest.mark.all), 96])
 def test_every_example_comes_once_and_whole(stored, batch_size):
     path, examples = stored
     num_batches, order = 2 * len(examples) // batch_size, []
@@ -104,7 +104,7 @@ def test_every_example_comes_once_and_whole(stored, batch_size):
 
 
 # The end of a window, and within one.
-@pytest.mark.parametrize("num_batches", [pytest.param(128, marks=pytest.mark.slow), 150])
+@pytest.mark.parametrize("num_batches", [pytest.param(128, marks=pytest.mark.all), 150])
 def test_a_saved_position_goes_on_bitwise(stored, tmp_path, num_batches):
     path, _ = stored
     iterator = iter(batches_of(path, 8))

@@ -46,7 +46,7 @@ def compiled(folder: Path, *flags: str, package: str = "libtpu", code: int = 0) 
     return json.loads(output.read_text())["rows"]
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_a_step_and_its_halves_on_tpus(task, tmp_path):
     """LAMB in float32: on one core, and on eight with one all-reduce of all gradients."""
     folder = export(task, tmp_path / "step", "--optimizer=lamb")
@@ -70,7 +70,7 @@ def _product(shape: list[int]) -> int:
     return size
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize(
     "flags",
     [

@@ -87,12 +87,12 @@ def assert_six_steps_equal_tensorflows(folder: Path) -> None:
     assert len({result[0] for result in figures["results"]}) == 6
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_six_steps_of_lamb_with_dropout_equal_tensorflows(lamb_step):
     assert_six_steps_equal_tensorflows(lamb_step)
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "flags",
     [
@@ -108,7 +108,7 @@ def test_six_steps_with_dropout_equal_tensorflows(export, flags):
     assert_stablehlo_alone(export.folder)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_without_a_checkpoint_both_draw_the_same_weights(export):
     export("--num_recorded_steps=2", weights=False)
     assert not (export.folder / "weights.npz").exists()
@@ -118,7 +118,7 @@ def test_without_a_checkpoint_both_draw_the_same_weights(export):
     assert re.search(r"^share_of_peak +unknown: give --peak_tflops$", printed, re.MULTILINE)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_other_weights_are_found_out(lamb_step, tmp_path):
     folder = shutil.copytree(lamb_step, tmp_path / "step")
     with np.load(folder / "weights.npz") as stored:
@@ -130,7 +130,7 @@ def test_other_weights_are_found_out(lamb_step, tmp_path):
     assert done.stderr.endswith("results differ from TensorFlow's by more than the tolerance\n")
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_evaluation_equals_tensorflows(export, task):
     export("--evaluation", f"--eval_input_file={task}/eval.tfrecord", "--eval_batch_size=9")
     assert_stablehlo_alone(export.folder)
@@ -164,7 +164,7 @@ def test_the_signature_names_every_value(unrecorded_step):
     assert signature["licence"].startswith("Apache-2.0") and signature["made_with"]["commit"]
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_synthetic_batches_of_packed_rows(export):
     export(*PACKED, "--num_recorded_steps=0")
     figures, _ = run(export.folder, "--synthetic", "--num_steps=3")
@@ -224,7 +224,7 @@ def test_what_is_no_folder_of_a_program_is_refused(tmp_path):
     assert "not a whole folder of the exporter" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize("name", ["signature.json", "batches.npz", "step.stablehlo", "weights.npz"])
 def test_a_folder_that_lacks_a_file_or_has_a_damaged_one_is_one_line(lamb_step, tmp_path, name):
     folder = shutil.copytree(lamb_step, tmp_path / "step")
@@ -282,7 +282,7 @@ def test_the_profile_counts_kernels_by_what_they_do():
     }
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_the_profile_of_a_step(lamb_step, repository, tmp_path):
     output = tmp_path / "profile"
     words = [sys.executable, "-m", "benchmarks.program_profile", lamb_step, "--num_steps=2"]
@@ -354,7 +354,7 @@ def test_an_older_folder_says_what_to_do(unrecorded_step, tmp_path):
         run_step.Exported(tmp_path, "training")
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "normalization", ["global", pytest.param("replica_sum", marks=pytest.mark.soak)]
 )

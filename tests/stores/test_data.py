@@ -24,8 +24,6 @@ from tests.stores.rig import Store
 
 __all__ = ["generated"]
 
-pytestmark = pytest.mark.stores
-
 LENGTHS = {"max_seq_length": 32, "max_predictions_per_seq": 5}
 NUM_PARTS = 3
 
@@ -90,7 +88,7 @@ def outputs(store: Store) -> dict[str, bytes]:
     return {n: c for n, c in there if n.startswith("out/") and RECORD not in n}
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_data_set_in_a_bucket_is_that_of_a_disk(store, work):
     expected = make_local(store, work)
     script, remote = "create_pretraining_data.py", dataset("gs://bucket")
@@ -118,7 +116,7 @@ def test_a_data_set_in_a_bucket_is_that_of_a_disk(store, work):
     assert store.objects("bucket")["picked"] == (work / "picked").read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_after_a_kill_a_rerun_makes_what_is_missing_though_requests_fail(store, work):
     expected = make_local(store, work)
     flags = dataset("gs://bucket", nworker=1)
@@ -141,7 +139,7 @@ def made(store: Store) -> dict:
     return json.loads(found)["parts"] if found else {}
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_second_run_is_refused_and_requests_are_few(store, work):
     store.delay_s = 0.05
     flags = dataset("gs://bucket", nworker=1)
@@ -163,7 +161,7 @@ def test_a_second_run_is_refused_and_requests_are_few(store, work):
     assert found.total() <= 20 + 4 * NUM_PARTS, found
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_beam_makes_the_same_between_buckets(store, work):
     expected = make_local(store, work)
     flags = dataset("gs://bucket", beam_options="--runner=DirectRunner")
@@ -176,6 +174,7 @@ def test_beam_makes_the_same_between_buckets(store, work):
     assert outputs(store) == expected
 
 
+@pytest.mark.all
 def test_checkpoints_and_exports_in_a_bucket_are_those_of_a_disk(
     store, bucket, generated, tmp_path
 ):
@@ -215,7 +214,7 @@ def _convert_and_export(folder: str) -> None:
     importing.import_model(f"{folder}/exported", f"{folder}/imported", seed=0)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_clean_up_stages_between_folders_of_a_bucket(store, bucket, tmp_path):
     texts = {f"wiki_{number:02}": wiki_text(number).encode() for number in range(2)}
     for name, content in texts.items():
@@ -243,7 +242,7 @@ def test_clean_up_stages_between_folders_of_a_bucket(store, bucket, tmp_path):
     assert store.objects(bucket) == local
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_documents_between_folders_of_a_bucket(store, bucket, tmp_path):
     given = doors.articles_of(wiki_text(1))
     for name in ("a.parquet", "b.jsonl.zst"):
@@ -277,6 +276,7 @@ SCRIPTS = {
 }
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize(
     ("path", "message"),
@@ -293,6 +293,7 @@ def test_other_schemes_are_refused_in_a_line_each(store, script, path, message):
     assert code == 1 and message in error
 
 
+@pytest.mark.all
 def test_what_a_bucket_refuses_is_a_line(store, work):
     script = "create_pretraining_data.py"
     one = {"input_file": "gs://bucket/part-0", "vocab_file": "gs://bucket/vocab.txt"} | LENGTHS

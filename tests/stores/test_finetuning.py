@@ -8,9 +8,8 @@ import pytest
 from tests import starts
 from tests.finetuning import generated_glue
 
-pytestmark = pytest.mark.stores
 
-
+@pytest.mark.all
 def test_a_task_and_a_model_in_a_bucket_give_the_same_result(store, bucket, tmp_path):
     generated_glue.write_glue(tmp_path / "glue")
     generated_glue.write_model(tmp_path / "model")

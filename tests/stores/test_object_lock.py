@@ -55,7 +55,7 @@ def _hold() -> int:
     return written
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_of_many_at_once_one_has_it(store, bucket):
     assert store.call(_race) == 1
 

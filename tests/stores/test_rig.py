@@ -160,7 +160,7 @@ def test_without_the_right(store, bucket):
 
 
 @pytest.mark.parametrize(
-    "status", [*(pytest.param(status, marks=pytest.mark.slow) for status in (503, 429)), "cut"]
+    "status", [*(pytest.param(status, marks=pytest.mark.all) for status in (503, 429)), "cut"]
 )
 def test_the_client_tries_again(store, bucket, status):
     store.fail(0.2, status, seed=1)

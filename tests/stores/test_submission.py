@@ -105,7 +105,7 @@ def files_of_disk(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_campaign_goes_on_from_the_bucket_alone(host, store, flags_into, tmp_path):
     local = tmp_path / "local"
     flags, twin_flags = flags_into(IN_BUCKET), flags_into(local)

@@ -106,11 +106,18 @@ def has_ended(store: Store) -> bool:
     return json.loads(record).get("status", "running") != "running"
 
 
+def wait_for_checkpoint(store: Store, started: starts.Start) -> None:
+    """Until that of step 66, a third of the run, is in the bucket."""
+    while b"model.ckpt-66" not in store.objects("bucket").get("run/checkpoint", b""):
+        assert started.poll() is None, started.output()
+        time.sleep(0.02)
+
+
 def last_line(text: str) -> str:
     return text.strip().splitlines()[-1]
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_run_in_a_bucket_is_the_run_on_disks(host, filled, undisturbed, repository, tmp_path):
     text = host.run(training())
     found = downloaded(filled, tmp_path / "found")
@@ -138,7 +145,7 @@ def test_a_run_in_a_bucket_is_the_run_on_disks(host, filled, undisturbed, reposi
     )
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_requests(host, filled):
     """Of a step none but for records; of an evaluation and a checkpoint a fixed number."""
     host.run(training(log_every_steps=1, keep_checkpoint_max=0))
@@ -163,7 +170,7 @@ def test_requests(host, filled):
 
 
 @pytest.mark.parametrize(
-    "most", [pytest.param(3, marks=pytest.mark.slow), pytest.param(10, marks=pytest.mark.soak)]
+    "most", [pytest.param(3, marks=pytest.mark.all), pytest.param(10, marks=pytest.mark.soak)]
 )
 def test_kills_on_the_same_host_and_on_others(filled, undisturbed, tmp_path, most):
     """Each after a number of requests, so that as much happens in between on every machine."""
@@ -191,31 +198,34 @@ def test_kills_on_the_same_host_and_on_others(filled, undisturbed, tmp_path, mos
             assert text.count('"run_start"') == text.count('"run_stop"') == 1, name
 
 
-@pytest.mark.slow
-def test_faults_at_random_lose_nothing(host, filled, undisturbed, tmp_path):
-    """Refused requests until a third of the run is saved, cut connections from then on."""
+@pytest.mark.gate
+def test_a_kill_half_a_checkpoint_and_faults_at_random_lose_nothing(
+    host, filled, undisturbed, tmp_path
+):
+    """Refused requests until a third of the run is saved; killed; cut connections from then on."""
     filled.fail(0.1, 503, seed=1)
     started = host.start(training())
-    while b"model.ckpt-66" not in filled.objects("bucket").get("run/checkpoint", b""):
-        assert started.poll() is None, started.output()
-        time.sleep(0.02)
+    wait_for_checkpoint(filled, started)
+    started.kill()
+    started.wait(60)
+    objects = filled.objects("bucket")
+    half = "run/model.ckpt-999.data-00000-of-00001"
+    filled.put("bucket", half, objects["run/model.ckpt-66.data-00000-of-00001"][:100_000])
     filled.fail(0.1, "cut", seed=1)
-    text, _ = started.communicate(timeout=300)
-    assert started.returncode == 0 and "Traceback" not in text, text
+    found = re.search(rf"Going on from {BUCKET}/run/model.ckpt-(\d+)\n", host.run(training()))
+    assert 66 <= int(found[1]) < 999
     filled.fail(0)
     assert_same_end(downloaded(filled, tmp_path / "found"), undisturbed)
     statuses = [request.status for request in filled.requests]
     assert statuses.count(503) > 10 and statuses.count(0) > 10
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_bucket_that_refuses_a_checkpoint_ends_the_run_before_the_next(
     host, filled, undisturbed, tmp_path
 ):
     started = host.start(training())
-    while b"model.ckpt-66" not in filled.objects("bucket").get("run/checkpoint", b""):
-        assert started.poll() is None, started.output()
-        time.sleep(0.02)
+    wait_for_checkpoint(filled, started)
     filled.deny_writes()
     text, _ = started.communicate(timeout=300)
     assert started.returncode == 1 and "Traceback" not in text
@@ -226,7 +236,7 @@ def test_a_bucket_that_refuses_a_checkpoint_ends_the_run_before_the_next(
     assert_same_end(downloaded(filled, tmp_path / "found"), undisturbed)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_the_offline_evaluator_meets_the_training_in_the_bucket_alone(filled, task, tmp_path):
     words = in_bucket(test_offline.training("BUCKET/task", "BUCKET/run", "--seed=7"))
     trainer = Host(filled, tmp_path / "trainer").start(words)
@@ -248,8 +258,7 @@ def test_the_offline_evaluator_meets_the_training_in_the_bucket_alone(filled, ta
         assert (found / name).read_bytes() == (local / name).read_bytes()
 
 
-@pytest.mark.slow
-@pytest.mark.distributed
+@pytest.mark.all
 def test_two_processes_share_a_bucket(filled, task, tmp_path):
     """They find each other, their data and the checkpoint in the bucket alone."""
     addresses = free_addresses(2)
@@ -276,7 +285,7 @@ def test_two_processes_share_a_bucket(filled, task, tmp_path):
     assert not [name for name in filled.objects("bucket") if "/." in name]  # locks, signs of life
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_second_run_into_the_folder_is_refused(host, filled, tmp_path):
     first = host.start(training())
     while not host.logs.joinpath("metrics.jsonl").exists():
@@ -296,7 +305,7 @@ def check(**changed) -> list[str]:
     return [*training(**changed), "--check"]
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_what_a_bucket_refuses_is_one_line_each(host, filled):
     text = host.run(check())
     assert "errors: 0;" in text
@@ -316,22 +325,6 @@ def test_what_a_bucket_refuses_is_one_line_each(host, filled):
     text = host.run(check(), code=1)
     assert f"{BUCKET}/task/bert_config.json: the store answers 401: no valid credentials" in text
     assert not [name for name in filled.objects("bucket") if name.startswith("run")]
-
-
-@pytest.mark.slow
-def test_half_a_checkpoint_in_the_folder_is_passed_over(host, filled, undisturbed, tmp_path):
-    started = host.start(training())
-    while b"model.ckpt-66" not in filled.objects("bucket").get("run/checkpoint", b""):
-        assert started.poll() is None, started.output()
-        time.sleep(0.02)
-    started.kill()
-    started.wait(60)
-    objects = filled.objects("bucket")
-    half = "run/model.ckpt-999.data-00000-of-00001"
-    filled.put("bucket", half, objects["run/model.ckpt-66.data-00000-of-00001"][:100_000])
-    found = re.search(rf"Going on from {BUCKET}/run/model.ckpt-(\d+)\n", host.run(training()))
-    assert 66 <= int(found[1]) < 999
-    assert_same_end(downloaded(filled, tmp_path / "found"), undisturbed)
 
 
 def test_a_scheme_that_nothing_reads_is_refused_at_once():

@@ -207,7 +207,7 @@ def test_flags_in_a_file_are_the_runs_too(make, tmp_path):
         make(flags=(f"--flagfile={preset}",))
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_one_failed_run_counts_as_the_slowest(make):
     verdict = run(make({"2": "fails"}))
     assert [result.succeeded for result in verdict.runs].count(False) == 1
@@ -251,7 +251,7 @@ def test_a_log_that_was_cut_off_in_a_line_is_no_obstacle(make, tmp_path):
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("plan", "num_runs", "reason"),
     [
@@ -269,7 +269,7 @@ def test_what_is_no_result_does_not_pass(make, plan, num_runs, reason):
     assert verdict.lines()[-1] == "NOT PASSED under ruleset 5.0.0"
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_division_misspelt_is_no_success(make):
     made = make()
     campaign.write_submission(made, train(made), ruleset="5.0.0", overrides={})
@@ -586,7 +586,7 @@ def test_the_command_tells_mistakes_in_one_line(tmp_path, capsys):
     assert "no system description" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_another_command_may_start_the_runs(make, tmp_path, capfd):
     stand_in = make().command[1]
     flags = ["--org=o", "--system=s", "--runs=1", f"--output_dir={tmp_path / 'c'}"]

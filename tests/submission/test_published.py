@@ -67,7 +67,7 @@ def test_numbers_equal_what_others_read_from_the_logs(shared, shipped):
             assert value == pytest.approx(row[name], abs=1.01e-4), (entry.name, name)
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_the_real_logs_give_the_shipped_rows(shared, shipped):
     found = published.read_round(shared / "real_logs", "1.0")
     assert len(found) == 6

@@ -39,7 +39,7 @@ def judged(tmp_path_factory):
 
 
 @pytest.mark.parametrize("org", ["Google", "NVIDIA"])
-@pytest.mark.slow
+@pytest.mark.gate
 def test_minutes_equal_the_official_summarizer(shared, tmp_path, org):
     copy = tmp_path / org  # the summarizer writes into the submission
     shutil.copytree(shared / "real_logs" / org, copy)
@@ -52,7 +52,7 @@ def test_minutes_equal_the_official_summarizer(shared, tmp_path, org):
     assert sorted(ours) == pytest.approx(sorted(entry["bert"] for entry in official), abs=1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("org", "system", "minutes", "rcp_passed", "scaling", "problem"),
     [
@@ -94,7 +94,7 @@ def test_real_logs(shared, org, system, minutes, rcp_passed, scaling, problem):
         ("Habana", "SYS-420GH-TNGR", False, "\n    Seed checker failed"),
     ],
 )
-@pytest.mark.slow
+@pytest.mark.gate
 def test_verdicts_of_all_official_tools(shared, tmp_path, org, system, passed, line):
     copy = tmp_path / org  # the tools write into the submission
     shutil.copytree(shared / "real_logs" / org, copy)
@@ -106,7 +106,7 @@ def test_verdicts_of_all_official_tools(shared, tmp_path, org, system, passed, l
     )
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_real_submission_becomes_a_page(shared, tmp_path, capsys):
     org = shared / "real_logs" / "NVIDIA"
     output = tmp_path / "report.html"
@@ -122,7 +122,7 @@ def test_real_submission_becomes_a_page(shared, tmp_path, capsys):
     assert "cuda_version 11.3.0.016" in page
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_time_budget_is_in_the_report(org_dir, capsys):
     log, *others = (org_dir / "results" / "box" / "bert").iterdir()
     for other in others:
@@ -169,7 +169,7 @@ def test_a_damaged_log_is_one_line(org_dir, capsys, spoil, message):
     assert re.search(message, line)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_what_is_no_result_is_told_in_the_page(org_dir):
     folder = org_dir / "results" / "box" / "bert"
     (folder / "result_9.txt").unlink()
@@ -248,7 +248,7 @@ def test_where_every_second_went_is_drawn_if_a_log_says_so(judged):
     assert report_charts.ledgers([*unknown[:5], *judged.runs[5:]]) is not None
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_energy_is_shown_if_the_logs_say_it(judged):
     page = report_page.page([judged], title="t", subtitle="s")
     assert ">Energy<" not in page and "energy" not in report.as_text(judged)
@@ -287,7 +287,7 @@ def test_precision_and_parallelism_are_in_the_page(judged):
     assert "<td>tensor parallelism</td><td>1</td>" in page
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_runs_that_diverged_are_shown(org_dir, tmp_path):
     for log in (org_dir / "results" / "box" / "bert").iterdir():
         text = log.read_text().replace('"value": 0.73', '"value": NaN')

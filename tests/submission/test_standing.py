@@ -200,7 +200,7 @@ def test_three_systems_looked_up_by_hand(
     assert found == [accelerators, batch, minutes, samples, rate]
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize("org", ["Google", "NVIDIA", "Habana"])
 def test_minutes_equal_the_official_summarizer(shared, tmp_path, org, shipped):
     copy = tmp_path / org  # the summarizer writes into the submission
@@ -336,7 +336,7 @@ def test_names_of_foreign_logs_stay_text(org_dir, tmp_path):
     assert "<script>document" not in text
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_the_report_links_to_the_standing_and_shows_it(org_dir, tmp_path):
     page, standings = tmp_path / "report.html", tmp_path / "standing.html"
     assert report.main([str(org_dir), f"--output={page}", f"--standing={standings}"]) == 0

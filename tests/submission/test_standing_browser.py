@@ -90,7 +90,7 @@ def site(tmp_path_factory):
         yield found
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 @pytest.mark.parametrize("width", [1280, 400])
 def test_filters_table_and_curves_react(browser, site, tmp_path, width):  # noqa: F811
     folder, address, requests = site

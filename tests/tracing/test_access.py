@@ -130,7 +130,7 @@ def test_calls_in_flight_worked_out_by_hand():
     assert access.InFlight.of(begins[:0], latencies[:0]).figures() is None
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_of_a_million_calls_blocks_are_sampled():
     """Of n chunks 2n reads at random: after t*n of them the share 1 - exp(-t) was seen.
 
@@ -351,7 +351,7 @@ assert sum(len(peer.recv(1000)) for _ in range(5)) == 5000
 """
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_sockets_on_loopback_are_seen_and_not_counted(tmp_path):
     require("strace")
     found = trace(tmp_path / "trace", sys.executable, "-c", SENDS, options=["--backend=strace"])

@@ -153,7 +153,7 @@ def expected_of(workload_file: Path) -> dict:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_dlio_from_pypi_loads_it(packages, workload_file, tmp_path):
     found = loaded_by(packages, packages, workload_file, tmp_path)
     assert expected_of(workload_file).items() <= found.items()
@@ -162,7 +162,7 @@ def test_dlio_from_pypi_loads_it(packages, workload_file, tmp_path):
     assert found["run_dir"].startswith("./hydra_log/{'name': 'bert',")  # as docs/tracing.md says
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_dlios_repository_loads_it(packages, workload_file, tmp_path):
     if "DLIO_BENCHMARK" not in os.environ:
         pytest.skip("DLIO_BENCHMARK names no clone of github.com/argonne-lcf/dlio_benchmark")
@@ -179,7 +179,7 @@ def test_what_is_no_trace_is_refused(tmp_path):
         dlio.workload(Finished(tmp_path))
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_trace_without_calls_or_training_is_refused(traced, empty_trace):
     if traced.summary["backend"] == "proc":
         with pytest.raises(ValueError, match=r"no reads of TFRecords .* made with proc"):

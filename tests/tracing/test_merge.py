@@ -64,7 +64,7 @@ def test_events_of_hosts_that_booted_at_other_times_stand_where_they_happened(tm
     assert "± 3.000 ms" in page and 'aria-label="Bytes read and written by host"' in page
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_a_wall_clock_that_is_wrong_stays_within_its_recorded_bound(tmp_path):
     """Host b's clock is 3 ms ahead, and its daemon knows it only to 5 ms."""
     first = host(tmp_path, "a", monotonic_s=1000, ahead_s=0, sync_ms=1, events=[2])
@@ -78,7 +78,7 @@ def test_a_wall_clock_that_is_wrong_stays_within_its_recorded_bound(tmp_path):
     assert found["hosts"][1]["begins_after_seconds"] == 0.003
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_clock_that_nothing_sets_makes_the_bound_unknown(tmp_path, run):
     first = host(tmp_path, "a", monotonic_s=1000, ahead_s=0, sync_ms=1, events=[2])
     second = host(tmp_path, "b", monotonic_s=9000, ahead_s=0, sync_ms=None, events=[2])
@@ -90,7 +90,7 @@ def test_a_clock_that_nothing_sets_makes_the_bound_unknown(tmp_path, run):
     assert "unknown" in (tmp_path / "merged" / "summary.html").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_hosts_of_one_name_are_told_apart_by_their_folders(tmp_path):
     folders = []
     for number in range(2):
@@ -104,7 +104,7 @@ def test_hosts_of_one_name_are_told_apart_by_their_folders(tmp_path):
     assert [found.name for found in merge.open_hosts(folders)] == [str(f) for f in folders]
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, run):
     good = host(tmp_path, "a", monotonic_s=1000, ahead_s=0, sync_ms=1, events=[1])
     other = host(tmp_path, "b", monotonic_s=1000, ahead_s=0, sync_ms=1, events=[1])

@@ -10,7 +10,7 @@ from tests.test_cli import TINY, example
 from tests.tracing.conftest import require, trace
 from tracing import tables
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.gate
 
 NUM_EVAL_RECORDS, NUM_TRAIN_RECORDS = 3000, 500
 

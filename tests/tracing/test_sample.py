@@ -79,7 +79,7 @@ def test_it_exports_to_fio_and_dlio(tmp_path, summary):
     assert workload["dataset"]["record_length_bytes"] == round(summary["records"]["mean_bytes"])
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_it_exports_to_dftracer_and_perfetto(tmp_path, capsys):
     for target in ("dftracer", "perfetto"):
         export.main([str(SAMPLE), f"--to={target}", f"--output={tmp_path / target}"])

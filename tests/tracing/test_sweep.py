@@ -84,7 +84,7 @@ def swept(data, tmp_path_factory):
     return output, run(output, data, *options, flags=("--hold_mb=310", "--linger_s=4"))
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_points_are_done_or_killed_and_the_sweep_goes_on(swept):
     output, done = swept
     assert done.returncode == 0, done.stderr
@@ -98,7 +98,7 @@ def test_points_are_done_or_killed_and_the_sweep_goes_on(swept):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_with_memory_below_the_data_the_second_pass_comes_from_storage(swept):
     rows = pd.read_parquet(swept[0] / "runs.parquet").set_index("name")
     size = NUM_FILES * FILE_BYTES
@@ -115,7 +115,7 @@ def test_with_memory_below_the_data_the_second_pass_comes_from_storage(swept):
         assert row["storage_bytes"] / size == pytest.approx(sum(expected), abs=0.35), name
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_the_page_shows_curves_and_what_was_killed(swept):
     page = (swept[0] / "sweep.html").read_text()
     for text in (
@@ -127,7 +127,7 @@ def test_the_page_shows_curves_and_what_was_killed(swept):
     assert "<script" not in page
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_finished_points_are_kept_and_half_ones_done_again(data, tmp_path):
     output = tmp_path / "out"
     options = ("--batch=10,20", "--compute=real,sleep", *QUICK)
@@ -167,7 +167,7 @@ def test_finished_points_are_kept_and_half_ones_done_again(data, tmp_path):
     assert "holds the sweep of another command, other data or another --backend" in other.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_command_that_fails_at_the_first_point_ends_the_sweep(data, tmp_path):
     options = ("--batch=10,20", *QUICK)
     done = run(tmp_path / "out", data, *options, flags=("--fail_at_batch=10",))
@@ -186,7 +186,7 @@ def test_a_command_that_fails_at_the_first_point_ends_the_sweep(data, tmp_path):
     assert rows["reason"][1] == "exit code 1: this batch is no good"
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_point_that_takes_too_long_is_ended(data, tmp_path):
     done = run(tmp_path / "out", data, "--timeout_s=4", *QUICK, flags=("--wait_s=60",))
     assert done.returncode == 1
@@ -196,7 +196,7 @@ def test_a_point_that_takes_too_long_is_ended(data, tmp_path):
 # --- what cannot be done here -------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_without_rights_the_sweep_says_what_it_cannot_limit(data, tmp_path, main, monkeypatch):
     monkeypatch.setattr(limits, "missing", lambda: "Permission denied; it needs root")
     options = [f"--output={tmp_path / 'out'}", "--memory=1g,4g", *QUICK, "--"]
@@ -395,7 +395,7 @@ def test_the_table_says_what_its_columns_are(tmp_path):
 # --- the real training --------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_real_training_computed_and_slept(repository, tmp_path):
     import numpy as np
 

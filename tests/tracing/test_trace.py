@@ -229,14 +229,14 @@ def start(output, training_folder, *options, **more) -> subprocess.Popen:
     return process
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("backend", "number"),
     [
-        (backends.BPFTRACE, signal.SIGINT),
+        pytest.param(backends.BPFTRACE, signal.SIGINT, marks=pytest.mark.all),
         pytest.param(backends.STRACE, signal.SIGINT, marks=pytest.mark.soak),
         (backends.STRACE, signal.SIGTERM),
-        (backends.PROC, signal.SIGTERM),
+        pytest.param(backends.PROC, signal.SIGTERM, marks=pytest.mark.all),
     ],
 )
 def test_a_signal_ends_training_and_tracer_in_order(tmp_path, training_folder, backend, number):
@@ -252,7 +252,7 @@ def test_a_signal_ends_training_and_tracer_in_order(tmp_path, training_folder, b
     assert (training_folder / "model.ckpt-3.index").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_ctrl_c_on_a_terminal_reaches_the_training_once(tmp_path, training_folder, terminal):
     """The terminal signals the whole group: a second signal by the tracer would be a hard stop."""
     require(backends.STRACE)
@@ -279,7 +279,7 @@ def test_ctrl_c_on_a_terminal_reaches_the_training_once(tmp_path, training_folde
     assert process.returncode == 11, lines
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_failed_run_is_closed_cleanly(tmp_path, training_folder):
     require(backends.STRACE)  # the log is open too shortly for /proc
     found = trace(
@@ -294,7 +294,7 @@ def test_a_failed_run_is_closed_cleanly(tmp_path, training_folder):
     assert "block (not ended)" in (found.folder / "summary.html").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_killed_run_leaves_spans_open_to_the_end(tmp_path, training_folder):
     process = start(tmp_path / "trace", training_folder, "--backend=proc")
     [pid] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
@@ -306,7 +306,7 @@ def test_a_killed_run_leaves_spans_open_to_the_end(tmp_path, training_folder):
     assert closed == {"init": True, "run": False, "block": False}
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_resumed_run_shows_only_its_own_events(tmp_path, training_folder):
     require(backends.STRACE)  # the log is open too shortly for /proc
     subprocess.run(example_command(training_folder), check=True)
@@ -320,7 +320,7 @@ def test_a_resumed_run_shows_only_its_own_events(tmp_path, training_folder):
 @pytest.mark.parametrize(
     ("backend", "told"),
     [
-        pytest.param(backends.STRACE, "TFRecords read", marks=pytest.mark.slow),
+        pytest.param(backends.STRACE, "TFRecords read", marks=pytest.mark.all),
         (backends.PROC, "single calls were not recorded"),
     ],
 )
@@ -332,7 +332,7 @@ def test_a_command_that_ends_at_once(tmp_path, backend, told):
     assert told in (found.folder / "summary.html").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_two_traces_at_once(tmp_path, training_folder, soonest):
     other = start(tmp_path / "first", training_folder, *soonest)
     second = trace(tmp_path / "second", "true", options=soonest)
@@ -346,7 +346,7 @@ def test_two_traces_at_once(tmp_path, training_folder, soonest):
     assert (tmp_path / "first" / "summary.json").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_trace_within_a_trace_has_no_second_strace(tmp_path):
     require(backends.STRACE)
     inner = command_line(tmp_path / "inner", "true", options=STRACE)
@@ -356,10 +356,8 @@ def test_a_trace_within_a_trace_has_no_second_strace(tmp_path):
     assert not (tmp_path / "inner").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "backend", [pytest.param(backends.BPFTRACE, marks=pytest.mark.slow), backends.STRACE]
-)
+@pytest.mark.all
+@pytest.mark.parametrize("backend", [backends.BPFTRACE, backends.STRACE])
 def test_what_runs_already_is_traced_and_goes_on(tmp_path, training_folder, backend):
     require(backend)
     training = subprocess.Popen(example_command(training_folder, "--wait_s=600"))
@@ -408,7 +406,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, options, words, mess
     assert not (tmp_path / "trace").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_backend_that_does_not_work_here_says_what_is_missing(tmp_path):
     hidden = {"env": environment(PATH=str(tmp_path))}
     (tmp_path / "true").symlink_to("/bin/true")
@@ -423,7 +421,7 @@ def test_a_backend_that_does_not_work_here_says_what_is_missing(tmp_path):
     assert found.summary["backend"] == "proc"
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_tracer_that_the_kernel_refuses_is_replaced_by_the_next(tmp_path):
     require(backends.BPFTRACE)
     refused = tmp_path / "bpftrace"
@@ -465,7 +463,7 @@ def test_without_privileges_the_rest_is_recorded(tmp_path):
     assert json.loads((tmp_path / "trace" / "summary.json").read_text())["backend"] == "strace"
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_under_sudo_the_command_and_the_files_are_the_users(tmp_path):
     if os.geteuid() != 0:
         pytest.skip("only root can become somebody else")
@@ -502,7 +500,7 @@ def test_what_finishes_a_trace_fits_into_its_reserve(num_pairs):
     assert size < recorder._RESERVE_BYTES / 2  # half is left for the files that are open
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_trace_is_finished_later(tmp_path, training_folder, soonest):
     first = trace(
         tmp_path / "trace", *example_command(training_folder), options=["--keep_raw", *soonest]

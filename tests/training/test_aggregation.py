@@ -70,7 +70,7 @@ def train(made: Trainer, data: dict[str, np.ndarray], num_steps: int) -> list[np
 
 # A constant rate on both sides: with the schedule, update u of 10 would have 1 - u/10 on one side
 # and 1 - (4u+3)/40 on the other, for an update takes the rate of its last micro-batch.
-@pytest.mark.slow
+@pytest.mark.gate
 def test_four_micro_batches_equal_one_batch():
     data = examples(NUM_UPDATES * 32)
     one = trainer(batch_size=32, steps_per_update=1, clip_after_allreduce=True)
@@ -87,7 +87,7 @@ def test_four_micro_batches_equal_one_batch():
         assert np.linalg.norm(left - right) < 1e-4 * change, variable.name
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_nothing_moves_before_the_window_is_full_and_the_accumulators_hold_the_mean():
     made = trainer(batch_size=8, steps_per_update=4, clip_after_allreduce=False)
     before = [variable.numpy() for variable in made.variables_to_train]

@@ -167,7 +167,7 @@ def metrics(output: Path, kind: str) -> list[dict]:
     return [line for line in lines if line["kind"] == kind]
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_a_run_ends_with_its_budget_evaluates_saves_and_says_what_it_reached(task, tmp_path):
     output = tmp_path / "out"
     done = starts.run(command(task, output, **BUDGET, time_budget="4s"), check=True)
@@ -199,7 +199,7 @@ def test_a_run_ends_with_its_budget_evaluates_saves_and_says_what_it_reached(tas
     assert again.returncode == 1 and "holds a finished run" in again.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_the_last_evaluation_may_reach_the_target(task, tmp_path):
     flags = BUDGET | {"eval_interval_samples": 10**9, "time_budget": "2s"}
     done = starts.run(command(task, tmp_path / "out", **flags, target_accuracy=1e-6), check=True)
@@ -208,7 +208,7 @@ def test_the_last_evaluation_may_reach_the_target(task, tmp_path):
     assert done.stderr.count(warning) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_without_evaluation_it_ends_and_saves(task, tmp_path):
     output = tmp_path / "out"
     done = starts.run(
@@ -219,7 +219,7 @@ def test_without_evaluation_it_ends_and_saves(task, tmp_path):
     assert (output / f"model.ckpt-{step}.index").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_of_a_killed_run_what_is_trained_twice_counts_twice(task, tmp_path):
     output, flags = tmp_path / "out", {**BUDGET, "time_budget": "150s"}
     kill_at_step(80, task, output, **flags)
@@ -234,7 +234,7 @@ def test_of_a_killed_run_what_is_trained_twice_counts_twice(task, tmp_path):
     assert spent[1] > spent[0]
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_another_budget_that_is_used_up_already_is_refused_in_one_line(task, tmp_path):
     output, flags = tmp_path / "out", {**BUDGET, "time_budget": "60s"}
     kill_at_step(110, task, output, **flags)
@@ -260,8 +260,7 @@ def test_another_budget_that_is_used_up_already_is_refused_in_one_line(task, tmp
     assert read_record(output).status == "aborted"
 
 
-@pytest.mark.slow
-@pytest.mark.distributed
+@pytest.mark.all
 def test_two_processes_end_at_the_same_step(task, tmp_path):
     output, flags = tmp_path / "out", {**BUDGET, "time_budget": "6s"}
     for code, _, errors in starts.ends(starts.workers([command(task, output, **flags)] * 2)):

@@ -14,8 +14,10 @@ FLAGS = """--do_train --max_seq_length=32 --max_predictions_per_seq=6 --optimize
     """.split()
 
 
-@pytest.mark.parametrize("offline", [False, True], ids=["online", "offline"])
-@pytest.mark.slow
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    "offline", [False, pytest.param(True, marks=pytest.mark.all)], ids=["online", "offline"]
+)
 def test_a_training_becomes_a_submission(tmp_path, offline, capfd):
     task = tmp_path / "task"
     generated_task.write_task(task, num_hidden_layers=1)

@@ -40,7 +40,7 @@ def losses(folder) -> list[float]:
     return [json.loads(line)["loss"] for line in lines]
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_the_second_start_reads_what_the_first_compiled(start, tmp_path):
     first = start("first")
     assert first.returncode == 0, first.stderr

@@ -17,7 +17,7 @@ import pytest
 from tests import starts
 from tests.training import generated_task
 
-pytestmark = pytest.mark.distributed
+pytestmark = pytest.mark.gate
 
 BATCH_SIZE = 12  # shared by 1, 2, 3 and 4 replicas
 
@@ -177,7 +177,9 @@ def test_the_reference_mode_is_what_its_replicas_would_do_in_turn(task, tmp_path
     assert_replicas_in_turn_agree(task, tmp_path, cases)
 
 
-@pytest.mark.parametrize("layout", ["2 devices", "2 processes"])
+@pytest.mark.parametrize(
+    "layout", ["2 devices", pytest.param("2 processes", marks=pytest.mark.all)]
+)
 def test_every_replica_drops_others(task, tmp_path, layout):
     """By the layers of the default, and by the passes of the options for speed."""
     precisions = ["float32", "bfloat16"]

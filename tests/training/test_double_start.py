@@ -43,7 +43,7 @@ def command(task, output) -> list[str]:
 @pytest.mark.parametrize(
     "num_starts",
     [
-        pytest.param(4, marks=pytest.mark.slow),
+        pytest.param(4, marks=pytest.mark.all),
         pytest.param(20, marks=pytest.mark.soak),
     ],
 )

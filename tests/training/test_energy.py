@@ -29,7 +29,7 @@ def task(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_run_takes_its_power_times_its_seconds(task, tmp_path):
     output = tmp_path / "out"
     flags = {"num_train_steps": 40, "power_watts": WATTS, "precision": "bfloat16"}
@@ -67,7 +67,7 @@ def test_a_run_takes_its_power_times_its_seconds(task, tmp_path):
     assert '"config_filename", "value": "run.json"' in log
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_the_parts_of_a_resumed_run_add_up(task, tmp_path):
     output = tmp_path / "out"
     process = starts.Start(command(task, output, power_watts=WATTS), errors_in_output=True)

@@ -16,7 +16,7 @@ from tests import starts
 from tests.training import generated_task
 from tests.training.test_resume import assert_same_end, command, last_logged_step
 
-pytestmark = pytest.mark.distributed
+pytestmark = pytest.mark.gate
 
 NUM_STEPS = 90
 SECONDS_TO_END = 30  # after a loss; a second or so on an idle machine
@@ -93,7 +93,7 @@ def test_kills_and_a_notice_end_bitwise_where_an_undisturbed_run_does(task, tmp_
     assert set(map(tuple, run_stops(output))) == {("aborted",)}  # one each, kills included
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.all), 1])
 def test_a_silent_process_ends_the_other_with_one_line(task, tmp_path, victim):
     """It is stopped, so it closes no connection: its heartbeats stop, which takes longer."""
     output = tmp_path / "out"
@@ -115,6 +115,7 @@ def test_a_silent_process_ends_the_other_with_one_line(task, tmp_path, victim):
         assert run_stops(output) == [["aborted"]]
 
 
+@pytest.mark.all
 def test_other_flags_and_data_are_named_before_training(task, tmp_path):
     shorter, folder = tmp_path / "shorter.tfrecord", tmp_path / "a" / "o"
     shorter.write_bytes((task / "train.tfrecord").read_bytes()[:5000])
@@ -131,6 +132,7 @@ def test_other_flags_and_data_are_named_before_training(task, tmp_path):
     assert not folder.parent.exists()
 
 
+@pytest.mark.all
 def test_a_signal_ends_a_process_that_waits_for_another_with_one_line(task, tmp_path):
     folder = tmp_path / "a" / "o"
     [chief, other] = starts.workers([command(task, folder)] * 2)
@@ -149,6 +151,7 @@ def test_a_signal_ends_a_process_that_waits_for_another_with_one_line(task, tmp_
     assert not folder.parent.exists()
 
 
+@pytest.mark.all
 def test_the_failure_of_one_process_is_told_by_the_other(task, tmp_path):
     """The chief may write no large file from a step on, and so no checkpoint."""
     started = both(task, tmp_path / "o", async_checkpoint="false")
@@ -162,6 +165,7 @@ def test_the_failure_of_one_process_is_told_by_the_other(task, tmp_path):
     assert run_stops(tmp_path / "o") == [["aborted"]]
 
 
+@pytest.mark.all
 def test_a_batch_that_two_processes_cannot_share_is_told_once_each(task, tmp_path):
     commands = [command(task, tmp_path / "o", train_batch_size=7)] * 2
     for code, _, errors in starts.ends(starts.workers(commands)):

@@ -57,7 +57,7 @@ def waits(trainer, batches, num_steps: int) -> tuple[list[float], float]:
     return history[:, -1].tolist(), time.monotonic() - began
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_a_sleep_in_the_input_is_waited_for_whatever_is_computed_meanwhile(task):
     trainer = make_trainer(task)
     batch = pipeline.synthetic_batch(generated_task.SHAPE, batch_size=BATCH_SIZE)
@@ -76,7 +76,7 @@ def test_a_sleep_in_the_input_is_waited_for_whatever_is_computed_meanwhile(task)
     assert max(found[:3]) < 0.2 * pause and min(found[5:]) > 0.4 * pause
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_the_wait_does_not_depend_on_iterations_per_loop(task):
     """One call of 6 steps, and six of one, wait as long as the input really slept."""
     trainer = make_trainer(task)
@@ -93,7 +93,7 @@ def test_the_wait_does_not_depend_on_iterations_per_loop(task):
     assert sum(apart) == pytest.approx(sum(slept[:4]), rel=0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_an_evaluation_waits_for_its_own_input(task):
     trainer = make_trainer(task)
     evaluator = Evaluator(model=trainer.model, strategy=CPU)
@@ -188,7 +188,7 @@ def metrics(output: Path) -> list[dict]:
     return [line for line in map(json.loads, lines) if line["kind"] == "train"]
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_the_sum_is_the_time_between_run_start_and_run_stop(undisturbed):
     [whole] = ledgers(undisturbed, "run")
     least, most = run_seconds(undisturbed / "bert.log")
@@ -229,7 +229,7 @@ def assert_only_waited(disturbed: Path, undisturbed: Path, injected: float) -> N
         assert rise[kind] < 0.1 * injected, kind
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_reads_that_strace_delays_are_waited_for(parts, one_block, tmp_path):
     output, calls, delay_seconds = tmp_path / "out", tmp_path / "calls", 0.9
     words = [

@@ -76,7 +76,7 @@ def saved_steps(output) -> list[int]:
     return sorted(int(path.stem.split("-")[1]) for path in output.glob("model.ckpt-*.index"))
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_every_checkpoint_once_and_all_examples(task, run):
     state = (run / "checkpoint").read_bytes()
     one = evaluate(task, run, "--num_train_steps=20")
@@ -107,7 +107,7 @@ def test_every_checkpoint_once_and_all_examples(task, run):
     assert [found.samples for found in result.evaluations] == [80, 160, 240]
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_target_reached_offline_stops_the_clock_at_its_checkpoint(task, tmp_path):
     output = tmp_path / "out"
     starts.run(training(task, output), check=True)
@@ -122,7 +122,7 @@ def test_a_target_reached_offline_stops_the_clock_at_its_checkpoint(task, tmp_pa
     assert stopped[1] == saved[1]
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_beside_a_training_it_waits_and_no_waiting_checkpoint_is_pruned(task, tmp_path):
     output = tmp_path / "out"
     flags = ("--num_train_steps=3000", "--save_checkpoints_steps=500", "--keep_checkpoint_max=1")
@@ -139,7 +139,7 @@ def test_beside_a_training_it_waits_and_no_waiting_checkpoint_is_pruned(task, tm
     assert "bert.offline.log: aborted after 24,000 samples" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_evaluated_checkpoints_are_pruned(task, tmp_path):
     output = tmp_path / "out"
     trainer = starts.Start(training(task, output, "--keep_checkpoint_max=1"))
@@ -158,7 +158,7 @@ def test_evaluated_checkpoints_are_pruned(task, tmp_path):
     assert "model.ckpt-20" in (output / "checkpoint").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_waiting_burns_no_cpu(task, tmp_path):
     """A training that is not there yet: the evaluation waits for it until it is stopped."""
     output = tmp_path / "out"
@@ -233,7 +233,7 @@ def test_a_given_checkpoint_is_evaluated_where_there_is_no_run(task, tmp_path):
     assert "/none/model.ckpt-1: no such checkpoint" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_the_given_checkpoint_of_a_run_is_evaluated_alone(task, run, tmp_path):
     output = tmp_path / "out"
     shutil.copytree(run, output, ignore=shutil.ignore_patterns("eval_results*"))
@@ -255,7 +255,7 @@ def test_an_evaluator_waits_for_a_training_that_begins(task, tmp_path, begins):
     lock.release()
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_bad_input_is_named_and_nothing_recorded(task, one_checkpoint, tmp_path):
     other = tmp_path / "bert_config.json"
     other.write_text(json.dumps({**generated_task.CONFIG, "intermediate_size": 24}))
@@ -282,7 +282,7 @@ def test_bad_input_is_named_and_nothing_recorded(task, one_checkpoint, tmp_path)
     assert not read_evaluations(one_checkpoint)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_two_evaluations_into_one_directory(task, one_checkpoint):
     lock = DirectoryLock(one_checkpoint, file_name=".eval.lock")
     assert lock.acquire()
@@ -303,7 +303,7 @@ def test_a_line_that_was_cut_is_written_anew(tmp_path):
     assert read_evaluations(tmp_path) == {10: found, 20: found}
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_evaluations_of_different_sizes_are_no_result(run, tmp_path):
     """An evaluation has the same number of samples after every checkpoint."""
     for name in ("bert.log", "run.json"):

@@ -38,7 +38,7 @@ def test_a_directory_is_held_until_it_is_released(tmp_path):
     first.release()
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_killed_process_leaves_no_lock(repository, tmp_path):
     program = f"""
         import os, signal

@@ -41,7 +41,7 @@ def train(tasks, preset: str, length: int, **changed) -> str:
     return starts.run([sys.executable, "run_pretraining.py", *command], check=True).stdout
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_phase_2_starts_at_step_0_from_the_weights_of_phase_1(tasks):
     printed = train(tasks, "phase1_128", 16, num_train_steps=16, num_warmup_steps=2)
     assert "init_checkpoint: the rules require the official one, this run has random" in printed

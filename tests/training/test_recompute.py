@@ -49,7 +49,7 @@ def assert_same(found, expected, *, tolerance: float) -> None:
         np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * scale)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize("jit_compile", COMPILED)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_losses_and_gradients_are_those_without(task, precision, jit_compile):  # noqa: F811
@@ -78,7 +78,7 @@ def test_whole_steps_in_bfloat16_are_equal_where_xla_leaves_no_rounding_out(repo
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout
 
 
-@pytest.mark.parametrize("recompute", [pytest.param("attention", marks=pytest.mark.slow), "blocks"])
+@pytest.mark.parametrize("recompute", [pytest.param("attention", marks=pytest.mark.all), "blocks"])
 def test_another_seed_would_have_been_seen(task, recompute):  # noqa: F811
     features = next(iter(batches_of(task)))
     trainer = make_trainer(task, dropout=0.1, recompute=recompute)
@@ -90,7 +90,7 @@ def test_another_seed_would_have_been_seen(task, recompute):  # noqa: F811
     assert abs(float(one[0] - other[0])) > 1e-4
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 @pytest.mark.parametrize("recompute", [pytest.param("attention", marks=pytest.mark.soak), "blocks"])
 def test_updates_of_aggregated_steps_are_those_without(task, recompute):  # noqa: F811
     losses = []

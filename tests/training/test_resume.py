@@ -110,7 +110,7 @@ def assert_same_end(found: Path, expected: Path, *, num_steps: int = NUM_STEPS) 
     assert lines[0] == lines[1]
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_every_checkpoint_is_that_of_a_run_that_waits(task, undisturbed, tmp_path):
     output = tmp_path / "out"
     starts.run(command(task, output, keep_checkpoint_max=0), check=True)
@@ -124,7 +124,7 @@ def test_every_checkpoint_is_that_of_a_run_that_waits(task, undisturbed, tmp_pat
         assert_same_end(output, undisturbed, num_steps=step)
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_sigterm_saves_and_the_same_command_goes_on(repository, task, undisturbed, tmp_path):
     output = tmp_path / "out"
     relative = os.path.relpath(output, repository)
@@ -196,7 +196,7 @@ def test_a_run_that_recomputes_goes_on_bitwise_too(task, tmp_path):
     assert_same_end(output, tmp_path / "alone", num_steps=120)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_another_command_is_refused_until_the_run_is_done(task, tmp_path):
     output = tmp_path / "out"
     kill_at_step(60, task, output)
@@ -208,7 +208,7 @@ def test_another_command_is_refused_until_the_run_is_done(task, tmp_path):
     assert before == {path.name: path.stat().st_mtime_ns for path in output.glob("[!.]*")}
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_a_resume_needs_the_same_files_wherever_they_are_and_no_initial_checkpoint(
     task, undisturbed, tmp_path
 ):
@@ -234,7 +234,7 @@ def test_a_resume_needs_the_same_files_wherever_they_are_and_no_initial_checkpoi
     assert_same_end(output, undisturbed)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_run_that_was_cut_off_after_its_target_has_only_to_end(task, tmp_path):
     changed = {"target_accuracy": 1e-6, "eval_interval_samples": 32, "num_train_steps": 40}
     first = starts.run(command(task, tmp_path, **changed), check=True)
@@ -249,7 +249,7 @@ def test_a_run_that_was_cut_off_after_its_target_has_only_to_end(task, tmp_path)
     assert '"train_samples"' in (tmp_path / "bert.resumed-1.log").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_damaged_newest_checkpoint_is_named(task, undisturbed, tmp_path):
     output = tmp_path / "out"
     kill_at_step(60, task, output)
@@ -274,7 +274,7 @@ def test_a_damaged_newest_checkpoint_is_named(task, undisturbed, tmp_path):
         assert ("written_ms" in stops[0]) == (log == "bert.log")  # the killed run's
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_a_full_disk_leaves_the_checkpoint_before_and_ends_as_aborted(
     task, undisturbed, tmp_path, small_disk
 ):

@@ -19,13 +19,13 @@ def task(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "compiled",
     [
-        pytest.param(NO_COMPILATION, id="nothing"),
+        pytest.param(NO_COMPILATION, id="nothing", marks=pytest.mark.all),
         pytest.param(test_speed_options.PASSES, id="passes"),
-        pytest.param(test_speed_options.STEP, id="step"),
+        pytest.param(test_speed_options.STEP, id="step", marks=pytest.mark.all),
     ],
 )
 def test_training_on_does_not_change_the_copy(task, tmp_path, compiled):
@@ -34,7 +34,7 @@ def test_training_on_does_not_change_the_copy(task, tmp_path, compiled):
     saved_states.assert_copies_are_the_checkpoints(trainer, batches, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_nor_on_two_replicas_that_aggregate_gradients(repository, task, tmp_path):
     command = [sys.executable, "-m", "tests.training.saved_states", task, tmp_path]
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True)

@@ -84,7 +84,7 @@ def assert_same(found, expected, *, tolerance: float) -> None:
         np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * scale)
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_a_packed_batch_has_the_losses_and_gradients_of_its_examples(task):
     unpacked = next(iter(batches_of(task)))
     lengths = tf.reduce_sum(unpacked["input_mask"], axis=1)
@@ -107,9 +107,9 @@ def test_a_packed_batch_has_the_losses_and_gradients_of_its_examples(task):
     assert abs(losses_and_gradients(trainer, mixed)[0][0] - expected[0][0]) > 1e-4
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 @pytest.mark.parametrize(
-    "compiled", [PASSES, pytest.param(STEP, marks=pytest.mark.slow)], ids=["passes", "step"]
+    "compiled", [PASSES, pytest.param(STEP, marks=pytest.mark.all)], ids=["passes", "step"]
 )
 def test_compiled_steps_compute_the_same(task, compiled):
     batches = batches_of(task).take(3)
@@ -124,7 +124,7 @@ def test_compiled_steps_compute_the_same(task, compiled):
 
 
 @pytest.mark.parametrize("compiled", [PASSES, STEP], ids=["passes", "step"])
-@pytest.mark.slow
+@pytest.mark.all
 def test_compiled_steps_compute_the_same_with_dropout(task, compiled):
     features, seed = next(iter(batches_of(task))), tf.constant([3, 4])
     plain = make_trainer(task, dropout=0.1, pack_sequences=True)
@@ -135,7 +135,7 @@ def test_compiled_steps_compute_the_same_with_dropout(task, compiled):
     assert_same(found, expected, tolerance=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_bfloat16_is_near_float32_and_keeps_float32_weights(task):
     features = next(iter(batches_of(task)))
     expected = losses_and_gradients(make_trainer(task), features)
@@ -156,7 +156,7 @@ def test_tf32_is_allowed_only_when_asked_for(task):
         make_trainer(task, precision="int8")
 
 
-@pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize("pack_sequences", [False, True])
 def test_one_trace_made_before_the_run_serves_all_of_it(task, pack_sequences):
     trainer = make_trainer(task, compiled=PASSES, dropout=0.1, pack_sequences=pack_sequences)
@@ -201,7 +201,7 @@ def test_clusters_that_the_environment_asks_for_are_told(device, flags, expected
     assert str(found) == f"XLA compiles {expected}"
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_packed_bfloat16_run_counts_examples(task, repository, tmp_path):
     flags = {
         "bert_config_file": task / "bert_config.json",

@@ -107,7 +107,7 @@ def test_what_a_replica_runs_has_static_shapes(trainer, folder, part):
     assert unknown == []
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_xla_compiles_the_step_to_the_same_losses(folder):
     plain, compiled = make_trainer(folder), make_trainer(folder)
 
@@ -123,7 +123,7 @@ def test_xla_compiles_the_step_to_the_same_losses(folder):
         assert one == pytest.approx(other[:-1], abs=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_many_steps_in_one_call_are_the_steps_one_by_one(folder):
     together, singly = make_trainer(folder), make_trainer(folder)
     losses = together.train(iter(batches(folder)), tf.constant(8)).numpy()[:, :-1]

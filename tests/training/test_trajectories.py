@@ -57,7 +57,7 @@ class Oracle:
 
 
 @pytest.fixture(
-    scope="module", params=[pytest.param("golden", marks=pytest.mark.slow), "generated"]
+    scope="module", params=[pytest.param("golden", marks=pytest.mark.gate), "generated"]
 )
 def oracle(request, tmp_path_factory) -> Oracle:
     if request.param == "golden":
@@ -150,14 +150,15 @@ def assert_evaluation_equals(oracle: Oracle, trainer: Trainer, expected: dict) -
 
 
 QUICK = ("g1_lamb", "g3_lamb_accum4", "g4_adamw")
+RECOMPUTED = "g3_lamb_accum4"  # in the gate
 
 
 @pytest.mark.parametrize(
     "name, recompute",
     [
-        pytest.param(name, recompute, marks=[] if is_quick else pytest.mark.slow)
-        for name in CASES
-        for recompute, is_quick in (("none", name in QUICK), ("blocks", False))
+        *(pytest.param(n, "none", marks=[] if n in QUICK else pytest.mark.gate) for n in CASES),
+        *(pytest.param(n, "blocks", marks=pytest.mark.all) for n in CASES if n != RECOMPUTED),
+        pytest.param(RECOMPUTED, "blocks", marks=pytest.mark.gate),
     ],
 )
 def test_losses_weights_and_evaluation(oracle, name, recompute):
@@ -208,7 +209,7 @@ def given_flags(oracle: Oracle, name: str, output_dir: Path) -> list[str]:
     return ["--noshuffle", *(f"--{name}={value}" for name, value in flags.items())]
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 @GENERATED_IN_CI
 def test_the_losses_from_the_command_line_alone(oracle, tmp_path):
     case = oracle.trajectories["g3_lamb_accum4"]
@@ -222,9 +223,11 @@ def test_the_losses_from_the_command_line_alone(oracle, tmp_path):
     assert np.mean([len(text.replace(".", "")) for text in printed]) > 7
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 @GENERATED_IN_CI
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.all) for n in CASES]
+)
 def test_the_losses_of_the_exported_program_under_jax(oracle, name, tmp_path):
     folder, figures = tmp_path / "step", tmp_path / "figures.json"
     given = [*given_flags(oracle, name, folder), "--num_batches=20", "--num_recorded_steps=0"]

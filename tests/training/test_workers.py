@@ -298,7 +298,7 @@ def test_tensorflow_waits_for_the_others_so_long_only(tmp_path):
     assert "in _wait" in (tmp_path / "errors").read_text()
 
 
-@pytest.mark.distributed
+@pytest.mark.all
 def test_ctrl_c_ends_a_process_while_tensorflow_waits_for_another(tmp_path):
     """After both have met, the other one has ended: TensorFlow calls no handler of Python then."""
     (tmp_path / "plan.json").write_text('{"cases": []}')
