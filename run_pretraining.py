@@ -55,10 +55,10 @@ def _config() -> RunConfig:
 
 
 def _check() -> None:
-    found = checks.inspect_closely(_config(), measure_initial_accuracy=FLAGS.check_initial_accuracy)
-    print(*found.findings, sep="\n")
-    print(f"errors: {len(found.errors)}; no training was started")
-    if found.errors:
+    setup = checks.inspect_closely(_config(), measure_initial_accuracy=FLAGS.check_initial_accuracy)
+    print(*setup.findings, sep="\n")
+    print(f"errors: {len(setup.findings.errors)}; no training was started")
+    if setup.findings.errors:
         sys.exit(1)
 
 

@@ -22,7 +22,7 @@ from mlperf_bert.command_line import in_range
 from mlperf_bert.portable import program_folder
 from mlperf_bert.training import checks, memory
 from mlperf_bert.training.config import RunConfig
-from mlperf_bert.training.setup import Inspection
+from mlperf_bert.training.setup import Setup
 from mlperf_bert.training.workers import read_cluster
 
 FLAGS = flags.FLAGS
@@ -46,10 +46,9 @@ in_range("num_recorded_steps", at_least=0)
 _RECORDED_STEPS = 3
 
 
-def _num_recorded_steps(found: Inspection) -> int:
+def _num_recorded_steps(setup: Setup) -> int:
     """As given, else those that fit; warns, as a run does, where they do not."""
-    assert found.bert_config is not None  # `found` has no errors
-    shortfall = memory.shortfall(found, found.bert_config, host_bytes=checks.memory_bytes())
+    shortfall = memory.shortfall(setup, host_bytes=checks.memory_bytes())
     given = FLAGS.num_recorded_steps
     if shortfall and given != 0:
         none = "; so TensorFlow records no steps to compare with" if given is None else ""
@@ -74,11 +73,11 @@ def main():
         command_line.read(RunConfig, cluster=read_cluster()), async_checkpoint=False
     )
     with command_line.tensorflow_explained("lower --train_batch_size, or give --recompute=blocks"):
-        found = checks.inspect(config)
-        setup = found.setup()
+        setup = checks.inspect(config)
+        setup.findings.require_none()
         wanted = program_folder.Wanted(
             num_batches=FLAGS.num_batches,
-            num_recorded_steps=_num_recorded_steps(found),
+            num_recorded_steps=_num_recorded_steps(setup),
             evaluation=FLAGS.evaluation,
             data_parallel=FLAGS.data_parallel,
             seed=FLAGS.seed or 0,

@@ -28,7 +28,7 @@ from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.devices import choose_compilation
 from mlperf_bert.training.memory import checkpoint_bytes, num_weights
 from mlperf_bert.training.output import Origin, OutputDirectory
-from mlperf_bert.training.setup import ERROR, NOTE, WARNING, Inspection, Setup
+from mlperf_bert.training.setup import ERROR, NOTE, WARNING, Findings, Setup
 from mlperf_bert.training.steps import Evaluator
 
 _FLOAT_BYTES = 4
@@ -51,16 +51,16 @@ def prepare(
     Raises:
       ValueError: with a line for every error, and how to fix it.
     """
-    inspection = inspect(config, goes_on=goes_on, strategy=strategy)
-    setup = inspection.setup()
-    for finding in inspection.findings:
+    setup = inspect(config, goes_on=goes_on, strategy=strategy)
+    setup.findings.require_none()
+    for finding in setup.findings:
         say(finding)
     return setup
 
 
 def inspect(
     config: RunConfig, *, goes_on: bool = False, strategy: tf.distribute.Strategy | None = None
-) -> Inspection:
+) -> Setup:
     """Runs the checks that every run makes before its clock starts, in about a second.
 
     Args:
@@ -68,40 +68,49 @@ def inspect(
       goes_on: whether the run has a checkpoint of its own, so that it loads no initial one.
       strategy: of the processes that are connected; None: of this one.
     """
-    inspection = Inspection(config=config)
-    inspection.bert_config = inspection.attempt(BertConfig.from_json_file, config.bert_config_file)
-    expand = pipeline.expand_input
-    inspection.files = inspection.attempt(expand, config.input_file, flag="input_file") or []
-    if path := config.eval_input_file:
-        inspection.eval_files = inspection.attempt(expand, path, flag="eval_input_file") or []
     # Every check runs, whatever another has found: a user fixes all problems at once.
-    inspection.strategy = strategy or inspection.attempt(devices.create_strategy, config.device)
-    _check_batches(inspection)
-    check_data(inspection)
-    _check_speed_options(inspection)
-    if inspection.bert_config:
-        inspection.attempt(
+    findings = Findings()
+    bert_config = findings.attempt(BertConfig.from_json_file, config.bert_config_file)
+    expand = pipeline.expand_input
+    files = findings.attempt(expand, config.input_file, flag="input_file") or []
+    eval_files: list[str] = []
+    if path := config.eval_input_file:
+        eval_files = findings.attempt(expand, path, flag="eval_input_file") or []
+    setup = Setup(
+        config=config,
+        findings=findings,
+        bert_config=bert_config,
+        strategy=strategy or findings.attempt(devices.create_strategy, config.device),
+        files=files,
+        eval_files=eval_files,
+        manifests=_manifests(files, findings),
+    )
+    _check_batches(setup)
+    check_data(setup)
+    _check_speed_options(setup)
+    if setup.bert_config:
+        setup.findings.attempt(
             require_fitting_model,
-            inspection.bert_config,
+            setup.bert_config,
             config.shape,
             bert_config_file=config.bert_config_file,
         )
         if config.init_checkpoint and not goes_on:
-            _check_checkpoint(inspection, inspection.bert_config)
-        _check_disk(inspection, inspection.bert_config)
-        _check_memory(inspection, inspection.bert_config)
-        shortfall = memory.shortfall(inspection, inspection.bert_config, host_bytes=memory_bytes())
-        inspection.findings += [shortfall] if shortfall else []
-        if _is_bert_large(inspection.bert_config):
-            _check_reference_points(inspection)
+            _check_checkpoint(setup)
+        _check_disk(setup)
+        _check_memory(setup)
+        if shortfall := memory.shortfall(setup, host_bytes=memory_bytes()):
+            findings.append(shortfall)
+        if _is_bert_large(setup.bert_config):
+            _check_reference_points(setup)
     if config.drop_caches and (obstacle := caches.obstacle()):
-        inspection.add(
+        setup.findings.add(
             WARNING, f"--drop_caches: the log will say that it was not possible; {obstacle}"
         )
-    return inspection
+    return setup
 
 
-def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Inspection:
+def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Setup:
     """For --check, where no clock starts: also reads data, and reports what is active.
 
     Args:
@@ -113,27 +122,27 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Ins
     """
     if config.cluster:
         raise ValueError("--check runs in one process: unset TF_CONFIG, or start it without srun")
-    inspection = _inspect_with_output(config)
-    if inspection.eval_files:
-        count_evaluation_examples(inspection)
-    if inspection.bert_config:
-        check_first_records(inspection)
-        for issue in departures(inspection):
-            inspection.add(WARNING, f"not a submission to the closed division: {issue}")
-        inspection.add(NOTE, _way_of_saving(config, inspection.bert_config))
-        if _is_bert_large(inspection.bert_config):
-            _compare_with_reference_point(inspection)
+    setup = _inspect_with_output(config)
+    if setup.eval_files:
+        count_evaluation_examples(setup)
+    if setup.bert_config:
+        check_first_records(setup)
+        for issue in departures(setup):
+            setup.findings.add(WARNING, f"not a submission to the closed division: {issue}")
+        setup.findings.add(NOTE, _way_of_saving(config, setup.bert_config))
+        if _is_bert_large(setup.bert_config):
+            _compare_with_reference_point(setup)
     if not config.drop_caches:
         way = caches.obstacle() or "add --drop_caches to empty them"
-        inspection.add(NOTE, f"the log will not say that the file caches were emptied; {way}")
-    inspection.add(NOTE, _active_devices(inspection))
-    inspection.add(NOTE, f"energy: {config.energy_meter().plan}")
-    if measure_initial_accuracy and not inspection.errors:
-        inspection.attempt(_measure_initial_accuracy, inspection)
-    return inspection
+        setup.findings.add(NOTE, f"the log will not say that the file caches were emptied; {way}")
+    setup.findings.add(NOTE, _active_devices(setup))
+    setup.findings.add(NOTE, f"energy: {config.energy_meter().plan}")
+    if measure_initial_accuracy and not setup.findings.errors:
+        setup.findings.attempt(_measure_initial_accuracy, setup)
+    return setup
 
 
-def _inspect_with_output(config: RunConfig) -> Inspection:
+def _inspect_with_output(config: RunConfig) -> Setup:
     """Also checks the directory, and reads the weights with which the run would begin there."""
     output = OutputDirectory.of(config)
     obstacle, latest_step = None, None
@@ -144,20 +153,19 @@ def _inspect_with_output(config: RunConfig) -> Inspection:
     except (ValueError, OSError) as error:
         obstacle = str(error)
     goes_on = latest_step is not None
-    inspection = inspect(config, goes_on=goes_on)
+    setup = inspect(config, goes_on=goes_on)
     if obstacle:
-        inspection.add(ERROR, obstacle)
-    _check_weights(inspection, latest_step)
-    if not inspection.errors or (output.resumes and not obstacle):
-        inspection.attempt(Origin, inspection, output, goes_on=goes_on)
-    return inspection
+        setup.findings.add(ERROR, obstacle)
+    _check_weights(setup, latest_step)
+    if not setup.findings.errors or (output.resumes and not obstacle):
+        setup.findings.attempt(Origin, setup, output, goes_on=goes_on)
+    return setup
 
 
-def departures(inspection: Inspection | Setup) -> list[rules.Issue]:
+def departures(setup: Setup) -> list[rules.Issue]:
     """Every way in which a run departs from the closed division's rules."""
-    assert inspection.bert_config is not None  # a model that is not there has no departures
-    of_data = departures_of_data(inspection.files, inspection.manifests)
-    return inspection.config.departures(inspection.bert_config) + of_data
+    of_data = departures_of_data(setup.files, setup.manifests)
+    return setup.config.departures(setup.bert_config) + of_data
 
 
 def require_fitting_model(
@@ -178,64 +186,62 @@ def require_fitting_model(
         vocabulary.read_fitting(str(beside), bert_config.vocab_size, of=bert_config_file)
 
 
-def _check_batches(inspection: Inspection) -> None:
-    if inspection.strategy:
-        replicas = inspection.strategy.num_replicas_in_sync
+def _check_batches(setup: Setup) -> None:
+    if setup.strategy:
+        replicas = setup.strategy.num_replicas_in_sync
         for flag in ("train_batch_size", "eval_batch_size"):
-            size = getattr(inspection.config, flag)
-            inspection.attempt(devices.replica_batch_size, size, replicas, flag=flag)
+            size = getattr(setup.config, flag)
+            setup.findings.attempt(devices.replica_batch_size, size, replicas, flag=flag)
 
 
-def _check_checkpoint(inspection: Inspection, bert_config: BertConfig) -> None:
+def _check_checkpoint(setup: Setup) -> None:
     """Checks the weights' names and shapes, the number of layers, and the data files' size."""
-    prefix = inspection.config.init_checkpoint
-    stored = inspection.attempt(StoredCheckpoint, prefix)
+    prefix = setup.config.init_checkpoint
+    stored = setup.findings.attempt(StoredCheckpoint, prefix)
     if stored is None:
         return
-    inspection.attempt(initial.refuse_output_of_a_run, stored)
-    _require_fitting(inspection, stored, bert_config)
+    setup.findings.attempt(initial.refuse_output_of_a_run, stored)
+    _require_fitting(setup, stored)
     listed_bytes = sum(math.prod(shape) for shape in stored.shapes.values()) * _FLOAT_BYTES
     data_files = tf.io.gfile.glob(f"{prefix}.data-*")
     stored_bytes = sum(tf.io.gfile.stat(path).length for path in data_files)
     # A loose bound: not all numbers have four bytes (steps have eight). A cut file is far shorter.
     if stored_bytes < 0.9 * listed_bytes:
-        inspection.add(
+        setup.findings.add(
             ERROR,
             f"{prefix}: its data files hold {stored_bytes:,} bytes, its index lists about "
             f"{listed_bytes:,}; copy it here again",
         )
 
 
-def _require_fitting(
-    inspection: Inspection, stored: StoredCheckpoint, bert_config: BertConfig
-) -> dict[names.Weight, tuple[int, ...]]:
+def _require_fitting(setup: Setup, stored: StoredCheckpoint) -> dict[names.Weight, tuple[int, ...]]:
     """Compares a checkpoint with the model; returns the shapes of the model's weights."""
-    num_layers = bert_config.num_hidden_layers
-    shapes = {weight: weight.our_shape(bert_config) for weight in names.weights(num_layers)}
-    inspection.attempt(initial.require_fitting, stored, shapes, num_hidden_layers=num_layers)
+    num_layers = setup.bert_config.num_hidden_layers
+    shapes = {weight: weight.our_shape(setup.bert_config) for weight in names.weights(num_layers)}
+    setup.findings.attempt(initial.require_fitting, stored, shapes, num_hidden_layers=num_layers)
     return shapes
 
 
-def _check_weights(inspection: Inspection, latest_step: int | None) -> None:
+def _check_weights(setup: Setup, latest_step: int | None) -> None:
     """Reads the weights that the run would load: damage and NaN do not show in the index."""
-    config, bert_config = inspection.config, inspection.bert_config
-    if inspection.errors or not bert_config:
+    config = setup.config
+    if setup.findings.errors:
         return
     prefix = config.init_checkpoint
     if latest_step is not None:
         prefix = state.complete_checkpoints(config.output_dir)[latest_step]
-    if not prefix or (stored := inspection.attempt(StoredCheckpoint, prefix)) is None:
+    if not prefix or (stored := setup.findings.attempt(StoredCheckpoint, prefix)) is None:
         return
-    shapes = _require_fitting(inspection, stored, bert_config)
-    if not inspection.errors:
+    shapes = _require_fitting(setup, stored)
+    if not setup.findings.errors:
         for weight, shape in shapes.items():
-            if inspection.attempt(stored.read, weight, shape) is None:
+            if setup.findings.attempt(stored.read, weight, shape) is None:
                 break
 
 
-def _check_disk(inspection: Inspection, bert_config: BertConfig) -> None:
-    config = inspection.config
-    each = checkpoint_bytes(bert_config, steps_per_update=config.steps_per_update)
+def _check_disk(setup: Setup) -> None:
+    config = setup.config
+    each = checkpoint_bytes(setup.bert_config, steps_per_update=config.steps_per_update)
     num_all = -(-config.num_train_steps // config.save_checkpoints_steps)
     num_all += config.eval_input_file is None  # that of step 0
     kept = min(config.keep_checkpoint_max or num_all, num_all)
@@ -246,13 +252,13 @@ def _check_disk(inspection: Inspection, bert_config: BertConfig) -> None:
     if free < needed:
         # A time budget may end the run long before so many are written.
         may_end_before = config.time_budget is not None and not config.keep_checkpoint_max
-        inspection.add(
+        setup.findings.add(
             WARNING if may_end_before else ERROR,
             f"--output_dir={config.output_dir}: {_size(free)} are free, {kept + 1} "
             f"checkpoints need {_size(needed)}; free some, or lower --keep_checkpoint_max",
         )
     elif not config.eval_input_file and free < needed + (num_all - kept - 1) * each:
-        inspection.add(
+        setup.findings.add(
             WARNING,
             f"--output_dir={config.output_dir}: {_size(free)} are free, all {num_all} checkpoints "
             f"need {_size(num_all * each)}, and without --eval_input_file none is removed before "
@@ -261,18 +267,18 @@ def _check_disk(inspection: Inspection, bert_config: BertConfig) -> None:
         )
 
 
-def _check_memory(inspection: Inspection, bert_config: BertConfig) -> None:
+def _check_memory(setup: Setup) -> None:
     """Warns if this host cannot hold a copy of the state too; activations are not counted."""
-    config, gradients = inspection.config, num_weights(bert_config) * _FLOAT_BYTES
+    config, gradients = setup.config, num_weights(setup.bert_config) * _FLOAT_BYTES
     if not config.saves_while_training:
         return
-    copied = checkpoint_bytes(bert_config, steps_per_update=config.steps_per_update)
+    copied = checkpoint_bytes(setup.bert_config, steps_per_update=config.steps_per_update)
     on_device = config.device.num_gpus or config.device.use_tpu
     needed = copied if on_device else 2 * copied + gradients
     available = memory_bytes()
     if available < needed:
         of_run = "" if on_device else f" and {_size(copied + gradients)} for the training"
-        inspection.add(
+        setup.findings.add(
             WARNING,
             f"asynchronous checkpoints: {_size(copied)} of memory for a copy of weights and slots"
             f"{of_run}, but {_size(available)} are available; give --noasync_checkpoint",
@@ -299,8 +305,8 @@ def _size(num_bytes: float) -> str:
     return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.1f} MB"
 
 
-def _check_reference_points(inspection: Inspection) -> None:
-    batch_size = inspection.config.global_batch_size
+def _check_reference_points(setup: Setup) -> None:
+    batch_size = setup.config.global_batch_size
     bound = convergence.bound_of(batch_size)
     if bound.kind == "point":
         return
@@ -308,12 +314,12 @@ def _check_reference_points(inspection: Inspection) -> None:
         advice = "the reference has a point here, but the checker drops it"
     else:
         advice = "configs/ has a preset for each batch size with a reference point"
-    inspection.add(WARNING, f"global batch size {batch_size}: {bound}; {advice}")
+    setup.findings.add(WARNING, f"global batch size {batch_size}: {bound}; {advice}")
 
 
-def _compare_with_reference_point(inspection: Inspection) -> None:
+def _compare_with_reference_point(setup: Setup) -> None:
     """Notes free hyper-parameters that differ from the reference's, which is allowed."""
-    config, optimizer = inspection.config, inspection.config.optimizer
+    config, optimizer = setup.config, setup.config.optimizer
     point = convergence.reference_points().get(config.global_batch_size)
     if point is None:
         return
@@ -333,7 +339,7 @@ def _compare_with_reference_point(inspection: Inspection) -> None:
         if not math.isclose(value, point.hyperparameters[name], rel_tol=1e-6)
     ]
     if differing:
-        inspection.add(
+        setup.findings.add(
             NOTE,
             f"global batch size {config.global_batch_size}: its reference point was made with "
             f"{', '.join(differing)}; others are allowed, configs/ has the reference's",
@@ -346,22 +352,22 @@ def _is_bert_large(bert_config: BertConfig) -> bool:
     return all(model.get(name) == value for name, value in rules.BERT_LARGE.items())
 
 
-def _check_speed_options(inspection: Inspection) -> None:
-    config = inspection.config
+def _check_speed_options(setup: Setup) -> None:
+    config = setup.config
     gpus = tf.config.list_physical_devices("GPU")
     if config.precision == "tf32" and not (config.device.num_gpus and gpus):
-        inspection.add(
+        setup.findings.add(
             WARNING, "--precision=tf32 makes a difference on NVIDIA GPUs only: see --num_gpus"
         )
     if config.pack_sequences and config.device.use_tpu:
-        inspection.add(
+        setup.findings.add(
             ERROR, "--pack_sequences makes batches of several shapes, a TPU needs one; leave it out"
         )
 
 
-def _active_devices(inspection: Inspection) -> str:
+def _active_devices(setup: Setup) -> str:
     """What TensorFlow will use: replicas, devices, precision, XLA."""
-    config, devices = inspection.config, inspection.strategy
+    config, devices = setup.config, setup.strategy
     kinds = sorted({device.device_type for device in tf.config.list_logical_devices()})
     replicas = devices.num_replicas_in_sync if devices else 0
     compiled = f"--jit_compile={config.jit_compile}"
@@ -379,11 +385,10 @@ def _active_devices(inspection: Inspection) -> str:
     )
 
 
-def _measure_initial_accuracy(inspection: Inspection) -> None:
-    config = inspection.config
-    if not (config.init_checkpoint and inspection.eval_files):
+def _measure_initial_accuracy(setup: Setup) -> None:
+    config = setup.config
+    if not (config.init_checkpoint and setup.eval_files):
         raise ValueError("the initial accuracy needs --init_checkpoint and --eval_input_file")
-    setup = inspection.setup()
     with setup.strategy.scope():
         model = pretrainer.build_pretrainer(setup.bert_config, seed=0)
     initial.load_initial_weights(
@@ -396,7 +401,7 @@ def _measure_initial_accuracy(inspection: Inspection) -> None:
         accuracy = evaluator.evaluate(setup.evaluation_batches()).masked_lm_accuracy
     expected = rules.INITIAL_MASKED_LM_ACCURACY
     level = NOTE if abs(accuracy - expected) <= _INITIAL_ACCURACY_TOLERANCE else WARNING
-    inspection.add(
+    setup.findings.add(
         level,
         f"the initial checkpoint has masked-LM accuracy {accuracy:.5f}; the official one on the "
         f"official evaluation examples has {expected}",
@@ -413,24 +418,32 @@ _MOST_BAD_FILES = 5
 """Of those whose first record is bad, so many are named; the cause is often one for all."""
 
 
-def check_data(inspection: Inspection) -> None:
-    """Compares files with the manifests in their folders, by name and size; reads no content."""
-    for folder in sorted({paths.location(path).parent for path in inspection.files}, key=str):
+def _manifests(
+    files: list[str], findings: Findings
+) -> dict[paths.Location, manifest.Manifest | None]:
+    """The manifest of each folder; a folder with a damaged one is left out."""
+    loaded: dict[paths.Location, manifest.Manifest | None] = {}
+    for folder in sorted({paths.location(path).parent for path in files}, key=str):
         try:
-            inspection.manifests[folder] = manifest.load(folder)
+            loaded[folder] = manifest.load(folder)
         except (ValueError, OSError) as error:
-            inspection.add(ERROR, str(error))
-    for folder, made in inspection.manifests.items():
+            findings.add(ERROR, str(error))
+    return loaded
+
+
+def check_data(setup: Setup) -> None:
+    """Compares files with the manifests in their folders, by name and size; reads no content."""
+    for folder, made in setup.manifests.items():
         if made is None:
-            inspection.add(
+            setup.findings.add(
                 WARNING,
                 f"{folder}: no {manifest.NAME}, so it is unknown whether the data are complete; "
                 "create_pretraining_data.py --output_dir=... writes one",
             )
         else:
-            _check_parts(inspection, folder, made)
-            _check_parameters(inspection, folder, made)
-    _check_evaluation_size(inspection)
+            _check_parts(setup, folder, made)
+            _check_parameters(setup, folder, made)
+    _check_evaluation_size(setup)
 
 
 def check_at_first_touch(
@@ -454,10 +467,10 @@ def check_at_first_touch(
         log.declare_open()
 
 
-def _check_parts(inspection: Inspection, folder: paths.Location, made: manifest.Manifest) -> None:
-    given = _names_in(folder, inspection.files)
+def _check_parts(setup: Setup, folder: paths.Location, made: manifest.Manifest) -> None:
+    given = _names_in(folder, setup.files)
     if left_out := sorted(set(made.parts) - given):
-        inspection.add(
+        setup.findings.add(
             WARNING,
             f"--input_file leaves out {len(left_out)} of {len(made.parts)} parts of "
             f"{folder / manifest.NAME}, such as {left_out[0]}",
@@ -466,41 +479,38 @@ def _check_parts(inspection: Inspection, folder: paths.Location, made: manifest.
     sizes = paths.in_parallel(paths.size_bytes, [str(folder / name) for name in names])
     for name, size in zip(names, sizes):
         if size != made.parts[name].bytes:
-            inspection.add(
+            setup.findings.add(
                 ERROR,
                 f"{folder / name}: {size} bytes, {manifest.NAME} says {made.parts[name].bytes}; "
                 "make this part again",
             )
 
 
-def _check_parameters(
-    inspection: Inspection, folder: paths.Location, made: manifest.Manifest
-) -> None:
-    shape = dataclasses.asdict(inspection.config.shape)
+def _check_parameters(setup: Setup, folder: paths.Location, made: manifest.Manifest) -> None:
+    shape = dataclasses.asdict(setup.config.shape)
     for name, value in made.parameters.items():
         if name in shape and value != shape[name]:
-            inspection.add(
+            setup.findings.add(
                 ERROR,
                 f"--{name}={shape[name]}, but {folder} was made with {name}={value}; give that",
             )
 
 
-def _check_evaluation_size(inspection: Inspection) -> None:
+def _check_evaluation_size(setup: Setup) -> None:
     """A file with the name of the published evaluation shard should have its size."""
     expected = manifest.PUBLISHED_RECORD_BYTES["eval_10k"]
-    for path in inspection.eval_files:
+    for path in setup.eval_files:
         if Path(path).name == "eval_10k" and (size := paths.size_bytes(path)) != expected:
-            inspection.add(
+            setup.findings.add(
                 WARNING,
                 f"{path}: {size} bytes, the published one has {expected}; make it with "
                 f"pick_eval_samples.py --num_examples_to_pick={rules.NUM_EVAL_SAMPLES}",
             )
 
 
-def check_first_records(inspection: Inspection) -> None:
+def check_first_records(setup: Setup) -> None:
     """Reads the first record of every file; a run reads one of the first files before it trains."""
-    assert inspection.bert_config is not None
-    limits = inspection.config.shape.for_model(inspection.bert_config)
+    limits = setup.limits
 
     def problem_of(path: str) -> str | None:
         try:
@@ -509,19 +519,19 @@ def check_first_records(inspection: Inspection) -> None:
             return str(error)
         return None
 
-    problems = paths.in_parallel(problem_of, [*inspection.files, *inspection.eval_files])
-    bad = [problem for problem in problems if problem and problem not in inspection.errors]
+    problems = paths.in_parallel(problem_of, [*setup.files, *setup.eval_files])
+    bad = [problem for problem in problems if problem and problem not in setup.findings.errors]
     for problem in bad[:_MOST_BAD_FILES]:
-        inspection.add(ERROR, problem)
+        setup.findings.add(ERROR, problem)
     if (left := len(bad) - _MOST_BAD_FILES) > 0:
-        inspection.add(ERROR, f"{left} more files are bad in their first record")
+        setup.findings.add(ERROR, f"{left} more files are bad in their first record")
 
 
-def count_evaluation_examples(inspection: Inspection) -> None:
+def count_evaluation_examples(setup: Setup) -> None:
     """Compares the number of evaluation examples with the rules; reads all their files."""
-    counts = [inspection.attempt(tfrecord.count_records, path) for path in inspection.eval_files]
+    counts = [setup.findings.attempt(tfrecord.count_records, path) for path in setup.eval_files]
     if None not in counts and (issue := rules.departure_of_evaluation(sum(counts))):
-        inspection.add(
+        setup.findings.add(
             WARNING,
             f"not a submission to the closed division: {issue}; make --eval_input_file with "
             "pick_eval_samples.py",

@@ -44,7 +44,7 @@ from mlperf_bert.model.config import (
 )
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.devices import choose_compilation
-from mlperf_bert.training.setup import ERROR, WARNING, Finding, Inspection
+from mlperf_bert.training.setup import ERROR, WARNING, Finding, Setup
 
 _FLOAT_BYTES = 4
 LIBRARY_BYTES = {"CPU": 900_000_000, "GPU": 9 * 2**28, "TPU": 0}
@@ -196,9 +196,7 @@ def checkpoint_bytes(bert_config: BertConfig, *, steps_per_update: int) -> int:
 _FAR_OVER = 2
 
 
-def shortfall(
-    inspection: Inspection, bert_config: BertConfig, *, host_bytes: int
-) -> Finding | None:
+def shortfall(setup: Setup, *, host_bytes: int) -> Finding | None:
     """Says that a step does not fit, and the smallest change that does; None if it fits.
 
     It is a warning: the estimate has not been measured on GPUs and TPUs, and on a CPU the memory
@@ -207,16 +205,15 @@ def shortfall(
     not checked, neither is a TPU whose type nobody names.
 
     Args:
-      inspection: its strategy must be there, else nothing is checked.
-      bert_config: the model.
+      setup: its strategy must be there, else nothing is checked.
       host_bytes: memory that this process may take on the host.
     """
-    config = inspection.config
+    config = setup.config
     asleep = config.emulate_step_seconds is not None
-    if not inspection.strategy or inspection.errors or asleep:
+    if not setup.strategy or setup.findings.errors or asleep:
         return None
     available, where = _memory_of(config, host_bytes)
-    step = _step_of(inspection, bert_config)
+    step = _step_of(setup)
     needed = step.total_bytes()
     if available is None or needed <= available:
         return None
@@ -224,7 +221,7 @@ def shortfall(
     return Finding(
         ERROR if step.device != "CPU" and needed > _FAR_OVER * available else WARNING,
         f"a step does not fit into the {available / 1e9:.1f} GB {where}: about "
-        f"{needed / 1e9:.1f} GB; {_in_flags(inspection, change)}",
+        f"{needed / 1e9:.1f} GB; {_in_flags(setup, change)}",
     )
 
 
@@ -261,15 +258,14 @@ def gpu_bytes(num_gpus: int) -> int | None:
     return min(sizes) if sizes and are_ours else None
 
 
-def _step_of(inspection: Inspection, bert_config: BertConfig) -> Step:
-    config, strategy = inspection.config, inspection.strategy
-    assert strategy is not None
+def _step_of(setup: Setup) -> Step:
+    config, strategy = setup.config, setup.strategy
     predictions = config.shape.max_predictions_per_seq
     compiled = choose_compilation(
         config.jit_compile, strategy=strategy, packs_sequences=config.pack_sequences
     )
     return Step(
-        model=bert_config,
+        model=setup.bert_config,
         # A packed batch may have as many rows as examples, and is compiled with as many.
         num_rows=config.train_batch_size // strategy.num_replicas_in_sync,
         sequence_length=config.shape.max_seq_length,
@@ -290,8 +286,8 @@ def _step_of(inspection: Inspection, bert_config: BertConfig) -> Step:
     )
 
 
-def _in_flags(inspection: Inspection, change: Change | None) -> str:
-    config = inspection.config
+def _in_flags(setup: Setup, change: Change | None) -> str:
+    config = setup.config
     if change is None:
         return "no change of --recompute and --train_batch_size makes it fit"
     flags = []

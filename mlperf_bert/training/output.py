@@ -18,7 +18,7 @@ from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.results import LOG_NAME, RECORD_NAME, RECORD_REMEDY, RESULT_LOG, is_end
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.training.config import RunConfig
-from mlperf_bert.training.setup import Inspection, Setup
+from mlperf_bert.training.setup import Setup
 
 RESUMED_LOGS = "bert.resumed-*.log"
 METRICS_NAME = "metrics.jsonl"
@@ -348,7 +348,7 @@ def _whole_lines(directory: paths.Location) -> list[bytes]:
 class Origin:
     """The inputs of a run. Digests of data are those recorded when they were made: none is read."""
 
-    def __init__(self, setup: Setup | Inspection, output: OutputDirectory, *, goes_on: bool):
+    def __init__(self, setup: Setup, output: OutputDirectory, *, goes_on: bool):
         """Asks for the sizes and records of all inputs.
 
         Args:

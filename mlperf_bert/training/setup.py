@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -27,24 +28,14 @@ class Finding:
         return printable(f"{self.level}: {self.text}")
 
 
-@dataclasses.dataclass(kw_only=True)
-class Inspection:
-    """The findings, and the parts of a run that the checks made; None or empty where one failed."""
-
-    config: RunConfig
-    findings: list[Finding] = dataclasses.field(default_factory=list)
-    bert_config: BertConfig | None = None
-    files: list[str] = dataclasses.field(default_factory=list)
-    eval_files: list[str] = dataclasses.field(default_factory=list)
-    strategy: tf.distribute.Strategy | None = None
-    manifests: dict[paths.Location, Manifest | None] = dataclasses.field(default_factory=dict)
-    """The manifest of each folder of training data; None where there is none."""
+class Findings(list[Finding]):
+    """What the checks have found, in their order."""
 
     def add(self, level: str, text: str) -> None:
         """Adds a finding."""
-        self.findings.append(Finding(level, text))
+        self.append(Finding(level, text))
 
-    def attempt(self, make: Callable, *arguments, **keywords):
+    def attempt(self, make: Callable[..., Any], *arguments, **keywords) -> Any:
         """The result of a call; a ValueError or OSError becomes an error finding, and None."""
         try:
             return make(*arguments, **keywords)
@@ -54,41 +45,37 @@ class Inspection:
     @property
     def errors(self) -> list[str]:
         """The texts of the findings that stop the run."""
-        return [finding.text for finding in self.findings if finding.level == ERROR]
+        return [finding.text for finding in self if finding.level == ERROR]
 
-    def setup(self) -> "Setup":
-        """The parts that the checks made.
-
-        Raises:
-          ValueError: with all errors, if there are any.
-        """
+    def require_none(self) -> None:
+        """Raises ValueError with all errors, if there are any."""
         if self.errors:
             raise Problems(self.errors)
-        assert self.bert_config is not None  # else there is an error
-        return Setup(
-            config=self.config,
-            bert_config=self.bert_config,
-            strategy=self.strategy,
-            files=self.files,
-            eval_files=self.eval_files,
-            limits=self.config.shape.for_model(self.bert_config),
-            manifests=self.manifests,
-        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What a run is built from; checked before it starts."""
+    """What a run is built from, made and checked before it starts.
+
+    A part that could not be made is None or empty; then there is an error among the findings, and
+    no run is built from it.
+    """
 
     config: RunConfig
+    findings: Findings
     bert_config: BertConfig
     strategy: tf.distribute.Strategy
     files: list[str]
     """To train on."""
     eval_files: list[str]
     """Empty: no evaluation during training."""
-    limits: ExampleLimits
     manifests: dict[paths.Location, Manifest | None]
+    """The manifest of each folder of training data; None where there is none."""
+
+    @property
+    def limits(self) -> ExampleLimits:
+        """What an example must keep to."""
+        return self.config.shape.for_model(self.bert_config)
 
     def evaluation_batches(self) -> tf.data.Dataset:
         """The batches of an evaluation."""

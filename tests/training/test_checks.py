@@ -20,8 +20,9 @@ from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 from mlperf_bert.training import checks
-from mlperf_bert.training.config import Cluster, DeviceConfig
+from mlperf_bert.training.config import Cluster, DeviceConfig, RunConfig
 from mlperf_bert.training.output import Origin, OutputDirectory
+from mlperf_bert.training.setup import Findings, Setup
 from tests.training.configurations import run_config
 
 TINY = BertConfig(
@@ -64,6 +65,12 @@ def config(tmp_path):
         submission_org="example",
         submission_platform="box",
     )
+
+
+def setup_of(config: RunConfig) -> Setup:
+    """Of a run without data and model."""
+    none = {"bert_config": None, "strategy": None, "files": [], "eval_files": [], "manifests": {}}
+    return Setup(config=config, findings=Findings(), **none)
 
 
 def texts(config, level):
@@ -191,7 +198,7 @@ def test_a_run_does_not_go_on_with_other_files(begun, flag, name):
     with (copied / name).open("ab") as file:
         file.write(b" ")
     found = checks.inspect_closely(in_folder(config, copied), measure_initial_accuracy=False)
-    assert [e for e in found.errors if e.startswith(f"--{flag}: not what the run in ")]
+    assert [e for e in found.findings.errors if e.startswith(f"--{flag}: not what the run in ")]
 
 
 def test_a_time_budget_departs_from_no_rule(config):
@@ -209,7 +216,7 @@ def test_all_problems_come_at_once(config, tmp_path):
     )
     found = checks.inspect(broken)
     with pytest.raises(ValueError, match=r"^4 problems:") as error:
-        found.setup()
+        found.findings.require_none()
     for part in (
         "no file matches",
         "max_position_embeddings=16",
@@ -325,16 +332,16 @@ def test_a_close_look_reads_the_weights(config, tmp_path, value):
     prefix = tmp_path / "model.ckpt-1"
     tensors = write_checkpoint(prefix, TINY)
     given = dataclasses.replace(config, init_checkpoint=str(prefix))
-    assert checks.inspect_closely(given, measure_initial_accuracy=False).errors == []
+    assert checks.inspect_closely(given, measure_initial_accuracy=False).findings.errors == []
     name = "bert/pooler/dense/bias"
     write_name_based(str(tmp_path / "bad"), tensors | {name: np.full(8, value, np.float32)})
     given = dataclasses.replace(config, init_checkpoint=str(tmp_path / "bad"))
-    [error] = checks.inspect_closely(given, measure_initial_accuracy=False).errors
+    [error] = checks.inspect_closely(given, measure_initial_accuracy=False).findings.errors
     assert f"bad: {name} holds NaN or infinity" in error
     data = Path(f"{prefix}.data-00000-of-00001")
     data.write_bytes(data.read_bytes()[:-4] + b"\1\2\3\4")
     given = dataclasses.replace(config, init_checkpoint=str(prefix))
-    [error] = checks.inspect_closely(given, measure_initial_accuracy=False).errors
+    [error] = checks.inspect_closely(given, measure_initial_accuracy=False).findings.errors
     assert "model.ckpt-1: cannot be read (" in error and "copy it here again" in error
 
 
@@ -346,10 +353,10 @@ def test_a_close_look_at_a_run_that_goes_on_reads_its_own_checkpoint(config, che
     for path in Path(config.output_dir).glob("model.ckpt-1.*"):
         path.rename(path.with_name(path.name.replace("-1.", "-5.", 1)))
     OutputDirectory(config.output_dir, given.parameters()).record(status="running", seed=1)
-    assert checks.inspect_closely(given, measure_initial_accuracy=False).errors == []
+    assert checks.inspect_closely(given, measure_initial_accuracy=False).findings.errors == []
     other = dataclasses.replace(TINY, vocab_size=72)
     (tmp_path / "bert_config.json").write_text(json.dumps(dataclasses.asdict(other)))
-    [error] = checks.inspect_closely(given, measure_initial_accuracy=False).errors
+    [error] = checks.inspect_closely(given, measure_initial_accuracy=False).findings.errors
     assert f"{config.output_dir}/model.ckpt-5: not a checkpoint of this architecture" in error
 
 
@@ -357,7 +364,7 @@ def test_a_close_look_finds_a_place_that_cannot_be_written(config, tmp_path):
     (tmp_path / "file").write_bytes(b"")
     for place in ("/proc/none/run", f"{tmp_path}/file/run"):
         given = dataclasses.replace(config, output_dir=place)
-        errors = checks.inspect_closely(given, measure_initial_accuracy=False).errors
+        errors = checks.inspect_closely(given, measure_initial_accuracy=False).findings.errors
         assert any(f"--output_dir={place}: cannot be written to (" in error for error in errors)
     checks.inspect_closely(config, measure_initial_accuracy=False)
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".check-*"))
@@ -451,7 +458,7 @@ def test_caches_that_cannot_be_dropped_are_told(config, monkeypatch, tmp_path):
 def test_options_for_speed_that_do_not_fit_are_told(config):
     tpu = DeviceConfig(use_tpu=True)
     changed = dataclasses.replace(config, precision="tf32", pack_sequences=True, device=tpu)
-    found = checks.Inspection(config=changed)
+    found = setup_of(changed)
     checks._check_speed_options(found)
     assert [finding.level for finding in found.findings] == ["warning", "error"]
     assert "on NVIDIA GPUs only" in found.findings[0].text
@@ -469,7 +476,7 @@ def test_close_look_counts_examples_and_says_what_is_active(config, tmp_path):
     found = checks.inspect_closely(changed, measure_initial_accuracy=False)
     assert "energy: of the system; at the given 300 W" in [f.text for f in found.findings]
     (tmp_path / "eval").write_bytes(b"")
-    assert any("is empty" in text for text in checks.inspect(config).errors)
+    assert any("is empty" in text for text in checks.inspect(config).findings.errors)
 
 
 def record(shape: ExampleShape, **changed) -> bytes:
@@ -488,7 +495,7 @@ def test_close_look_reads_the_first_record_of_every_file(config, tmp_path):
     foreign = record(config.shape, input_ids=np.full(16, 64))
     for name, content in (("part-0", good), ("part-1", damaged), ("eval", longer)):
         (tmp_path / name).write_bytes(content)
-    found = checks.inspect_closely(config, measure_initial_accuracy=False).errors
+    found = checks.inspect_closely(config, measure_initial_accuracy=False).findings.errors
     assert [error.replace(f"{tmp_path}/", "") for error in found] == [
         "part-1: record 0 at byte 0 is damaged (the checksum of the data is wrong); "
         "copy or make the file again",
@@ -498,7 +505,7 @@ def test_close_look_reads_the_first_record_of_every_file(config, tmp_path):
     (tmp_path / "eval").write_bytes(good)
     for number in range(1, 9):
         (tmp_path / f"part-{number}").write_bytes(foreign)
-    *named, last = checks.inspect_closely(config, measure_initial_accuracy=False).errors
+    *named, last = checks.inspect_closely(config, measure_initial_accuracy=False).findings.errors
     assert len(named) == 5 and all("holds 64 in input_ids, at 0" in error for error in named)
     assert last == "3 more files are bad in their first record"
 
@@ -554,7 +561,7 @@ def test_on_a_tpu_saving_while_training_has_to_be_asked_for(config):
 
 def test_initial_accuracy_is_measured_when_asked(config, tmp_path):
     with pytest.raises(ValueError, match="needs --init_checkpoint and --eval_input_file"):
-        checks._measure_initial_accuracy(checks.Inspection(config=config))
+        checks._measure_initial_accuracy(setup_of(config))
 
 
 def test_a_close_look_from_one_of_several_processes_is_refused(config):

@@ -279,5 +279,5 @@ def test_a_budget_that_is_used_up_with_nothing_saved_is_refused(config, latest_s
         "saved no step; give more"
     )
     found = checks.inspect_closely(given, measure_initial_accuracy=False)
-    assert any(str(refusal.value) in error for error in found.errors)
+    assert any(str(refusal.value) in error for error in found.findings.errors)
     assert workers.time_spent(given, output, latest_step=5) == 180

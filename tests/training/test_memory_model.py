@@ -16,6 +16,7 @@ from mlperf_bert.model.config import BertConfig
 from mlperf_bert.portable import compile_step
 from mlperf_bert.training import checks, memory
 from mlperf_bert.training.config import DeviceConfig
+from mlperf_bert.training.setup import Findings
 from tests.training.test_checks import config, large_model  # noqa: F401 - config is a fixture
 
 RECORDED = json.loads(Path(measuring.ROOT / "benchmarks" / "memory.json").read_text())
@@ -164,14 +165,13 @@ def on_gpu(config, **changed):  # noqa: F811
         config, train_batch_size=8, shape=dataclasses.replace(config.shape, max_seq_length=512)
     )
     large = dataclasses.replace(large, jit_compile="auto", **changed)
-    found = checks.inspect(dataclasses.replace(large, init_checkpoint=None))
-    found.findings.clear()
-    found.config = dataclasses.replace(large, device=DeviceConfig(num_gpus=1))
-    return found
+    setup = checks.inspect(dataclasses.replace(large, init_checkpoint=None))
+    on_it = dataclasses.replace(large, device=DeviceConfig(num_gpus=1))
+    return dataclasses.replace(setup, config=on_it, findings=Findings())
 
 
-def findings_of(found, host_bytes=0):
-    shortfall = memory.shortfall(found, found.bert_config, host_bytes=host_bytes)
+def findings_of(setup, host_bytes=0):
+    shortfall = memory.shortfall(setup, host_bytes=host_bytes)
     return [str(shortfall)] if shortfall else []
 
 
@@ -252,9 +252,9 @@ def test_the_estimate_of_a_step_that_is_measured_now(tmp_path):
 
 def on_tpu(config, tpu_type, recompute):  # noqa: F811
     """A run on a TPU that is not there, 8 examples on one core, in bfloat16."""
-    found = on_gpu(config, recompute=recompute, precision="bfloat16", tpu_type=tpu_type)
-    found.config = dataclasses.replace(found.config, device=DeviceConfig(use_tpu=True))
-    return found
+    setup = on_gpu(config, recompute=recompute, precision="bfloat16", tpu_type=tpu_type)
+    on_it = dataclasses.replace(setup.config, device=DeviceConfig(use_tpu=True))
+    return dataclasses.replace(setup, config=on_it)
 
 
 def test_the_host_of_a_tpu_says_what_a_core_has(config, monkeypatch):  # noqa: F811
