@@ -9,9 +9,9 @@ from mlperf_bert import signals
 if __name__ == "__main__":
     signals.ends_at_once()  # first: the imports take seconds
 
+import dataclasses
 import gc
 import signal
-from typing import Any
 
 from mlperf_bert.tensorflow_import import tensorflow
 
@@ -22,112 +22,27 @@ import tensorflow as tf
 from absl import flags, logging
 
 from mlperf_bert import command_line
-from mlperf_bert.command_line import in_range, not_empty
 from mlperf_bert.finetuning import sweep, tasks
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting
 from mlperf_bert.options import MAX_SEED
-from mlperf_bert.training.config import DeviceConfig
 
 gc.enable()
 
 FLAGS = flags.FLAGS
 
-# Input and output
-flags.DEFINE_enum(
-    "task",
-    None,
-    [*tasks.NAMES, tasks.ALL_OF_GLUE],
-    "The task; glue: all of GLUE but WNLI and the diagnostics set, as the BERT paper does.",
-    required=True,
-)
-flags.DEFINE_string(
-    "data_dir",
-    None,
-    "GLUE: the folder with CoLA/train.tsv and so on; SQuAD: that with its JSON files.",
-    required=True,
-)
-flags.DEFINE_string(
-    "checkpoint",
-    None,
-    "Pre-trained weights: a checkpoint, TF1 or TF2, the folder of a run (its newest one), or "
-    "a model in Hugging Face's layout.",
-    required=True,
-)
-flags.DEFINE_string("output_dir", None, "Checkpoints and results go here.", required=True)
-flags.DEFINE_string(
-    "bert_config_file",
-    None,
-    "Its bert_config.json; Hugging Face's layout has its own.",
-)
-flags.DEFINE_string("vocab_file", None, "Its vocab.txt; Hugging Face's layout has its own.")
-flags.DEFINE_bool(
-    "do_lower_case",
-    True,
-    "Lower-case the text; False for cased models. A tokenizer_config.json beside the vocabulary "
-    "decides.",
-)
-flags.DEFINE_integer(
-    "max_seq_length",
-    None,
-    "Tokens per example; longer ones are cut, or become several windows. Default: 128, SQuAD: 384.",
-)
-flags.DEFINE_integer(
-    "doc_stride", 128, "SQuAD: tokens from the start of a window of the text to that of the next."
-)
-flags.DEFINE_integer("max_query_length", 64, "SQuAD: tokens of a question; longer ones are cut.")
-flags.DEFINE_bool(
-    "do_predict",
-    False,
-    "Also write the answers to the test set (SQuAD: to the dev set), as the task's server takes "
-    "them.",
-)
-not_empty("data_dir", "checkpoint", "output_dir", "bert_config_file", "vocab_file")
-command_line.paths("data_dir", "checkpoint", "output_dir", "bert_config_file", "vocab_file")
-command_line.no_wildcards("checkpoint", "output_dir")
-in_range("max_seq_length", at_least=4)
-in_range("doc_stride", "max_query_length", at_least=1)
-
-# Training
-flags.DEFINE_integer("train_batch_size", 32, "Examples per step, over all replicas; 16 or 32.")
-flags.DEFINE_integer("eval_batch_size", 32, "Examples per evaluation step, over all replicas.")
-flags.DEFINE_float("learning_rate", 3e-5, "Peak learning rate of AdamW.")
-flags.DEFINE_integer("num_train_epochs", 3, "Passes over the training examples.")
-flags.DEFINE_float(
-    "warmup_proportion",
-    0.1,
-    "Part of the steps in which the learning rate warms up. The decay to 0 counts from step 0, as "
-    "in BERT's own code.",
-)
-flags.DEFINE_integer("seed", 1, "Seed of the head, dropout and the order of the examples.")
-flags.DEFINE_integer(
-    "save_checkpoints_steps", 1000, "Steps between checkpoints; there is one after each epoch too."
-)
+command_line.define(FinetuningConfig)
+command_line.define(Setting)
 flags.DEFINE_bool(
     "sweep", False, "Train with every one of --learning_rates and --seeds; report the median."
 )
 flags.DEFINE_list("learning_rates", ["2e-5", "3e-5", "4e-5", "5e-5"], "With --sweep.")
 flags.DEFINE_list("seeds", ["1", "2", "3", "4", "5"], "With --sweep.")
-in_range("train_batch_size", "eval_batch_size", "num_train_epochs", at_least=1)
-in_range("save_checkpoints_steps", at_least=1)
-in_range("learning_rate", above=0)
-in_range("warmup_proportion", at_least=0, below=1)
-in_range("seed", at_least=0, at_most=MAX_SEED)
-
-# Speed and devices
-flags.DEFINE_enum(
-    "precision",
-    "float32",
-    ["float32", "bfloat16", "tf32"],
-    "Precision of matrix products; weights stay float32.",
-)
-flags.DEFINE_integer("num_gpus", 0, "GPUs of this host; 0 = CPU.")
-in_range("num_gpus", at_least=0)
 
 
 def _settings() -> tuple[Setting, ...]:
     if not FLAGS.sweep:
         _require_absent("learning_rates", "seeds", reason="has an effect only with --sweep")
-        return (Setting(learning_rate=FLAGS.learning_rate, seed=FLAGS.seed),)
+        return (command_line.read(Setting),)
     rates = _numbers("learning_rates", float, at_most=1)
     seeds = _numbers("seeds", int, at_most=MAX_SEED)
     _require_absent(
@@ -160,16 +75,15 @@ def _numbers(flag: str, kind: type, *, at_most: float) -> list:
 
 
 def _config() -> FinetuningConfig:
-    names = FinetuningConfig.__dataclass_fields__
-    given: dict[str, Any] = {name: FLAGS[name].value for name in names if name in FLAGS}
-    if FLAGS.task not in tasks.SQUAD:
+    config = command_line.read(FinetuningConfig, settings=_settings())
+    if config.task not in tasks.SQUAD:
         _require_absent("doc_stride", "max_query_length", reason="has an effect only on SQuAD")
-    if FLAGS.max_seq_length is None:
-        given["max_seq_length"] = tasks.usual_max_seq_length(FLAGS.task)
+    if config.max_seq_length is None:
+        length = tasks.usual_max_seq_length(config.task)
+        config = dataclasses.replace(config, max_seq_length=length)
     if not FLAGS["do_lower_case"].present:
-        given["do_lower_case"] = None
-    device = DeviceConfig(num_gpus=FLAGS.num_gpus)
-    return FinetuningConfig(**given, settings=_settings(), device=device)
+        config = dataclasses.replace(config, do_lower_case=None)
+    return config
 
 
 def main():

@@ -1,6 +1,7 @@
 """Every command, link, flag and path in the documents is true of this checkout."""
 
 import contextlib
+import itertools
 import json
 import re
 import shlex
@@ -12,6 +13,7 @@ import pandas
 import pytest
 
 from mlperf_bert import options
+from mlperf_bert.finetuning.config import FinetuningConfig, Setting
 from mlperf_bert.training.config import RunConfig
 from tests import starts
 from tests.conftest import REPOSITORY
@@ -51,6 +53,10 @@ def commands_in(path) -> list[list[str]]:
             if COMMAND.match(bare):
                 found.append(shlex.split(bare, comments=True))
     return found
+
+
+# Script -> the configurations that its flags are made of.
+CONFIGURATIONS = {"export.py": (RunConfig,), "run_finetuning.py": (FinetuningConfig, Setting)}
 
 
 def options_of(source: str) -> set[str]:
@@ -103,8 +109,8 @@ def test_a_command_names_what_is_there(name, words):
         declared = options_of(script.read_text(encoding="utf-8"))
         if script.name in {"download_and_uncompress.sh", "extract_wiki.sh"}:
             declared = options_of(script.with_suffix(".py").read_text(encoding="utf-8"))
-        if script.name == "export.py":
-            declared |= options.flags_of(RunConfig).keys()
+        for configuration in CONFIGURATIONS.get(script.name, ()):
+            declared |= options.flags_of(configuration).keys()
         assert option_names(arguments) <= declared, f"{name}: {words}"
 
 
@@ -238,7 +244,8 @@ def test_every_link_leads_somewhere(path):
 def test_every_flag_and_path_in_a_sentence_exists(path):
     text = path.read_text(encoding="utf-8")
     known = set.union(*(options_of(source.read_text(encoding="utf-8")) for source in SOURCES))
-    known |= options.flags_of(RunConfig).keys()
+    for configuration in itertools.chain.from_iterable(CONFIGURATIONS.values()):
+        known |= options.flags_of(configuration).keys()
     for quoted in re.findall(r"`([^`\n]+)`", text):
         for name in re.findall(r"(?:^| )--(?:no_?)?([a-z][\w-]*)", quoted):
             negated = f"no{name}" in known or f"no_{name}" in known

@@ -1,7 +1,9 @@
-"""What a user asked for."""
+"""The configuration of fine-tuning: the flags of run_finetuning.py, checked."""
 
 import dataclasses
 
+from mlperf_bert.finetuning import tasks
+from mlperf_bert.options import MAX_SEED, Option, option, options
 from mlperf_bert.training.config import DeviceConfig
 
 
@@ -9,8 +11,10 @@ from mlperf_bert.training.config import DeviceConfig
 class Setting:
     """What the runs of a sweep differ in."""
 
-    learning_rate: float
-    seed: int
+    learning_rate: float = option(3e-5, "Peak learning rate of AdamW.", above=0)
+    seed: int = option(
+        1, "Seed of the head, dropout and the order of the examples.", at_least=0, at_most=MAX_SEED
+    )
 
     def __str__(self) -> str:
         return f"learning rate {self.learning_rate:g}, seed {self.seed}"
@@ -23,26 +27,96 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuningConfig:
-    """Flags of run_finetuning.py."""
+    """What to fine-tune, on which tasks, how, and where the output goes."""
 
-    task: str
-    data_dir: str
-    checkpoint: str
-    output_dir: str
+    # Input and output
+    task: str = option(
+        None,
+        "The task; glue: all of GLUE but WNLI and the diagnostics set, as the BERT paper does.",
+        choices=(*tasks.NAMES, tasks.ALL_OF_GLUE),
+        required=True,
+    )
+    data_dir: str = option(
+        None,
+        "GLUE: the folder with CoLA/train.tsv and so on; SQuAD: that with its JSON files.",
+        required=True,
+        path=True,
+    )
+    checkpoint: str = option(
+        None,
+        "Pre-trained weights: a checkpoint, TF1 or TF2, the folder of a run (its newest one), or "
+        "a model in Hugging Face's layout.",
+        required=True,
+        path=True,
+        may_have_wildcards=False,
+    )
+    output_dir: str = option(
+        None,
+        "Checkpoints and results go here.",
+        required=True,
+        path=True,
+        may_have_wildcards=False,
+    )
+    bert_config_file: str | None = option(
+        None, "Its bert_config.json; Hugging Face's layout has its own.", path=True
+    )
+    vocab_file: str | None = option(
+        None, "Its vocab.txt; Hugging Face's layout has its own.", path=True
+    )
+    do_lower_case: bool | None = option(
+        True,
+        "Lower-case the text; False for cased models. A tokenizer_config.json beside the "
+        "vocabulary decides.",
+    )
+    """None: as tokenizer_config.json beside the vocabulary says; without it true."""
+    max_seq_length: int = option(
+        None,
+        "Tokens per example; longer ones are cut, or become several windows. Default: 128, SQuAD: "
+        "384.",
+        kind=int,
+        at_least=4,
+    )
+    doc_stride: int = option(
+        128,
+        "SQuAD: tokens from the start of a window of the text to that of the next.",
+        at_least=1,
+    )
+    max_query_length: int = option(
+        64, "SQuAD: tokens of a question; longer ones are cut.", at_least=1
+    )
+    do_predict: bool = option(
+        False,
+        "Also write the answers to the test set (SQuAD: to the dev set), as the task's server "
+        "takes them.",
+    )
+
+    # Training
     settings: tuple[Setting, ...]
     """One for each run of a task."""
-    bert_config_file: str | None = None
-    vocab_file: str | None = None
-    do_lower_case: bool | None = None
-    """None: as tokenizer_config.json beside the vocabulary says; without it true."""
-    max_seq_length: int = 128
-    doc_stride: int = 128
-    max_query_length: int = 64
-    train_batch_size: int = 32
-    eval_batch_size: int = 32
-    num_train_epochs: int = 3
-    warmup_proportion: float = 0.1
-    save_checkpoints_steps: int = 1000
-    precision: str = "float32"
-    do_predict: bool = False
-    device: DeviceConfig = dataclasses.field(default_factory=DeviceConfig)
+    train_batch_size: int = option(
+        32, "Examples per step, over all replicas; 16 or 32.", at_least=1
+    )
+    eval_batch_size: int = option(
+        32, "Examples per evaluation step, over all replicas.", at_least=1
+    )
+    num_train_epochs: int = option(3, "Passes over the training examples.", at_least=1)
+    warmup_proportion: float = option(
+        0.1,
+        "Part of the steps in which the learning rate warms up. The decay to 0 counts from step 0, "
+        "as in BERT's own code.",
+        at_least=0,
+        below=1,
+    )
+    save_checkpoints_steps: int = option(
+        1000, "Steps between checkpoints; there is one after each epoch too.", at_least=1
+    )
+
+    # Speed and devices
+    precision: str = option(
+        "float32",
+        "Precision of matrix products; weights stay float32.",
+        choices=("float32", "bfloat16", "tf32"),
+    )
+    device: DeviceConfig = options(
+        DeviceConfig, num_gpus=Option(0, "GPUs of this host; 0 = CPU.", at_least=0)
+    )

@@ -1,17 +1,21 @@
 """All tasks by name."""
 
+from typing import TYPE_CHECKING
+
 from mlperf_bert.finetuning import glue
-from mlperf_bert.finetuning.config import FinetuningConfig
 from mlperf_bert.finetuning.squad import SquadTask
 from mlperf_bert.finetuning.squad_features import NUM_SPECIAL_TOKENS
 from mlperf_bert.finetuning.task import Task
+
+if TYPE_CHECKING:  # whose choices are these tasks
+    from mlperf_bert.finetuning.config import FinetuningConfig
 
 ALL_OF_GLUE = "glue"
 SQUAD = ("squad1", "squad2")
 NAMES = (*glue.NAMES, *SQUAD)
 
 
-def create(name: str, config: FinetuningConfig) -> Task:
+def create(name: str, config: "FinetuningConfig") -> Task:
     """A task over the files in `data_dir`.
 
     Raises:

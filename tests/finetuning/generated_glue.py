@@ -4,7 +4,6 @@ Every task has a rule that can be learned. The text has what real text has: quot
 are never closed, accents, Chinese, carriage returns within a sentence, empty second sentences.
 """
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from mlperf_bert.convert import saving
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting
+from tests.training.configurations import values
 from tests.training.generated_task import CONFIG, write_initial_checkpoint
 
 WORDS = "red green blue river town ship sails flows stands the an of north south quick".split()
@@ -120,17 +120,18 @@ def write_model(folder: Path, *, dropout: float = 0.0, without: str | None = Non
 
 def config_of(folder: Path, **changes) -> FinetuningConfig:
     """A configuration over `folder`/glue and `folder`/model."""
-    base = FinetuningConfig(
+    given = values(
+        FinetuningConfig,
         task="cola",
         data_dir=str(folder / "glue"),
         checkpoint=str(folder / "model" / "model.ckpt-0"),
         bert_config_file=str(folder / "model" / "bert_config.json"),
         vocab_file=str(folder / "model" / "vocab.txt"),
         output_dir=str(folder / "out"),
-        settings=(Setting(learning_rate=1e-3, seed=1),),
         max_seq_length=MAX_SEQ_LENGTH,
         train_batch_size=8,
         eval_batch_size=8,
         num_train_epochs=2,
     )
-    return dataclasses.replace(base, **changes)
+    given |= {"settings": (Setting(learning_rate=1e-3, seed=1),), "do_lower_case": None}
+    return FinetuningConfig(**given | changes)

@@ -6,5 +6,10 @@ from mlperf_bert.training.config import RunConfig
 
 def run_config(**flags) -> RunConfig:
     """What these flags describe; the others have their defaults, the environment is empty."""
-    defaults = {name: about.default for name, about in options.flags_of(RunConfig).items()}
-    return RunConfig(**options.values_of(RunConfig, defaults | flags, {}), cluster=None)
+    return RunConfig(**values(RunConfig, **flags), cluster=None)
+
+
+def values(configuration: type, **flags) -> dict:
+    """Field -> value, as these flags and the defaults of the others describe it."""
+    defaults = {name: about.default for name, about in options.flags_of(configuration).items()}
+    return options.values_of(configuration, defaults | flags, {})
