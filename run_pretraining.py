@@ -85,7 +85,7 @@ def main():
         elif FLAGS.do_train:
             _train()
         elif FLAGS.do_eval:
-            print(offline.evaluate(offline.OfflineConfig.of(_config())))
+            print(offline.evaluate(_config()))
         else:
             raise ValueError("nothing to do: give --do_train or --do_eval")
 

@@ -5,7 +5,6 @@ then it waits for the next checkpoint.
 """
 
 import contextlib
-import dataclasses
 import os
 import re
 import sys
@@ -19,7 +18,6 @@ from mlperf_bert.data import validity
 from mlperf_bert.files import paths
 from mlperf_bert.files.locks import held, lock_of
 from mlperf_bert.input import pipeline
-from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.messages import Progress
 from mlperf_bert.mlperf import joining, rules
 from mlperf_bert.mlperf.results import LOG_NAME, RECORD_NAME, RESULT_LOG, is_end
@@ -27,7 +25,7 @@ from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.training import checks, devices
-from mlperf_bert.training.config import Cluster, DeviceConfig, RunConfig
+from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.output import (
     RESULTS_LINES,
     RESULTS_TEXT,
@@ -41,36 +39,10 @@ from mlperf_bert.training.steps import Evaluator
 SECONDS_BETWEEN_LOOKS = 2.0
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OfflineConfig:
-    """The configuration of an offline evaluation: flags of run_pretraining.py."""
-
-    bert_config_file: str
-    input_file: str
-    """The evaluation examples."""
-    output_dir: str
-    """Where the training saves its checkpoints."""
-    init_checkpoint: str | None = None
-    """The checkpoint to evaluate where there is no run; of a run that one alone."""
-    shape: ExampleShape
-    eval_batch_size: int
-    max_eval_steps: int | None
-    num_train_steps: int
-    target_accuracy: float
-    device: DeviceConfig
-    cluster: Cluster | None
-    """Must be None: offline evaluation runs in one process."""
-
-    @classmethod
-    def of(cls, config: RunConfig) -> "OfflineConfig":
-        """What the flags of a training say of the evaluation of its checkpoints."""
-        names = (field.name for field in dataclasses.fields(cls))
-        values = {name: getattr(config, name) for name in names}
-        return cls(**values | {"input_file": config.eval_input_file or config.input_file})
-
-
-def evaluate(config: OfflineConfig) -> str:
+def evaluate(config: RunConfig) -> str:
     """Evaluates the given checkpoint, or those of the run in the output directory.
+
+    The examples are those of `eval_input_file`, else those of `input_file`.
 
     The given one, `init_checkpoint`, counts where no run has begun: a run's evaluator may be given
     all flags of its training.
@@ -94,7 +66,7 @@ def evaluate(config: OfflineConfig) -> str:
     return write_result(config.output_dir, target_accuracy=config.target_accuracy)
 
 
-def evaluate_checkpoints(config: OfflineConfig) -> dict[int, Evaluation]:
+def evaluate_checkpoints(config: RunConfig) -> dict[int, Evaluation]:
     """Evaluates until the target, the checkpoint of `num_train_steps`, or the end of the run.
 
     Results go to eval_results.txt (the newest, in the reference's format) and eval_results.jsonl
@@ -131,7 +103,7 @@ def _holds_a_run(directory: paths.Location) -> bool:
         return bool(begun) or lock_of(directory).is_held_elsewhere()
 
 
-def _evaluate_given(config: OfflineConfig, prefix: str, directory: paths.Location) -> str:
+def _evaluate_given(config: RunConfig, prefix: str, directory: paths.Location) -> str:
     StoredCheckpoint(prefix)  # before a model is built
     evaluate_one = _evaluator(config)
     with _locked(directory):
@@ -149,13 +121,14 @@ def _step_of(prefix: str) -> int:
     return int(found[1]) if found else 0
 
 
-def _evaluator(config: OfflineConfig) -> Callable[[str], Evaluation]:
+def _evaluator(config: RunConfig) -> Callable[[str], Evaluation]:
     """Checks the input and builds the model; returns what evaluates the checkpoint of a prefix."""
     bert_config = BertConfig.from_json_file(config.bert_config_file)
     checks.require_fitting_model(
         bert_config, config.shape, bert_config_file=config.bert_config_file
     )
-    files = pipeline.expand_input(config.input_file, flag="input_file")
+    flag = "eval_input_file" if config.eval_input_file else "input_file"
+    files = pipeline.expand_input(getattr(config, flag), flag=flag)
     if config.cluster:
         raise ValueError(
             "--do_eval without --do_train runs in one process; unset TF_CONFIG, or start it "
@@ -186,9 +159,7 @@ def _evaluator(config: OfflineConfig) -> Callable[[str], Evaluation]:
     return evaluate_one
 
 
-def _evaluate_checkpoints(
-    config: OfflineConfig, directory: paths.Location
-) -> dict[int, Evaluation]:
+def _evaluate_checkpoints(config: RunConfig, directory: paths.Location) -> dict[int, Evaluation]:
     evaluate_one = _evaluator(config)
     progress = Progress(total=config.num_train_steps, unit="steps", description="eval")
     found = {}
@@ -254,7 +225,7 @@ def _has_reached(directory: paths.Location, target_accuracy: float) -> bool:
 
 
 def _pending(
-    config: OfflineConfig, directory: paths.Location, *, only_named: bool
+    config: RunConfig, directory: paths.Location, *, only_named: bool
 ) -> Iterator[tuple[int, str]]:
     """Yields (step, path) of unevaluated checkpoints, oldest first; waits for a running training.
 

@@ -5,7 +5,7 @@ import fnmatch
 import hashlib
 import json
 import posixpath
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from mlperf_bert.checkpoints.state import latest_step, saved_checkpoints
@@ -58,12 +58,6 @@ class OutputDirectory:
         needed = (RECORD_NAME, LOG_NAME, RESUMED_LOGS, METRICS_NAME)
         self._folder = WorkingFolder(self.location, record=RECORD_NAME, needed=needed)
         self.path = self._folder.local
-        self.provenance: dict[str, str] = {}
-        """What the run is known by, for run.json."""
-        self.inputs: dict[str, str] = {}
-        """Flag -> what tells its files from others, for run.json."""
-        self.energy: Energy | None = None
-        """What the whole run took, for run.json; None while it is running."""
         self.time_budget = time_budget
         self._record = self.path / RECORD_NAME
 
@@ -161,18 +155,34 @@ class OutputDirectory:
             path = self.path / RESUMED_LOGS.replace("*", str(number))
         return path
 
-    def record(self, *, status: str, seed: int) -> None:
-        """Writes run.json, complete or not at all."""
+    def record(
+        self,
+        *,
+        status: str,
+        seed: int,
+        provenance: Mapping[str, str] | None = None,
+        inputs: Mapping[str, str] | None = None,
+        energy: Energy | None = None,
+    ) -> None:
+        """Writes run.json, complete or not at all.
+
+        Args:
+          status: as `RunRecord.status`.
+          seed: of the run.
+          provenance: what the run is known by, as `Origin.summary`.
+          inputs: flag -> what tells its files from others, as `Origin.inputs`.
+          energy: what the whole run took; None while it is running.
+        """
         # Written whole each time: whoever reads run.json meanwhile sees the old one or the new one.
         content = {
             "status": status,
             "seed": seed,
             "parameters": self._parameters,
-            "provenance": self.provenance,
-            "inputs": self.inputs,
+            "provenance": dict(provenance or {}),
+            "inputs": dict(inputs or {}),
         }
-        if self.energy:
-            value, remarks = self.energy.as_event()
+        if energy:
+            value, remarks = energy.as_event()
             content["energy"] = value | remarks
         if self.time_budget is not None:
             content["time_budget_seconds"] = self.time_budget

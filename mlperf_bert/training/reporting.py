@@ -19,7 +19,7 @@ from mlperf_bert.mlperf.log import Computation, Hyperparameters, MlperfLog, Subm
 from mlperf_bert.mlperf.results import RECORD_NAME
 from mlperf_bert.training import checks
 from mlperf_bert.training.config import DeviceConfig
-from mlperf_bert.training.output import METRICS_NAME
+from mlperf_bert.training.output import METRICS_NAME, Origin
 from mlperf_bert.training.setup import Setup
 from mlperf_bert.training.workers import Team
 
@@ -150,9 +150,9 @@ def _user() -> str:
 _FIRST_WITH_TF32 = (8, 0)  # compute capability: Ampere
 
 
-def log_header(log: MlperfLog, setup: Setup, team: Team) -> None:
+def log_header(log: MlperfLog, setup: Setup, team: Team, origin: Origin | None) -> None:
     """Empties the file caches if asked to, then logs everything that the checkers require."""
-    config = setup.config
+    config, provenance = setup.config, origin.summary() if origin else {}
     hyperparameters = Hyperparameters(
         global_batch_size=config.global_batch_size,
         gradient_accumulation_steps=config.steps_per_update,
@@ -172,7 +172,7 @@ def log_header(log: MlperfLog, setup: Setup, team: Team) -> None:
         seed=team.seed,
     )
     log.init_start(cache_cleared=caches.drop() is None if config.drop_caches else None)
-    log.submission(_submission(setup, team))
+    log.submission(_submission(setup, team, provenance))
     log.hyperparameters(hyperparameters)
     log.computation(_computation(setup))
     log.event("gradient_normalization", config.normalization)
@@ -181,7 +181,7 @@ def log_header(log: MlperfLog, setup: Setup, team: Team) -> None:
         log.event("emulated_step_seconds", config.emulate_step_seconds)
     if config.time_budget is not None:
         log.event("time_budget_seconds", config.time_budget)
-    log.event("provenance", team.output.provenance)
+    log.event("provenance", provenance)
 
 
 def _computation(setup: Setup) -> Computation:
@@ -213,9 +213,9 @@ def precision_of_products(precision: str, device: DeviceConfig) -> str:
     return "tf32" if has_tf32 else "fp32"
 
 
-def _submission(setup: Setup, team: Team) -> SubmissionInfo:
+def _submission(setup: Setup, team: Team, provenance: dict[str, str]) -> SubmissionInfo:
     departures = checks.departures(setup)
-    if team.output.provenance.get("initial_weights"):  # a resume need not name them again
+    if provenance.get("initial_weights"):  # a resume need not name them again
         departures = [issue for issue in departures if issue.parameter != "init_checkpoint"]
     if team.resumes:
         departures.append(rules.Issue("run", "one from start to end", "one that was resumed"))

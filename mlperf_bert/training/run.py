@@ -60,13 +60,10 @@ def train(config: RunConfig) -> Result | None:
     with team.failures_reported():
         setup = checks.prepare(config, goes_on=team.goes_on, say=team.say, strategy=team.strategy)
         origin = Origin(setup, team.output, goes_on=team.goes_on) if team.is_chief else None
-        if origin:
-            team.output.provenance = origin.summary()
-            team.output.inputs = origin.inputs()
         start_up.done("checks")
         with StopRequest() as stop_request:
             # All that can be refused has been: from here on a run leaves something behind.
-            outcome = _train(setup, team, start_up, stop_request)
+            outcome = _train(setup, team, origin, start_up, stop_request)
             if origin:
                 origin.record()
                 team.publish()
@@ -83,11 +80,17 @@ def train(config: RunConfig) -> Result | None:
     )
 
 
-def _train(setup: Setup, team: Team, start_up: StartUp, stop_request: StopRequest) -> Outcome:
+def _train(
+    setup: Setup,
+    team: Team,
+    origin: Origin | None,
+    start_up: StartUp,
+    stop_request: StopRequest,
+) -> Outcome:
     config, log_path = setup.config, team.log_path()
     log = MlperfLog(log_path, echo=False)
     try:
-        reporting.log_header(log, setup, team)
+        reporting.log_header(log, setup, team, origin)
         # Built and compiled before the clock starts, on synthetic batches: the rules let no real
         # record be read before run_start.
         parts = build.build(setup, team)
@@ -107,7 +110,8 @@ def _train(setup: Setup, team: Team, start_up: StartUp, stop_request: StopReques
         stop_request.defer()
         with log.run(meter=config.energy_meter() if team.is_chief else None) as run:
             checks.check_at_first_touch(run, log, setup, say=team.say)
-            team.record("running")  # first: a log without run.json counts as another run's
+            # First: a log without run.json counts as another run's.
+            _record(team, origin, "running")
             if team.is_chief:
                 # A killed process has left its log open; the checkers want a run_stop in each.
                 for path in run_logs(team.output.path):
@@ -115,7 +119,7 @@ def _train(setup: Setup, team: Team, start_up: StartUp, stop_request: StopReques
             log.commit()
             outcome = _train_against_the_clock(setup, team, parts, stop_request, run, start_up)
     except FloatingPointError:
-        _end(team, "aborted", log_path)
+        _end(team, origin, "aborted", log_path)
         raise
     except BaseException:
         with contextlib.suppress(OSError):  # keep the first error
@@ -123,18 +127,33 @@ def _train(setup: Setup, team: Team, start_up: StartUp, stop_request: StopReques
         raise
     finally:
         log.discard()
-    _end(team, outcome.status, log_path)
+    _end(team, origin, outcome.status, log_path)
     return outcome
 
 
-def _end(team: Team, status: str, log_path: Path | None) -> None:
+def _record(
+    team: Team, origin: Origin | None, status: str, *, energy: Energy | None = None
+) -> None:
+    """Writes run.json, on the chief."""
+    if origin:
+        team.output.record(
+            status=status,
+            seed=team.seed,
+            provenance=origin.summary(),
+            inputs=origin.inputs(),
+            energy=energy,
+        )
+
+
+def _end(team: Team, origin: Origin | None, status: str, log_path: Path | None) -> None:
     """Writes run.json with what the run took; prints it, for a resumed run also the sum."""
+    energy = None
     if log_path:
-        team.output.energy = _energy_of(run_logs(team.output.path))
+        energy = _energy_of(run_logs(team.output.path))
         team.say(f"energy: {_energy_of([log_path]) or 'unknown'}")
         if team.resumes:
-            team.say(f"energy since the run was first started: {team.output.energy}")
-    team.record(status)
+            team.say(f"energy since the run was first started: {energy}")
+    _record(team, origin, status, energy=energy)
 
 
 def _energy_of(logs: Sequence[paths.Location]) -> Energy | None:

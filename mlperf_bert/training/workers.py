@@ -88,11 +88,6 @@ class Team:
         """Where this process writes its MLPerf log; None if it writes none."""
         return self.output.log_path() if self.is_chief else None
 
-    def record(self, status: str) -> None:
-        """Writes run.json, on the chief."""
-        if self.is_chief:
-            self.output.record(status=status, seed=self.seed)
-
     def publish(self) -> None:
         """Uploads logs and metrics, on the chief, if they belong in a bucket."""
         if self.is_chief:

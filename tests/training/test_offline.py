@@ -16,7 +16,7 @@ from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.mlperf import results
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.training import offline
-from mlperf_bert.training.config import DeviceConfig
+from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.output import (
     RESULTS_LINES,
     RESULTS_TEXT,
@@ -25,6 +25,7 @@ from mlperf_bert.training.output import (
 )
 from tests import starts
 from tests.training import generated_task
+from tests.training.configurations import run_config
 
 COMMON = ["--max_seq_length=32", "--max_predictions_per_seq=6"]
 
@@ -186,20 +187,17 @@ def test_waiting_burns_no_cpu(task, tmp_path):
     assert burnt < 0.5  # of 5 seconds
 
 
-def configuration(task, output, **changed) -> offline.OfflineConfig:
-    values = {
-        "bert_config_file": str(task / "bert_config.json"),
-        "input_file": str(task / "eval.tfrecord"),
-        "output_dir": str(output),
-        "shape": ExampleShape(max_seq_length=32, max_predictions_per_seq=6),
-        "eval_batch_size": 7,
-        "max_eval_steps": None,
-        "num_train_steps": 30,
-        "target_accuracy": 0.72,
-        "device": DeviceConfig(),
-        "cluster": None,
-    }
-    return offline.OfflineConfig(**values | changed)
+def configuration(task, output, **changed) -> RunConfig:
+    config = run_config(
+        bert_config_file=str(task / "bert_config.json"),
+        input_file=str(task / "eval.tfrecord"),
+        output_dir=str(output),
+        max_seq_length=32,
+        max_predictions_per_seq=6,
+        eval_batch_size=7,
+        num_train_steps=30,
+    )
+    return dataclasses.replace(config, **changed)
 
 
 @pytest.fixture
