@@ -165,6 +165,8 @@ def test_flags_of_run_finetuning_are_frozen():
 
 def test_flags_that_the_exporter_adds_to_those_of_run_pretraining_are_frozen():
     own = {
+        "do_train": False,  # without effect, as the next
+        "do_eval": False,
         "evaluation": False,
         "data_parallel": True,
         "num_batches": 8,

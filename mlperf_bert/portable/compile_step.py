@@ -48,10 +48,10 @@ DOES_NOT_FIT = 3
 class Device:
     """What one device of jax has: a GPU, a core of TPU v2 and v3, a chip of later TPUs."""
 
+    kind: str
+    """As jax calls it."""
     memory_bytes: float
     """What a program may use: of a TPU what its compiler says, of a GPU see `gpu`."""
-    tflop: float
-    """Peak of dense products in bfloat16, per second; of V100, which has none, in float32."""
     gb_per_second: float
     """Of the device's memory."""
     cache_bytes: float = 0
@@ -63,13 +63,20 @@ class Device:
     target: str = ""
     """Of a GPU: XLA's GpuTargetConfigProto as text."""
 
+    @property
+    def tflop(self) -> float:
+        """Peak of dense products in bfloat16, per second."""
+        peak = run_step.peak_tflop(self.kind)
+        assert peak, f"{self.kind} is not in run_step.PEAK_TFLOP"
+        return peak
 
-def tpu(memory_gib: float, tflop: float, gb_per_second: float, *shapes: str, **options) -> Device:
+
+def tpu(kind: str, memory_gib: float, gb_per_second: float, *shapes: str, **options) -> Device:
     """A TPU; shapes are `4 v4:2x2x1`, the first for one device too."""
     given = {int(each.split()[0]): each.split()[1] for each in shapes}
     return Device(
+        kind=kind,
         memory_bytes=memory_gib * GIB,
-        tflop=tflop,
         gb_per_second=gb_per_second,
         shapes={1: next(iter(given.values()))} | given,
         options=options,
@@ -95,7 +102,6 @@ def gpu(
     num_cores: int,
     ghz: float,
     cache_bytes: int,
-    tflop: float,
     gb_per_second: float,
 ) -> Device:
     """A GPU of NVIDIA; `memory_bytes` is what it reports.
@@ -127,8 +133,8 @@ def gpu(
     major, minor = capability
     words = " ".join(f"{key}: {value}" for key, value in about.items())
     return Device(
+        kind=name,
         memory_bytes=memory_bytes - 2.25 * GIB,
-        tflop=tflop,
         gb_per_second=gb_per_second,
         cache_bytes=cache_bytes,
         target=f"gpu_device_info {{ {words} cuda_compute_capability {{ major: {major} minor: "
@@ -137,49 +143,52 @@ def gpu(
     )
 
 
-# Peaks and bandwidths: of TPUs Google Cloud's documentation of each version (v2 and v3 halved, for
-# a chip has two cores there); of GPUs NVIDIA's data sheets, without sparsity. Memory of TPUs: what
-# libtpu 0.0.52 names when it refuses a program. Memory and cores of GPUs: what they report.
+# Bandwidths: of TPUs Google Cloud's documentation of each version (v2 and v3 halved, for a chip has
+# two cores there); of GPUs NVIDIA's data sheets. Memory of TPUs: what libtpu 0.0.52 names when it
+# refuses a program. Memory and cores of GPUs: what they report. Peaks: run_step.PEAK_TFLOP.
 DEVICES = {
-    "tpu-v2": tpu(7.48, 22.5, 350, "8 v2:2x2", "32 v2:4x4", "512 v2:16x16"),
-    "tpu-v3": tpu(15.48, 61.5, 450, "8 v3:2x2", "32 v3:4x4", "128 v3:8x8", "512 v3:16x16"),
+    "tpu-v2": tpu("TPU v2", 7.48, 350, "8 v2:2x2", "32 v2:4x4", "512 v2:16x16"),
+    "tpu-v3": tpu("TPU v3", 15.48, 450, "8 v3:2x2", "32 v3:4x4", "128 v3:8x8", "512 v3:16x16"),
     "tpu-v4": tpu(
-        30.75, 275, 1228, "4 v4:2x2x1", "16 v4:2x2x4", "64 v4:4x4x4", chip_config_name="megacore"
+        "TPU v4", 30.75, 1228, "4 v4:2x2x1", "16 v4:2x2x4", "64 v4:4x4x4",
+        chip_config_name="megacore",
     ),
     "tpu-v5e": tpu(
-        15.75, 197, 819, "4 v5e:2x2", "16 v5e:4x4", "32 v5e:4x8", "64 v5e:8x8", "256 v5e:16x16"
+        "TPU v5 lite", 15.75, 819,
+        "4 v5e:2x2", "16 v5e:4x4", "32 v5e:4x8", "64 v5e:8x8", "256 v5e:16x16",
     ),
-    "tpu-v5p": tpu(95.73, 459, 2765, "4 v5p:2x2x1", "16 v5p:2x2x4", "64 v5p:4x4x4"),
+    "tpu-v5p": tpu("TPU v5", 95.73, 2765, "4 v5p:2x2x1", "16 v5p:2x2x4", "64 v5p:4x4x4"),
     "tpu-v6e": tpu(
-        31.24, 918, 1640, "4 v6e:2x2", "16 v6e:4x4", "32 v6e:4x8", "64 v6e:8x8", "256 v6e:16x16"
+        "TPU v6 lite", 31.24, 1640,
+        "4 v6e:2x2", "16 v6e:4x4", "32 v6e:4x8", "64 v6e:8x8", "256 v6e:16x16",
     ),
     "v100": gpu(
         "Tesla V100-SXM2-16GB", (7, 0), memory_bytes=16935682048, num_cores=80, ghz=1.53,
-        cache_bytes=6291456, tflop=15.7, gb_per_second=898,
+        cache_bytes=6291456, gb_per_second=898,
     ),
     "a100-40": gpu(
         "NVIDIA A100-SXM4-40GB", (8, 0), memory_bytes=42331013120, num_cores=108, ghz=1.41,
-        cache_bytes=41943040, tflop=312, gb_per_second=1555,
+        cache_bytes=41943040, gb_per_second=1555,
     ),
     "a100-80": gpu(
         "NVIDIA A100-SXM4-80GB", (8, 0), memory_bytes=85100068864, num_cores=108, ghz=1.41,
-        cache_bytes=41943040, tflop=312, gb_per_second=2039,
+        cache_bytes=41943040, gb_per_second=2039,
     ),
     "l4": gpu(
         "NVIDIA L4", (8, 9), memory_bytes=23670816768, num_cores=58, ghz=2.04,
-        cache_bytes=50331648, tflop=121, gb_per_second=300,
+        cache_bytes=50331648, gb_per_second=300,
     ),
     "h100": gpu(
         "NVIDIA H100 80GB HBM3", (9, 0), memory_bytes=84942979072, num_cores=132, ghz=1.98,
-        cache_bytes=52428800, tflop=989, gb_per_second=3352,
+        cache_bytes=52428800, gb_per_second=3352,
     ),
     "h200": gpu(
         "NVIDIA H200", (9, 0), memory_bytes=151397597184, num_cores=132, ghz=1.98,
-        cache_bytes=52428800, tflop=989, gb_per_second=4800,
+        cache_bytes=52428800, gb_per_second=4800,
     ),
     "b200": gpu(
         "NVIDIA B200", (10, 0), memory_bytes=191514411008, num_cores=148, ghz=1.965,
-        cache_bytes=132644864, tflop=2250, gb_per_second=7672,
+        cache_bytes=132644864, gb_per_second=7672,
     ),
 }  # fmt: skip
 
@@ -432,6 +441,7 @@ def compiled(folder: Path, signature: dict, entry: dict, name: str, count: int) 
     began = time.perf_counter()
     try:
         devices = devices_of(name, count)
+        row["device_kind"] = devices[0].device_kind
         program = run_step.lowered(folder, entry, devices, signature).compile()
     except NoCompiler as error:
         return row | {"result": "no compiler", "reason": str(error)}

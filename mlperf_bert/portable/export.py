@@ -28,6 +28,8 @@ from mlperf_bert.training.workers import read_cluster
 FLAGS = flags.FLAGS
 
 command_line.define(RunConfig, script="run_pretraining.py")
+for _name in ("do_train", "do_eval"):  # the first is in every preset
+    flags.DEFINE_bool(_name, False, "Accepted, as a run takes it; without effect.")
 flags.DEFINE_bool("evaluation", False, "Also export the evaluation step.")
 flags.DEFINE_bool(
     "data_parallel", True, "Also export gradients and update, the halves of a step of many devices."

@@ -13,6 +13,7 @@ import collections
 import dataclasses
 import json
 import os
+import re
 import resource
 import statistics
 import sys
@@ -29,11 +30,27 @@ import numpy as np
 from jax import export
 from jax.sharding import NamedSharding, PartitionSpec
 
-# Products per second in bfloat16 without sparsity, as the makers publish them, by jax's name.
-# The cards for PCIe have less than the modules of their name: --peak_tflops gives it.
-PEAK_TFLOP: dict[str, int | None] = {"NVIDIA A100": 312, "NVIDIA H100": 989, "NVIDIA H200": 989}
-PEAK_TFLOP |= {"NVIDIA H100 PCIe": None, "NVIDIA H100 NVL": None, "NVIDIA H200 NVL": None}
-PEAK_TFLOP |= {"TPU v3": 123, "TPU v4": 275, "TPU v5 lite": 197, "TPU v5": 459}
+# Products per second in bfloat16 without sparsity, in TFLOP, by jax's name of a device. Sources: of
+# TPUs cloud.google.com/tpu/docs/v2 to v6e, which gives chips: jax's device is one of the two cores
+# of a chip of v2 (45) and v3 (123), and the whole chip of later ones. Of GPUs NVIDIA's data sheets;
+# V100 computes bfloat16 as float32. None: cards with less than the modules of their name.
+PEAK_TFLOP: dict[str, float | None] = {
+    "TPU v2": 45 / 2,
+    "TPU v3": 123 / 2,
+    "TPU v4": 275,
+    "TPU v5 lite": 197,
+    "TPU v5": 459,
+    "TPU v6 lite": 918,
+    "Tesla V100-SXM2": 15.7,
+    "NVIDIA A100": 312,
+    "NVIDIA L4": 121,
+    "NVIDIA H100": 989,
+    "NVIDIA H100 PCIe": None,
+    "NVIDIA H100 NVL": None,
+    "NVIDIA H200": 989,
+    "NVIDIA H200 NVL": None,
+    "NVIDIA B200": 2250,
+}
 jax.config.update("jax_enable_x64", True)  # the counters are int64; jax would cut them to 32 bits
 warnings.filterwarnings("ignore", "Some donated buffers were not usable")  # the constants'
 
@@ -42,6 +59,12 @@ FORMAT = 2
 TRAINING, GRADIENTS, UPDATE = "training", "gradients", "update"  # kinds of programs
 GIVEN = ("batch", "seed", "count", "gradient")  # roles of what is not state
 EACH = "device"  # the axis over all devices
+
+
+def peak_tflop(kind: str) -> float | None:
+    """Of a device, by jax's name of it; None if it is not known, or of a part of a GPU."""
+    known = [name for name in PEAK_TFLOP if re.match(rf"{re.escape(name)}(?![\w])", kind)]
+    return None if " MIG " in kind else PEAK_TFLOP.get(max(known, key=len, default=""))
 
 
 def xla_cost(program: jax.stages.Lowered | jax.stages.Compiled) -> dict:
@@ -258,9 +281,8 @@ def times(done: list, precision: str, peak_tflops: float | None, num_devices: in
     timed = [step for number, step in enumerate(done) if step[2] in [s[2] for s in done[:number]]]
     if not timed:
         return {"step_seconds": "unknown: give more --num_steps"}
-    kind = jax.devices()[0].device_kind
-    known = [name for name in PEAK_TFLOP if kind.startswith(name) and precision == "bfloat16"]
-    peak = peak_tflops or PEAK_TFLOP.get(max(known, key=len, default=""))
+    known = peak_tflop(jax.devices()[0].device_kind) if precision == "bfloat16" else None
+    peak = peak_tflops or known
     seconds = sum(step[1] for step in timed)
     tflop = sum(step[2].entry["flop"] for step in timed) / seconds / 1e12  # of one device
     num_examples = num_devices * sum(step[2].entry["num_examples"] for step in timed)

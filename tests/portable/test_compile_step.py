@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from jax.interpreters import mlir
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
-from mlperf_bert.portable import compile_step
+from mlperf_bert.portable import compile_step, run_step
 
 # A program as XLA writes it: a product with a cast, a sum, a picked row, a library call, a copy
 # that a TPU keeps on its chip, a condition, and an all-reduce with two kernels beside it.
@@ -109,6 +110,26 @@ def test_a_program_may_use_no_more_of_a_gpu_than_tensorflow_gets(name, logged_mb
     assert 0.97 * logged_mb[0] < usable_mb <= logged_mb[1]
 
 
+@pytest.mark.parametrize(
+    "name, tflop_of_a_chip, jax_devices_of_it",  # as the makers publish them
+    [
+        ("tpu-v2", 45, 2), ("tpu-v3", 123, 2), ("tpu-v4", 275, 1), ("tpu-v5e", 197, 1),
+        ("tpu-v5p", 459, 1), ("tpu-v6e", 918, 1), ("v100", 15.7, 1), ("a100-40", 312, 1),
+        ("a100-80", 312, 1), ("l4", 121, 1), ("h100", 989, 1), ("h200", 989, 1), ("b200", 2250, 1),
+    ],
+)  # fmt: skip
+def test_the_peak_is_that_of_what_jax_calls_a_device(name, tflop_of_a_chip, jax_devices_of_it):
+    assert compile_step.DEVICES[name].tflop == tflop_of_a_chip / jax_devices_of_it
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["NVIDIA H100 PCIe", "NVIDIA L40S", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "TPU v7x", "cpu"],
+)
+def test_other_devices_have_no_known_peak(kind):
+    assert run_step.peak_tflop(kind) is None
+
+
 def main(*words: object) -> subprocess.CompletedProcess:
     command = [sys.executable, "mlperf_bert/portable/compile_step.py", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True)
@@ -203,7 +224,8 @@ def test_what_the_compiler_refuses_is_a_row_with_its_reason(monkeypatch):
             "RESOURCE_EXHAUSTED: the total memory required (26.83G) exceeds available HBM (15.48G)."
         )
 
-    monkeypatch.setattr(compile_step, "devices_of", lambda *_: [])
+    core = types.SimpleNamespace(device_kind="TPU v3")
+    monkeypatch.setattr(compile_step, "devices_of", lambda *_: [core])
     monkeypatch.setattr(compile_step.run_step, "lowered", refused)
     row = compile_step.compiled(Path("step"), {}, entry, "tpu-v3", 1)
     assert row["result"] == "does not fit"

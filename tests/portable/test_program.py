@@ -69,7 +69,8 @@ def lamb_step(tmp_path_factory) -> Path:
 def unrecorded_step(task, tmp_path_factory) -> Path:
     """The folder of a step of LAMB with aggregation, without losses to compare; only to be read."""
     export = Export(task, tmp_path_factory.mktemp("unrecorded") / "step")
-    export("--optimizer=lamb", "--steps_per_update=2", "--num_recorded_steps=0", data_parallel=True)
+    flags = ["--do_train", "--optimizer=lamb", "--steps_per_update=2", "--num_recorded_steps=0"]
+    export(*flags, data_parallel=True)  # the first is in every preset
     return export.folder
 
 

@@ -1,0 +1,243 @@
+"""What the compilers of accelerators say of BERT-large: the table of docs/portable_step.md.
+
+    python -m benchmarks.compiled --compilers=.venv-compilers/bin/python
+
+BERT-large with LAMB, 512 tokens, bfloat16, dropout 0.1, with the flags of the TPU recipe's preset.
+Each step is exported once, into a folder of build/compiled, and each of its rows is a process of
+compile_step.py. No accelerator is needed, and nothing runs; it takes an hour on two cores.
+Rows go to benchmarks/compiled.json as they come. Those that are in it are not asked for again:
+delete it to ask anew. At the end the table is written into the page.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmarks import random_task
+from mlperf_bert.data.validity import ExampleShape
+from mlperf_bert.files.whole import write_whole
+from mlperf_bert.mlperf.rules import BERT_LARGE
+
+ROOT = Path(__file__).resolve().parent.parent
+ROWS = ROOT / "benchmarks" / "compiled.json"
+PAGE = ROOT / "docs" / "portable_step.md"
+FOLDER = ROOT / "build" / "compiled"
+COMPILE_STEP = ROOT / "mlperf_bert" / "portable" / "compile_step.py"
+PRESET = "configs/tpu_v3_128_bs8192.flags"
+GIB = 2**30
+TITLES = (
+    "examples a device", "device", "result", "peak of usable GiB", "kernels", "products, ms",
+    "memory, ms", "samples/s at most",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Step:
+    """One export, and the devices that it is compiled for."""
+
+    num_examples: int
+    recompute: str = "none"
+    steps_per_update: int = 1
+    kind: str = "training"
+    devices: str = dataclasses.field(default="", compare=False)
+
+    @property
+    def about(self) -> dict:
+        """What a row says of its step."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.compare
+        }
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return "-".join(map(str, self.about.values()))
+
+    def flags(self) -> list[str]:
+        """Of the export."""
+        flags = [f"--recompute={self.recompute}", f"--steps_per_update={self.steps_per_update}"]
+        if self.kind == "evaluation":
+            return [*flags, "--train_batch_size=1", "--nodata_parallel", "--evaluation",
+                    f"--eval_batch_size={self.num_examples}"]  # fmt: skip
+        several = "--data_parallel" if ":" in self.devices else "--nodata_parallel"
+        return [*flags, f"--train_batch_size={self.num_examples}", several]
+
+
+STEPS = [
+    Step(num_examples=8, devices="tpu-v2,v100"),
+    Step(num_examples=14, steps_per_update=8, devices="l4"),
+    Step(num_examples=16, devices="tpu-v3,tpu-v5e,l4"),
+    Step(num_examples=28, steps_per_update=2, devices="a100-40"),
+    Step(num_examples=32, devices="tpu-v4,tpu-v6e,a100-40"),
+    Step(num_examples=56, devices="a100-80,h100,h100:8"),
+    Step(num_examples=64, devices="tpu-v3,tpu-v4,tpu-v5p,tpu-v6e,a100-80,h100,h200,b200"),
+    Step(num_examples=128, devices="h200,b200"),
+    Step(num_examples=64, recompute="attention", devices="tpu-v3,tpu-v5e,a100-80,h100"),
+    Step(num_examples=16, recompute="blocks", devices="tpu-v2,v100"),
+    Step(num_examples=32, recompute="blocks", devices="tpu-v2,l4,v100"),
+    Step(
+        num_examples=64,
+        recompute="blocks",
+        devices="tpu-v3,tpu-v3:128,tpu-v4:64,tpu-v5e,tpu-v5e:64,a100-40",
+    ),
+    Step(num_examples=128, recompute="blocks", devices="tpu-v4"),
+    Step(num_examples=80, kind="evaluation", devices="tpu-v3"),
+    Step(num_examples=5, kind="evaluation", devices="tpu-v3"),
+]
+
+
+def table(rows: Sequence[dict]) -> str:
+    """The rows as Markdown, by device, evaluations last."""
+    order = list(dict.fromkeys(row["device"] for row in rows))
+    order.sort(key=_DEVICES.index)
+    by_device = sorted(
+        rows,
+        key=lambda row: (
+            row["kind"] != "training",
+            order.index(row["device"]),
+            row["num_devices"],
+            row["num_examples"] // row["num_devices"],
+            -_peak(row),
+        ),
+    )
+    lines = [TITLES, ["---"] * len(TITLES), *map(cells, by_device)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+_DEVICES = (
+    "tpu-v2 tpu-v3 tpu-v4 tpu-v5e tpu-v5p tpu-v6e v100 a100-40 a100-80 l4 h100 h200 b200".split()
+)
+
+
+def _peak(row: dict) -> float:
+    return row["peak_bytes"] or float("inf")
+
+
+def cells(row: dict) -> list[str]:
+    """A row of the table."""
+    about = [str(row["num_examples"] // row["num_devices"])]
+    about += ["an evaluation"] * (row["kind"] == "evaluation")
+    about += [f"`--recompute={row['recompute']}`"] * (row["recompute"] != "none")
+    several = row["steps_per_update"] > 1
+    about += [f"`--steps_per_update={row['steps_per_update']}`"] * several
+    count = row["num_devices"]
+    peak = row["peak_bytes"] and f"{row['peak_bytes'] / GIB:.1f}"
+    figures = ["", "", "", ""]
+    if "num_kernels" in row:
+        seconds = (row["products_seconds_bound"], row["memory_seconds_bound"])
+        figures = [str(row["num_kernels"]), *(f"{1e3 * each:.0f}" for each in seconds)]
+        figures.append(f"{row['samples_per_second_bound']:.0f}")
+    return [
+        ", ".join(about),
+        row["device"] + (f" x {count}" if count > 1 else ""),
+        row["result"],
+        f"{peak or 'more'} of {row['usable_bytes'] / GIB:.1f}",
+        *figures,
+    ]
+
+
+def asked() -> Iterator[tuple[Step, str]]:
+    """Every row: its step and its device."""
+    for step in STEPS:
+        for device in step.devices.split(","):
+            yield step, device
+
+
+def is_of(row: dict, step: Step, device: str) -> bool:
+    """Whether the row is that of the step on the device."""
+    name, _, count = device.partition(":")
+    same = all(row[key] == value for key, value in step.about.items() if key != "num_examples")
+    each = row["num_examples"] // row["num_devices"]
+    on = (row["device"], row["num_devices"]) == (name, int(count or 1))
+    return same and on and each == step.num_examples
+
+
+def exported(step: Step, folder: Path) -> Path:
+    """The folder of a step; it is made if it is not there."""
+    task, made = folder / "task", folder / step.name
+    if not (task / "train.tfrecord").exists():
+        task.mkdir(parents=True, exist_ok=True)
+        shape = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
+        random_task.write(task, dict(BERT_LARGE), shape, [300] * 128)
+    if not made.exists():
+        flags = [f"--bert_config_file={task}/bert_config.json", f"--output_dir={made}"]
+        flags += [f"--{name}={task}/train.tfrecord" for name in ("input_file", "eval_input_file")]
+        flags += ["--num_batches=1", "--num_recorded_steps=0", f"--flagfile={ROOT / PRESET}"]
+        command = [sys.executable, "-m", "mlperf_bert.portable.export", *flags, "--nouse_tpu"]
+        _run([*command, *step.flags()], codes=[0])
+    return made
+
+
+def compiled(step: Step, device: str, folder: Path, compilers: str) -> dict:
+    """A row of compile_step.py."""
+    output = folder / "row.json"
+    command = [compilers, str(COMPILE_STEP), str(exported(step, folder))]
+    command += [f"--devices={device}", f"--kind={step.kind}", f"--output={output}"]
+    began = time.perf_counter()
+    _run(command, codes=[0, 1, 3])
+    made = json.loads(output.read_text())
+    output.unlink()
+    [row] = made["rows"]
+    if row["result"] == "no compiler":
+        raise ValueError(row["reason"])
+    del row["step"], row["file"], row["xla_flop"], row["xla_bytes"]
+    return row | {
+        **{key: value for key, value in step.about.items() if key != "num_examples"},
+        "compile_seconds": round(time.perf_counter() - began),
+        "versions": made["versions"],
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+
+
+def _run(command: list[str], *, codes: list[int]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    if done.returncode not in codes:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise ValueError(f"{Path(command[1]).name} {command[-1]}: {lines[-1]}")
+
+
+def replace_table(page: str, new: str) -> str:
+    """The page with another table."""
+    pattern = rf"\| {re.escape(TITLES[0])} \|.*?\n(?!\|)"
+    assert re.search(pattern, page, re.DOTALL)
+    return re.sub(pattern, lambda _: new, page, count=1, flags=re.DOTALL)
+
+
+def main() -> None:
+    """Asks for what is missing, and writes the page."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--compilers", required=True, help="a Python with jax and the compilers")
+    given = parser.parse_args()
+    if not shutil.which(os.path.expanduser(given.compilers)):  # noqa: PTH111
+        sys.exit(f"compiled: --compilers={given.compilers}: no such program")
+    rows = json.loads(ROWS.read_text()) if ROWS.exists() else []
+    wanted = list(asked())
+    try:
+        for number, (step, device) in enumerate(wanted, start=1):
+            if any(is_of(row, step, device) for row in rows):
+                continue
+            rows.append(compiled(step, device, FOLDER, given.compilers))
+            write_whole(ROWS, json.dumps(rows, indent=1) + "\n")
+            shown = "; ".join(each for each in cells(rows[-1]) if each)
+            print(
+                f"{number} of {len(wanted)}, {rows[-1]['compile_seconds']} s: {shown}", flush=True
+            )
+    except (OSError, ValueError) as error:
+        sys.exit(f"compiled: {error}")
+    write_whole(PAGE, replace_table(PAGE.read_text(), table(rows)))
+
+
+if __name__ == "__main__":
+    main()
