@@ -73,7 +73,7 @@ def draw(output: Path) -> None:
         if 0 < n < len(columns) - 1:
             arrow = {"arrowstyle": "->", "color": "#555555", "lw": 1.5}
             axes.annotate("", (left, height - 0.85), (left - _GAP, height - 0.85), arrowprops=arrow)
-    about = "In the package a room imports only what is to its left. Numbers are lines of code, without tests."
+    about = "In the package a room imports only what is to its left. Lines without tests."
     axes.text(_GAP / 2, 0.15, about, fontsize=9, color="#555555")
     figure.savefig(output)
 
