@@ -271,6 +271,7 @@ def assemble(features: dict[str, tf.Tensor], rows: tf.Tensor) -> dict[str, tf.Te
     """
     batch_size, max_seq_length = features["input_ids"].shape
     room = predictions_per_row(features["masked_lm_ids"].shape[1])
+    # Few numbers of rows are allowed: XLA compiles a program for each shape.
     num_rows = _allowed_rows(tf.reduce_max(rows) + 1, batch_size)
     ones = tf.ones_like(rows)
     lengths, num_predictions = sizes(features)
@@ -310,6 +311,7 @@ class _Layout:
     def __init__(self, is_real, rows, first, num_rows, width: int):
         self._sources = tf.where(is_real)
         example = self._sources[:, 0]
+        # The rows lie one after the other in one vector; `lay` cuts it into rows.
         begin = tf.cast(rows * width + first, tf.int64)
         self._targets = (tf.gather(begin, example) + self._sources[:, 1])[:, tf.newaxis]
         self._num_rows, self._width = num_rows, width
@@ -323,6 +325,7 @@ class _Layout:
 
 def _sum_before(values: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     """For each example the sum over the examples before it in its row: [B], [B] -> [B]."""
+    # The sum over all examples before, less that before the first one of the row.
     before = tf.cumsum(values, exclusive=True)
     return before - tf.gather(tf.math.segment_min(before, rows), rows)
 

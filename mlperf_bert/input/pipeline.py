@@ -66,6 +66,7 @@ def expand_input(patterns: str, *, flag: str) -> list[str]:
             raise ValueError(f"--{flag}: {name} is not a regular file; give TFRecord files")
         if not status.size_bytes:
             raise ValueError(f"--{flag}: {name} is empty; make it again")
+    # Sorted, each once: what a seed means depends on the order and number of the files.
     return sorted({name for name, _ in files})
 
 
@@ -163,6 +164,7 @@ def evaluation_batches(
     """
     dataset = tf.data.TFRecordDataset(files).batch(batch_size)
     if max_batches is not None:
+        # Before the parsing: what is not evaluated is not read.
         dataset = dataset.take(max_batches)
     dataset = dataset.map(
         lambda examples: _fill_up(_parse(examples, limits), batch_size), tf.data.AUTOTUNE
@@ -297,6 +299,7 @@ def _batched(examples: tf.data.Dataset, limits: ExampleLimits, batch_size: int) 
             for name, value in features.items()
         }
 
+    # The stream has no end, so that dropping a remainder loses nothing.
     together = examples.batch(num_batches * batch_size, drop_remainder=True)
     return together.map(parse, PARSED_AT_A_TIME).unbatch()
 
@@ -324,6 +327,7 @@ def _packed(examples: tf.data.Dataset, limits: ExampleLimits, batch_size: int) -
         return packing.assemble(_cast(_decode(serialized, limits)), rows)
 
     windows = examples.batch(packing.window_size(batch_size), drop_remainder=True)
+    # Two buffers between three stages: one window is measured while another is planned.
     planned = windows.map(measure).prefetch(1).map(plan_window).prefetch(1).unbatch()
     return planned.map(assemble, tf.data.AUTOTUNE)
 
@@ -357,6 +361,7 @@ def _cast(features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 
 def _require_values(features: dict[str, tf.Tensor], limits: ExampleLimits) -> None:
     """Compares the greatest value of each feature, as `validity.as_unsigned` describes."""
+    # Read as unsigned, a negative number is too great: one comparison tests both ends.
     allowed = {
         name: validity.as_unsigned(greatest) for name, greatest in limits.greatest_values().items()
     }

@@ -75,9 +75,11 @@ class TimeBudget(Event):
         When nothing is left, that is the end of the update, where the run ends.
         """
         self._look()
+        # Until a step is measured a call has one: a slow first step overruns the end by little.
         most = 1.0
         if self._step_seconds:
             left = _CALL_SHARE * (self.seconds - self._spent)
+            # A call is also short enough for the log to say a hundred times what is used.
             affordable = min(left, self.seconds / _NUM_NOTES) / self._step_seconds
             most = min(affordable, _MAX_GROWTH * self._trained_steps)
         end_of_update = (step // self.steps_per_update + 1) * self.steps_per_update
@@ -121,6 +123,7 @@ class TimeBudget(Event):
     def _look(self) -> None:
         """Reads the chief's clock."""
         average = self._trained_seconds / max(1, self._trained_steps)
+        # The slower one: an estimate that is too short would overrun the end.
         slowest = max(average, self._last_step_seconds)
         self._spent, self._step_seconds = self.of_chief([self._own_seconds(), slowest])
 
@@ -138,6 +141,7 @@ class TimeBudget(Event):
         if self._trained_steps < _FORECAST_STEPS and share < _FORECAST_SHARE:
             return
         self._has_forecast = True
+        # The faster one: the line says "at most".
         fastest = min(self._trained_seconds / self._trained_steps, self._last_step_seconds)
         end = step + int(max(0.0, self.seconds - self._spent) / max(fastest, 1e-9))
         given = f"--time_budget={budget.in_words(self.seconds)}"

@@ -159,6 +159,7 @@ def load_weights(parts: Parts, setup: Setup, team: Team) -> None:
       ValueError: a checkpoint is damaged, of another architecture, or not the chief's.
     """
     if team.goes_on:
+        # A process that sees other files would train other weights than the chief's.
         team.require_same_step(parts.state.latest_step)
         parts.state.restore()
     elif setup.config.init_checkpoint:
@@ -198,6 +199,7 @@ def _batches_from(step: int, parts: Parts, setup: Setup, team: Team):
             deterministic=config.deterministic,
             num_workers=workers,
             worker=context.input_pipeline_id,
+            # Every worker has read an equal part of the examples.
             first_example=step * config.train_batch_size // workers,
             pack_sequences=config.pack_sequences,
             num_parallel_files=config.num_parallel_files,

@@ -157,6 +157,7 @@ def _inspect_with_output(config: RunConfig) -> Setup:
     if obstacle:
         setup.findings.add(ERROR, obstacle)
     _check_weights(setup, latest_step)
+    # Of a run that resumes, also beside other errors: it says which file is not the same.
     if not setup.findings.errors or (output.resumes and not obstacle):
         setup.findings.attempt(Origin, setup, output, goes_on=goes_on)
     return setup
@@ -520,6 +521,7 @@ def check_first_records(setup: Setup) -> None:
         return None
 
     problems = paths.in_parallel(problem_of, [*setup.files, *setup.eval_files])
+    # A record that was refused before, as the first of its kind, is not told twice.
     bad = [problem for problem in problems if problem and problem not in setup.findings.errors]
     for problem in bad[:_MOST_BAD_FILES]:
         setup.findings.add(ERROR, problem)

@@ -76,6 +76,7 @@ def replica_batch_size(batch_size: int, num_replicas: int, *, flag: str) -> int:
 
 def _workers_strategy(cluster: Cluster, num_gpus: int) -> tf.distribute.Strategy:
     """One replica for each GPU of each process, or one on each process's CPU."""
+    # TensorFlow would reserve memory on every GPU that it sees, also on those of other processes.
     tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:num_gpus], "GPU")
     kinds = tf.distribute.experimental.CommunicationImplementation
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -86,6 +87,7 @@ def _workers_strategy(cluster: Cluster, num_gpus: int) -> tf.distribute.Strategy
         rpc_layer="grpc",
     )
     options = tf.distribute.experimental.CommunicationOptions(
+        # NCCL needs GPUs; between processors TensorFlow sends by its own ring.
         implementation=kinds.NCCL if num_gpus else kinds.RING
     )
     with coordination.connecting():
@@ -95,7 +97,10 @@ def _workers_strategy(cluster: Cluster, num_gpus: int) -> tf.distribute.Strategy
 def _tpu_strategy(config: DeviceConfig) -> tf.distribute.TPUStrategy:
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
-            config.tpu_name or "local", zone=config.tpu_zone, project=config.gcp_project
+            # "local" is the TPU of the host itself, as on a TPU VM.
+            config.tpu_name or "local",
+            zone=config.tpu_zone,
+            project=config.gcp_project,
         )
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
@@ -197,6 +202,8 @@ def compilation_cache_flags(directory: str) -> str:
             f"--compilation_cache_dir={directory}: give a local folder without quotation marks"
         )
     about = Path("/proc/cpuinfo")
+    # Model and features of the processor are part of the folder's name: a program for
+    # instructions that another processor lacks ends the process.
     lines = about.read_text().splitlines() if about.exists() else []
     processor = [line for line in lines if re.match(r"(model name|flags|Features)\s*:", line)]
     key = "\n".join([tf.__version__, *sorted(set(processor))])

@@ -232,6 +232,7 @@ class Evaluate(Event):
         is_due = step % self._every == 0 or step == self._last_step
         if not is_due or self._postponed(step):
             return None
+        # First: the rules count the time of a block and of an evaluation apart.
         self._blocks.close(step)
         self._evaluated_step = step
         return self.evaluate(step)
@@ -297,6 +298,7 @@ class StopOnSignal(Event):
 
     def at(self, trained: Trained) -> str | None:
         """Asks all processes."""
+        # All processes ask at this step, with or without a signal: they must end at the same one.
         return STOPPED if self._any_process(self._request.signal_name is not None) else None
 
     def end(self, step: int, ending: str) -> None:
@@ -395,6 +397,7 @@ class Saves:
         return self
 
     def __exit__(self, kind, *exc_info) -> None:
+        # After an error too: a checkpoint that is half written would be of no use.
         self._thread.shutdown(wait=True)
         if kind is None:  # else keep the first error
             self.wait()
@@ -473,6 +476,7 @@ class Save(Event):
 
     def end(self, step: int, ending: str) -> None:
         """Saves what is not saved, and waits until the checkpoint is complete."""
+        # None: the run has ended before its first event, so that nothing was trained.
         if self._saved_step not in (step, None):
             self._save(step)
         with self._run.ledger.counting(ledger.SAVING):

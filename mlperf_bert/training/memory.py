@@ -87,6 +87,7 @@ class Step:
         gradients, activations = self._weight_bytes, self._activation_bytes
         working, kernels = self._working_bytes, self._kernel_copy_bytes
         moments = (
+            # backward, gradients, update: the moments that the head of this file describes.
             activations * self.model.num_hidden_layers + self._logit_bytes + working + kernels,
             gradients + activations + working + kernels,
             2 * gradients + 6 * self.model.vocab_size * self.model.hidden_size * _FLOAT_BYTES,
@@ -156,6 +157,7 @@ def smallest_change(step: Step, *, available_bytes: float) -> Change | None:
 
     The same step with recomputation comes before smaller steps, and less recomputation before more.
     """
+    # A flag that the user gave is never turned off: less recomputation needs more memory.
     later = RECOMPUTE_CHOICES[RECOMPUTE_CHOICES.index(step.recompute) :]
     for times in _divisors(step.num_rows):
         for recompute in later:

@@ -53,6 +53,7 @@ class OutputDirectory:
         """
         self.location = paths.location(name)
         self._name = f"--output_dir={self.location}"
+        # As run.json holds them: a tuple is a list there, and would differ from itself.
         self._parameters = json.loads(json.dumps(parameters))
         self._may_change = frozenset(may_change)
         needed = (RECORD_NAME, LOG_NAME, RESUMED_LOGS, METRICS_NAME)
@@ -134,6 +135,7 @@ class OutputDirectory:
         if self.resumes:
             self._require_same_unfinished_run()
             return
+        # Files that no run has left, such as a user's notes, are in nobody's way.
         names = sorted(path.name for path in self.location.glob("*"))
         found = [n for n in names if any(fnmatch.fnmatch(n, each) for each in _FILES_OF_A_RUN)]
         if found:
@@ -313,6 +315,7 @@ def record_evaluation(
     of_whom = {} if checkpoint is None else {"checkpoint": checkpoint}
     line = json.dumps({"step": step, **of_whom, **values}).encode() + b"\n"
     with written_beside(directory / RESULTS_LINES) as file:
+        # The file is written again as a whole: a line that a kill has cut is left out.
         file.writelines([*_whole_lines(directory), line])
     listed = {"global_step": step, **values}
     text = "".join(f"{name} = {listed[name]}\n" for name in sorted(listed))
@@ -371,6 +374,7 @@ class Origin:
           ValueError: a record is damaged, or a resumed run was begun with other files.
         """
         config, self._output = setup.config, output
+        # One look at each folder's records, not one for each of hundreds of files.
         known = provenance.known_digests([*setup.files, *setup.eval_files])
         self._parameters = config.parameters()
         self._before = read_record(output.path) if output.resumes else None

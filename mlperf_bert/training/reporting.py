@@ -37,6 +37,7 @@ class MetricsWriter:
             return
         self._path = output_dir / METRICS_NAME
         if resumed_step is not None and self._path.exists():
+            # Steps after the checkpoint are trained again, and their lines written again.
             self._drop_after(resumed_step)
         self._file = self._path.open("a", encoding="utf-8")
         self._summaries = tf.summary.create_file_writer(str(output_dir))
@@ -116,6 +117,7 @@ def process_start_time() -> float:
 
     psutil's answer can be a second off: it adds to the boot time in whole seconds.
     """
+    # The name of the process is in brackets, and may hold spaces and brackets itself.
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - age

@@ -50,6 +50,7 @@ class Trainer(tf.Module):
         self._change_weights = self._reduce_and_step
         if compiled.step:
             self._compute = tf.function(self._compute, jit_compile=True, autograph=False)
+            # Of one replica the all-reduce is nothing, and XLA can take the whole update.
             if strategy.num_replicas_in_sync == 1:  # all-reduce stays outside XLA
                 self._change_weights = tf.function(
                     self._change_weights, jit_compile=True, autograph=False
@@ -145,10 +146,12 @@ class Trainer(tf.Module):
             if "next_sentence_weights" in features:
                 sentence_losses *= tf.reshape(features["next_sentence_weights"], [-1])
             weighted_losses = token_losses * features["masked_lm_weights"]
+            # The reference's epsilon: a batch without predictions has the loss 0, not NaN.
             masked_lm = tf.reduce_sum(weighted_losses) / (num_predictions + losses.EPSILON)
             next_sentence = tf.reduce_sum(sentence_losses) / num_examples
             loss = masked_lm + next_sentence
         gradients = tape.gradient(loss, self.variables_to_train)
+        # The gradient of an embedding comes as slices; norms and all-reduce take whole tensors.
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         return tf.stack([loss, masked_lm, next_sentence]), gradients
 
@@ -266,6 +269,7 @@ class Evaluator(tf.Module):
                 lambda context: _share(dataset, context)
             )
         with time.counting(ledger.EVALUATION_COMPUTE):
+            # Reading a total waits for the device: that comes after all batches, once.
             totals = [self.evaluate_batch(*batch) for batch in time.waiting(shared)]
             return metrics.Evaluation.from_totals([total.numpy().tolist() for total in totals])
 

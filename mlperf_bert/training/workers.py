@@ -174,11 +174,13 @@ def _release(output: OutputDirectory, meeting: "Meeting") -> None:
 
 
 def _decide(config: RunConfig, output: OutputDirectory) -> dict:
+    # The lock first: between a look and a lock another process could begin.
     output.claim()
     seed = secrets.randbits(31) if config.seed is None else config.seed
     latest_step = state.latest_step(config.output_dir)
     spent = time_spent(config, output, latest_step=latest_step)
     return {
+        # A seed that was drawn is kept: a resumed run must draw the same examples.
         "seed": read_record(output.path).seed if output.resumes else seed,
         "resumes": output.resumes,
         "latest_step": latest_step,
@@ -320,6 +322,7 @@ class Meeting:
         members: dict[int, dict] = {}
         for _ in self._looks():
             read = {index: self._read(index) for index in range(1, len(self._files))}
+            # Only who answers to this start's token: other files are of processes that were killed.
             members = {n: said for n, said in read.items() if said.get("chief") == self._token}
             if len(members) == len(read):
                 break
@@ -332,8 +335,10 @@ class Meeting:
             except (ValueError, OSError) as error:
                 problem = str(error)
         answer = {"problem": problem, "decision": decision}
+        # Each token stands in the answer: so a process knows that it is meant for its own start.
         self._write({member["token"]: index for index, member in members.items()} | answer)
         deadline = time.monotonic() + _ANSWER_SECONDS
+        # A process removes its file once it has read the answer.
         while unread := [index for index in members if paths.is_file(self._files[index])]:
             if time.monotonic() > deadline:
                 return {"problem": problem or f"{self._names(unread)} has not read the answer"}
