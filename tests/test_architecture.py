@@ -69,18 +69,33 @@ def rooms_imported(path: Path) -> set[str]:
 
 
 def is_there(module: str) -> bool:
-    """Whether a module or package of ours, or a name in one, can be imported."""
+    """Whether a module or package of ours can be imported."""
     place = ROOT / module.replace(".", "/")
     return place.is_dir() or place.with_suffix(".py").is_file()
 
 
+OURS = [*SCRIPTS, *sorted(path for room in OUR_OWN for path in (ROOT / room).rglob("*.py"))]
+
+
 def test_what_is_imported_of_ours_is_there():
     """Also in files that no fast test imports."""
-    for path in [*SCRIPTS, *(path for room in OUR_OWN for path in (ROOT / room).rglob("*.py"))]:
+    for path in OURS:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             module = getattr(node, "module", None) if isinstance(node, ast.ImportFrom) else None
             if module and module.split(".")[0] in OUR_OWN:
                 assert is_there(module), f"{path} line {node.lineno}: {module}"
+                package = ROOT / module.replace(".", "/") / "__init__.py"
+                if package.exists() and not package.read_text(encoding="utf-8"):
+                    for alias in node.names:
+                        found = is_there(f"{module}.{alias.name}")
+                        assert found, f"{path} line {node.lineno}: {module}.{alias.name}"
+
+
+@pytest.mark.parametrize("path", OURS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_imports_a_test(path):
+    """What several tests need is in a helper: of their folder, or of tests/helpers."""
+    for module in imports_of(path):
+        assert not re.match(r"tests\.(.*\.)?test_", module), f"{module}: move what it needs"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)

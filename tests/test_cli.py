@@ -17,131 +17,17 @@ from mlperf_bert import flags_page, options
 from mlperf_bert.data import example_codec, tfrecord
 from mlperf_bert.mlperf import ledger
 from mlperf_bert.training.config import RunConfig
-from tests import starts
 from tests.conftest import REPOSITORY, lacking
+from tests.helpers import starts
+from tests.helpers.frozen_flags import (
+    CHECKPOINT_SCRIPT_FLAGS,
+    RUN_FINETUNING_FLAGS,
+    RUN_PRETRAINING_FLAGS,
+)
+from tests.helpers.tiny_examples import TINY, example
 from tests.training.configurations import run_config
 
-# Flag -> default. Names and defaults are the reference's, but for those listed after them.
-RUN_PRETRAINING_FLAGS = {
-    "bert_config_file": None,
-    "input_file": None,
-    "output_dir": None,
-    "init_checkpoint": None,
-    "max_seq_length": 128,
-    "max_predictions_per_seq": 20,
-    "do_train": False,
-    "do_eval": False,
-    "train_batch_size": 32,
-    "eval_batch_size": 8,
-    "optimizer": "adamw",
-    "learning_rate": 5e-5,
-    "poly_power": 1.0,
-    "num_train_steps": 100000,
-    "num_warmup_steps": 10000,
-    "start_warmup_step": 0,
-    "save_checkpoints_steps": 1000,
-    "iterations_per_loop": 1000,
-    "max_eval_steps": None,  # the reference: 100, which leaves examples out
-    "use_tpu": False,
-    "tpu_name": None,
-    "tpu_zone": None,
-    "gcp_project": None,
-    "master": None,
-    "num_tpu_cores": 8,
-    "num_gpus": 0,
-    "steps_per_update": 1,
-    "keep_checkpoint_max": 5,
-    "lamb_weight_decay_rate": 0.01,
-    "lamb_beta_1": 0.9,
-    "lamb_beta_2": 0.999,
-    "log_epsilon": -6,
-    "clip_by_global_norm_after_gradient_allreduce": False,
-    # not in the reference
-    "normalization": "global",
-    "eval_input_file": None,
-    "eval_interval_samples": None,
-    "target_accuracy": 0.72,
-    "seed": None,
-    "emulate_step_seconds": None,
-    "time_budget": None,
-    "num_parallel_files": 8,
-    "shuffle": True,
-    "deterministic": True,
-    "check": False,
-    "check_initial_accuracy": False,
-    "drop_caches": False,
-    "precision": "float32",
-    "jit_compile": "false",
-    "compilation_cache_dir": None,  # not in the reference
-    "pack_sequences": False,
-    "recompute": "none",
-    "async_checkpoint": None,  # on, but for TPUs
-    "log_every_steps": 10,
-    "profile_steps": None,
-    "power_watts": None,
-    "submission_org": "unnamed",
-    "submission_platform": "unnamed",
-    "submission_status": "onprem",
-}
-
-RUN_FINETUNING_FLAGS = {
-    "task": None,
-    "data_dir": None,
-    "checkpoint": None,
-    "output_dir": None,
-    "bert_config_file": None,
-    "vocab_file": None,
-    "do_lower_case": True,
-    "max_seq_length": None,  # 128, SQuAD: 384
-    "doc_stride": 128,
-    "max_query_length": 64,
-    "do_predict": False,
-    "train_batch_size": 32,
-    "eval_batch_size": 32,
-    "learning_rate": 3e-5,
-    "num_train_epochs": 3,
-    "warmup_proportion": 0.1,
-    "seed": 1,
-    "save_checkpoints_steps": 1000,
-    "sweep": False,
-    "learning_rates": ["2e-5", "3e-5", "4e-5", "5e-5"],
-    "seeds": ["1", "2", "3", "4", "5"],
-    "precision": "float32",
-    "num_gpus": 0,
-}
-
 EXPORTER = "mlperf_bert/portable/export.py"
-
-CHECKPOINT_SCRIPT_FLAGS = {
-    "tf2_encoder_checkpoint_converter.py": {
-        "bert_config_file": None,
-        "checkpoint_to_convert": None,
-        "converted_checkpoint_path": None,
-        "converted_model": "pretrainer",  # not in the reference
-    },
-    "checkpoint_add_gradacc.py": {"old": None, "new": None},
-    "mlperf_bert/convert/to_hugging_face.py": {
-        "bert_config_file": None,
-        "checkpoint": None,
-        "vocab_file": None,
-        "output_dir": None,
-    },
-    "mlperf_bert/convert/from_hugging_face.py": {"model": None, "output_dir": None, "seed": 0},
-}
-
-TINY = {
-    "attention_probs_dropout_prob": 0.1,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "hidden_size": 8,
-    "initializer_range": 0.02,
-    "intermediate_size": 16,
-    "max_position_embeddings": 16,
-    "num_attention_heads": 2,
-    "num_hidden_layers": 1,
-    "type_vocab_size": 2,
-    "vocab_size": 64,
-}
 
 
 def described_flags(script) -> list:
@@ -205,19 +91,6 @@ def test_the_pages_that_explain_a_flag_name_it():
         if page := flag["page"]:
             text = (flags_page.PAGE.parent / page).read_text(encoding="utf-8")
             assert re.search(rf"--(no)?{flag['name']}\b", text), f"--{flag['name']} in {page}"
-
-
-def example(rng, *, sequence=16, predictions=4) -> dict:
-    positions = np.sort(rng.choice(np.arange(1, sequence), predictions, replace=False))
-    return {
-        "input_ids": rng.integers(0, 64, sequence),
-        "input_mask": np.ones(sequence, np.int64),
-        "segment_ids": np.zeros(sequence, np.int64),
-        "masked_lm_positions": positions,
-        "masked_lm_ids": rng.integers(0, 64, predictions),
-        "masked_lm_weights": np.ones(predictions, np.float32),
-        "next_sentence_labels": rng.integers(0, 2, 1),
-    }
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from mlperf_bert.model.config import BertConfig
 from mlperf_bert.submission.campaign import EXIT_INTERRUPTED
 from mlperf_bert.training import memory
 from tests.conftest import REPOSITORY
-from tests.test_cli import RUN_PRETRAINING_FLAGS
+from tests.helpers.frozen_flags import RUN_PRETRAINING_FLAGS
 
 GOLDEN = Path(__file__).with_name("cloud_dry_runs.json")
 ACTIONS = ["create", "setup", "train", "eval", "watch", "logs", "logs eval", "status", "delete"]

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from mlperf_bert.mlperf import convergence, rules
-from tests import starts
 from tests.conftest import REPOSITORY
-from tests.test_cli import RUN_PRETRAINING_FLAGS
+from tests.helpers import starts
+from tests.helpers.frozen_flags import RUN_PRETRAINING_FLAGS
 
 PRESETS = {path.stem: path for path in sorted((REPOSITORY / "configs").glob("*.flags"))}
 TPU = "tpu_v3_128_bs8192"

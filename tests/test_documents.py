@@ -15,8 +15,8 @@ import pytest
 from mlperf_bert import options
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting
 from mlperf_bert.training.config import RunConfig
-from tests import starts
 from tests.conftest import REPOSITORY
+from tests.helpers import starts
 
 DOCUMENTS = sorted(
     path

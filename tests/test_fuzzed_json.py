@@ -24,8 +24,8 @@ from mlperf_bert.submission.verdict import SystemVerdict
 from mlperf_bert.training import workers
 from mlperf_bert.training.output import RESULTS_LINES, read_evaluations, record_evaluation
 from mlperf_bert.training.reporting import MetricsWriter
-from tests.damaged_json import damaged, damaged_lines
-from tests.fuzzing import seeded
+from tests.helpers.damaged_json import damaged, damaged_lines
+from tests.helpers.fuzzing import seeded
 from tests.mlperf.example_log import write_log
 from tracing import mllog, recording, tables
 from tracing.clocks import Alignment, ClockPair

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from benchmarks.scaling import Machine
-from tests import starts
+from tests.helpers import starts
 
 ROUND = Machine(step_seconds=0.2, gradient_bytes=10**9, bytes_per_second=10e9, latency_seconds=1e-5)
 

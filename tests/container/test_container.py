@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import open_to_all
 from tests.container.conftest import install, run
 from tests.data.generated_wiki import sentences, vocabulary
-from tests.data.test_pretraining_data import GENERATED, figures
+from tests.data.reference_figures import GENERATED, figures
 from tests.training import generated_task
 
 pytestmark = pytest.mark.gate

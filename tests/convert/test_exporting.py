@@ -16,17 +16,12 @@ import transformers
 from mlperf_bert.checkpoints import initial
 from mlperf_bert.convert.exporting import export
 from mlperf_bert.model.pretrainer import build_pretrainer, forward, trained_variables
-from tests import starts
+from tests.convert.conftest import write_vocabulary
+from tests.helpers import starts
 
 # SHA-256 of model.safetensors from the generated checkpoint, with which transformers 5.23.0 on
 # torch 2.13.0 computed our logits to 1e-5.
 VERIFIED_SHA256 = "325fe2fb90e666c0e7a4d6b0983dc5e5300159447dc8420d02c8a35dd68e5c66"
-
-
-def write_vocabulary(path, size: int):
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"token{n}" for n in range(5, size))]
-    path.write_text("".join(f"{token}\n" for token in tokens))
-    return str(path)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert import gradacc
 from mlperf_bert.convert.tf1_tf2 import convert
-from tests import starts
+from tests.helpers import starts
 
 # SHA-256 of what the reference's script writes from the generated checkpoint under TensorFlow
 # 1.15.5, data file and index; its third file, the .meta graph, is not needed to read them.

@@ -23,9 +23,9 @@ from mlperf_bert.convert.importing import import_model
 from mlperf_bert.data import provenance
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
-from tests import starts
 from tests.checkpoints.stored_weights import read_weights
-from tests.convert.test_exporting import write_vocabulary
+from tests.convert.conftest import write_vocabulary
+from tests.helpers import starts
 
 WORDS = "bert.embeddings.word_embeddings.weight"
 BIAS = "cls.predictions.bias"

@@ -14,8 +14,8 @@ from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert import saving
 from mlperf_bert.convert.tf1_tf2 import convert
 from mlperf_bert.model.pretrainer import build_pretrainer
-from tests import starts
 from tests.checkpoints.stored_weights import read_weights
+from tests.helpers import starts
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,6 @@ import pytest
 from mlperf_bert.data import articles, documents, wiki
 from tests.data import doors
 from tests.data.generated_wiki import sentences
-from tests.data.test_documents import punkt
-
-__all__ = ["punkt"]
 
 ODD_TEXTS = [
     "",

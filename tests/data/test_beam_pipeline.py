@@ -7,9 +7,7 @@ import os
 
 import pytest
 
-from tests.data.test_dataset import fails, lines_of, run, visible, work
-
-__all__ = ["work"]
+from tests.data.making import fails, lines_of, run, visible
 
 pytestmark = pytest.mark.all
 

@@ -16,10 +16,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from nltk.tokenize.punkt import PunktParameters
 
 from mlperf_bert import command_line
 from mlperf_bert.data import gathering, punkt, segmentation, separation, stages, wiki
+from tests.data.conftest import small_splitter
 from tests.data.generated_wiki import wiki_text
 
 # Recorded from the reference: generated file number -> MD5 of the text and of stages .1 to .4.
@@ -47,16 +47,6 @@ GENERATED_RESULTS = {
 
 def md5(path) -> str:
     return hashlib.md5(Path(path).read_bytes()).hexdigest()
-
-
-def small_splitter() -> segmentation.SentenceSplitter:
-    """The tables that the recorded run used, instead of the published ones."""
-    parameters = PunktParameters()
-    parameters.abbrev_types = {"dr", "st", "u.s", "e.g", "i.e", "inc", "vs"}
-    parameters.collocations = {("##number##", "next")}
-    parameters.sent_starters = {"it", "he"}
-    parameters.ortho_context.update({"the": 46, "word": 34, "next": 18})
-    return segmentation.SentenceSplitter(parameters)
 
 
 def test_generated_text_through_all_stages(tmp_path):

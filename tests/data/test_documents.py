@@ -8,8 +8,6 @@ import pytest
 import zstandard
 
 from mlperf_bert.data import documents, stages
-from mlperf_bert.data.punkt import PunktTables, write_tables
-from tests.data.test_cleanup_stages import small_splitter
 
 TEXTS = [
     "It rains. He stays in.\nDr. No left.",
@@ -19,21 +17,6 @@ TEXTS = [
     "Ünï—end",
 ]
 EXPECTED = "\nIt rains.\nHe stays in.\nDr. No left.\n\n“So.” Then\ngo on!\n\nÜnï—end\n\n"
-
-
-@pytest.fixture
-def punkt(tmp_path):
-    tables = small_splitter()._tables
-    write_tables(
-        PunktTables(
-            frozenset(tables.abbrev_types),
-            frozenset(tables.collocations),
-            frozenset(tables.sent_starters),
-            dict(tables.ortho_context),
-        ),
-        tmp_path / "punkt",
-    )
-    return tmp_path / "punkt"
 
 
 def json_lines(texts=TEXTS) -> bytes:

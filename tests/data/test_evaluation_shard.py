@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from mlperf_bert.data import evaluation_shard, tfrecord
-from tests import starts
 from tests.data.hostile_records import features_of, serialize, valid_examples
+from tests.helpers import starts
 
 LENGTHS = {"max_seq_length": 8, "max_predictions_per_seq": 3}
 

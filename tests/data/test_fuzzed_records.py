@@ -35,7 +35,7 @@ from tests.data.hostile_records import (
     valid_examples,
     varint,
 )
-from tests.fuzzing import seeded
+from tests.helpers.fuzzing import seeded
 from tests.training import generated_task
 
 EXAMPLES = valid_examples()

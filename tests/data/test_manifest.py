@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from mlperf_bert.data import manifest
-from tests import starts
+from tests.helpers import starts
 
 PART = {"input_bytes": 9, "input_md5": "0" * 32, "examples": 2, "bytes": 5, "sha256": "0" * 64}
 PART |= {"length_histogram": [1] * 16, "predictions_histogram": [0] * 16}

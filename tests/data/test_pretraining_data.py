@@ -14,26 +14,13 @@ import sys
 
 import pytest
 
-from mlperf_bert.data import example_codec, tfrecord
+from mlperf_bert.data import tfrecord
 from mlperf_bert.data.examples import expand_input
-from tests import starts
 from tests.data import doors
 from tests.data.generated_wiki import sentences, vocabulary
+from tests.data.reference_figures import GENERATED, figures
+from tests.helpers import starts
 
-# Recorded from the reference on sentences(1) and vocabulary(1): flags -> outputs.
-GENERATED = {
-    "--max_seq_length=32 --max_predictions_per_seq=5 --dupe_factor=3": [
-        (1022, 321930, "b8fa6bf7613a2386e20118b25b52e558688bf47ce68f6cbb1820112537772c7b")
-    ],
-    "--max_seq_length=128 --max_predictions_per_seq=20 --dupe_factor=2": [
-        (468, 329940, "decc879951af1705ad8783f76d226045292012d71fbbac55468b5dd76a308349")
-    ],
-    "--max_seq_length=32 --max_predictions_per_seq=5 --dupe_factor=1 "
-    "--preserve_unused_tokens --nodo_lower_case": [
-        (169, 53235, "14bf0cf460884477528e97c3c7d7468244c5c2e44d4df1f6834cbb218510d61d"),
-        (168, 52920, "187eba82d4714ec6e9298ebf9bb0d06f6640583b4bcd9de51d9340a656c7b7ee"),
-    ],
-}
 GENERATED_37_PICKED_OF_1022 = (
     37, 11655, "92cd7c55b7736ab8919077a9b048f635d0b987f69cdb9822b670cd16de48e71e"
 )  # fmt: skip
@@ -44,26 +31,8 @@ def run(repository, script, **flags) -> subprocess.CompletedProcess:
     return starts.run(command)
 
 
-def content_digest(path) -> str:
-    """SHA-256 of the content, whatever the order of the features in the file.
-
-    Over the examples in file order, over the feature names in sorted order: the name, then the
-    values as little-endian int64 (float32 for the weights).
-    """
-    digest = hashlib.sha256()
-    for frame in tfrecord.read_frames(path):
-        for name, values in sorted(example_codec.decode(frame.record).items()):
-            digest.update(name.encode())
-            digest.update(values.tobytes())
-    return digest.hexdigest()
-
-
 def framed(path) -> list[bytes]:
     return [frame.framed for frame in tfrecord.read_frames(path)]
-
-
-def figures(path) -> tuple[int, int, str]:
-    return tfrecord.count_records(path), path.stat().st_size, content_digest(path)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from mlperf_bert.data import vocabulary
-from tests import starts
+from tests.helpers import starts
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##s", "a"]
 CASED = [*WORDS, "The", "##S", "[unused1]", "<S>"]

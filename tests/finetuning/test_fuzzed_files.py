@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlperf_bert.finetuning import glue
-from tests.fuzzing import seeded
+from tests.helpers.fuzzing import seeded
 
 _PIECES = [
     *(b"\t", b"\n", b"\r", b"\r\n", b'"', b"0", b"1", b"0.5", b"nan", b"1e400", b"entailment"),

@@ -24,9 +24,9 @@ from mlperf_bert.messages import Problems
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.training.config import DeviceConfig
-from tests import starts
 from tests.finetuning import generated_glue
 from tests.finetuning.generated_glue import config_of
+from tests.helpers import starts
 
 ONE = Setting(learning_rate=1e-3, seed=1)
 SPANS = types.SimpleNamespace(name="spans", head="spans", num_labels=2)

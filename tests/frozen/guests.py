@@ -8,12 +8,12 @@ import sys
 
 from mlperf_bert.data import manifest
 from mlperf_bert.finetuning import sweep
-from tests import starts
 from tests.conftest import REPOSITORY
 from tests.data import generated_wiki
 from tests.finetuning import generated_glue
 from tests.frozen import readers
 from tests.frozen.runs import Room
+from tests.helpers import starts
 from tests.tracing import example_training
 from tracing import tables
 

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests import starts
 from tests.frozen import readers
+from tests.helpers import starts
 from tests.training import generated_task
 
 NUM_STEPS = 40

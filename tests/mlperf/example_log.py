@@ -1,5 +1,6 @@
-"""A run's log through the API, as the training writes it."""
+"""A run's log through the API, as the training writes it; its clock, and its records."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -81,3 +82,50 @@ def write_log(
                     run.succeed()
                     break
     return path
+
+
+class Clock:
+    """A clock that only the test moves on."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def write_log_of_minutes(path, *, minutes: float, noted=()) -> None:
+    """The log of a process that ran so long, from the time 0 on; `noted` are steps."""
+    with MlperfLog(path, echo=False) as log:
+        initialise(log)
+        with log.run(time_ms=0) as run:
+            for step in noted:
+                run.time_budget_spent(step, seconds=1.0)
+            run.abort(time_ms=60_000 * minutes)
+
+
+def read_log(path):
+    """Return the records of a log; every line of it must be one."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert all(line.startswith(":::MLLOG ") for line in lines)
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    return [json.loads(line[len(":::MLLOG ") :], parse_constant=refuse) for line in lines]
+
+
+def values(records, key):
+    return [record["value"] for record in records if record["key"] == key]
+
+
+def metadata(records, key):
+    """Return the metadata of a key's lines without the call site."""
+    site = ("file", "lineno")
+    return [
+        {name: value for name, value in record["metadata"].items() if name not in site}
+        for record in records
+        if record["key"] == key
+    ]

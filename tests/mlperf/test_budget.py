@@ -3,8 +3,7 @@
 import pytest
 
 from mlperf_bert.mlperf import budget
-from mlperf_bert.mlperf.log import MlperfLog
-from tests.mlperf.example_log import initialise
+from tests.mlperf.example_log import write_log_of_minutes
 
 SECONDS = {"90s": 90, "45m": 2700, "24h": 86400, "1h30m": 5400, "1.5h": 5400, "0.5s": 0.5} | {
     "2h5s": 7205,
@@ -35,27 +34,17 @@ def test_what_is_no_time_is_refused(text):
     assert str(refusal.value).startswith(f"--time_budget={text} must")
 
 
-def write_log(path, *, minutes: float, noted=()) -> None:
-    """The log of a process that ran so long, from the time 0 on; `noted` are steps."""
-    with MlperfLog(path, echo=False) as log:
-        initialise(log)
-        with log.run(time_ms=0) as run:
-            for step in noted:
-                run.time_budget_spent(step, seconds=1.0)
-            run.abort(time_ms=60_000 * minutes)
-
-
 def test_the_times_of_all_processes_count(tmp_path):
     logs = [tmp_path / name for name in ("bert.log", "bert.resumed-1.log")]
-    write_log(logs[0], minutes=3, noted=[1, 2, 5])
-    write_log(logs[1], minutes=2, noted=[5, 9])
+    write_log_of_minutes(logs[0], minutes=3, noted=[1, 2, 5])
+    write_log_of_minutes(logs[1], minutes=2, noted=[5, 9])
     assert budget.spent(logs) == 300
     assert budget.spent([]) == 0
 
 
 def test_of_a_killed_process_the_time_up_to_its_last_line_counts(tmp_path):
     path = tmp_path / "bert.log"
-    write_log(path, minutes=3, noted=[1])
+    write_log_of_minutes(path, minutes=3, noted=[1])
     path.write_bytes(path.read_bytes() + b':::MLLOG {"namespace": "", "time_ms": 99')
     assert budget.spent([path]) == 180
     before_the_clock = path.read_text().partition("run_start")[0]

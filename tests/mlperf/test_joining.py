@@ -7,8 +7,13 @@ import pytest
 from mlperf_bert.mlperf import energy, joining, results
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.submission import compliance
-from tests.mlperf.example_log import HYPERPARAMETERS, SUBMISSION, bert_weight_names, initialise
-from tests.mlperf.test_ledger import Clock
+from tests.mlperf.example_log import (
+    HYPERPARAMETERS,
+    SUBMISSION,
+    Clock,
+    bert_weight_names,
+    initialise,
+)
 
 INTERVAL_STEPS, MICRO_BATCH, MINUTE_MS = 670, 224, 60_000
 STEPS = [INTERVAL_STEPS * number for number in range(1, 6)]

@@ -4,8 +4,7 @@ import pytest
 
 from mlperf_bert.mlperf import killed, results
 from mlperf_bert.submission import compliance
-from tests.mlperf.example_log import write_log
-from tests.mlperf.test_log import metadata, read_log, values
+from tests.mlperf.example_log import metadata, read_log, values, write_log
 
 
 def cut(path, *, after: str, mid_line: bool = False):

@@ -4,18 +4,7 @@ import pytest
 
 from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.ledger import Ledger
-
-
-class Clock:
-    """A clock that only the test moves on."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def pass_by(self, seconds: float) -> None:
-        self.now += seconds
+from tests.mlperf.example_log import Clock
 
 
 @pytest.fixture

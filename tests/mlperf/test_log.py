@@ -1,6 +1,5 @@
 """One log per run, one run_start and one run_stop, whatever happens in between."""
 
-import json
 import signal
 import subprocess
 import sys
@@ -9,32 +8,15 @@ import numpy as np
 import pytest
 
 from mlperf_bert.mlperf.log import Computation, MlperfLog, SubmissionInfo
-from tests.mlperf.example_log import HYPERPARAMETERS, SUBMISSION, initialise, write_log
-
-
-def read_log(path):
-    """Return the records of a log; every line of it must be one."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert all(line.startswith(":::MLLOG ") for line in lines)
-
-    def refuse(constant):
-        raise AssertionError(f"{constant} is no JSON")
-
-    return [json.loads(line[len(":::MLLOG ") :], parse_constant=refuse) for line in lines]
-
-
-def values(records, key):
-    return [record["value"] for record in records if record["key"] == key]
-
-
-def metadata(records, key):
-    """Return the metadata of a key's lines without the call site."""
-    site = ("file", "lineno")
-    return [
-        {name: value for name, value in record["metadata"].items() if name not in site}
-        for record in records
-        if record["key"] == key
-    ]
+from tests.mlperf.example_log import (
+    HYPERPARAMETERS,
+    SUBMISSION,
+    initialise,
+    metadata,
+    read_log,
+    values,
+    write_log,
+)
 
 
 @pytest.fixture

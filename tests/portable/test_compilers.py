@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from mlperf_bert.portable import compile_step
-from tests import starts
 from tests.conftest import REPOSITORY, lacking
+from tests.helpers import starts
 from tests.training import generated_task
 
 PYTHON = REPOSITORY / ".venv-compilers/bin/python"

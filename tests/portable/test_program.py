@@ -17,7 +17,7 @@ from jaxlib.mlir.dialects import stablehlo as jaxlib_stablehlo
 
 from benchmarks import program_profile
 from mlperf_bert.portable import run_step, stablehlo
-from tests import starts
+from tests.helpers import starts
 from tests.training import generated_task
 
 TRAIN = ["--train_batch_size=8", "--learning_rate=0.001", "--num_warmup_steps=2", "--seed=5"]

@@ -36,7 +36,7 @@ _END_OF_HEADERS = b"\r\n\r\n"
 HOSTS = ("storage.googleapis.com", "www.googleapis.com")
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["tests.imported"])
+_FORKS.set_forkserver_preload(["tests.helpers.imported"])
 
 
 class Request(NamedTuple):
@@ -78,7 +78,7 @@ class Store:
             "no_proxy": "localhost,127.0.0.1,::1",  # gRPC, between the processes of a cluster
             "CURL_CA_BUNDLE": str(self._authority),
             "NO_GCE_CHECK": "true",
-            # TensorFlow reads this one when it is imported; for forks, tests.imported sets it.
+            # TensorFlow reads it when it is imported; for forks, tests.helpers.imported sets it.
             "GCS_RETRY_CONFIG_INIT_DELAY_TIME_US": "0",
         }
         return self

@@ -15,11 +15,11 @@ import pytest
 from mlperf_bert.convert import exporting, gradacc, importing, tf1_tf2
 from mlperf_bert.data import manifest
 from mlperf_bert.model.config import BertConfig
-from tests import starts
 from tests.checkpoints.conftest import generated
 from tests.conftest import REPOSITORY
 from tests.data import doors
 from tests.data.generated_wiki import sentences, vocabulary, wiki_text
+from tests.helpers import starts
 from tests.stores.rig import Store
 
 __all__ = ["generated"]

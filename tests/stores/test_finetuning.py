@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from tests import starts
 from tests.finetuning import generated_glue
+from tests.helpers import starts
 
 
 @pytest.mark.all

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from etils import epath
 
-from tests.starts import Start
+from tests.helpers.starts import Start
 from tests.stores.rig import Request
 
 files = tf.io.gfile

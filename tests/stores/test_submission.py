@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mlperf_bert.submission import campaign
-from tests import starts
+from tests.helpers import starts
 from tests.mlperf.example_log import write_log
 
 IN_BUCKET = "gs://bucket/campaign"

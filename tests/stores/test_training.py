@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.loopback import environment_of, free_addresses
-from tests import starts
+from tests.helpers import starts
 from tests.stores.rig import Store
-from tests.training import generated_task, test_offline
-from tests.training.test_resume import NUM_STEPS, assert_same_end, command
+from tests.training import generated_task, small_runs
+from tests.training.small_runs import NUM_STEPS, assert_same_end, command
 
 BUCKET = "gs://bucket"
 
@@ -238,22 +238,22 @@ def test_a_bucket_that_refuses_a_checkpoint_ends_the_run_before_the_next(
 
 @pytest.mark.all
 def test_the_offline_evaluator_meets_the_training_in_the_bucket_alone(filled, task, tmp_path):
-    words = in_bucket(test_offline.training("BUCKET/task", "BUCKET/run", "--seed=7"))
+    words = in_bucket(small_runs.training_to_evaluate("BUCKET/task", "BUCKET/run", "--seed=7"))
     trainer = Host(filled, tmp_path / "trainer").start(words)
     evaluator = Host(filled, tmp_path / "evaluator")
     while "run/model.ckpt-0.index" not in filled.objects("bucket"):
         assert trainer.poll() is None, trainer.output()
         time.sleep(0.05)
     evaluation = in_bucket(
-        test_offline.evaluation("BUCKET/task", "BUCKET/run", "--num_train_steps=30")
+        small_runs.offline_evaluation("BUCKET/task", "BUCKET/run", "--num_train_steps=30")
     )
     text = evaluator.run(evaluation)
     assert trainer.wait(60) == 0
     assert f"{BUCKET}/run/bert.offline.log: aborted after 240 samples" in text
     found = downloaded(filled, tmp_path / "found")
     local = tmp_path / "local"
-    starts.run(test_offline.training(task, local, "--seed=7"), check=True)
-    starts.run(test_offline.evaluation(task, local, "--num_train_steps=30"), check=True)
+    starts.run(small_runs.training_to_evaluate(task, local, "--seed=7"), check=True)
+    starts.run(small_runs.offline_evaluation(task, local, "--num_train_steps=30"), check=True)
     for name in ("eval_results.jsonl", "eval_results.txt"):
         assert (found / name).read_bytes() == (local / name).read_bytes()
 

@@ -7,6 +7,8 @@ that overlaps, samples without a number.
 import json
 from pathlib import Path
 
+import pandas as pd
+
 from tracing import calls, files, tables
 from tracing.clocks import Alignment, ClockPair
 
@@ -164,3 +166,10 @@ def _samples() -> dict[str, list[dict]]:
         in_container = {"name_space": "net:[2]", "received_bytes": 1000 * second}
         found["networks"].append({**at, **rows["networks"], **in_container})
     return found
+
+
+def moved_in(file_ops: pd.DataFrame) -> pd.DataFrame:
+    """What a replay moves."""
+    is_file = ~file_ops["file_class"].isin(["pipes", "pseudo"])
+    found = file_ops[is_file & file_ops["error"].isna() & (file_ops["size_bytes"] > 0)]
+    return found[found["kind"].isin(["read", "write"])]

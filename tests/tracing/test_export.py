@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import lacking
 from tests.tracing import generated_trace
+from tests.tracing.generated_trace import moved_in
 from tracing import calls, export, tables
 from tracing.exports import dftracer, fio
 from tracing.exports.finished import Finished
@@ -192,13 +193,6 @@ def lines_of(log: Path) -> list[list[str]]:
     version, *lines = log.read_text(encoding="utf-8").splitlines()
     assert version == "fio version 3 iolog"
     return [line.split(" ") for line in lines]
-
-
-def moved_in(file_ops: pd.DataFrame) -> pd.DataFrame:
-    """What a replay moves."""
-    is_file = ~file_ops["file_class"].isin(["pipes", "pseudo"])
-    found = file_ops[is_file & file_ops["error"].isna() & (file_ops["size_bytes"] > 0)]
-    return found[found["kind"].isin(["read", "write"])]
 
 
 def test_the_logs_hold_every_byte_in_order_of_time(replay, file_ops):

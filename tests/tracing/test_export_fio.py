@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.tracing import generated_trace
-from tests.tracing.test_export import moved_in
+from tests.tracing.generated_trace import moved_in
 from tracing import tables
 from tracing.exports import fio
 from tracing.exports.finished import Finished

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.test_cli import TINY, example
+from tests.helpers.tiny_examples import TINY, example
 from tests.tracing.conftest import require, trace
 from tracing import tables
 

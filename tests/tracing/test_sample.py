@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.conftest import REPOSITORY
-from tests.tracing.test_export import moved_in
+from tests.tracing.generated_trace import moved_in
 from tracing import export, tables
 
 SAMPLE = REPOSITORY / "tracing" / "sample"

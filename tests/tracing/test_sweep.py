@@ -400,7 +400,7 @@ def test_a_real_training_computed_and_slept(repository, tmp_path):
     import numpy as np
 
     from mlperf_bert.data import example_codec
-    from tests.test_cli import TINY, example
+    from tests.helpers.tiny_examples import TINY, example
 
     require("strace")
     rng = np.random.default_rng(1)

@@ -1,6 +1,12 @@
 """Configurations as the command line makes them, without a command line."""
 
+import dataclasses
+import json
+from pathlib import Path
+
 from mlperf_bert import options
+from mlperf_bert.mlperf import rules
+from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training.config import RunConfig
 
 
@@ -13,3 +19,24 @@ def values(configuration: type, **flags) -> dict:
     """Field -> value, as these flags and the defaults of the others describe it."""
     defaults = {name: about.default for name, about in options.flags_of(configuration).items()}
     return options.values_of(configuration, defaults | flags, {})
+
+
+TINY = BertConfig(
+    vocab_size=64,
+    hidden_size=8,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=16,
+    hidden_act="gelu",
+    hidden_dropout_prob=0.1,
+    attention_probs_dropout_prob=0.1,
+    max_position_embeddings=16,
+    type_vocab_size=2,
+    initializer_range=0.02,
+)
+
+
+def large_model(config, **changed):
+    """The run with the weights of BERT-large."""
+    Path(config.bert_config_file).write_text(json.dumps(dict(rules.BERT_LARGE)))
+    return dataclasses.replace(config, **changed)

@@ -17,9 +17,9 @@ from mlperf_bert.training.budget import TimeBudget
 from mlperf_bert.training.events import LastStep
 from mlperf_bert.training.loop import Event, next_multiple, train
 from mlperf_bert.training.output import read_record
-from tests import starts
+from tests.helpers import starts
 from tests.training import generated_task
-from tests.training.test_resume import command, kill_at_step, start, wait_for_step
+from tests.training.small_runs import command, kill_at_step, start, wait_for_step
 
 
 class Machine(Event):

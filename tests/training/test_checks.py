@@ -23,48 +23,7 @@ from mlperf_bert.training import checks
 from mlperf_bert.training.config import Cluster, DeviceConfig, RunConfig
 from mlperf_bert.training.output import Origin, OutputDirectory, read_record
 from mlperf_bert.training.setup import Findings, Setup
-from tests.training.configurations import run_config
-
-TINY = BertConfig(
-    vocab_size=64,
-    hidden_size=8,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=16,
-    hidden_act="gelu",
-    hidden_dropout_prob=0.1,
-    attention_probs_dropout_prob=0.1,
-    max_position_embeddings=16,
-    type_vocab_size=2,
-    initializer_range=0.02,
-)
-
-
-@pytest.fixture
-def config(tmp_path):
-    """A run whose data files hold no records at all: nothing may read them."""
-    (tmp_path / "bert_config.json").write_text(json.dumps(dataclasses.asdict(TINY)))
-    for name in ("part-0", "part-1", "eval"):
-        (tmp_path / name).write_bytes(b"no record")
-    return run_config(
-        bert_config_file=str(tmp_path / "bert_config.json"),
-        input_file=str(tmp_path / "part-*"),
-        eval_input_file=str(tmp_path / "eval"),
-        output_dir=str(tmp_path / "out"),
-        max_seq_length=16,
-        max_predictions_per_seq=4,
-        train_batch_size=4,
-        eval_batch_size=4,
-        optimizer="lamb",
-        learning_rate=1e-3,
-        num_train_steps=10,
-        num_warmup_steps=0,
-        save_checkpoints_steps=5,
-        iterations_per_loop=5,
-        log_every_steps=5,
-        submission_org="example",
-        submission_platform="box",
-    )
+from tests.training.configurations import TINY, large_model
 
 
 def setup_of(config: RunConfig) -> Setup:
@@ -508,12 +467,6 @@ def test_close_look_reads_the_first_record_of_every_file(config, tmp_path):
     *named, last = checks.inspect_closely(config, measure_initial_accuracy=False).findings.errors
     assert len(named) == 5 and all("holds 64 in input_ids, at 0" in error for error in named)
     assert last == "3 more files are bad in their first record"
-
-
-def large_model(config, **changed):
-    """The run with the weights of BERT-large."""
-    Path(config.bert_config_file).write_text(json.dumps(dict(rules.BERT_LARGE)))
-    return dataclasses.replace(config, **changed)
 
 
 def test_memory_for_the_copy_of_a_checkpoint_is_told(config):

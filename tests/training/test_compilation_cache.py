@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests import starts
+from tests.helpers import starts
 from tests.training import generated_task
 
 TRAIN = [

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests import starts
+from tests.helpers import starts
 from tests.training import generated_task
 
 pytestmark = pytest.mark.gate

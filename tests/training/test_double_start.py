@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests import starts
+from tests.helpers import starts
 from tests.training import generated_task
 
 

@@ -18,11 +18,8 @@ from mlperf_bert.training import checks, run, workers
 from mlperf_bert.training.events import Profile
 from mlperf_bert.training.loop import FIGURES
 from mlperf_bert.training.output import OutputDirectory
-from tests.mlperf.example_log import initialise
-from tests.mlperf.test_budget import write_log
-from tests.mlperf.test_ledger import Clock
+from tests.mlperf.example_log import Clock, initialise, write_log_of_minutes
 from tests.training.configurations import run_config
-from tests.training.test_checks import config  # noqa: F401 - a fixture
 
 EVALUATION = 30.0
 """Seconds of one."""
@@ -259,17 +256,17 @@ def test_whatever_ends_a_run_its_last_step_is_saved_once_and_evaluated_at_most_o
         assert step >= signal_step and step < 100
 
 
-def killed_run(config, *, minutes):  # noqa: F811
+def killed_run(config, *, minutes):
     """The directory of a run that was killed after so long."""
     output = OutputDirectory.of(config)
     output.path.mkdir()
     output.record(status="running", seed=7)
-    write_log(output.path / "bert.log", minutes=minutes, noted=[1])
+    write_log_of_minutes(output.path / "bert.log", minutes=minutes, noted=[1])
     return output
 
 
 @pytest.mark.parametrize("latest_step", [None, 0])
-def test_a_budget_that_is_used_up_with_nothing_saved_is_refused(config, latest_step):  # noqa: F811
+def test_a_budget_that_is_used_up_with_nothing_saved_is_refused(config, latest_step):
     given = dataclasses.replace(config, time_budget=120.0)
     output = killed_run(given, minutes=3)
     with pytest.raises(ValueError) as refusal:

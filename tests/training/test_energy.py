@@ -13,11 +13,9 @@ from mlperf_bert.mlperf import energy, ledger, results
 from mlperf_bert.training import run
 from mlperf_bert.training.config import Cluster, DeviceConfig
 from mlperf_bert.training.reporting import precision_of_products
-from tests import starts
+from tests.helpers import starts
 from tests.training import generated_task
-from tests.training.test_checks import config  # noqa: F401 - a fixture
-from tests.training.test_ledger import run_seconds
-from tests.training.test_resume import command, wait_for_step
+from tests.training.small_runs import command, run_seconds, wait_for_step
 
 WATTS = 250
 
@@ -115,7 +113,7 @@ def test_the_precision_that_a_device_computes_in(
     assert precision_of_products(precision, DeviceConfig(**device)) == expected
 
 
-def test_gpus_of_all_processes_on_the_chiefs_host_are_used(config, monkeypatch):  # noqa: F811
+def test_gpus_of_all_processes_on_the_chiefs_host_are_used(config, monkeypatch):
     given = []
     monkeypatch.setattr(energy, "meter", lambda **of: given.append(of))
     device = DeviceConfig(num_gpus=2)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import starts
+from tests.helpers import starts
 from tests.training import generated_task
-from tests.training.test_resume import assert_same_end, command, last_logged_step
+from tests.training.small_runs import assert_same_end, command, last_logged_step
 
 pytestmark = pytest.mark.gate
 

@@ -16,13 +16,13 @@ import tensorflow as tf
 
 from mlperf_bert.data import tfrecord
 from mlperf_bert.input import pipeline
-from mlperf_bert.mlperf import ledger, results
-from mlperf_bert.mlperf.ledger import LOG_KEY, Ledger
+from mlperf_bert.mlperf import ledger
+from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.training.steps import Evaluator
-from tests import starts
+from tests.helpers import starts
 from tests.training import generated_task
-from tests.training.test_resume import command
-from tests.training.test_speed_options import BATCH_SIZE, CPU, make_trainer
+from tests.training.small_runs import command, run_seconds
+from tests.training.small_trainer import BATCH_SIZE, CPU, make_trainer
 
 
 @pytest.fixture(scope="module")
@@ -168,19 +168,6 @@ def ledgers(output: Path, of: str) -> list[ledger.Seconds]:
 
 def time_ms(output: Path, key: str) -> float:
     return next(event["time_ms"] for event in events(output) if event["key"] == key)
-
-
-def run_seconds(log: Path) -> tuple[float, float]:
-    """How long the run took at the least and at the most, by the stamps of its log.
-
-    Clocks start just after the stamp of run_start, and stop before the statistics are written.
-    """
-    records = results.read_records(log)
-    [first] = [number for number, record in enumerate(records) if record.key == "run_start"]
-    [last] = [number for number, record in enumerate(records) if record.key == "run_stop"]
-    inner = [r.time_ms for r in records[first + 1 : last] if r.key not in ("energy", LOG_KEY)]
-    least, most = inner[-1] - inner[0], records[last].time_ms - records[first].time_ms
-    return (least - 1) / 1000, (most + 1) / 1000  # stamps are whole milliseconds
 
 
 def metrics(output: Path) -> list[dict]:

@@ -17,7 +17,7 @@ from mlperf_bert.portable import compile_step
 from mlperf_bert.training import checks, memory
 from mlperf_bert.training.config import DeviceConfig
 from mlperf_bert.training.setup import Findings
-from tests.training.test_checks import config, large_model  # noqa: F401 - config is a fixture
+from tests.training.configurations import large_model
 
 RECORDED = json.loads(Path(measuring.ROOT / "benchmarks" / "memory.json").read_text())
 COMPILED = json.loads(Path(measuring.ROOT / "benchmarks" / "compiled.json").read_text())
@@ -159,7 +159,7 @@ def test_a_batch_is_divided_where_recomputation_is_not_enough():
     assert change == memory.Change("blocks", 2)
 
 
-def on_gpu(config, **changed):  # noqa: F811
+def on_gpu(config, **changed):
     """A run on a GPU that is not there: the checks see the strategy of the CPU."""
     large = large_model(
         config, train_batch_size=8, shape=dataclasses.replace(config.shape, max_seq_length=512)
@@ -175,7 +175,7 @@ def findings_of(setup, host_bytes=0):
     return [str(shortfall)] if shortfall else []
 
 
-def test_a_step_that_does_not_fit_into_a_gpu_is_a_warning_with_what_does(config, monkeypatch):  # noqa: F811
+def test_a_step_that_does_not_fit_into_a_gpu_is_a_warning_with_what_does(config, monkeypatch):
     monkeypatch.setattr(memory, "gpu_bytes", lambda num_gpus: 15_900_000_000)
     [line] = findings_of(on_gpu(config))
     assert re.fullmatch(
@@ -219,7 +219,7 @@ def test_memory_is_that_of_gpus_which_the_run_uses(monkeypatch, sizes, num_gpus,
     assert memory.gpu_bytes(num_gpus) == expected
 
 
-def test_a_smaller_batch_keeps_the_global_batch_size(config, monkeypatch):  # noqa: F811
+def test_a_smaller_batch_keeps_the_global_batch_size(config, monkeypatch):
     monkeypatch.setattr(memory, "gpu_bytes", lambda num_gpus: 13_000_000_000)
     [line] = findings_of(on_gpu(config, train_batch_size=64, steps_per_update=1))
     assert line.endswith(
@@ -228,7 +228,7 @@ def test_a_smaller_batch_keeps_the_global_batch_size(config, monkeypatch):  # no
     )
 
 
-def test_on_a_cpu_it_is_a_warning_at_the_start_of_a_run(config, monkeypatch):  # noqa: F811
+def test_on_a_cpu_it_is_a_warning_at_the_start_of_a_run(config, monkeypatch):
     monkeypatch.setattr(checks, "memory_bytes", lambda: 5 * 10**9)
     said = []
     checks.prepare(large_model(config), goes_on=False, say=lambda line: said.append(str(line)))
@@ -250,14 +250,14 @@ def test_the_estimate_of_a_step_that_is_measured_now(tmp_path):
     assert (tmp_path / "memory.png").stat().st_size > 1000
 
 
-def on_tpu(config, tpu_type, recompute):  # noqa: F811
+def on_tpu(config, tpu_type, recompute):
     """A run on a TPU that is not there, 8 examples on one core, in bfloat16."""
     setup = on_gpu(config, recompute=recompute, precision="bfloat16", tpu_type=tpu_type)
     on_it = dataclasses.replace(setup.config, device=DeviceConfig(use_tpu=True))
     return dataclasses.replace(setup, config=on_it)
 
 
-def test_the_host_of_a_tpu_says_what_a_core_has(config, monkeypatch):  # noqa: F811
+def test_the_host_of_a_tpu_says_what_a_core_has(config, monkeypatch):
     monkeypatch.setitem(memory.TPU_BYTES, "v3", 7.48 * 2**30)
     [line] = findings_of(on_tpu(config, "v3-8", "none"))
     assert re.match(r"warning: a step does not fit into the 8\.0 GB of a device of this v3-8", line)

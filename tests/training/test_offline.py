@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -23,49 +22,22 @@ from mlperf_bert.training.output import (
     read_evaluations,
     record_evaluation,
 )
-from tests import starts
+from tests.helpers import starts
 from tests.training import generated_task
 from tests.training.configurations import run_config
-
-COMMON = ["--max_seq_length=32", "--max_predictions_per_seq=6"]
-
-
-@pytest.fixture(scope="module")
-def task(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("offline") / "task"
-    generated_task.write_task(folder)
-    return folder
-
-
-def training(task, output, *extra) -> list[str]:
-    """Trains 30 steps and saves steps 0, 10, 20 and 30."""
-    return [
-        sys.executable, "run_pretraining.py", "--do_train", *COMMON, "--noshuffle",
-        f"--bert_config_file={task}/bert_config.json", "--optimizer=lamb",
-        f"--init_checkpoint={task}/init/model.ckpt-0", "--num_warmup_steps=0",
-        f"--input_file={task}/train.tfrecord", f"--output_dir={output}", "--learning_rate=1e-4",
-        "--num_train_steps=30", "--save_checkpoints_steps=10", "--train_batch_size=8", *extra,
-    ]  # fmt: skip
-
-
-def evaluation(task, output, *extra) -> list[str]:
-    return [
-        sys.executable, "run_pretraining.py", "--do_eval", "--nodo_train", *COMMON,
-        f"--bert_config_file={task}/bert_config.json", "--eval_batch_size=7",
-        f"--input_file={task}/eval.tfrecord", f"--output_dir={output}", *extra,
-    ]  # fmt: skip
+from tests.training.small_runs import offline_evaluation, training_to_evaluate
 
 
 @pytest.fixture(scope="module")
 def run(task):
     """The output directory of a finished training."""
     output = task.parent / "out"
-    starts.run(training(task, output), check=True)
+    starts.run(training_to_evaluate(task, output), check=True)
     return output
 
 
 def evaluate(task, output, *extra) -> subprocess.CompletedProcess:
-    return starts.run(evaluation(task, output, *extra))
+    return starts.run(offline_evaluation(task, output, *extra))
 
 
 def lines_of(output) -> list[dict]:
@@ -111,7 +83,7 @@ def test_every_checkpoint_once_and_all_examples(task, run):
 @pytest.mark.all
 def test_a_target_reached_offline_stops_the_clock_at_its_checkpoint(task, tmp_path):
     output = tmp_path / "out"
-    starts.run(training(task, output), check=True)
+    starts.run(training_to_evaluate(task, output), check=True)
     for _ in range(2):
         done = evaluate(task, output, "--num_train_steps=30", "--target_accuracy=0.01")
         assert [line["step"] for line in lines_of(output)] == [0, 10]  # 0 is before the training
@@ -127,7 +99,7 @@ def test_a_target_reached_offline_stops_the_clock_at_its_checkpoint(task, tmp_pa
 def test_beside_a_training_it_waits_and_no_waiting_checkpoint_is_pruned(task, tmp_path):
     output = tmp_path / "out"
     flags = ("--num_train_steps=3000", "--save_checkpoints_steps=500", "--keep_checkpoint_max=1")
-    trainer = starts.Start(training(task, output, *flags))
+    trainer = starts.Start(training_to_evaluate(task, output, *flags))
     deadline = time.monotonic() + 300
     while not (output / "model.ckpt-1000.index").exists():
         assert time.monotonic() < deadline and trainer.poll() is None
@@ -143,7 +115,7 @@ def test_beside_a_training_it_waits_and_no_waiting_checkpoint_is_pruned(task, tm
 @pytest.mark.all
 def test_evaluated_checkpoints_are_pruned(task, tmp_path):
     output = tmp_path / "out"
-    trainer = starts.Start(training(task, output, "--keep_checkpoint_max=1"))
+    trainer = starts.Start(training_to_evaluate(task, output, "--keep_checkpoint_max=1"))
     while not (output / "run.json").exists():  # an evaluator waits for it too
         assert trainer.poll() is None, trainer.errors()
         time.sleep(0.01)
@@ -164,7 +136,7 @@ def test_waiting_burns_no_cpu(task, tmp_path):
     """A training that is not there yet: the evaluation waits for it until it is stopped."""
     output = tmp_path / "out"
     output.mkdir()
-    waiting = starts.Start(evaluation(task, output, "--num_train_steps=30"))
+    waiting = starts.Start(offline_evaluation(task, output, "--num_train_steps=30"))
     while "waiting for the checkpoints of a training" not in waiting.errors():
         assert waiting.poll() is None
         time.sleep(0.05)

@@ -10,8 +10,8 @@ import tensorflow as tf
 from mlperf_bert.convert.tf1_tf2 import convert
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.model.config import BertConfig
-from tests import starts
 from tests.checkpoints.stored_weights import read_weights
+from tests.helpers import starts
 from tests.training import generated_task
 
 

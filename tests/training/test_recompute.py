@@ -13,14 +13,13 @@ from mlperf_bert.optimization.config import OptimizerConfig
 from mlperf_bert.optimization.optimizers import create_optimizer
 from mlperf_bert.training.devices import NO_COMPILATION
 from mlperf_bert.training.steps import Trainer
-from tests.training.test_speed_options import (
+from tests.training.small_trainer import (
     BATCH_SIZE,
     CPU,
     PASSES,
     STEP,
     batches_of,
     make_trainer,
-    task,  # noqa: F401 - a fixture
 )
 
 SEED = tf.constant([3, 4])
@@ -52,7 +51,7 @@ def assert_same(found, expected, *, tolerance: float) -> None:
 @pytest.mark.all
 @pytest.mark.parametrize("jit_compile", COMPILED)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_losses_and_gradients_are_those_without(task, precision, jit_compile):  # noqa: F811
+def test_losses_and_gradients_are_those_without(task, precision, jit_compile):
     """With dropout, on packed rows."""
     features = next(iter(batches_of(task, pack_sequences=True)))
     options = {"precision": precision, "pack_sequences": True, "dropout": 0.1}
@@ -79,7 +78,7 @@ def test_whole_steps_in_bfloat16_are_equal_where_xla_leaves_no_rounding_out(repo
 
 
 @pytest.mark.parametrize("recompute", [pytest.param("attention", marks=pytest.mark.all), "blocks"])
-def test_another_seed_would_have_been_seen(task, recompute):  # noqa: F811
+def test_another_seed_would_have_been_seen(task, recompute):
     features = next(iter(batches_of(task)))
     trainer = make_trainer(task, dropout=0.1, recompute=recompute)
     num_predictions = tf.reduce_sum(features["masked_lm_weights"])
@@ -92,7 +91,7 @@ def test_another_seed_would_have_been_seen(task, recompute):  # noqa: F811
 
 @pytest.mark.gate
 @pytest.mark.parametrize("recompute", [pytest.param("attention", marks=pytest.mark.soak), "blocks"])
-def test_updates_of_aggregated_steps_are_those_without(task, recompute):  # noqa: F811
+def test_updates_of_aggregated_steps_are_those_without(task, recompute):
     losses = []
     for choice in ("none", recompute):
         trainer = make_trainer(task, precision="bfloat16", dropout=0.1, recompute=choice)

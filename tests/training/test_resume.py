@@ -9,19 +9,23 @@ import random
 import re
 import shutil
 import signal
-import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
-import tensorflow as tf
 
 from mlperf_bert.checkpoints import state
-from tests import starts
+from tests.helpers import starts
 from tests.training import generated_task
-
-NUM_STEPS = 200
+from tests.training.small_runs import (
+    NUM_STEPS,
+    assert_same_end,
+    command,
+    kill_at_step,
+    last_logged_step,
+    start,
+    wait_for_step,
+)
 
 
 @pytest.fixture(scope="module")
@@ -31,31 +35,6 @@ def task(tmp_path_factory) -> Path:
     return folder
 
 
-def command(task: Path, output_dir: Path, **changed) -> list[str]:
-    flags = {
-        "bert_config_file": task / "bert_config.json",
-        "init_checkpoint": task / "init" / "model.ckpt-0",
-        "input_file": task / "train.tfrecord",
-        "eval_input_file": task / "eval.tfrecord",
-        "output_dir": output_dir,
-        "max_seq_length": 32,
-        "max_predictions_per_seq": 6,
-        "optimizer": "lamb",
-        "learning_rate": 0.001,
-        "num_warmup_steps": 10,
-        "num_train_steps": NUM_STEPS,
-        "train_batch_size": 8,
-        "eval_batch_size": 20,
-        "eval_interval_samples": 8 * 25,
-        "save_checkpoints_steps": 22,
-        "steps_per_update": 4,
-        "log_every_steps": 3,
-        "seed": 7,
-    } | changed
-    given = [f"--{name}={value}" for name, value in flags.items()]
-    return [sys.executable, "run_pretraining.py", "--do_train", *given]
-
-
 @pytest.fixture(scope="module")
 def undisturbed(task, tmp_path_factory) -> Path:
     """All checkpoints of a run that waits for each; the others of this module do not wait."""
@@ -63,51 +42,6 @@ def undisturbed(task, tmp_path_factory) -> Path:
     waits = {"async_checkpoint": "false", "keep_checkpoint_max": 0}
     starts.run(command(task, output, **waits), check=True)
     return output
-
-
-def start(task, output, **changed) -> starts.Start:
-    return starts.Start(command(task, output, **changed), errors_in_output=True)
-
-
-def last_logged_step(output: Path) -> int:
-    path = output / "metrics.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    steps = re.findall(r'"step": (\d+)', lines[-1]) if lines else []
-    return int(steps[0]) if steps else 0
-
-
-def wait_for_step(process, output: Path, step: int) -> None:
-    deadline = time.monotonic() + 300
-    while last_logged_step(output) < step and process.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
-def kill_at_step(step: int, task, output, **changed) -> None:
-    process = start(task, output, **changed)
-    wait_for_step(process, output, step)
-    process.kill()
-    process.communicate()
-
-
-def assert_same_end(found: Path, expected: Path, *, num_steps: int = NUM_STEPS) -> None:
-    name = f"model.ckpt-{num_steps}"
-    readers = [tf.train.load_checkpoint(str(folder / name)) for folder in (found, expected)]
-    tensors = readers[0].get_variable_to_dtype_map()
-    # Not compared: the count of saves, and the input pipeline's own encoding of its position.
-    passed_over = ("save_counter", "iterator")
-    compared = [t for t in tensors if tensors[t] != tf.string and not t.startswith(passed_over)]
-    assert len(compared) > 100
-    for tensor in compared:
-        assert np.array_equal(*(reader.get_tensor(tensor) for reader in readers)), tensor
-    lines = [
-        [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        for folder in (found, expected)
-    ]
-    for line in lines[0] + lines[1]:
-        for name in [name for name in line if "second" in name]:
-            del line[name]
-    assert lines[0] == lines[1]
 
 
 @pytest.mark.all

@@ -3,20 +3,12 @@
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
 from mlperf_bert.training.devices import NO_COMPILATION
 from mlperf_bert.training.events import Saves
-from tests.training import generated_task, saved_states, test_speed_options
-
-
-@pytest.fixture(scope="module")
-def task(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("saves") / "task"
-    generated_task.write_task(folder)
-    return folder
+from tests.training import saved_states, small_trainer
 
 
 @pytest.mark.gate
@@ -24,13 +16,13 @@ def task(tmp_path_factory) -> Path:
     "compiled",
     [
         pytest.param(NO_COMPILATION, id="nothing", marks=pytest.mark.all),
-        pytest.param(test_speed_options.PASSES, id="passes"),
-        pytest.param(test_speed_options.STEP, id="step", marks=pytest.mark.all),
+        pytest.param(small_trainer.PASSES, id="passes"),
+        pytest.param(small_trainer.STEP, id="step", marks=pytest.mark.all),
     ],
 )
 def test_training_on_does_not_change_the_copy(task, tmp_path, compiled):
-    trainer = test_speed_options.make_trainer(task, compiled=compiled, dropout=0.1)
-    batches = iter(test_speed_options.batches_of(task))
+    trainer = small_trainer.make_trainer(task, compiled=compiled, dropout=0.1)
+    batches = iter(small_trainer.batches_of(task))
     saved_states.assert_copies_are_the_checkpoints(trainer, batches, tmp_path)
 
 

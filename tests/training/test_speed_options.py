@@ -11,64 +11,19 @@ import tensorflow as tf
 
 from mlperf_bert.input import packing, pipeline
 from mlperf_bert.model import fusion
-from mlperf_bert.model.config import BertConfig
-from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
-from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
-from mlperf_bert.optimization.config import OptimizerConfig
-from mlperf_bert.optimization.optimizers import create_optimizer
-from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
-from mlperf_bert.training.devices import NO_COMPILATION, Compilation, choose_compilation
+from mlperf_bert.model.pretrainer import trained_variables
+from mlperf_bert.training.devices import choose_compilation
 from mlperf_bert.training.steps import Trainer
-from tests import starts
+from tests.helpers import starts
 from tests.training import generated_task
-
-CPU = tf.distribute.OneDeviceStrategy("CPU:0")
-PASSES = choose_compilation("auto", strategy=CPU, packs_sequences=False)
-STEP = choose_compilation("true", strategy=CPU, packs_sequences=False)
-BATCH_SIZE = 8
-
-
-@pytest.fixture(scope="module")
-def task(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("speed") / "task"
-    generated_task.write_task(folder)
-    return folder
-
-
-def make_trainer(
-    task, *, compiled: Compilation = NO_COMPILATION, dropout: float = 0.0, **options
-) -> Trainer:
-    # Weights so large that attention matters: with usual ones every token sees much the same.
-    changed = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
-    changed["initializer_range"] = 0.3
-    with CPU.scope():
-        model = build_pretrainer(
-            BertConfig(**generated_task.CONFIG | changed),
-            seed=1,
-            compile_passes=compiled.passes,
-            sums_of_vectors=compiled.each_pass,
-            **options,
-        )
-    rate = WarmupPolynomialDecay(learning_rate=0.01, num_train_steps=100, num_warmup_steps=0)
-    return Trainer(
-        model=model,
-        optimizer=GradientAggregationOptimizer(
-            create_optimizer(OptimizerConfig(), rate, compiled=compiled.each_pass)
-        ),
-        strategy=CPU,
-        batch_size=BATCH_SIZE,
-        compiled=compiled,
-    )
-
-
-def batches_of(task, *, pack_sequences: bool = False) -> tf.data.Dataset:
-    return pipeline.training_batches(
-        [str(task / "train.tfrecord")],
-        generated_task.LIMITS,
-        batch_size=BATCH_SIZE,
-        seed=None,
-        pack_sequences=pack_sequences,
-    )
+from tests.training.small_trainer import (
+    BATCH_SIZE,
+    CPU,
+    PASSES,
+    STEP,
+    batches_of,
+    make_trainer,
+)
 
 
 def losses_and_gradients(trainer: Trainer, features: dict, seed=None):

@@ -25,8 +25,8 @@ from mlperf_bert.optimization.config import ADAMW, OptimizerConfig
 from mlperf_bert.optimization.optimizers import create_optimizer
 from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
 from mlperf_bert.training.steps import Evaluator, Trainer
-from tests import starts
 from tests.checkpoints.stored_weights import read_weights
+from tests.helpers import starts
 from tests.training import generated_task
 
 CASES = ["g1_lamb", "g2_lamb_rcp8192", "g3_lamb_accum4", "g4_adamw", "g5_lamb_poly"]

@@ -17,7 +17,7 @@ from benchmarks.loopback import environment_of, free_addresses
 from mlperf_bert.training import coordination, workers
 from mlperf_bert.training.config import Cluster, DeviceConfig
 from mlperf_bert.training.workers import Meeting
-from tests import starts
+from tests.helpers import starts
 
 ADDRESSES = ("a:1", "b:2", "c:3")
 

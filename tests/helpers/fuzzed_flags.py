@@ -1,6 +1,6 @@
 """Command lines of run_pretraining.py with wrong values, made by Hypothesis from a fixed seed.
 
-    python -m tests.fuzzed_flags NUM_CASES FOLDER
+    python -m tests.helpers.fuzzed_flags NUM_CASES FOLDER
 
 Nothing is trained: parsing, the configuration and the preflight run in this process, which has
 absl's flags for itself. Fails with the first case that ends badly; else prints how all ended.
@@ -23,8 +23,9 @@ from mlperf_bert.data import example_codec, tfrecord
 from mlperf_bert.messages import as_lines
 from mlperf_bert.training import checks
 from mlperf_bert.training.config import RunConfig
-from tests.fuzzing import seeded
-from tests.test_cli import RUN_PRETRAINING_FLAGS, TINY, example
+from tests.helpers.frozen_flags import RUN_PRETRAINING_FLAGS
+from tests.helpers.fuzzing import seeded
+from tests.helpers.tiny_examples import TINY, example
 
 # What looks at devices or the network is left out, as is what others than the parser act on.
 _LEFT_OUT = {"use_tpu", "tpu_name", "tpu_zone", "gcp_project", "check", "num_gpus"}

@@ -19,7 +19,7 @@ from benchmarks.loopback import environment_of, free_addresses
 from tests.conftest import REPOSITORY
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["tests.imported"])
+_SERVER.set_forkserver_preload(["tests.helpers.imported"])
 
 
 class Start:
