@@ -11,7 +11,7 @@ from absl import flags
 
 from mlperf_bert import command_line
 from mlperf_bert.command_line import not_empty
-from mlperf_bert.convert import gradacc
+from mlperf_bert.convert import tf1_tf2
 
 FLAGS = flags.FLAGS
 
@@ -24,7 +24,7 @@ command_line.no_wildcards("old", "new")
 
 def main():
     """Reads one checkpoint and writes the other."""
-    num_accumulators = gradacc.add_accumulators(FLAGS.old, FLAGS.new)
+    num_accumulators = tf1_tf2.add_accumulators(FLAGS.old, FLAGS.new)
     print(f"{num_accumulators} accumulators added: {FLAGS.new}")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from mlperf_bert import command_line
-from mlperf_bert.data import separation, stages
+from mlperf_bert.data import gathering, stages
 from mlperf_bert.files import paths
 
 
@@ -29,15 +29,15 @@ def main() -> None:
             (
                 name + args.input_suffix,
                 name + args.output_suffix,
-                separation.num_test_articles_of(index, len(files), args.num_test_articles),
-                args.seed + separation.SEED_STEP * index,
+                gathering.num_test_articles_of(index, len(files), args.num_test_articles),
+                args.seed + gathering.SEED_STEP * index,
             )
             for index, name in enumerate(files)
         ]
-        run = separation.write_stage_4
+        run = gathering.write_stage_4
         found = stages.run(run, jobs, num_workers=args.nworker, description="separate test set")
         articles = [article for of_a_file in found for article in of_a_file]
-        separation.write_test_set(articles, args.test_output)
+        gathering.write_test_set(articles, args.test_output)
 
 
 if __name__ == "__main__":

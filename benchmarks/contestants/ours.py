@@ -14,8 +14,7 @@ from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.config import OptimizerConfig
-from mlperf_bert.optimization.optimizers import create_optimizer
-from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
+from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay, create_optimizer
 from mlperf_bert.training.config import DeviceConfig
 from mlperf_bert.training.devices import choose_compilation, create_strategy
 from mlperf_bert.training.steps import Trainer

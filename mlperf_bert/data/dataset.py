@@ -22,7 +22,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from mlperf_bert.data import example_codec, manifest, processes, provenance
+from mlperf_bert.data import example_codec, manifest, provenance, stages
 from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.data.instances import InstanceConfig, batches, make_instances
 from mlperf_bert.data.manifest import Manifest, Part
@@ -242,7 +242,7 @@ def _make_parts(
 
     `hints` takes what the workers say about the layout of their texts.
     """
-    context: Any = processes.context([folder, *inputs.values()])
+    context: Any = stages.worker_context([folder, *inputs.values()])
     waiting = sorted(inputs, reverse=True)
     running: dict = {}
     sizes = dict(zip(inputs, paths.in_parallel(paths.size_bytes, list(inputs.values()))))

@@ -1,14 +1,15 @@
 """How a clean-up stage runs: one function per file, many files at once, all or a clear error."""
 
 import concurrent.futures
+import multiprocessing
 import os
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.context import BaseContext
 
-from mlperf_bert.data import processes
-from mlperf_bert.files import content
+from mlperf_bert.files import content, paths
 from mlperf_bert.files.whole import matching_files, read_regular_file
 from mlperf_bert.messages import Progress
 
@@ -124,7 +125,7 @@ def lines_of(text: str) -> list[str]:
 def _workers(number: int, files: Iterable[str | os.PathLike]) -> concurrent.futures.Executor:
     """So many processes, or one thread where /dev/shm, which processes need, is not writable."""
     try:
-        return concurrent.futures.ProcessPoolExecutor(number, processes.context(files))
+        return concurrent.futures.ProcessPoolExecutor(number, worker_context(files))
     except OSError:
         return concurrent.futures.ThreadPoolExecutor(1)
 
@@ -160,3 +161,17 @@ def run(
             raise
         progress.line(f"{description}: {len(jobs)} files done")
     return [future.result() for future in futures]
+
+
+def worker_context(files: Iterable[str | os.PathLike]) -> BaseContext:
+    """How workers start: as forks of this process, unless some of the files are in a bucket.
+
+    TensorFlow's client, and the thread that keeps a bucket's lock, hold locks of C++ that a fork
+    would copy as they are, and then wait for without end. So workers for a bucket are forks of a
+    process that imports TensorFlow, once, and does nothing else.
+    """
+    if paths.are_local(files):
+        return multiprocessing.get_context("fork")
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["tensorflow", "mlperf_bert.data.dataset"])
+    return server

@@ -1,21 +1,26 @@
 """The tasks of GLUE (Wang et al., arXiv 1804.07461), from the files as they are published.
 
 WNLI and the diagnostics set are left out, as in the BERT paper: on WNLI no system was better
-than always answering with the most frequent class.
+than always answering with the most frequent class. The metrics are scikit-learn's and scipy's.
+Shapes: F=features, S=sequence.
 """
 
 import dataclasses
 import functools
+import math
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+from scipy import stats
+from sklearn import metrics
 
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
-from mlperf_bert.finetuning import pairs, scores, tables
+from mlperf_bert.finetuning import tables
 from mlperf_bert.finetuning.tables import Row
 from mlperf_bert.finetuning.task import CLASSES, SCORE, TRAIN, Features
 
@@ -120,7 +125,7 @@ class GlueTask:
     ) -> Features:
         """One feature for each example; `labels` where all have one."""
         sentences = ((example.text_a, example.text_b) for example in examples)
-        features = pairs.encode(sentences, tokenizer=tokenizer, max_seq_length=max_seq_length)
+        features = encode(sentences, tokenizer=tokenizer, max_seq_length=max_seq_length)
         labels = [example.label for example in examples]
         if None not in labels:
             features["labels"] = np.array(labels, np.int32 if self.labels else np.float32)
@@ -133,7 +138,7 @@ class GlueTask:
         self, examples: Sequence[Example], features: Features, outputs: np.ndarray
     ) -> dict[str, float]:
         """The metrics that GLUE reports for this task."""
-        return scores.compute(self.metric_names, features["labels"], self._predictions(outputs))
+        return compute(self.metric_names, features["labels"], self._predictions(outputs))
 
     def _predictions(self, outputs: np.ndarray) -> np.ndarray:
         return outputs.argmax(axis=-1) if self.labels else outputs[:, 0]
@@ -291,3 +296,78 @@ def create(name: str, data_dir: str) -> GlueTask:
     """A task of GLUE, over the folder that holds those of all tasks."""
     kind, fields = _TASKS[name]
     return kind(name=name, data_dir=data_dir, **fields)
+
+
+def _correlation(function: Callable) -> Callable[[np.ndarray, np.ndarray], float]:
+    """A correlation that is 0 where it is not defined: one side is constant, or a single pair."""
+
+    def correlate(labels: np.ndarray, predictions: np.ndarray) -> float:
+        if len(labels) < 2:
+            return 0.0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of constant input
+            found = float(function(labels, predictions)[0])
+        return 0.0 if math.isnan(found) else found
+
+    return correlate
+
+
+METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "accuracy": metrics.accuracy_score,
+    "f1": lambda labels, predictions: metrics.f1_score(labels, predictions, zero_division=0),
+    "matthews": metrics.matthews_corrcoef,
+    "pearson": _correlation(stats.pearsonr),
+    "spearman": _correlation(stats.spearmanr),
+}
+"""Name -> function of labels [F] and predictions [F], at most 1; f1 is that of class 1."""
+
+
+def compute(
+    names: tuple[str, ...], labels: np.ndarray, predictions: np.ndarray
+) -> dict[str, float]:
+    """The metrics of these names, in percent, as papers report them."""
+    return {name: 100.0 * float(METRICS[name](labels, predictions)) for name in names}
+
+
+def encode(
+    pairs: Iterable[tuple[str, str | None]], *, tokenizer: Tokenizer, max_seq_length: int
+) -> Features:
+    """Input_ids, input_mask and segment_ids, int32 [F, S].
+
+    The longer of two sentences is cut first, by a token at a time, from its end. The second
+    sentence and its [SEP] are segment 1; no second sentence (None) has no second [SEP].
+    """
+    rows = [_tokens(a, b, tokenizer, max_seq_length) for a, b in pairs]
+    shape = len(rows), max_seq_length
+    names = ("input_ids", "input_mask", "segment_ids")
+    features = {name: np.zeros(shape, np.int32) for name in names}
+    for number, (ids, num_first) in enumerate(rows):
+        features["input_ids"][number, : len(ids)] = ids
+        features["input_mask"][number, : len(ids)] = 1
+        features["segment_ids"][number, num_first : len(ids)] = 1
+    return features
+
+
+def _tokens(
+    a: str, b: str | None, tokenizer: Tokenizer, max_seq_length: int
+) -> tuple[list[int], int]:
+    """Token ids, and how many of them are in segment 0."""
+    begin, end = (tokenizer.vocabulary[token] for token in ("[CLS]", "[SEP]"))
+    first = tokenizer.tokenize(a)
+    if b is None:
+        ids = [begin, *first[: max_seq_length - 2], end]
+        return ids, len(ids)
+    second = tokenizer.tokenize(b)
+    first, second = cut(first, second, at_most=max_seq_length - 3)
+    return [begin, *first, end, *second, end], len(first) + 2
+
+
+def cut(first: list[int], second: list[int], *, at_most: int) -> tuple[list[int], list[int]]:
+    """Cuts the longer one until both have `at_most` tokens; of two equally long, the second."""
+    num_first, num_second = len(first), len(second)
+    while num_first + num_second > at_most:
+        if num_first > num_second:
+            num_first -= 1
+        else:
+            num_second -= 1
+    return first[:num_first], second[:num_second]

@@ -21,7 +21,7 @@ from mlperf_bert.finetuning.prepared import Prepared
 from mlperf_bert.finetuning.task import TRAIN, Task
 from mlperf_bert.finetuning.training import Trainer, order_of_epoch
 from mlperf_bert.messages import Progress
-from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
+from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
 from mlperf_bert.signals import StopRequest
 from mlperf_bert.training import loop
 from mlperf_bert.training.devices import create_strategy

@@ -1,15 +1,19 @@
-"""All runs of a command: tasks, learning rates and seeds; the table and the average over GLUE."""
+"""All runs of a command: tasks, learning rates, seeds; table, average, picture."""
 
 import dataclasses
+import math
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from matplotlib.figure import Figure
 
 from mlperf_bert.files import paths
 from mlperf_bert.files.json_text import read_record, write_record
 from mlperf_bert.files.locks import DirectoryLock
-from mlperf_bert.finetuning import glue, picture, prepared, tasks, weights
+from mlperf_bert.files.whole import written_beside
+from mlperf_bert.finetuning import glue, prepared, tasks, weights
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting
 from mlperf_bert.finetuning.prepared import Prepared
 from mlperf_bert.finetuning.run import Run, RunResult, read_result, require_checkpoint
@@ -268,7 +272,7 @@ def _write_locked(folder: Path, one: TaskResult, *, is_predicted: bool) -> None:
     }
     write_record(folder / RESULTS_NAME, content)
     panels = dict(_panel(name, one) for name, one in listed.items())
-    picture.draw(panels, folder / PICTURE_NAME)
+    draw(panels, folder / PICTURE_NAME)
 
 
 def _read(path: Path) -> dict[str, dict]:
@@ -301,3 +305,32 @@ def _panel(name: str, result: dict) -> tuple[str, dict[str, list[float]]]:
         for run in result["runs"]
     }
     return f"{name}, {metric}", runs
+
+
+_MOST_COLUMNS = 4
+_MOST_IN_LEGEND = 8
+
+
+def draw(panels: Mapping[str, Mapping[str, Sequence[float]]], path: Path) -> None:
+    """Writes a PNG; panels: title -> name of a run -> metric after each epoch."""
+    num_columns = min(len(panels), _MOST_COLUMNS)
+    num_rows = math.ceil(len(panels) / num_columns)
+    size = max(5.0, 3.2 * num_columns), 3.4 * num_rows
+    # Not pyplot: no display is needed, and no figure stays open.
+    figure = Figure(figsize=size, dpi=150, layout="constrained")
+    grid = figure.subplots(num_rows, num_columns, squeeze=False)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_visible(False)
+    for axes, (title, runs) in zip(grid.flat, panels.items()):
+        for name, values in runs.items():
+            axes.plot(range(1, len(values) + 1), values, "o-", markersize=3, label=name)
+        axes.set_title(title, fontsize=9)
+        axes.set_xlabel("epochs")
+        axes.set_ylabel("percent")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        if len(runs) <= _MOST_IN_LEGEND:
+            axes.legend(frameon=False, fontsize=7)
+    with written_beside(path) as file:
+        figure.savefig(file, format="png")

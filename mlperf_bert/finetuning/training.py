@@ -14,8 +14,7 @@ from mlperf_bert.finetuning import model as task_model
 from mlperf_bert.finetuning.task import Features
 from mlperf_bert.model import tf_models
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
-from mlperf_bert.optimization.optimizers import NOT_DECAYED
-from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
+from mlperf_bert.optimization.optimizers import NOT_DECAYED, WarmupPolynomialDecay
 from mlperf_bert.training.devices import replica_batch_size
 
 _WEIGHT = "weights"

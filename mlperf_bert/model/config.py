@@ -12,7 +12,7 @@ _WITHOUT_EFFECT = frozenset(
 )
 RECOMPUTE_NONE, RECOMPUTE_ATTENTION, RECOMPUTE_BLOCKS = ("none", "attention", "blocks")
 RECOMPUTE_CHOICES = (RECOMPUTE_NONE, RECOMPUTE_ATTENTION, RECOMPUTE_BLOCKS)
-"""What the backward pass computes again, see recomputation.py; each keeps less than the last."""
+"""What the backward pass computes again, see encoder.py; each keeps less than the last."""
 ACTIVATIONS = ("gelu", "gelu_exact", "relu", "tanh", "linear")
 
 

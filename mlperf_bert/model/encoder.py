@@ -2,17 +2,18 @@
 
 The arithmetic is that of tf-models' layers; what differs is the work around the matrix products:
 element-wise passes are fused, dropout's bits come from a hash (fusion.py), and several examples may
-share a row (mlperf_bert/input/packing.py).
+share a row (mlperf_bert/input/packing.py). The end of this file is what --recompute takes.
 Shapes: R=rows (= batch where rows are not shared), S=sequence, H=hidden, N=heads, D=head size,
 P=predictions of a row, E=examples of a row, Q=query positions, V=vocabulary.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow as tf
 from official.nlp.modeling import layers, models
 
-from mlperf_bert.model import fusion, recomputation, tf_models
+from mlperf_bert.model import fusion, tf_models
 from mlperf_bert.model.config import (
     RECOMPUTE_ATTENTION,
     RECOMPUTE_BLOCKS,
@@ -106,7 +107,7 @@ class Encoder:
         )
         inputs = (weights, queries, hidden, query_ids, key_ids, drawn)
         if self._recompute == RECOMPUTE_BLOCKS:
-            return recomputation.recomputed(self._block, *inputs)
+            return recomputed(self._block, *inputs)
         return self._block(*inputs)
 
     def _block(
@@ -121,7 +122,7 @@ class Encoder:
         value = self._split_heads(for_value, block.value)
         inputs = (query, key, value, query_ids, key_ids, seeds.attention)
         if self._recompute == RECOMPUTE_ATTENTION:
-            context = recomputation.recomputed(self._attend, *inputs)
+            context = recomputed(self._attend, *inputs)
         else:
             context = self._attend(*inputs)
         projected = self._project(context, block.attention_output)
@@ -240,3 +241,44 @@ class Seeds:
         self._num_drawn += 1
         # Neighbouring seeds are as good as distant ones: fusion._hash mixes all bits.
         return self._seed + tf.constant([self._num_drawn, 0])
+
+
+def recomputed(function: Callable[..., tf.Tensor], *inputs) -> tf.Tensor:
+    """`function(*inputs)`, of which only the inputs are kept for the backward pass.
+
+    Inputs are nested tensors, or None; variables are given as tensors. The function may depend on
+    nothing else: what bypassed `_after`, such as the bits of dropout made from the seed alone,
+    would be kept.
+    """
+    leaves = tf.nest.flatten(inputs)
+
+    def of_tensors(tensors) -> tf.Tensor:
+        remaining = iter(tensors)
+        given = [None if leaf is None else next(remaining) for leaf in leaves]
+        return function(*tf.nest.pack_sequence_as(inputs, given))
+
+    @tf.custom_gradient
+    def call(*tensors):
+        def backward(upstream):
+            again = _after(upstream, tensors)
+            floating = [tensor for tensor in again if tensor.dtype.is_floating]
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(floating)
+                outputs = of_tensors(again)
+            gradients = iter(tape.gradient(outputs, floating, upstream))
+            return [next(gradients) if tensor.dtype.is_floating else None for tensor in again]
+
+        return of_tensors(tensors), backward
+
+    return call(*(leaf for leaf in leaves if leaf is not None))
+
+
+def _after(upstream: tf.Tensor, tensors) -> list[tf.Tensor]:
+    """The same values, once the gradient `upstream` is there.
+
+    A zero made of the gradient is added. So the second computation cannot begin early, and neither
+    TensorFlow nor XLA, which ignores control dependencies, takes it for the first one.
+    """
+    first = tf.reshape(upstream, [-1])[0]
+    zero = tf.where(tf.equal(first, first), 0.0, float("nan"))
+    return [tensor + tf.cast(zero, tensor.dtype) for tensor in tensors]

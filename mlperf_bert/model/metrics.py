@@ -1,6 +1,6 @@
-"""Evaluation totals: plain sums over examples, divided once at the end.
+"""The pre-training losses and the totals of an evaluation, as sums that are divided at the end.
 
-So the result does not depend on the batch size or on the number of replicas.
+So a result does not depend on the batch size, and any number of replicas share a denominator.
 Shapes: B=batch, P=predictions, V=vocabulary.
 """
 
@@ -8,8 +8,6 @@ import dataclasses
 from typing import NamedTuple
 
 import tensorflow as tf
-
-from mlperf_bert.model import losses
 
 
 class Totals(NamedTuple):
@@ -41,8 +39,8 @@ def batch_totals(
     """
     weights = features["masked_lm_weights"] * example_weights[:, tf.newaxis]
     label_ids, next_labels = features["masked_lm_ids"], features["next_sentence_labels"]
-    token_losses = losses.masked_lm_losses(masked_lm_logits, label_ids)
-    sentence_losses = losses.next_sentence_losses(next_sentence_logits, next_labels)
+    token_losses = masked_lm_losses(masked_lm_logits, label_ids)
+    sentence_losses = next_sentence_losses(next_sentence_logits, next_labels)
     token_hits = tf.argmax(masked_lm_logits, axis=-1, output_type=tf.int32) == label_ids
     sentence_hits = tf.argmax(next_sentence_logits, axis=-1, output_type=tf.int32) == tf.reshape(
         next_labels, [-1]
@@ -80,7 +78,7 @@ class Evaluation:
         all_batches = Totals(*(sum(column) for column in zip(*totals)))
         num_predictions, num_examples = all_batches.num_predictions, all_batches.num_examples
         losses_of_batches = [
-            batch.masked_lm_loss / (batch.num_predictions + losses.EPSILON)
+            batch.masked_lm_loss / (batch.num_predictions + EPSILON)
             + batch.next_sentence_loss / batch.num_examples
             for batch in batches
         ]
@@ -92,3 +90,18 @@ class Evaluation:
             loss=sum(losses_of_batches) / len(batches),
             num_examples=round(num_examples),
         )
+
+
+# Keeps the masked mean finite on a batch without predictions. Source: the reference's loss.
+EPSILON = 1e-5
+
+
+def masked_lm_losses(logits: tf.Tensor, label_ids: tf.Tensor) -> tf.Tensor:
+    """Cross-entropy of every prediction, padding included: [B, P, V], [B, P] -> [B, P], in nats."""
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(label_ids, tf.cast(logits, tf.float32))
+
+
+def next_sentence_losses(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Cross-entropy of every example: [B, 2], [B, 1] -> [B], in nats; 1 = a random segment."""
+    labels = tf.reshape(labels, [-1])
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, tf.cast(logits, tf.float32))

@@ -1,7 +1,9 @@
 """Builds the parts of a run from its configuration; reads no data."""
 
 import dataclasses
+import time
 from collections.abc import Collection
+from typing import Any, cast
 
 import tensorflow as tf
 
@@ -10,9 +12,7 @@ from mlperf_bert.checkpoints.state import RunState
 from mlperf_bert.input import pipeline
 from mlperf_bert.model import pretrainer
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
-from mlperf_bert.optimization.optimizers import create_optimizer
-from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
-from mlperf_bert.training import emulation
+from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay, create_optimizer
 from mlperf_bert.training.devices import (
     Compilation,
     choose_compilation,
@@ -20,6 +20,7 @@ from mlperf_bert.training.devices import (
     reading_compilation_cache,
     replica_batch_size,
 )
+from mlperf_bert.training.loop import FIGURES
 from mlperf_bert.training.output import read_evaluations
 from mlperf_bert.training.setup import Setup
 from mlperf_bert.training.steps import Evaluator, Trainer
@@ -51,7 +52,7 @@ def build(setup: Setup, team: Team) -> Parts:
     model, optimizer = trainer.model, trainer.optimizer
     steps_are = f"computing in {config.precision}; {compiled}"
     if config.emulate_step_seconds is not None:
-        trainer = emulation.asleep(trainer, config.emulate_step_seconds)
+        trainer = asleep(trainer, config.emulate_step_seconds)
         steps_are = f"no result: each step is a sleep of {config.emulate_step_seconds} s"
 
     def evaluated(steps: Collection[int]) -> Collection[int]:
@@ -206,3 +207,36 @@ def _batches_from(step: int, parts: Parts, setup: Setup, team: Team):
         )
 
     return parts.trainer.batches(own_batches)
+
+
+def asleep(trainer: Trainer, step_seconds: float) -> Trainer:
+    """The trainer, which now sleeps in place of computing a step; it learns nothing."""
+    return cast(Trainer, _Asleep(trainer, step_seconds))
+
+
+class _Asleep:
+    """A trainer that fetches every batch and then sleeps; all else is that of the one it wraps.
+
+    It shows what storage would have to do for a fast device: input, checkpoints and logs are real.
+    Nothing is learnt, so such a run is never evaluated, and ends as aborted in the open division.
+    """
+
+    def __init__(self, trainer: Trainer, step_seconds: float):
+        self._trainer, self._step_seconds = trainer, step_seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._trainer, name)
+
+    def train(self, iterator, num_steps: tf.Tensor) -> tf.Tensor:
+        """Fetches `num_steps` batches, and sleeps after each; returns zeros and the waits."""
+        waits = []
+        for _ in range(int(num_steps)):
+            began = time.monotonic()
+            next(iterator)
+            waits.append(time.monotonic() - began)
+            time.sleep(self._step_seconds)
+            self.step.assign_add(1)
+        return tf.pad(tf.constant(waits)[:, None], [[0, 0], [len(FIGURES) - 1, 0]])
+
+    def warm_up(self, batches: tf.data.Dataset, *, keeps_weights: bool = True) -> None:
+        """Nothing is compiled."""

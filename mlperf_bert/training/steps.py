@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.ledger import Ledger
-from mlperf_bert.model import losses, metrics, pretrainer
+from mlperf_bert.model import metrics, pretrainer
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.training.devices import NO_COMPILATION, Compilation, one_cpu
 from mlperf_bert.training.loop import FIGURES
@@ -137,17 +137,17 @@ class Trainer(tf.Module):
             token_logits, sentence_logits = pretrainer.forward(  # [R, P, V], [R * E, 2]
                 self.model, features, training=True, seed=dropout_seed
             )
-            token_losses = losses.masked_lm_losses(
+            token_losses = metrics.masked_lm_losses(
                 token_logits, features["masked_lm_ids"]
             )  # [R, P]
-            sentence_losses = losses.next_sentence_losses(  # [R * E]
+            sentence_losses = metrics.next_sentence_losses(  # [R * E]
                 sentence_logits, features["next_sentence_labels"]
             )
             if "next_sentence_weights" in features:
                 sentence_losses *= tf.reshape(features["next_sentence_weights"], [-1])
             weighted_losses = token_losses * features["masked_lm_weights"]
             # The reference's epsilon: a batch without predictions has the loss 0, not NaN.
-            masked_lm = tf.reduce_sum(weighted_losses) / (num_predictions + losses.EPSILON)
+            masked_lm = tf.reduce_sum(weighted_losses) / (num_predictions + metrics.EPSILON)
             next_sentence = tf.reduce_sum(sentence_losses) / num_examples
             loss = masked_lm + next_sentence
         gradients = tape.gradient(loss, self.variables_to_train)

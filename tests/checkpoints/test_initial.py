@@ -15,7 +15,7 @@ from official.nlp.tools import tf2_bert_encoder_checkpoint_converter
 
 from mlperf_bert.checkpoints import initial, names
 from mlperf_bert.checkpoints.state import RunState
-from mlperf_bert.convert import gradacc, saving
+from mlperf_bert.convert import saving, tf1_tf2
 from mlperf_bert.convert.tf1_tf2 import convert
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
@@ -80,7 +80,7 @@ def copied(prefix: str, folder: Path) -> Path:
 def test_tf1_with_and_without_slots_and_accumulators(generated, tmp_path, capsys):
     bare = str(Path(generated.checkpoint).with_name("model.ckpt-0"))
     accumulating = str(tmp_path / "model.ckpt-28252")
-    gradacc.add_accumulators(generated.checkpoint, accumulating)
+    tf1_tf2.add_accumulators(generated.checkpoint, accumulating)
     for prefix in (bare, generated.checkpoint, accumulating):
         assert_equal_bits(load(prefix, generated.config), generated.weights)
         assert f"Initial weights: 46 from {prefix} (TF1, by name)\n" == capsys.readouterr().out

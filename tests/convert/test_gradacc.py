@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
-from mlperf_bert.convert import gradacc
+from mlperf_bert.convert import tf1_tf2
 from mlperf_bert.convert.tf1_tf2 import convert
 from tests.helpers import starts
 
@@ -20,7 +20,7 @@ REFERENCE_SHA256 = {
 
 
 def test_files_equal_the_reference(generated, tmp_path):
-    added = gradacc.add_accumulators(generated.checkpoint, str(tmp_path / "model.ckpt-28252"))
+    added = tf1_tf2.add_accumulators(generated.checkpoint, str(tmp_path / "model.ckpt-28252"))
     assert added == 46 * 3 + 1
     for kind, expected in REFERENCE_SHA256.items():
         content = (tmp_path / f"model.ckpt-28252.{kind}").read_bytes()
@@ -29,7 +29,7 @@ def test_files_equal_the_reference(generated, tmp_path):
 
 def test_every_tensor_stays_and_gets_zeros(start, tmp_path):
     new = str(tmp_path / "model.ckpt-28252")
-    gradacc.add_accumulators(start.checkpoint, new)
+    tf1_tf2.add_accumulators(start.checkpoint, new)
     before, after = StoredCheckpoint(start.checkpoint), StoredCheckpoint(new)
     accumulators = {f"{name}/GradientAccumulator" for name in before.shapes}
     assert after.shapes.keys() == before.shapes.keys() | accumulators
@@ -41,21 +41,21 @@ def test_every_tensor_stays_and_gets_zeros(start, tmp_path):
 
 def test_refusals(generated, tmp_path):
     accumulating = str(tmp_path / "model.ckpt-1")
-    gradacc.add_accumulators(generated.checkpoint, accumulating)
+    tf1_tf2.add_accumulators(generated.checkpoint, accumulating)
     with pytest.raises(ValueError, match=r"already has accumulators, such as .*; use it as it is"):
-        gradacc.add_accumulators(accumulating, str(tmp_path / "model.ckpt-2"))
+        tf1_tf2.add_accumulators(accumulating, str(tmp_path / "model.ckpt-2"))
     with pytest.raises(ValueError, match=r"model\.ckpt-1\.index exists; choose another path"):
-        gradacc.add_accumulators(generated.checkpoint, accumulating)
+        tf1_tf2.add_accumulators(generated.checkpoint, accumulating)
 
     tf2 = str(tmp_path / "model.ckpt-3")
     convert(generated.checkpoint, tf2, config=generated.config)
     with pytest.raises(ValueError, match="is a TF2 checkpoint, and accumulators are for TF1"):
-        gradacc.add_accumulators(tf2, str(tmp_path / "model.ckpt-4"))
+        tf1_tf2.add_accumulators(tf2, str(tmp_path / "model.ckpt-4"))
 
     data = Path(f"{tf2}.data-00000-of-00001")
     data.write_bytes(data.read_bytes()[:100])
     with pytest.raises(ValueError, match="cannot be read"):
-        gradacc.add_accumulators(tf2, str(tmp_path / "model.ckpt-5"))
+        tf1_tf2.add_accumulators(tf2, str(tmp_path / "model.ckpt-5"))
     assert not list(tmp_path.glob("*model.ckpt-[245]*"))
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from mlperf_bert import command_line
-from mlperf_bert.data import gathering, punkt, segmentation, separation, stages, wiki
+from mlperf_bert.data import gathering, punkt, segmentation, stages, wiki
 from tests.data.conftest import small_splitter
 from tests.data.generated_wiki import wiki_text
 
@@ -59,13 +59,13 @@ def test_generated_text_through_all_stages(tmp_path):
         wiki.write_stage_2(f"{name}.1", f"{name}.2")
         text = segmentation.split_lines(stages.read_text(f"{name}.2"), small_splitter())
         Path(f"{name}.3").write_bytes(text.encode())
-        count = separation.num_test_articles_of(index, len(GENERATED), 17)
-        seed = 12345 + separation.SEED_STEP * index
-        eval_articles += separation.write_stage_4(f"{name}.3", f"{name}.4", count, seed)
+        count = gathering.num_test_articles_of(index, len(GENERATED), 17)
+        seed = 12345 + gathering.SEED_STEP * index
+        eval_articles += gathering.write_stage_4(f"{name}.3", f"{name}.4", count, seed)
         found = [md5(name), *(md5(f"{name}.{stage}") for stage in (1, 2, 3, 4))]
         assert found == digests.split(), name
     results = tmp_path / "results"
-    separation.write_test_set(eval_articles, str(results / "eval"))
+    gathering.write_test_set(eval_articles, str(results / "eval"))
     for number, names in gathering.plan(files, block_size_mb=0.1, num_workers=1).items():
         part = results / gathering.part_name(number, 500)
         gathering.write_part(str(part), [f"{name}.4" for name in names])
@@ -284,7 +284,7 @@ def test_process_wiki_wants_one_argument(repository):
 
 def test_the_empty_last_article_counts_and_can_be_picked():
     text = "one\n\ntwo\n\n"
-    picks = [separation.separate(text, 1, seed)[1][0] for seed in range(40)]
+    picks = [gathering.separate(text, 1, seed)[1][0] for seed in range(40)]
     assert set(picks) == {"one", "two", ""}
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mlperf_bert.data.tokenization import Tokenizer
-from mlperf_bert.finetuning import glue, pairs
+from mlperf_bert.finetuning import glue
 from tests.finetuning.generated_glue import MAX_SEQ_LENGTH
 
 LOGITS = np.array([[0.1, 2.0], [3.0, -1.0], [0.0, 0.5]], np.float32)
@@ -147,7 +147,7 @@ def test_a_test_set_needs_the_column_of_its_index(tmp_path):
 
 def test_the_longer_sentence_is_cut_first():
     def cut(first, second, at_most):
-        return tuple(map(len, pairs.cut([1] * first, [2] * second, at_most=at_most)))
+        return tuple(map(len, glue.cut([1] * first, [2] * second, at_most=at_most)))
 
     assert cut(10, 3, 8) == (5, 3)
     assert cut(3, 10, 8) == (3, 5)
@@ -160,7 +160,7 @@ def test_features_by_hand(made):
     tokenizer = Tokenizer(str(made / "model" / "vocab.txt"))
     ids = tokenizer.vocabulary
     examples = [("red ship", "a"), ("ship", ""), ("town of", None)]
-    features = pairs.encode(examples, tokenizer=tokenizer, max_seq_length=7)
+    features = glue.encode(examples, tokenizer=tokenizer, max_seq_length=7)
     names = ["[CLS] red ship [SEP] a [SEP]", "[CLS] ship [SEP] [SEP]", "[CLS] town of [SEP]"]
     expected = np.zeros((3, 7), np.int32)
     for row, name in zip(expected, names):

@@ -16,7 +16,7 @@ from mlperf_bert.convert.exporting import export
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.finetuning import glue, model, weights
 from mlperf_bert.finetuning.training import Trainer, order_of_epoch
-from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
+from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
 from mlperf_bert.training.config import DeviceConfig
 from mlperf_bert.training.devices import create_strategy
 from tests.finetuning.generated_glue import MAX_SEQ_LENGTH

@@ -14,7 +14,7 @@ import safetensors.numpy
 import tensorflow as tf
 
 from mlperf_bert.convert.exporting import export
-from mlperf_bert.finetuning import glue, picture, prepared, sweep, weights
+from mlperf_bert.finetuning import glue, prepared, sweep, weights
 from mlperf_bert.finetuning import model as task_model
 from mlperf_bert.finetuning.config import Setting
 from mlperf_bert.finetuning.run import Run
@@ -282,14 +282,14 @@ def test_medians_and_the_best_by_hand(tmp_path):
 def test_the_picture_has_a_panel_for_each_task(tmp_path, monkeypatch):
     figures = []
 
-    class Kept(picture.Figure):
+    class Kept(sweep.Figure):
         def __init__(self, **options):
             super().__init__(**options)
             figures.append(self)
 
-    monkeypatch.setattr(picture, "Figure", Kept)
+    monkeypatch.setattr(sweep, "Figure", Kept)
     panels = {f"task {n}": {"one": [1.0, 2.0], "two": [0.0, float(n)]} for n in range(5)}
-    picture.draw(panels, tmp_path / "all.png")
+    sweep.draw(panels, tmp_path / "all.png")
     assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")
     drawn = [axes for axes in figures[0].axes if axes.get_visible()]
     assert len(figures[0].axes) == 8
@@ -310,7 +310,7 @@ import numpy as np, tensorflow as tf
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
 from mlperf_bert.finetuning import glue, model, prepared, training
-from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
+from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
 from tests.finetuning.generated_glue import config_of
 from pathlib import Path
 config = config_of(Path({str(own)!r}))

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from mlperf_bert.finetuning import scores
+from mlperf_bert.finetuning import glue
 
 
 def score(name, labels, predictions):
-    return scores.compute((name,), np.array(labels), np.array(predictions))[name]
+    return glue.compute((name,), np.array(labels), np.array(predictions))[name]
 
 
 # Of class 1: 2 true positives, 1 false positive, 1 false negative, 1 true negative.

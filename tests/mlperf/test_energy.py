@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from mlperf_bert.mlperf import energy, killed, results
+from mlperf_bert.mlperf import energy, joining, results
 from mlperf_bert.mlperf.energy import Energy, Meter
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.submission import compliance
@@ -361,7 +361,7 @@ def write_piece(path, clock, *, ends: bool = True, resumed_at: int = 0) -> None:
         lines = path.read_text().splitlines(keepends=True)
         end = next(number for number, line in enumerate(lines) if "block_stop" in line)
         path.write_text("".join(lines[:end]))
-        assert killed.close_log(path)
+        assert joining.close_log(path)
 
 
 def test_a_log_says_the_energy_of_its_run_and_up_to_each_checkpoint(tmp_path, clock):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mlperf_bert.model import fusion, losses, pretrainer, tf_models
+from mlperf_bert.model import fusion, metrics, pretrainer, tf_models
 from mlperf_bert.model.config import BertConfig
 
 CONFIG = BertConfig(
@@ -242,7 +242,7 @@ def test_the_heads_share_the_table_of_words_and_pool_the_first_token(encoder):
 def test_losses_are_cross_entropies_in_nats():
     logits, labels = draw(2, 3, 7), np.array([[0, 6, 3], [1, 1, 2]])
     expected = -np.log(np.take_along_axis(softmax(logits), labels[..., None], axis=-1))[..., 0]
-    close(losses.masked_lm_losses(*float32(logits), tf.constant(labels)), expected)
+    close(metrics.masked_lm_losses(*float32(logits), tf.constant(labels)), expected)
     two = draw(4, 2)
     expected = -np.log(softmax(two)[np.arange(4), [0, 1, 1, 0]])
-    close(losses.next_sentence_losses(*float32(two), tf.constant([[0], [1], [1], [0]])), expected)
+    close(metrics.next_sentence_losses(*float32(two), tf.constant([[0], [1], [1], [0]])), expected)

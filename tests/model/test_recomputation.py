@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mlperf_bert.model import recomputation
+from mlperf_bert.model import encoder
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer
 from tests.training.generated_task import CONFIG
@@ -36,7 +36,7 @@ def test_values_and_gradients_are_the_same(dtype, jit_compile, caplog):
 
     def again(*given):
         num_calls.append(1)
-        return recomputation.recomputed(scaled_product, *given)
+        return encoder.recomputed(scaled_product, *given)
 
     run = gradients if jit_compile is None else tf.function(gradients, jit_compile=jit_compile)
     expected = run(scaled_product, inputs, weights, seed)
@@ -57,7 +57,7 @@ def test_the_function_is_called_once_more_for_the_gradient():
     with tf.GradientTape() as tape:
         x = tf.constant([1.0, 2.0])
         tape.watch(x)
-        result = recomputation.recomputed(function, x)
+        result = encoder.recomputed(function, x)
         assert len(calls) == 1
     np.testing.assert_array_equal(tape.gradient(result, x), [2.0, 4.0])
     assert len(calls) == 2
@@ -69,7 +69,7 @@ def test_what_waits_for_the_gradient_keeps_its_value():
         tf.constant([-0.0, 1.5], tf.bfloat16),
         tf.constant([2**31 - 1, -(2**31), 2**24 + 1]),
     ]
-    for given, after in zip(values, recomputation._after(tf.constant([[7.0]]), values)):
+    for given, after in zip(values, encoder._after(tf.constant([[7.0]]), values)):
         assert given.dtype == after.dtype
         np.testing.assert_array_equal(given, after)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mlperf_bert.convert import exporting, gradacc, importing, tf1_tf2
+from mlperf_bert.convert import exporting, importing, tf1_tf2
 from mlperf_bert.data import manifest
 from mlperf_bert.model.config import BertConfig
 from tests.checkpoints.conftest import generated
@@ -208,7 +208,7 @@ def _convert_and_export(folder: str) -> None:
     stored = f"{folder}/init/model.ckpt-28252"
     tf1_tf2.convert(stored, f"{folder}/tf2/model", config=config)
     tf1_tf2.convert(f"{folder}/tf2/model", f"{folder}/tf1", config=config)
-    gradacc.add_accumulators(f"{folder}/tf1", f"{folder}/acc/model.ckpt")
+    tf1_tf2.add_accumulators(f"{folder}/tf1", f"{folder}/acc/model.ckpt")
     vocab = f"{folder}/vocab.txt"
     exporting.export(f"{folder}/tf1", f"{folder}/exported", config=config, vocab_file=vocab)
     importing.import_model(f"{folder}/exported", f"{folder}/imported", seed=0)

@@ -20,12 +20,11 @@ import tensorflow as tf
 from mlperf_bert.checkpoints import initial
 from mlperf_bert.input import pipeline
 from mlperf_bert.input.pipeline import ExampleLimits, ExampleShape
-from mlperf_bert.model import losses, pretrainer
+from mlperf_bert.model import metrics, pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.optimization.aggregation import CLIP_NORM, GradientAggregationOptimizer
 from mlperf_bert.optimization.config import ADAMW, OptimizerConfig
-from mlperf_bert.optimization.optimizers import create_optimizer
-from mlperf_bert.optimization.schedules import WarmupPolynomialDecay
+from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay, create_optimizer
 from mlperf_bert.training import config, workers
 from mlperf_bert.training.devices import create_strategy
 from mlperf_bert.training.steps import Evaluator, Trainer
@@ -126,9 +125,11 @@ def imitate_replicas(task: dict, case: dict, trainer: Trainer) -> list[float]:
         with tf.GradientTape() as tape:
             tokens, sentences = pretrainer.forward(trainer.model, features, training=True)
             weights = features["masked_lm_weights"]
-            token_losses = losses.masked_lm_losses(tokens, features["masked_lm_ids"])
+            token_losses = metrics.masked_lm_losses(tokens, features["masked_lm_ids"])
             masked = tf.reduce_sum(token_losses * weights) / (tf.reduce_sum(weights) + 1e-5)
-            next_sentence = losses.next_sentence_losses(sentences, features["next_sentence_labels"])
+            next_sentence = metrics.next_sentence_losses(
+                sentences, features["next_sentence_labels"]
+            )
             loss = masked + tf.reduce_mean(next_sentence)
         gradients = [tf.convert_to_tensor(g) for g in tape.gradient(loss, variables)]
         return loss, gradients if clips_late else tf.clip_by_global_norm(gradients, CLIP_NORM)[0]
