@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 import zstandard
 
 from mlperf_bert.data.segmentation import SentenceSplitter, load_splitter
-from mlperf_bert.files import content, json_text, paths
+from mlperf_bert.files import json_text, paths, whole
 from mlperf_bert.files.whole import opened_input, written_beside
 
 _PLAIN = (".jsonl", ".json")
@@ -47,9 +47,9 @@ def read_documents(path: str, *, text_column: str = "text") -> Iterator[Document
     """
     try:
         with opened_input(path) as file:
-            head = file.read(content.HEAD_BYTES)
+            head = file.read(whole.HEAD_BYTES)
             file.seek(0)
-            if (problem := content.packed(head)) and not _is_compressed(path, head):
+            if (problem := whole.packed(head)) and not _is_compressed(path, head):
                 raise ValueError(f"{path}: {problem}")
             if path.endswith(".parquet"):
                 # pyarrow takes half a second, which text need not wait for.

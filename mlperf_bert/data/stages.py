@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.context import BaseContext
 
-from mlperf_bert.files import content, paths
+from mlperf_bert.files import paths, whole
 from mlperf_bert.files.whole import matching_files, read_regular_file
 from mlperf_bert.messages import Progress
 
@@ -89,13 +89,13 @@ def decode(text: bytes, path: str, *, encoding: str = "utf-8") -> str:
     try:
         return text.decode(encoding)
     except UnicodeDecodeError as error:
-        if wide := content.wide(text):
+        if wide := whole.wide(text):
             raise ValueError(
                 f"{path}: is text in {wide}; convert it with iconv -f {wide} -t UTF-8"
             ) from error
-        head = text[: content.HEAD_BYTES]
-        if b"\0" in head or content.kind_of(head):
-            kind = content.kind_of(head)
+        head = text[: whole.HEAD_BYTES]
+        if b"\0" in head or whole.kind_of(head):
+            kind = whole.kind_of(head)
             kind = kind if kind and "text" not in kind else "binary data, perhaps TFRecords"
             raise ValueError(f"{path}: is {kind}, not text; give text files") from error
         raise ValueError(
@@ -106,13 +106,13 @@ def decode(text: bytes, path: str, *, encoding: str = "utf-8") -> str:
 
 def require_sentences(text: str, path: str) -> None:
     """Raises ValueError for JSON and lists of MD5 digests, whose lines would pass for text."""
-    if content.is_json(text):
+    if whole.is_json(text):
         raise ValueError(
             f"{path}: is JSON, not text; process_wiki.sh reads WikiExtractor's --json files and "
             "documents (.jsonl, .json); do_sentence_segmentation.py reads documents that need no "
             "clean-up"
         )
-    if content.is_list_of_digests(text):
+    if whole.is_list_of_digests(text):
         raise ValueError(f"{path}: is a list of MD5 digests, not text; leave it out")
 
 

@@ -16,7 +16,7 @@ from typing import BinaryIO
 import numpy as np
 
 from mlperf_bert.data.jit import kernel
-from mlperf_bert.files import content, paths
+from mlperf_bert.files import paths, whole
 from mlperf_bert.files.whole import require_regular_file
 
 HEADER_BYTES = 12
@@ -137,10 +137,10 @@ def _opened(path: str | os.PathLike, *, headers_only: bool = False) -> Iterator[
 def _require_records(file: BinaryIO, path: str | os.PathLike) -> None:
     """Names what a file is that does not begin with a record, if that can be seen."""
     file.seek(0)
-    head = file.read(content.HEAD_BYTES)
-    if problem := content.packed(head):
+    head = file.read(whole.HEAD_BYTES)
+    if problem := whole.packed(head):
         raise ValueError(f"{os.fspath(path)}: {problem}")
-    if kind := content.kind_of(head):
+    if kind := whole.kind_of(head):
         raise ValueError(
             f"{os.fspath(path)}: is {kind}, not TFRecords; give files of create_pretraining_data.py"
         )

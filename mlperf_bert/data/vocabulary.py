@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from mlperf_bert.data import stages, unicode11
-from mlperf_bert.files import content, json_text, paths
+from mlperf_bert.files import json_text, paths, whole
 from mlperf_bert.files.whole import read_regular_file
 
 NAME = "vocab.txt"
@@ -70,7 +70,7 @@ def text_of(path: str) -> str:
 
 def _words(path: str) -> dict[str, int]:
     text = text_of(path)
-    if text.startswith(content.BYTE_ORDER_MARK):
+    if text.startswith(whole.BYTE_ORDER_MARK):
         raise ValueError(
             f"{path}: begins with a byte order mark, which would be part of the first token; "
             "remove it (sed -i '1s/^\\xEF\\xBB\\xBF//' FILE)"

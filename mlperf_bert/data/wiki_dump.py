@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
-from mlperf_bert.files import content
+from mlperf_bert.files import whole
 from mlperf_bert.files.whole import require_regular_file
 from mlperf_bert.messages import printable
 
@@ -169,7 +169,7 @@ class Dump:
         """The database's name; raises ValueError unless this is the head of a dump we know."""
         if not self.size_bytes:
             raise ValueError(f"{self.path}: empty; fetch pages-articles of enwiki")
-        if problem := content.packed(head):
+        if problem := whole.packed(head):
             raise ValueError(f"{self.path}: {problem}")
         if not head.lstrip().startswith(b"<"):
             raise ValueError(

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from mlperf_bert.files import content, paths
+from mlperf_bert.files import paths, whole
 from mlperf_bert.files.whole import read_regular_file, write_whole
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
@@ -27,7 +27,7 @@ def parse(text: str | bytes) -> object:
     """
     try:
         text = (_decoded(text) if isinstance(text, bytes) else text).removeprefix(
-            content.BYTE_ORDER_MARK
+            whole.BYTE_ORDER_MARK
         )
         value = json.loads(text, object_pairs_hook=_without_repeated_keys)
         if _SURROGATE.search(text):
@@ -42,7 +42,7 @@ def parse(text: str | bytes) -> object:
 
 
 def _decoded(text: bytes) -> str:
-    if encoding := content.wide(text):
+    if encoding := whole.wide(text):
         raise ValueError(f"{encoding}; convert it with iconv -f {encoding} -t UTF-8")
     try:
         return text.decode()

@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from tracing import gpus
+from tracing import sampling
 
 
 class NvmlError(Exception):
@@ -35,7 +35,7 @@ def nvml(monkeypatch):
 
 
 def test_counters_of_every_gpu(nvml):
-    found = gpus.Gpus()
+    found = sampling.Gpus()
     first, second = found.rows()
     assert first == {
         "gpu": 0, "name": "Example GPU", "busy_percent": 70, "memory_busy_percent": 30,
@@ -50,10 +50,10 @@ def test_without_driver_or_package_it_is_said(nvml, monkeypatch):
         raise NvmlError("NVML Shared Library Not Found")
 
     nvml.nvmlInit = fail
-    found = gpus.Gpus()
+    found = sampling.Gpus()
     assert (list(found.rows()), found.status) == (
         [],
         "none recorded: NVML Shared Library Not Found",
     )
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert gpus.Gpus().status == "none recorded: install nvidia-ml-py, the extra `tracing`"
+    assert sampling.Gpus().status == "none recorded: install nvidia-ml-py, the extra `tracing`"
