@@ -49,7 +49,7 @@ is the review's (scaling.json). samples_mean: to converge, over all converged ru
 the last evaluation, or by train_samples where epoch_num counts no samples (samples_source).
 samples_per_second_median: samples to converge over run_start to run_stop, evaluation and all.
 accelerators: nodes times accelerators per node as described; 0 for processors; a TPU v4 is a chip.
-watts: measured, mean of all nodes during the runs. rcp: what the
+watts: measured, mean of all nodes and switches during the runs (power.py). rcp: what the
 RCP checker of mlperf-logging 4.1.68 says today under the round's ruleset, of closed results;
 rcp_unaided: what it says unless it is told to count by train_samples. same_logs_as: an earlier
 entry with the same timed runs; leave one of them out of statistics. Names are as the submitters

@@ -75,6 +75,16 @@ def test_the_real_logs_give_the_shipped_rows(shared, shipped):
         assert entry == shipped[entry.name]
 
 
+def test_the_shipped_power_is_what_the_official_summarizer_says(shipped):
+    """As mlperf-logging 4.1.68 counts the published logs; it divides by zero on the other two."""
+    watts = {name: entry.watts for name, entry in shipped.items() if entry.watts is not None}
+    assert watts.pop("5.0/Lenovo/SR780aV3-8xB200_SXM_180GB") == pytest.approx(9104.3966, abs=1e-4)
+    assert {name: round(value) for name, value in watts.items()} == {
+        "4.0/smc-ac-power/1xSMC-H100-SXM-80GB": 5719,
+        "4.0/smc-dc-power/1xSMC-H100-SXM-80GB": 5560,
+    }
+
+
 def write_epochs(path, *, minutes, train_samples):
     """Write a log that counts epochs, with ranks and a list as a number, as some vendors do."""
     end = int(60_000 * minutes)
