@@ -31,6 +31,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from mlperf_bert.files import paths
+
 ROOT = Path(__file__).resolve().parent.parent
 # What differs from BERT-large; the tiny model is for a try without an accelerator.
 MODELS: dict[str, dict[str, int]] = {
@@ -205,7 +207,7 @@ def main() -> None:
     measures.add_argument("--peak_size", type=int, default=8192, help="of the matrices")
     measures.add_argument("--torch_python", help="an interpreter with torch and transformers")
     measures.set_defaults(run=measure)
-    given = parser.parse_args()
+    given = parser.parse_args(paths.words_with_home())
     given.run(given)
 
 

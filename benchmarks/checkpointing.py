@@ -17,7 +17,6 @@ The third way is TensorFlow's own, tf.train.CheckpointOptions(enable_async=True)
 
 import argparse
 import json
-import os
 import resource
 import statistics
 import subprocess
@@ -27,6 +26,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from mlperf_bert.files import paths
+from mlperf_bert.tensorflow_import import tensorflow
+
 ROOT = Path(__file__).resolve().parent.parent
 WAYS = ("synchronous", "asynchronous", "TensorFlow's own")
 NUM_SAVES, STEPS_BETWEEN = 2, 3
@@ -34,8 +36,7 @@ NUM_SAVES, STEPS_BETWEEN = 2, 3
 
 def training() -> tuple[dict, Callable[[], None]]:
     """What a checkpoint holds, and a step."""
-    import tensorflow as tf  # in the child alone
-
+    tf = tensorflow()  # in the child alone
     from mlperf_bert.mlperf.rules import BERT_LARGE
     from mlperf_bert.model import pretrainer
     from mlperf_bert.model.config import BertConfig
@@ -66,8 +67,7 @@ def training() -> tuple[dict, Callable[[], None]]:
 
 def measure(way: str, folder: str) -> dict:
     """Trains and saves; of each save the figures, and of the process the memory in bytes."""
-    import tensorflow as tf
-
+    tf = tensorflow()
     from mlperf_bert.checkpoints.state import RunState
     from mlperf_bert.training.events import Saves
 
@@ -109,10 +109,9 @@ def in_a_process(way: str, folder: Path) -> dict:
     """`measure` in a process and a folder of its own."""
     with tempfile.TemporaryDirectory(dir=folder) as output:
         command = [sys.executable, "-m", "benchmarks.checkpointing", f"--measure={way}"]
-        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1"}
         done = subprocess.run(
             [*command, f"--output={output}"],
-            check=True, capture_output=True, text=True, cwd=ROOT, env=environment,
+            check=True, capture_output=True, text=True, cwd=ROOT,
         )  # fmt: skip
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -149,7 +148,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", help="a folder on the disk to measure; default: temporary")
     parser.add_argument("--measure", choices=WAYS, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    given = parser.parse_args(paths.words_with_home())
     if given.measure:
         print(json.dumps(measure(given.measure, given.output)))
         return

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from benchmarks import random_task
 from mlperf_bert.data.validity import ExampleShape
+from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.mlperf.rules import BERT_LARGE
 
@@ -219,7 +220,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--compilers", required=True, help="a Python with jax and the compilers")
-    given = parser.parse_args()
+    given = parser.parse_args(paths.words_with_home())
     if not shutil.which(os.path.expanduser(given.compilers)):  # noqa: PTH111
         sys.exit(f"compiled: --compilers={given.compilers}: no such program")
     rows = json.loads(ROWS.read_text()) if ROWS.exists() else []

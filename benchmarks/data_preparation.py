@@ -1,6 +1,6 @@
 r"""How fast the data preparation is, compared with the reference's in the same run.
 
-    python benchmarks/data_preparation.py --text=part-00000-of-00500 --vocab_file=vocab.txt \
+    python -m benchmarks.data_preparation --text=part-00000-of-00500 --vocab_file=vocab.txt \
         --wiki='wiki_??' --punkt=nltk_data/tokenizers/punkt_tab/english \
         --reference=training/retired_benchmarks/bert --reference_python=venv37/bin/python \
         --nltk_data=nltk_data
@@ -19,6 +19,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from mlperf_bert.files import paths
 
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONS = ["--max_seq_length=512", "--max_predictions_per_seq=76", "--dupe_factor=10"]
@@ -148,7 +150,7 @@ def main() -> None:
     parser.add_argument("--reference", type=absolute_path, help="its bert folder")
     parser.add_argument("--reference_python", type=absolute_path, help="its interpreter")
     parser.add_argument("--nltk_data", type=absolute_path, help="punkt data for the reference")
-    args = parser.parse_args()
+    args = parser.parse_args(paths.words_with_home())
     if not (args.text and args.vocab_file) and not args.wiki:
         parser.error("give --text and --vocab_file, or --wiki, or all three")
     if bool(args.reference) != bool(args.reference_python):

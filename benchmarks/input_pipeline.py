@@ -9,6 +9,11 @@ the order alternates. Without --input_file the examples are random words with th
 published data.
 """
 
+from mlperf_bert.tensorflow_import import tensorflow
+
+if __name__ == "__main__":
+    tensorflow()  # before other modules import it
+
 import argparse
 import statistics
 import tempfile

@@ -6,6 +6,11 @@ A small model shows the cost in microseconds a step, BERT-base (512 tokens, batc
 step. The same step is trained with and without the measurement, in turns, on a batch in memory.
 """
 
+from mlperf_bert.tensorflow_import import tensorflow
+
+if __name__ == "__main__":
+    tensorflow()  # before other modules import it
+
 import argparse
 import contextlib
 import json
@@ -21,6 +26,7 @@ import tensorflow as tf
 from benchmarks.contestants import ours
 from benchmarks.input_pipeline import in_turns, spread
 from benchmarks.training_throughput import BERT_BASE
+from mlperf_bert.files import paths
 from mlperf_bert.input import pipeline
 from mlperf_bert.training import steps
 from mlperf_bert.training.steps import Trainer
@@ -83,7 +89,7 @@ def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--turns", type=int, default=30, help="turns of each model")
-    turns = parser.parse_args().turns
+    turns = parser.parse_args(paths.words_with_home()).turns
     report("small model", SMALL, batch_size=1, num_steps=20, num_turns=turns)
     report("BERT-base", BERT_BASE, batch_size=4, num_steps=1, num_turns=turns)
 

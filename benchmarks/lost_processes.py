@@ -39,6 +39,8 @@ import time
 from pathlib import Path
 
 from benchmarks.loopback import environment_of, free_addresses
+from mlperf_bert.files import paths
+from mlperf_bert.tensorflow_import import tensorflow
 
 ROOT = Path(__file__).resolve().parent.parent
 WATCHES = ("coordination", "check_health", "workers")
@@ -62,8 +64,7 @@ SIGNALS = {"killed": signal.SIGKILL, "silent": signal.SIGSTOP}
 
 def train(flags: dict) -> None:
     """Adds up a tensor over the processes again and again."""
-    import tensorflow as tf
-
+    tf = tensorflow()
     from mlperf_bert.training import config, devices, workers
 
     devices = devices.create_strategy(config.DeviceConfig(), workers.read_cluster())
@@ -187,7 +188,7 @@ def main() -> None:
         "--seconds", type=float, default=330, help="Waits this long for the other to end."
     )
     parser.add_argument("--log_dir", type=Path, help="Keeps the output of the processes here.")
-    given = parser.parse_args()
+    given = parser.parse_args(paths.words_with_home())
     print("| case | lost | noticed by | the other has ended after | its reason |")
     print("|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as scratch:

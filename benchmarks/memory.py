@@ -10,11 +10,15 @@ libraries included), and TensorFlow's own figure on a GPU. A measurement that th
 Measurements are added to OUTPUT.json; those that are in it are not repeated. OUTPUT.png shows all.
 """
 
+from mlperf_bert.tensorflow_import import tensorflow
+
+if __name__ == "__main__":
+    tensorflow()  # before other modules import it
+
 import argparse
 import dataclasses
 import itertools
 import json
-import os
 import resource
 import statistics
 import subprocess
@@ -22,9 +26,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 import psutil
 from matplotlib.figure import Figure
@@ -53,8 +54,7 @@ class Case:
 
 def measure(case: Case, *, num_steps: int) -> dict:
     """Trains in this process; returns peak bytes and median seconds of a step."""
-    import tensorflow as tf
-
+    tf = tensorflow()  # in the child alone
     from mlperf_bert.input import pipeline
     from mlperf_bert.input.pipeline import ExampleShape
     from mlperf_bert.model.pretrainer import build_pretrainer

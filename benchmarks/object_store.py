@@ -17,6 +17,7 @@ from pathlib import Path
 from benchmarks import random_task
 from mlperf_bert.data.validity import ExampleLimits
 from mlperf_bert.files import paths
+from mlperf_bert.tensorflow_import import tensorflow
 from tests.stores.rig import Store
 
 LIMITS = ExampleLimits(
@@ -28,7 +29,8 @@ BUCKET = "benchmark"
 
 def examples_per_second(files: list[str], num_batches: int) -> float:
     """Draws batches after a few that fill the buffers; in a process that reaches the store."""
-    from mlperf_bert.input import pipeline  # TensorFlow, in the child alone
+    tensorflow()  # in the child alone
+    from mlperf_bert.input import pipeline
 
     batches = iter(pipeline.training_batches(files, LIMITS, batch_size=BATCH_SIZE, seed=1))
     for _ in range(30):

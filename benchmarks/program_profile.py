@@ -23,6 +23,7 @@ from pathlib import Path
 import jax
 from matplotlib.figure import Figure
 
+from mlperf_bert.files import paths
 from mlperf_bert.portable import compile_step
 from mlperf_bert.portable.run_step import Exported, Program, steps
 
@@ -139,7 +140,7 @@ def main() -> None:
     parser.add_argument("step", type=Path, help="a folder of mlperf_bert.portable.export")
     parser.add_argument("--output", type=Path, required=True, help="without suffix")
     parser.add_argument("--num_steps", type=int, default=5, help="profiled steps")
-    given = parser.parse_args()
+    given = parser.parse_args(paths.words_with_home())
     try:
         exported = Exported(given.step, "training")
     except (OSError, ValueError, KeyError) as error:

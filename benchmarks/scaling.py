@@ -11,6 +11,11 @@ command), the bytes of the gradients, and the bandwidth that you give. The pictu
 assumptions.
 """
 
+from mlperf_bert.tensorflow_import import tensorflow
+
+if __name__ == "__main__":
+    tensorflow()  # before other modules import it
+
 import argparse
 import dataclasses
 import json

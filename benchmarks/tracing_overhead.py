@@ -20,6 +20,7 @@ from pathlib import Path
 
 from benchmarks import random_task
 from mlperf_bert.data.validity import ExampleShape
+from mlperf_bert.files import paths
 from mlperf_bert.mlperf.results import read_run
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from tracing import backends
@@ -48,11 +49,11 @@ print(time.monotonic() - began)
 def make_data(folder: Path) -> list[Path]:
     """Writes a configuration and two files of records."""
     random_task.write(folder, TINY, SHAPE, [SHAPE.max_seq_length] * NUM_DIFFERENT_RECORDS)
-    paths = [folder / f"part-{number}" for number in range(2)]
+    records = [folder / f"part-{number}" for number in range(2)]
     for path in paths:
-        repeated = NUM_RECORDS // NUM_DIFFERENT_RECORDS // len(paths)
+        repeated = NUM_RECORDS // NUM_DIFFERENT_RECORDS // len(records)
         path.write_bytes((folder / "train.tfrecord").read_bytes() * repeated)
-    return paths
+    return records
 
 
 def run(variant: str, command: list[str], trace: Path) -> str:
@@ -60,7 +61,7 @@ def run(variant: str, command: list[str], trace: Path) -> str:
     if variant != UNTRACED:
         script = REPOSITORY / "tracing" / "trace.sh"
         command = [str(script), f"--output={trace}", f"--backend={variant}", "--", *command]
-    environment = {**os.environ, "PYTHON": sys.executable, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment = {**os.environ, "PYTHON": sys.executable}
     done = subprocess.run(
         command, check=True, capture_output=True, text=True, cwd=REPOSITORY, env=environment
     )
@@ -86,9 +87,9 @@ def seconds_of_training(folder: Path, variant: str, number: int, num_steps: int)
     return 60 * read_run(output / "bert.log").minutes
 
 
-def seconds_of_reading(folder: Path, variant: str, number: int, paths: list[Path]) -> float:
+def seconds_of_reading(folder: Path, variant: str, number: int, records: list[Path]) -> float:
     """Measured by the program itself."""
-    command = [sys.executable, "-c", READING, *map(str, paths)]
+    command = [sys.executable, "-c", READING, *map(str, records)]
     return float(run(variant, command, folder / f"reading-{variant}-{number}").split()[-1])
 
 
@@ -98,19 +99,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--num_steps", type=int, default=600, help="of the training")
     parser.add_argument("--workload", choices=["training", "reading"], help="default: both")
-    given = parser.parse_args()
+    given = parser.parse_args(paths.words_with_home())
     missing = backends.choose(None).reasons
     for name, reason in missing.items():
         print(f"{name}: {reason}")
     variants = [UNTRACED, *(name for name in backends.NAMES if name not in missing)]
     with tempfile.TemporaryDirectory(prefix="overhead-") as name:
         folder = Path(name)
-        paths = make_data(folder)
-        size = sum(path.stat().st_size for path in paths)
+        records = make_data(folder)
+        size = sum(path.stat().st_size for path in records)
         print(f"reading: {5 * size:,} bytes in {5 * size // 4096:,} calls; {given.rounds} rounds")
         workloads = {
             "training": lambda v, n: seconds_of_training(folder, v, n, given.num_steps),
-            "reading": lambda v, n: seconds_of_reading(folder, v, n, paths),
+            "reading": lambda v, n: seconds_of_reading(folder, v, n, records),
         }
         for title, measure in workloads.items():
             if given.workload in (None, title):

@@ -20,6 +20,11 @@ backward (three times forward), without padding. The peak is that of a product o
 this machine in TensorFlow, in the same precision.
 """
 
+from mlperf_bert.tensorflow_import import tensorflow
+
+if __name__ == "__main__":
+    tensorflow()  # before other modules import it
+
 import argparse
 import json
 import os
@@ -31,8 +36,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow as tf

@@ -83,7 +83,6 @@ class Step:
             **os.environ,
             "PATH": f"{interpreter}:{os.environ['PATH']}",
             "PYTHON": sys.executable,
-            "TF_CPP_MIN_LOG_LEVEL": "3",
         }
         subprocess.run(self.command, shell=True, cwd=REPOSITORY, env=environment, check=True)
 

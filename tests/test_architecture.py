@@ -1,6 +1,7 @@
 """The house rules: who imports whom, who reads flags, how long a root is."""
 
 import ast
+import functools
 import os
 import re
 import subprocess
@@ -42,10 +43,15 @@ OUR_OWN = {path.parent.name for path in ROOT.glob("*/__init__.py")}
 SCRIPTS = sorted(ROOT.glob("*.py"))
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports_of(path: Path) -> set[str]:
     """Every module that a file imports, at its head or inside a function."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -80,7 +86,7 @@ OURS = [*SCRIPTS, *sorted(path for room in OUR_OWN for path in (ROOT / room).rgl
 def test_what_is_imported_of_ours_is_there():
     """Also in files that no fast test imports."""
     for path in OURS:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             module = getattr(node, "module", None) if isinstance(node, ast.ImportFrom) else None
             if module and module.split(".")[0] in OUR_OWN:
                 assert is_there(module), f"{path} line {node.lineno}: {module}"
@@ -163,7 +169,7 @@ def test_only_root_scripts_read_flags_and_environment(path):
 
 COMMANDS = [
     path
-    for room in (PACKAGE, "cleanup_scripts", "demo")
+    for room in (PACKAGE, "benchmarks", "cleanup_scripts", "demo")
     for path in (ROOT / room).rglob("*.py")
     if path not in ALONE
 ]
@@ -171,15 +177,15 @@ COMMANDS = [
 
 @pytest.mark.parametrize("path", COMMANDS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_command_line_expands_the_home_folder(path):
-    parsed = [
+    calls = [
         node
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr.startswith("parse_")
         and ast.unparse(node.func.value).endswith("parser")
     ]
-    for call in parsed:
+    for call in calls:
         expands = call.args and ast.unparse(call.args[0]).startswith("paths.words_with_home(")
         assert expands, f"{path}:{call.lineno}: give parse_args paths.words_with_home(arguments)"
 
@@ -187,6 +193,45 @@ def test_every_command_line_expands_the_home_folder(path):
 @pytest.mark.parametrize("path", [*sorted(ALONE), *(ROOT / "tracing").glob("*.py")])
 def test_so_do_those_that_import_nothing_of_the_package(path):
     assert "type=Path" not in path.read_text(encoding="utf-8")
+
+
+def loaded_with(path: Path) -> set[Path]:
+    """The file and those of ours that are loaded with it; not what its functions import."""
+    found, waiting = set(), [path]
+    while waiting:
+        if (file := waiting.pop()) in found:
+            continue
+        found.add(file)
+        for node in parsed(file).body:
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+                places = [ROOT / f"{name.replace('.', '/')}.py" for name in names]
+                waiting += [place for place in places if place.is_file()]
+    return found
+
+
+def imports_tensorflow(path: Path) -> bool:
+    heads = parsed(path).body
+    names = {alias.name for node in heads if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module.split(".")[0] for node in heads if isinstance(node, ast.ImportFrom)}
+    return bool(names & {"tensorflow", "tf_keras", "official"})
+
+
+PROGRAMS = [
+    path
+    for path in [*SCRIPTS, *COMMANDS]
+    if '__name__ == "__main__"' in path.read_text(encoding="utf-8")
+]
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_programs_load_tensorflow_without_its_lines(path):
+    source = path.read_text(encoding="utf-8")
+    assert "TF_CPP_MIN_LOG_LEVEL" not in source, f"{path}: tensorflow_import sets it"
+    if any(map(imports_tensorflow, loaded_with(path))):
+        assert re.search(r"^ *tensorflow\(\)  # before other modules import it$", source, re.M), (
+            path
+        )
 
 
 @pytest.mark.gate
@@ -221,7 +266,7 @@ MAINS = [*SCRIPTS, *(ROOT / PACKAGE / name for name in sorted(COMMANDS_WITH_FLAG
 
 @pytest.mark.parametrize("path", MAINS, ids=lambda path: path.name)
 def test_root_scripts_are_flags_and_one_short_main(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
     assert not [node for node in tree.body if isinstance(node, ast.ClassDef)]
     functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
     public = [name for name in functions if not name.startswith("_")]

@@ -1,10 +1,12 @@
 """This project's training step on its own input pipeline; see training_throughput.py."""
 
-import json
-import os
-import sys
+from mlperf_bert.tensorflow_import import tensorflow
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+if __name__ == "__main__":
+    tensorflow()  # before other modules import it
+
+import json
+import sys
 
 import tensorflow as tf
 

@@ -1,11 +1,13 @@
 """tf-models' default trainer, its experiment bert/pretraining; see training_throughput.py."""
 
+from mlperf_bert.tensorflow_import import tensorflow
+
+if __name__ == "__main__":
+    tensorflow()  # before other modules import it
+
 import json
-import os
 import sys
 from pathlib import Path
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
 from official.core import exp_factory, task_factory, train_utils
