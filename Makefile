@@ -5,6 +5,7 @@ export PYTHON
 BIN    := .venv/bin
 SEED   ?=
 TESTS  ?=
+CHANGED ?=
 ACCELERATOR ?= cpu
 $(if $(filter-out cpu gpu,$(ACCELERATOR)),$(error ACCELERATOR=$(ACCELERATOR): give cpu or gpu))
 
@@ -19,7 +20,8 @@ help:
 	@echo "make test-all          40 minutes: the many ways in which a promise could break; before a change of that part"
 	@echo "make test-soak         an hour: long fuzzing, memory, many kills, whole demos"
 	@echo "make test-container    18 minutes: the image, built and run; as root on Debian; CI runs it too"
-	@echo "                       any of these with TESTS=tests/stores runs only those of a folder or file"
+	@echo "                       any of these with TESTS=tests/stores runs only those of a folder or file;"
+	@echo "                       make test CHANGED=1 those that reach what git says is changed"
 	@echo "make test-compilers    what Google's and NVIDIA's compilers say of the exported step; installs 3 GB in .venv-compilers"
 	@echo "make lint              ruff, mypy and shellcheck"
 	@echo "make format            what ruff can correct by itself"
@@ -71,7 +73,12 @@ quick: setup
 	$(PYTEST) -n 2 -m "$(FAST)" $(QUICK)
 
 test: setup
+ifeq ($(CHANGED),)
 	$(PYTEST) -n 3 -m "$(FAST)" $(TESTS)
+else
+	@found=$$($(BIN)/python -m tests.helpers.changed) || exit; \
+	if [ "$$found" ]; then $(PYTEST) -n 3 -m "$(FAST)" $$found; else echo "no test reaches what is changed"; fi
+endif
 
 gate: setup
 	$(PYTEST) -n 3 -m "not all and not soak" $(WHERE)

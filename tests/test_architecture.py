@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.rooms import GUESTS, HEART
+from tests.helpers import changed
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "mlperf_bert"
@@ -49,15 +50,7 @@ def parsed(path: Path) -> ast.Module:
 
 
 def imports_of(path: Path) -> set[str]:
-    """Every module that a file imports, at its head or inside a function."""
-    found = set()
-    for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+    return changed.imports_of(parsed(path))
 
 
 def name_of(path: Path) -> str:
