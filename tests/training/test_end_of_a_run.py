@@ -224,6 +224,14 @@ def test_the_step_that_reaches_the_target_is_saved_once_after_the_clock_has_stop
     assert log.index("run_stop") > log.index("eval_accuracy")
 
 
+def test_the_last_step_is_evaluated_before_it_is_saved(tmp_path):
+    """Also where no evaluation is due: the time to its target would count the checkpoint."""
+    stand = Stand(num_train_steps=30)
+    assert stand.run(tmp_path / "bert.log").step == 30
+    assert stand.evaluated == [20, 30]
+    assert stand.events == ["evaluate", "evaluate", "save 30", "saved"]
+
+
 @pytest.mark.parametrize("saves_every", [20, 7, 13, 10**6])
 @pytest.mark.parametrize("budget", [None, "20s", "33s", "50s", "51s"])
 @pytest.mark.parametrize("signal_step", [None, 7, 20, 21, 100])
