@@ -420,6 +420,7 @@ def test_bad_input_to_the_script_itself_is_one_line_too(repository, work):
     assert line.startswith("run_pretraining.py: --input_file: no file matches ")
 
 
+@pytest.mark.gate
 def test_a_run_its_files_and_a_second_run_into_the_same_directory(work):
     began = time.time()
     done = train(work)

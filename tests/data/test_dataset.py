@@ -68,6 +68,7 @@ def test_first_examples_are_a_prefix_and_marked(repository, work):
     assert manifest.load(work / "out").is_whole
 
 
+@pytest.mark.gate
 def test_a_rerun_makes_only_what_is_missing_or_differs(repository, work):
     assert run(repository, work).returncode == 0
     before = lines_of(work)

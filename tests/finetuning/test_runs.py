@@ -555,6 +555,7 @@ def command(folder, *more, **changes) -> list[str]:
     return [sys.executable, "run_finetuning.py", *flags, *more]
 
 
+@pytest.mark.gate
 def test_command_line(own):
     done = starts.run(command(own, "--do_predict"), check=True)
     *_, png, tsv, result = done.stdout.splitlines()

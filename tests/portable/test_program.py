@@ -140,6 +140,7 @@ def test_evaluation_equals_tensorflows(export, task):
     assert sum(result[5] for result in figures["results"]) == 45  # every example once
 
 
+@pytest.mark.gate
 def test_the_signature_names_every_value(unrecorded_step):
     signature = json.loads((unrecorded_step / "signature.json").read_text())
     entry = signature["programs"][0]
@@ -237,6 +238,7 @@ def test_a_folder_that_lacks_a_file_or_has_a_damaged_one_is_one_line(lamb_step, 
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.gate
 def test_the_output_of_a_run_is_no_file_of_the_program(unrecorded_step, tmp_path):
     before = (unrecorded_step / "signature.json").read_bytes()
     for output in (unrecorded_step / "signature.json", tmp_path, tmp_path / "no" / "figures.json"):
@@ -316,6 +318,7 @@ def assert_stablehlo_alone(folder: Path) -> None:
         assert re.fullmatch(r"\d+\.\d+\.\d+", entry["stablehlo_version"])
 
 
+@pytest.mark.gate
 def test_every_operation_is_stablehlos(unrecorded_step):
     assert_stablehlo_alone(unrecorded_step)
     kinds = [
@@ -348,6 +351,7 @@ def test_the_export_without_jax_is_one_line(monkeypatch):
         stablehlo.require_jax()
 
 
+@pytest.mark.gate
 def test_an_older_folder_says_what_to_do(unrecorded_step, tmp_path):
     signature = json.loads((unrecorded_step / "signature.json").read_text())
     (tmp_path / "signature.json").write_text(json.dumps({**signature, "format": 1}))

@@ -10,7 +10,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 from pathlib import Path
@@ -21,57 +20,43 @@ from mlperf_bert.data import provenance
 from mlperf_bert.files.locks import DirectoryLock, lock_of
 from mlperf_bert.submission import campaign, folder, official, system
 from mlperf_bert.submission.campaign import Campaign, run_campaign
+from tests.submission import stand_in
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-# Takes what happens to run N from plan.json beside it: "exit 75", "seed 7", "batch 256", "fails".
+# As a process of its own.
 STAND_IN = f"""
-import json, pathlib, sys, time
+import pathlib, sys
 sys.path.insert(0, {str(REPOSITORY)!r})
-from tests.mlperf.example_log import write_log
-given = dict(flag.lstrip("-").split("=") for flag in sys.argv[1:] if "=" in flag)
-folder = pathlib.Path(given["output_dir"])
-here = pathlib.Path(__file__).parent
-with (here / "calls").open("a") as calls:
-    calls.write(f"{{folder.name}}\\n")
-plan = json.loads((here / "plan.json").read_text())
-word, _, value = plan.pop(folder.name, "").partition(" ")
-if word == "exit":
-    (here / "plan.json").write_text(json.dumps(plan))
-    folder.mkdir(parents=True, exist_ok=True)
-    write_log(folder / "bert.log", [0.5])
-    (folder / "run.json").write_text('{{"status": "running"}}')
-    sys.exit(int(value))
-if word == "refuses":
-    sys.exit("run_pretraining.py: bad input")
-folder.mkdir(parents=True, exist_ok=True)
-changes = {{"seed": int(value) if word == "seed" else 100 + int(folder.name)}}
-changes |= {{"global_batch_size": int(value)}} if word == "batch" else {{}}
-last = 0.5 if word == "fails" else 0.73
-if "--nodo_train" in sys.argv:
-    if word == "unevaluated":
-        sys.exit("run_pretraining.py: bad evaluation examples")
-    write_log(folder / "bert.offline.log", [0.5] * 16 + [last], **changes)
-    sys.exit()
-write_log(folder / "bert.log", [0.5] * 16 + [last], **changes)
-status = "aborted" if word == "fails" else "success"
-(folder / "run.json").write_text(json.dumps({{"status": status}}))
+from tests.submission import stand_in
+sys.exit(stand_in.run(pathlib.Path(__file__).parent, sys.argv[1:]))
 """
 
 
 @pytest.fixture
-def make(tmp_path):
-    """Returns a function that makes a campaign with a plan of what happens to its runs."""
+def make(tmp_path, monkeypatch):
+    """Returns a function that makes a campaign with a plan of what happens to its runs.
+
+    Its runs are calls in this process; `stand_in.py` in the folder is the same as a program.
+    """
+    program, call = tmp_path / "stand_in.py", campaign._call
+    program.write_text(STAND_IN)
+
+    def call_here(command):
+        if list(command[:2]) == [sys.executable, str(program)]:
+            return stand_in.run(tmp_path, command[2:])
+        return call(command)
+
+    monkeypatch.setattr(campaign, "_call", call_here)
 
     def make(plan=None, *, num_runs=10, **changes):
-        (tmp_path / "stand_in.py").write_text(textwrap.dedent(STAND_IN))
         (tmp_path / "plan.json").write_text(json.dumps(plan or {}))
         given = {"org": "example", "system": "1xExample", "status": "onprem", "flags": ("--x=1",)}
         return Campaign(
             **given | changes,
             folder=tmp_path / "campaign",
             num_runs=num_runs,
-            command=(sys.executable, str(tmp_path / "stand_in.py")),
+            command=(sys.executable, str(program)),
         )
 
     return make
@@ -87,6 +72,7 @@ def train(made):
     return campaign.train_all(made)
 
 
+@pytest.mark.gate
 def test_ten_runs_become_a_submission_that_all_tools_accept(make):
     verdict = run(make(), overrides={"cooling": "air"})
     assert verdict.passed, "\n".join(verdict.lines())

@@ -14,7 +14,7 @@ from tests.tracing import example_training
 from tracing import backends
 
 BACKENDS = [
-    pytest.param(name, marks=[pytest.mark.gate] if name == backends.BPFTRACE else [])
+    pytest.param(name, marks=[] if name == backends.PROC else pytest.mark.gate)
     for name in backends.NAMES
 ]
 TRACE = Path(__file__).resolve().parent.parent.parent / "tracing" / "trace.sh"

@@ -182,6 +182,7 @@ def one_checkpoint(run, tmp_path):
     return output
 
 
+@pytest.mark.gate
 def test_a_given_checkpoint_is_evaluated_where_there_is_no_run(task, tmp_path):
     given = f"{task}/init/model.ckpt-0"
     output = tmp_path / "new" / "out"
