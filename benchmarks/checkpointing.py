@@ -4,7 +4,7 @@
 
 BERT-large with LAMB (weights and slots: 4 GB) in a process of its own for each way of saving, which
 take turns. A step here is some matrix products, then LAMB's update of all weights and slots; there
-is no forward and backward pass. Printed are medians, least and greatest:
+is not a forward and backward pass. Printed are medians, least and greatest:
 
 - stands still: seconds until the training goes on
 - complete: seconds until the checkpoint can be read
@@ -99,7 +99,7 @@ def measure(way: str, folder: str) -> dict:
 
 
 def seconds_of(function: Callable[[], object]) -> float:
-    """Of one call."""
+    """Times of one call."""
     began = time.perf_counter()
     function()
     return time.perf_counter() - began

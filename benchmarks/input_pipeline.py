@@ -48,7 +48,7 @@ def draw(iterator, num_batches: tf.Tensor) -> tf.Tensor:
 
 
 def in_turns(measure, first, second, num_turns: int) -> list[tuple]:
-    """Of each turn what `measure` found of both, which take turns at being measured first."""
+    """What `measure` says of both in each turn; they take turns at being first."""
     turns = []
     for number in range(num_turns + 1):
         order = (first, second) if number % 2 else (second, first)
@@ -71,7 +71,7 @@ def report_checks(task: dict, args: argparse.Namespace) -> float:
     num_batches = args.examples // task["batch_size"]
 
     def seconds_per_batch(source) -> tuple[float, float]:
-        """Of the clock, and of the processor."""
+        """By the clock, and by the processor's time."""
         began, began_cpu = time.perf_counter(), time.process_time()
         draw(source, tf.constant(num_batches)).numpy()
         elapsed, elapsed_cpu = time.perf_counter() - began, time.process_time() - began_cpu

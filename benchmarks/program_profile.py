@@ -46,7 +46,7 @@ class Kernel:
     part: str
     num_bytes: int
     seconds: float = 0.0
-    """Of a step."""
+    """In one step."""
 
 
 def kernels(text: str) -> dict[str, Kernel]:

@@ -65,7 +65,7 @@ class Machine:
     """Time of one message between neighbours in the ring."""
 
     def all_reduce_seconds(self, num_replicas: int) -> float:
-        """Of a ring: every replica sends 2(n-1)/n of the bytes in 2(n-1) messages."""
+        """The ring's time: every replica sends 2(n-1)/n of the bytes in 2(n-1) messages."""
         hops = 2 * (num_replicas - 1)
         sent = self.gradient_bytes * hops / num_replicas
         return sent / self.bytes_per_second + hops * self.latency_seconds

@@ -18,7 +18,7 @@ from demo.__main__ import (
 )
 
 SEED = 1
-"""Of text and first weights: the reference points hold for this task alone."""
+"""The seed of text and first weights: the reference points hold for this task alone."""
 GLOBAL_BATCH_SIZE = 64
 LEARNING_RATE = 0.005
 NUM_TRAIN_STEPS = 280

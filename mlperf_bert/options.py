@@ -30,9 +30,9 @@ class Option:
     path: bool = False
     """A local path or one of a bucket, or several with commas; "~" is expanded."""
     may_be_empty: bool = False
-    """Of a path: an empty text counts as none."""
+    """Whether an empty path counts as none."""
     may_have_wildcards: bool = True
-    """Of a path: not of checkpoints, in whose names TensorFlow takes them for patterns."""
+    """Whether a path may have them: not that of checkpoints, where TensorFlow sees patterns."""
     page: str | None = None
     """The page of docs/ that explains it, if it is not that of the script."""
     at_least: float | None = None

@@ -119,7 +119,7 @@ def reuse(
       goes_on: the reads that start where the previous one of their open file ended.
       most: reads of blocks to look at, about.
     """
-    # A block that the read before ended within is no new read of this block.
+    # A block that the read before ended within is not a new read of this block.
     begins = offsets // BLOCK_BYTES + (goes_on & (offsets % BLOCK_BYTES > 0))
     counts = np.maximum((offsets + sizes - 1) // BLOCK_BYTES - begins + 1, 0).astype(np.int64)
     addresses = (files.astype(np.int64) << _FILE_SHIFT) // BLOCK_BYTES + begins.astype(np.int64)
@@ -167,7 +167,7 @@ def stack_distances(blocks: np.ndarray) -> np.ndarray:
     previous[order[1:][again[1:]]] = order[:-1][again[1:]]
     ranks = np.empty(num, np.int64)
     ranks[np.argsort(previous, kind="stable")] = np.arange(num)
-    # All reads up to the previous one have an earlier previous read, and are no part of it.
+    # All reads up to the previous one have an earlier previous read, and are not part of it.
     distances = _num_smaller_before(ranks) - (previous + 1)
     return np.where(previous < 0, np.nan, distances)
 
@@ -207,7 +207,7 @@ class InFlight:
 
     @classmethod
     def of(cls, begins_ns: np.ndarray, latencies_ns: np.ndarray) -> "InFlight":
-        """Of calls by their beginning and latency."""
+        """The depth over time, from the beginning and latency of each call."""
         times = np.concatenate([begins_ns, begins_ns + latencies_ns]).astype(np.int64)
         moves = np.repeat([1, -1], len(begins_ns))
         order = np.lexsort((moves, times))  # one that returns makes room for one that begins

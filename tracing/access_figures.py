@@ -69,7 +69,7 @@ class Access:
 
     @functools.cached_property
     def reuse(self) -> access.Reuse:
-        """Of the blocks of all files."""
+        """How often the blocks of all files are read again."""
         reads = self._located
         return access.reuse(
             reads["file_number"].to_numpy(),

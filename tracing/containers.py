@@ -20,7 +20,7 @@ class Container:
     engine: str
     name: str
     pid: int
-    """Of its first process, on this host."""
+    """The id of its first process, on this host."""
     mounts: tuple[tuple[str, str], ...]
     """(folder of the host, folder of the container), longest folder of the container first."""
 

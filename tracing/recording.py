@@ -46,7 +46,7 @@ class Recording:
     machine: dict
 
     def alignment(self) -> Alignment:
-        """Of the clocks over the whole trace."""
+        """How the clocks map onto each other over the whole trace."""
         return Alignment(self.pairs)
 
     @property

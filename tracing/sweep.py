@@ -70,7 +70,7 @@ class Sweep:
     """The training's files; empty if they are unknown."""
     output: Path
     step_seconds: tuple[float, ...] = ()
-    """Of a step that is a sleep: one, or one for each batch size; empty: as measured."""
+    """How long a step sleeps: one time, or one for each batch size; empty: as measured."""
     batches: tuple[int | None, ...] = (None,)
     backend: str | None = None
     timeout_s: float | None = None

@@ -307,7 +307,7 @@ def read_table(folder: Path, table: str, columns: Sequence[str] | None = None) -
     null.
 
     Raises:
-      ValueError: the file is no such table, or it is damaged.
+      ValueError: the file is not such a table, or it is damaged.
     """
     path = folder / f"{table}.parquet"
     names = list(columns) if columns else schema(table).names

@@ -85,7 +85,7 @@ class Weight:
     tf1_name: str
     our_name: str
     dimensions: str
-    """Of our variable, a letter each."""
+    """The dimensions of our variable, a letter each."""
     axes: str
 
     @property

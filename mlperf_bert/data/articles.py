@@ -19,8 +19,8 @@ def folders_of(files: Iterable[str], out_dir: paths.Location) -> dict[str, paths
     """Input file -> the folder for its text, which has its name without the suffix.
 
     Raises:
-      ValueError: a file that is no document's, two of the same name, or files in `out_dir` that
-        are not made from these: text/*/wiki_* would match them.
+      ValueError: a file without a document, two of the same name, or files in `out_dir` that are
+        not made from these: text/*/wiki_* would match them.
     """
     folders: dict[str, paths.Location] = {}
     for path in files:
@@ -75,7 +75,7 @@ def from_json(text: str, path: str) -> str:
     """The text of one file of WikiExtractor's --json, as it is without this option.
 
     Raises:
-      ValueError: a line that is no document, named by its number.
+      ValueError: a line that is not a document, named by its number.
     """
     lines = (line.encode() for line in text.split("\n"))
     return b"".join(map(_article, documents_of_lines(lines, path))).decode()

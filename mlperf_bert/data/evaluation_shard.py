@@ -26,7 +26,7 @@ def pick(
     for more examples than there are repeats some, as the reference does.
 
     Raises:
-      ValueError: no examples, a damaged record, one that is no valid example of these lengths, or
+      ValueError: no examples, a damaged record, one that is not an example of these lengths, or
         more bytes than the disk has room for.
     """
     allowed = validity.ExampleLimits(

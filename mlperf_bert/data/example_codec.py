@@ -264,7 +264,7 @@ def decode(record: bytes) -> dict[str, np.ndarray]:
     each name once, its key before its value, all values of a list in one packed field.
 
     Raises:
-      ValueError: the bytes are no such tf.Example, or a list is neither of integers nor of floats.
+      ValueError: not such a tf.Example, or a list is neither of integers nor of floats.
     """
     example = {}
     try:

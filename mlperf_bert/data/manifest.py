@@ -60,7 +60,7 @@ class Manifest:
     parameters: dict[str, object]
     """Everything that determines the bytes; examples_per_part is 0 for whole parts."""
     versions: dict[str, str]
-    """Of the software that made it, for information."""
+    """Versions of the software that made it, for information."""
     parts: dict[str, Part] = dataclasses.field(default_factory=dict)
 
     @property
@@ -176,7 +176,7 @@ def _check_md5s_of_texts(manifest: Manifest) -> list[str]:
 
 
 def _check_published_sizes(manifest: Manifest, folder: paths.Location) -> list[str]:
-    """Of the parts and of evaluation files beside them."""
+    """What differs in size from the published data: parts, and evaluation files beside them."""
     found = {name: part.bytes for name, part in manifest.parts.items()}
     beside = (name for name in PUBLISHED_RECORD_BYTES if name not in found)
     statuses = {name: paths.status(folder / name) for name in beside}

@@ -127,7 +127,7 @@ def require_valid_record(
     """Checks a record of a file: that it is a valid example, and passes the checks in `also`.
 
     Raises:
-      BadRecord: it is no tf.Example, or not a valid one.
+      BadRecord: it is not a tf.Example, or not a valid one.
     """
     try:
         example = example_codec.decode(frame.record)

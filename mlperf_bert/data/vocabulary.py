@@ -14,9 +14,9 @@ from mlperf_bert.files.whole import read_regular_file
 
 NAME = "vocab.txt"
 TOKENIZER = "tokenizer.json"
-"""Of Hugging Face's layout: holds the words too."""
+"""The file of Hugging Face's layout that holds the words too."""
 TOKENIZER_CONFIG = "tokenizer_config.json"
-"""Of Hugging Face's layout, and what an import writes: says whether text is lower-cased."""
+"""The file of Hugging Face's layout, also of an import, that says whether text is lower-cased."""
 SPECIAL_TOKENS = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 _WORD_PIECE = {"type": "WordPiece", "continuing_subword_prefix": "##"}

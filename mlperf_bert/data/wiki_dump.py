@@ -75,7 +75,7 @@ class Dump:
 
     @property
     def sha256(self) -> str:
-        """Of all bytes that have been read; of the file, after the last article."""
+        """The digest of all bytes read so far; that of the file, after the last article."""
         return self._sha256.hexdigest()
 
     def articles(self) -> Iterator[bytes]:

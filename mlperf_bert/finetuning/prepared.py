@@ -27,7 +27,7 @@ class Split:
 
     @property
     def num_features(self) -> int:
-        """Of GLUE as many as examples."""
+        """The number of features; in GLUE that of the examples."""
         return len(self.features["input_ids"])
 
 
@@ -115,7 +115,7 @@ class Prepared:
 
     @property
     def weights_sha256(self) -> str:
-        """Of the pre-trained model."""
+        """The digest of the pre-trained model."""
         return self._begun.weights_sha256
 
     def split(self, name: str) -> Split:

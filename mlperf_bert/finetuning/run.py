@@ -41,7 +41,7 @@ class RunResult:
     setting: Setting
     folder: Path
     epochs: list[dict[str, dict[str, float]]]
-    """Of each epoch: split -> metric -> value."""
+    """For each epoch: split -> metric -> value."""
 
     @property
     def metrics(self) -> dict[str, dict[str, float]]:

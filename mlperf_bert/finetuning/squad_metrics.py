@@ -38,7 +38,7 @@ def f1_of_words(expected: str, predicted: str) -> float:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Scores:
-    """Of one question."""
+    """The scores of one question."""
 
     exact: float
     f1: float

@@ -194,7 +194,7 @@ def _require_checkpoints(names: Sequence[str], config: FinetuningConfig) -> None
 
 
 def _run_task(config: FinetuningConfig, ready: Prepared) -> tuple[TaskResult, Sequence[Run]]:
-    """Of the runs that are trained here only the best keeps its checkpoint."""
+    """Trains and scores one task; only the best of the runs trained here keeps its checkpoint."""
     task, folder = ready.task, Path(config.output_dir) / ready.task.name
     runs = [Run(config, ready, s, folder=folder / s.folder) for s in config.settings]
     trained = []
@@ -290,7 +290,7 @@ def _read(path: Path) -> dict[str, dict]:
 
 
 def _predictions_of(result: dict) -> Setting | None:
-    """Of which run a task's answers are, if any were written."""
+    """The run that wrote a task's answers, if any were written."""
     found = result.get("predictions_of")
     return Setting(**found) if found else None
 

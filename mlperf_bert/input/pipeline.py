@@ -202,7 +202,7 @@ def synthetic_batches(
 
     def packed(num_rows):
         rows = tf.range(batch_size) * num_rows // batch_size
-        # Of examples without tokens any number fits into a row.
+        # Any number of examples without tokens fits into a row.
         empty = tf.nest.map_structure(tf.zeros_like, synthetic_batch(shape, batch_size=batch_size))
         return packing.assemble(empty, rows)
 

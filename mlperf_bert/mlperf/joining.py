@@ -43,7 +43,7 @@ def join(
     Returns: status "success" or "aborted", and the samples trained up to run_stop.
 
     Raises:
-      ValueError: a file is no log, or an earlier checkpoint has not been evaluated.
+      ValueError: a file is not a log, or an earlier checkpoint has not been evaluated.
     """
     pieces = [read_records(log) for log in logs]
     records = [record for piece in pieces for record in piece]

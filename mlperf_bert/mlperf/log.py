@@ -98,7 +98,7 @@ class Hyperparameters:
     beta_2: float
     weight_decay_rate: float
     poly_power: float
-    """Of the polynomial decay."""
+    """The power of the polynomial decay."""
     max_seq_length: int
     """Tokens per sample."""
     max_predictions_per_seq: int
@@ -123,7 +123,7 @@ class Computation:
     """The lowest one; one of PRECISIONS, as the next two."""
     precision_in_attention: str
     precision_in_communication: str
-    """Of what the replicas send each other."""
+    """The precision of what the replicas send each other."""
     micro_batch_size: int
     """Samples of a step on one replica."""
     config_filename: str

@@ -71,7 +71,7 @@ class Evaluation:
     samples: float | None
     """Trained before it; None if the log does not say."""
     accuracy: float
-    """Of the masked-LM task; NaN for a run that has diverged."""
+    """The accuracy of the masked-LM task; NaN for a run that has diverged."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class RunResult:
 
     path: Path
     status: str
-    """Of run_stop, "success" or "aborted" in most logs."""
+    """The status of run_stop, "success" or "aborted" in most logs."""
     minutes: float
     """From run_start to run_stop."""
     init_minutes: float | None
@@ -212,7 +212,7 @@ def read_run(path: Path) -> RunResult:
     """Return what a log says of its run.
 
     Raises:
-      ValueError: the file is no log, or has not one run_start and one run_stop in this order.
+      ValueError: the file is not a log, or has not one run_start and one run_stop in this order.
     """
     records = read_records(path)
     start, stop = _only(records, "run_start", path), _only(records, "run_stop", path)
@@ -320,7 +320,7 @@ def energy_of_pieces(logs: Sequence[paths.Location]) -> Energy | None:
     """Return the energy of all pieces of a run that was resumed; None if no log says anything.
 
     Raises:
-      ValueError: a file is no log.
+      ValueError: a file is not a log.
     """
     return joined_energy([energy_of_run(read_records(log)) for log in logs])
 

@@ -131,7 +131,7 @@ def _softmax_gradient(
     probabilities: tf.Tensor, upstream: tf.Tensor, *, row_sums: Callable
 ) -> tf.Tensor:
     p, up = tf.cast(probabilities, tf.float32), tf.cast(upstream, tf.float32)
-    # Of s_i = exp(x_i) / sum(exp(x)): ds_i/dx_j = s_i (delta_ij - s_j), contracted with `up`.
+    # With s_i = exp(x_i) / sum(exp(x)): ds_i/dx_j = s_i (delta_ij - s_j), contracted with `up`.
     gradient = (up - row_sums(up * p)) * p
     return tf.cast(gradient, probabilities.dtype)
 

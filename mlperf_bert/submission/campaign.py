@@ -79,7 +79,7 @@ class Campaign:
     num_runs: int
     """10 make a result."""
     flags: tuple[str, ...]
-    """Of run_pretraining.py, for one run."""
+    """The words of run_pretraining.py, for one run."""
     offline_eval_input_file: str | None = None
     """Evaluate the checkpoints after each training, on this file; None: during training."""
     command: tuple[str, ...] = RUN_COMMAND
@@ -120,7 +120,7 @@ class Campaign:
 
     @property
     def log_name(self) -> str:
-        """Of the file in a run's directory that is the result."""
+        """The name of the file in a run's directory that is the result."""
         return RESULT_LOG if self.offline_eval_input_file else LOG_NAME
 
     def output_dirs(self, number: int) -> list[paths.Location]:

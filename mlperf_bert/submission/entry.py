@@ -59,7 +59,7 @@ class Entry:
     """
 
     round: str
-    """Of MLPerf Training, "1.0" to "5.0"; empty for one's own."""
+    """The round of MLPerf Training, "1.0" to "5.0"; empty for one's own."""
     org: str
     system: str
     division: str | None
@@ -98,7 +98,7 @@ class Entry:
     watts: float | None = None
     """Measured, the whole system's mean during the runs."""
     rated_watts: float | None = None
-    """Of one accelerator, where its name says so."""
+    """The maker's rating of one accelerator, where its name says so."""
     rcp: str | None = None
     """The official RCP checker's verdict, counted by `samples_source`."""
     rcp_unaided: str | None = None
@@ -107,10 +107,10 @@ class Entry:
     """ROUND/ORG/SYSTEM of an earlier entry with the same timed runs."""
     notes: str | None = None
     run_minutes: tuple[float, ...] = ()
-    """Of the converged runs, as `run_samples`."""
+    """Minutes of each converged run, as `run_samples` has its samples."""
     run_samples: tuple[float | None, ...] = ()
     curve_samples: tuple[float, ...] = ()
-    """Of the evaluations of the converged run with the median of minutes, as `curve_accuracy`."""
+    """The evaluations of the converged run with the median of minutes, as `curve_accuracy`."""
     curve_accuracy: tuple[float, ...] = ()
 
     @property

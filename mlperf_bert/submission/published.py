@@ -79,7 +79,7 @@ def load(path: Path = TABLE) -> list[Entry]:
     """Return the rows of the table.
 
     Raises:
-      ValueError: the file is no such table; one line says how to get it again.
+      ValueError: the file is not such a table; one line says how to get it again.
     """
     try:
         rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path).to_pylist()
@@ -126,7 +126,7 @@ def collect(clones: Path) -> tuple[list[Entry], dict[str, str]]:
     """Return the rows of all rounds, and the commit of each round's clone.
 
     Raises:
-      ValueError: a clone is missing, or is no clone.
+      ValueError: a clone is missing, or is not a clone.
     """
     entries: list[Entry] = []
     commits = {}

@@ -19,7 +19,7 @@ class RcpVerdict:
     reason: str
     """The checker's last line, without its advice how to bypass the check."""
     mean_samples: float | None
-    """Of the reference at this batch size, as `min_mean_samples`; None if there is none."""
+    """The reference's at this batch size, as `min_mean_samples`; None if there is none."""
     min_mean_samples: float | None
     submission_mean_samples: float | None
     """Olympic mean of the runs; None if too many failed."""

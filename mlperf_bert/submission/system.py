@@ -66,7 +66,7 @@ def describe(
       overrides: fields from the submitter: cooling, interconnects, notes, other nodes.
 
     Raises:
-      ValueError: an override that is no field of the description.
+      ValueError: an override that is not a field of the description.
     """
     require_fields(overrides or {})
     return {

@@ -21,7 +21,7 @@ class SystemVerdict:
     """What the official tools say of one system's runs."""
 
     name: str
-    """Of the system's folder."""
+    """The name of the system's folder."""
     ruleset: str
     """For instance "5.0.0"."""
     runs: tuple[RunResult, ...]

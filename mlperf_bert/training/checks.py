@@ -157,7 +157,7 @@ def _inspect_with_output(config: RunConfig) -> Setup:
     if obstacle:
         setup.findings.add(ERROR, obstacle)
     _check_weights(setup, latest_step)
-    # Of a run that resumes, also beside other errors: it says which file is not the same.
+    # For a run that resumes also beside other errors: it says which file is not the same.
     if not setup.findings.errors or (output.resumes and not obstacle):
         setup.findings.attempt(Origin, setup, output, goes_on=goes_on)
     return setup
@@ -416,7 +416,7 @@ _OFFICIAL_DATA = {
 }
 """Parameter of the data generation -> its value in the rules; config.py checks the lengths."""
 _MOST_BAD_FILES = 5
-"""Of those whose first record is bad, so many are named; the cause is often one for all."""
+"""So many files whose first record is bad are named; the cause is often one for all."""
 
 
 def _manifests(

@@ -194,7 +194,7 @@ def compilation_cache_flags(directory: str) -> str:
     for one may crash on another. TensorFlow reads the variable once, when it looks for its devices.
 
     Raises:
-      ValueError: the path is no local one, or has a quotation mark.
+      ValueError: the path is not a local one, or has a quotation mark.
       OSError: the folder cannot be made.
     """
     if "://" in directory or '"' in directory:

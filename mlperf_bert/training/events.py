@@ -214,7 +214,7 @@ class Evaluate(Event):
         self._evaluate, self._report, self._postponed = evaluate, report, postponed
         self._evaluated_step: int | None = None
         self.accuracy: float | None = None
-        """Of the last evaluation."""
+        """The accuracy of the last evaluation."""
 
     def next(self, step: int) -> int:
         """The next step with an evaluation."""

@@ -50,7 +50,7 @@ class Trainer(tf.Module):
         self._change_weights = self._reduce_and_step
         if compiled.step:
             self._compute = tf.function(self._compute, jit_compile=True, autograph=False)
-            # Of one replica the all-reduce is nothing, and XLA can take the whole update.
+            # One replica has nothing to reduce, so that XLA can take the whole update.
             if strategy.num_replicas_in_sync == 1:  # all-reduce stays outside XLA
                 self._change_weights = tf.function(
                     self._change_weights, jit_compile=True, autograph=False

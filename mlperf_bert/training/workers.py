@@ -59,7 +59,7 @@ class Team:
     cluster: Cluster | None
     """None: only this one."""
     strategy: tf.distribute.Strategy | None
-    """Of several processes, which it has connected; None: the checks make that of a single one."""
+    """It has connected the processes, if there are several; None: the checks make that of one."""
     output: OutputDirectory
     """Locked by the chief until the end."""
     release: Callable[[], None]

@@ -20,7 +20,7 @@ def summary_of(folder: Path) -> dict:
     """What a trace says of itself.
 
     Raises:
-      ValueError: it is no trace, or is not finished.
+      ValueError: it is not a trace, or is not finished.
     """
     try:
         found = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
@@ -48,7 +48,7 @@ class Finished:
         """Opens it.
 
         Raises:
-          ValueError: it is no trace, or is not finished.
+          ValueError: it is not a trace, or is not finished.
         """
         self.folder = folder
         self.summary = summary_of(folder)
