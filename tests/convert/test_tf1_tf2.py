@@ -225,7 +225,7 @@ def run_script(config_file, *checkpoints) -> subprocess.CompletedProcess:
     return starts.run(command)
 
 
-@pytest.mark.all
+@pytest.mark.gate
 def test_command_line(generated, tmp_path):
     result = run_script(generated.config_file, generated.checkpoint, tmp_path / "out" / "bert")
     expected = f"46 weights converted from TF1 to TF2 (pretrainer): {tmp_path}/out/bert\n"
