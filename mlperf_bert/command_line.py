@@ -142,8 +142,8 @@ def read(configuration: type[_Configuration], **others: object) -> _Configuratio
     Raises:
       ValueError: a flag does not say what its field needs, or the configuration refuses it.
     """
-    given = flags.FLAGS.flag_values_dict()
-    return configuration(**options.values_of(configuration, given, os.environ), **others)
+    values = flags.FLAGS.flag_values_dict()
+    return configuration(**options.values_of(configuration, values, os.environ), **others)
 
 
 def warn(text: str) -> None:

@@ -89,12 +89,12 @@ def variable(name: str) -> Any:
 
 def flags_of(configuration: type) -> dict[str, Option]:
     """Name -> option of every flag of a configuration."""
-    found: dict[str, Option] = {}
+    flags: dict[str, Option] = {}
     for field in dataclasses.fields(configuration):
         if "flag" in field.metadata:
-            found[field.name] = field.metadata["flag"]
-        found |= field.metadata.get("flags", {})
-    return found
+            flags[field.name] = field.metadata["flag"]
+        flags |= field.metadata.get("flags", {})
+    return flags
 
 
 def free_to_change(configuration: type) -> frozenset[str]:

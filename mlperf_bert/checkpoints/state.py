@@ -108,10 +108,10 @@ class RunState:
         the variable while the tensor is held makes a copy first, as TensorFlow promises of values
         that were read. TensorFlow has no public way to ask for a checkpoint's tensors.
         """
-        found, *_ = self._checkpoint._saver._gather_serialized_tensors()
+        tensors_of_parts, *_ = self._checkpoint._saver._gather_serialized_tensors()
         copied = {}
         with tf.device("CPU:0"):
-            for tensors in found.values():
+            for tensors in tensors_of_parts.values():
                 for key, value in tensors.items():
                     copied[key] = tf.identity(getattr(value, "tensor", value))
         return copied
@@ -213,13 +213,13 @@ def saved_checkpoints(directory: str) -> dict[int, str]:
     TensorFlow writes the index file last: where it is, the data are.
     """
     pattern = f"{directory.rstrip('/')}/{CHECKPOINT_NAME}-*.index"
-    found = _by_step(path.removesuffix(".index") for path in tf.io.gfile.glob(pattern))
-    return dict(sorted(found.items()))
+    saved = _by_step(path.removesuffix(".index") for path in tf.io.gfile.glob(pattern))
+    return dict(sorted(saved.items()))
 
 
 def _by_step(paths: Iterable[str]) -> dict[int, str]:
     """Step -> path, as {600: ".../model.ckpt-600"}; names without a step are left out."""
-    return {int(found[1]): path for path in paths if (found := re.search(r"-(\d+)$", path))}
+    return {int(number[1]): path for path in paths if (number := re.search(r"-(\d+)$", path))}
 
 
 def _listed_steps(directory: str) -> set[int]:

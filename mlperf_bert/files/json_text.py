@@ -73,12 +73,12 @@ def read_object(path: str | os.PathLike) -> dict:
 
 
 def _without_repeated_keys(pairs: list[tuple[str, object]]) -> dict:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
         repeated = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"the key {repeated[:80]!r} stands there twice")
-    return found
+    return fields
 
 
 _T = TypeVar("_T")

@@ -253,8 +253,8 @@ class ObjectLock:
                 return bool(now)
         return False
 
-    def _is_own(self, found: dict) -> bool:
-        return found.get("token") == self._token
+    def _is_own(self, owner: dict) -> bool:
+        return owner.get("token") == self._token
 
     def _write(self) -> None:
         self._rewrites += 1
@@ -285,15 +285,15 @@ def _this_process() -> dict:
     }
 
 
-def _same_host(found: dict) -> bool:
+def _same_host(owner: dict) -> bool:
     """Whether its number means the same process here: same host, boot and container."""
     here = _this_process()
-    return all(found.get(name) == here[name] for name in ("boot", "processes"))
+    return all(owner.get(name) == here[name] for name in ("boot", "processes"))
 
 
-def _is_running(found: dict) -> bool:
-    started = _start_ticks(found.get("pid"))
-    return started is not None and started == found.get("started")
+def _is_running(owner: dict) -> bool:
+    started = _start_ticks(owner.get("pid"))
+    return started is not None and started == owner.get("started")
 
 
 def _start_ticks(pid: object) -> int | None:
@@ -308,5 +308,5 @@ def _start_ticks(pid: object) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
-def _owner(found: dict) -> str:
-    return f"process {found.get('pid', '?')} on {found.get('host', 'an unknown host')}"
+def _owner(owner: dict) -> str:
+    return f"process {owner.get('pid', '?')} on {owner.get('host', 'an unknown host')}"

@@ -98,16 +98,16 @@ def require_supported(path: str) -> None:
         raise ValueError(_no_home(path))
     if without := _WITHOUT_A_SLASH.match(path):
         raise ValueError(f"{path}: write {without[0]}//BUCKET/FOLDER, or ./{without[0]}...")
-    found = _SCHEME.match(path)
-    if not found or found[0] == BUCKETS:
-        if found and not path.removeprefix(BUCKETS).split("/")[0]:
+    scheme = _SCHEME.match(path)
+    if not scheme or scheme[0] == BUCKETS:
+        if scheme and not path.removeprefix(BUCKETS).split("/")[0]:
             raise ValueError(f"{path}: names no bucket; give gs://BUCKET/FOLDER")
         return
-    if found[0] not in _OTHER_STORES:
+    if scheme[0] not in _OTHER_STORES:
         raise ValueError(f"{path}: give a local path or gs://BUCKET/FOLDER")
-    if found[0].removesuffix("://") not in _schemes_of_tensorflow():
+    if scheme[0].removesuffix("://") not in _schemes_of_tensorflow():
         raise ValueError(
-            f"{path}: TensorFlow has no file system for {found[0]} here; install tensorflow-io in "
+            f"{path}: TensorFlow has no file system for {scheme[0]} here; install tensorflow-io in "
             "a version for this TensorFlow, or use a local path or gs://BUCKET/FOLDER"
         )
 
@@ -133,8 +133,8 @@ def location(path: str | os.PathLike) -> Location:
 def require_local(path: str, *, flag: str = "") -> Path:
     """The path as an object; raises ValueError if it leads to a bucket."""
     if is_remote(path) or _WITHOUT_A_SLASH.match(path):
-        given = f"--{flag}={path}" if flag else path
-        raise ValueError(f"{given}: give a local path, and copy it from or to the bucket")
+        named = f"--{flag}={path}" if flag else path
+        raise ValueError(f"{named}: give a local path, and copy it from or to the bucket")
     return Path(path)
 
 
@@ -235,12 +235,12 @@ def look_up(path: str | os.PathLike) -> Status:
     Raises:
       OSError: there is none, or no permission.
     """
-    found = location(path)
-    if isinstance(found, Path):
-        local = found.stat()
+    target = location(path)
+    if isinstance(target, Path):
+        local = target.stat()
         return Status(stat.S_IFMT(local.st_mode), local.st_size, local.st_mtime_ns, "local")
-    with failures_named(found):  # epath's own has whole seconds
-        remote = tensorflow().io.gfile.stat(str(found))
+    with failures_named(target):  # epath's own has whole seconds
+        remote = tensorflow().io.gfile.stat(str(target))
     kind = stat.S_IFDIR if remote.is_directory else stat.S_IFREG
     return Status(kind, remote.length, remote.mtime_nsec, "store")
 
@@ -281,13 +281,13 @@ def opened(path: str | os.PathLike, *, skips: bool = False) -> Iterator[BinaryIO
     Raises:
       OSError: no such file, or no permission.
     """
-    found = location(path)
-    if isinstance(found, Path):
-        with found.open("rb", 0 if skips else -1) as file:
+    target = location(path)
+    if isinstance(target, Path):
+        with target.open("rb", 0 if skips else -1) as file:
             yield file
         return
-    size = size_bytes(found)
-    with failures_named(found), found.open("rb") as remote:
+    size = size_bytes(target)
+    with failures_named(target), target.open("rb") as remote:
         yield io.BufferedReader(_Object(remote, size), _BUFFER_BYTES)
 
 
@@ -388,8 +388,8 @@ def reason(error: Exception) -> str:
 
 def _answer_in(text: str) -> tuple[int, bool]:
     """The HTTP code in an error's text, 0 if there is none, and whether the error may pass."""
-    found = _HTTP_CODE.search(text)
-    code = int(found[1]) if found else 0
+    answer = _HTTP_CODE.search(text)
+    code = int(answer[1]) if answer else 0
     may_pass = code in _TRANSIENT or "retry attempts failed" in text
     return code, may_pass and code not in _ADVICE
 

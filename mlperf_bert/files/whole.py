@@ -32,12 +32,12 @@ def replaceable(path: str | os.PathLike) -> Path:
     Raises:
       ValueError: it is a folder, a device, a pipe or a socket, which a file must not replace.
     """
-    found = Path(os.path.realpath(path))
-    if found.exists() and not found.is_file():
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
         raise ValueError(
             f"{os.fspath(path)}: exists and is not a regular file; give the name of a file"
         )
-    return found
+    return target
 
 
 def partial(path: Path) -> Path:
@@ -178,9 +178,9 @@ def matching_files(pattern: str) -> list[str]:
             return sorted(HUGGING_FACE + name for name in _hugging_face(pattern).glob(pattern))
     if not paths.is_remote(pattern):
         return sorted(glob.glob(os.path.expanduser(pattern)))  # noqa: PTH111, PTH207 - keeps names
-    found = paths.location(pattern)
+    folder_of_matches = paths.location(pattern)
     with paths.failures_named(pattern):
-        return sorted(str(path) for path in found.parent.glob(found.name))
+        return sorted(str(path) for path in folder_of_matches.parent.glob(folder_of_matches.name))
 
 
 def require_regular_file(path: str | os.PathLike, *, message: str | None = None) -> paths.Location:
@@ -190,11 +190,11 @@ def require_regular_file(path: str | os.PathLike, *, message: str | None = None)
       OSError: no such file, or no permission.
       ValueError: not a regular file; the text is `message`, if given.
     """
-    found = paths.look_up(path)
-    if not found.is_file:
+    status = paths.look_up(path)
+    if not status.is_file:
         raise ValueError(
             message
-            or f"{path}: {_KINDS.get(found.kind, 'no file')}; give a regular file (write what it "
+            or f"{path}: {_KINDS.get(status.kind, 'no file')}; give a regular file (write what it "
             "would deliver into one)"
         )
     return paths.location(path)
@@ -207,10 +207,10 @@ def read_regular_file(path: str | os.PathLike) -> bytes:
       OSError: no such file, or no permission.
       ValueError: not a regular file, or one that is compressed, an archive or a Git LFS pointer.
     """
-    found = paths.read_bytes(require_regular_file(path))
-    if problem := packed(found[:HEAD_BYTES]):
+    content = paths.read_bytes(require_regular_file(path))
+    if problem := packed(content[:HEAD_BYTES]):
         raise ValueError(f"{os.fspath(path)}: {problem}")
-    return found
+    return content
 
 
 @contextlib.contextmanager

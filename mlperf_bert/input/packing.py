@@ -181,15 +181,15 @@ def _fill_rows(
         leaves_room = fits & (lengths <= tokens // tf.maximum(share - count, 1))
         fits = tf.where(tf.reduce_any(leaves_room), leaves_room, fits)
         # The first one: the examples are sorted, the longest first.
-        found = tf.argmax(tf.where(begins, free, fits), output_type=tf.int32)
+        chosen = tf.argmax(tf.where(begins, free, fits), output_type=tf.int32)
         return (
             number + 1,
-            tf.tensor_scatter_nd_update(rows, [[found]], [row]),
+            tf.tensor_scatter_nd_update(rows, [[chosen]], [row]),
             row,
             tf.where(begins, 1, count + 1),
             share,
-            tf.where(begins, max_seq_length, tokens) - lengths[found],
-            tf.where(begins, max_predictions, masks) - predictions[found],
+            tf.where(begins, max_seq_length, tokens) - lengths[chosen],
+            tf.where(begins, max_predictions, masks) - predictions[chosen],
         )
 
     start = (0, tf.fill([num_examples], -1), -1, 0, 0, 0, 0)

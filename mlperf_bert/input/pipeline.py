@@ -85,8 +85,8 @@ def _files_matching(pattern: str) -> list[tuple[str, paths.Status]]:
     """(name, status) of what matches a glob and is not a folder."""
     with paths.failures_named(pattern):
         names = tf.io.gfile.glob(pattern)
-    found = zip(names, paths.in_parallel(paths.look_up, names))
-    return [(name, status) for name, status in found if status.kind != stat.S_IFDIR]
+    matches = zip(names, paths.in_parallel(paths.look_up, names))
+    return [(name, status) for name, status in matches if status.kind != stat.S_IFDIR]
 
 
 @tf.autograph.experimental.do_not_convert
@@ -365,11 +365,13 @@ def _require_values(features: dict[str, tf.Tensor], limits: ExampleLimits) -> No
     allowed = {
         name: validity.as_unsigned(greatest) for name, greatest in limits.greatest_values().items()
     }
-    found = [
+    greatest_values = [
         tf.cast(tf.reduce_max(tf.bitcast(features[name], greatest.dtype)), tf.uint64)
         for name, greatest in allowed.items()
     ]
-    is_valid = tf.reduce_all(tf.stack(found) <= tf.constant([*allowed.values()], tf.uint64))
+    is_valid = tf.reduce_all(
+        tf.stack(greatest_values) <= tf.constant([*allowed.values()], tf.uint64)
+    )
     tf.debugging.Assert(is_valid, ["a value that is not allowed"])
 
 

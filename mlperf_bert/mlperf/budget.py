@@ -16,11 +16,11 @@ def parse(text: str) -> float:
     Raises:
       ValueError: the text has another form, or means no time at all.
     """
-    found = _DURATION.fullmatch(text)
+    duration = _DURATION.fullmatch(text)
     try:
         seconds = sum(
             float(number) * _UNITS[unit]
-            for number, unit in zip(found.groups() if found else (), _UNITS)
+            for number, unit in zip(duration.groups() if duration else (), _UNITS)
             if number
         )
     except ValueError:  # such as 1.2.3h

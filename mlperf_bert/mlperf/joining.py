@@ -89,8 +89,8 @@ def _energy_until(step: int, pieces: Sequence[Sequence[Record]]) -> Energy | Non
 
     def at_checkpoint(piece: Sequence[Record]) -> Energy | None:
         of_step = [record for record in piece if record.metadata.get("step_num") == step]
-        found = [record for record in of_step if record.key == energy.LOG_KEY]
-        return Energy.from_event(found[-1].value, found[-1].metadata) if found else None
+        events = [record for record in of_step if record.key == energy.LOG_KEY]
+        return Energy.from_event(events[-1].value, events[-1].metadata) if events else None
 
     def saved(piece: Sequence[Record]) -> bool:
         stops = (record for record in piece if record.key == "checkpoint_stop")
@@ -103,15 +103,15 @@ def _energy_until(step: int, pieces: Sequence[Sequence[Record]]) -> Energy | Non
 
 def _saved_ms(records: Sequence[Record], log: paths.Location) -> dict[int, float]:
     """Step -> when its checkpoint was saved; one that was trained again counts the last time."""
-    found = {}
+    saved_ms = {}
     for record in records:
         if record.key == "checkpoint_stop":
             step = record.metadata.get("step_num")
             if type(step) is not int:
                 raise ValueError(f"{log}: checkpoint_stop without step_num; copy the log again")
             if step > 0:
-                found[step] = record.time_ms
-    return found
+                saved_ms[step] = record.time_ms
+    return saved_ms
 
 
 def _header(logs: Sequence[paths.Location]) -> list[str]:
@@ -142,9 +142,9 @@ def _lines_before_run(log: paths.Location) -> list[str]:
 
 def _micro_batch_size(records: Sequence[Record], log: paths.Location) -> int:
     values = {record.key: record.value for record in records}
-    found = [values.get(key) for key in ("global_batch_size", "gradient_accumulation_steps")]
-    counts = [value for value in found if type(value) is int and 0 < value < 2**31]
-    if len(counts) < len(found):
+    sizes = [values.get(key) for key in ("global_batch_size", "gradient_accumulation_steps")]
+    counts = [value for value in sizes if type(value) is int and 0 < value < 2**31]
+    if len(counts) < len(sizes):
         raise ValueError(
             f"{log}: global_batch_size or gradient_accumulation_steps is not a number of samples; "
             "copy the log again"
@@ -175,5 +175,5 @@ def close_log(path: Path) -> bool:
 
 
 def _last_number(text: str, name: str) -> int:
-    found = re.findall(rf'"{name}": (\d+)', text)
-    return int(found[-1]) if found else 0
+    numbers = re.findall(rf'"{name}": (\d+)', text)
+    return int(numbers[-1]) if numbers else 0

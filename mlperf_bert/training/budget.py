@@ -144,19 +144,19 @@ class TimeBudget(Event):
         # The faster one: the line says "at most".
         fastest = min(self._trained_seconds / self._trained_steps, self._last_step_seconds)
         end = step + int(max(0.0, self.seconds - self._spent) / max(fastest, 1e-9))
-        given = f"--time_budget={budget.in_words(self.seconds)}"
+        flag = f"--time_budget={budget.in_words(self.seconds)}"
         self.progress.line(
-            f"{given}: enough for at most about {end:,} steps, {end * self.batch_size:,} samples"
+            f"{flag}: enough for at most about {end:,} steps, {end * self.batch_size:,} samples"
         )
         if self.evaluation_interval_steps and end < self.evaluation_interval_steps:
             self.progress.line(
-                f"warning: {given} ends before the first evaluation, at step "
+                f"warning: {flag} ends before the first evaluation, at step "
                 f"{self.evaluation_interval_steps:,}: the run is evaluated once, at its end; give "
                 "more time, or lower --eval_interval_samples"
             )
         if end < self.num_warmup_steps:
             self.progress.line(
-                f"warning: {given} ends before the warm-up of the learning rate, at step "
+                f"warning: {flag} ends before the warm-up of the learning rate, at step "
                 f"{self.num_warmup_steps:,}: the rate does not reach its peak; give more time, or "
                 "lower --num_warmup_steps"
             )

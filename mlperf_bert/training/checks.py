@@ -458,25 +458,25 @@ def check_at_first_touch(
     with run.ledger.counting(ledger.INPUT_WAIT):
         for path in [setup.files[0], *setup.eval_files[:1]]:
             validity.check_first_record(path, setup.limits)
-        found = sum(tfrecord.count_records(path) for path in setup.eval_files)
+        num_examples = sum(tfrecord.count_records(path) for path in setup.eval_files)
     if not setup.eval_files:
         return
-    limit = (setup.config.max_eval_steps or found) * setup.config.eval_batch_size
-    run.eval_samples(min(found, limit))
-    if issue := rules.departure_of_evaluation(found):
+    limit = (setup.config.max_eval_steps or num_examples) * setup.config.eval_batch_size
+    run.eval_samples(min(num_examples, limit))
+    if issue := rules.departure_of_evaluation(num_examples):
         say(rules.open_division([issue]))
         log.declare_open()
 
 
 def _check_parts(setup: Setup, folder: paths.Location, made: manifest.Manifest) -> None:
-    given = _names_in(folder, setup.files)
-    if left_out := sorted(set(made.parts) - given):
+    named = _names_in(folder, setup.files)
+    if left_out := sorted(set(made.parts) - named):
         setup.findings.add(
             WARNING,
             f"--input_file leaves out {len(left_out)} of {len(made.parts)} parts of "
             f"{folder / manifest.NAME}, such as {left_out[0]}",
         )
-    names = sorted(given & set(made.parts))
+    names = sorted(named & set(made.parts))
     sizes = paths.in_parallel(paths.size_bytes, [str(folder / name) for name in names])
     for name, size in zip(names, sizes):
         if size != made.parts[name].bytes:
@@ -551,8 +551,8 @@ def departures_of_data(
         if not made.is_whole:
             first = f"the first {made.parameters['examples_per_part']} of each"
             issues.append(rules.Issue("input_file", "all examples of every part", first))
-        given = _names_in(folder, files)
-        if missing := len(manifest.PUBLISHED_PARTS - (given & set(made.parts))):
+        named = _names_in(folder, files)
+        if missing := len(manifest.PUBLISHED_PARTS - (named & set(made.parts))):
             num_published = len(manifest.PUBLISHED_PARTS)
             present = f"{num_published - missing} of them in {folder}"
             issues.append(
@@ -565,5 +565,5 @@ def departures_of_data(
 
 
 def _names_in(folder: paths.Location, files: list[str]) -> set[str]:
-    found = (paths.location(path) for path in files)
-    return {path.name for path in found if path.parent == folder}
+    locations = (paths.location(path) for path in files)
+    return {path.name for path in locations if path.parent == folder}

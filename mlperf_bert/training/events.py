@@ -241,11 +241,11 @@ class Evaluate(Event):
         """Evaluates the weights of `step`; REACHED stops the clock."""
         samples = step * self._batch_size
         self._run.eval_start(samples)
-        found = self._evaluate()
+        evaluation = self._evaluate()
         self._run.eval_stop(samples)
-        accuracy = self.accuracy = found.masked_lm_accuracy
-        self._run.eval_accuracy(accuracy, samples, step, num_eval_samples=found.num_examples)
-        self._report(step, found)
+        accuracy = self.accuracy = evaluation.masked_lm_accuracy
+        self._run.eval_accuracy(accuracy, samples, step, num_eval_samples=evaluation.num_examples)
+        self._report(step, evaluation)
         if accuracy < self._target:
             return None
         # The clock stops here: what is saved afterwards is not part of the result.

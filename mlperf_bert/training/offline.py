@@ -107,18 +107,19 @@ def _evaluate_given(config: RunConfig, prefix: str, directory: paths.Location) -
     StoredCheckpoint(prefix)  # before a model is built
     evaluate_one = _evaluator(config)
     with _locked(directory):
-        found = evaluate_one(prefix)
-        record_evaluation(directory, _step_of(prefix), found, checkpoint=prefix)
+        evaluation = evaluate_one(prefix)
+        record_evaluation(directory, _step_of(prefix), evaluation, checkpoint=prefix)
     return (
-        f"{prefix}: masked-LM accuracy {found.masked_lm_accuracy:.5f}, loss {found.loss:.5f}, on "
-        f"{found.num_examples:,} examples; see {directory / RESULTS_TEXT}"
+        f"{prefix}: masked-LM accuracy {evaluation.masked_lm_accuracy:.5f}, loss "
+        f"{evaluation.loss:.5f}, on {evaluation.num_examples:,} examples; see "
+        f"{directory / RESULTS_TEXT}"
     )
 
 
 def _step_of(prefix: str) -> int:
     """The number at the end of a checkpoint's name; 0 if there is none."""
-    found = re.search(r"-(\d{1,18})$", prefix)
-    return int(found[1]) if found else 0
+    number = re.search(r"-(\d{1,18})$", prefix)
+    return int(number[1]) if number else 0
 
 
 def _evaluator(config: RunConfig) -> Callable[[str], Evaluation]:
@@ -162,21 +163,21 @@ def _evaluator(config: RunConfig) -> Callable[[str], Evaluation]:
 def _evaluate_checkpoints(config: RunConfig, directory: paths.Location) -> dict[int, Evaluation]:
     evaluate_one = _evaluator(config)
     progress = Progress(total=config.num_train_steps, unit="steps", description="eval")
-    found = {}
+    evaluations = {}
     reached = _has_reached(directory, config.target_accuracy)
     for step, path in _pending(config, directory, only_named=reached):
-        found[step] = evaluate_one(path)
-        record_evaluation(directory, step, found[step])
-        accuracy = found[step].masked_lm_accuracy
+        evaluations[step] = evaluate_one(path)
+        record_evaluation(directory, step, evaluations[step])
+        accuracy = evaluations[step].masked_lm_accuracy
         progress.line(
             f"step {step}: masked-LM accuracy {accuracy:.4f} (target {config.target_accuracy})"
         )
         if step > 0 and accuracy >= config.target_accuracy:
             break
-    if not found:
+    if not evaluations:
         progress.line(f"nothing new to evaluate; see {directory / RESULTS_LINES}")
     progress.close()
-    return found
+    return evaluations
 
 
 def write_result(output_dir: str, *, target_accuracy: float) -> str:
@@ -185,17 +186,17 @@ def write_result(output_dir: str, *, target_accuracy: float) -> str:
     Returns: one line that says what was written, or why not.
     """
     directory = paths.location(output_dir)
-    found = read_evaluations(directory)
-    accuracies = {step: entry.masked_lm_accuracy for step, entry in found.items()}
+    evaluations = read_evaluations(directory)
+    accuracies = {step: entry.masked_lm_accuracy for step, entry in evaluations.items()}
     logs = run_logs(directory)
     if not logs or logs[0].name != LOG_NAME:
         return f"no result log: {directory / LOG_NAME}, the log of the training, is missing"
     if _is_running(directory) and not _has_reached(directory, target_accuracy):
         return "no result log yet: the training is still running"
-    if not found:
+    if not evaluations:
         return "no result log: no checkpoint has been evaluated"
     output = directory / RESULT_LOG
-    counts = sorted({entry.num_examples for entry in found.values()})
+    counts = sorted({entry.num_examples for entry in evaluations.values()})
     if len(counts) > 1:
         return (
             f"no result log: the checkpoints were evaluated on {counts[0]:,} to {counts[-1]:,} "
@@ -220,8 +221,10 @@ def write_result(output_dir: str, *, target_accuracy: float) -> str:
 
 def _has_reached(directory: paths.Location, target_accuracy: float) -> bool:
     """Whether a checkpoint has reached the target; the initial weights do not count."""
-    found = read_evaluations(directory).items()
-    return any(step > 0 and entry.masked_lm_accuracy >= target_accuracy for step, entry in found)
+    evaluations = read_evaluations(directory).items()
+    return any(
+        step > 0 and entry.masked_lm_accuracy >= target_accuracy for step, entry in evaluations
+    )
 
 
 def _pending(

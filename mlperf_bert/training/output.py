@@ -137,10 +137,10 @@ class OutputDirectory:
             return
         # Files that no run has left, such as a user's notes, are in nobody's way.
         names = sorted(path.name for path in self.location.glob("*"))
-        found = [n for n in names if any(fnmatch.fnmatch(n, each) for each in _FILES_OF_A_RUN)]
-        if found:
+        of_a_run = [n for n in names if any(fnmatch.fnmatch(n, each) for each in _FILES_OF_A_RUN)]
+        if of_a_run:
             raise ValueError(
-                f"{self._name} holds files of another run, such as {found[0]}; choose a new or "
+                f"{self._name} holds files of another run, such as {of_a_run[0]}; choose a new or "
                 "empty directory"
             )
 
@@ -223,10 +223,10 @@ class OutputDirectory:
         return ValueError(f"{self._name}: another process trains into it; wait for it, or stop it")
 
     def _require_same_unfinished_run(self) -> None:
-        found = read_record(self.path)
-        if is_end(found.status):
+        recorded = read_record(self.path)
+        if is_end(recorded.status):
             raise ValueError(
-                f"{self._name} holds a finished run (status {found.status}); "
+                f"{self._name} holds a finished run (status {recorded.status}); "
                 "choose a new directory, or remove this one to train again"
             )
         self.require_same_run()
@@ -274,10 +274,10 @@ def read_record(directory: paths.Location) -> RunRecord:
     Raises:
       ValueError: it is damaged.
     """
-    found = json_text.read_record(directory / RECORD_NAME, _parsed, remedy=RECORD_REMEDY)
-    if found is None:
+    recorded = json_text.read_record(directory / RECORD_NAME, _parsed, remedy=RECORD_REMEDY)
+    if recorded is None:
         raise ValueError(f"{directory / RECORD_NAME}: is missing; {RECORD_REMEDY}")
-    return found
+    return recorded
 
 
 def _parsed(content: dict) -> RunRecord:
@@ -301,17 +301,17 @@ RESULTS_LINES = "eval_results.jsonl"
 
 
 def record_evaluation(
-    directory: paths.Location, step: int, found: Evaluation, *, checkpoint: str | None = None
+    directory: paths.Location, step: int, evaluation: Evaluation, *, checkpoint: str | None = None
 ) -> None:
     """Adds a line to eval_results.jsonl and rewrites eval_results.txt, the reference's format.
 
     Args:
       directory: of the run.
       step: of its checkpoint.
-      found: the evaluation.
+      evaluation: of that step's weights.
       checkpoint: the path of one that is not the run's own; `read_evaluations` leaves it out.
     """
-    values = dataclasses.asdict(found)
+    values = dataclasses.asdict(evaluation)
     of_whom = {} if checkpoint is None else {"checkpoint": checkpoint}
     line = json.dumps({"step": step, **of_whom, **values}).encode() + b"\n"
     with written_beside(directory / RESULTS_LINES) as file:
@@ -328,7 +328,7 @@ def read_evaluations(directory: paths.Location) -> dict[int, Evaluation]:
     Raises:
       ValueError: a line was not written by `record_evaluation`.
     """
-    found = {}
+    evaluations = {}
     for number, line in enumerate(_whole_lines(directory), start=1):
         try:
             step, evaluation, is_own = _entry(line)
@@ -338,8 +338,8 @@ def read_evaluations(directory: paths.Location) -> dict[int, Evaluation]:
                 "line, and its checkpoint is evaluated again"
             ) from error
         if is_own:
-            found[step] = evaluation
-    return dict(sorted(found.items()))
+            evaluations[step] = evaluation
+    return dict(sorted(evaluations.items()))
 
 
 def _entry(line: bytes) -> tuple[int, Evaluation, bool]:
@@ -454,14 +454,14 @@ class Origin:
         step = latest_step(str(location))
         if step is not None:
             outputs += self._described([f"{saved_checkpoints(str(location))[step]}.index"])
-        found = provenance.Record(
+        made = provenance.Record(
             step="training",
             inputs=[*self._data, *self._eval_data, *self._weights, *self._model],
             outputs=outputs,
             parameters=self._parameters,
             made_with=self._made_with,
         )
-        provenance.add(local, found, continues=True)
+        provenance.add(local, made, continues=True)
 
 
 def _names_and_sizes(files: Sequence[provenance.File]) -> str:

@@ -209,9 +209,11 @@ def precision_of_products(precision: str, device: DeviceConfig) -> str:
     if device.use_tpu:
         return "bfloat16"
     gpus = tf.config.list_physical_devices("GPU")[: device.num_gpus]
-    found = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
+    details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
     # A GPU that does not say its capability counts as a new one: the lower precision.
-    has_tf32 = any(d.get("compute_capability", _FIRST_WITH_TF32) >= _FIRST_WITH_TF32 for d in found)
+    has_tf32 = any(
+        d.get("compute_capability", _FIRST_WITH_TF32) >= _FIRST_WITH_TF32 for d in details
+    )
     return "tf32" if has_tf32 else "fp32"
 
 

@@ -295,13 +295,13 @@ def _evaluation(
     if config.evaluation_interval_steps is None:
         return None
 
-    def report(step: int, found: Evaluation) -> None:
+    def report(step: int, evaluation: Evaluation) -> None:
         samples = step * config.train_batch_size
-        figures = dataclasses.asdict(found) | (limit.fields() if limit else {})
+        figures = dataclasses.asdict(evaluation) | (limit.fields() if limit else {})
         outputs.metrics.write("eval", step=step, samples=samples, **figures)
         outputs.progress.line(
-            f"after {samples:,} samples: masked-LM accuracy {found.masked_lm_accuracy:.4f} "
-            f"(target {config.target_accuracy}), loss {found.loss:.4f}"
+            f"after {samples:,} samples: masked-LM accuracy {evaluation.masked_lm_accuracy:.4f} "
+            f"(target {config.target_accuracy}), loss {evaluation.loss:.4f}"
         )
         outputs.metrics.flush()
         team.publish()

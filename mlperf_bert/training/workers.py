@@ -454,8 +454,8 @@ def _from_tf_config(text: str) -> Cluster:
         return ValueError(f"TF_CONFIG {reason}; it should look like {_EXAMPLE}")
 
     try:
-        given = json_text.parse_object(text)
-        jobs, task = given.get("cluster") or {}, given.get("task") or {}
+        described = json_text.parse_object(text)
+        jobs, task = described.get("cluster") or {}, described.get("task") or {}
         kind, index = task.get("type"), int(task.get("index", 0))
         listed = {job: list(addresses) for job, addresses in jobs.items()}
     except (ValueError, AttributeError, TypeError, OverflowError) as error:
@@ -479,9 +479,9 @@ def _from_tf_config(text: str) -> Cluster:
     return Cluster(addresses, before + index)
 
 
-def _is_address(given: object) -> bool:
-    found = _ADDRESS.fullmatch(given) if isinstance(given, str) else None
-    return found is not None and 0 < int(found["port"]) < 2**16
+def _is_address(text: object) -> bool:
+    address = _ADDRESS.fullmatch(text) if isinstance(text, str) else None
+    return address is not None and 0 < int(address["port"]) < 2**16
 
 
 def _from_slurm(environment: Mapping[str, str]) -> Cluster:
@@ -529,7 +529,7 @@ def expand_hosts(text: str) -> list[str]:
 
 def _expand_counts(text: str) -> list[int]:
     """Slurm's short form of counts: "2(x3),1" -> 2, 2, 2, 1."""
-    found = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
-    if sum(int(count) * int(times or 1) for count, times in found) > _MAX_PROCESSES:
+    counts = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+    if sum(int(count) * int(times or 1) for count, times in counts) > _MAX_PROCESSES:
         raise ValueError(f"{text!r} counts more than {_MAX_PROCESSES} processes")
-    return [int(count) for count, times in found for _ in range(int(times or 1))]
+    return [int(count) for count, times in counts for _ in range(int(times or 1))]
