@@ -2,9 +2,12 @@
 
 import dataclasses
 import hashlib
+import importlib
 import sys
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import ModuleType
 
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import read_regular_file, write_whole
@@ -72,21 +75,27 @@ def find_or_fetch_punkt(folder: str | None = None) -> paths.Location:
         return find_punkt(folder)
 
 
+def _nltk(module: str) -> ModuleType:
+    """A module of nltk; slow to import, and not needed where a folder of tables is given."""
+    with warnings.catch_warnings():
+        # joblib, which nltk imports and nobody here uses, warns where /dev/shm is not writable.
+        warnings.simplefilter("ignore", UserWarning)
+        return importlib.import_module(f"nltk.{module}")
+
+
 def _nltk_data() -> list[str]:
     """Where nltk keeps its data, in its order: $NLTK_DATA, ~/nltk_data, /usr/share/nltk_data..."""
-    import nltk.data  # slow to import, and not needed where a folder is given
-
-    return nltk.data.path
+    return _nltk("data").path
 
 
 def fetch_punkt(nltk_data: Path) -> bool:
     """Fetches punkt_tab into `nltk_data` with nltk's downloader; returns whether it succeeded."""
-    from nltk.downloader import Downloader
-
     print(f"fetching nltk's punkt_tab into {nltk_data}", file=sys.stderr, flush=True)
     nltk_data.mkdir(parents=True, exist_ok=True)
-    return Downloader(PUNKT_INDEX_URL).download(
-        "punkt_tab", download_dir=str(nltk_data), quiet=True
+    return (
+        _nltk("downloader")
+        .Downloader(PUNKT_INDEX_URL)
+        .download("punkt_tab", download_dir=str(nltk_data), quiet=True)
     )
 
 
@@ -123,9 +132,7 @@ def read_tables(folder: paths.Location) -> PunktTables:
 
 def learn_tables(texts: Iterable[str]) -> PunktTables:
     """The tables of any texts, taken together: for other text than the official data."""
-    from nltk.tokenize.punkt import PunktTrainer  # slow to import
-
-    trainer = PunktTrainer()
+    trainer = _nltk("tokenize.punkt").PunktTrainer()
     for text in texts:
         trainer.train(text, finalize=False)
     learnt = trainer.get_params()
