@@ -12,7 +12,7 @@ import pytest
 from mlperf_bert.submission import compliance
 
 
-@pytest.mark.gate
+@pytest.mark.all
 def test_sample_to_tfrecords_to_fifty_steps(repository, shared, tmp_path):
     work = shutil.copytree(shared / "data" / "wiki_sample", tmp_path / "wiki")
     environment = {

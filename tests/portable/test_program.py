@@ -97,7 +97,7 @@ def test_six_steps_of_lamb_with_dropout_equal_tensorflows(lamb_step):
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--optimizer=adamw", "--precision=bfloat16"],
+        pytest.param(["--optimizer=adamw", "--precision=bfloat16"], marks=pytest.mark.all),
         [*PACKED, "--precision=bfloat16", "--recompute=blocks"],
         pytest.param([*PACKED, "--steps_per_update=2"], marks=pytest.mark.soak),
     ],
@@ -359,7 +359,7 @@ def test_an_older_folder_says_what_to_do(unrecorded_step, tmp_path):
         run_step.Exported(tmp_path, "training")
 
 
-@pytest.mark.gate
+@pytest.mark.all
 @pytest.mark.parametrize(
     "normalization", ["global", pytest.param("replica_sum", marks=pytest.mark.soak)]
 )

@@ -10,7 +10,7 @@ from tests.helpers.tiny_examples import TINY, example
 from tests.tracing.conftest import require, trace
 from tracing import tables
 
-pytestmark = pytest.mark.gate
+pytestmark = pytest.mark.all
 
 NUM_EVAL_RECORDS, NUM_TRAIN_RECORDS = 3000, 500
 

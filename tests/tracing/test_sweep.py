@@ -84,7 +84,7 @@ def swept(data, tmp_path_factory):
     return output, run(output, data, *options, flags=("--hold_mb=310", "--linger_s=4"))
 
 
-@pytest.mark.gate
+@pytest.mark.all
 def test_points_are_done_or_killed_and_the_sweep_goes_on(swept):
     output, done = swept
     assert done.returncode == 0, done.stderr
@@ -98,7 +98,7 @@ def test_points_are_done_or_killed_and_the_sweep_goes_on(swept):
     )
 
 
-@pytest.mark.gate
+@pytest.mark.all
 def test_with_memory_below_the_data_the_second_pass_comes_from_storage(swept):
     rows = pd.read_parquet(swept[0] / "runs.parquet").set_index("name")
     size = NUM_FILES * FILE_BYTES
@@ -115,7 +115,7 @@ def test_with_memory_below_the_data_the_second_pass_comes_from_storage(swept):
         assert row["storage_bytes"] / size == pytest.approx(sum(expected), abs=0.35), name
 
 
-@pytest.mark.gate
+@pytest.mark.all
 def test_the_page_shows_curves_and_what_was_killed(swept):
     page = (swept[0] / "sweep.html").read_text()
     for text in (

@@ -124,20 +124,31 @@ def assert_layouts_agree(task, folder, cases_of: dict[str, list[dict]]) -> None:
             assert found["evaluation"] == pytest.approx(expected[name]["evaluation"], abs=1e-5)
 
 
-def test_every_recorded_case_loses_the_same_on_some_layout(task, tmp_path):
-    """One with the passes between the products compiled, one with recomputed blocks."""
-    changed = {"g5_lamb_poly": {"compiled": True}, "g3_lamb_accum4": {"recompute": "blocks"}}
-    names_of = {
-        "2 devices": ["g1_lamb", "g5_lamb_poly"],
-        "2 processes": ["g2_lamb_rcp8192", "g3_lamb_accum4"],
-        "3 processes": ["g4_adamw"],
-    }
-    assert {name for names in names_of.values() for name in names} == set(task["trajectories"])
+# Together every recorded case: one with the passes between the products compiled, one with
+# recomputed blocks.
+CHANGED = {"g5_lamb_poly": {"compiled": True}, "g3_lamb_accum4": {"recompute": "blocks"}}
+IN_THE_GATE = {"2 devices": ["g1_lamb"], "2 processes": ["g3_lamb_accum4"]}
+THE_OTHERS = {
+    "2 devices": ["g5_lamb_poly"],
+    "2 processes": ["g2_lamb_rcp8192"],
+    "3 processes": ["g4_adamw"],
+}
+
+
+@pytest.mark.parametrize(
+    "names_of", [IN_THE_GATE, pytest.param(THE_OTHERS, marks=pytest.mark.all)], ids=["two", "three"]
+)
+def test_every_recorded_case_loses_the_same_on_some_layout(task, tmp_path, names_of):
     cases_of = {
-        layout: [case_of(task, name) | changed.get(name, {}) for name in names]
+        layout: [case_of(task, name) | CHANGED.get(name, {}) for name in names]
         for layout, names in names_of.items()
     }
     assert_layouts_agree(task, tmp_path, cases_of)
+
+
+def test_no_recorded_case_is_left_out(task):
+    both = [names for names_of in (IN_THE_GATE, THE_OTHERS) for names in names_of.values()]
+    assert sorted(n for names in both for n in names) == sorted(task["trajectories"])
 
 
 @pytest.mark.soak
@@ -171,6 +182,7 @@ def reference_cases(task: dict, names: list[str], normalization: str) -> list[di
     ]
 
 
+@pytest.mark.all
 def test_the_reference_mode_is_what_its_replicas_would_do_in_turn(task, tmp_path):
     cases = reference_cases(task, ["g1_lamb"], "replica_sum")
     cases += reference_cases(task, ["g3_lamb_accum4"], "replica_mean")

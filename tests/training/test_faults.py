@@ -93,7 +93,8 @@ def test_kills_and_a_notice_end_bitwise_where_an_undisturbed_run_does(task, tmp_
     assert set(map(tuple, run_stops(output))) == {("aborted",)}  # one each, kills included
 
 
-@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.all), 1])
+@pytest.mark.all
+@pytest.mark.parametrize("victim", [0, 1])
 def test_a_silent_process_ends_the_other_with_one_line(task, tmp_path, victim):
     """It is stopped, so it closes no connection: its heartbeats stop, which takes longer."""
     output = tmp_path / "out"

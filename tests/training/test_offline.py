@@ -95,7 +95,7 @@ def test_a_target_reached_offline_stops_the_clock_at_its_checkpoint(task, tmp_pa
     assert stopped[1] == saved[1]
 
 
-@pytest.mark.gate
+@pytest.mark.all
 def test_beside_a_training_it_waits_and_no_waiting_checkpoint_is_pruned(task, tmp_path):
     output = tmp_path / "out"
     flags = ("--num_train_steps=3000", "--save_checkpoints_steps=500", "--keep_checkpoint_max=1")

@@ -149,15 +149,15 @@ def assert_evaluation_equals(oracle: Oracle, trainer: Trainer, expected: dict) -
 
 
 QUICK = ("g1_lamb", "g3_lamb_accum4", "g4_adamw")
-RECOMPUTED = "g3_lamb_accum4"  # in the gate
+AGGREGATED = "g3_lamb_accum4"  # also recomputed, and as an exported program
 
 
 @pytest.mark.parametrize(
     "name, recompute",
     [
         *(pytest.param(n, "none", marks=[] if n in QUICK else pytest.mark.gate) for n in CASES),
-        *(pytest.param(n, "blocks", marks=pytest.mark.all) for n in CASES if n != RECOMPUTED),
-        pytest.param(RECOMPUTED, "blocks", marks=pytest.mark.gate),
+        *(pytest.param(n, "blocks", marks=pytest.mark.all) for n in CASES if n != AGGREGATED),
+        pytest.param(AGGREGATED, "blocks", marks=pytest.mark.gate),
     ],
 )
 def test_losses_weights_and_evaluation(oracle, name, recompute):
@@ -225,7 +225,7 @@ def test_the_losses_from_the_command_line_alone(oracle, tmp_path):
 @pytest.mark.gate
 @GENERATED_IN_CI
 @pytest.mark.parametrize(
-    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.all) for n in CASES]
+    "name", [n if n == AGGREGATED else pytest.param(n, marks=pytest.mark.all) for n in CASES]
 )
 def test_the_losses_of_the_exported_program_under_jax(oracle, name, tmp_path):
     folder, figures = tmp_path / "step", tmp_path / "figures.json"
