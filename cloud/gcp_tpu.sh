@@ -96,12 +96,12 @@ check_fit() { # TYPE EXAMPLES FLAG...: of a core; a step that needs twice its me
   shift 2
   [[ $(value_of precision "$@") == bfloat16 && $(value_of recompute "$@") == blocks ]] || return 0
   case ${type%-*} in # by the estimate of mlperf_bert/training/memory.py
-    v2) fitting=38 ;;
-    v3) fitting=121 ;;
-    v4) fitting=280 ;;
-    v5litepod) fitting=124 ;;
-    v5p) fitting=955 ;;
-    v6e) fitting=285 ;;
+    v2) fitting=68 ;;
+    v3) fitting=214 ;;
+    v4) fitting=493 ;;
+    v5litepod) fitting=219 ;;
+    v5p) fitting=1681 ;;
+    v6e) fitting=502 ;;
   esac
   advice="raise --steps_per_update and divide --train_batch_size by it (docs/clusters.md)"
   ((examples <= 2 * fitting)) ||

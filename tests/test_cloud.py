@@ -328,16 +328,16 @@ def test_what_fits_into_a_core_is_what_the_estimate_says():
     "settings, code, text",
     [
         (
-            {"TPU_TYPE": "v5litepod-32"},
+            {"TPU_TYPE": "v2-32"},
             2,
-            "TPU_TYPE=v5litepod-32: 256 examples of a core do not fit, about 124 do; raise --steps",
+            "TPU_TYPE=v2-32: 256 examples of a core do not fit, about 68 do; raise --steps",
         ),
         (
-            {"TPU_TYPE": "v3-64"},
+            {"TPU_TYPE": "v5litepod-32"},
             0,
-            "warning: TPU_TYPE=v3-64: 128 examples of a core may not fit, about 121 do; raise",
+            "warning: TPU_TYPE=v5litepod-32: 256 examples of a core may not fit, about 219 do;",
         ),
-        ({"TPU_TYPE": "v3-64", "FLAGS": "--recompute=none"}, 0, None),  # not checked
+        ({"TPU_TYPE": "v2-32", "FLAGS": "--recompute=none"}, 0, None),  # not checked
         ({}, 0, None),
     ],
 )

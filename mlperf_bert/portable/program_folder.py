@@ -72,8 +72,9 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
 
     Raises:
       ValueError: the run has several replicas, goes by the clock or computes nothing, the folder is
-        there already, or jax is not installed.
+        there already, TensorFlow compiles nothing for a CPU, or jax is not installed.
     """
+    program.require_compiler()  # before jax: where it fails jax is not missing
     stablehlo.require_jax()
     _require_one_replica(setup)
     _require_computed_steps(setup.config)

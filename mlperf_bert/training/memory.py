@@ -18,6 +18,10 @@ times hidden), of S*I (inner) and of N*S*S (heads, tokens, tokens):
     attention   as fused, without the two of N*S*S
     blocks      the input alone: S*H 1
 
+The compiler of a TPU computes again what does not fit, if no product made it. There the estimate is
+what is left then: S*H 6 and, without recomputation, N*S*S 1; and a block that goes backward needs
+N*S*S twice less. A step with more room takes more of it.
+
 An element has four bytes, or two in bfloat16, which also keeps a copy of every kernel unless blocks
 are recomputed. While a block goes backward it needs what it does not keep, and the gradients of it:
 once more what the fused block keeps, and N*S*S twice. The last block is counted as the others.
@@ -86,14 +90,21 @@ class Step:
         """The peak of a step."""
         gradients, activations = self._weight_bytes, self._activation_bytes
         working, kernels = self._working_bytes, self._kernel_copy_bytes
+        # On a TPU the last block goes backward in what the logits took.
+        logits = self._logit_bytes
+        beside = max(logits, working) if self._on_tpu else logits + working
         moments = (
             # backward, gradients, update: the moments that the head of this file describes.
-            activations * self.model.num_hidden_layers + self._logit_bytes + working + kernels,
+            activations * self.model.num_hidden_layers + beside + kernels,
             gradients + activations + working + kernels,
             2 * gradients + 6 * self.model.vocab_size * self.model.hidden_size * _FLOAT_BYTES,
         )
         always = checkpoint_bytes(self.model, steps_per_update=self.steps_per_update)
         return LIBRARY_BYTES[self.device] + always * (1 + self.copies_state) + max(moments)
+
+    @property
+    def _on_tpu(self) -> bool:
+        return self.device == "TPU"
 
     @property
     def _weight_bytes(self) -> int:
@@ -118,6 +129,8 @@ class Step:
         """What one block keeps for the backward pass."""
         if self.recompute == RECOMPUTE_BLOCKS:
             return self._bytes_of(hidden=1)
+        if self._on_tpu:  # what its compiler computes again is not counted, even if it is kept
+            return self._bytes_of(hidden=6, scores=int(self.recompute == RECOMPUTE_NONE))
         # XLA for GPUs keeps the mask of attention's dropout, a byte an element, which is computed
         # again elsewhere.
         mask = self._num_scores if self.device == "GPU" else 0
@@ -130,7 +143,7 @@ class Step:
     @property
     def _working_bytes(self) -> int:
         """What one block needs while it goes backward."""
-        return self._bytes_of(hidden=8, inner=2, scores=4)
+        return self._bytes_of(hidden=8, inner=2, scores=2 if self._on_tpu else 4)
 
     def _bytes_of(self, *, hidden: int = 0, inner: int = 0, scores: int = 0) -> int:
         model = self.model

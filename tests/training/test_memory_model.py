@@ -62,21 +62,46 @@ def test_the_estimate_is_within_its_tolerance_of_the_table_in_the_documents(
     assert step.total_bytes() == pytest.approx(gib * 2**30, rel=memory.TOLERANCE)
 
 
-@pytest.mark.parametrize(
-    "found", COMPILED, ids=lambda f: f"{f['device']}-{f['num_rows']}-{f['recompute']}"
-)
-def test_the_estimate_is_within_its_tolerance_of_what_compilers_of_gpus_say(found):
+def of_compiler(num_rows, recompute, steps_per_update, device):
+    """The estimate of a step as the compilers see it: without libraries."""
     step = dataclasses.replace(
         LARGE,
-        num_rows=found["num_rows"],
+        num_rows=num_rows,
         precision="bfloat16",
         fused=True,
-        recompute=found["recompute"],
-        steps_per_update=found["steps_per_update"],
-        device="GPU",
+        recompute=recompute,
+        steps_per_update=steps_per_update,
+        device=device,
     )
-    estimate = step.total_bytes() - memory.LIBRARY_BYTES["GPU"]
-    assert estimate == pytest.approx(found["peak_bytes"], rel=memory.TOLERANCE)
+    return step.total_bytes() - memory.LIBRARY_BYTES[device]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [found for found in COMPILED if found["kind"] == "training"],
+    ids=lambda f: f"{f['device']}-{f['num_devices']}-{f['num_examples']}-{f['recompute']}",
+)
+def test_the_estimate_is_within_its_tolerance_of_what_compilers_say(found):
+    """Of a step with room to spare, which its compiler may use, it is only not above."""
+    num_rows = found["num_examples"] // found["num_devices"]
+    device = "TPU" if found["device"].startswith("tpu") else "GPU"
+    estimate = of_compiler(num_rows, found["recompute"], found["steps_per_update"], device)
+    peak = found["peak_bytes"]
+    assert estimate < (1 + memory.TOLERANCE) * peak
+    if peak > 0.75 * found["usable_bytes"] or found["recompute"] == "blocks":
+        assert estimate == pytest.approx(peak, rel=memory.TOLERANCE)
+    else:
+        assert peak < 1.4 * estimate
+
+
+@pytest.mark.parametrize(
+    "recompute, gib", [("none", 26.8 + 3.8), ("none", 24.8 + 3.8), ("attention", 14.8)]
+)
+def test_the_estimate_is_within_its_tolerance_of_64_examples_on_tpus(recompute, gib):
+    """What does not fit into a TPU v3, what fits into a v4, and what fills a v3; before biases'
+    gradients were added up together, which changes it by less than 2% (benchmarks/NOTES.md)."""
+    estimate = of_compiler(64, recompute, 1, "TPU")
+    assert estimate == pytest.approx(gib * 2**30, rel=memory.TOLERANCE)
 
 
 def test_the_table_of_what_fits_has_the_estimates():
@@ -258,9 +283,9 @@ def on_tpu(config, tpu_type, recompute):
 
 
 def test_the_host_of_a_tpu_says_what_a_core_has(config, monkeypatch):
-    monkeypatch.setitem(memory.TPU_BYTES, "v3", 7.48 * 2**30)
+    monkeypatch.setitem(memory.TPU_BYTES, "v3", 7 * 2**30)
     [line] = findings_of(on_tpu(config, "v3-8", "none"))
-    assert re.match(r"warning: a step does not fit into the 8\.0 GB of a device of this v3-8", line)
+    assert re.match(r"warning: a step does not fit into the 7\.5 GB of a device of this v3-8", line)
     assert findings_of(on_tpu(config, "v5p-8", "none")) == []
     assert findings_of(on_tpu(config, "", "none")) == []  # nobody says it
 

@@ -1,0 +1,44 @@
+"""The table of docs/portable_step.md is what the recorded rows of benchmarks/compiled.py render."""
+
+import json
+
+import pytest
+
+from benchmarks import compiled
+from mlperf_bert.portable import compile_step
+
+ROWS = json.loads(compiled.ROWS.read_text())
+
+
+def test_the_table_of_the_page_is_that_of_the_rows():
+    assert compiled.table(ROWS) in compiled.PAGE.read_text(), (
+        "python -m benchmarks.compiled writes it again"
+    )
+
+
+def test_every_row_is_asked_for_once_and_every_device_is_known():
+    for step, device in compiled.asked():
+        assert sum(compiled.is_of(row, step, device) for row in ROWS) == 1, (step, device)
+        compile_step.parse_devices(device)
+    assert len(ROWS) == len(list(compiled.asked()))
+
+
+def test_a_row_without_figures_says_so():
+    [row] = [row for row in ROWS if row["device"] == "h100" and row["num_devices"] == 8]
+    assert compiled.cells(row)[:4] == ["56", "h100 x 8", "fits", "59.7 of 76.9"]
+    refused = {key: row[key] for key in row if "bound" not in key and key != "num_kernels"}
+    refused |= {"result": "does not fit", "peak_bytes": None, "recompute": "blocks"}
+    shown = ["56, `--recompute=blocks`", "h100 x 8", "does not fit", "more of 76.9", *[""] * 4]
+    assert compiled.cells(refused) == shown
+
+
+def test_the_table_of_a_page_is_replaced_and_the_rest_stays():
+    page = f"before\n\n{compiled.table(ROWS)}\nafter | not | a table\n"
+    assert compiled.replace_table(page, "new\n") == "before\n\nnew\n\nafter | not | a table\n"
+
+
+@pytest.mark.parametrize("program", ["no/such/python", "/"])
+def test_compilers_that_are_not_there_are_one_line(program, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["compiled", f"--compilers={program}"])
+    with pytest.raises(SystemExit, match=f"--compilers={program}: no such program"):
+        compiled.main()
