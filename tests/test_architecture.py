@@ -97,6 +97,14 @@ def test_nothing_imports_a_test(path):
         assert not re.match(r"tests\.(.*\.)?test_", module), f"{module}: move what it needs"
 
 
+def test_a_test_file_of_400_lines_says_why():
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        if len(path.read_text(encoding="utf-8").splitlines()) >= 400:
+            assert "Long because " in ast.get_docstring(parsed(path)), (
+                f"{path}: split it, or say why"
+            )
+
+
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_imports_go_one_way(path):
     if path.parent == ROOT / PACKAGE:

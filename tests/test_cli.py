@@ -4,27 +4,28 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from mlperf_bert import flags_page, options
-from mlperf_bert.data import example_codec, tfrecord
-from mlperf_bert.mlperf import ledger
 from mlperf_bert.training.config import RunConfig
-from tests.conftest import REPOSITORY, lacking
+from tests.conftest import REPOSITORY
 from tests.helpers import starts
 from tests.helpers.frozen_flags import (
     CHECKPOINT_SCRIPT_FLAGS,
     RUN_FINETUNING_FLAGS,
     RUN_PRETRAINING_FLAGS,
 )
-from tests.helpers.tiny_examples import TINY, example
+from tests.helpers.tiny_examples import (
+    TINY,
+    run,
+    spoil,
+    training_flags,
+    write_inputs,
+)
 from tests.training.configurations import run_config
 
 EXPORTER = "mlperf_bert/portable/export.py"
@@ -95,51 +96,13 @@ def test_the_pages_that_explain_a_flag_name_it():
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory):
-    """A tiny configuration and two files of examples."""
-    folder = tmp_path_factory.mktemp("inputs")
-    rng = np.random.default_rng(1)
-    (folder / "bert_config.json").write_text(json.dumps(TINY))
-    for name in ("train", "eval"):
-        framed = [tfrecord.frame(example_codec.encode(example(rng))) for _ in range(50)]
-        (folder / name).write_bytes(b"".join(framed))
-    return folder
+    return write_inputs(tmp_path_factory.mktemp("inputs"))
 
 
 @pytest.fixture
 def work(inputs, tmp_path):
     """A copy of the inputs, free to be spoilt."""
     return shutil.copytree(inputs, tmp_path / "work")
-
-
-def training_flags(work, **changed) -> list[str]:
-    given = {
-        "bert_config_file": work / "bert_config.json",
-        "input_file": work / "train",
-        "eval_input_file": work / "eval",
-        "output_dir": work / "out" / "run",
-        "max_seq_length": 16,
-        "max_predictions_per_seq": 4,
-        "optimizer": "lamb",
-        "num_train_steps": 4,
-        "num_warmup_steps": 0,
-        "train_batch_size": 4,
-        "eval_interval_samples": 8,
-        "log_every_steps": 1,
-    } | changed
-    return ["--do_train", *(f"--{name}={value}" for name, value in given.items())]
-
-
-def run(flags: list[str]) -> subprocess.CompletedProcess:
-    return starts.run([sys.executable, "run_pretraining.py", *flags])
-
-
-def train(work, **changed) -> subprocess.CompletedProcess:
-    return run(training_flags(work, **changed))
-
-
-def spoil(work, name, change):
-    path = work / name
-    path.write_bytes(change(path.read_bytes()))
 
 
 def config_with(work, **changed):
@@ -420,104 +383,6 @@ def test_bad_input_to_the_script_itself_is_one_line_too(repository, work):
     assert line.startswith("run_pretraining.py: --input_file: no file matches ")
 
 
-@pytest.mark.gate
-def test_a_run_its_files_and_a_second_run_into_the_same_directory(work):
-    began = time.time()
-    done = train(work)
-    assert done.returncode == 0, done.stderr
-    out = work / "out" / "run"
-    seconds = (out / "provenance.json").stat().st_mtime - began  # written last
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    trained = [line for line in lines if line["kind"] == "train"]
-    assert [line["step"] for line in trained] == [1, 2, 3, 4]
-    assert set(trained[0]) == {
-        "kind", "step", "samples", "loss", "masked_lm_loss", "next_sentence_loss",
-        "learning_rate", "samples_per_second", *ledger.as_fields(dict.fromkeys(ledger.KINDS, 0)),
-    }  # fmt: skip
-    assert [line["samples"] for line in lines if line["kind"] == "eval"] == [8, 16]
-    assert re.search(r"^RESULT,bert,\d+,\d+,\w+,.*,aborted,0\.\d+,16$", done.stdout, re.MULTILINE)
-    told = int(re.search(r"^RESULT,bert,\d+,(\d+),", done.stdout, re.MULTILINE)[1])
-    # Imports are included, the start of the interpreter and the end of the process are not.
-    assert seconds / 2 < told <= seconds + 1
-    log = (out / "bert.log").read_text()
-    assert "evaluation examples: the rules require 10,000, this run has 50" in done.stdout
-    assert re.findall(r'"submission_division", "value": "(\w+)"', log) == ["open"]
-    assert list(out.glob("events.out.tfevents.*")) and (out / "model.ckpt-4.index").exists()
-
-    before = {path: path.read_bytes() for path in out.iterdir()}
-    again = train(work)
-    assert again.returncode == 1 and "holds a finished run" in again.stderr
-    assert before == {path: path.read_bytes() for path in out.iterdir()}
-
-
-@pytest.mark.all
-def test_profile_of_some_steps(work):
-    done = train(work, profile_steps="2-3")
-    assert done.returncode == 0, done.stderr
-    [profile] = (work / "out" / "run" / "plugins" / "profile").glob("*/*.xplane.pb")
-    assert profile.stat().st_size > 10_000
-    lines = (work / "out" / "run" / "metrics.jsonl").read_text().splitlines()
-    steps = [json.loads(line)["step"] for line in lines if '"train"' in line]
-    assert steps == [1, 2, 3, 4]
-
-
-@pytest.mark.all
-def test_a_run_on_a_sample_of_the_data_says_that_it_is_no_submission(work):
-    parameters = {"examples_per_part": 6000}
-    content = {"parameters": parameters, "versions": {}, "parts": {}}
-    (work / "manifest.json").write_text(json.dumps(content))
-    done = train(work)
-    assert done.returncode == 0, done.stderr
-    assert "all examples of every part, this run has the first 6000 of each" in done.stdout
-
-
-@pytest.mark.all
-def test_steps_that_are_sleeps_read_and_save_and_are_no_result(work):
-    done = train(
-        work, emulate_step_seconds=0.4, eval_input_file="", num_parallel_files=2,
-        save_checkpoints_steps=2,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "no result: each step is a sleep of 0.4 s" in done.stdout + done.stderr
-    assert re.search(r"RESULT,bert,.*,aborted,,16$", done.stdout.strip())
-    log = (work / "out" / "run" / "bert.log").read_text()
-    assert '"key": "emulated_step_seconds", "value": 0.4' in log
-    assert '"value": "open"' in log and '"status": "success"' not in log
-    metrics = [json.loads(line) for line in (work / "out" / "run" / "metrics.jsonl").open()]
-    rates = [line["samples_per_second"] for line in metrics if line["kind"] == "train"]
-    assert len(rates) == 4 and all(0 < rate <= 10 for rate in rates)  # 4 samples in 0.4 s
-    assert max(rates) > 5
-    assert (work / "out" / "run" / "model.ckpt-4.index").exists()
-
-
-def test_foreign_directory_is_refused(work):
-    out = work / "out" / "run"
-    out.mkdir(parents=True)
-    (out / "model.ckpt-7.index").write_bytes(b"")
-    done = train(work)
-    assert done.returncode == 1 and "holds files of another run" in done.stderr
-
-
-@pytest.mark.all
-def test_a_loss_that_is_not_finite_ends_the_run_as_aborted(work):
-    done = train(work, learning_rate="1e38", num_train_steps=8)
-    assert done.returncode == 1
-    assert "training has diverged" in done.stderr
-    log = (work / "out" / "run" / "bert.log").read_text()
-    assert log.count('"run_start"') == 1
-    assert re.findall(r'"run_stop".*"status": "(\w+)"', log) == ["aborted"]
-
-
-@pytest.mark.all
-def test_damage_behind_the_first_record_names_the_file(work):
-    spoil(work, "train", lambda data: data[:-5])
-    done = train(work, num_train_steps=40, eval_interval_samples=160)
-    assert done.returncode == 1
-    assert re.search(
-        r"train: record 49 at byte \d+ is damaged \(the file ends within the data\)", done.stderr
-    )
-
-
 def test_batch_that_replicas_cannot_share():
     from mlperf_bert.training.devices import replica_batch_size
 
@@ -525,59 +390,3 @@ def test_batch_that_replicas_cannot_share():
         replica_batch_size(10, 4, flag="train_batch_size")
     with pytest.raises(ValueError, match=r"try 4$"):
         replica_batch_size(3, 4, flag="train_batch_size")
-
-
-@pytest.mark.parametrize("script", ["run_pretraining.py", "run_finetuning.py"])
-def test_ctrl_c_during_the_imports_ends_a_script_without_a_traceback(script, tmp_path):
-    (tmp_path / "tensorflow.py").write_text(
-        "import time\nprint('imported', flush=True)\ntime.sleep(60)\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, REPOSITORY / script],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's & ignores it
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout.readline() == "imported\n"
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == -signal.SIGINT
-    assert errors == ""
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["run_pretraining.py"],
-        ["run_finetuning.py"],
-        ["create_pretraining_data.py"],
-        ["cleanup_scripts/extract_wiki.py"],
-        ["-m", "demo"],
-    ],
-    ids=lambda command: command[-1],
-)
-def test_process_1_of_a_container_ends_at_once_during_its_imports(command, number, tmp_path):
-    """It has no default action for signals; `unshare` makes such a process."""
-    slow = "import time\nprint('imported', flush=True)\ntime.sleep(60)\n"
-    for module in ("tensorflow", "absl", "secrets", "tempfile"):
-        (tmp_path / f"{module}.py").write_text(slow)
-    unshared = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
-    if subprocess.run([*unshared, "true"], capture_output=True).returncode:
-        lacking("no new namespace of processes can be had here")
-    process = subprocess.Popen(
-        [*unshared, sys.executable, *command],
-        cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout.readline() == "imported\n"
-    [first] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    os.kill(int(first), number)
-    _, errors = process.communicate(timeout=30)
-    assert process.returncode == 128 + number and errors == ""

@@ -1,6 +1,8 @@
 """Every command of cloud/ against a stand-in that records it; nothing was run on real hardware.
 
 The golden files hold what a dry run prints: the commands, each as a shell would take it.
+
+Long because one script has nine verbs, and its stand-in serves them all.
 """
 
 import configparser

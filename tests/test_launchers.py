@@ -1,4 +1,7 @@
-"""start_training.sh and what it starts, with an engine that only writes down its words. Seconds."""
+"""start_training.sh and what it starts, with an engine that only writes down its words. Seconds.
+
+Long because the stand-in for an engine serves all of its tests.
+"""
 
 import itertools
 import os

@@ -1,6 +1,8 @@
 """A model in Hugging Face's layout becomes an initial checkpoint. CPU, 40 s.
 
 Oracles: transformers computes the same logits from the same files; the export writes them again.
+
+Long because one importer has many layouts to read and to refuse.
 """
 
 import dataclasses

@@ -2,6 +2,8 @@
 
 Oracle: what create_pretraining_data.py makes of each part alone, which other tests compare with
 the reference.
+
+Long because one command has many ways to be disturbed.
 """
 
 import dataclasses

@@ -1,4 +1,7 @@
-"""A dump becomes text: with the real WikiExtractor, and with a small program in its place."""
+"""A dump becomes text: with the real WikiExtractor, and with a small program in its place.
+
+Long because the dump and the stand-in for WikiExtractor serve all of its tests.
+"""
 
 import bz2
 import datetime

@@ -1,4 +1,7 @@
-"""The script without an option, against stand-ins for the published places on loopback."""
+"""The script without an option, against stand-ins for the published places on loopback.
+
+Long because the stand-ins for the published places serve all of its tests.
+"""
 
 import dataclasses
 import hashlib

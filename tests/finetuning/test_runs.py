@@ -1,4 +1,7 @@
-"""Whole runs on the tiny GLUE: resumed, swept, predicted, refused. CPU, two minutes."""
+"""Whole runs on the tiny GLUE: resumed, swept, predicted, refused. CPU, two minutes.
+
+Long because all of its runs are of one model on one small GLUE.
+"""
 
 import json
 import shutil

@@ -1,6 +1,14 @@
-"""Examples of 16 tokens, and the configuration of a model for them."""
+"""Examples of 16 tokens, the configuration of a model for them, and its training."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
+
+from mlperf_bert.data import example_codec, tfrecord
+from tests.helpers import starts
 
 TINY = {
     "attention_probs_dropout_prob": 0.1,
@@ -28,3 +36,44 @@ def example(rng, *, sequence=16, predictions=4) -> dict:
         "masked_lm_weights": np.ones(predictions, np.float32),
         "next_sentence_labels": rng.integers(0, 2, 1),
     }
+
+
+def write_inputs(folder: Path) -> Path:
+    """The configuration and two files of examples."""
+    rng = np.random.default_rng(1)
+    (folder / "bert_config.json").write_text(json.dumps(TINY))
+    for name in ("train", "eval"):
+        framed = [tfrecord.frame(example_codec.encode(example(rng))) for _ in range(50)]
+        (folder / name).write_bytes(b"".join(framed))
+    return folder
+
+
+def training_flags(work, **changed) -> list[str]:
+    given = {
+        "bert_config_file": work / "bert_config.json",
+        "input_file": work / "train",
+        "eval_input_file": work / "eval",
+        "output_dir": work / "out" / "run",
+        "max_seq_length": 16,
+        "max_predictions_per_seq": 4,
+        "optimizer": "lamb",
+        "num_train_steps": 4,
+        "num_warmup_steps": 0,
+        "train_batch_size": 4,
+        "eval_interval_samples": 8,
+        "log_every_steps": 1,
+    } | changed
+    return ["--do_train", *(f"--{name}={value}" for name, value in given.items())]
+
+
+def run(flags: list[str]) -> subprocess.CompletedProcess:
+    return starts.run([sys.executable, "run_pretraining.py", *flags])
+
+
+def train(work, **changed) -> subprocess.CompletedProcess:
+    return run(training_flags(work, **changed))
+
+
+def spoil(work, name, change):
+    path = work / name
+    path.write_bytes(change(path.read_bytes()))

@@ -1,4 +1,7 @@
-"""Joules of stand-ins whose integral is exact: counters that wrap, sampled power, a given power."""
+"""Joules of stand-ins whose integral is exact: counters that wrap, sampled power, a given power.
+
+Long because every kind of counter has a stand-in of its own.
+"""
 
 import os
 import threading

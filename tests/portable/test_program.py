@@ -1,4 +1,7 @@
-"""The exported step under jax equals TensorFlow's, with all that shapes a step; and bad input."""
+"""The exported step under jax equals TensorFlow's, with all that shapes a step; and bad input.
+
+Long because the steps that are exported once serve most of its tests.
+"""
 
 import json
 import os

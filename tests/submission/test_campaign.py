@@ -1,6 +1,8 @@
 """Campaigns over a stand-in for run_pretraining.py that writes its logs at once.
 
 The official tools are the real ones; demo/campaign.py is the same with real trainings.
+
+Long because the stand-in for a training serves all of its tests.
 """
 
 import dataclasses

@@ -1,4 +1,7 @@
-"""Sweeps of a small program: limits of memory, what is killed, what fails, what is kept."""
+"""Sweeps of a small program: limits of memory, what is killed, what fails, what is kept.
+
+Long because its stand-ins for limits and kills serve all of its tests.
+"""
 
 import argparse
 import json

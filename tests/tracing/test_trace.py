@@ -1,4 +1,7 @@
-"""Whole traces of a small program, with every backend that works here."""
+"""Whole traces of a small program, with every backend that works here.
+
+Long because all of its tests look at the same traces.
+"""
 
 import dataclasses
 import json

@@ -1,4 +1,7 @@
-"""The preflight: every finding, all at once, and no data read."""
+"""The preflight: every finding, all at once, and no data read.
+
+Long because the preflight has a test for every finding.
+"""
 
 import dataclasses
 import json
