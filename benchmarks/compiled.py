@@ -74,7 +74,7 @@ class Step:
 
 
 STEPS = [
-    Step(num_examples=8, devices="tpu-v2"),
+    Step(num_examples=8, devices="tpu-v2,v100,l4"),
     Step(num_examples=14, steps_per_update=8, devices="l4"),
     Step(num_examples=28, steps_per_update=2, devices="a100-40"),
     Step(num_examples=32, devices="tpu-v4,h100"),

@@ -82,13 +82,17 @@ def of_compiler(num_rows, recompute, steps_per_update, device):
     ids=lambda f: f"{f['device']}-{f['num_devices']}-{f['num_examples']}-{f['recompute']}",
 )
 def test_the_estimate_is_within_its_tolerance_of_what_compilers_say(found):
-    """Of a step with room to spare, which its compiler may use, it is only not above."""
+    """Of a step with room to spare, which its compiler may use, it is only not above.
+
+    So it is of a V100, which has no bfloat16: its compiler keeps copies in float32.
+    """
     num_rows = found["num_examples"] // found["num_devices"]
     device = "TPU" if found["device"].startswith("tpu") else "GPU"
     estimate = of_compiler(num_rows, found["recompute"], found["steps_per_update"], device)
     peak = found["peak_bytes"]
     assert estimate < (1 + memory.TOLERANCE) * peak
-    if peak > 0.75 * found["usable_bytes"] or found["recompute"] == "blocks":
+    is_full = peak > 0.75 * found["usable_bytes"] and found["device"] != "v100"
+    if is_full or found["recompute"] == "blocks":
         assert estimate == pytest.approx(peak, rel=memory.TOLERANCE)
     else:
         assert peak < 1.4 * estimate
