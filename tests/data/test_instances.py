@@ -1,0 +1,30 @@
+"""How instances are drawn: the worked examples in docstrings, and quirks that few texts show."""
+
+import doctest
+
+import numpy as np
+import pytest
+
+from mlperf_bert.data import instances, mersenne
+from mlperf_bert.data.instances import InstanceConfig, make_instances
+
+
+@pytest.mark.parametrize("module", [instances, mersenne], ids=lambda module: module.__name__)
+def test_worked_examples(module):
+    found = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert found.attempted >= 5 and not found.failed
+
+
+@pytest.mark.parametrize(("length", "num_masked"), [(30, 4), (50, 8), (70, 10)])
+def test_half_a_masked_token_is_rounded_to_the_even_number(length, num_masked):
+    """15% of these lengths are 4.5, 7.5 and 10.5 tokens, which Python 3 rounds to 4, 8 and 10."""
+    words = [f"word{n}" for n in range(200)]
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
+    random = np.random.RandomState(0)
+    documents = [[random.randint(5, len(tokens), size=7) for _ in range(40)] for _ in range(6)]
+    config = InstanceConfig(max_seq_length=length, max_predictions_per_seq=76, short_seq_prob=0.0)
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    made = make_instances(documents, vocabulary, config)
+    lengths = made.segments[:, 1] + made.segments[:, 3] + 3
+    counts = np.diff(made.mask_starts)[lengths == length]
+    assert len(counts) > 100 and set(counts) == {num_masked}
