@@ -12,7 +12,6 @@ if __name__ == "__main__":
     tensorflow()  # before other modules import it
 
 import dataclasses
-import sys
 from pathlib import Path
 
 from absl import flags, logging
@@ -45,17 +44,9 @@ in_range("num_batches", at_least=1)
 in_range("num_recorded_steps", at_least=0)
 
 
-_RECORDED_STEPS = 3
-
-
 def _num_recorded_steps(setup: Setup) -> int:
-    """As given, else those that fit; warns, as a run does, where they do not."""
     shortfall = memory.shortfall(setup, host_bytes=checks.memory_bytes())
-    given = FLAGS.num_recorded_steps
-    if shortfall and given != 0:
-        none = "; so TensorFlow records no steps to compare with" if given is None else ""
-        print(f"{shortfall}{none}", file=sys.stderr)
-    return (0 if shortfall else _RECORDED_STEPS) if given is None else given
+    return program_folder.num_recorded_steps(FLAGS.num_recorded_steps, shortfall=shortfall)
 
 
 def _xla_cost(folder: Path, entry: dict) -> dict:

@@ -11,6 +11,7 @@ weights.npz            the initial checkpoint; without one the weights are drawn
 import contextlib
 import dataclasses
 import itertools
+import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +35,7 @@ from mlperf_bert.training import build
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.devices import Compilation
 from mlperf_bert.training.loop import LOSSES
-from mlperf_bert.training.setup import Setup
+from mlperf_bert.training.setup import Finding, Setup
 from mlperf_bert.training.steps import Evaluator, Trainer
 
 SIGNATURE, BATCHES, WEIGHTS = "signature.json", "batches.npz", "weights.npz"
@@ -47,7 +48,21 @@ _GIVEN = (program.BATCH, program.SEED, program.COUNT, program.GRADIENT)
 _TOLERANCE = {"float32": 1e-5, "tf32": 1e-3, "bfloat16": 1e-2}
 _EXPORT = Compilation(passes=True, step=False, by_others=True, reason="its user compiles it")
 
+_RECORDED_STEPS = 3
+
 Batch = dict[str, tf.Tensor]
+
+
+def num_recorded_steps(given: int | None, *, shortfall: Finding | None) -> int:
+    """Steps that TensorFlow records: as given, else those that fit; warns where they do not.
+
+    Args:
+      shortfall: what is too little for a step, as a run says it; None if it fits.
+    """
+    if shortfall and given != 0:
+        none = "; so TensorFlow records no steps to compare with" if given is None else ""
+        print(f"{shortfall}{none}", file=sys.stderr)
+    return (0 if shortfall else _RECORDED_STEPS) if given is None else given
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -231,6 +231,22 @@ def test_a_tensorflow_that_compiles_nothing_for_a_cpu_is_told(monkeypatch):
     assert str(raised.value).endswith(f"({words})") and "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("given", "shortfall", "wanted", "told"),
+    [
+        (None, None, 3, ""),
+        (None, "too little", 0, "too little; so TensorFlow records no steps to compare with\n"),
+        (5, "too little", 5, "too little\n"),
+        (0, "too little", 0, ""),
+    ],
+)
+def test_steps_that_do_not_fit_are_not_recorded_and_that_is_told(
+    capsys, given, shortfall, wanted, told
+):
+    assert program_folder.num_recorded_steps(given, shortfall=shortfall) == wanted
+    assert capsys.readouterr().err == told
+
+
 def test_a_folder_that_is_there_stays(export):
     export.folder.mkdir()
     done = export(check=False)
