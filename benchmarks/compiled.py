@@ -80,6 +80,7 @@ STEPS = [
     Step(num_examples=32, devices="tpu-v4,h100"),
     Step(num_examples=56, devices="a100-80,h100,h100:8,h200,b200"),
     Step(num_examples=64, recompute="blocks", devices="tpu-v3,tpu-v3:128"),
+    Step(num_examples=5, kind="evaluation", devices="tpu-v3"),
     Step(num_examples=80, kind="evaluation", devices="tpu-v3"),
 ]
 
