@@ -50,7 +50,13 @@ def run_stops(output: Path) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(
-    "victims", [(1, 0), pytest.param((1, 0, 0, 1, 0), marks=pytest.mark.soak)], ids=["two", "five"]
+    "victims",
+    [
+        (1,),
+        pytest.param((1, 0), marks=pytest.mark.all),
+        pytest.param((1, 0, 0, 1, 0), marks=pytest.mark.soak),
+    ],
+    ids=["one", "two", "five"],
 )
 def test_kills_and_a_notice_end_bitwise_where_an_undisturbed_run_does(task, tmp_path, victims):
     expected, output, rng = tmp_path / "undisturbed", tmp_path / "out", random.Random(3)
