@@ -286,3 +286,12 @@ def test_a_budget_that_is_used_up_with_nothing_saved_is_refused(config, latest_s
     found = checks.inspect_closely(given, measure_initial_accuracy=False)
     assert any(str(refusal.value) in error for error in found.findings.errors)
     assert workers.time_spent(given, output, latest_step=5) == 180
+
+
+def test_a_resumed_run_keeps_the_seed_that_was_drawn(config):
+    """It must draw the same examples and the same dropout."""
+    config = dataclasses.replace(config, seed=None)
+    killed_run(config, minutes=1)
+    team = workers.agree(config)
+    team.release()
+    assert team.resumes and team.seed == 7
