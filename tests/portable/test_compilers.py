@@ -38,7 +38,8 @@ def export(task: Path, folder: Path, *flags: str) -> Path:
 
 def compiled(folder: Path, *flags: str, package: str = "libtpu", code: int = 0) -> list[dict]:
     """The rows of compile_step.py, which must end with the given code."""
-    if subprocess.run([PYTHON, "-c", f"import {package}"], capture_output=True).returncode:
+    look = [PYTHON, "-c", f"import {package}"]
+    if not PYTHON.exists() or subprocess.run(look, capture_output=True).returncode:
         lacking(f"{PYTHON} has no {package}: make test-compilers")
     output = folder.parent / "table.json"
     command = [PYTHON, "mlperf_bert/portable/compile_step.py", folder, *flags, f"--output={output}"]
