@@ -232,6 +232,21 @@ def test_the_last_step_is_evaluated_before_it_is_saved(tmp_path):
     assert stand.events == ["evaluate", "evaluate", "save 30", "saved"]
 
 
+def test_positions_in_the_log_are_samples(tmp_path):
+    Stand(num_train_steps=30).run(tmp_path / "bert.log")
+    records = results.read_records(tmp_path / "bert.log")
+    assert [
+        (record.key, record.metadata["first_epoch_num"], record.metadata["samples_count"])
+        for record in records
+        if record.key in BLOCK
+    ] == [
+        ("block_start", 0, 160), ("block_stop", 0, 160),
+        ("block_start", 160, 80), ("block_stop", 160, 240),
+    ]  # fmt: skip
+    evaluations = [record.metadata for record in records if record.key == "eval_accuracy"]
+    assert [(each["epoch_num"], each["step_num"]) for each in evaluations] == [(160, 20), (240, 30)]
+
+
 @pytest.mark.parametrize("saves_every", [20, 7, 13, 10**6])
 @pytest.mark.parametrize("budget", [None, "20s", "33s", "50s", "51s"])
 @pytest.mark.parametrize("signal_step", [None, 7, 20, 21, 100])
