@@ -240,8 +240,8 @@ def test_positions_in_the_log_are_samples(tmp_path):
         for record in records
         if record.key in BLOCK
     ] == [
-        ("block_start", 0, 160), ("block_stop", 0, 160),
-        ("block_start", 160, 80), ("block_stop", 160, 240),
+        ("block_start", 0, 0), ("block_stop", 0, 160),
+        ("block_start", 160, 160), ("block_stop", 160, 240),
     ]  # fmt: skip
     evaluations = [record.metadata for record in records if record.key == "eval_accuracy"]
     assert [(each["epoch_num"], each["step_num"]) for each in evaluations] == [(160, 20), (240, 30)]
