@@ -4,9 +4,9 @@
 
 BERT-large with LAMB, 512 tokens, bfloat16, dropout 0.1, with the flags of the TPU recipe's preset.
 Each step is exported once, into a folder of build/compiled, and each of its rows is a process of
-compile_step.py. No accelerator is needed, and nothing runs; it takes an hour on two cores.
-Rows go to benchmarks/compiled.json as they come. Those that are in it are not asked for again:
-delete it to ask anew. At the end the table is written into the page.
+compile_step.py. No accelerator is needed, and nothing runs; a row takes minutes, and up to 15 GB of
+memory. Rows go to benchmarks/compiled.json as they come. A row that is in it is not asked for again
+until it is deleted there. At the end the table is written into the page.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from mlperf_bert.data.validity import ExampleShape
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.mlperf.rules import BERT_LARGE
+from mlperf_bert.portable import compile_step
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = ROOT / "benchmarks" / "compiled.json"
@@ -87,8 +88,7 @@ STEPS = [
 
 def table(rows: Sequence[dict]) -> str:
     """The rows as Markdown, by device, evaluations last."""
-    order = list(dict.fromkeys(row["device"] for row in rows))
-    order.sort(key=_DEVICES.index)
+    order = list(compile_step.DEVICES)
     by_device = sorted(
         rows,
         key=lambda row: (
@@ -101,11 +101,6 @@ def table(rows: Sequence[dict]) -> str:
     )
     lines = [TITLES, ["---"] * len(TITLES), *map(cells, by_device)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-_DEVICES = (
-    "tpu-v2 tpu-v3 tpu-v4 tpu-v5e tpu-v5p tpu-v6e v100 a100-40 a100-80 l4 h100 h200 b200".split()
-)
 
 
 def _peak(row: dict) -> float:

@@ -27,6 +27,7 @@ from mlperf_bert.training.reporting import MetricsWriter
 from tests.helpers.damaged_json import damaged, damaged_lines
 from tests.helpers.fuzzing import seeded
 from tests.mlperf.example_log import write_log
+from tests.training.configurations import TINY
 from tracing import mllog, recording, tables
 from tracing.clocks import Alignment, ClockPair
 from tracing.exports import finished
@@ -45,18 +46,13 @@ MANIFEST = {
     "parts": {"part-0": PART, "part-1": PART},
     "whole_parts_fit_for_submission": True,
 }
-CONFIG = BertConfig(
+CONFIG = dataclasses.replace(
+    TINY,
     vocab_size=100,
     hidden_size=16,
     num_hidden_layers=1,
-    num_attention_heads=2,
     intermediate_size=32,
-    hidden_act="gelu",
-    hidden_dropout_prob=0.1,
-    attention_probs_dropout_prob=0.1,
     max_position_embeddings=32,
-    type_vocab_size=2,
-    initializer_range=0.02,
 )
 RESULTS = [{"step": n, **dict.fromkeys(Evaluation.__annotations__, 1)} for n in (10, 20, 30)]
 METRICS = [{"kind": "train", "step": n, "samples": 8 * n, "loss": 2.5} for n in range(1, 9)]

@@ -178,9 +178,9 @@ def matching_files(pattern: str) -> list[str]:
             return sorted(HUGGING_FACE + name for name in _hugging_face(pattern).glob(pattern))
     if not paths.is_remote(pattern):
         return sorted(glob.glob(os.path.expanduser(pattern)))  # noqa: PTH111, PTH207 - keeps names
-    folder_of_matches = paths.location(pattern)
+    wanted = paths.location(pattern)
     with paths.failures_named(pattern):
-        return sorted(str(path) for path in folder_of_matches.parent.glob(folder_of_matches.name))
+        return sorted(str(path) for path in wanted.parent.glob(wanted.name))
 
 
 def require_regular_file(path: str | os.PathLike, *, message: str | None = None) -> paths.Location:

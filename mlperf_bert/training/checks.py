@@ -89,7 +89,7 @@ def inspect(
     check_data(setup)
     _check_speed_options(setup)
     if setup.bert_config:
-        setup.findings.attempt(
+        findings.attempt(
             require_fitting_model,
             setup.bert_config,
             config.shape,
@@ -104,7 +104,7 @@ def inspect(
         if _is_bert_large(setup.bert_config):
             _check_reference_points(setup)
     if config.drop_caches and (obstacle := caches.obstacle()):
-        setup.findings.add(
+        findings.add(
             WARNING, f"--drop_caches: the log will say that it was not possible; {obstacle}"
         )
     return setup

@@ -6,6 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mlperf_bert.tensorflow_import import tensorflow
+
+tensorflow()  # quietly, before other modules import it
+
 from mlperf_bert.convert import saving
 from mlperf_bert.model.config import BertConfig
 from tests.checkpoints.stored_weights import read_weights

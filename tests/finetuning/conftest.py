@@ -4,6 +4,10 @@ import shutil
 
 import pytest
 
+from mlperf_bert.tensorflow_import import tensorflow
+
+tensorflow()  # quietly, before other modules import it
+
 from tests.finetuning import generated_glue
 
 

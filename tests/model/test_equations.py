@@ -4,6 +4,7 @@ Shapes: R=rows, N=heads, Q=queries, S=sequence, D=size of a head, H=hidden, P=pr
 V=vocabulary.
 """
 
+import dataclasses
 import math
 
 import numpy as np
@@ -11,19 +12,14 @@ import pytest
 import tensorflow as tf
 
 from mlperf_bert.model import fusion, metrics, pretrainer, tf_models
-from mlperf_bert.model.config import BertConfig
+from tests.training.configurations import TINY
 
-CONFIG = BertConfig(
+CONFIG = dataclasses.replace(
+    TINY,
     vocab_size=50,
     hidden_size=12,
-    num_hidden_layers=2,
     num_attention_heads=3,
     intermediate_size=20,
-    hidden_act="gelu",
-    hidden_dropout_prob=0.1,
-    attention_probs_dropout_prob=0.1,
-    max_position_embeddings=16,
-    type_vocab_size=2,
     initializer_range=0.5,
 )
 HEAD_SIZE = 4

@@ -5,6 +5,10 @@ import json
 
 import pytest
 
+from mlperf_bert.tensorflow_import import tensorflow
+
+tensorflow()  # quietly, before other modules import it
+
 from tests.training import generated_task
 from tests.training.configurations import TINY, run_config
 
