@@ -109,9 +109,10 @@ class Entry:
     run_minutes: tuple[float, ...] = ()
     """Minutes of each converged run, as `run_samples` has its samples."""
     run_samples: tuple[float | None, ...] = ()
-    curve_samples: tuple[float, ...] = ()
-    """The evaluations of the converged run with the median of minutes, as `curve_accuracy`."""
-    curve_accuracy: tuple[float, ...] = ()
+    evaluation_samples: tuple[tuple[float, ...], ...] = ()
+    """Samples before each evaluation of each converged run; empty where the log does not say."""
+    evaluation_accuracy: tuple[tuple[float, ...], ...] = ()
+    """The accuracy that each of these evaluations found."""
 
     @property
     def name(self) -> str:
@@ -125,6 +126,19 @@ class Entry:
             return self.minutes_scored
         is_whole = not self.runs_missing and self.runs == self.runs_converged
         return statistics.fmean(self.run_minutes) if self.run_minutes and is_whole else None
+
+    @property
+    def curve(self) -> list[tuple[float, float]]:
+        """(samples, accuracy) of the run with the median of samples; empty if not logged."""
+        known = [
+            (samples, number)
+            for number, samples in enumerate(self.run_samples)
+            if samples is not None
+        ]
+        if not known:
+            return []
+        _, number = sorted(known)[len(known) // 2]
+        return list(zip(self.evaluation_samples[number], self.evaluation_accuracy[number]))
 
     @property
     def power_unknown_because(self) -> str | None:
@@ -284,7 +298,7 @@ def _convergence(runs: Sequence[RunResult], accelerators: int | None) -> dict[st
     rates = [run.samples_per_second for run in counted if run.samples_per_second]
     rate = statistics.median(rates) if rates else None
     sources = {"train_samples" if run.counts_by_train_samples else "epoch_num" for run in counted}
-    curve = _curve(counted)
+    evaluations = [_logged_evaluations(run) if run in counted else [] for run in runs]
     return {
         "samples_mean": _rounded(statistics.fmean(samples), 0) if samples else None,
         "samples_source": " and ".join(sorted(sources)) or None,
@@ -293,8 +307,8 @@ def _convergence(runs: Sequence[RunResult], accelerators: int | None) -> dict[st
             rate / accelerators if rate and accelerators else None, 2
         ),
         "run_samples": tuple(run.samples_to_converge if run in counted else None for run in runs),
-        "curve_samples": tuple(samples for samples, _ in curve),
-        "curve_accuracy": tuple(_rounded(accuracy, 4) for _, accuracy in curve),
+        "evaluation_samples": tuple(tuple(n for n, _ in each) for each in evaluations),
+        "evaluation_accuracy": tuple(tuple(a for _, a in each) for each in evaluations),
     }
 
 
@@ -306,14 +320,11 @@ def _began_before(run: RunResult) -> bool:
     return (run.samples_to_converge or 0) > _MOST_SAMPLES_TO_CONVERGE
 
 
-def _curve(runs: Sequence[RunResult]) -> list[tuple[float, float]]:
-    """Return (samples, accuracy) of the run with the median of samples; empty if not logged."""
-    if not runs:
-        return []
-    ordered = sorted(runs, key=lambda run: run.samples_to_converge or 0)
+def _logged_evaluations(run: RunResult) -> list[tuple[float, float]]:
+    """Return (samples, accuracy) of those with both."""
     return [
-        (e.samples, e.accuracy)
-        for e in ordered[len(ordered) // 2].evaluations
+        (e.samples, round(e.accuracy, 4))
+        for e in run.evaluations
         if e.samples is not None and math.isfinite(e.accuracy)
     ]
 

@@ -71,6 +71,7 @@ _TYPES = {
     float | None: pyarrow.float64(),
     tuple[float, ...]: pyarrow.list_(pyarrow.float64()),
     tuple[float | None, ...]: pyarrow.list_(pyarrow.float64()),
+    tuple[tuple[float, ...], ...]: pyarrow.list_(pyarrow.list_(pyarrow.float64())),
 }
 """Type of an entry's field -> type of the column."""
 
@@ -93,10 +94,12 @@ def load(path: Path = TABLE) -> list[Entry]:
 
 
 def _entry(row: Mapping[str, Any]) -> Entry:
-    fields: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in row.items()
-    }
+    fields: dict[str, Any] = {name: _tuples(value) for name, value in row.items()}
     return Entry(**fields)
+
+
+def _tuples(value: object) -> object:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def provenance(path: Path = TABLE) -> Mapping[str, object]:

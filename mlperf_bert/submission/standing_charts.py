@@ -265,8 +265,8 @@ def _columns(entries: Sequence[Entry], num_own: int, colors: Mapping[str, str]) 
         "is_own": [place < num_own for place in range(len(entries))],
         "marker": [_marker(entry, place < num_own) for place, entry in enumerate(entries)],
         "size": [18 if place < num_own else 8 for place in range(len(entries))],
-        "curve_x": [list(entry.curve_samples) for entry in entries],
-        "curve_y": [list(entry.curve_accuracy) for entry in entries],
+        "curve_x": [[samples for samples, _ in entry.curve] for entry in entries],
+        "curve_y": [[accuracy for _, accuracy in entry.curve] for entry in entries],
     }
 
 
