@@ -15,6 +15,7 @@ import hashlib
 import os
 import platform
 import posixpath
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ _REPOSITORY = Path(__file__).resolve().parents[2]
 _PACKAGES = {"numpy": ["numpy"], "numba": ["numba"], "tensorflow": ["tensorflow", "tensorflow-tpu"]}
 _INDEX = ".index"  # of a checkpoint
 _SHOWN_CHARACTERS = 200
+_NVIDIA = Path("/proc/driver/nvidia")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,7 +56,7 @@ class Record:
     outputs: list[File]
     parameters: dict[str, object]
     made_with: dict[str, str]
-    """commit, image (empty outside a container), and versions."""
+    """commit, image (empty outside a container), and versions; of a run `machine` too."""
 
 
 def made_with() -> dict[str, str]:
@@ -62,6 +64,29 @@ def made_with() -> dict[str, str]:
     versions = {name: _version(packages) for name, packages in _PACKAGES.items()}
     image = os.environ.get("MLPERF_BERT_IMAGE", "")
     return {"commit": _commit(), "image": image, "python": platform.python_version(), **versions}
+
+
+def machine() -> dict[str, str]:
+    """Host, processor, accelerators and their driver; a name that the kernel does not tell is ""."""
+    cpus = re.findall(r"^model name\s*: (.+)", _text("/proc/cpuinfo"), re.MULTILINE)
+    cards = [_text(path) for path in sorted(_NVIDIA.glob("gpus/*/information"))]
+    models = re.findall(r"^Model:\s*(.+)", "\n".join(cards), re.MULTILINE)
+    driver = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", _text(_NVIDIA / "version"))
+    in_container = os.environ.get("MLPERF_BERT_IMAGE")  # whose name is another in each
+    return {
+        "host": "" if in_container else platform.node(),
+        "processor": f"{len(cpus)} x {cpus[0]}" if cpus else platform.machine(),
+        "accelerator": ", ".join(f"{models.count(name)} x {name}" for name in sorted({*models})),
+        "driver": driver[1] if driver else "",
+        "kernel": platform.release(),
+    }
+
+
+def _text(path: str | os.PathLike) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def _version(packages: Sequence[str]) -> str:

@@ -387,7 +387,7 @@ class Origin:
         self._weights = self._described(weights)
         self._model = self._described([config.bert_config_file])
         self._require_same_inputs(goes_on=goes_on)
-        self._made_with = provenance.made_with()
+        self._made_with = provenance.made_with() | provenance.machine()
 
     def _described(self, files: Sequence[str], known: dict[str, str] | None = None):
         def described(path: str) -> provenance.File:
