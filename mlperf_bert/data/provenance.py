@@ -67,7 +67,7 @@ def made_with() -> dict[str, str]:
 
 
 def machine() -> dict[str, str]:
-    """Host, processor, accelerators and their driver; a name that the kernel does not tell is ""."""
+    """Host, processors, accelerators, driver and kernel; what Linux does not tell is empty."""
     cpus = re.findall(r"^model name\s*: (.+)", _text("/proc/cpuinfo"), re.MULTILINE)
     cards = [_text(path) for path in sorted(_NVIDIA.glob("gpus/*/information"))]
     models = re.findall(r"^Model:\s*(.+)", "\n".join(cards), re.MULTILINE)

@@ -13,6 +13,14 @@ With --run_command=./start_training.sh each run is a container. Then the flags n
 and come after those of train_model.sh; DATA_DIR, WIKI_DIR and the launcher's other settings come
 from the environment.
 
+    python -m mlperf_bert.submission.campaign --org=ORG --system=8xH200 --output_dir=ab \
+        --alternate old.flags new.flags -- (flags of one run)
+
+runs two variants in turn, to be compared: A B B A A B B A. They are campaigns in ab/old and ab/new,
+with the flags after -- and then those of their files. On a machine that slows down steadily no
+variant has the better half: of two neighbouring pairs one begins with A and one with B. No
+submission is written; at the end stands what `compare ab` says.
+
 Every path may be gs://BUCKET/FOLDER. A bucket has no rename: there a run that was cut off stays in
 runs/N, and its repetition goes to runs/N.repeat-1.
 
@@ -48,8 +56,9 @@ from mlperf_bert.mlperf.results import (
     read_records,
 )
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS, require_ruleset
-from mlperf_bert.submission import system
+from mlperf_bert.submission import compare, system
 from mlperf_bert.submission.folder import write_folder
+from mlperf_bert.submission.sides import ALTERNATING_RECORD, CAMPAIGN_RECORD, read_side
 from mlperf_bert.submission.verdict import SystemVerdict, judge_submission
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -57,7 +66,7 @@ RUN_COMMAND = (sys.executable, str(REPOSITORY / "run_pretraining.py"))
 LAUNCHER = "start_training.sh"
 _NOT_IN_A_CAMPAIGN = ("--detach", "--dry-run", "--demo", "--eval", "--finetune", "--help")
 EXIT_INTERRUPTED = 75
-RECORD_NAME = "campaign.json"
+RECORD_NAME = CAMPAIGN_RECORD
 LOCK_NAME = ".lock"
 MAX_FAILED_RUNS = 1
 MAX_NAME_BYTES = 100  # file names are made of it and more; file systems allow 255
@@ -239,20 +248,92 @@ def train_all(campaign: Campaign) -> list[RunResult]:
       ValueError: a run was refused before its clock started, or more failed than the rules forgive.
       Interrupted: a run was stopped by a signal.
     """
-    runs: list[RunResult] = []
-    for number in range(campaign.num_runs):
-        run = finished_run(campaign.output_dirs(number)[-1], campaign.log_name)
-        if run is None:
-            run = _train(campaign, number)
-        runs.append(run)
-        failed = [str(place) for place, other in enumerate(runs) if not other.succeeded]
-        if len(failed) > MAX_FAILED_RUNS:
+    return train_in_turn([campaign])[0]
+
+
+def train_in_turn(campaigns: Sequence[Campaign]) -> list[list[RunResult]]:
+    """Run what is missing of campaigns with as many runs; returns and raises as `train_all`.
+
+    Their order turns with every number: two go A B B A A B B A.
+    """
+    runs: dict[str, list[RunResult]] = {str(campaign.folder): [] for campaign in campaigns}
+    for number in range(campaigns[0].num_runs):
+        for campaign in campaigns if number % 2 == 0 else reversed(campaigns):
+            run = finished_run(campaign.output_dirs(number)[-1], campaign.log_name)
+            own = runs[str(campaign.folder)]
+            own.append(run or _train(campaign, number))
+            failed = [str(place) for place, other in enumerate(own) if not other.succeeded]
+            if len(failed) > MAX_FAILED_RUNS:
+                raise ValueError(
+                    f"runs {' and '.join(failed)} did not reach the target, the rules forgive "
+                    f"{MAX_FAILED_RUNS} of {NUM_RUNS_PER_RESULT}: no result can come of this "
+                    "campaign. Fix the hyper-parameters and start a new one"
+                )
+    return [*runs.values()]
+
+
+def variants_of(campaign: Campaign, flag_files: Sequence[str]) -> list[Campaign]:
+    """Return the campaigns of two variants, in folders that are called as their files of flags.
+
+    The flags are read now: a file that is changed later is not those of the runs before, and paths
+    in a container are not the host's.
+
+    Raises:
+      ValueError: a file cannot be read, or both have one name.
+    """
+    names = [Path(name).stem for name in flag_files]
+    if len({*names}) < len(names):
+        raise ValueError(f"--alternate: both files are called {names[0]}; rename one")
+    found = []
+    for name, path in zip(names, flag_files, strict=True):
+        _require_name("alternate", name)
+        try:
+            lines = Path(path).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"--alternate: {path}: no file of flags ({error})") from error
+        own = [line.strip() for line in lines if line.strip().startswith("-")]
+        others = [line for line in map(str.strip, lines) if line and line[0] not in "-#/"]
+        if others:
+            raise ValueError(f"--alternate: {path}: {others[0]!r:.80} is not a flag: --NAME=VALUE")
+        found.append(
+            replace(campaign, folder=campaign.folder / name, flags=(*campaign.flags, *own))
+        )
+    return found
+
+
+def run_alternating(campaign: Campaign, flag_files: Sequence[str]) -> compare.Comparison:
+    """Train two variants in turn, and compare them.
+
+    Raises:
+      ValueError, Interrupted: as `run_campaign`.
+    """
+    variants = variants_of(campaign, flag_files)
+    for variant in variants:
+        _require_startable(variant)
+    paths.require_no_file(campaign.folder)
+    record = campaign.folder / ALTERNATING_RECORD
+    content = {"variants": [variant.folder.name for variant in variants]}
+    if record.exists():
+        if (found := read_own_record(record)) != content:
             raise ValueError(
-                f"runs {' and '.join(failed)} did not reach the target, the rules forgive "
-                f"{MAX_FAILED_RUNS} of {NUM_RUNS_PER_RESULT}: no result can come of this campaign. "
-                "Fix the hyper-parameters and start a new one"
+                f"{campaign.folder} holds other variants, {found.get('variants')}; "
+                "give the same files in the same order, or another --output_dir"
             )
-    return runs
+    elif campaign.folder.exists() and any(campaign.folder.iterdir()):
+        raise ValueError(f"{campaign.folder} is not empty; choose another --output_dir")
+    else:
+        paths.make_folder(campaign.folder)
+        write_record(record, content)
+    with contextlib.ExitStack() as stack:
+        for variant in variants:
+            by_another = "another campaign works in it"
+            stack.enter_context(
+                locks.held(variant.folder, file_name=LOCK_NAME, by_another=by_another)
+            )
+            claim(variant)
+        train_in_turn(variants)
+    a, b = (read_side(str(variant.folder)) for variant in variants)
+    return compare.compare(a, b)
 
 
 def interrupted_runs(campaign: Campaign) -> list[str]:
@@ -483,7 +564,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a campaign; return 0 if everything passed, 1 if not, 75 if interrupted."""
     parser = argparse.ArgumentParser(
         prog="python -m mlperf_bert.submission.campaign",
-        usage="%(prog)s --org=ORG --system=SYSTEM --output_dir=DIR [options] -- FLAGS_OF_ONE_RUN",
+        usage="%(prog)s --org=ORG --system=SYSTEM --output_dir=DIR [options] "
+        "[--alternate A B] -- FLAGS_OF_ONE_RUN",
     )
     parser.add_argument("--org", required=True, help="the submitting organisation")
     parser.add_argument("--system", required=True, help="name of the system, such as 8xH200")
@@ -504,6 +586,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "./start_training.sh for containers",
     )
     parser.add_argument("--custom_rcps", help="JSON file of other reference points")
+    parser.add_argument(
+        "--alternate",
+        nargs=2,
+        metavar=("A", "B"),
+        help="files of flags, of two variants that run in turn and are compared",
+    )
     parser.add_argument("flags", nargs="*", metavar="FLAG", help="of run_pretraining.py, after --")
     given = parser.parse_args(paths.words_with_home(arguments))
     try:
@@ -518,6 +606,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             offline_eval_input_file=given.offline_eval_input_file,
             command=tuple(given.run_command or RUN_COMMAND),
         )
+        if given.alternate:
+            if given.custom_rcps or given.system_description:
+                raise ValueError(
+                    "--alternate writes no submission: leave --custom_rcps and "
+                    "--system_description out"
+                )
+            with paths.failures_named(folder):
+                print("\n".join(["", *compare.lines(run_alternating(campaign, given.alternate))]))
+            return 0
         with paths.failures_named(folder):
             verdict = run_campaign(
                 campaign,

@@ -158,5 +158,7 @@ def more_runs(
     freedom = variance**2 / sum(p**2 / (n - 1) for p, n in zip(parts, num_runs, strict=True))
     limit = stats.t.ppf((1 + LEVEL) / 2, freedom)
     power = stats.nct.sf(limit, freedom, wanted / np.sqrt(variance))
-    enough = np.flatnonzero(power >= POWER)
+    # A single run has no scatter of its own yet: it takes a second one at the least.
+    has_scatter = counts >= (2 - min(len(a), len(b)))
+    enough = np.flatnonzero((power >= POWER) & has_scatter)
     return int(enough[0]) if len(enough) else None

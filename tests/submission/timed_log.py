@@ -1,0 +1,55 @@
+"""Logs of runs of any times, as a vendor writes them, or with the ledger of the project."""
+
+import json
+from pathlib import Path
+
+from mlperf_bert.mlperf import energy, ledger
+
+
+def write_log(
+    path: Path,
+    minutes: float,
+    *,
+    samples: float = 2_000_000,
+    batch: int = 448,
+    tokens: int | None = 512,
+    division: str = "closed",
+    benchmark: str = "bert",
+    status: str = "success",
+    accuracy: float = 0.72,
+    seconds: dict[str, float] | None = None,
+    joules: float | None = None,
+    parts: str = "system",
+) -> Path:
+    """Write the log of one run; `seconds` are those of the ledger, by kind."""
+    stop_ms = round(60_000 * minutes)
+    lines = [
+        (0, "submission_benchmark", benchmark, {}),
+        (0, "submission_division", division, {}),
+        (0, "global_batch_size", batch, {}),
+        (0, "run_start", None, {}),
+        (stop_ms, "eval_accuracy", accuracy, {"epoch_num": samples}),
+        (stop_ms, "run_stop", None, {"status": status}),
+    ]
+    if tokens:
+        lines.append((0, "max_sequence_length", tokens, {}))
+    if seconds:
+        of_run = dict.fromkeys(ledger.KINDS, 0.0) | seconds
+        lines.append((stop_ms, ledger.LOG_KEY, ledger.as_fields(of_run), {"of": "run"}))
+    if joules:
+        value, about = energy.Energy(parts={parts: joules}).as_event()
+        lines.append((stop_ms, energy.LOG_KEY, value, {"of": "run", **about}))
+    records = [
+        {"time_ms": ms, "key": key, "value": value, "metadata": about}
+        for ms, key, value, about in lines
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f":::MLLOG {json.dumps(record)}\n" for record in records))
+    return path
+
+
+def write_results(folder: Path, all_minutes, **others) -> Path:
+    """Write result_0.txt, result_1.txt, ... of so many minutes, as a vendor hands them in."""
+    for number, minutes in enumerate(all_minutes):
+        write_log(folder / f"result_{number}.txt", minutes, **others)
+    return folder
