@@ -1,0 +1,117 @@
+"""What changed between two traces, of which one is the other with changes made by hand."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from tests.conftest import REPOSITORY
+from tests.tracing import generated_trace
+from tracing import backends, compare, tables
+from tracing.clocks import Alignment
+from tracing.exports.finished import Finished
+
+SAMPLE = REPOSITORY / "tracing" / "sample"
+
+
+def changed(folder, change_calls=lambda calls: calls, **summary):
+    """The generated trace with other calls and summary."""
+    generated_trace.write(folder)
+    calls = tables.read_table(folder, "file_ops")
+    rows = change_calls(calls).astype(object)
+    rows = rows.where(rows.notna(), None).to_dict("records")
+    alignment: Alignment = generated_trace.alignment()
+    tables.write_table(folder, "file_ops", rows, alignment)
+    path = folder / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | summary))
+    return Finished(folder)
+
+
+@pytest.fixture(name="a")
+def before(tmp_path):
+    return changed(tmp_path / "a")
+
+
+def test_calls_belong_to_the_innermost_phase(a):
+    """Against the calls of the generated trace, counted by their stamps in microseconds."""
+    found = compare._calls(a)["calls"]
+    # Two turns of fifteen reads; the first at 100 ms, the second at 500 ms, in the block.
+    assert found["block", "other", "read"] == 30 + 3  # 17 bytes, 1 byte, and the end of a file
+    # What was written as /out/temporary, and renamed.
+    assert found["checkpoint", "checkpoints", "write"] == 8
+    assert found["checkpoint", "checkpoints", "sync"] == 1
+    assert found["run", "pseudo", "read"] == 1
+    assert found.sum() == len(tables.read_table(a.folder, "file_ops"))
+
+
+def test_the_largest_change_stands_first_whatever_its_sign(a, tmp_path):
+    def slower(calls: pd.DataFrame) -> pd.DataFrame:
+        saved = (calls["path"] == "/out/temporary") & (calls["kind"] == "write")
+        calls.loc[saved, "latency_ns"] += 50_000_000
+        reads = (calls["path"] == generated_trace.DATA[0]) & (calls["kind"] == "read")
+        return calls[~(reads & (calls["monotonic_ns"] > generated_trace.BEGIN_NS + 5e8 - 1))]
+
+    b = changed(tmp_path / "b", slower)
+    found = compare.compare(a, b)
+    first, second = found.calls[:2]
+    assert (first.phase, first.kind) == ("checkpoint", "write")
+    assert first.waits.difference == pytest.approx(8 * 0.05)
+    assert (first.calls.difference, first.bytes.difference) == (0, 0)
+    assert (second.phase, second.kind, second.file_class) == ("block", "read", "other")
+    # The second turn's five reads, and the one at the end of the file.
+    assert (second.calls.difference, second.bytes.difference) == (-6, -5 * 65536)
+    assert not any(each.waits.difference for each in found.calls[2:])
+    printed = compare.lines(found)
+    assert any(
+        "checkpoint checkpoints write" in line and line.endswith("+0.400") for line in printed
+    )
+    assert len(printed) <= 45  # a page
+
+
+def test_what_differs_besides_is_told_first(a, tmp_path):
+    changes = {"backend": "bpftrace", "losses": {"lost_lines": 3}, "machine": {"num_cpus": 4}}
+    b = changed(tmp_path / "b", **changes, command=["python", "train.py", "--x=2"])
+    a.summary["command"] = ["python", "train.py", "--x=1"]
+    a.summary["machine"] = {"num_cpus": 2}
+    printed = compare.lines(compare.compare(a, b))
+    assert printed[0].startswith("ANOTHER BACKEND (strace and bpftrace): each adds its own time")
+    assert printed[1] == "ANOTHER MACHINE, or another state of it: num_cpus 4, not 2"
+    assert printed[2] == "another command: --x=1 (A), --x=2 (B)"
+    assert printed[3] == "B has lost 3 events or lines: its counts are too small"
+
+
+def test_without_single_calls_phases_and_usage_are_compared(a, tmp_path):
+    usage = {"cpu_seconds": 2.5, "major_faults": 3}
+    b = changed(tmp_path / "b", backend=backends.PROC, usage=usage)
+    a.summary["usage"] = {"cpu_seconds": 1.5, "major_faults": 3}
+    found = compare.compare(a, b)
+    assert not found.calls
+    assert "single calls are not compared: proc records none" in found.remarks
+    assert [(each.what, each.difference) for each in found.usage] == [
+        ("processor seconds", 1.0),
+        ("page faults with I/O", 0.0),
+    ]
+
+
+def test_the_sample_compares_with_a_copy_without_its_evaluations(tmp_path, capsys):
+    """The sample's own figures are those of its summary, by another code."""
+    summary = json.loads((SAMPLE / "summary.json").read_text())
+    for path in [*SAMPLE.glob("*.parquet"), SAMPLE / "summary.json"]:
+        (tmp_path / path.name).symlink_to(path)
+    (tmp_path / "spans.parquet").unlink()
+    compare.main([str(SAMPLE), str(tmp_path)])
+    printed = capsys.readouterr().out
+    evaluating = sum(each["seconds"] for each in summary["phases"] if each["name"] == "eval")
+    assert f"{evaluating:.3f}           0.000" in printed
+    found = compare.compare(Finished(SAMPLE), Finished(tmp_path))
+    moved = sum(each.bytes.a for each in found.calls if each.file_class == "tfrecords")
+    assert moved == summary["file_classes"]["tfrecords"]["read_bytes"]
+
+
+def test_bad_input_is_told_in_one_line(tmp_path):
+    for words, message in [
+        ([tmp_path, SAMPLE], "is not a finished trace: it has no summary.json"),
+        ([SAMPLE, SAMPLE / "../sample"], "A and B are both .*; give two traces"),
+    ]:
+        with pytest.raises(SystemExit, match=f"^compare: .*{message}$"):
+            compare.main([str(word) for word in words])

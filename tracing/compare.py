@@ -1,0 +1,240 @@
+"""What changed between two traces: seconds, calls, bytes and waits per phase, largest first.
+
+    python -m tracing.compare traces/before traces/after
+
+A call belongs to the innermost phase of the MLPerf log in which it began: init, block (training),
+eval, checkpoint, run (what is left of it), or outside. Waits are the latencies of calls, summed; of
+calls that overlap, both count. There is one trace of each, so nothing says how much is noise.
+
+Exit codes: 0; 1 bad input.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from tracing import backends, files, path_with_home
+from tracing.exports.finished import Finished
+
+OUTSIDE = "outside"
+_MOST_ROWS = 15
+_MOVING = ("read", "write", "receive", "send")
+_USAGE = {
+    "cpu_seconds": "processor seconds",
+    "peak_resident_bytes": "peak memory, bytes",
+    "storage_read_bytes": "read from storage, bytes",
+    "storage_written_bytes": "sent to storage, bytes",
+    "major_faults": "page faults with I/O",
+}
+_CALL_COLUMNS = (
+    "monotonic_ns", "kind", "path", "new_path", "file_class", "size_bytes", "latency_ns", "error",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Change:
+    """One figure of both traces."""
+
+    what: str
+    unit: str
+    a: float
+    b: float
+
+    @property
+    def difference(self) -> float:
+        """B minus A."""
+        return self.b - self.a
+
+
+@dataclass(frozen=True)
+class CallChange:
+    """The calls of one kind on one class of files in one phase, in both traces."""
+
+    phase: str
+    file_class: str
+    kind: str
+    calls: Change
+    bytes: Change
+    waits: Change
+    """In seconds."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two traces; each list has the largest change first."""
+
+    phases: tuple[Change, ...]
+    """Seconds of each phase, those of the same name together."""
+    calls: tuple[CallChange, ...]
+    """By their waits; empty if a trace has no single calls."""
+    usage: tuple[Change, ...]
+    """Of all processes, by the ratio."""
+    remarks: tuple[str, ...]
+    """What makes the two differ besides, or is not known."""
+
+
+def compare(a: Finished, b: Finished) -> Comparison:
+    """Compare two finished traces.
+
+    Raises:
+      ValueError: they are one trace, or a table is damaged.
+    """
+    if a.folder.resolve() == b.folder.resolve():
+        raise ValueError(f"A and B are both {a.folder}; give two traces")
+    remarks = list(_remarks(a, b))
+    has_calls = all(trace.summary["backend"] != backends.PROC for trace in (a, b))
+    calls: list[CallChange] = []
+    if has_calls:
+        for trace in (a, b):
+            trace.require_calls()
+        calls = _call_changes(_calls(a), _calls(b))
+    else:
+        remarks.append("single calls are not compared: proc records none")
+    usage = [
+        Change(words, "", float(a.summary["usage"][name]), float(b.summary["usage"][name]))
+        for name, words in _USAGE.items()
+        if all(isinstance(_usage(trace, name), int | float) for trace in (a, b))
+    ]
+    return Comparison(
+        phases=tuple(_largest_first(_phase_changes(a, b), lambda each: each.difference)),
+        calls=tuple(_largest_first(calls, lambda each: each.waits.difference)),
+        usage=tuple(_largest_first(usage, lambda each: np.log((each.b + 1) / (each.a + 1)))),
+        remarks=tuple(remarks),
+    )
+
+
+def _largest_first(changes: Iterable, size) -> list:
+    return sorted(changes, key=lambda change: -abs(size(change)))
+
+
+def _usage(trace: Finished, name: str) -> object:
+    usage = trace.summary.get("usage")
+    return usage.get(name) if isinstance(usage, dict) else None
+
+
+def _remarks(a: Finished, b: Finished) -> Iterable[str]:
+    found = [trace.summary for trace in (a, b)]
+    if found[0]["backend"] != found[1]["backend"]:
+        names = " and ".join(each["backend"] for each in found)
+        yield f"ANOTHER BACKEND ({names}): each adds its own time to a call; waits do not compare"
+    machines = [each.get("machine") or {} for each in found]
+    for name in ("hostname", "kernel", "num_cpus", "memory_bytes"):
+        of_a, of_b = (machine.get(name) for machine in machines)
+        if of_a != of_b and None not in (of_a, of_b):
+            yield f"ANOTHER MACHINE, or another state of it: {name} {of_b}, not {of_a}"
+    of_a, of_b = (each.get("command") or [] for each in found)
+    if of_a and of_b and of_a != of_b:
+        words = [f"{word} (A)" for word in of_a if word not in of_b]
+        words += [f"{word} (B)" for word in of_b if word not in of_a]
+        yield f"another command: {', '.join(words) or 'the same words in another order':.300}"
+    for name, summary in zip("AB", found, strict=True):
+        losses = summary.get("losses") or {}
+        if lost := sum(n for n in losses.values() if isinstance(n, int)):
+            yield f"{name} has lost {lost:,} events or lines: its counts are too small"
+
+
+def _phase_changes(a: Finished, b: Finished) -> list[Change]:
+    seconds = []
+    for trace in (a, b):
+        spans = trace.table("spans", ["monotonic_ns", "name", "end_monotonic_ns"])
+        length = (spans["end_monotonic_ns"] - spans["monotonic_ns"]) / 1e9
+        seconds.append(length.groupby(spans["name"]).sum().to_dict())
+    whole = [trace.summary.get("seconds", 0) for trace in (a, b)]
+    changes = [Change("the whole trace", "s", *map(float, whole))]
+    for name in dict.fromkeys([*seconds[0], *seconds[1]]):
+        changes.append(Change(str(name), "s", *(float(each.get(name, 0)) for each in seconds)))
+    return changes
+
+
+def _calls(trace: Finished) -> pd.DataFrame:
+    """Return number, bytes and seconds of calls by phase, class of file and kind."""
+    calls = trace.table("file_ops", _CALL_COLUMNS)
+    stamps = calls["monotonic_ns"].to_numpy()
+    phases = np.full(len(calls), OUTSIDE, dtype=object)
+    spans = trace.table("spans", ["monotonic_ns", "name", "end_monotonic_ns"])
+    for span in spans.itertuples():  # an inner span begins after the one around it
+        begin, end = np.searchsorted(stamps, [span.monotonic_ns, span.end_monotonic_ns])
+        phases[begin:end] = span.name
+    renamed = calls[(calls["kind"] == "rename") & calls["error"].isna() & calls["new_path"].notna()]
+    # A checkpoint that is written under another name is a checkpoint.
+    class_of = {row.path: files.classify(row.new_path) for row in renamed.itertuples()}
+    calls["file_class"] = calls["path"].map(class_of).fillna(calls["file_class"])
+    # A map moves no bytes yet, a seek or an open none at all.
+    moved = calls["size_bytes"].where(calls["kind"].isin(_MOVING), 0)
+    calls = calls.assign(phase=phases, bytes=moved, waits=calls["latency_ns"] / 1e9)
+    by = calls.groupby(["phase", "file_class", "kind"])
+    return by.agg(calls=("bytes", "size"), bytes=("bytes", "sum"), waits=("waits", "sum"))
+
+
+def _call_changes(a: pd.DataFrame, b: pd.DataFrame) -> list[CallChange]:
+    both = a.index.union(b.index)
+    of_a, of_b = (side.reindex(both, fill_value=0) for side in (a, b))
+    found = []
+    for key, row_a, row_b in zip(both, of_a.itertuples(), of_b.itertuples(), strict=True):
+        phase, file_class, kind = map(str, key)
+        calls = Change("calls", "", float(row_a.calls), float(row_b.calls))
+        moved = Change("bytes", "bytes", float(row_a.bytes), float(row_b.bytes))
+        waits = Change("waits", "s", float(row_a.waits), float(row_b.waits))
+        found.append(CallChange(phase, file_class, kind, calls, moved, waits))
+    return found
+
+
+def lines(compared: Comparison) -> list[str]:
+    """Return one page for a terminal."""
+    found = [*compared.remarks, "seconds of the phases, largest change first:"]
+    row = "  {:<28}{:>16}{:>16}{:>16}"
+    found.append(row.format("", "A", "B", "B - A"))
+    for change in compared.phases:
+        found.append(row.format(change.what, *_cells(change)))
+    if compared.calls:
+        found.append("calls, by the change of their waits:")
+        wide = "  {:<28}{:>10}{:>10}{:>15}{:>15}{:>10}{:>10}{:>10}"
+        heads = "calls A", "calls B", "bytes A", "bytes B", "waits A", "waits B", "B - A s"
+        found.append(wide.format("", *heads))
+        for each in compared.calls[:_MOST_ROWS]:
+            counts = (each.calls.a, each.calls.b, each.bytes.a, each.bytes.b)
+            waits = (each.waits.a, each.waits.b)
+            name = f"{each.phase} {each.file_class} {each.kind}"
+            found.append(
+                wide.format(
+                    name,
+                    *(f"{count:,.0f}" for count in counts),
+                    *(f"{wait:.3f}" for wait in waits),
+                    f"{each.waits.difference:+.3f}",
+                )
+            )
+        rest = compared.calls[_MOST_ROWS:]
+        if rest:
+            most = max(abs(each.waits.difference) for each in rest)
+            found.append(f"  and {len(rest)} more, none of which changed by more than {most:.3f} s")
+    if compared.usage:
+        found.append("all processes:")
+        for change in compared.usage:
+            found.append(row.format(change.what, *_cells(change)))
+    return [*found, "one trace of each: how much of this is noise is not known"]
+
+
+def _cells(change: Change) -> tuple[str, str, str]:
+    if change.unit == "s" or not (change.a.is_integer() and change.b.is_integer()):
+        return f"{change.a:,.3f}", f"{change.b:,.3f}", f"{change.difference:+,.3f}"
+    return f"{change.a:,.0f}", f"{change.b:,.0f}", f"{change.difference:+,.0f}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prints what changed."""
+    parser = argparse.ArgumentParser(prog="python -m tracing.compare", description=__doc__)
+    parser.add_argument("a", type=path_with_home, metavar="A", help="folder of a finished trace")
+    parser.add_argument("b", type=path_with_home, metavar="B")
+    given = parser.parse_args(arguments)
+    try:
+        print("\n".join(lines(compare(Finished(given.a), Finished(given.b)))))
+    except (ValueError, OSError) as error:
+        sys.exit(f"compare: {error}")
+
+
+if __name__ == "__main__":
+    main()
