@@ -20,8 +20,8 @@ Each figure is a ratio B/A of means of the runs, with a 95% interval. Percentage
 - the studentized bootstrap of the ratio of means, for the parts of the time, which add up to the
   whole; from four runs of each on. No verdict of the exit code rests on it.
 
-Each interval is for itself: of five figures of equal systems one in five comparisons has one that
-looks different. The exit code rests on one figure alone, --figure.
+Each interval is for itself: of four figures of equal systems, up to one comparison in five has one
+that looks different. The exit code rests on one figure alone, --figure.
 
 Exit codes: 0 compared; with --fail_if_slower: not slower by so much, the interval excludes it.
 1 bad input. 3 slower by so much or more, and the interval excludes that nothing changed.

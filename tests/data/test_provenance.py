@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import platform
 from importlib import metadata
 
 import pytest
@@ -152,6 +154,26 @@ def test_tensorflow_for_tpus_is_known_and_what_is_missing_is_unknown(monkeypatch
     found = provenance.made_with()
     names = ("numpy", "tensorflow", "numba")
     assert [found[name] for name in names] == ["1.26.4", "2.20.0", "unknown"]
+
+
+def test_a_machine_is_described_by_what_the_kernel_and_the_driver_tell(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLPERF_BERT_IMAGE", raising=False)
+    found = provenance.machine()
+    assert found["host"] == platform.node() and str(os.cpu_count()) in found["processor"]
+    monkeypatch.setattr(provenance, "_NVIDIA", tmp_path)
+    assert (provenance.machine()["accelerator"], provenance.machine()["driver"]) == ("", "")
+    for number in range(8):
+        card = tmp_path / "gpus" / f"0000:{number}0:00.0" / "information"
+        card.parent.mkdir(parents=True)
+        card.write_text("Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 86\n")
+    (tmp_path / "version").write_text(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.133.20  Release Build\n"
+        "GCC version:  gcc version 12.2.0\n"
+    )
+    monkeypatch.setenv("MLPERF_BERT_IMAGE", "sha256:4711")  # a container has a name of its own
+    found = provenance.machine()
+    assert found["accelerator"] == "8 x NVIDIA H100 80GB HBM3"
+    assert (found["driver"], found["host"]) == ("570.133.20", "")
 
 
 def test_paths_are_those_of_the_folder_or_absolute(tmp_path):
