@@ -125,8 +125,6 @@ class RunResult:
     """How many weights the log names; BERT-large has NUM_WEIGHTS_OF_BERT_LARGE."""
     num_replicas: int | None = None
     """Accelerators that trained, in this project's logs."""
-    benchmark: str | None = None
-    """As the log names it: "bert"."""
 
     @property
     def samples_per_second(self) -> float | None:
@@ -258,7 +256,6 @@ def read_run(path: Path) -> RunResult:
         max_sequence_length=_first_whole_number(records, "max_sequence_length"),
         num_weights=len(_names_of_weights(records)) or None,
         num_replicas=_first_whole_number(records, "num_replicas"),
-        benchmark=next((str(name) for name in _values(records, "submission_benchmark")), None),
     )
 
 

@@ -22,6 +22,7 @@ from mlperf_bert.mlperf.results import (
     RunResult,
     has_ended,
     read_own_record,
+    read_records,
     read_run,
 )
 from mlperf_bert.submission import published
@@ -266,13 +267,18 @@ def _of_log(
         seconds=result.seconds,
     )
     task = {
-        "benchmark": result.benchmark and result.benchmark.lower(),
+        "benchmark": _benchmark(log),
         "tokens": result.max_sequence_length,
         "weights": result.num_weights,
         "batch": result.global_batch_size,
         "division": result.division,
     }
     return _Read(run=run, task=task, made_on=result.provenance)
+
+
+def _benchmark(log: paths.Location) -> str | None:
+    named = (each.value for each in read_records(log) if each.key == "submission_benchmark")
+    return next((str(value).lower() for value in named), None)
 
 
 def _does_not_count(result: RunResult) -> str:
