@@ -26,6 +26,7 @@ from mlperf_bert import command_line
 from mlperf_bert.training import checks, offline, run
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.devices import compilation_cache_flags
+from mlperf_bert.training.loop import Event
 from mlperf_bert.training.workers import read_cluster
 
 gc.enable()
@@ -47,6 +48,15 @@ flags.DEFINE_bool("check", False, "Check the input, report all problems at once,
 flags.DEFINE_bool(
     "check_initial_accuracy", False, "With --check: also evaluate the initial checkpoint."
 )
+flags.DEFINE_string(
+    "reference",
+    None,
+    "Runs with which this one is compared at every evaluation: the folder of a campaign, or a file "
+    "of python -m mlperf_bert.submission.watch; if not given, the published runs.",
+)
+flags.DEFINE_bool(
+    "stop_if_hopeless", False, "End a run whose accuracy is below that of all it is compared with."
+)
 flags.DEFINE_string("master", None, "Accepted for the reference's command lines; without effect.")
 
 
@@ -62,8 +72,16 @@ def _check() -> None:
         sys.exit(1)
 
 
+def _observers(config: RunConfig) -> list[Event]:
+    """Who looks on: the guests' events."""
+    from mlperf_bert.submission import watch  # SciPy is a second that --check and --help need not
+
+    return watch.of_run(config, FLAGS.reference, ends_hopeless=FLAGS.stop_if_hopeless)
+
+
 def _train() -> None:
-    if result := run.train(_config()):  # only the chief has one
+    config = _config()
+    if result := run.train(config, _observers(config)):  # only the chief has one
         print(result.line(), flush=True)
 
 
@@ -85,7 +103,8 @@ def main():
         elif FLAGS.do_train:
             _train()
         elif FLAGS.do_eval:
-            print(offline.evaluate(_config()))
+            config = _config()
+            print(offline.evaluate(config, _observers(config)))
         else:
             raise ValueError("nothing to do: give --do_train or --do_eval")
 

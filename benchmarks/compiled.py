@@ -80,7 +80,13 @@ STEPS = [
     Step(num_examples=28, steps_per_update=2, devices="a100-40"),
     Step(num_examples=32, devices="tpu-v4,h100"),
     Step(num_examples=56, devices="a100-80,h100,h100:8,h200,b200"),
-    Step(num_examples=64, recompute="blocks", devices="tpu-v3,tpu-v3:128"),
+    Step(
+        num_examples=64,
+        recompute="blocks",
+        devices="tpu-v3,tpu-v3:128,tpu-v4:64,tpu-v5e,tpu-v5e:64,tpu-v5p,tpu-v6e",
+    ),
+    Step(num_examples=128, recompute="blocks", devices="tpu-v3,tpu-v5e"),
+    Step(num_examples=192, recompute="blocks", devices="tpu-v3"),
     Step(num_examples=5, kind="evaluation", devices="tpu-v3"),
     Step(num_examples=80, kind="evaluation", devices="tpu-v3"),
 ]

@@ -37,7 +37,12 @@ _EXPLAINED_IN = {
     "tf2_encoder_checkpoint_converter.py": "checkpoints.md",
 }
 """Script, also in the package -> the page on it."""
-_CHECKS = {"check": "submissions.md", "check_initial_accuracy": "submissions.md"}
+_ON_FLAGS = {
+    "check": "submissions.md",
+    "check_initial_accuracy": "submissions.md",
+    "reference": "deciding.md",
+    "stop_if_hopeless": "deciding.md",
+}
 """Flag of run_pretraining.py that is not an option of a run -> the page on it."""
 _HEAD = """\
 # All flags
@@ -64,7 +69,7 @@ def flags_of(script: Path) -> list[dict[str, Any]]:
     defined = runpy.run_path(str(script), run_name=script.name)
     if "FLAGS" in defined:
         found = defined["FLAGS"].flags_by_module_dict()[script.name]
-        pages = _CHECKS | _pages_on_options(defined)
+        pages = _ON_FLAGS | _pages_on_options(defined)
         return [_described(flag) | {"page": pages.get(flag.name)} for flag in found]
     return [_described_action(action) for action in _parser_of(defined)._actions[1:]]
 

@@ -208,14 +208,22 @@ def _record(fields: Mapping) -> Record:
     return Record(time_ms, key, fields["value"], metadata)
 
 
-def read_run(path: Path) -> RunResult:
+def read_run(path: Path, *, may_run: bool = False) -> RunResult:
     """Return what a log says of its run.
+
+    Args:
+      path: the log.
+      may_run: the run may go on, or was killed: without run_stop its status is "running", and the
+        last line counts as its end.
 
     Raises:
       ValueError: the file is not a log, or has not one run_start and one run_stop in this order.
     """
-    records = read_records(path)
-    start, stop = _only(records, "run_start", path), _only(records, "run_stop", path)
+    records = read_records(path, may_be_cut=may_run)
+    start = _only(records, "run_start", path)
+    if may_run and not any(record.key == "run_stop" for record in records):
+        records.append(Record(records[-1].time_ms, "run_stop", None, {"status": "running"}))
+    stop = _only(records, "run_stop", path)
     if stop.time_ms < start.time_ms:
         raise ValueError(f"{path}: run_stop lies before run_start: the clocks ran backwards")
     _require_clocks_forward(records[records.index(start) : records.index(stop)], path)

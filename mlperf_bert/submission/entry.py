@@ -14,7 +14,7 @@ from mlperf_bert.submission.power import Power, measured_power
 from mlperf_bert.submission.rcp import RcpVerdict
 from mlperf_bert.submission.scoring import olympic_mean
 
-_NUM_WEIGHTS_OF_BERT_LARGE = 398
+NUM_WEIGHTS_OF_BERT_LARGE = 398
 _FAMILIES = tuple(
     (re.compile(pattern, re.IGNORECASE), name)
     for pattern, name in (
@@ -175,7 +175,7 @@ class Entry:
     def departures(self) -> tuple[str, ...]:
         """Why it is shown and never ranked; empty if it is like closed results."""
         found = [] if self.division == "closed" else [self.division or "no division"]
-        if self.num_weights and self.num_weights < _NUM_WEIGHTS_OF_BERT_LARGE:
+        if self.num_weights and self.num_weights < NUM_WEIGHTS_OF_BERT_LARGE:
             found.append("miniature")
         elif self.max_sequence_length not in (None, MAX_SEQ_LENGTH):
             found.append(f"sequences of {self.max_sequence_length} tokens")

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from mlperf_bert.checkpoints import initial
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
@@ -26,6 +26,7 @@ from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.training import checks, devices
 from mlperf_bert.training.config import RunConfig
+from mlperf_bert.training.loop import Event
 from mlperf_bert.training.output import (
     RESULTS_LINES,
     RESULTS_TEXT,
@@ -39,7 +40,7 @@ from mlperf_bert.training.steps import Evaluator
 SECONDS_BETWEEN_LOOKS = 2.0
 
 
-def evaluate(config: RunConfig) -> str:
+def evaluate(config: RunConfig, observers: Sequence[Event] = ()) -> str:
     """Evaluates the given checkpoint, or those of the run in the output directory.
 
     The examples are those of `eval_input_file`, else those of `input_file`.
@@ -62,11 +63,13 @@ def evaluate(config: RunConfig) -> str:
             f"{prefix}, for which another --output_dir is needed",
             file=sys.stderr,
         )
-    evaluate_checkpoints(config)
+    evaluate_checkpoints(config, observers)
     return write_result(config.output_dir, target_accuracy=config.target_accuracy)
 
 
-def evaluate_checkpoints(config: RunConfig) -> dict[int, Evaluation]:
+def evaluate_checkpoints(
+    config: RunConfig, observers: Sequence[Event] = ()
+) -> dict[int, Evaluation]:
     """Evaluates until the target, the checkpoint of `num_train_steps`, or the end of the run.
 
     Results go to eval_results.txt (the newest, in the reference's format) and eval_results.jsonl
@@ -87,7 +90,7 @@ def evaluate_checkpoints(config: RunConfig) -> dict[int, Evaluation]:
                 "--init_checkpoint to evaluate that one"
             )
     with _locked(directory):
-        return _evaluate_checkpoints(config, directory)
+        return _evaluate_checkpoints(config, directory, observers)
 
 
 def _locked(directory: paths.Location) -> contextlib.AbstractContextManager:
@@ -160,7 +163,9 @@ def _evaluator(config: RunConfig) -> Callable[[str], Evaluation]:
     return evaluate_one
 
 
-def _evaluate_checkpoints(config: RunConfig, directory: paths.Location) -> dict[int, Evaluation]:
+def _evaluate_checkpoints(
+    config: RunConfig, directory: paths.Location, observers: Sequence[Event]
+) -> dict[int, Evaluation]:
     evaluate_one = _evaluator(config)
     progress = Progress(total=config.num_train_steps, unit="steps", description="eval")
     evaluations = {}
@@ -172,6 +177,9 @@ def _evaluate_checkpoints(config: RunConfig, directory: paths.Location) -> dict[
         progress.line(
             f"step {step}: masked-LM accuracy {accuracy:.4f} (target {config.target_accuracy})"
         )
+        for observer in observers:
+            if words := observer.evaluated(step, evaluations[step]):
+                progress.line(f"  {words}")
         if step > 0 and accuracy >= config.target_accuracy:
             break
     if not evaluations:

@@ -41,11 +41,11 @@ class Outcome:
     step: int
 
 
-def train(config: RunConfig) -> Result | None:
+def train(config: RunConfig, observers: Sequence[Event] = ()) -> Result | None:
     """Trains until the target, the last step or a signal.
 
     A run that is refused for bad input leaves nothing behind. Of several processes only the chief
-    writes anything, and returns a result.
+    writes anything, and returns a result. Observers are further events, the same on all processes.
 
     Raises:
       ValueError: bad configuration, checkpoint or data, with a line for everything that is wrong.
@@ -63,7 +63,7 @@ def train(config: RunConfig) -> Result | None:
         start_up.done("checks")
         with StopRequest() as stop_request:
             # All that can be refused has been: from here on a run leaves something behind.
-            outcome = _train(setup, team, origin, start_up, stop_request)
+            outcome = _train(setup, team, origin, start_up, stop_request, observers)
             if origin:
                 origin.record()
                 team.publish()
@@ -86,6 +86,7 @@ def _train(
     origin: Origin | None,
     start_up: StartUp,
     stop_request: StopRequest,
+    observers: Sequence[Event],
 ) -> Outcome:
     config, log_path = setup.config, team.log_path()
     log = MlperfLog(log_path, echo=False)
@@ -117,7 +118,9 @@ def _train(
                 for path in run_logs(team.output.path):
                     joining.close_log(path)
             log.commit()
-            outcome = _train_against_the_clock(setup, team, parts, stop_request, run, start_up)
+            outcome = _train_against_the_clock(
+                setup, team, parts, stop_request, run, start_up, observers
+            )
     except FloatingPointError:
         _end(team, origin, "aborted", log_path)
         raise
@@ -224,6 +227,7 @@ def list_of_events(
     outputs: Outputs,
     evaluate: Callable[[], Evaluation],
     stop_request: StopRequest,
+    observers: Sequence[Event] = (),
 ) -> list[Event]:
     """What a run does between its device calls, in this order.
 
@@ -237,7 +241,7 @@ def list_of_events(
         every=config.evaluation_interval_steps,
         last_step=config.num_train_steps,
     )
-    evaluation = _evaluation(config, run, team, outputs, blocks, limit, evaluate)
+    evaluation = _evaluation(config, run, team, outputs, blocks, limit, evaluate, observers)
     in_order: list[Event | None] = [
         events.RequireFinite(),
         events.RequireSaved(outputs.saves),
@@ -254,6 +258,7 @@ def list_of_events(
         ),
         outputs.profile,
         evaluation,
+        *observers,
         limit,  # after the evaluation, which takes time too
         events.LastStep(config.num_train_steps, longest_call_steps=config.iterations_per_loop),
         blocks,
@@ -291,6 +296,7 @@ def _evaluation(
     blocks: events.Blocks,
     limit: TimeBudget | None,
     evaluate: Callable[[], Evaluation],
+    observers: Sequence[Event],
 ) -> events.Evaluate | None:
     if config.evaluation_interval_steps is None:
         return None
@@ -303,6 +309,9 @@ def _evaluation(
             f"after {samples:,} samples: masked-LM accuracy {evaluation.masked_lm_accuracy:.4f} "
             f"(target {config.target_accuracy}), loss {evaluation.loss:.4f}"
         )
+        for observer in observers:
+            if words := observer.evaluated(step, evaluation):
+                outputs.progress.line(f"  {words}")
         outputs.metrics.flush()
         team.publish()
 
@@ -346,6 +355,7 @@ def _train_against_the_clock(
     stop_request: StopRequest,
     run: Run,
     start_up: StartUp,
+    observers: Sequence[Event],
 ) -> Outcome:
     """Opens input and outputs, and trains; a bad record is named."""
     config, step = setup.config, int(parts.trainer.step.numpy())
@@ -364,6 +374,7 @@ def _train_against_the_clock(
             outputs=outputs,
             evaluate=lambda: parts.evaluator.evaluate(setup.evaluation_batches(), run.ledger),
             stop_request=stop_request,
+            observers=observers,
         )
         train_steps = counted_steps(parts.trainer, batches, run.ledger)
         outcome = train_by_events(

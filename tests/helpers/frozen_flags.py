@@ -47,6 +47,8 @@ RUN_PRETRAINING_FLAGS = {
     "shuffle": True,
     "deterministic": True,
     "check": False,
+    "reference": None,
+    "stop_if_hopeless": False,
     "check_initial_accuracy": False,
     "drop_caches": False,
     "precision": "float32",

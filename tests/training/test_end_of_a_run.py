@@ -16,7 +16,7 @@ from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.signals import Interrupted
 from mlperf_bert.training import checks, run, workers
 from mlperf_bert.training.events import Profile
-from mlperf_bert.training.loop import FIGURES
+from mlperf_bert.training.loop import FIGURES, OVER, Event
 from mlperf_bert.training.output import OutputDirectory
 from tests.mlperf.example_log import Clock, initialise, write_log_of_minutes
 from tests.training.configurations import run_config
@@ -105,7 +105,7 @@ class Stand:
     def of_chief(self, values):
         return values
 
-    def run(self, path):
+    def run(self, path, observers=()):
         """The outcome; `events` and the log's blocks are there even if it fails."""
         parts = types.SimpleNamespace(trainer=self, rates=self)
         with MlperfLog(path, echo=False) as log:
@@ -122,6 +122,7 @@ class Stand:
                     ),
                     evaluate=self.evaluate,
                     stop_request=self,
+                    observers=observers,
                 )
                 return run.train_by_events(
                     self.config, timed, in_order, self.train_steps, step=self.step
@@ -230,6 +231,28 @@ def test_the_last_step_is_evaluated_before_it_is_saved(tmp_path):
     assert stand.run(tmp_path / "bert.log").step == 30
     assert stand.evaluated == [20, 30]
     assert stand.events == ["evaluate", "evaluate", "save 30", "saved"]
+
+
+class EndsAtSecondEvaluation(Event):
+    """Ends a run after its second evaluation."""
+
+    def __init__(self):
+        self.evaluated_steps = []
+
+    def evaluated(self, step, evaluation):
+        self.evaluated_steps.append(step)
+
+    def at(self, trained):
+        return OVER if len(self.evaluated_steps) == 2 else None
+
+
+def test_an_observer_sees_evaluations_and_may_end_the_run(tmp_path):
+    """Its last step is saved, and not evaluated a second time."""
+    stand, observer = Stand(), EndsAtSecondEvaluation()
+    outcome = stand.run(tmp_path / "bert.log", observers=[observer])
+    assert (outcome.step, outcome.status, outcome.accuracy) == (40, "aborted", 0.5)
+    assert observer.evaluated_steps == [20, 40]
+    assert stand.events == ["evaluate", "evaluate", "save 40", "saved"]
 
 
 def test_positions_in_the_log_are_samples(tmp_path):

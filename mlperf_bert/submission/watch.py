@@ -1,0 +1,403 @@
+"""Will a run converge, and when: where its accuracies stand among those of other runs.
+
+    python -m mlperf_bert.submission.watch result_0.txt [result_1.txt ...] [--follow]
+
+reads logs, of any vendor, also while they grow. run_pretraining.py says the same of its own run at
+every evaluation. reference_runs.py states the method; --table prints how often it is right.
+
+Exit codes: 0 all runs are inside of the band, 3 one is outside, 1 bad input.
+"""
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mlperf_bert.files import json_text, paths
+from mlperf_bert.messages import as_lines
+from mlperf_bert.mlperf import results
+from mlperf_bert.mlperf.results import RunResult
+from mlperf_bert.mlperf.rules import BERT_LARGE, MAX_SEQ_LENGTH, TARGET_MASKED_LM_ACCURACY
+from mlperf_bert.submission import published, reference_runs, watch_table
+from mlperf_bert.submission.entry import NUM_WEIGHTS_OF_BERT_LARGE
+from mlperf_bert.submission.reference_runs import Outlook, Reference
+from mlperf_bert.training.loop import LOSSES, OVER, Event, Trained
+
+if TYPE_CHECKING:  # it imports TensorFlow
+    from mlperf_bert.model.metrics import Evaluation
+    from mlperf_bert.training.config import RunConfig
+
+EXIT_OUTSIDE = 3
+SECONDS_BETWEEN_LOOKS = 10
+_NUM_CAUSES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What a run knows of itself beside its accuracy; None for what it does not."""
+
+    hyperparameters: Mapping[str, object]
+    """By their keys in the MLLOG."""
+    first_loss: float | None = None
+    """Masked LM, of the first step."""
+    train_loss: float | None = None
+    """Masked LM, mean since the evaluation before."""
+    train_loss_before: float | None = None
+    """The same, an evaluation earlier."""
+    eval_loss: float | None = None
+    """Masked LM, of the evaluation."""
+    vocab_size: int | None = None
+
+
+def causes(seen: Outlook, evidence: Evidence, reference: Reference) -> list[str]:
+    """The likeliest causes of a run's being outside of the band, the likeliest first."""
+    found: list[tuple[float, str]] = []
+    found += _of_rates(evidence, reference)
+    found += _of_weights(seen, evidence, reference)
+    found += _of_data(seen, evidence)
+    found.sort(key=lambda weighed: -weighed[0])
+    return [words for _, words in found[:_NUM_CAUSES]]
+
+
+def _of_rates(evidence: Evidence, reference: Reference) -> list[tuple[float, str]]:
+    """Learning rate, warm-up and epsilon that are not the other runs'."""
+    found = []
+    for key, usual in reference.hyperparameters.items():
+        value = evidence.hyperparameters.get(key)
+        if not isinstance(value, int | float) or key not in _RATES or value == usual:
+            continue
+        factor = value / usual if usual and value > 0 else math.inf
+        # Within a factor of two they are tuned, as the rules allow.
+        doublings = abs(math.log2(factor)) if 0 < factor < math.inf else 1
+        if doublings >= 1:
+            found.append((doublings, f"{_RATES[key]} is {value:g}, theirs {usual:g}"))
+    return found
+
+
+_RATES = {
+    "opt_base_learning_rate": "--learning_rate",
+    "opt_epsilon": "--log_epsilon: epsilon",
+    "num_warmup_steps": "--num_warmup_steps",
+}
+"""Keys of the MLLOG, and how a sentence on them begins."""
+
+
+def _of_weights(seen: Outlook, evidence: Evidence, reference: Reference) -> list[tuple[float, str]]:
+    """The initial checkpoint is not loaded, or is another."""
+    if evidence.first_loss is not None and evidence.vocab_size:
+        guessed = math.log(evidence.vocab_size)
+        if evidence.first_loss > 0.9 * guessed:
+            return [
+                (
+                    5,
+                    f"the weights are not loaded: the loss of the first step was "
+                    f"{evidence.first_loss:.2f}, a guess among {evidence.vocab_size:,} words has "
+                    f"{guessed:.2f}; check --init_checkpoint",
+                )
+            ]
+        return []
+    initial = reference.initial_accuracy
+    if initial is not None and seen.accuracy < initial - 0.05:
+        return [
+            (
+                3,
+                f"the weights are not loaded: the initial checkpoint alone has {initial}; "
+                "check --init_checkpoint",
+            )
+        ]
+    return []
+
+
+def _of_data(seen: Outlook, evidence: Evidence) -> list[tuple[float, str]]:
+    """Training and evaluation data that do not belong together."""
+    train, evaluated = evidence.train_loss, evidence.eval_loss
+    if train is None or evaluated is None:
+        if seen.is_low:
+            return [(1, "the data: examples that repeat, wrong masks, another evaluation shard")]
+        return [(1, "the evaluation file: it is not the 10,000 examples, or shows what is masked")]
+    found = []
+    ratio = train / max(evaluated, 1e-9)
+    losses = f"the training's loss is {train:.2f}, the evaluation's {evaluated:.2f}"
+    before = evidence.train_loss_before
+    falls = before is not None and train < 0.8 * before
+    if ratio < 0.8:
+        found.append((2 + falls, "examples repeat and are learned by heart (--input_file)"))
+        found.append((2 - falls, "the evaluation file is masked in another way"))
+    elif ratio > 1.25 and not seen.is_low:
+        found.append((3, "the evaluation file shows what is masked, or is too easy"))
+    elif ratio > 1.25:
+        found.append((3, "labels or masks of the training data are wrong (--input_file)"))
+    elif seen.is_low:
+        found.append((1, "labels or masks are wrong in both files, or the model learns slowly"))
+    return [(weight, f"{words}: {losses}") for weight, words in found]
+
+
+def in_words(seen: Outlook, reference: Reference, *, samples_per_second: float | None) -> str:
+    """Where a run stands, and when it will be at its target."""
+    low, high = seen.usual
+    words = f"{reference.words}: {low:.4f} to {high:.4f}"
+    if seen.is_outside:
+        side = "below" if seen.is_low else "above"
+        bound = seen.band[0] if seen.is_low else seen.band[1]
+        return f"{words}; {seen.accuracy:.4f} is {side} all of them (limit {bound:.4f})"
+    if seen.expected is None:
+        return words
+    least, median, most = (_samples(samples) for samples in seen.expected)
+    words += f"; {reference.target:.3f} expected after {median} samples ({least} to {most})"
+    if samples_per_second:
+        words += f", in {_duration((seen.expected[1] - seen.samples) / samples_per_second)}"
+    return words
+
+
+def _samples(samples: float) -> str:
+    return f"{samples / 1e6:.2f} million" if samples >= 1e6 else f"{samples:,.0f}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{max(seconds, 0):.0f} s"
+    if seconds < 100 * 60:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds / 3600:.1f} hours"
+
+
+class Watch(Event):
+    """Says at every evaluation where a run stands; warns, or ends it, if it is outside."""
+
+    def __init__(
+        self,
+        reference: Reference,
+        *,
+        batch_size: int,
+        hyperparameters: Mapping[str, object],
+        vocab_size: int,
+        ends_hopeless: bool = False,
+    ):
+        """Has seen nothing yet.
+
+        Args:
+          reference: the runs to compare with.
+          batch_size: samples of a step.
+          hyperparameters: of the run, by their keys in the MLLOG.
+          vocab_size: how many words a model without weights guesses among.
+          ends_hopeless: ends a run that is below the band.
+        """
+        self._reference, self._batch_size = reference, batch_size
+        self._hyperparameters, self._vocab_size = hyperparameters, vocab_size
+        self._ends_hopeless = ends_hopeless
+        self._best = 0.0
+        self._is_hopeless = False
+        self._first_loss: float | None = None
+        self._losses: list[float] = []
+        self._train_loss: float | None = None
+        self._began = (0, math.nan)
+
+    def begin(self, step: int) -> None:
+        """Starts to count the time; the first loss says nothing of a run that goes on."""
+        self._began = (step, time.monotonic())
+        self._first_loss = math.nan if step else None
+
+    def at(self, trained: Trained) -> str | None:
+        """Takes the losses; ends the run if its last evaluation was hopeless."""
+        losses = trained.figures[:, LOSSES.index("masked_lm_loss")].tolist()
+        self._first_loss = losses[0] if self._first_loss is None else self._first_loss
+        self._losses += losses
+        return OVER if self._is_hopeless and self._ends_hopeless else None
+
+    def evaluated(self, step: int, evaluation: "Evaluation") -> str:
+        """What there is to say of an evaluation."""
+        samples, accuracy = step * self._batch_size, evaluation.masked_lm_accuracy
+        self._best = max(self._best, accuracy)
+        seen = self._reference.outlook(samples, accuracy, best=self._best)
+        before, losses, self._losses = self._train_loss, self._losses, []
+        self._train_loss = sum(losses) / len(losses) if losses else None
+        self._is_hopeless = seen.is_low
+        words = in_words(seen, self._reference, samples_per_second=self._rate(step))
+        if not seen.is_outside:
+            return words
+        evidence = Evidence(
+            hyperparameters=self._hyperparameters,
+            first_loss=self._first_loss,
+            train_loss=self._train_loss,
+            train_loss_before=before,
+            eval_loss=evaluation.masked_lm_loss,
+            vocab_size=self._vocab_size,
+        )
+        words = f"WARNING: {words}: {warned(causes(seen, evidence, self._reference))}"
+        if self._is_hopeless and self._ends_hopeless:
+            words += "; --stop_if_hopeless ends the run"
+        return words
+
+    def _rate(self, step: int) -> float | None:
+        began_step, began = self._began
+        seconds = time.monotonic() - began
+        return (step - began_step) * self._batch_size / seconds if seconds > 0 else None
+
+
+def warned(found: Sequence[str]) -> str:
+    """Causes as the end of a warning."""
+    if not found:
+        return "nothing that the run knows of itself says why"
+    return "; ".join(f"({number}) {cause}" for number, cause in enumerate(found, start=1))
+
+
+def of_run(config: "RunConfig", reference: str | None, *, ends_hopeless: bool) -> list[Event]:
+    """The watch of a run; nothing for a run that has no others to be compared with.
+
+    Args:
+      config: of the run.
+      reference: runs of one's own, as `reference_runs.own_reference` takes them; None: the
+        published ones, for BERT-large with 512 tokens.
+      ends_hopeless: ends a run that is below the band.
+
+    Raises:
+      ValueError: no runs are there to compare with, though the user asked for them.
+    """
+    try:
+        model = json_text.read_object(Path(config.bert_config_file))
+        vocab_size = int(model["vocab_size"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return []  # the checks of the run say what is wrong with it
+    batch_size = config.global_batch_size
+    if reference is not None:
+        others = reference_runs.own_reference(Path(reference))
+    elif _is_benchmark(config, model):
+        others = reference_runs.published_reference(batch_size, published.load())
+    elif ends_hopeless:
+        raise ValueError(
+            "--stop_if_hopeless: published runs are of BERT-large with "
+            f"{MAX_SEQ_LENGTH} tokens and target {TARGET_MASKED_LM_ACCURACY}; give runs like this "
+            "one as --reference"
+        )
+    else:
+        return []
+    hyperparameters = {
+        "opt_base_learning_rate": config.learning_rate,
+        "opt_epsilon": config.optimizer.epsilon,
+        "num_warmup_steps": config.num_warmup_steps,
+    }
+    return [
+        Watch(
+            others,
+            batch_size=config.train_batch_size,
+            hyperparameters=hyperparameters,
+            vocab_size=vocab_size,
+            ends_hopeless=ends_hopeless,
+        )
+    ]
+
+
+def _is_benchmark(config: "RunConfig", model: Mapping[str, object]) -> bool:
+    return (
+        all(model.get(name) == value for name, value in BERT_LARGE.items())
+        and config.shape.max_seq_length == MAX_SEQ_LENGTH
+        and config.target_accuracy == TARGET_MASKED_LM_ACCURACY
+        and config.emulate_step_seconds is None
+    )
+
+
+def reference_of_log(run: RunResult) -> Reference:
+    """The published runs like that of a log.
+
+    Raises:
+      ValueError: no published run is like it, or its log does not say what is needed.
+    """
+    if not run.global_batch_size:
+        raise ValueError(f"{run.path}: the log does not say its global_batch_size")
+    is_other = run.max_sequence_length not in (None, MAX_SEQ_LENGTH)
+    if is_other or (run.num_weights or NUM_WEIGHTS_OF_BERT_LARGE) < NUM_WEIGHTS_OF_BERT_LARGE:
+        raise ValueError(
+            f"{run.path}: not BERT-large with {MAX_SEQ_LENGTH} tokens, as published runs are; give "
+            "runs like it as --reference"
+        )
+    return reference_runs.published_reference(int(run.global_batch_size), published.load())
+
+
+def outlooks(run: RunResult, reference: Reference) -> Iterator[Outlook]:
+    """Where a run stood at each evaluation of its log.
+
+    Raises:
+      ValueError: the log does not say after how many samples its evaluations were.
+    """
+    best = 0.0
+    for evaluation in run.evaluations:
+        if evaluation.samples is None:
+            raise ValueError(
+                f"{run.path}: its epoch_num does not count samples: nothing says when an "
+                "evaluation was"
+            )
+        best = max(best, evaluation.accuracy)
+        yield reference.outlook(evaluation.samples, evaluation.accuracy, best=best)
+
+
+def lines(run: RunResult, reference: Reference) -> list[str]:
+    """What there is to say of each evaluation of a log."""
+    told = []
+    for seen, evaluation in zip(outlooks(run, reference), run.evaluations):
+        seconds = 60 * evaluation.minutes
+        rate = seen.samples / seconds if seconds > 0 else None
+        words = in_words(seen, reference, samples_per_second=rate)
+        if seen.is_outside:
+            found = causes(seen, Evidence(hyperparameters=run.hyperparameters), reference)
+            words = f"WARNING: {words}: {warned(found)}"
+        told.append(f"after {seen.samples:,.0f} samples: {seen.accuracy:.4f}; {words}")
+    return told
+
+
+def watch(logs: Sequence[Path], given: Reference | None, *, follow: bool) -> bool:
+    """Prints what there is to say of logs; whether the last word on one is that it is outside.
+
+    Raises:
+      ValueError, OSError: a log cannot be read, or there is nothing to compare it with.
+    """
+    told: dict[Path, int] = {}
+    while True:
+        is_outside, runs = False, [results.read_run(log, may_run=True) for log in logs]
+        for run in runs:
+            reference = given or reference_of_log(run)
+            new = lines(run, reference)[told.get(run.path, 0) :]
+            told[run.path] = told.get(run.path, 0) + len(new)
+            if new:
+                print(f"{run.path}, {run.status}, beside {len(reference)} other runs", flush=True)
+            for line in new:
+                print(f"  {line}", flush=True)
+            is_outside |= any(seen.is_outside for seen in outlooks(run, reference))
+        if not follow or all(run.status != "running" for run in runs):
+            return is_outside
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Watches logs, or prints how often watching is right."""
+    parser = argparse.ArgumentParser(
+        prog="python -m mlperf_bert.submission.watch", description="Will these runs converge?"
+    )
+    parser.add_argument("logs", type=Path, nargs="*", metavar="RESULT", help="a log of a run")
+    parser.add_argument("--follow", action="store_true", help="go on until the runs have ended")
+    parser.add_argument("--reference", type=Path, help="runs of one's own, in place of published")
+    parser.add_argument("--save", type=Path, help="write the runs of --reference to this file")
+    parser.add_argument("--table", action="store_true", help="how often watching is right")
+    given = parser.parse_args(paths.words_with_home(arguments))
+    if not given.logs and not given.table and not given.save:
+        parser.error("give the log of a run, or --table")
+    try:
+        if given.table:
+            print(watch_table.table(published.load()))
+            return 0
+        reference = given.reference and reference_runs.own_reference(given.reference)
+        if given.save:
+            if not reference:
+                parser.error("--save writes the runs of --reference: give it too")
+            reference_runs.save(reference, given.save)
+        return EXIT_OUTSIDE if watch(given.logs, reference, follow=given.follow) else 0
+    except (ValueError, OSError) as error:
+        print(f"watch: {as_lines(error)}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
