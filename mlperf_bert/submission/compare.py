@@ -348,7 +348,7 @@ def _part(kind: str, unit: str, a: np.ndarray, b: np.ndarray, *, pairs: bool) ->
         estimate = intervals.bootstrap(a, b, pairs=pairs)
         low, high = math.exp(estimate.low), math.exp(estimate.high)
     change = mean_b - mean_a
-    verdict = f"B spends {abs(change):.3g} s {'more' if change > 0 else 'less'}"
+    verdict = f"B spends {_number(abs(change))} s {'more' if change > 0 else 'less'}"
     if low is not None and high is not None and low <= 1 <= high:
         verdict = "not distinguishable"
     return Change(
@@ -411,8 +411,14 @@ def _line(label: str, change: Change) -> str:
         figures += f" {change.unit}"
     if change.ratio is None:
         return figures
-    interval = "" if change.low is None else f" ({change.low:.3f} to {change.high:.3f})"
-    return f"{figures}, B/A {change.ratio:.3f}{interval}"
+    interval = ""
+    if change.low is not None and change.high is not None:
+        interval = f" ({_ratio(change.low)} to {_ratio(change.high)})"
+    return f"{figures}, B/A {_ratio(change.ratio)}{interval}"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.3f}" if 0.01 < value < 100 else f"{value:.2g}"
 
 
 def _number(value: float) -> str:

@@ -47,7 +47,7 @@ _DESCRIBED = {
 }
 _RUN = re.compile(r"(\d+)(?:\.repeat-(\d+))?")
 _BASELINE_REMEDY = "write it again with --write_baseline"
-_NOT_OF_THE_COMPUTATION = {"output_dir", "submission"}
+_NOT_COMPARED = {"output_dir", "seed"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +226,7 @@ def _of_run_dir(folder: paths.Location, name: str | None = None) -> _Read:
     for key, value in parameters.items() if isinstance(parameters, dict) else ():
         nested = value.items() if isinstance(value, dict) else ()
         made_on |= {f"{key}.{inner}": each for inner, each in nested} or {key: value}
-    made_on = {key: each for key, each in made_on.items() if key not in _NOT_OF_THE_COMPUTATION}
+    made_on = {key: each for key, each in made_on.items() if key not in _NOT_COMPARED}
     return dataclasses.replace(found, made_on=dict(found.made_on) | made_on)
 
 

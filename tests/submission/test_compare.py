@@ -127,6 +127,29 @@ def test_energy_is_compared_only_of_the_same_parts(tmp_path):
     )
 
 
+def test_the_energy_of_a_vendors_runs_is_that_of_their_logs_of_power(tmp_path):
+    def results(name, watts):
+        folder = write_results(tmp_path / name, SLOW)
+        for number, minutes in enumerate(SLOW):
+            log = folder / "power" / f"result_{number}" / "node_0.txt"
+            log.parent.mkdir(parents=True)
+            stop_ms = 60_000 * minutes
+            readings = [("power_measurement_start", 0, 0), ("power_reading", stop_ms, watts)]
+            readings += [("power_measurement_stop", stop_ms, 0)]
+            records = [
+                {"key": key, "value": value, "time_ms": ms, "metadata": {}}
+                for key, ms, value in readings
+            ]
+            log.write_text("".join(f":::MLLOG {json.dumps(record)}\n" for record in records))
+        return folder
+
+    a, b = results("a", 6000), results("b", 5400)
+    write_log(b / "result_0.txt", 20.1)  # or they are the same runs
+    found = compared(a, b).change_of("energy")
+    assert found.a == pytest.approx(6 * stats.gmean(SLOW) / 60)
+    assert found.b == pytest.approx(5.4 * stats.gmean([20.1, *SLOW[1:]]) / 60)
+
+
 def test_parts_of_the_time_are_told_from_the_largest_change_on(tmp_path):
     for name, wait in (("a", 60), ("b", 180)):
         for number, factor in enumerate((1, 1.02, 0.98, 1.01, 0.99)):
