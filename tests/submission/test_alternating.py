@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mlperf_bert.files.locks import lock_of
 from mlperf_bert.submission import campaign, compare
 from tests.submission import stand_in
 from tests.submission.timed_log import write_log
@@ -111,3 +112,15 @@ def test_other_variants_and_other_options_are_refused(alternate, tmp_path, capsy
     assert "ab holds other variants, ['new', 'old']; give the same files" in capsys.readouterr().err
     with pytest.raises(ValueError, match="--alternate: both files are called a; rename one"):
         campaign.variants_of(None, ["x/a.flags", "y/a.flags"])
+
+
+def test_a_variant_in_which_another_campaign_works_is_left_to_it(alternate, tmp_path, capsys):
+    lock = lock_of(tmp_path / "ab" / "new")
+    assert alternate(num_runs=0) == 1  # nothing is made for bad options
+    assert not (tmp_path / "ab").exists()
+    lock.acquire()
+    (tmp_path / "ab" / "alternate.json").write_text('{"variants": ["old", "new"]}')
+    assert alternate() == 1
+    assert "ab/new: another campaign works in it; wait for it" in capsys.readouterr().err
+    assert not alternate.order
+    lock.release()
