@@ -24,6 +24,7 @@ POWER = 0.8
 LEAST_PAIRS = 3
 """Two pairs have one degree of freedom, and counts of samples that are often the same."""
 LEAST_RUNS_OF_BOOTSTRAP = 4
+"""Of three pairs a ninth of the resamples would be one pair alone, which does not scatter."""
 _NUM_RESAMPLES = 2000
 _MOST_RUNS = 1000
 

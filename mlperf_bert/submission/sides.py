@@ -126,9 +126,10 @@ def read_alternating(name: str) -> tuple[str, str] | None:
 
 def _read(name: str, place: paths.Location) -> Side:
     if paths.is_file(place):
-        if place.suffix == ".jsonl":
-            return _side(name, [_of_metrics(place)])
-        return _side(name, [_of_log(place)])
+        found = _of_metrics(place) if place.suffix == ".jsonl" else _of_log(place)
+        if place.name in (LOG_NAME, RESULT_LOG, METRICS_NAME):
+            found = _with_machine(found, place.parent)
+        return _side(name, [found])
     if (place / "clock_pairs.parquet").exists():
         raise ValueError(f"{name}: is a trace; python -m tracing.compare A B compares two")
     if (place / ALTERNATING_RECORD).exists():
@@ -219,6 +220,11 @@ def _of_run_dir(folder: paths.Location, name: str | None = None) -> _Read:
         found = _of_metrics(folder / METRICS_NAME, name)
     else:
         return _Read(left_out=f"{name}: has no log")
+    return _with_machine(found, folder)
+
+
+def _with_machine(found: _Read, folder: paths.Location) -> _Read:
+    """Add what the records of a run's directory say of host, versions and flags."""
     made_on: dict[str, object] = {}
     for record in provenance.read(folder)[-1:]:
         made_on |= {key: value for key, value in record.made_with.items() if value}

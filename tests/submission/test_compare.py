@@ -258,6 +258,8 @@ def test_hosts_that_differ_are_told(tmp_path, call):
         "is no comparison (host: yy, not x)\n" in (other := call("a", "c")[1])
     )
     assert "unlike in python: 3.12, not 3.11\n" in other
+    logs = (f"{name}/runs/0/bert.log" for name in ("a", "c"))
+    assert "(host: yy, not x)" in call(*logs)[1]
     write_results(tmp_path / "d", FAST)
     assert "on which hosts they ran is not recorded of both" in call("a", "d")[1]
 
