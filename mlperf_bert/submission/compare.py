@@ -394,7 +394,12 @@ def lines(compared: Comparison) -> list[str]:
 
 
 def _methods(indent: str, changes: Sequence[Change]) -> list[str]:
-    methods = dict.fromkeys(change.method for change in changes if change.low is not None)
+    methods = dict.fromkeys(
+        change.method
+        + (f", {change.num_runs[0]} pairs" if change.method == intervals.PAIRED else "")
+        for change in changes
+        if change.low is not None
+    )
     return [f"{indent}95% intervals of B/A by {'; '.join(methods)}"] if methods else []
 
 

@@ -70,6 +70,16 @@ def test_flags_that_were_changed_meanwhile_are_refused(alternate, tmp_path, caps
     assert "ab/new holds another campaign (differing: flags)" in capsys.readouterr().err
 
 
+def test_a_failed_run_takes_its_partner_out_of_the_pairs(alternate, tmp_path, capsys):
+    alternate(num_runs=5)
+    write_log(tmp_path / "ab" / "old" / "runs" / "3" / "bert.log", 60, status="aborted")
+    capsys.readouterr()
+    compare.main([str(tmp_path / "ab")])
+    printed = capsys.readouterr().out
+    assert "old: 4 runs, 1 left out (3: aborted, without the target)" in printed
+    assert "new: 5 runs" in printed and "paired t on logarithms, 4 pairs" in printed
+
+
 def test_compare_reads_the_folder_as_pairs(alternate, tmp_path, capsys):
     alternate(num_runs=5)
     capsys.readouterr()
@@ -78,7 +88,7 @@ def test_compare_reads_the_folder_as_pairs(alternate, tmp_path, capsys):
     old, new = (statistics.geometric_mean(MINUTES[name]) for name in ("old", "new"))
     assert f"time to train: {old:.4g} -> {new:.4g} minutes" in whole
     assert "B is 1.0% slower (0.9 to 1.1)\n" in whole
-    assert "95% intervals of B/A by paired t on logarithms" in whole
+    assert "95% intervals of B/A by paired t on logarithms, 5 pairs\n" in whole
     assert compare.main([str(tmp_path / "ab" / name) for name in ("old", "new")]) == 0
     assert capsys.readouterr().out == whole
     assert compare.main([str(tmp_path / "ab"), str(tmp_path / "ab" / "old")]) == 1
