@@ -128,13 +128,17 @@ def _remarks(a: Finished, b: Finished) -> Iterable[str]:
             yield f"ANOTHER MACHINE, or another state of it: {name} {of_b}, not {of_a}"
     of_a, of_b = (each.get("command") or [] for each in found)
     if of_a and of_b and of_a != of_b:
-        words = [f"{word} (A)" for word in of_a if word not in of_b]
-        words += [f"{word} (B)" for word in of_b if word not in of_a]
+        words = [f"{_one_line(word)} (A)" for word in of_a if word not in of_b]
+        words += [f"{_one_line(word)} (B)" for word in of_b if word not in of_a]
         yield f"another command: {', '.join(words) or 'the same words in another order':.300}"
     for name, summary in zip("AB", found, strict=True):
         losses = summary.get("losses") or {}
         if lost := sum(n for n in losses.values() if isinstance(n, int)):
             yield f"{name} has lost {lost:,} events or lines: its counts are too small"
+
+
+def _one_line(word: object) -> str:
+    return word if isinstance(word, str) and word.isprintable() else repr(word)
 
 
 def _phase_changes(a: Finished, b: Finished) -> list[Change]:
@@ -162,7 +166,8 @@ def _calls(trace: Finished) -> pd.DataFrame:
     renamed = calls[(calls["kind"] == "rename") & calls["error"].isna() & calls["new_path"].notna()]
     # A checkpoint that is written under another name is a checkpoint.
     class_of = {row.path: files.classify(row.new_path) for row in renamed.itertuples()}
-    calls["file_class"] = calls["path"].map(class_of).fillna(calls["file_class"])
+    was_renamed = calls["path"].isin(class_of)
+    calls.loc[was_renamed, "file_class"] = calls.loc[was_renamed, "path"].map(class_of)
     # A map moves no bytes yet, a seek or an open none at all.
     moved = calls["size_bytes"].where(calls["kind"].isin(_MOVING), 0)
     calls = calls.assign(phase=phases, bytes=moved, waits=calls["latency_ns"] / 1e9)

@@ -34,7 +34,7 @@ def test_single_runs_mislead_as_much_as_the_page_says(entries):
     [shown] = [entry for entry in entries if entry.name == "3.1/Dell/XE9680x8H100-SXM-80GB"]
     samples = np.array(shown.run_samples, float)
     scatter = np.log(samples).std(ddof=1)
-    assert f"because the samples to converge scatter by {scatter:.0%}. The rate" in PAGE
+    assert f"because the samples to converge scatter by {scatter:.0%}. A's rate" in PAGE
     rates = samples / shown.run_minutes
     assert f"scatters by\n{np.log(rates).std(ddof=1):.1%}: B is 3.9% faster" in PAGE
 
