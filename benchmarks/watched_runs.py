@@ -10,9 +10,11 @@ table says at which one it warned, and whether the damage was among the causes t
 """
 
 import argparse
+import dataclasses
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +23,7 @@ from demo import miniature
 from demo.__main__ import REPOSITORY
 from mlperf_bert.data import example_codec, tfrecord
 from mlperf_bert.files import paths
+from mlperf_bert.files.whole import write_whole
 from mlperf_bert.mlperf.results import has_ended
 
 Example = dict[str, np.ndarray]
@@ -70,25 +73,43 @@ def rewrite(source: Path, target: Path, change: Callable[[Example], Example], mo
     target.write_bytes(b"".join(framed))
 
 
-def damages(task: Path, folder: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Kinds of damage, and the flags with which a run has each."""
+@dataclasses.dataclass(frozen=True)
+class Damage:
+    """What is wrong with a run."""
+
+    kind: str
+    flags: Mapping[str, str]
+    """With which a run has it; empty values leave a flag out."""
+    cause: str
+    """Words of the warning that names it."""
+
+
+def damages(task: Path, folder: Path) -> Iterator[Damage]:
+    """Every kind of damage; the files that it needs are made."""
     mask_id = (task / "vocab.txt").read_text(encoding="utf-8").split("\n").index("[MASK]")
     parts = sorted((task / "train").glob("*.tfrecord"))
     folder.mkdir(parents=True, exist_ok=True)
     repeated, shifted = folder / "repeated.tfrecord", folder / "shifted.tfrecord"
     rewrite(parts[0], repeated, lambda example: example, NUM_REPEATED)
     rewrite(parts[0], shifted, labels_of_other_positions, 10**9)
-    yield f"{NUM_REPEATED} examples, again and again", {"input_file": str(repeated)}
-    yield "no weights loaded", {"init_checkpoint": ""}
-    yield "ten times the learning rate", {"learning_rate": str(10 * miniature.LEARNING_RATE)}
-    yield "labels of other positions", {"input_file": str(shifted)}
-    for name, change in (
-        ("evaluation shows what is masked", nothing_masked),
-        ("evaluation masks a third", mask_everywhere(mask_id)),
+    yield Damage(
+        f"{NUM_REPEATED} examples, again and again",
+        {"input_file": str(repeated)},
+        "examples repeat",
+    )
+    yield Damage("no weights loaded", {"init_checkpoint": ""}, "the weights are not loaded")
+    rate = str(10 * miniature.LEARNING_RATE)
+    yield Damage("ten times the learning rate", {"learning_rate": rate}, "--learning_rate is")
+    yield Damage(
+        "labels of other positions", {"input_file": str(shifted)}, "labels or masks of the training"
+    )
+    for kind, change, cause in (
+        ("evaluation shows what is masked", nothing_masked, "the evaluation file shows"),
+        ("evaluation masks a third", mask_everywhere(mask_id), "the evaluation file is masked"),
     ):
-        other = folder / f"{name.replace(' ', '_')}.tfrecord"
+        other = folder / f"{kind.replace(' ', '_')}.tfrecord"
         rewrite(task / "eval.tfrecord", other, change, 10**9)
-        yield name, {"eval_input_file": str(other)}
+        yield Damage(kind, {"eval_input_file": str(other)}, cause)
 
 
 def flags_with(flags: list[str], changed: Mapping[str, str]) -> list[str]:
@@ -97,18 +118,39 @@ def flags_with(flags: list[str], changed: Mapping[str, str]) -> list[str]:
     return kept + [f"--{name}={value}" for name, value in changed.items() if value]
 
 
-def trained(output_dir: Path, seed: int, flags: list[str]) -> None:
-    """Trains, unless it has."""
-    if has_ended(output_dir):
-        return
-    words = [f"--output_dir={output_dir}", f"--seed={seed}", "--submission_org=demo",
-             "--submission_platform=this-machine"]  # fmt: skip
-    command = [sys.executable, str(REPOSITORY / "run_pretraining.py"), *flags, *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    # A run that diverges ends with 1, and has its log.
-    if not has_ended(output_dir):
-        raise ValueError(f"{output_dir}: {done.stderr.strip().splitlines()[-1]}")
-    print(f"{output_dir}: {done.stdout.strip().splitlines()[-1:]}", flush=True)
+def trained(output_dir: Path, seed: int, flags: list[str]) -> list[str]:
+    """Trains, unless it has; returns the lines that it said."""
+    said = output_dir.with_name(f"{output_dir.name}.said")
+    if not has_ended(output_dir) or not said.exists():
+        words = [f"--output_dir={output_dir}", f"--seed={seed}", "--submission_org=demo",
+                 "--submission_platform=this-machine"]  # fmt: skip
+        command = [sys.executable, str(REPOSITORY / "run_pretraining.py"), *flags, *words]
+        shutil.rmtree(output_dir, ignore_errors=True)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        # A run that diverges ends with 1, and has its log.
+        if not has_ended(output_dir):
+            raise ValueError(f"{output_dir}: {done.stderr.strip().splitlines()[-1]}")
+        write_whole(said, done.stderr + done.stdout)
+        print(f"{output_dir}: {done.stdout.strip()}", flush=True)
+    return said.read_text(encoding="utf-8").splitlines()
+
+
+def first_warning(said: Sequence[str]) -> tuple[int, str] | None:
+    """At which evaluation a run was warned first, from 1, and what the warning said."""
+    number = 0
+    for line in said:
+        number += "masked-LM accuracy" in line and line.startswith("after ")
+        if line.startswith("  WARNING"):
+            return number, line.strip()
+    return None
+
+
+def row(kind: str, runs: Sequence[Sequence[str]], cause: str | None) -> str:
+    """A line of the table."""
+    warnings = [warning for said in runs if (warning := first_warning(said))]
+    at = ", ".join(str(number) for number, _ in warnings) or "none"
+    named = sum(cause in warning for _, warning in warnings) if cause else ""
+    return f"| {kind} | {len(runs)} | {len(warnings)} | {at} | {named} |"
 
 
 def main() -> None:
@@ -119,20 +161,29 @@ def main() -> None:
     parser.add_argument("--output_dir", type=Path, default=Path("build/watched"))
     given = parser.parse_args(paths.words_with_home())
     folder = given.output_dir.absolute()
-    task = folder / "task"
+    task, band = folder / "task", folder / "band"
+    rows = ["| run | runs | warned | at evaluation | cause named |", "|---|---|---|---|---|"]
     try:
         miniature.prepare(task)
         flags = miniature.run_flags(task)
         for number in range(NUM_REFERENCE):
-            trained(folder / "band" / "runs" / str(number), 100 + number, flags)
-        for kind, changed in damages(task, folder / "damaged_input"):
-            for number in range(NUM_OF_EACH_DAMAGE):
-                place = folder / "damaged" / kind.replace(" ", "_") / str(number)
-                trained(place, 200 + number, flags_with(flags, changed))
-        for number in range(NUM_HEALTHY):
+            trained(band / "runs" / str(number), 100 + number, flags)
+        flags = [*flags, f"--reference={band}"]
+        for damage in damages(task, folder / "damaged_input"):
+            place = folder / "damaged" / damage.kind.replace(" ", "_")
+            runs = [
+                trained(place / str(number), 200 + number, flags_with(flags, damage.flags))
+                for number in range(NUM_OF_EACH_DAMAGE)
+            ]
+            rows.append(row(damage.kind, runs, damage.cause))
+        healthy = [
             trained(folder / "healthy" / str(number), 300 + number, flags)
+            for number in range(NUM_HEALTHY)
+        ]
+        rows.append(row("healthy", healthy, None))
     except (ValueError, OSError, subprocess.CalledProcessError) as error:
         sys.exit(f"watched_runs: {error}")
+    print("\n".join(rows))
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from mlperf_bert.mlperf.results import RunResult
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
 from mlperf_bert.submission.comparison import comparable
 from mlperf_bert.submission.entry import Entry
+from mlperf_bert.submission.folder import result_files
 
 SLOW, FAST, SLACK = 1.15, 1.35, 0.005
 INITIAL_ACCURACY = 0.34085
@@ -261,7 +262,7 @@ def own_reference(path: Path) -> Reference:
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path}: no runs to compare with ({error!r:.200})") from error
     else:
-        runs = [run for log in _logs_of(path) if (run := results.read_run(log)).succeeded]
+        runs = [run for log in logs_of(path) if (run := results.read_run(log)).succeeded]
         curves = [curve for run in runs if (curve := curve_of(run))]
         hyperparameters = {
             key: value
@@ -283,14 +284,22 @@ def own_reference(path: Path) -> Reference:
     )
 
 
-def _logs_of(folder: Path) -> list[Path]:
-    """The logs of runs in a folder: of a campaign, of runs, or results."""
-    for pattern in ("runs/*/" + results.LOG_NAME, "*/" + results.LOG_NAME, "result_*.txt"):
-        if logs := sorted(folder.glob(pattern)):
+def logs_of(place: Path) -> list[Path]:
+    """The logs of runs: a log itself, of a run, of a campaign, of a folder of runs, or results.
+
+    Raises:
+      ValueError: there are none.
+    """
+    if place.is_file():
+        return [place]
+    for pattern in (results.LOG_NAME, *(f"{n}/{results.LOG_NAME}" for n in ("runs/*", "*"))):
+        if logs := sorted(place.glob(pattern)):
             return logs
+    if logs := [*result_files(place)]:
+        return logs
     raise ValueError(
-        f"--reference={folder}: no runs; give the folder of a campaign, one with result_0.txt, "
-        "result_1.txt ..., or a file that --save wrote"
+        f"{place}: no runs; give a log, the folder of a run or a campaign, or one with "
+        "result_0.txt, result_1.txt ..."
     )
 
 
@@ -298,6 +307,14 @@ def curve_of(run: RunResult) -> Curve | None:
     """The evaluations of a run; None if its log does not say the samples of any."""
     known = [(e.samples, e.accuracy) for e in run.evaluations if e.samples is not None]
     return _trained(*np.array(known, dtype=float).reshape(-1, 2).T)
+
+
+def last_outlook(run: RunResult, reference: Reference) -> Outlook | None:
+    """Where a run stands at the last evaluation of its log; None without one."""
+    curve = curve_of(run)
+    if curve is None:
+        return None
+    return reference.outlook(curve.samples[-1], curve.accuracy[-1], best=curve.best[-1])
 
 
 def own_margins(curves: Sequence[Curve], target: float) -> Margins:

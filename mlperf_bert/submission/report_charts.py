@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import matplotlib
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -17,11 +18,14 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from mlperf_bert.mlperf import energy, ledger
 from mlperf_bert.mlperf.results import RunResult
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
+from mlperf_bert.submission.compare import Change
 from mlperf_bert.submission.rcp import RcpVerdict
+from mlperf_bert.submission.reference_runs import Reference, last_outlook
 from pages import charts
 from pages.charts import BLUE, GREEN, GREY, INK, ORANGE, RED
 
 BAND = "#dff0e6"
+_INNER, _OUTER = "#d5e0ea", "#eef2f6"
 _WIDE_INCHES, _NARROW_INCHES = (9.6, 3.7), (4.3, 3.5)
 _KIND_COLORS = {
     ledger.COMPUTE: BLUE,
@@ -43,8 +47,16 @@ class Picture(NamedTuple):
     narrow: str | None = None
 
 
-def accuracy_over_samples(runs: Sequence[RunResult], rcp: RcpVerdict) -> Picture | None:
-    """Draw accuracy over samples with target and RCP; None if the logs count no samples."""
+def accuracy_over_samples(
+    runs: Sequence[RunResult], rcp: RcpVerdict | None = None, others: Reference | None = None
+) -> Picture | None:
+    """Draw accuracy over samples with the target; None if the logs count no samples.
+
+    Args:
+      runs: of a system.
+      rcp: draws how many samples the reference needs.
+      others: draws the band of these runs, and what is expected of a run that has not ended.
+    """
     if not any(evaluation.samples is not None for run in runs for evaluation in run.evaluations):
         return None
 
@@ -53,7 +65,9 @@ def accuracy_over_samples(runs: Sequence[RunResult], rcp: RcpVerdict) -> Picture
             points = [(e.samples, e.accuracy) for e in run.evaluations if e.samples is not None]
             _draw_run(axes, points, color)
         handles = _draw_target(axes)
-        if rcp.mean_samples and rcp.min_mean_samples:
+        if others:
+            handles += _draw_band(axes, others, runs)
+        if rcp and rcp.mean_samples and rcp.min_mean_samples:
             axes.axvspan(rcp.min_mean_samples, rcp.mean_samples, color=BAND, zorder=0)
             axes.axvline(rcp.mean_samples, color=GREEN, linewidth=1)
             handles.append(Patch(color=BAND, label="RCP: from least credible mean to mean"))
@@ -177,6 +191,30 @@ def energy_by_run(runs: Sequence[RunResult]) -> Picture | None:
     return _both_sizes(draw, "Energy of every run")
 
 
+def ratios(changes: Sequence[Change]) -> Picture | None:
+    """Draw the ratio B/A of every figure with its interval; None if there is none."""
+    known = [change for change in changes if change.ratio]
+    if not known:
+        return None
+
+    def draw(axes: Axes) -> None:
+        for row, change in enumerate(known):
+            color = BLUE if change.is_told else GREY
+            percent = [100 * ((value or math.nan) - 1) for value in (change.low, change.high)]
+            axes.plot(percent, [row, row], color=color, linewidth=2)
+            axes.plot(100 * ((change.ratio or 1) - 1), row, "o", color=color, markersize=6)
+        axes.axvline(0, color=INK, linewidth=1)
+        names = [change.figure.replace("_", " ") for change in known]
+        axes.set_yticks(range(len(known)), names)
+        axes.set_ylim(len(known) - 0.4, -0.6)
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel("B against A, percent, with 95% intervals")
+        handles = [(BLUE, "differs"), (GREY, "not distinguishable")]
+        _legend_above(axes, [Line2D([], [], color=c, marker="o", label=w) for c, w in handles])
+
+    return _both_sizes(draw, "B against A")
+
+
 def _finish_rows(axes: Axes, runs: Sequence[RunResult], xlabel: str) -> None:
     """A row for each run, the first one at the top."""
     axes.set_yticks(range(len(runs)), [_number(run) for run in runs])
@@ -190,6 +228,27 @@ def _draw_run(axes: Axes, points: Sequence[tuple[float, float]], color: str) -> 
     if points:
         axes.plot(*zip(*points), color=color, linewidth=1.3, alpha=0.85)
         axes.plot(*points[-1], "o", color=color, markersize=4)
+
+
+def _draw_band(axes: Axes, others: Reference, runs: Sequence[RunResult]) -> list[Artist]:
+    """The accuracies inside and the usual ones; a bar where a run is expected at its target."""
+    expected = [seen.expected for run in runs if (seen := last_outlook(run, others))]
+    ends = [axes.get_xlim()[1], *(most for _, _, most in filter(None, expected))]
+    samples = np.linspace(others.curves[0].samples[0], max(ends), 200)
+    handles: list[Artist] = []
+    for between, color, words in (
+        (others.band, _OUTER, "the band"),
+        (others.usual, _INNER, f"nine of ten {others.words}"),
+    ):
+        low, high = zip(*map(between, samples))
+        axes.fill_between(samples, low, high, color=color, zorder=0, linewidth=0)
+        handles.append(Patch(color=color, label=words))
+    for least, median, most in filter(None, expected):
+        axes.plot([least, most], [others.target] * 2, color=INK, linewidth=2)
+        axes.plot(median, others.target, "D", color=INK, markersize=4)
+    if any(expected):
+        handles.append(Line2D([], [], color=INK, marker="D", markersize=4, label="expected"))
+    return handles
 
 
 def _draw_target(axes: Axes) -> list:
@@ -211,8 +270,14 @@ def _finish_accuracy(axes: Axes, runs: Sequence[RunResult], handles: list, xlabe
 
 
 def _runs_handles(runs: Sequence[RunResult]) -> list[Line2D]:
-    num_succeeded = sum(run.succeeded for run in runs)
-    kinds = [(num_succeeded, BLUE, "success"), (len(runs) - num_succeeded, RED, "no success")]
+    num_succeeded, num_running = (
+        sum(run.status == status for run in runs) for status in ("success", "running")
+    )
+    kinds = [
+        (num_succeeded, BLUE, "success"),
+        (num_running, ORANGE, "not ended"),
+        (len(runs) - num_succeeded - num_running, RED, "no success"),
+    ]
     return [
         Line2D([], [], color=color, marker="o", markersize=4, label=f"{number} runs: {outcome}")
         for number, color, outcome in kinds
@@ -252,11 +317,18 @@ def _legend_above(axes: Axes, handles: list) -> None:
 
 
 def _colored(runs: Sequence[RunResult]) -> list[tuple[str, RunResult]]:
-    """Give every run a shade of blue, and red if it did not succeed."""
+    """Give every run a shade of blue; orange if it has not ended, red if it did not succeed."""
     shades = matplotlib.colormaps["Blues"]
     scale = [0.45 + 0.5 * place / max(len(runs) - 1, 1) for place in range(len(runs))]
     return [
-        (matplotlib.colors.to_hex(shades(shade)) if run.succeeded else RED, run)
+        (
+            matplotlib.colors.to_hex(shades(shade))
+            if run.succeeded
+            else ORANGE
+            if run.status == "running"
+            else RED,
+            run,
+        )
         for shade, run in zip(scale, runs, strict=True)
     ]
 

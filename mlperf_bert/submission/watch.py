@@ -376,7 +376,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m mlperf_bert.submission.watch", description="Will these runs converge?"
     )
-    parser.add_argument("logs", type=Path, nargs="*", metavar="RESULT", help="a log of a run")
+    parser.add_argument(
+        "logs", type=Path, nargs="*", metavar="RESULT", help="a log, or a folder of runs"
+    )
     parser.add_argument("--follow", action="store_true", help="go on until the runs have ended")
     parser.add_argument("--reference", type=Path, help="runs of one's own, in place of published")
     parser.add_argument("--save", type=Path, help="write the runs of --reference to this file")
@@ -393,7 +395,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if not reference:
                 parser.error("--save writes the runs of --reference: give it too")
             reference_runs.save(reference, given.save)
-        return EXIT_OUTSIDE if watch(given.logs, reference, follow=given.follow) else 0
+        logs = [log for place in given.logs for log in reference_runs.logs_of(place)]
+        return EXIT_OUTSIDE if watch(logs, reference, follow=given.follow) else 0
     except (ValueError, OSError) as error:
         print(f"watch: {as_lines(error)}", file=sys.stderr)
         return 1

@@ -286,9 +286,9 @@ def test_bad_input_is_one_line(tmp_path, capsys):
     write_log(tmp_path / "bert.log", [0.38, 0.73])
     for name, reason in [
         ("two", "2 runs that have reached their target; 3 are the fewest"),
-        ("empty", "no runs; give the folder of a campaign"),
+        ("empty", "no runs; give a log, the folder"),
         ("damaged.json", "no runs to compare with"),
-        ("missing", "no runs; give the folder of a campaign"),
+        ("missing", "no runs; give a log, the folder"),
     ]:
         words = [str(tmp_path / "bert.log"), f"--reference={tmp_path / name}"]
         assert watch.main(words) == 1
