@@ -65,8 +65,12 @@ def _config() -> RunConfig:
 
 
 def _check() -> None:
+    from mlperf_bert.submission import expect  # a guest: a run does not load it
+
     setup = checks.inspect_closely(_config(), measure_initial_accuracy=FLAGS.check_initial_accuracy)
     print(*setup.findings, sep="\n")
+    if line := expect.line_of_machine(setup.config, setup.bert_config):
+        print(line)
     print(f"errors: {len(setup.findings.errors)}; no training was started")
     if setup.findings.errors:
         sys.exit(1)

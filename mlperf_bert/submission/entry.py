@@ -20,6 +20,7 @@ _FAMILIES = tuple(
     for pattern, name in (
         (r"GB200", "GB200"),
         (r"B200", "B200"),
+        (r"\bMIG\b|GH200|H[12]00.*NVL", ""),  # parts and kin of a family
         (r"H200", "H200"),
         (r"H100.*PCIe", "H100 PCIe"),
         (r"H100", "H100 SXM"),
@@ -35,10 +36,10 @@ _FAMILIES = tuple(
         (r"7900 ?XTX", "RX 7900 XTX"),
         (r"MI300X", "MI300X"),
         (r"Gaudi ?2", "Gaudi2"),
-        (r"Gaudi", "Gaudi"),
+        (r"Gaudi(?! ?[3-9])", "Gaudi"),
         (r"Bow", "Bow IPU"),
         (r"IPU", "GC200 IPU"),
-        (r"TPU", "TPU v4"),  # all that were published are
+        (r"TPU(?!.*v[235-9])", "TPU v4"),  # all that were published are
         (r"Ascend", "Ascend 910"),
     )
 )
@@ -188,7 +189,7 @@ def family_of(accelerator: str, number: int | None) -> str:
     """Return the family of an accelerator by its name; the name itself if it is not known."""
     for pattern, family in _FAMILIES:
         if pattern.search(accelerator):
-            return family
+            return family or accelerator
     return CPU if number == 0 else accelerator or UNKNOWN
 
 

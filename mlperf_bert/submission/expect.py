@@ -1,264 +1,242 @@
-"""How long a run takes: what other submitters published for the same accelerators.
+"""How long a run takes on an accelerator: from published results, or bounded by a compiler.
 
-    python -m mlperf_bert.submission.expect --accelerator=H100 --count=8
+    python -m mlperf_bert.submission.expect --accelerator=H100 --count=8 --batch=448 --nodes=1
 
-prints minutes to 0.720, samples/s and energy: medians over the results of rounds 1.0 to 5.0 with
-that accelerator and that number of them, beside their smallest and largest. Without arguments it
-prints the table for all hardware that two submitters or more have published, in Markdown, with
-the errors of the method.
-
-The error of an expectation is found by leaving one submitter out: each result is compared with
-the median of the other submitters' with the same accelerators.
+prints minutes to 0.720, samples/s and energy, each with an interval of 80%, the systems that they
+rest on, and with `--price_per_hour` money: expectation.py has the method. `--bound` or `--step`
+adds what a compiler says that a step allows at most (bound.py); for a family that nobody published
+that is all there is. Without arguments it prints, in Markdown, the table of all hardware that two
+submitters or more have published, and the errors of the method.
 """
 
 import argparse
+import dataclasses
+import math
 import statistics
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
 
 from mlperf_bert.files import paths
-from mlperf_bert.submission import published
-from mlperf_bert.submission.comparison import comparable
-from mlperf_bert.submission.entry import Entry, family_of
+from mlperf_bert.mlperf.rules import BERT_LARGE, MAX_SEQ_LENGTH, NUM_RUNS_PER_RESULT
+from mlperf_bert.model.config import BertConfig
+from mlperf_bert.submission import bound, published, system
+from mlperf_bert.submission.entry import family_of
+from mlperf_bert.submission.expectation import (
+    BATCH,
+    COUNT,
+    LEVEL,
+    MINUTES,
+    NODES,
+    RATE,
+    Errors,
+    Expectation,
+    Published,
+    Question,
+    three_digits,
+)
+from mlperf_bert.training.config import RunConfig
 
-SOURCE = "published results of rounds 1.0 to 5.0, closed division, resubmitted logs left out"
+COMMAND = "python -m mlperf_bert.submission.expect"
+SOURCE = "closed division, rounds 1.0 to 5.0"
 _NUM_SUBMITTERS_IN_TABLE = 2
-_SAME_SUBMITTER = {
-    "gigacomputing": "gigabyte",
-    "habana": "intel-habanalabs",
-    "nvidia_coreweave": "nvidia",
-    "qct": "quanta_cloud_technology",
-    "smc": "supermicro",
-    "smc-ac-power": "supermicro",
-    "smc-dc-power": "supermicro",
-}
-"""Names of folders, in small letters, under which a submitter published in another round."""
-
-Figure = Callable[[Entry], float | None]
+_NUM_SYSTEMS_SHOWN = 8
+_REFERENCE_BATCH = 448
 
 
-def minutes_of(entry: Entry) -> float | None:
-    """Return the time to train: the score."""
-    return entry.minutes
-
-
-def samples_per_second_of(entry: Entry) -> float | None:
-    """Return the rate of the whole system, evaluation and all."""
-    return entry.samples_per_second_median
-
-
-def kilowatt_hours_of(entry: Entry) -> float | None:
-    """Return the measured energy of a run of the whole system."""
-    if entry.watts is None or entry.minutes is None:
-        return None
-    return entry.watts / 1000 * entry.minutes / 60
-
-
-@dataclass(frozen=True)
-class Range:
-    """The median of published figures, and the least and the greatest."""
-
-    median: float
-    least: float
-    most: float
-    num_results: int
-
-    def __str__(self) -> str:
-        if self.num_results == 1:
-            return _three_digits(self.median)
-        least, median, most = map(_three_digits, (self.least, self.median, self.most))
-        return f"{median} ({least} to {most})"
-
-
-@dataclass(frozen=True)
-class Expectation:
-    """What published systems with these accelerators lead one to expect."""
-
-    accelerator: str
-    count: int
-    results: tuple[Entry, ...]
-    """Those that it rests on, the earliest first."""
-
-    @property
-    def num_submitters(self) -> int:
-        """Whose results these are."""
-        return len({submitter_of(entry) for entry in self.results})
-
-    def range_of(self, figure: Figure) -> Range | None:
-        """Return median and limits of a figure; None if no result has it."""
-        values = [value for entry in self.results if (value := figure(entry)) is not None]
-        if not values:
-            return None
-        return Range(statistics.median(values), min(values), max(values), len(values))
-
-
-@dataclass(frozen=True)
-class Errors:
-    """How far expectations are from results of a submitter whose results were left out."""
-
-    median: float
-    """Relative, as `percentile_90`: 0.05 is 5%."""
-    percentile_90: float
-    num_results: int
-    """Those for which another submitter published the same accelerators."""
-
-    def __str__(self) -> str:
-        return (
-            f"off by {self.median:.1%} in the median, {self.percentile_90:.0%} at the 90th "
-            f"percentile of {self.num_results} results"
-        )
-
-
-def submitter_of(entry: Entry) -> str:
-    """Return one name for a submitter whose folders are spelt differently."""
-    name = entry.org.lower()
-    return _SAME_SUBMITTER.get(name, name)
-
-
-def distinct(entries: Sequence[Entry]) -> list[Entry]:
-    """Return the comparable entries, each set of timed runs once, with its power if measured.
-
-    Supermicro published the runs of one system three times: without power, and with the power of
-    its alternating and of its direct current. The first that was measured is taken.
-    """
-    watts: dict[str | None, float | None] = {}
-    for entry in entries:
-        if entry.watts is not None:
-            watts.setdefault(entry.same_logs_as or entry.name, entry.watts)
-    return [replace(entry, watts=watts.get(entry.name)) for entry in comparable(entries)]
-
-
-def expectation(entries: Sequence[Entry], accelerator: str, count: int) -> Expectation:
-    """Return what to expect of accelerators.
-
-    Args:
-      entries: published results.
-      accelerator: its name, also as its driver reports it: "H100", "NVIDIA A100-SXM4-40GB".
-      count: in the whole system.
-
-    Raises:
-      ValueError: nobody published such accelerators, or not so many of them.
-    """
-    family = family_of(accelerator, count)
-    alike = [e for e in distinct(entries) if e.family == family and e.accelerators]
-    if not alike:
-        known = sorted({e.family for e in comparable(entries) if e.accelerators})
-        raise ValueError(
-            f"--accelerator={accelerator}: nobody published a comparable result on it; "
-            f"give one of {', '.join(known)}"
-        )
-    results = tuple(entry for entry in alike if entry.accelerators == count)
-    if not results:
-        counts = sorted({entry.accelerators or 0 for entry in alike})
-        raise ValueError(
-            f"--count={count}: nobody published a comparable result on {count} {family}; "
-            f"give one of {', '.join(map(str, counts))}"
-        )
-    return Expectation(family, count, results)
-
-
-def expectations(
-    entries: Sequence[Entry], *, num_submitters: int = _NUM_SUBMITTERS_IN_TABLE
-) -> list[Expectation]:
-    """Return what to expect of all hardware that so many submitters have published."""
-    kinds = {(entry.family, entry.accelerators) for entry in comparable(entries)}
-    found = [
-        expectation(entries, family, count) for family, count in sorted(kinds, key=str) if count
-    ]
-    found.sort(key=lambda each: (each.accelerator, each.count))
-    return [each for each in found if each.num_submitters >= num_submitters]
-
-
-def errors(entries: Sequence[Entry], figure: Figure) -> Errors:
-    """Return the errors of a figure, by leaving one submitter out."""
-    known = [(e, v) for e in comparable(entries) if e.accelerators and (v := figure(e))]
-    found = []
-    for entry, value in known:
-        others = [
-            other_value
-            for other, other_value in known
-            if (other.family, other.accelerators) == (entry.family, entry.accelerators)
-            and submitter_of(other) != submitter_of(entry)
-        ]
-        if others:
-            found.append(abs(statistics.median(others) / value - 1))
-    ninth_decile = statistics.quantiles(found, n=10, method="inclusive")[-1]
-    return Errors(statistics.median(found), ninth_decile, len(found))
-
-
-def lines(expected: Expectation, entries: Sequence[Entry]) -> list[str]:
+def lines_of(expected: Expectation) -> list[str]:
     """Return an expectation for a terminal."""
-    energy = expected.range_of(kilowatt_hours_of)
+    results, energy = expected.results, expected.kilowatt_hours
+    names = ", ".join(entry.name for entry in results[:_NUM_SYSTEMS_SHOWN])
+    more = len(results) - _NUM_SYSTEMS_SHOWN
     return [
-        f"{expected.count} {expected.accelerator}: {len(expected.results)} results of "
-        f"{expected.num_submitters} submitters ({SOURCE})",
-        f"  minutes to 0.720: {_or_unknown(expected.range_of(minutes_of))}; "
-        f"{errors(entries, minutes_of)}",
-        f"  samples/s: {_or_unknown(expected.range_of(samples_per_second_of))}; "
-        f"{errors(entries, samples_per_second_of)}",
-        f"  kWh: {energy}; measured in {energy.num_results} of them"
-        if energy
-        else "  kWh: not measured by any of them",
+        f"{expected.question}: from {expected.basis()} ({SOURCE}); in brackets {LEVEL:.0%} "
+        "intervals",
+        f"  minutes to 0.720: {expected.minutes}; {_errors_text(expected.errors, MINUTES)}",
+        f"  samples/s: {expected.samples_per_second}; {_errors_text(expected.errors, RATE)}",
+        f"  kWh of a run: {energy or 'unknown: nobody published the power of this family'}",
+        f"  rests on: {names}{f', and {more} more' if more > 0 else ''}",
     ]
 
 
-def table(entries: Sequence[Entry]) -> str:
-    """Return the expectations and the errors of the method, in Markdown."""
-    rows = [
-        "| accelerators | results | submitters | minutes to 0.720 | samples/s | kWh, measured |",
-        "|---|---|---|---|---|---|",
-    ]
-    for each in expectations(entries):
-        figures = map(each.range_of, (minutes_of, samples_per_second_of, kilowatt_hours_of))
-        cells = [
-            f"{each.count} {each.accelerator}",
-            f"{len(each.results)}",
-            f"{each.num_submitters}",
-            *(str(figure or "") for figure in figures),
-        ]
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(
-        [
-            *rows,
-            "",
-            f"Minutes are {errors(entries, minutes_of)}; samples/s are "
-            f"{errors(entries, samples_per_second_of)}.",
-        ]
+def _errors_text(errors: Errors, figure: int) -> str:
+    middle, far = (errors.relative(figure, quantile) for quantile in (0.5, 0.9))
+    return f"off by {middle:.1%} in the median, {far:.0%} at the 90th percentile"
+
+
+def price_line(minutes: Sequence[float], price_per_hour: float) -> str:
+    """Return the price of a run and of a result; minutes are expected, least and most, or least."""
+    one, ten = (
+        [three_digits(m * price_per_hour / 60 * number) for m in minutes]
+        for number in (1, NUM_RUNS_PER_RESULT)
+    )
+    run, result = (
+        f"{n[0]} ({n[1]} to {n[2]})" if len(n) == 3 else f"{n[0]} or more" for n in (one, ten)
+    )
+    return (
+        f"  price: a run {run}, the {NUM_RUNS_PER_RESULT} of a result {result}; of the timed "
+        f"minutes alone, at {price_per_hour:g} an hour for the whole system"
     )
 
 
-def _or_unknown(figure: Range | None) -> str:
-    return str(figure or "unknown")
+def bound_lines(
+    found: bound.Bound, bounds: Sequence[bound.Bound], question: Question, known: Published
+) -> tuple[list[str], float]:
+    """Return a bound for a terminal, and the least minutes that it allows."""
+    batch = question.batch or _REFERENCE_BATCH
+    rate = found.samples_per_second * question.count
+    log2_batch, everything = math.log2(batch), np.ones(len(known.entries), bool)
+    samples = known.log_samples_at(log2_batch, known.near(log2_batch, everything))
+    minutes = math.exp(samples) / rate / 60
+    shares = []
+    for family in sorted(set(map(str, known.family))):
+        rates = [e.samples_per_second_per_accelerator or 0 for e in known.entries
+                 if e.family == family]  # fmt: skip
+        of_steps = [b.samples_per_second for b in bounds if family_of(b.device, None) == family]
+        if of_steps:
+            shares.append(f"{statistics.median(rates) / max(of_steps):.0%} on {family}")
+    reached = f"published systems reach {', '.join(shares)}" if shares else "nobody published such"
+    return [
+        f"  a compiler's bound, nothing measured: {three_digits(rate)} samples/s at most ({found})",
+        f"  by it {three_digits(minutes)} minutes to 0.720 or more, at batch {batch:,}; of such "
+        f"bounds {reached}: without padding or in 8 bits a system passes them",
+    ], minutes
 
 
-def _three_digits(value: float) -> str:
-    if value >= 100:
-        return f"{float(f'{value:.3g}'):,.0f}"
-    return f"{value:#.3g}"
+def line_of_machine(config: RunConfig, model: BertConfig | None) -> str | None:
+    """Return what `--check` says of the machine that it finds; None if it is no BERT-large run.
+
+    Args:
+      config: of the run.
+      model: its sizes; None if they could not be read.
+    """
+    sizes = dataclasses.asdict(model) if model else {}
+    if config.shape.max_seq_length != MAX_SEQ_LENGTH or any(
+        sizes.get(name) != value for name, value in BERT_LARGE.items()
+    ):
+        return None
+    device = config.device
+    if device.use_tpu:
+        version = config.tpu_type.partition("-")[0]
+        name, count = version and f"TPU {version}", device.num_tpu_cores
+    else:
+        about = system.accelerators(device.num_gpus)
+        name, count = about.get("accelerator_model_name", ""), device.num_gpus
+    if not count:
+        return "expectation: none, for nobody published a run on the processors of one machine"
+    if not name:
+        return f"expectation: none, for the machine does not name its accelerators; {COMMAND} asks"
+    try:
+        expected = Published(published.load()).expectation(
+            Question(family_of(name, count), count, config.global_batch_size, 1)
+        )
+    except ValueError as error:
+        return f"expectation: none; {error}"
+    return (
+        f"expectation: {expected.question}: {expected.minutes} minutes to 0.720, "
+        f"{expected.samples_per_second} samples/s; {LEVEL:.0%} intervals, from "
+        f"{expected.basis()}, whose software their makers tuned"
+    )
 
 
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r}: give a number of accelerators, 1 or more")
+def table(known: Published) -> str:
+    """Return expectations of all hardware of two submitters or more, in Markdown."""
+    lines = ["| accelerators | results | submitters | minutes to 0.720 | samples/s | kWh |"]
+    lines += ["|---|---|---|---|---|---|"]
+    for family, count in sorted({(e.family, e.accelerators or 0) for e in known.entries}):
+        each = known.expectation(Question(family, count))
+        if each.num_submitters >= _NUM_SUBMITTERS_IN_TABLE:
+            figures = each.minutes, each.samples_per_second, each.kilowatt_hours or ""
+            cells = [each.question, len(each.results), each.num_submitters, *figures]
+            lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines)
+
+
+def table_of_errors(known: Published) -> str:
+    """Return the errors of every kind of question, in Markdown."""
+    each = "median, 90th percentile, in the interval"
+    lines = [f"| its count | also given | results | samples/s: {each} | minutes: {each} |"]
+    lines += ["|---|---|---|---|---|"]
+    names = {BATCH: "batch", NODES: "nodes"}
+    for is_published, count in ((True, "published"), (False, "hidden")):
+        for given in ((), (BATCH,), (NODES,), (BATCH, NODES)):
+            errors = known.errors((COUNT, *given), is_published)
+            cells = [count, " and ".join(names[n] for n in given), str(len(errors.families))]
+            for figure in (RATE, MINUTES):
+                middle, far = (errors.relative(figure, quantile) for quantile in (0.5, 0.9))
+                held = errors.level_and_coverage(figure)[1]
+                cells.append(f"{middle:.1%}, {far:.0%}, {held:.0%}")
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 10**9:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number, 1 or more")
     return int(text)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print an expectation, or the table; return 1 with one line if nobody published such."""
-    parser = argparse.ArgumentParser(prog="python -m mlperf_bert.submission.expect")
-    parser.add_argument("--accelerator", help="H100, A100 PCIe, or as its driver names it")
-    parser.add_argument("--count", type=_count, help="of accelerators in the whole system")
-    given = parser.parse_args(paths.words_with_home(arguments))
-    if (given.accelerator is None) != (given.count is None):
-        parser.error("give both --accelerator and --count, or none of them for the table")
+def _price(text: str) -> float:
     try:
-        entries = published.load()
-        if given.accelerator is None:
-            print(table(entries))
+        price = float(text)
+    except ValueError:
+        price = math.nan
+    if not (math.isfinite(price) and price >= 0):
+        raise argparse.ArgumentTypeError(f"{text!r}: give the price of an hour, 0 or more")
+    return price
+
+
+def _answer(given: argparse.Namespace) -> list[str]:
+    known = Published(published.load())
+    family = family_of(given.accelerator, given.count)
+    question = Question(family, given.count, given.batch, given.nodes)
+    bounds: list[bound.Bound] = []
+    source = given.bound or given.step
+    if given.bound:
+        bounds = bound.read_bounds(given.bound)
+    elif given.step:
+        bounds = bound.compile_bounds(given.step, given.accelerator)
+    if source and family not in known.family:
+        lines = [f"{question}: nobody published a comparable result on it"]
+        minutes: Sequence[float] = ()
+    else:
+        expected = known.expectation(question)
+        lines, minutes = lines_of(expected), dataclasses.astuple(expected.minutes)
+    if source:
+        best = bound.bound_of(bounds, given.accelerator, source=source)
+        added, least = bound_lines(best, bounds, question, known)
+        lines, minutes = lines + added, minutes or (least,)
+    if given.price_per_hour is not None:
+        lines.append(price_line(minutes, given.price_per_hour))
+    return lines
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print an expectation, or the tables; return 1 with one line if there is none."""
+    parser = argparse.ArgumentParser(prog=COMMAND)
+    parser.add_argument("--accelerator", help="H100, A100 PCIe, or as its driver names it")
+    parser.add_argument("--count", type=_number, help="of accelerators in the whole system")
+    parser.add_argument("--batch", type=_number, help="global batch size")
+    parser.add_argument("--nodes", type=_number, help="that the accelerators are in")
+    parser.add_argument("--price_per_hour", type=_price, help="of the whole system")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--bound", type=Path, help="a table.json of compile_step.py")
+    source.add_argument("--step", type=Path, help="an exported step to compile: takes minutes")
+    given = parser.parse_args(paths.words_with_home(arguments))
+    asks = {name for name, value in vars(given).items() if value is not None}
+    if asks and not {"accelerator", "count"} <= asks:
+        parser.error("give both --accelerator and --count, or no argument at all for the tables")
+    if given.nodes and given.nodes > given.count:
+        parser.error(f"--nodes={given.nodes}: more than --count={given.count} accelerators")
+    try:
+        if asks:
+            print("\n".join(_answer(given)))
         else:
-            print("\n".join(lines(expectation(entries, given.accelerator, given.count), entries)))
-    except ValueError as error:
+            known = Published(published.load())
+            print(f"{table(known)}\n\n{table_of_errors(known)}")
+    except (ValueError, OSError) as error:
         print(f"expect: {error}", file=sys.stderr)
         return 1
     return 0

@@ -79,7 +79,7 @@ def describe(
         "host_memory_capacity": f"{psutil.virtual_memory().total / _GIB:.0f} GiB",
         "host_storage_capacity": f"{shutil.disk_usage(folder).total / _GIB:.0f} GiB",
         **_processors(),
-        **_accelerators(num_gpus),
+        **accelerators(num_gpus),
         **_software(),
         **(overrides or {}),
     }
@@ -133,8 +133,8 @@ def _processors() -> dict[str, str]:
     }
 
 
-def _accelerators(num_gpus: int | None) -> dict[str, str]:
-    """From nvidia-smi; other accelerators are left to the overrides."""
+def accelerators(num_gpus: int | None) -> dict[str, str]:
+    """Return what nvidia-smi says; other accelerators are left to the overrides."""
     if num_gpus == 0:
         return {"accelerators_per_node": "0"}
     query = "name,memory.total,clocks.max.sm"
