@@ -328,6 +328,6 @@ def log_reference_samples(log2_batch: np.ndarray | float) -> np.ndarray | float:
 
 def three_digits(value: float) -> str:
     """Return a number for people."""
-    if value >= 100:
+    if value >= 99.95:  # 100 with three digits
         return f"{float(f'{value:.3g}'):,.0f}"
     return f"{value:#.3g}"

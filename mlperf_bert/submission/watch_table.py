@@ -13,7 +13,7 @@ import numpy as np
 
 from mlperf_bert.submission.comparison import comparable
 from mlperf_bert.submission.entry import Entry
-from mlperf_bert.submission.expect import submitter_of
+from mlperf_bert.submission.expectation import submitter_of
 from mlperf_bert.submission.reference_runs import Curve, Reference, curves_of, published_reference
 
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)

@@ -1,129 +1,167 @@
-"""What to expect of hardware: medians of other submitters, with errors found by leaving one out."""
+"""How long a run takes, as the command says it; tests of the method: test_expectation.py."""
 
-from dataclasses import replace
+import json
+import re
+from types import SimpleNamespace
 
 import pytest
 
-from mlperf_bert.submission import expect, published
+from mlperf_bert.mlperf.rules import BERT_LARGE
+from mlperf_bert.model.config import BertConfig
+from mlperf_bert.submission import expect, published, system
+from mlperf_bert.submission.expectation import Published, Question
 from tests.conftest import REPOSITORY
 
+COMPILED = f"--bound={REPOSITORY / 'benchmarks' / 'compiled.json'}"
 
-@pytest.fixture(scope="module")
+
+@pytest.fixture(name="known", scope="module")
 def shipped():
-    return published.load()
+    return Published(published.load())
 
 
-@pytest.fixture(name="entries")
-def four_results(shipped):
-    """Four results of three submitters on 8 H100, one of them on 4; every figure is a round one."""
-    [example] = [e for e in shipped if e.name == "4.0/smc/1xSMC-H100-SXM-80GB"]
-
-    def result(org, minutes, *, accelerators=8, **others):
-        return replace(
-            example,
-            org=org,
-            accelerators=accelerators,
-            minutes_scored=minutes,
-            samples_per_second_median=1000 / minutes,
-            run_minutes=(minutes,) * 10,
-            **others,
-        )
-
-    return [
-        result("A", 10.0),
-        result("A", 12.0, system="again"),
-        result("B", 20.0),
-        result("C", 40.0, accelerators=4),
-    ]
+def answer(capsys, *words):
+    assert expect.main(words) == 0
+    return capsys.readouterr().out.splitlines()
 
 
-def test_an_expectation_is_the_median_of_the_results_on_these_accelerators(entries):
-    found = expect.expectation(entries, "NVIDIA H100 80GB HBM3", 8)
-    assert (found.accelerator, found.num_submitters, len(found.results)) == ("H100 SXM", 2, 3)
-    assert found.range_of(expect.minutes_of) == expect.Range(12.0, 10.0, 20.0, 3)
-    assert found.range_of(expect.samples_per_second_of).median == pytest.approx(1000 / 12)
-    assert found.range_of(expect.kilowatt_hours_of) is None
+def test_the_command_answers_in_five_lines(capsys, known):
+    first, minutes, rate, energy, systems = answer(capsys, "--accelerator=A100", "--count=8")
+    expected = known.expectation(Question("A100 SXM", 8))
+    number = len(expected.results)
+    assert first.startswith(f"8 A100 SXM: from {number} results of 13 submitters (closed division")
+    assert f"minutes to 0.720: {expected.minutes}; off by " in minutes
+    assert f"samples/s: {expected.samples_per_second}; off by " in rate
+    assert energy == "  kWh of a run: unknown: nobody published the power of this family"
+    assert systems.startswith("  rests on: 3.0/Dell/XE9680x8A100-SXM-80GB, 2.1/")  # the latest
+    assert systems.endswith(f", and {number - 8} more")
 
 
-def test_the_error_leaves_all_results_of_one_submitter_out(entries):
-    """Of A 20 is expected, twice and 1 2/3 times the truth; of B 11, 0.55 of it; of C nothing."""
-    found = expect.errors(entries, expect.minutes_of)
-    assert found.num_results == 3
-    assert found.median == pytest.approx(20 / 12 - 1)
-    assert 20 / 12 - 1 < found.percentile_90 <= 1
+def test_a_count_that_nobody_published_rests_on_the_nearest(capsys):
+    first, *_, systems = answer(capsys, "--accelerator=H200", "--count=24", "--batch=768")
+    assert first.startswith("24 H200, batch 768: from 17 results of 9 submitters on 8, 16, 32, 64")
+    assert "nobody published 24" in first
+    assert "rests on: 5.0/HPE/HPE-Cray-XD670-H200-SXM5-141GB_n4" in systems  # 32 of them
 
 
-def test_submitters_are_the_same_under_another_spelling(entries):
-    renamed = [
-        replace(entry, org={"A": "smc", "B": "SUPERMICRO"}.get(entry.org, "C")) for entry in entries
-    ]
-    assert expect.expectation(renamed, "H100", 8).num_submitters == 1
-    assert not expect.expectations(renamed)
+def test_a_price_is_that_of_the_minutes_of_one_run_and_of_ten(capsys):
+    words = ["--accelerator=H100", "--count=8", "--price_per_hour=600"]
+    _, minutes, *_, price = answer(capsys, *words)
+    expected = float(minutes.split(": ")[1].split()[0])
+    run, ten = price.split("a run ")[1].split(", the 10 of a result ")
+    assert float(run.split()[0]) == pytest.approx(10 * expected, rel=0.01)
+    assert float(ten.split()[0]) == pytest.approx(100 * expected, rel=0.01)
+    assert "for the whole system" in price
 
 
-def test_logs_that_were_published_again_count_once_and_lend_their_power(entries):
-    first = entries[0]
-    again = replace(first, org="A-ac-power", same_logs_as=first.name, watts=6000.0)
-    later = replace(again, org="A-dc-power", watts=5000.0)
-    found = expect.expectation([*entries, again, later], "H100", 8)
-    assert len(found.results) == 3
-    assert found.range_of(expect.kilowatt_hours_of) == expect.Range(1.0, 1.0, 1.0, 1)
-    [*_, energy] = expect.lines(found, entries)
-    assert energy == "  kWh: 1.00; measured in 1 of them"
+def test_beside_a_published_figure_stands_the_bound_and_the_share_that_systems_reach(capsys):
+    *_, rate, minutes = answer(capsys, "--accelerator=H100", "--count=8", COMPILED)
+    assert rate.startswith("  a compiler's bound, nothing measured: 5,500 samples/s at most")
+    assert "published systems reach" in minutes and "137% on H100 SXM" in minutes
 
 
-def test_open_results_and_those_that_did_not_converge_are_left_out(entries):
-    bad = [replace(entries[2], division="open"), replace(entries[2], minutes_scored=None, runs=11)]
-    assert len(expect.expectation([*entries, *bad], "H100", 8).results) == 3
-
-
-def test_the_errors_of_the_published_results(shipped):
-    """As found by hand: rates 4% and 36%, minutes 5.5% and 37%, with spellings as submitters."""
-    by_hand = {expect.samples_per_second_of: (0.04, 0.36), expect.minutes_of: (0.055, 0.37)}
-    for figure, (median, ninth_decile) in by_hand.items():
-        found = expect.errors(shipped, figure)
-        assert found.num_results == 200
-        assert found.median == pytest.approx(median, abs=0.005)
-        assert ninth_decile - 0.07 < found.percentile_90 <= ninth_decile
+def test_of_a_family_that_nobody_published_the_bound_is_all(capsys):
+    words = ["--accelerator=tpu-v3", "--count=128", "--batch=8192", COMPILED, "--price_per_hour=60"]
+    first, rate, minutes, price = answer(capsys, *words)
+    assert first == "128 tpu-v3, batch 8,192: nobody published a comparable result on it"
+    assert "5,990 samples/s at most" in rate
+    assert minutes.startswith("  by it 11.0 minutes to 0.720 or more")
+    assert "a run 11.0 or more, the 10 of a result 110 or more" in price
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--accelerator=T4", "--count=8"], "--accelerator=T4: nobody published a comparable"),
-        (["--accelerator=H100", "--count=7"], "--count=7: nobody published a comparable result"),
+        (["--accelerator=T4", "--count=8"], "T4: nobody published .* the nearest names are"),
+        (["--accelerator=GH200", "--count=8"], "GH200: nobody published .* are .*H200"),
+        (["--accelerator=TPU v5e", "--count=8", COMPILED], "compiled.json: no .* v5e; it has a100"),
+        (["--accelerator=H100", "--count=8", "--bound=/none"], "/none"),
+        (["--accelerator=H100", "--count=8", "--step=/none"], "--step=/none: no exported step"),
     ],
 )
-def test_hardware_that_nobody_published_is_one_line_with_what_there_is(words, message, capsys):
+def test_what_has_no_answer_is_one_line(words, message, capsys):
     assert expect.main(words) == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert message in line and "give one of" in line
+    assert line.startswith("expect: ")
+    assert re.search(message, line)
 
 
 @pytest.mark.parametrize(
-    "words", [["--count=8"], ["--accelerator=H100"], ["--accelerator=H100", "--count=0"]]
+    ("words", "message"),
+    [
+        (["--count=8"], "give both"),
+        (["--accelerator=H100"], "give both"),
+        (["--price_per_hour=3"], "give both"),
+        (["--accelerator=H100", "--count=0"], "'0': give a whole number, 1 or more"),
+        (["--accelerator=H100", "--count=8", "--batch=many"], "'many': give a whole number"),
+        (["--accelerator=H100", "--count=8", "--nodes=9"], "--nodes=9: more than --count=8"),
+        (["--accelerator=H100", "--count=8", "--price_per_hour=-1"], "'-1': give the price"),
+        (["--accelerator=H100", "--count=8", "--price_per_hour=nan"], "'nan': give the price"),
+        (["--accelerator=H100", "--count=8", "--bound=a", "--step=b"], "not allowed with"),
+    ],
 )
-def test_a_question_that_is_not_whole_is_refused(words, capsys):
+def test_a_question_that_is_not_whole_is_refused(words, message, capsys):
     with pytest.raises(SystemExit) as exit:
         expect.main(words)
     assert exit.value.code == 2
-    assert "give" in capsys.readouterr().err
+    assert message in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_the_command_answers_in_four_lines(capsys):
-    assert expect.main(["--accelerator=A100", "--count=8"]) == 0
-    first, minutes, rate, energy = capsys.readouterr().out.splitlines()
-    assert first.startswith("8 A100 SXM: 36 results of 13 submitters")
-    assert "minutes to 0.720: 19.9 (15.8 to 46.5); off by" in minutes
-    assert "samples/s: 2,340" in rate
-    assert energy == "  kWh: not measured by any of them"
-
-
-def test_the_tables_in_the_documents_are_those_of_the_command(shipped):
-    text = expect.table(shipped)
-    assert text in (REPOSITORY / "docs/training.md").read_text(encoding="utf-8")
-    rows = set(text.splitlines())
+def test_the_tables_in_the_documents_are_those_of_the_command(known):
+    tables = expect.table(known), expect.table_of_errors(known)
+    page = (REPOSITORY / "docs/training.md").read_text(encoding="utf-8")
+    for table in tables:
+        assert table in page
+    rows = set(tables[0].splitlines())
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()
-    head = [n for n, line in enumerate(readme) if line.startswith("| accelerators |")]
-    assert len(head) == 1
-    assert set(readme[head[0] : head[0] + 5]) <= rows
+    [head] = [n for n, line in enumerate(readme) if line.startswith("| accelerators |")]
+    assert set(readme[head : head + 5]) <= rows
+
+
+def config(*, num_gpus=0, tpu=None, tokens=512):
+    """What of a run's configuration names its machine."""
+    device = SimpleNamespace(num_gpus=num_gpus, use_tpu=tpu is not None, num_tpu_cores=64)
+    return SimpleNamespace(
+        device=device,
+        tpu_type=tpu or "",
+        global_batch_size=448,
+        shape=SimpleNamespace(max_seq_length=tokens),
+    )
+
+
+@pytest.fixture(name="large")
+def bert_large(tmp_path):
+    (tmp_path / "bert_config.json").write_text(json.dumps(dict(BERT_LARGE)))
+    return BertConfig.from_json_file(tmp_path / "bert_config.json")
+
+
+@pytest.mark.parametrize(
+    ("driver", "start"),
+    [
+        ("NVIDIA H100 80GB HBM3", "expectation: 8 H100 SXM, batch 448, 1 node: "),
+        ("Tesla T4", "expectation: none; --accelerator=Tesla T4: nobody published"),
+        (None, "expectation: none, for the machine does not name its accelerators"),
+    ],
+)
+def test_check_expects_what_gpus_like_those_of_the_machine_reached(
+    large, monkeypatch, driver, start
+):
+    rows = f"{driver}, 81559 MiB, 1980 MHz\n" * 8 if driver else ""
+    monkeypatch.setattr(system, "_output", lambda *command: rows)
+    line = expect.line_of_machine(config(num_gpus=8), large)
+    assert line.startswith(start) and "\n" not in line
+
+
+def test_check_expects_nothing_of_processors_and_knows_tpus_by_their_type(large):
+    assert "processors of one machine" in expect.line_of_machine(config(), large)
+    line = expect.line_of_machine(config(tpu="v4-128"), large)
+    assert line.startswith("expectation: 64 TPU v4, batch 448, 1 node: ")
+    assert "TPU v5litepod: nobody" in expect.line_of_machine(config(tpu="v5litepod-64"), large)
+    assert "does not name" in expect.line_of_machine(config(tpu=""), large)
+
+
+def test_check_says_nothing_of_other_models_and_lengths(large, tmp_path):
+    assert expect.line_of_machine(config(tokens=128), large) is None
+    assert expect.line_of_machine(config(), None) is None
+    (tmp_path / "base").write_text(json.dumps({**BERT_LARGE, "num_hidden_layers": 12}))
+    assert expect.line_of_machine(config(), BertConfig.from_json_file(tmp_path / "base")) is None
