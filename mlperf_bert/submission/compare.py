@@ -18,7 +18,7 @@ Each figure is a ratio B/A of means of the runs, with a 95% interval. Percentage
 - of one run against a group, Student's t with the group's scatter for both; of one run against one
   nothing but the ratio.
 - the studentized bootstrap of the ratio of means, for the parts of the time, which add up to the
-  whole; from four runs of each on. No verdict of the exit code rests on it.
+  whole; from five runs of each on. No verdict of the exit code rests on it.
 
 Each interval is for itself: of four figures of equal systems, up to one comparison in five has one
 that looks different. The exit code rests on one figure alone, --figure.

@@ -23,8 +23,9 @@ POWER = 0.8
 """How often a difference is to be told, where a number of runs is named that tells it."""
 LEAST_PAIRS = 3
 """Two pairs have one degree of freedom, and counts of samples that are often the same."""
-LEAST_RUNS_OF_BOOTSTRAP = 4
-"""Of three pairs a ninth of the resamples would be one pair alone, which does not scatter."""
+LEAST_RUNS_OF_BOOTSTRAP = 5
+"""Of four pairs 1.6% of the resamples are one pair alone, which does not scatter: its distance is
+infinite, and next to the 2.5% at which an interval ends."""
 _NUM_RESAMPLES = 2000
 _MOST_RUNS = 1000
 
