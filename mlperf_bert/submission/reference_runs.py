@@ -30,6 +30,7 @@ from mlperf_bert.mlperf.results import RunResult
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
 from mlperf_bert.submission.comparison import comparable
 from mlperf_bert.submission.entry import Entry
+from mlperf_bert.submission.expectation import log_reference_samples
 from mlperf_bert.submission.folder import result_files
 
 SLOW, FAST, SLACK = 1.15, 1.35, 0.005
@@ -196,8 +197,12 @@ def published_reference(global_batch_size: int, entries: Sequence[Entry]) -> Ref
     farthest = distance(known[min(_NUM_SYSTEMS, len(known)) - 1])
     near = [entry for entry in known if distance(entry) <= farthest + 1e-9]
     batches = sorted({entry.global_batch_size or 0 for entry in near})
+    needed = {
+        batch: float(log_reference_samples(math.log2(batch)))
+        for batch in {global_batch_size, *batches}
+    }
     curves = [
-        curve.scaled(_samples_at(global_batch_size) / _samples_at(entry.global_batch_size or 1))
+        curve.scaled(math.exp(needed[global_batch_size] - needed[entry.global_batch_size or 0]))
         for entry in near
         for curve in curves_of(entry)
     ]
@@ -232,14 +237,6 @@ def _words(wanted: int, batches: Sequence[int]) -> str:
     return f"published runs at batch {batches[0]:,} to {batches[-1]:,} ({few} published {wanted:,})"
 
 
-def _samples_at(global_batch_size: int) -> float:
-    """Samples that the reference needs, between its points in proportion to logarithms."""
-    points = convergence.reference_points().values()
-    sizes = [math.log(point.global_batch_size) for point in points]
-    means = [math.log(point.mean_samples) for point in points]
-    return math.exp(np.interp(math.log(global_batch_size), sizes, means))
-
-
 def _nearest_point(global_batch_size: int) -> convergence.ReferencePoint:
     points = convergence.reference_points().values()
     return min(points, key=lambda p: abs(math.log(p.global_batch_size / global_batch_size)))
@@ -248,39 +245,51 @@ def _nearest_point(global_batch_size: int) -> convergence.ReferencePoint:
 def own_reference(path: Path) -> Reference:
     """Runs of one's own: a campaign, a folder of runs or results, or what `save` has written.
 
-    Their band is as wide as the published runs', and as much wider as these runs differ among
-    themselves.
-
     Raises:
-      ValueError: it holds fewer than three runs that have reached one target.
+      ValueError: as `reference_of`, or the file holds no runs.
     """
-    if path.is_file():
+    if path.is_file() and path.suffix == ".json":
         content = json_text.read_object(path)
         try:
             curves = [Curve(*map(np.array, pair)) for pair in content["curves"]]
-            hyperparameters, target = dict(content["hyperparameters"]), float(content["target"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path}: no runs to compare with ({error!r:.200})") from error
-    else:
-        runs = [run for log in logs_of(path) if (run := results.read_run(log)).succeeded]
-        curves = [curve for run in runs if (curve := curve_of(run))]
-        hyperparameters = {
-            key: value
-            for key, value in (runs[0].hyperparameters if runs else {}).items()
-            if isinstance(value, int | float)
-        }
-        target = min((curve.best[-1] for curve in curves), default=0)
-    if len(curves) < _FEWEST_OWN_RUNS:
+            words, target = str(content["words"]), float(content["target"])
+            return _own(curves, words, target, dict(content["hyperparameters"]))
+        except (LookupError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"--reference={path}: no runs to compare with ({error!r:.200})"
+            ) from error
+    return reference_of(logs_of(path), f"runs of {path}")
+
+
+def reference_of(logs: Sequence[Path], words: str) -> Reference:
+    """Runs of one's own, from their logs; those that have not reached their target do not count.
+
+    Raises:
+      ValueError: fewer than three have reached it.
+    """
+    runs = [run for log in logs if (run := results.read_run(log, may_run=True)).succeeded]
+    known = [(run, curve) for run in runs if (curve := curve_of(run))]
+    if len(known) < _FEWEST_OWN_RUNS:
         raise ValueError(
-            f"--reference={path}: {len(curves)} runs that have reached their target; "
-            f"{_FEWEST_OWN_RUNS} are the fewest, ten make a band"
+            f"{words}: {len(known)} that have reached their target; {_FEWEST_OWN_RUNS} are the "
+            "fewest to compare with, ten make a band"
         )
+    numbers = {
+        key: value
+        for key, value in known[0][0].hyperparameters.items()
+        if isinstance(value, int | float)
+    }
+    curves = [curve for _, curve in known]
+    return _own(curves, words, min(curve.best[-1] for curve in curves), numbers)
+
+
+def _own(
+    curves: Sequence[Curve], words: str, target: float, hyperparameters: Mapping[str, float]
+) -> Reference:
+    """With slack for each of them in the band of the others, twice."""
+    margins = own_margins(curves, target)
     return Reference(
-        curves,
-        words=f"runs of {path}",
-        margins=own_margins(curves, target),
-        target=target,
-        hyperparameters=hyperparameters,
+        curves, words=words, margins=margins, target=target, hyperparameters=hyperparameters
     )
 
 
@@ -335,6 +344,7 @@ def save(reference: Reference, path: Path) -> None:
     """Writes runs to compare others with: a JSON object with about, target, curves and so on."""
     content = {
         "about": _ABOUT,
+        "words": reference.words,
         "target": reference.target,
         "hyperparameters": dict(reference.hyperparameters),
         "curves": [[c.samples.tolist(), c.accuracy.tolist()] for c in reference.curves],

@@ -92,12 +92,12 @@ def test_a_batch_that_few_published_uses_its_neighbours_and_says_so(shipped, bat
 
 
 def test_samples_of_another_batch_are_as_many_as_the_reference_needs_there(shipped):
-    """Where only 3,072 is published, a run of 6,144 is expected to take its reference's share."""
-    alone = [entry for entry in shipped if entry.global_batch_size == 3072]
-    here = reference_runs.published_reference(3072, alone)
-    there = reference_runs.published_reference(6144, alone)
+    """Where only 6,144 is published, a run of 6,912 is expected to take its reference's share."""
+    alone = [entry for entry in shipped if entry.global_batch_size == 6144]
+    here = reference_runs.published_reference(6144, alone)
+    there = reference_runs.published_reference(6912, alone)
     first, second = (reference.curves[0].samples[-1] for reference in (here, there))
-    assert second / first == pytest.approx(3_319_125 / 2_764_499, rel=1e-6)
+    assert second / first == pytest.approx(3_601_920 / 3_319_125, rel=1e-6)
 
 
 def test_published_runs_are_inside_while_their_own_system_is_left_out(shipped):
@@ -285,7 +285,7 @@ def test_bad_input_is_one_line(tmp_path, capsys):
     (tmp_path / "damaged.json").write_text('{"curves": 3}')
     write_log(tmp_path / "bert.log", [0.38, 0.73])
     for name, reason in [
-        ("two", "2 runs that have reached their target; 3 are the fewest"),
+        ("two", "2 that have reached their target; 3 are the fewest"),
         ("empty", "no runs; give a log, the folder"),
         ("damaged.json", "no runs to compare with"),
         ("missing", "no runs; give a log, the folder"),

@@ -1,0 +1,72 @@
+"""A machine's acceptance test: ten short trainings, compared with those of its first night.
+
+    python -m demo.nightly --output_dir=FOLDER --fail_if_slower=5%
+
+The first call makes the task (demo/miniature.py) and FOLDER/baseline.json. Later ones, of cron or
+of a scheduler's job, make FOLDER/nights/DATE and end with the exit code of
+`python -m mlperf_bert.submission.compare`: 0 the machine is not slower by so much, 3 it is, 4 more
+runs are needed to tell; 1 a run failed, 75 interrupted: the same command goes on. Compared are
+samples/s, which scatter by a percent or less on a machine that does nothing else, while the samples
+that a run needs scatter by several.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from demo import miniature
+from demo.campaign import REFERENCE_POINTS
+from mlperf_bert.files import paths
+from mlperf_bert.submission import campaign, compare
+
+NUM_RUNS = 10
+
+
+def unfinished_night(nights: Path) -> Path:
+    """The folder of a night that was interrupted, or a new one, named after the time."""
+    for night in sorted(nights.glob("*")):
+        if not (night / "submission").exists():
+            return night
+    return nights / time.strftime("%Y-%m-%d_%H%M%S", time.gmtime())
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train, compare; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m demo.nightly")
+    parser.add_argument("--output_dir", type=Path, required=True, help="the same every night")
+    parser.add_argument("--runs", type=int, default=NUM_RUNS, help="trainings of a night")
+    parser.add_argument("--fail_if_slower", default="5%", metavar="5%%")
+    given = parser.parse_args(paths.words_with_home(arguments))
+    folder = given.output_dir.absolute()
+    baseline = folder / "baseline.json"
+    try:
+        miniature.prepare(folder / "task")
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"nightly: a command failed with exit code {error.returncode}")
+    except ValueError as error:
+        sys.exit(f"nightly: {error}")
+    night = unfinished_night(folder / "nights")
+    status = campaign.main(
+        [
+            "--org=nightly",
+            "--system=this-machine",
+            f"--output_dir={night}",
+            f"--runs={given.runs}",
+            f"--custom_rcps={REFERENCE_POINTS}",
+            "--",
+            *miniature.run_flags(folder / "task"),
+        ]
+    )
+    if status == campaign.EXIT_INTERRUPTED:
+        return status
+    # What the official tools say of a miniature is not the question here.
+    if not baseline.exists():
+        return compare.main([str(night), f"--write_baseline={baseline}"])
+    words = [f"--baseline={baseline}", f"--fail_if_slower={given.fail_if_slower}"]
+    return compare.main([str(night), *words, f"--figure={compare.SAMPLES_PER_SECOND}"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

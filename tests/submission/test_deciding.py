@@ -1,0 +1,85 @@
+"""The page of the three questions: what stands on it is what the three commands say."""
+
+import re
+
+import pytest
+
+from mlperf_bert.submission import compare, deciding, published, watch
+from mlperf_bert.submission.expectation import Published, Question
+from mlperf_bert.submission.sides import read_side
+from tests.mlperf.example_log import write_log
+
+
+@pytest.fixture(name="pair")
+def two_folders_of_runs(tmp_path):
+    """Four runs each, A's with one evaluation less; their curves are those of batch 448."""
+    rise = [0.38, 0.40, 0.46, 0.56, 0.64, 0.69, 0.705, 0.71, 0.713, 0.715, 0.716, 0.717, 0.718]
+    for name, more in (("a", 0), ("b", 1)):
+        for number in range(4):
+            folder = tmp_path / name / str(number)
+            folder.mkdir(parents=True)
+            accuracies = [*rise, *[0.719] * (number + more), 0.7205]
+            write_log(folder / "bert.log", accuracies, num_layers=24)
+            results = tmp_path / name / f"result_{number}.txt"
+            results.write_text((folder / "bert.log").read_text())
+    return tmp_path / "a", tmp_path / "b"
+
+
+def shown(page):
+    """The text of a page, with spaces for tags."""
+    text = re.sub(r"<style>.*?</style>|<svg.*?</svg>", " ", page, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text))
+
+
+def test_the_page_shows_all_three(pair, tmp_path, capsys):
+    output = tmp_path / "page.html"
+    words = [*map(str, pair), f"--output={output}", "--accelerator=H100", "--count=8"]
+    assert deciding.main(words) == 0, capsys.readouterr().err
+    page = output.read_text()
+    text = shown(page)
+    assert page.count("<svg") == 4 and "http-equiv" not in page and "<script" not in page
+    compared = compare.compare(*(read_side(str(side)) for side in pair))
+    for change in compared.changes:
+        assert change.verdict in text
+    expected = Published(published.load()).expectation(Question("H100 SXM", 8))
+    assert str(expected.minutes) in text and str(expected.samples_per_second) in text
+    assert "published runs at batch 448" in text and "0.7205 after 2.1" in text
+
+
+def test_a_run_that_goes_on_has_a_forecast_and_one_outside_a_warning(tmp_path, capsys):
+    log = tmp_path / "bert.log"
+    write_log(log, [0.38, 0.40, 0.46, 0.56], num_layers=24)
+    text = log.read_text()
+    log.write_text(text[: text.index('"run_stop"')].rpartition("\n")[0] + "\n")
+    assert deciding.main([str(log), f"--output={tmp_path / 'page.html'}"]) == 0
+    text = shown((tmp_path / "page.html").read_text())
+    assert "expected after" in text and "A or B?" not in text and "How long" not in text
+    log = tmp_path / "other.log"
+    write_log(log, [0.2, 0.2], num_layers=24)
+    assert deciding.main([str(log), f"--output={tmp_path / 'page.html'}"]) == 0
+    text = shown((tmp_path / "page.html").read_text())
+    assert "Outside of the other runs" in text and "the weights are not loaded" in text
+
+
+@pytest.mark.parametrize(
+    "words, reason",
+    [
+        (["missing"], "missing: no runs; give a log"),
+        (["bert.log", "--accelerator=Abacus", "--count=8"], "nobody published"),
+        (["bert.log", "bert.log"], "same"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys, words, reason):
+    monkeypatch.chdir(tmp_path)
+    write_log(tmp_path / "bert.log", [0.38, 0.73], num_layers=24)
+    assert deciding.main([*words, "--output=page.html"]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("deciding: ") and reason in line
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_the_words_of_the_page_are_those_of_the_watch(pair, tmp_path):
+    [run, *_] = deciding.read_runs(str(pair[0]))
+    others = watch.reference_of_log(run)
+    page = deciding.page({"A": [run]}, others)
+    assert watch.lines(run, others)[-1].split("; ")[1] in shown(page)
