@@ -16,12 +16,12 @@ import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mlperf_bert.files import paths
 from mlperf_bert.mlperf.rules import BERT_LARGE, MAX_SEQ_LENGTH, NUM_RUNS_PER_RESULT
-from mlperf_bert.model.config import BertConfig
 from mlperf_bert.submission import bound, published, system
 from mlperf_bert.submission.entry import family_of
 from mlperf_bert.submission.expectation import (
@@ -37,7 +37,10 @@ from mlperf_bert.submission.expectation import (
     Question,
     three_digits,
 )
-from mlperf_bert.training.config import RunConfig
+
+if TYPE_CHECKING:  # they load numba: the command would take a second longer
+    from mlperf_bert.model.config import BertConfig
+    from mlperf_bert.training.config import RunConfig
 
 COMMAND = "python -m mlperf_bert.submission.expect"
 SOURCE = "closed division, rounds 1.0 to 5.0"
@@ -105,7 +108,7 @@ def bound_lines(
     ], minutes
 
 
-def line_of_machine(config: RunConfig, model: BertConfig | None) -> str | None:
+def line_of_machine(config: "RunConfig", model: "BertConfig | None") -> str | None:
     """Return what `--check` says of the machine that it finds; None if it is no BERT-large run.
 
     Args:
