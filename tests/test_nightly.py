@@ -1,0 +1,77 @@
+"""The demo as a machine's acceptance test: its nights, its baseline and its exit codes."""
+
+import json
+
+import pytest
+
+from demo import miniature, nightly
+from mlperf_bert.submission import campaign, compare
+from tests.submission.timed_log import write_log
+
+
+@pytest.fixture(name="machine")
+def machine_of_a_given_speed(monkeypatch):
+    """Stands for trainings: `machine.minutes` of a run, scattered by 0.1%; and how a night ends."""
+
+    class Machine:
+        minutes, status, nights = 2.0, 0, []
+
+    def one_night(words):
+        given = dict(word.lstrip("-").split("=", 1) for word in words if "=" in word)
+        folder = nightly.Path(given["output_dir"])
+        Machine.nights.append(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / campaign.RECORD_NAME).write_text("{}")
+        if Machine.status:
+            return Machine.status
+        for number in range(int(given["runs"])):
+            run = folder / "runs" / str(number)
+            run.mkdir(parents=True)
+            minutes = Machine.minutes * (1 + 0.001 * (number % 3))
+            write_log(run / "bert.log", minutes=minutes, samples=12_480)
+            (run / "run.json").write_text(json.dumps({"status": "success"}))
+        (folder / "submission").mkdir()
+        return 0
+
+    monkeypatch.setattr(campaign, "main", one_night)
+    monkeypatch.setattr(miniature, "prepare", lambda folder: None)
+    Machine.nights = []
+    return Machine
+
+
+def night(folder):
+    return nightly.main([f"--output_dir={folder}", "--runs=5"])
+
+
+def test_the_first_night_is_the_baseline_and_the_same_machine_passes(machine, tmp_path, capsys):
+    assert night(tmp_path) == 0
+    assert "baseline.json" in capsys.readouterr().out
+    machine.nights[0].rename(tmp_path / "first")  # of the same second
+    machine.minutes = 2.001
+    assert night(tmp_path) == 0
+    assert "verdict on samples/s, slower by 5% or more: no" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("minutes, code", [(2.2, compare.EXIT_SLOWER), (1.8, 0)])
+def test_a_slower_machine_fails(machine, tmp_path, minutes, code):
+    night(tmp_path)
+    machine.nights[0].rename(tmp_path / "first")
+    machine.minutes = minutes
+    assert night(tmp_path) == code
+
+
+def test_an_interrupted_night_goes_on(machine, tmp_path):
+    machine.status = campaign.EXIT_INTERRUPTED
+    assert night(tmp_path) == campaign.EXIT_INTERRUPTED
+    machine.status = 0
+    assert night(tmp_path) == 0
+    assert machine.nights[0] == machine.nights[1]
+
+
+def test_a_failed_preparation_is_one_line(machine, tmp_path, monkeypatch):
+    def refuses(folder):
+        raise ValueError(f"{folder} holds other things: name an empty --output_dir")
+
+    monkeypatch.setattr(miniature, "prepare", refuses)
+    with pytest.raises(SystemExit, match=r"nightly: .* holds other things"):
+        night(tmp_path)
