@@ -172,7 +172,11 @@ def main() -> None:
         for damage in damages(task, folder / "damaged_input"):
             place = folder / "damaged" / damage.kind.replace(" ", "_")
             runs = [
-                trained(place / str(number), 200 + number, flags_with(flags, damage.flags))
+                trained(
+                    place / str(number),
+                    200 + number,
+                    [*flags_with(flags, damage.flags), "--stop_if_hopeless"],
+                )
                 for number in range(NUM_OF_EACH_DAMAGE)
             ]
             rows.append(row(damage.kind, runs, damage.cause))
