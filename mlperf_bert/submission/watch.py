@@ -46,8 +46,8 @@ class Evidence:
     """Masked LM, of the first step."""
     train_loss: float | None = None
     """Masked LM, mean since the evaluation before."""
-    train_loss_before: float | None = None
-    """The same, an evaluation earlier."""
+    train_loss_falls: bool = False
+    """Whether it has fallen by a third or more since then."""
     eval_loss: float | None = None
     """Masked LM, of the evaluation."""
     vocab_size: int | None = None
@@ -90,7 +90,8 @@ def _of_weights(seen: Outlook, evidence: Evidence, reference: Reference) -> list
     """The initial checkpoint is not loaded, or is another."""
     if evidence.first_loss is not None and evidence.vocab_size:
         guessed = math.log(evidence.vocab_size)
-        if evidence.first_loss > 0.9 * guessed:
+        # Much more than a guess are labels that a model with weights finds unlikely.
+        if 0.95 * guessed < evidence.first_loss < 1.1 * guessed:
             return [
                 (
                     5,
@@ -122,11 +123,11 @@ def _of_data(seen: Outlook, evidence: Evidence) -> list[tuple[float, str]]:
     found = []
     ratio = train / max(evaluated, 1e-9)
     losses = f"the training's loss is {train:.2f}, the evaluation's {evaluated:.2f}"
-    before = evidence.train_loss_before
-    falls = before is not None and train < 0.8 * before
     if ratio < 0.8:
-        found.append((2 + falls, "examples repeat and are learned by heart (--input_file)"))
-        found.append((2 - falls, "the evaluation file is masked in another way"))
+        # By heart means lower and lower; otherwise it is the evaluation that is harder.
+        by_heart = 3 if evidence.train_loss_falls else 1
+        found.append((by_heart, "examples repeat and are learned by heart (--input_file)"))
+        found.append((2, "the evaluation file is masked in another way"))
     elif ratio > 1.25 and not seen.is_low:
         found.append((3, "the evaluation file shows what is masked, or is too easy"))
     elif ratio > 1.25:
@@ -193,7 +194,6 @@ class Watch(Event):
         self._is_hopeless = False
         self._first_loss: float | None = None
         self._losses: list[float] = []
-        self._train_loss: float | None = None
         self._began = (0, math.nan)
 
     def begin(self, step: int) -> None:
@@ -213,8 +213,7 @@ class Watch(Event):
         samples, accuracy = step * self._batch_size, evaluation.masked_lm_accuracy
         self._best = max(self._best, accuracy)
         seen = self._reference.outlook(samples, accuracy, best=self._best)
-        before, losses, self._losses = self._train_loss, self._losses, []
-        self._train_loss = sum(losses) / len(losses) if losses else None
+        losses, self._losses = self._losses, []
         self._is_hopeless = seen.is_low
         words = in_words(seen, self._reference, samples_per_second=self._rate(step))
         if not seen.is_outside:
@@ -222,8 +221,8 @@ class Watch(Event):
         evidence = Evidence(
             hyperparameters=self._hyperparameters,
             first_loss=self._first_loss,
-            train_loss=self._train_loss,
-            train_loss_before=before,
+            train_loss=sum(losses) / len(losses) if losses else None,
+            train_loss_falls=_falls(losses),
             eval_loss=evaluation.masked_lm_loss,
             vocab_size=self._vocab_size,
         )
@@ -236,6 +235,12 @@ class Watch(Event):
         began_step, began = self._began
         seconds = time.monotonic() - began
         return (step - began_step) * self._batch_size / seconds if seconds > 0 else None
+
+
+def _falls(losses: Sequence[float]) -> bool:
+    """Whether the last tenth is less than two thirds of the first."""
+    few = max(len(losses) // 10, 1)
+    return bool(losses) and sum(losses[-few:]) < sum(losses[:few]) * 2 / 3
 
 
 def warned(found: Sequence[str]) -> str:

@@ -129,7 +129,7 @@ def evaluation(accuracy, loss=2.0):
     )
 
 
-def watched(others, accuracy, *, first, train, evaluated=2.0, rate=0.001, ends=False):
+def watched(others, accuracy, *, first, train, evaluated=2.0, rate=0.001, ends=False, end=None):
     """What is said after 500 steps of 1,000 samples, and how the loop goes on."""
     watcher = watch.Watch(
         others,
@@ -142,6 +142,7 @@ def watched(others, accuracy, *, first, train, evaluated=2.0, rate=0.001, ends=F
     figures = np.zeros((500, len(FIGURES)))
     figures[:, FIGURES.index("masked_lm_loss")] = train
     figures[0, FIGURES.index("masked_lm_loss")] = first
+    figures[-50:, FIGURES.index("masked_lm_loss")] = end or train
     trained = Trained(before=0, step=500, figures=figures, seconds=1.0)
     assert watcher.at(trained) is None
     words = watcher.evaluated(500, evaluation(accuracy, evaluated))
@@ -166,7 +167,9 @@ def test_a_healthy_run_is_told_when_it_will_be_done(others):
             {"first": 6.0, "train": 7.0, "evaluated": 7.0, "rate": 0.01},
             "--learning_rate is 0.01, theirs 0.001",
         ),
-        ({"first": 6.0, "train": 0.5, "evaluated": 4.0}, "examples repeat"),
+        ({"first": 6.0, "train": 1.5, "evaluated": 4.0, "end": 0.5}, "examples repeat"),
+        ({"first": 2.0, "train": 2.0, "evaluated": 4.0}, "the evaluation file is masked"),
+        ({"first": 11.9, "train": 7.0, "evaluated": 3.0}, "labels or masks of the training data"),
         ({"first": 8.0, "train": 7.0, "evaluated": 3.0}, "labels or masks of the training data"),
     ],
 )
