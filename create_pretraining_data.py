@@ -18,7 +18,7 @@ from absl import flags
 
 from mlperf_bert import command_line
 from mlperf_bert.command_line import in_range, not_empty
-from mlperf_bert.data import manifest, overview, provenance, vocabulary
+from mlperf_bert.data import casing, manifest, overview, provenance, vocabulary
 from mlperf_bert.data.dataset import DatasetConfig, write_dataset
 from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.data.instances import InstanceConfig
@@ -84,9 +84,9 @@ def main():
 
 def _config() -> DatasetConfig:
     given = FLAGS.do_lower_case if FLAGS["do_lower_case"].present else None
-    do_lower_case = vocabulary.lower_casing(FLAGS.vocab_file, given)
+    do_lower_case = casing.lower_casing(FLAGS.vocab_file, given)
     words = vocabulary.read_vocabulary(FLAGS.vocab_file)
-    for doubt in vocabulary.doubts(FLAGS.vocab_file, words, do_lower_case=do_lower_case):
+    for doubt in casing.doubts(FLAGS.vocab_file, words, do_lower_case=do_lower_case):
         command_line.warn(doubt)
     names = (
         "max_seq_length max_predictions_per_seq random_seed dupe_factor masked_lm_prob "

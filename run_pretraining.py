@@ -23,7 +23,7 @@ tensorflow()  # before other modules import it
 from absl import flags, logging
 
 from mlperf_bert import command_line
-from mlperf_bert.training import checks, offline, run
+from mlperf_bert.training import checks, run
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.devices import compilation_cache_flags
 from mlperf_bert.training.loop import Event
@@ -89,6 +89,13 @@ def _train() -> None:
         print(result.line(), flush=True)
 
 
+def _evaluate() -> None:
+    from mlperf_bert.training import offline  # a run does not load it
+
+    config = _config()
+    print(offline.evaluate(config, _observers(config)))
+
+
 def _use_compilation_cache() -> None:
     """TensorFlow reads the variable once, when it first looks for devices."""
     if FLAGS.compilation_cache_dir:
@@ -107,8 +114,7 @@ def main():
         elif FLAGS.do_train:
             _train()
         elif FLAGS.do_eval:
-            config = _config()
-            print(offline.evaluate(config, _observers(config)))
+            _evaluate()
         else:
             raise ValueError("nothing to do: give --do_train or --do_eval")
 

@@ -14,7 +14,7 @@ import safetensors.numpy
 from mlperf_bert.checkpoints import initial, names
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert import saving
-from mlperf_bert.data import provenance, vocabulary
+from mlperf_bert.data import casing, provenance, vocabulary
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import directory_written_beside
 from mlperf_bert.mlperf.results import RECORD_NAME, read_own_record
@@ -47,8 +47,8 @@ def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str)
         if target.exists():
             raise ValueError(f"{output_dir} exists; choose another --output_dir, or remove it")
     words = vocabulary.read_fitting(vocab_file, config.vocab_size, of="the configuration")
-    do_lower_case = vocabulary.lower_casing(vocab_file, None)
-    for doubt in vocabulary.doubts(vocab_file, words, do_lower_case=do_lower_case, model=prefix):
+    do_lower_case = casing.lower_casing(vocab_file, None)
+    for doubt in casing.doubts(vocab_file, words, do_lower_case=do_lower_case, model=prefix):
         print(f"warning: {doubt}", file=sys.stderr)
     variables = trained_variables(build_pretrainer(config, seed=0))
     num_layers = config.num_hidden_layers

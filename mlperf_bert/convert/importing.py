@@ -13,7 +13,7 @@ import tensorflow as tf
 from mlperf_bert.checkpoints import hub, stored_model
 from mlperf_bert.checkpoints.stored_model import StoredModel
 from mlperf_bert.convert import saving
-from mlperf_bert.data import provenance, vocabulary
+from mlperf_bert.data import casing, provenance, vocabulary
 from mlperf_bert.files import paths, whole
 from mlperf_bert.files.whole import directory_written_beside
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
@@ -104,9 +104,9 @@ def _read_tokenizer(folder: Path, model: str, vocab_size: int) -> _Tokenizer:
     path = str(folder / found[0])
     try:
         words = vocabulary.read_fitting(path, vocab_size, of=hub.CONFIG)
-        stated = vocabulary.stated_lower_casing(path)
-        do_lower_case = vocabulary.lower_casing(path, None)
-        doubts = vocabulary.doubts(path, words, do_lower_case=do_lower_case, model=model)
+        stated = casing.stated_lower_casing(path)
+        do_lower_case = casing.lower_casing(path, None)
+        doubts = casing.doubts(path, words, do_lower_case=do_lower_case, model=model)
     except ValueError as error:  # the folder may be a copy
         raise ValueError(str(error).replace(str(folder), model)) from error
     files, lines = {hub.VOCABULARY: whole.read_regular_file(path)}, []

@@ -70,7 +70,7 @@ def read_text(path: str, *, encoding: str = "utf-8", keep_line_ends: bool = Fals
 def read_any_text(path: str, *, encoding: str = "utf-8") -> str:
     """A file's text as it is, JSON too; raises ValueError otherwise as `read_text`."""
     try:
-        return decode(read_regular_file(path), path, encoding=encoding)
+        return whole.decode(read_regular_file(path), path, encoding=encoding)
     except FileNotFoundError as error:
         raise ValueError(f"{path}: no such file; run the stage before this one first") from error
 
@@ -78,30 +78,6 @@ def read_any_text(path: str, *, encoding: str = "utf-8") -> str:
 def with_plain_line_ends(text: str) -> str:
     r"""\r\n and \r become \n."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def decode(text: bytes, path: str, *, encoding: str = "utf-8") -> str:
-    """The content of a text file.
-
-    Raises:
-      ValueError: bytes that are not UTF-8; the message names `path`, and what the file is.
-    """
-    try:
-        return text.decode(encoding)
-    except UnicodeDecodeError as error:
-        if wide := whole.wide(text):
-            raise ValueError(
-                f"{path}: is text in {wide}; convert it with iconv -f {wide} -t UTF-8"
-            ) from error
-        head = text[: whole.HEAD_BYTES]
-        if b"\0" in head or whole.kind_of(head):
-            kind = whole.kind_of(head)
-            kind = kind if kind and "text" not in kind else "binary data, perhaps TFRecords"
-            raise ValueError(f"{path}: is {kind}, not text; give text files") from error
-        raise ValueError(
-            f"{path}: byte {error.start} is not UTF-8; make the file again, or drop such bytes "
-            "with iconv -f UTF-8 -t UTF-8 -c"
-        ) from error
 
 
 def require_sentences(text: str, path: str) -> None:

@@ -377,6 +377,30 @@ def kind_of(head: bytes) -> str | None:
     return "JSON" if text.lstrip(BYTE_ORDER_MARK).lstrip()[:1] in ("{", "[") else "text"
 
 
+def decode(text: bytes, path: str, *, encoding: str = "utf-8") -> str:
+    """The content of a text file.
+
+    Raises:
+      ValueError: bytes that are not UTF-8; the message names `path`, and what the file is.
+    """
+    try:
+        return text.decode(encoding)
+    except UnicodeDecodeError as error:
+        if other := wide(text):
+            raise ValueError(
+                f"{path}: is text in {other}; convert it with iconv -f {other} -t UTF-8"
+            ) from error
+        head = text[:HEAD_BYTES]
+        if b"\0" in head or kind_of(head):
+            kind = kind_of(head)
+            kind = kind if kind and "text" not in kind else "binary data, perhaps TFRecords"
+            raise ValueError(f"{path}: is {kind}, not text; give text files") from error
+        raise ValueError(
+            f"{path}: byte {error.start} is not UTF-8; make the file again, or drop such bytes "
+            "with iconv -f UTF-8 -t UTF-8 -c"
+        ) from error
+
+
 def is_list_of_digests(text: str) -> bool:
     """Whether each of a text's first lines is an MD5 digest, as in eval.md5."""
     lines = text.split("\n", _LINES_LOOKED_AT)[:_LINES_LOOKED_AT]

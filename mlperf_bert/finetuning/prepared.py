@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from mlperf_bert.data import vocabulary
+from mlperf_bert.data import casing, vocabulary
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.finetuning import tasks, weights
 from mlperf_bert.finetuning.config import FinetuningConfig
@@ -62,8 +62,8 @@ def start(config: FinetuningConfig) -> Start:
     words = vocabulary.read_fitting(
         source.vocab_file, source.config.vocab_size, of="the configuration"
     )
-    do_lower_case = vocabulary.lower_casing(source.vocab_file, config.do_lower_case)
-    for doubt in vocabulary.doubts(
+    do_lower_case = casing.lower_casing(source.vocab_file, config.do_lower_case)
+    for doubt in casing.doubts(
         source.vocab_file, words, do_lower_case=do_lower_case, model=source.name
     ):
         print(f"warning: {doubt}", file=sys.stderr, flush=True)

@@ -1,26 +1,19 @@
 """Joins the log of a training and later evaluations of its checkpoints into one result.
 
 The rules let the clock stop at the time of the first checkpoint that reaches the target, whenever
-it is evaluated. The log of a killed training is ended first. Source: MLPerf training rules, section
-on run time; the benchmark's README.
+it is evaluated. Source: MLPerf training rules, section on run time; the benchmark's README.
 """
 
-import io
-import logging
-import re
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mlperf_bert.files import paths
-from mlperf_bert.files.whole import write_whole, written_beside
+from mlperf_bert.files.whole import written_beside
 from mlperf_bert.mlperf import energy, rules
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.log import MlperfLog
-from mlperf_bert.mlperf.mllog_writer import MllogWriter
 from mlperf_bert.mlperf.results import Record, energy_of_run, joined_energy, read_records
-from mlperf_bert.mlperf.timed_run import Run
 
 
 def join(
@@ -151,29 +144,3 @@ def _micro_batch_size(records: Sequence[Record], log: paths.Location) -> int:
         )
     batch_size, accumulated = counts
     return batch_size // accumulated
-
-
-def close_log(path: Path) -> bool:
-    """Adds train_samples and run_stop, status "aborted", to a log that has a run_start only.
-
-    Both have the time of the last line, as the run may have ended right after it. `written_ms` in
-    run_stop's metadata is the time of this call; it shows a reader that the run was killed. An
-    incomplete last line is dropped.
-
-    Returns: whether the log was changed.
-    """
-    text = path.read_text(encoding="utf-8", errors="replace")
-    whole = text[: text.rfind("\n") + 1]
-    if '"key": "run_start"' not in whole or '"key": "run_stop"' in whole:
-        return False
-    end = io.StringIO()
-    run = Run(MllogWriter([logging.StreamHandler(end)]))
-    run.samples = _last_number(whole, "samples_count")
-    run.abort(time_ms=_last_number(whole, "time_ms"), written_ms=round(time.time() * 1000))
-    write_whole(path, whole + end.getvalue())
-    return True
-
-
-def _last_number(text: str, name: str) -> int:
-    numbers = re.findall(rf'"{name}": (\d+)', text)
-    return int(numbers[-1]) if numbers else 0

@@ -12,9 +12,9 @@ from mlperf_bert.checkpoints import names
 from mlperf_bert.files import paths
 from mlperf_bert.input import pipeline
 from mlperf_bert.messages import Progress
-from mlperf_bert.mlperf import joining, ledger, results
+from mlperf_bert.mlperf import ledger, results
 from mlperf_bert.mlperf.energy import Energy
-from mlperf_bert.mlperf.log import MlperfLog
+from mlperf_bert.mlperf.log import MlperfLog, close_log
 from mlperf_bert.mlperf.timed_run import Run
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.signals import StopRequest
@@ -116,7 +116,7 @@ def _train(
             if team.is_chief:
                 # A killed process has left its log open; the checkers want a run_stop in each.
                 for path in run_logs(team.output.path):
-                    joining.close_log(path)
+                    close_log(path)
             log.commit()
             outcome = _train_against_the_clock(
                 setup, team, parts, stop_request, run, start_up, observers

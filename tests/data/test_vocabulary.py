@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from mlperf_bert.data import vocabulary
+from mlperf_bert.data import casing, vocabulary
 from tests.helpers import starts
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##s", "a"]
@@ -116,16 +116,16 @@ def normalizer(lowercase) -> dict:
     ],
 )
 def test_the_tokenizer_s_files_decide_on_lower_casing(write, beside, given, expected):
-    assert vocabulary.lower_casing(write(WORDS, **beside), given) == expected
+    assert casing.lower_casing(write(WORDS, **beside), given) == expected
 
 
 def test_a_flag_against_the_tokenizer_s_files_is_refused(write):
     path = write(CASED, tokenizer_config={"do_lower_case": False})
     with pytest.raises(ValueError, match=r"--do_lower_case=True, but .*_config.json says False; "):
-        vocabulary.lower_casing(path, True)
+        casing.lower_casing(path, True)
     path = write(CASED, tokenizer_config={"do_lower_case": "no"})
     with pytest.raises(ValueError, match="do_lower_case must be true or false; correct it"):
-        vocabulary.lower_casing(path, None)
+        casing.lower_casing(path, None)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_flag_against_the_tokenizer_s_files_is_refused(write):
     ],
 )
 def test_what_speaks_against_the_casing_is_told(words, lower, model, expected):
-    found = vocabulary.doubts("vocab.txt", words, do_lower_case=lower, model=model)
+    found = casing.doubts("vocab.txt", words, do_lower_case=lower, model=model)
     assert len(found) == len(expected)
     assert all(text in line for text, line in zip(expected, found))
 
@@ -152,7 +152,7 @@ def test_what_speaks_against_the_casing_is_told(words, lower, model, expected):
 def test_what_the_tokenizer_does_otherwise_is_told(write):
     stated = {"do_lower_case": True, "strip_accents": False, "tokenize_chinese_chars": True}
     path = write(WORDS, tokenizer_config=stated)
-    [line] = vocabulary.doubts(path, WORDS, do_lower_case=True)
+    [line] = casing.doubts(path, WORDS, do_lower_case=True)
     assert "its tokenizer has strip_accents=False, here it is True" in line
 
 
@@ -160,7 +160,7 @@ def test_the_published_vocabulary_is_not_cased(shared):
     path = str(shared / "data" / "vocab.txt")
     words = vocabulary.read_vocabulary(path)
     assert len(words) == 30522
-    assert vocabulary.doubts("vocab.txt", words, do_lower_case=True) == []
+    assert casing.doubts("vocab.txt", words, do_lower_case=True) == []
 
 
 def test_data_follow_the_configuration_beside_the_vocabulary(write, tmp_path):

@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from mlperf_bert.mlperf import energy, joining, results
+from mlperf_bert.mlperf import energy, results
 from mlperf_bert.mlperf.energy import Energy, Meter
-from mlperf_bert.mlperf.log import MlperfLog
+from mlperf_bert.mlperf.log import MlperfLog, close_log
 from mlperf_bert.submission import compliance
 from tests.mlperf.example_log import Clock, initialise
 
@@ -364,7 +364,7 @@ def write_piece(path, clock, *, ends: bool = True, resumed_at: int = 0) -> None:
         lines = path.read_text().splitlines(keepends=True)
         end = next(number for number, line in enumerate(lines) if "block_stop" in line)
         path.write_text("".join(lines[:end]))
-        assert joining.close_log(path)
+        assert close_log(path)
 
 
 def test_a_log_says_the_energy_of_its_run_and_up_to_each_checkpoint(tmp_path, clock):

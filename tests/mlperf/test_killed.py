@@ -2,7 +2,8 @@
 
 import pytest
 
-from mlperf_bert.mlperf import joining, results
+from mlperf_bert.mlperf import results
+from mlperf_bert.mlperf.log import close_log
 from mlperf_bert.submission import compliance
 from tests.mlperf.example_log import metadata, read_log, values, write_log
 
@@ -27,7 +28,7 @@ def test_a_killed_run_gets_its_run_stop(tmp_path, after, mid_line, samples):
     path = write_log(tmp_path / "bert.log", [0.5, 0.73])
     cut(path, after=after, mid_line=mid_line)
     last_ms = int(path.read_text().split('"time_ms": ')[-2 if mid_line else -1].split(",")[0])
-    assert joining.close_log(path)
+    assert close_log(path)
     records = read_log(path)
     assert [record["key"] for record in records[-2:]] == ["train_samples", "run_stop"]
     assert values(records, "train_samples") == [samples]
@@ -37,7 +38,7 @@ def test_a_killed_run_gets_its_run_stop(tmp_path, after, mid_line, samples):
     run = results.read_run(path)
     assert (run.status, run.samples_to_converge) == ("aborted", None)
     before = path.read_bytes()
-    assert not joining.close_log(path) and path.read_bytes() == before
+    assert not close_log(path) and path.read_bytes() == before
 
 
 @pytest.mark.parametrize("ruleset", compliance.RULESETS)
@@ -45,7 +46,7 @@ def test_the_checker_says_of_it_what_it_says_of_any_aborted_run(tmp_path, rulese
     complete = write_log(tmp_path / "aborted.log", [0.5, 0.6])
     path = write_log(tmp_path / "killed.log", [0.5, 0.6])
     cut(path, after="eval_accuracy")
-    joining.close_log(path)
+    close_log(path)
     verdicts = [compliance.check_log(log, ruleset) for log in (complete, path)]
     assert verdicts[0].passed == verdicts[1].passed
 
@@ -54,4 +55,4 @@ def test_the_checker_says_of_it_what_it_says_of_any_aborted_run(tmp_path, rulese
 def test_a_log_without_a_run_is_left_alone(tmp_path, content):
     path = tmp_path / "bert.log"
     path.write_text(content)
-    assert not joining.close_log(path) and path.read_text() == content
+    assert not close_log(path) and path.read_text() == content
