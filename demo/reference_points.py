@@ -20,7 +20,8 @@ from demo import miniature
 from demo.__main__ import REPOSITORY
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
-from mlperf_bert.mlperf.results import LOG_NAME, finished_run, read_run
+from mlperf_bert.mlperf.log_lines import LOG_NAME
+from mlperf_bert.mlperf.results import finished_run, read_run
 
 NUM_RUNS = 20
 

@@ -9,7 +9,7 @@ from mlperf_bert.data import extraction, manifest, provenance, unpacking
 from mlperf_bert.files.json_text import read_record, write_record
 from mlperf_bert.finetuning import run, sweep
 from mlperf_bert.finetuning.config import Setting
-from mlperf_bert.mlperf import results
+from mlperf_bert.mlperf import log_lines, results
 from mlperf_bert.submission import campaign
 from mlperf_bert.training import output
 
@@ -27,8 +27,8 @@ def difference(folder: Path) -> None:
 READERS = {
     manifest.load: (manifest.NAME, '{"parts": []}', "remove it and its parts"),
     provenance.read: (provenance.NAME, '{"records": [{"inputs": [{}]}]}', AGAIN),
-    output.read_record: (results.RECORD_NAME, '{"status": "running"}', f"{AGAIN}, or choose"),
-    results.has_ended: (results.RECORD_NAME, None, f"{AGAIN}, or choose another --output_dir"),
+    output.read_record: (log_lines.RECORD_NAME, '{"status": "running"}', f"{AGAIN}, or choose"),
+    results.has_ended: (log_lines.RECORD_NAME, None, f"{AGAIN}, or choose another --output_dir"),
     (lambda folder: results.read_own_record(folder / campaign.RECORD_NAME)): (
         campaign.RECORD_NAME, None, f"{AGAIN}, or choose another --output_dir",
     ),

@@ -17,7 +17,8 @@ from mlperf_bert.convert import saving
 from mlperf_bert.data import casing, provenance, vocabulary
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import directory_written_beside
-from mlperf_bert.mlperf.results import RECORD_NAME, read_own_record
+from mlperf_bert.mlperf.log_lines import RECORD_NAME
+from mlperf_bert.mlperf.results import read_own_record
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 

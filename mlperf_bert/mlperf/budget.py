@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from mlperf_bert.mlperf.results import read_records
+from mlperf_bert.mlperf.log_lines import read_records
 
 _DURATION = re.compile(r"(?:([0-9.]{1,9})h)?(?:([0-9.]{1,9})m)?(?:([0-9.]{1,9})s)?")
 _UNITS = {"h": 3600, "m": 60, "s": 1}

@@ -13,7 +13,7 @@ from mlperf_bert.files.whole import written_beside
 from mlperf_bert.mlperf import energy, rules
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.log import MlperfLog
-from mlperf_bert.mlperf.results import Record, energy_of_run, joined_energy, read_records
+from mlperf_bert.mlperf.log_lines import Record, energy_of_run, joined_energy, read_records
 
 
 def join(

@@ -1,4 +1,4 @@
-"""What a run leaves: whether it has ended, and its log's times, samples, accuracies, seeds.
+"""What one log says: whether its run has ended, times, samples, accuracies, seeds, phases.
 
 The logs may be of any vendor.
 
@@ -8,24 +8,28 @@ and train_samples holds the number.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mlperf_bert.files import json_text, paths
+from mlperf_bert.files import paths
 from mlperf_bert.files.json_text import read_record
-from mlperf_bert.files.whole import read_regular_file
-from mlperf_bert.mlperf import energy, ledger
+from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.energy import Energy
+from mlperf_bert.mlperf.log_lines import (
+    LOG_NAME,
+    RECORD_NAME,
+    RECORD_REMEDY,
+    Record,
+    counts_of,
+    energy_of_run,
+    is_end,
+    read_records,
+    require_count,
+    values_of,
+)
+from mlperf_bert.mlperf.log_lines import RESULT_LOG as RESULT_LOG  # others take it from here
 
-LOG_NAME = "bert.log"
-RESULT_LOG = "bert.offline.log"
-"""Written by evaluations that were made after the training."""
-RECORD_NAME = "run.json"
-RECORD_REMEDY = "copy it here again, or choose another --output_dir"
-_KILLED = "what a killed run took after its last checkpoint is not known"
-_A_PIECE_IS_SILENT = "the log of a part of the run does not say its energy"
-_TOKEN = ":::MLLOG "
 PHASES = {
     "init_start": ("init", "init_stop"),
     "block_start": ("train", "block_stop"),
@@ -49,17 +53,6 @@ _HYPERPARAMETERS = (
 )
 """Beginnings of the keys of a run's configuration."""
 _CLOCK_TOLERANCE_MS = 1000  # between hosts
-_END_OF_TIME_MS = 2**63
-
-
-@dataclass(frozen=True)
-class Record:
-    """One line of a log."""
-
-    time_ms: float
-    key: str
-    value: object
-    metadata: dict
 
 
 @dataclass(frozen=True)
@@ -139,11 +132,6 @@ class RunResult:
         return self.status == "success"
 
 
-def is_end(status: object) -> bool:
-    """Return whether a status of run.json is that of a run which has ended."""
-    return status != "running"
-
-
 def read_own_record(path: paths.Location) -> dict:
     """Return what a run or a campaign recorded of itself; nothing if it has no record.
 
@@ -173,41 +161,6 @@ def finished_run(output_dir: Path, log_name: str = LOG_NAME) -> RunResult | None
     return read_run(log) if log.exists() and has_ended(output_dir) else None
 
 
-def read_records(path: Path, *, may_be_cut: bool = False) -> list[Record]:
-    """Return the lines of a log; what stands before ":::MLLOG" (a rank, say) is skipped.
-
-    With `may_be_cut` an incomplete last line, which a killed run leaves, is skipped too.
-
-    Raises:
-      ValueError: no line of the file is of a log, or a line is cut or damaged.
-    """
-    text = read_regular_file(path).decode("latin-1").replace("\r\n", "\n").replace("\r", "\n")
-    records = []
-    if may_be_cut:
-        text = text[: text.rfind("\n") + 1]
-    # Not splitlines: read as Latin-1, letters of UTF-8 look like further ends of lines to it.
-    for number, line in enumerate(text.split("\n"), start=1):
-        _, token, text = line.partition(_TOKEN)
-        if not token:
-            continue
-        try:
-            records.append(_record(json_text.parse_object(text)))
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} line {number}: cut or damaged; copy the log again") from error
-    if not records:
-        raise ValueError(f"{path}: no line starts with {_TOKEN.strip()}, so this is no MLPerf log")
-    return records
-
-
-def _record(fields: Mapping) -> Record:
-    metadata, time_ms, key = fields["metadata"] or {}, fields["time_ms"], fields["key"]
-    if not isinstance(metadata, dict) or not isinstance(key, str):
-        raise TypeError("metadata is an object, key a text")
-    if not isinstance(time_ms, int | float) or not abs(time_ms) < _END_OF_TIME_MS:
-        raise TypeError("time_ms is a number")
-    return Record(time_ms, key, fields["value"], metadata)
-
-
 def read_run(path: Path, *, may_run: bool = False) -> RunResult:
     """Return what a log says of its run.
 
@@ -227,8 +180,8 @@ def read_run(path: Path, *, may_run: bool = False) -> RunResult:
     if stop.time_ms < start.time_ms:
         raise ValueError(f"{path}: run_stop lies before run_start: the clocks ran backwards")
     _require_clocks_forward(records[records.index(start) : records.index(stop)], path)
-    batch_sizes = _counts(records, "global_batch_size", path)
-    train_samples = _counts(records, "train_samples", path)
+    batch_sizes = counts_of(records, "global_batch_size", path)
+    train_samples = counts_of(records, "train_samples", path)
     evaluations = _evaluations(
         records[: records.index(stop)],
         start.time_ms,
@@ -247,12 +200,12 @@ def read_run(path: Path, *, may_run: bool = False) -> RunResult:
         samples_to_converge=samples if status == "success" else None,
         counts_by_train_samples=last_samples is None,
         global_batch_size=batch_sizes[-1] if batch_sizes else None,
-        num_eval_samples=next(iter(_counts(records, "eval_samples", path)), None),
+        num_eval_samples=next(iter(counts_of(records, "eval_samples", path)), None),
         seeds=_seeds(records, path),
         evaluations=evaluations,
         phases=_phases(records, start.time_ms),
-        division=next(iter(_values(records, "submission_division")), None),
-        cache_cleared=any(value is True for value in _values(records, "cache_clear")),
+        division=next(iter(values_of(records, "submission_division")), None),
+        cache_cleared=any(value is True for value in values_of(records, "cache_clear")),
         hyperparameters={
             record.key: record.value
             for record in records
@@ -268,7 +221,7 @@ def read_run(path: Path, *, may_run: bool = False) -> RunResult:
 
 
 def _first_whole_number(records: list[Record], key: str) -> int | None:
-    return next((value for value in _values(records, key) if type(value) is int), None)
+    return next((value for value in values_of(records, key) if type(value) is int), None)
 
 
 def _names_of_weights(records: list[Record]) -> set[str]:
@@ -281,7 +234,7 @@ def _names_of_weights(records: list[Record]) -> set[str]:
 
 
 def _provenance(records: list[Record]) -> dict[str, str]:
-    found = next(iter(_values(records, "provenance")), None)
+    found = next(iter(values_of(records, "provenance")), None)
     return (
         {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
     )
@@ -292,54 +245,6 @@ def _seconds(records: list[Record]) -> ledger.Seconds | None:
         if record.key == ledger.LOG_KEY and record.metadata.get("of") == "run":
             return ledger.from_fields(record.value) if isinstance(record.value, dict) else None
     return None
-
-
-def energy_of_run(records: Sequence[Record]) -> Energy | None:
-    """Return what a log says of the energy up to its end; None if it says nothing.
-
-    The log of a killed run ends without: then up to its last checkpoint, marked as too little.
-    """
-    found = [record for record in records if record.key == energy.LOG_KEY]
-    for record in found:
-        if record.metadata.get("of") == "run":
-            return Energy.from_event(record.value, record.metadata)
-    last = Energy.from_event(found[-1].value, found[-1].metadata) if found else None
-    return last and replace(last, at_least=_KILLED)
-
-
-def samples_at_success(logs: Sequence[paths.Location]) -> float | None:
-    """Return after how many samples the logs of one run say that it has reached its target.
-
-    None if none says so; what cannot be read says nothing.
-    """
-    for path in logs:
-        try:
-            records = read_records(path, may_be_cut=True)
-            samples = _counts(records, "train_samples", path)
-        except (ValueError, OSError):
-            continue
-        ends = [record.metadata.get("status") for record in records if record.key == "run_stop"]
-        if samples and ends[-1:] == ["success"]:
-            return samples[-1]
-    return None
-
-
-def energy_of_pieces(logs: Sequence[paths.Location]) -> Energy | None:
-    """Return the energy of all pieces of a run that was resumed; None if no log says anything.
-
-    Raises:
-      ValueError: a file is not a log.
-    """
-    return joined_energy([energy_of_run(read_records(log)) for log in logs])
-
-
-def joined_energy(pieces: Sequence[Energy | None]) -> Energy | None:
-    """Return the sum; that of a piece whose log says nothing is missing in it."""
-    known = [piece for piece in pieces if piece]
-    if not known:
-        return None
-    joined = energy.total(known)
-    return joined if len(known) == len(pieces) else replace(joined, at_least=_A_PIECE_IS_SILENT)
 
 
 def _only(records: list[Record], key: str, path: Path) -> Record:
@@ -380,24 +285,9 @@ def _phases(records: list[Record], run_start_ms: float) -> tuple[Phase, ...]:
     return tuple(sorted(found, key=lambda phase: phase.start_minutes))
 
 
-def _values(records: list[Record], key: str) -> list:
-    return [record.value for record in records if record.key == key]
-
-
-def _counts(records: list[Record], key: str, path: Path) -> list[float]:
-    """Numbers of samples, of which a log may also say that it does not know them."""
-    return [_count(value, key, path) for value in _values(records, key) if value is not None]
-
-
-def _count(value: object, key: str, path: Path) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**63:
-        raise ValueError(f"{path}: {key} is {value!r:.80}, which is not a number of samples")
-    return value
-
-
 def _seeds(records: list[Record], path: Path) -> tuple[int, ...]:
     try:
-        return tuple(int(seed) for seed in _values(records, "seed"))
+        return tuple(int(seed) for seed in values_of(records, "seed"))
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{path}: a seed is not a whole number ({error})") from error
 
@@ -412,7 +302,9 @@ def _evaluations(
 ) -> tuple[Evaluation, ...]:
     found = [record for record in records if record.key == "eval_accuracy"]
     samples = [record.metadata.get("epoch_num") for record in found]
-    counts = [_count(n, "epoch_num of eval_accuracy", path) for n in samples if n is not None]
+    counts = [
+        require_count(n, "epoch_num of eval_accuracy", path) for n in samples if n is not None
+    ]
     counts_samples = len(counts) == len(found) and _are_samples(
         counts, global_batch_size, train_samples
     )

@@ -46,15 +46,8 @@ from mlperf_bert.files.json_text import write_record
 from mlperf_bert.files.whole import matching_files
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.log import STATUSES
-from mlperf_bert.mlperf.results import (
-    LOG_NAME,
-    RESULT_LOG,
-    RunResult,
-    finished_run,
-    has_ended,
-    read_own_record,
-    read_records,
-)
+from mlperf_bert.mlperf.log_lines import LOG_NAME, RESULT_LOG, read_records
+from mlperf_bert.mlperf.results import RunResult, finished_run, has_ended, read_own_record
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS, require_ruleset
 from mlperf_bert.submission import compare, system
 from mlperf_bert.submission.folder import write_folder

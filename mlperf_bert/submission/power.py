@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mlperf_bert.files.paths import Location
-from mlperf_bert.mlperf.results import Record, RunResult, read_records
+from mlperf_bert.mlperf.log_lines import Record, read_records
+from mlperf_bert.mlperf.results import RunResult
 
 _LEAST_SHARE_READ = 0.5
 _LEAST_WATTS_OF_A_NODE = 20

@@ -18,15 +18,8 @@ from pathlib import Path
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.mlperf import convergence
-from mlperf_bert.mlperf.results import (
-    LOG_NAME,
-    RECORD_NAME,
-    RESULT_LOG,
-    RunResult,
-    has_ended,
-    read_own_record,
-    read_run,
-)
+from mlperf_bert.mlperf.log_lines import LOG_NAME, RECORD_NAME, RESULT_LOG
+from mlperf_bert.mlperf.results import RunResult, has_ended, read_own_record, read_run
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
 from mlperf_bert.submission import campaign, published, standing_page
 from mlperf_bert.submission.comparison import chosen, recognised, standing_of

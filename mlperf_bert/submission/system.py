@@ -15,7 +15,8 @@ from pathlib import Path
 import psutil
 
 from mlperf_bert.files import json_text
-from mlperf_bert.mlperf.results import RECORD_NAME, read_own_record
+from mlperf_bert.mlperf.log_lines import RECORD_NAME
+from mlperf_bert.mlperf.results import read_own_record
 
 FIELDS = tuple(
     """

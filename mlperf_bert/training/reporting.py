@@ -16,7 +16,7 @@ from mlperf_bert.files import json_text, paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.mlperf.log import Computation, Hyperparameters, MlperfLog, SubmissionInfo
-from mlperf_bert.mlperf.results import RECORD_NAME
+from mlperf_bert.mlperf.log_lines import RECORD_NAME
 from mlperf_bert.training import checks
 from mlperf_bert.training.config import DeviceConfig
 from mlperf_bert.training.output import METRICS_NAME, Origin

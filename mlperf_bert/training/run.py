@@ -12,7 +12,7 @@ from mlperf_bert.checkpoints import names
 from mlperf_bert.files import paths
 from mlperf_bert.input import pipeline
 from mlperf_bert.messages import Progress
-from mlperf_bert.mlperf import ledger, results
+from mlperf_bert.mlperf import ledger, log_lines
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.log import MlperfLog, close_log
 from mlperf_bert.mlperf.timed_run import Run
@@ -162,7 +162,7 @@ def _end(team: Team, origin: Origin | None, status: str, log_path: Path | None) 
 def _energy_of(logs: Sequence[paths.Location]) -> Energy | None:
     """What logs of a run say together; a damaged one makes the sum unknown, not the run."""
     try:
-        return results.energy_of_pieces(logs)
+        return log_lines.energy_of_pieces(logs)
     except (ValueError, OSError) as error:
         return Energy(unknown=str(error))
 

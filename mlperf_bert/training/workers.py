@@ -29,7 +29,7 @@ from mlperf_bert.files import json_text, paths
 from mlperf_bert.files.whole import read_regular_file, write_whole
 from mlperf_bert.input import pipeline
 from mlperf_bert.mlperf import budget
-from mlperf_bert.mlperf.results import samples_at_success
+from mlperf_bert.mlperf.log_lines import samples_at_success
 from mlperf_bert.signals import Interrupted
 from mlperf_bert.training import coordination, devices
 from mlperf_bert.training.config import Cluster, DeviceConfig, RunConfig

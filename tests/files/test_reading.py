@@ -9,7 +9,7 @@ import pytest
 from mlperf_bert.data import manifest, punkt, segmentation, tokenization
 from mlperf_bert.data.documents import read_texts
 from mlperf_bert.files.whole import require_regular_file
-from mlperf_bert.mlperf import convergence, results
+from mlperf_bert.mlperf import convergence, log_lines
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.submission import system
 
@@ -55,7 +55,7 @@ def test_a_file_may_be_behind_a_link(tmp_path):
         lambda path: manifest.load(Path(path).parent),
         lambda path: punkt.warn_if_not_published(Path(path).parent),
         lambda path: segmentation.load_splitter(Path(path).parent),
-        lambda path: results.read_records(Path(path)),
+        lambda path: log_lines.read_records(Path(path)),
         lambda path: system.read_overrides(Path(path)),
         lambda path: convergence.reference_points(custom_rcps=Path(path)),
     ],

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from mlperf_bert.mlperf import energy, results
+from mlperf_bert.mlperf import energy, log_lines, results
 from mlperf_bert.mlperf.energy import Energy, Meter
 from mlperf_bert.mlperf.log import MlperfLog, close_log
 from mlperf_bert.submission import compliance
@@ -370,7 +370,7 @@ def write_piece(path, clock, *, ends: bool = True, resumed_at: int = 0) -> None:
 def test_a_log_says_the_energy_of_its_run_and_up_to_each_checkpoint(tmp_path, clock):
     path = tmp_path / "bert.log"
     write_piece(path, clock)
-    found = [record for record in results.read_records(path) if record.key == "energy"]
+    found = [record for record in log_lines.read_records(path) if record.key == "energy"]
     assert [record.value["joules"] for record in found] == [1000, 2000, 2500]
     assert [record.metadata["of"] for record in found] == ["checkpoint", "checkpoint", "run"]
     read = results.read_run(path).energy
@@ -389,14 +389,14 @@ def test_the_pieces_of_a_resumed_run_add_up(tmp_path, clock):
     logs = [tmp_path / "bert.log", tmp_path / "bert.resumed-1.log"]
     write_piece(logs[0], clock)
     write_piece(logs[1], clock, resumed_at=20)
-    assert results.energy_of_pieces(logs).joules == 5000
+    assert log_lines.energy_of_pieces(logs).joules == 5000
     silent = tmp_path / "bert.resumed-2.log"
     with MlperfLog(silent, echo=False) as log:
         initialise(log)
         with log.run():
             pass
-    assert results.energy_of_pieces([silent]) is None
-    both = results.energy_of_pieces([*logs, silent])
+    assert log_lines.energy_of_pieces([silent]) is None
+    both = log_lines.energy_of_pieces([*logs, silent])
     assert both.joules == 5000 and "does not say its energy" in both.at_least
 
 

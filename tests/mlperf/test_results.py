@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mlperf_bert.mlperf import ledger, results
+from mlperf_bert.mlperf import ledger, log_lines, results
 from tests.mlperf.example_log import INTERVAL_SAMPLES, write_log
 
 
@@ -30,7 +30,7 @@ def test_where_the_time_went_is_read_from_own_logs_alone(tmp_path):
     log = write_log(tmp_path / "result_0.txt", [0.73])
     seconds = results.read_run(log).seconds
     assert seconds["compute"] > 0 and set(seconds) == set(ledger.KINDS)
-    at = {record.key: record.time_ms for record in results.read_records(log)}
+    at = {record.key: record.time_ms for record in log_lines.read_records(log)}
     least, most = at["block_stop"] - at["block_start"], at["run_stop"] - at["run_start"]
     assert least - 1 <= 1000 * sum(seconds.values()) <= most + 1  # stamps are whole milliseconds
     others = log.read_text().replace('{"input_wait_seconds"', '{"throughput"')
@@ -202,6 +202,6 @@ def test_the_samples_at_which_a_run_has_succeeded(tmp_path):
     success = write_log(tmp_path / "success.log", [0.5, 0.73])
     (tmp_path / "damaged.log").write_text(":::MLLOG {\n")
     damaged, missing = tmp_path / "damaged.log", tmp_path / "missing.log"
-    assert results.samples_at_success([]) is None
-    assert results.samples_at_success([aborted, damaged, missing]) is None
-    assert results.samples_at_success([damaged, aborted, success]) == 2 * INTERVAL_SAMPLES
+    assert log_lines.samples_at_success([]) is None
+    assert log_lines.samples_at_success([aborted, damaged, missing]) is None
+    assert log_lines.samples_at_success([damaged, aborted, success]) == 2 * INTERVAL_SAMPLES

@@ -8,29 +8,29 @@ import time
 
 import pytest
 
-from mlperf_bert.files import locks, paths
+from mlperf_bert.files import buckets, paths
 
 FOLDER = "gs://bucket/run"
 LOCK = "run/.lock"
 
 
-def quick_lock() -> locks.ObjectLock:
-    locks.REWRITE_SECONDS, locks.SETTLE_SECONDS = 0.1, 0.3
-    locks.GONE_AFTER_SECONDS, locks._LOOK_SECONDS = 1.0, 0.1
-    return locks.ObjectLock(paths.location(FOLDER))
+def quick_lock() -> buckets.ObjectLock:
+    buckets.REWRITE_SECONDS, buckets.SETTLE_SECONDS = 0.1, 0.3
+    buckets.GONE_AFTER_SECONDS, buckets._LOOK_SECONDS = 1.0, 0.1
+    return buckets.ObjectLock(paths.location(FOLDER))
 
 
 def owner(**changed) -> bytes:
     """What a process has written that has ended on this host, or as changed."""
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    content = locks._this_process() | {"pid": gone.pid, "token": "theirs", "rewrites": 3}
+    content = buckets._this_process() | {"pid": gone.pid, "token": "theirs", "rewrites": 3}
     return json.dumps(content | changed).encode()
 
 
 def seconds_to_acquire(gone_after_seconds: float = 1.0) -> tuple[bool, float]:
     lock, began = quick_lock(), time.monotonic()
-    locks.GONE_AFTER_SECONDS = gone_after_seconds
+    buckets.GONE_AFTER_SECONDS = gone_after_seconds
     found = lock.acquire()
     seconds = time.monotonic() - began
     lock.release()
@@ -62,7 +62,7 @@ def test_of_many_at_once_one_has_it(store, bucket):
 
 def _race() -> int:
     racing = [quick_lock() for _ in range(8)]
-    locks.SETTLE_SECONDS = 3.0  # longer than a busy machine takes from looking to writing
+    buckets.SETTLE_SECONDS = 3.0  # longer than a busy machine takes from looking to writing
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         taken = list(pool.map(lambda lock: lock.acquire(), racing))
     for lock in racing:

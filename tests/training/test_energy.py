@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from mlperf_bert.mlperf import energy, ledger, results
+from mlperf_bert.mlperf import energy, ledger, log_lines, results
 from mlperf_bert.training import run
 from mlperf_bert.training.config import Cluster, DeviceConfig
 from mlperf_bert.training.reporting import precision_of_products
@@ -57,7 +57,7 @@ def test_a_run_takes_its_power_times_its_seconds(task, tmp_path):
     assert logged["lowest_numerical_precision_in_attn"] == "bfloat16"
     assert logged["lowest_numerical_precision_in_comm"] == "fp32"
     assert logged["micro_batch_size"] == 8
-    stats = [r for r in results.read_records(output / "bert.log") if r.key == ledger.LOG_KEY]
+    stats = [r for r in log_lines.read_records(output / "bert.log") if r.key == ledger.LOG_KEY]
     *blocks, whole = [record.value["joules"] for record in stats]
     assert whole == pytest.approx(found.energy.joules, abs=1e-5)
     assert sum(blocks) == pytest.approx(found.energy.phases["training"], abs=1e-5)

@@ -1,0 +1,140 @@
+"""Lines of logs, whoever wrote them, and what those of our own runs say: success and energy.
+
+A run reads no more of its logs than this; results.py makes a result of one.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mlperf_bert.files import json_text, paths
+from mlperf_bert.files.whole import read_regular_file
+from mlperf_bert.mlperf import energy
+from mlperf_bert.mlperf.energy import Energy
+
+LOG_NAME = "bert.log"
+RESULT_LOG = "bert.offline.log"
+"""Written by evaluations that were made after the training."""
+RECORD_NAME = "run.json"
+RECORD_REMEDY = "copy it here again, or choose another --output_dir"
+_KILLED = "what a killed run took after its last checkpoint is not known"
+_A_PIECE_IS_SILENT = "the log of a part of the run does not say its energy"
+_TOKEN = ":::MLLOG "
+_END_OF_TIME_MS = 2**63
+
+
+@dataclass(frozen=True)
+class Record:
+    """One line of a log."""
+
+    time_ms: float
+    key: str
+    value: object
+    metadata: dict
+
+
+def is_end(status: object) -> bool:
+    """Return whether a status of run.json is that of a run which has ended."""
+    return status != "running"
+
+
+def read_records(path: Path, *, may_be_cut: bool = False) -> list[Record]:
+    """Return the lines of a log; what stands before ":::MLLOG" (a rank, say) is skipped.
+
+    With `may_be_cut` an incomplete last line, which a killed run leaves, is skipped too.
+
+    Raises:
+      ValueError: no line of the file is of a log, or a line is cut or damaged.
+    """
+    text = read_regular_file(path).decode("latin-1").replace("\r\n", "\n").replace("\r", "\n")
+    records = []
+    if may_be_cut:
+        text = text[: text.rfind("\n") + 1]
+    # Not splitlines: read as Latin-1, letters of UTF-8 look like further ends of lines to it.
+    for number, line in enumerate(text.split("\n"), start=1):
+        _, token, text = line.partition(_TOKEN)
+        if not token:
+            continue
+        try:
+            records.append(_record(json_text.parse_object(text)))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} line {number}: cut or damaged; copy the log again") from error
+    if not records:
+        raise ValueError(f"{path}: no line starts with {_TOKEN.strip()}, so this is no MLPerf log")
+    return records
+
+
+def _record(fields: Mapping) -> Record:
+    metadata, time_ms, key = fields["metadata"] or {}, fields["time_ms"], fields["key"]
+    if not isinstance(metadata, dict) or not isinstance(key, str):
+        raise TypeError("metadata is an object, key a text")
+    if not isinstance(time_ms, int | float) or not abs(time_ms) < _END_OF_TIME_MS:
+        raise TypeError("time_ms is a number")
+    return Record(time_ms, key, fields["value"], metadata)
+
+
+def values_of(records: list[Record], key: str) -> list:
+    """Every value that a log has for a key."""
+    return [record.value for record in records if record.key == key]
+
+
+def counts_of(records: list[Record], key: str, path: Path) -> list[float]:
+    """Numbers of samples, of which a log may also say that it does not know them."""
+    return [
+        require_count(value, key, path) for value in values_of(records, key) if value is not None
+    ]
+
+
+def require_count(value: object, key: str, path: Path) -> float:
+    """Return a number of samples; raises ValueError if the value of the key is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**63:
+        raise ValueError(f"{path}: {key} is {value!r:.80}, which is not a number of samples")
+    return value
+
+
+def energy_of_run(records: Sequence[Record]) -> Energy | None:
+    """Return what a log says of the energy up to its end; None if it says nothing.
+
+    The log of a killed run ends without: then up to its last checkpoint, marked as too little.
+    """
+    found = [record for record in records if record.key == energy.LOG_KEY]
+    for record in found:
+        if record.metadata.get("of") == "run":
+            return Energy.from_event(record.value, record.metadata)
+    last = Energy.from_event(found[-1].value, found[-1].metadata) if found else None
+    return last and replace(last, at_least=_KILLED)
+
+
+def samples_at_success(logs: Sequence[paths.Location]) -> float | None:
+    """Return after how many samples the logs of one run say that it has reached its target.
+
+    None if none says so; what cannot be read says nothing.
+    """
+    for path in logs:
+        try:
+            records = read_records(path, may_be_cut=True)
+            samples = counts_of(records, "train_samples", path)
+        except (ValueError, OSError):
+            continue
+        ends = [record.metadata.get("status") for record in records if record.key == "run_stop"]
+        if samples and ends[-1:] == ["success"]:
+            return samples[-1]
+    return None
+
+
+def energy_of_pieces(logs: Sequence[paths.Location]) -> Energy | None:
+    """Return the energy of all pieces of a run that was resumed; None if no log says anything.
+
+    Raises:
+      ValueError: a file is not a log.
+    """
+    return joined_energy([energy_of_run(read_records(log)) for log in logs])
+
+
+def joined_energy(pieces: Sequence[Energy | None]) -> Energy | None:
+    """Return the sum; that of a piece whose log says nothing is missing in it."""
+    known = [piece for piece in pieces if piece]
+    if not known:
+        return None
+    joined = energy.total(known)
+    return joined if len(known) == len(pieces) else replace(joined, at_least=_A_PIECE_IS_SILENT)
