@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mlperf_bert.data import provenance
+from mlperf_bert.data import chain
 from tests.data import doors
 
 LENGTHS = " --max_seq_length=64 --max_predictions_per_seq=10"
@@ -105,7 +105,7 @@ def test_a_parquet_file_and_a_public_model_make_a_run(made):
     log = (made / "output" / "bert.log").read_text()
     for name in ("data", "evaluation_data", "initial_weights"):
         assert record[name].startswith("sha256:") and record[name] in log
-    steps = [step.record.step for step in provenance.chain(made / "output")]
+    steps = [step.record.step for step in chain.chain(made / "output")]
     assert set(steps) == {
         "training",
         "training examples",
@@ -118,7 +118,7 @@ def test_a_parquet_file_and_a_public_model_make_a_run(made):
 
 @pytest.mark.all
 def test_a_changed_byte_anywhere_in_the_chain_is_found(made):
-    steps = list(provenance.chain(made / "output"))
+    steps = list(chain.chain(made / "output"))
     files = {
         str(path)
         for step in steps
@@ -134,8 +134,8 @@ def test_a_changed_byte_anywhere_in_the_chain_is_found(made):
         whole = path.read_bytes()
         place = len(whole) // 2
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        _, _, problems = provenance.verify(steps)
+        _, _, problems = chain.verify(steps)
         begins = f"{name.partition('.data-')[0]}: the" if ".data-" in name else f"{name}: its"
         assert any(problem.startswith(f"{begins} content") for problem in problems), name
         path.write_bytes(whole)
-    assert not provenance.verify(steps)[2]
+    assert not chain.verify(steps)[2]

@@ -8,7 +8,7 @@ from importlib import metadata
 
 import pytest
 
-from mlperf_bert.data import provenance
+from mlperf_bert.data import chain, provenance
 from mlperf_bert.files import paths
 
 
@@ -31,18 +31,18 @@ def chained(tmp_path):
 
 
 def checked(folder) -> tuple[int, list[str], list[str]]:
-    return provenance.verify(list(provenance.chain(folder)))
+    return chain.verify(list(chain.chain(folder)))
 
 
 def test_a_chain_is_followed_to_its_beginning(chained, capsys):
-    steps = list(provenance.chain(chained / "records"))
+    steps = list(chain.chain(chained / "records"))
     assert [(step.record.step, step.depth) for step in steps] == [
         ("text to records", 0),
         ("raw to text", 1),
     ]
     assert checked(chained / "records") == (6, [], [])
     with pytest.raises(SystemExit) as ended:
-        provenance.main([str(chained / "records")])
+        chain.main([str(chained / "records")])
     assert ended.value.code == 0
     told = capsys.readouterr().out
     assert "raw to text, commit " in told and "seed=12345" in told
@@ -54,7 +54,7 @@ def test_a_changed_byte_anywhere_is_found(chained, folder, capsys):
     path = chained / folder / "part-1"
     path.write_text(path.read_text()[:-1] + "x")
     with pytest.raises(SystemExit) as ended:
-        provenance.main([str(chained / "records")])
+        chain.main([str(chained / "records")])
     assert ended.value.code == 1
     assert f"{path}: its content has changed since it was recorded" in capsys.readouterr().out
 
@@ -117,7 +117,7 @@ def test_one_digest_stands_for_several_files():
 def test_a_record_is_added_from_the_command_line(chained):
     (chained / "out").mkdir()
     (chained / "out" / "x").write_text("1")
-    provenance.main(
+    chain.main(
         [
             *[str(chained / "out"), "--add=copy", f"--inputs={chained}/records/part-*"],
             *[f"--outputs={chained}/out/x", "--parameters", "a=b", "c=d=e"],
@@ -132,14 +132,14 @@ def test_a_record_is_added_from_the_command_line(chained):
 def test_a_damaged_record_is_a_line(chained):
     (chained / "text" / provenance.NAME).write_text("{")
     with pytest.raises(SystemExit, match=r"text/provenance.json: damaged .* copy it here again"):
-        provenance.main([str(chained / "records")])
+        chain.main([str(chained / "records")])
 
 
 def test_a_folder_without_a_record_is_a_line(tmp_path):
     with pytest.raises(SystemExit, match=r"no provenance\.json, so it is unknown what it was made"):
-        provenance.main([str(tmp_path)])
+        chain.main([str(tmp_path)])
     with pytest.raises(SystemExit, match="--inputs: no file matches"):
-        provenance.main([str(tmp_path), "--add=x", "--inputs", f"{tmp_path}/none"])
+        chain.main([str(tmp_path), "--add=x", "--inputs", f"{tmp_path}/none"])
 
 
 def test_tensorflow_for_tpus_is_known_and_what_is_missing_is_unknown(monkeypatch):
