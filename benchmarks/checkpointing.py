@@ -68,8 +68,7 @@ def training() -> tuple[dict, Callable[[], None]]:
 def measure(way: str, folder: str) -> dict:
     """Trains and saves; of each save the figures, and of the process the memory in bytes."""
     tf = tensorflow()
-    from mlperf_bert.checkpoints.state import RunState
-    from mlperf_bert.training.events import Saves
+    from mlperf_bert.checkpoints.state import RunState, Saves
 
     parts, step = training()
     state = RunState(folder, parts=parts, keep_checkpoint_max=1)

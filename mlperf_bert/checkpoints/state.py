@@ -8,10 +8,12 @@ import contextlib
 import math
 import re
 from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import tensorflow as tf
 
 from mlperf_bert.files import paths
+from mlperf_bert.mlperf.timed_run import Run
 
 CHECKPOINT_NAME = "model.ckpt"
 # What TensorFlow raises for a truncated data file.
@@ -172,6 +174,87 @@ class RunState:
             f"{self._restored}: cannot be restored ({reason}); remove its files to go on from the "
             "one before, or choose another --output_dir"
         )
+
+
+class Saves:
+    """The checkpoints of a run, written one at a time, also while the training goes on.
+
+    At the end of the context the last one is complete, or its failure is raised. TensorFlow's own
+    tf.train.CheckpointOptions(enable_async=True) is not used: what its thread raises comes out at
+    the next save only, and it does not report when a checkpoint is complete.
+    """
+
+    def __init__(
+        self,
+        state: RunState | None,
+        *,
+        flush: Callable[[], None],
+        publish: Callable[[], None],
+        asynchronous: bool,
+    ):
+        """Writes nothing yet.
+
+        Args:
+          state: what is saved; None: another process of the run saves it.
+          flush: called before a checkpoint, by the thread of the training.
+          publish: called before and after a checkpoint, by the thread that writes it.
+          asynchronous: whether the training goes on while a checkpoint is written.
+        """
+        self._state = state
+        self._flush = flush
+        self._publish = publish
+        self._asynchronous = asynchronous
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="saves")
+        self._writing: Future | None = None
+
+    def __enter__(self) -> "Saves":
+        return self
+
+    def __exit__(self, kind, *exc_info) -> None:
+        # After an error too: a checkpoint that is half written would be of no use.
+        self._thread.shutdown(wait=True)
+        if kind is None:  # else keep the first error
+            self.wait()
+
+    def save(self, step: int, run: Run | None = None) -> None:
+        """Saves the state as it is now; logged in `run`, once the checkpoint before is complete.
+
+        Raises:
+          OSError: this checkpoint, or the one before, cannot be written.
+        """
+        # One at a time: a second copy of the state would need its memory again.
+        self.wait()
+        if run:
+            run.checkpoint_start(step)
+        self._flush()
+        if self._asynchronous and self._state:
+            self._writing = self._thread.submit(self._write, step, run, self._state.copy())
+        else:
+            self._write(step, run)
+
+    def wait(self) -> None:
+        """Waits until the last checkpoint is complete.
+
+        Raises:
+          OSError: it cannot be written.
+        """
+        if self._writing:
+            self._writing.result()
+
+    def require_no_failure(self) -> None:
+        """Raises as `wait`, if the writing has failed by now; does not wait."""
+        if self._writing and self._writing.done():
+            self.wait()
+
+    def _write(self, step: int, run: Run | None, copied: dict | None = None) -> None:
+        """What a resumed run needs beside a checkpoint is there before the checkpoint is."""
+        # A checkpoint whose log or metrics are missing in the bucket could not be resumed from.
+        self._publish()
+        if self._state:
+            self._state.save(step, copied)
+        if run:
+            run.checkpoint_stop(step)
+        self._publish()
 
 
 def _checkpoint_of(parts: dict[str, object]) -> tf.train.Checkpoint:

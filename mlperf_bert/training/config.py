@@ -173,7 +173,7 @@ class RunConfig:
         identifies=False,
         page="time_and_energy.md",
     )
-    """Seconds; None: no limit. See budget.py."""
+    """Seconds; None: no limit. See `events.TimeBudget`."""
     max_eval_steps: int | None = option(
         None,
         "Evaluation steps; all examples if not given.",

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from mlperf_bert.checkpoints import names
+from mlperf_bert.checkpoints.state import Saves
 from mlperf_bert.files import paths
 from mlperf_bert.input import pipeline
 from mlperf_bert.messages import Progress
@@ -19,7 +20,6 @@ from mlperf_bert.mlperf.timed_run import Run
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.signals import StopRequest
 from mlperf_bert.training import build, checks, events, loop, reporting, workers
-from mlperf_bert.training.budget import TimeBudget
 from mlperf_bert.training.build import Parts
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.loop import Event
@@ -189,7 +189,7 @@ class Outputs:
     metrics: MetricsWriter
     progress: Progress
     profile: events.Profile
-    saves: events.Saves
+    saves: Saves
 
 
 @contextlib.contextmanager
@@ -208,7 +208,7 @@ def _opened(setup: Setup, team: Team, parts: Parts, *, step: int) -> Iterator[Ou
             silent=not team.is_chief,
         ) as progress,
         contextlib.closing(events.Profile(config.profile_steps, output_dir)) as profile,
-        events.Saves(
+        Saves(
             parts.state if team.is_chief else None,
             flush=metrics.flush,
             publish=team.publish,
@@ -271,10 +271,10 @@ def list_of_events(
 
 def _time_limit(
     config: RunConfig, run: Run, team: Team, parts: Parts, progress: Progress
-) -> TimeBudget | None:
+) -> events.TimeBudget | None:
     if config.time_budget is None:
         return None
-    return TimeBudget(
+    return events.TimeBudget(
         run=run,
         seconds=config.time_budget,
         before=team.time_spent,
@@ -294,7 +294,7 @@ def _evaluation(
     team: Team,
     outputs: Outputs,
     blocks: events.Blocks,
-    limit: TimeBudget | None,
+    limit: events.TimeBudget | None,
     evaluate: Callable[[], Evaluation],
     observers: Sequence[Event],
 ) -> events.Evaluate | None:

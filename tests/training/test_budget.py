@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from mlperf_bert.mlperf.ledger import Ledger
-from mlperf_bert.training.budget import TimeBudget
-from mlperf_bert.training.events import LastStep
+from mlperf_bert.training.events import LastStep, TimeBudget
 from mlperf_bert.training.loop import Event, next_multiple, train
 from mlperf_bert.training.output import read_record
 from tests.helpers import starts

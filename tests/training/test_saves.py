@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
+from mlperf_bert.checkpoints.state import Saves
 from mlperf_bert.training.devices import NO_COMPILATION
-from mlperf_bert.training.events import Saves
 from tests.training import saved_states, small_trainer
 
 
