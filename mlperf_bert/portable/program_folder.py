@@ -32,10 +32,9 @@ from mlperf_bert.model import pretrainer
 from mlperf_bert.portable import flop, program, stablehlo
 from mlperf_bert.portable.program import Program, Value
 from mlperf_bert.training import build
-from mlperf_bert.training.config import RunConfig
+from mlperf_bert.training.config import Finding, RunConfig, Setup
 from mlperf_bert.training.devices import Compilation
 from mlperf_bert.training.loop import LOSSES
-from mlperf_bert.training.setup import Finding, Setup
 from mlperf_bert.training.steps import Evaluator, Trainer
 
 SIGNATURE, BATCHES, WEIGHTS = "signature.json", "batches.npz", "weights.npz"
@@ -166,7 +165,7 @@ def _evaluation_batches(setup: Setup, wanted: Wanted) -> list[Batch]:
     if not setup.eval_files:
         raise ValueError("--evaluation needs --eval_input_file, for its batches")
     with pipeline.bad_input_named(setup.eval_files, setup.limits):
-        batches = itertools.islice(setup.evaluation_batches(), wanted.num_batches)
+        batches = itertools.islice(build.evaluation_batches(setup), wanted.num_batches)
         return [{**batch, program.EXAMPLE_WEIGHTS: weights} for batch, weights in batches]
 
 

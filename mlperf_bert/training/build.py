@@ -13,6 +13,7 @@ from mlperf_bert.input import pipeline
 from mlperf_bert.model import pretrainer
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay, create_optimizer
+from mlperf_bert.training.config import Setup
 from mlperf_bert.training.devices import (
     Compilation,
     choose_compilation,
@@ -22,7 +23,6 @@ from mlperf_bert.training.devices import (
 )
 from mlperf_bert.training.loop import FIGURES
 from mlperf_bert.training.output import read_evaluations
-from mlperf_bert.training.setup import Setup
 from mlperf_bert.training.steps import Evaluator, Trainer
 from mlperf_bert.training.workers import Team
 
@@ -169,6 +169,16 @@ def load_weights(parts: Parts, setup: Setup, team: Team) -> None:
             setup.config.init_checkpoint,
             num_hidden_layers=setup.bert_config.num_hidden_layers,
         )
+
+
+def evaluation_batches(setup: Setup) -> tf.data.Dataset:
+    """The batches of an evaluation."""
+    return pipeline.evaluation_batches(
+        setup.eval_files,
+        setup.limits,
+        batch_size=setup.config.eval_batch_size,
+        max_batches=setup.config.max_eval_steps,
+    )
 
 
 def training_batches(parts: Parts, setup: Setup, team: Team):

@@ -23,12 +23,11 @@ from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.mlperf.timed_run import Run
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.training import devices, memory, workers
-from mlperf_bert.training.config import RunConfig
+from mlperf_bert.training import build, devices, memory, workers
+from mlperf_bert.training.config import ERROR, NOTE, WARNING, Findings, RunConfig, Setup
 from mlperf_bert.training.devices import choose_compilation
 from mlperf_bert.training.memory import checkpoint_bytes, num_weights
 from mlperf_bert.training.output import Origin, OutputDirectory
-from mlperf_bert.training.setup import ERROR, NOTE, WARNING, Findings, Setup
 from mlperf_bert.training.steps import Evaluator
 
 _FLOAT_BYTES = 4
@@ -399,7 +398,7 @@ def _measure_initial_accuracy(setup: Setup) -> None:
     )
     evaluator = Evaluator(model=model, strategy=setup.strategy)
     with pipeline.bad_input_named(setup.eval_files, setup.limits):
-        accuracy = evaluator.evaluate(setup.evaluation_batches()).masked_lm_accuracy
+        accuracy = evaluator.evaluate(build.evaluation_batches(setup)).masked_lm_accuracy
     expected = rules.INITIAL_MASKED_LM_ACCURACY
     level = NOTE if abs(accuracy - expected) <= _INITIAL_ACCURACY_TOLERANCE else WARNING
     setup.findings.add(

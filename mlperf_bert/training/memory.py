@@ -46,9 +46,8 @@ from mlperf_bert.model.config import (
     RECOMPUTE_NONE,
     BertConfig,
 )
-from mlperf_bert.training.config import RunConfig
+from mlperf_bert.training.config import ERROR, WARNING, Finding, RunConfig, Setup
 from mlperf_bert.training.devices import choose_compilation
-from mlperf_bert.training.setup import ERROR, WARNING, Finding, Setup
 
 _FLOAT_BYTES = 4
 LIBRARY_BYTES = {"CPU": 900_000_000, "GPU": 9 * 2**28, "TPU": 0}

@@ -17,8 +17,7 @@ from mlperf_bert.mlperf import budget
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.log_lines import LOG_NAME, RECORD_NAME, RECORD_REMEDY, RESULT_LOG, is_end
 from mlperf_bert.model.metrics import Evaluation
-from mlperf_bert.training.config import RunConfig
-from mlperf_bert.training.setup import Setup
+from mlperf_bert.training.config import RunConfig, Setup
 
 RESUMED_LOGS = "bert.resumed-*.log"
 METRICS_NAME = "metrics.jsonl"

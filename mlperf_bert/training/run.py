@@ -21,11 +21,10 @@ from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.signals import StopRequest
 from mlperf_bert.training import build, checks, events, loop, reporting, workers
 from mlperf_bert.training.build import Parts
-from mlperf_bert.training.config import RunConfig
+from mlperf_bert.training.config import RunConfig, Setup
 from mlperf_bert.training.loop import Event
 from mlperf_bert.training.output import Origin, run_logs
 from mlperf_bert.training.reporting import MetricsWriter, Result, StartUp, process_start_time
-from mlperf_bert.training.setup import Setup
 from mlperf_bert.training.steps import counted_steps
 from mlperf_bert.training.workers import Team
 
@@ -372,7 +371,7 @@ def _train_against_the_clock(
             team=team,
             parts=parts,
             outputs=outputs,
-            evaluate=lambda: parts.evaluator.evaluate(setup.evaluation_batches(), run.ledger),
+            evaluate=lambda: parts.evaluator.evaluate(build.evaluation_batches(setup), run.ledger),
             stop_request=stop_request,
             observers=observers,
         )
