@@ -23,7 +23,7 @@ tensorflow()  # before other modules import it
 from absl import flags, logging
 
 from mlperf_bert import command_line
-from mlperf_bert.training import checks, run
+from mlperf_bert.training import run
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.devices import compilation_cache_flags
 from mlperf_bert.training.loop import Event
@@ -66,8 +66,9 @@ def _config() -> RunConfig:
 
 def _check() -> None:
     from mlperf_bert.submission import expect  # a guest: a run does not load it
+    from mlperf_bert.training.inspection import inspect_closely
 
-    setup = checks.inspect_closely(_config(), measure_initial_accuracy=FLAGS.check_initial_accuracy)
+    setup = inspect_closely(_config(), measure_initial_accuracy=FLAGS.check_initial_accuracy)
     print(*setup.findings, sep="\n")
     if line := expect.line_of_machine(setup.config, setup.bert_config):
         print(line)

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import tensorflow as tf
 
-from mlperf_bert.checkpoints import initial, names, state
+from mlperf_bert.checkpoints import initial, names
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.data import manifest, tfrecord, validity, vocabulary
 from mlperf_bert.files import paths
@@ -21,21 +21,16 @@ from mlperf_bert.input import pipeline
 from mlperf_bert.mlperf import caches, convergence, ledger, rules
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.mlperf.timed_run import Run
-from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.training import build, devices, memory, workers
-from mlperf_bert.training.config import ERROR, NOTE, WARNING, Findings, RunConfig, Setup
-from mlperf_bert.training.devices import choose_compilation
+from mlperf_bert.training import devices, memory
+from mlperf_bert.training.config import ERROR, WARNING, Findings, RunConfig, Setup
 from mlperf_bert.training.memory import checkpoint_bytes, num_weights
-from mlperf_bert.training.output import Origin, OutputDirectory
-from mlperf_bert.training.steps import Evaluator
 
 _FLOAT_BYTES = 4
 _MEMORY_LIMITS = (  # of a container, with cgroup version 2 and 1
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
-_INITIAL_ACCURACY_TOLERANCE = 0.001
 
 
 def prepare(
@@ -100,65 +95,12 @@ def inspect(
         _check_memory(setup)
         if shortfall := memory.shortfall(setup, host_bytes=memory_bytes()):
             findings.append(shortfall)
-        if _is_bert_large(setup.bert_config):
+        if is_bert_large(setup.bert_config):
             _check_reference_points(setup)
     if config.drop_caches and (obstacle := caches.obstacle()):
         findings.add(
             WARNING, f"--drop_caches: the log will say that it was not possible; {obstacle}"
         )
-    return setup
-
-
-def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Setup:
-    """For --check, where no clock starts: also reads data, and reports what is active.
-
-    Args:
-      measure_initial_accuracy: evaluate the initial checkpoint, which takes as long as an
-        evaluation does.
-
-    Raises:
-      ValueError: this is one of several processes, which would wait for the others.
-    """
-    if config.cluster:
-        raise ValueError("--check runs in one process: unset TF_CONFIG, or start it without srun")
-    setup = _inspect_with_output(config)
-    if setup.eval_files:
-        count_evaluation_examples(setup)
-    if setup.bert_config:
-        check_first_records(setup)
-        for issue in departures(setup):
-            setup.findings.add(WARNING, f"not a submission to the closed division: {issue}")
-        setup.findings.add(NOTE, _way_of_saving(config, setup.bert_config))
-        if _is_bert_large(setup.bert_config):
-            _compare_with_reference_point(setup)
-    if not config.drop_caches:
-        way = caches.obstacle() or "add --drop_caches to empty them"
-        setup.findings.add(NOTE, f"the log will not say that the file caches were emptied; {way}")
-    setup.findings.add(NOTE, _active_devices(setup))
-    setup.findings.add(NOTE, f"energy: {config.energy_meter().plan}")
-    if measure_initial_accuracy and not setup.findings.errors:
-        setup.findings.attempt(_measure_initial_accuracy, setup)
-    return setup
-
-
-def _inspect_with_output(config: RunConfig) -> Setup:
-    """Also checks the directory, and reads the weights with which the run would begin there."""
-    output = OutputDirectory.of(config)
-    obstacle, latest_step = None, None
-    try:
-        output.require_available()
-        latest_step = state.latest_step(config.output_dir) if output.resumes else None
-        workers.require_known_course(config, output, latest_step=latest_step)
-    except (ValueError, OSError) as error:
-        obstacle = str(error)
-    goes_on = latest_step is not None
-    setup = inspect(config, goes_on=goes_on)
-    if obstacle:
-        setup.findings.add(ERROR, obstacle)
-    _check_weights(setup, latest_step)
-    # For a run that resumes also beside other errors: it says which file is not the same.
-    if not setup.findings.errors or (output.resumes and not obstacle):
-        setup.findings.attempt(Origin, setup, output, goes_on=goes_on)
     return setup
 
 
@@ -201,7 +143,7 @@ def _check_checkpoint(setup: Setup) -> None:
     if stored is None:
         return
     setup.findings.attempt(initial.refuse_output_of_a_run, stored)
-    _require_fitting(setup, stored)
+    require_fitting(setup, stored)
     listed_bytes = sum(math.prod(shape) for shape in stored.shapes.values()) * _FLOAT_BYTES
     data_files = tf.io.gfile.glob(f"{prefix}.data-*")
     stored_bytes = sum(tf.io.gfile.stat(path).length for path in data_files)
@@ -214,29 +156,12 @@ def _check_checkpoint(setup: Setup) -> None:
         )
 
 
-def _require_fitting(setup: Setup, stored: StoredCheckpoint) -> dict[names.Weight, tuple[int, ...]]:
+def require_fitting(setup: Setup, stored: StoredCheckpoint) -> dict[names.Weight, tuple[int, ...]]:
     """Compares a checkpoint with the model; returns the shapes of the model's weights."""
     num_layers = setup.bert_config.num_hidden_layers
     shapes = {weight: weight.our_shape(setup.bert_config) for weight in names.weights(num_layers)}
     setup.findings.attempt(initial.require_fitting, stored, shapes, num_hidden_layers=num_layers)
     return shapes
-
-
-def _check_weights(setup: Setup, latest_step: int | None) -> None:
-    """Reads the weights that the run would load: damage and NaN do not show in the index."""
-    config = setup.config
-    if setup.findings.errors:
-        return
-    prefix = config.init_checkpoint
-    if latest_step is not None:
-        prefix = state.complete_checkpoints(config.output_dir)[latest_step]
-    if not prefix or (stored := setup.findings.attempt(StoredCheckpoint, prefix)) is None:
-        return
-    shapes = _require_fitting(setup, stored)
-    if not setup.findings.errors:
-        for weight, shape in shapes.items():
-            if setup.findings.attempt(stored.read, weight, shape) is None:
-                break
 
 
 def _check_disk(setup: Setup) -> None:
@@ -254,16 +179,16 @@ def _check_disk(setup: Setup) -> None:
         may_end_before = config.time_budget is not None and not config.keep_checkpoint_max
         setup.findings.add(
             WARNING if may_end_before else ERROR,
-            f"--output_dir={config.output_dir}: {_size(free)} are free, {kept + 1} "
-            f"checkpoints need {_size(needed)}; free some, or lower --keep_checkpoint_max",
+            f"--output_dir={config.output_dir}: {in_words(free)} are free, {kept + 1} "
+            f"checkpoints need {in_words(needed)}; free some, or lower --keep_checkpoint_max",
         )
     elif not config.eval_input_file and free < needed + (num_all - kept - 1) * each:
         setup.findings.add(
             WARNING,
-            f"--output_dir={config.output_dir}: {_size(free)} are free, all {num_all} checkpoints "
-            f"need {_size(num_all * each)}, and without --eval_input_file none is removed before "
-            "it is evaluated; evaluate meanwhile (--do_eval), raise --save_checkpoints_steps, or "
-            "free some",
+            f"--output_dir={config.output_dir}: {in_words(free)} are free, all {num_all} "
+            f"checkpoints need {in_words(num_all * each)}, and without --eval_input_file none is "
+            "removed before it is evaluated; evaluate meanwhile (--do_eval), raise "
+            "--save_checkpoints_steps, or free some",
         )
 
 
@@ -277,11 +202,11 @@ def _check_memory(setup: Setup) -> None:
     needed = copied if on_device else 2 * copied + gradients
     available = memory_bytes()
     if available < needed:
-        of_run = "" if on_device else f" and {_size(copied + gradients)} for the training"
+        of_run = "" if on_device else f" and {in_words(copied + gradients)} for the training"
         setup.findings.add(
             WARNING,
-            f"asynchronous checkpoints: {_size(copied)} of memory for a copy of weights and slots"
-            f"{of_run}, but {_size(available)} are available; give --noasync_checkpoint",
+            f"asynchronous checkpoints: {in_words(copied)} of memory for a copy of weights and "
+            f"slots{of_run}, but {in_words(available)} are available; give --noasync_checkpoint",
         )
 
 
@@ -294,14 +219,8 @@ def memory_bytes() -> int:
     return available
 
 
-def _way_of_saving(config: RunConfig, bert_config: BertConfig) -> str:
-    size = _size(checkpoint_bytes(bert_config, steps_per_update=config.steps_per_update))
-    if config.saves_while_training:
-        return f"asynchronous checkpoints: {size} of memory for a copy of weights and slots"
-    return f"the training waits for each checkpoint, {size} written; see --async_checkpoint"
-
-
-def _size(num_bytes: float) -> str:
+def in_words(num_bytes: float) -> str:
+    """Bytes as a user reads them: 1.5 GB, 0.2 MB."""
     return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.1f} MB"
 
 
@@ -317,36 +236,7 @@ def _check_reference_points(setup: Setup) -> None:
     setup.findings.add(WARNING, f"global batch size {batch_size}: {bound}; {advice}")
 
 
-def _compare_with_reference_point(setup: Setup) -> None:
-    """Notes free hyper-parameters that differ from the reference's, which is allowed."""
-    config, optimizer = setup.config, setup.config.optimizer
-    point = convergence.reference_points().get(config.global_batch_size)
-    if point is None:
-        return
-    ours = {
-        "opt_base_learning_rate": config.learning_rate,
-        "opt_learning_rate_training_steps": config.num_train_steps / config.steps_per_update,
-        "num_warmup_steps": config.num_warmup_steps / config.steps_per_update,
-        "start_warmup_step": config.start_warmup_step / config.steps_per_update,
-        "opt_epsilon": optimizer.epsilon,
-        "opt_lamb_beta_1": optimizer.beta_1,
-        "opt_lamb_beta_2": optimizer.beta_2,
-        "opt_lamb_weight_decay_rate": optimizer.weight_decay_rate,
-    }
-    differing = [
-        f"{name} {point.hyperparameters[name]} (here {value:g})"
-        for name, value in ours.items()
-        if not math.isclose(value, point.hyperparameters[name], rel_tol=1e-6)
-    ]
-    if differing:
-        setup.findings.add(
-            NOTE,
-            f"global batch size {config.global_batch_size}: its reference point was made with "
-            f"{', '.join(differing)}; others are allowed, configs/ has the reference's",
-        )
-
-
-def _is_bert_large(bert_config: BertConfig) -> bool:
+def is_bert_large(bert_config: BertConfig) -> bool:
     """Only this model has reference points."""
     model = dataclasses.asdict(bert_config)
     return all(model.get(name) == value for name, value in rules.BERT_LARGE.items())
@@ -365,57 +255,12 @@ def _check_speed_options(setup: Setup) -> None:
         )
 
 
-def _active_devices(setup: Setup) -> str:
-    """What TensorFlow will use: replicas, devices, precision, XLA."""
-    config, devices = setup.config, setup.strategy
-    kinds = sorted({device.device_type for device in tf.config.list_logical_devices()})
-    replicas = devices.num_replicas_in_sync if devices else 0
-    compiled = f"--jit_compile={config.jit_compile}"
-    if devices:
-        chosen = choose_compilation(
-            config.jit_compile,
-            strategy=devices,
-            packs_sequences=config.pack_sequences,
-            tf_xla_flags=config.tf_xla_flags,
-        )
-        compiled = str(chosen)
-    return (
-        f"active: replicas: {replicas}, on {', '.join(kinds)}; "
-        f"computing in {config.precision}, weights in float32; {compiled}"
-    )
-
-
-def _measure_initial_accuracy(setup: Setup) -> None:
-    config = setup.config
-    if not (config.init_checkpoint and setup.eval_files):
-        raise ValueError("the initial accuracy needs --init_checkpoint and --eval_input_file")
-    with setup.strategy.scope():
-        model = pretrainer.build_pretrainer(setup.bert_config, seed=0)
-    initial.load_initial_weights(
-        pretrainer.trained_variables(model),
-        config.init_checkpoint,
-        num_hidden_layers=setup.bert_config.num_hidden_layers,
-    )
-    evaluator = Evaluator(model=model, strategy=setup.strategy)
-    with pipeline.bad_input_named(setup.eval_files, setup.limits):
-        accuracy = evaluator.evaluate(build.evaluation_batches(setup)).masked_lm_accuracy
-    expected = rules.INITIAL_MASKED_LM_ACCURACY
-    level = NOTE if abs(accuracy - expected) <= _INITIAL_ACCURACY_TOLERANCE else WARNING
-    setup.findings.add(
-        level,
-        f"the initial checkpoint has masked-LM accuracy {accuracy:.5f}; the official one on the "
-        f"official evaluation examples has {expected}",
-    )
-
-
 _OFFICIAL_DATA = {
     "random_seed": rules.DATA_SEED,
     "dupe_factor": rules.DUPE_FACTOR,
     "masked_lm_prob": rules.MASKED_LM_PROB,
 }
 """Parameter of the data generation -> its value in the rules; config.py checks the lengths."""
-_MOST_BAD_FILES = 5
-"""So many files whose first record is bad are named; the cause is often one for all."""
 
 
 def _manifests(
@@ -506,37 +351,6 @@ def _check_evaluation_size(setup: Setup) -> None:
                 f"{path}: {size} bytes, the published one has {expected}; make it with "
                 f"pick_eval_samples.py --num_examples_to_pick={rules.NUM_EVAL_SAMPLES}",
             )
-
-
-def check_first_records(setup: Setup) -> None:
-    """Reads the first record of every file; a run reads one of the first files before it trains."""
-    limits = setup.limits
-
-    def problem_of(path: str) -> str | None:
-        try:
-            validity.check_first_record(path, limits)
-        except (ValueError, OSError) as error:
-            return str(error)
-        return None
-
-    problems = paths.in_parallel(problem_of, [*setup.files, *setup.eval_files])
-    # A record that was refused before, as the first of its kind, is not told twice.
-    bad = [problem for problem in problems if problem and problem not in setup.findings.errors]
-    for problem in bad[:_MOST_BAD_FILES]:
-        setup.findings.add(ERROR, problem)
-    if (left := len(bad) - _MOST_BAD_FILES) > 0:
-        setup.findings.add(ERROR, f"{left} more files are bad in their first record")
-
-
-def count_evaluation_examples(setup: Setup) -> None:
-    """Compares the number of evaluation examples with the rules; reads all their files."""
-    counts = [setup.findings.attempt(tfrecord.count_records, path) for path in setup.eval_files]
-    if None not in counts and (issue := rules.departure_of_evaluation(sum(counts))):
-        setup.findings.add(
-            WARNING,
-            f"not a submission to the closed division: {issue}; make --eval_input_file with "
-            "pick_eval_samples.py",
-        )
 
 
 def departures_of_data(

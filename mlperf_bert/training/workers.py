@@ -189,19 +189,6 @@ def _decide(config: RunConfig, output: OutputDirectory) -> dict:
     }
 
 
-def require_known_course(
-    config: RunConfig, output: OutputDirectory, *, latest_step: int | None
-) -> None:
-    """Checks what a resumed run reads of its logs, for --check.
-
-    Raises:
-      ValueError: as `time_spent`, or a log is damaged.
-    """
-    time_spent(config, output, latest_step=latest_step)
-    if output.resumes:
-        samples_at_success(run_logs(output.path))
-
-
 def time_spent(config: RunConfig, output: OutputDirectory, *, latest_step: int | None) -> float:
     """The seconds that the run has used of its time budget; see `OutputDirectory.time_spent`.
 

@@ -22,8 +22,9 @@ from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
-from mlperf_bert.training import checks
+from mlperf_bert.training import checks, inspection
 from mlperf_bert.training.config import Cluster, DeviceConfig, Findings, RunConfig, Setup
+from mlperf_bert.training.inspection import inspect_closely
 from mlperf_bert.training.output import Origin, OutputDirectory, read_record
 from tests.training.configurations import TINY, large_model
 
@@ -158,7 +159,7 @@ def test_a_run_does_not_go_on_with_other_files(begun, flag, name):
     config, _, copied = begun
     with (copied / name).open("ab") as file:
         file.write(b" ")
-    found = checks.inspect_closely(in_folder(config, copied), measure_initial_accuracy=False)
+    found = inspect_closely(in_folder(config, copied), measure_initial_accuracy=False)
     assert [e for e in found.findings.errors if e.startswith(f"--{flag}: not what the run in ")]
 
 
@@ -293,16 +294,16 @@ def test_a_close_look_reads_the_weights(config, tmp_path, value):
     prefix = tmp_path / "model.ckpt-1"
     tensors = write_checkpoint(prefix, TINY)
     given = dataclasses.replace(config, init_checkpoint=str(prefix))
-    assert checks.inspect_closely(given, measure_initial_accuracy=False).findings.errors == []
+    assert inspect_closely(given, measure_initial_accuracy=False).findings.errors == []
     name = "bert/pooler/dense/bias"
     write_name_based(str(tmp_path / "bad"), tensors | {name: np.full(8, value, np.float32)})
     given = dataclasses.replace(config, init_checkpoint=str(tmp_path / "bad"))
-    [error] = checks.inspect_closely(given, measure_initial_accuracy=False).findings.errors
+    [error] = inspect_closely(given, measure_initial_accuracy=False).findings.errors
     assert f"bad: {name} holds NaN or infinity" in error
     data = Path(f"{prefix}.data-00000-of-00001")
     data.write_bytes(data.read_bytes()[:-4] + b"\1\2\3\4")
     given = dataclasses.replace(config, init_checkpoint=str(prefix))
-    [error] = checks.inspect_closely(given, measure_initial_accuracy=False).findings.errors
+    [error] = inspect_closely(given, measure_initial_accuracy=False).findings.errors
     assert "model.ckpt-1: cannot be read (" in error and "copy it here again" in error
 
 
@@ -314,10 +315,10 @@ def test_a_close_look_at_a_run_that_goes_on_reads_its_own_checkpoint(config, che
     for path in Path(config.output_dir).glob("model.ckpt-1.*"):
         path.rename(path.with_name(path.name.replace("-1.", "-5.", 1)))
     OutputDirectory(config.output_dir, given.parameters()).record(status="running", seed=1)
-    assert checks.inspect_closely(given, measure_initial_accuracy=False).findings.errors == []
+    assert inspect_closely(given, measure_initial_accuracy=False).findings.errors == []
     other = dataclasses.replace(TINY, vocab_size=72)
     (tmp_path / "bert_config.json").write_text(json.dumps(dataclasses.asdict(other)))
-    [error] = checks.inspect_closely(given, measure_initial_accuracy=False).findings.errors
+    [error] = inspect_closely(given, measure_initial_accuracy=False).findings.errors
     assert f"{config.output_dir}/model.ckpt-5: not a checkpoint of this architecture" in error
 
 
@@ -325,9 +326,9 @@ def test_a_close_look_finds_a_place_that_cannot_be_written(config, tmp_path):
     (tmp_path / "file").write_bytes(b"")
     for place in ("/proc/none/run", f"{tmp_path}/file/run"):
         given = dataclasses.replace(config, output_dir=place)
-        errors = checks.inspect_closely(given, measure_initial_accuracy=False).findings.errors
+        errors = inspect_closely(given, measure_initial_accuracy=False).findings.errors
         assert any(f"--output_dir={place}: cannot be written to (" in error for error in errors)
-    checks.inspect_closely(config, measure_initial_accuracy=False)
+    inspect_closely(config, measure_initial_accuracy=False)
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".check-*"))
 
 
@@ -401,7 +402,7 @@ def test_hyperparameters_are_compared_with_the_reference_points(config, tmp_path
     changed = dataclasses.replace(
         config, train_batch_size=56, steps_per_update=8, learning_rate=4.25e-4, num_train_steps=80
     )
-    found = checks.inspect_closely(changed, measure_initial_accuracy=False)
+    found = inspect_closely(changed, measure_initial_accuracy=False)
     [note] = [str(finding) for finding in found.findings if "was made with" in str(finding)]
     assert note == (
         "note: global batch size 448: its reference point was made with "
@@ -427,14 +428,14 @@ def test_options_for_speed_that_do_not_fit_are_told(config):
 
 
 def test_close_look_counts_examples_and_says_what_is_active(config, tmp_path):
-    found = checks.inspect_closely(config, measure_initial_accuracy=True)
+    found = inspect_closely(config, measure_initial_accuracy=True)
     lines = [str(finding) for finding in found.findings]
     assert any(line.startswith("error: ") and "eval" in line for line in lines)  # it is no TFRecord
     assert any("active: replicas: 1, on CPU; computing in float32" in line for line in lines)
     assert any("not a submission to the closed division: init_checkpoint" in line for line in lines)
     assert any(line.startswith("note: energy: ") for line in lines)
     changed = dataclasses.replace(config, power_watts=300.0)
-    found = checks.inspect_closely(changed, measure_initial_accuracy=False)
+    found = inspect_closely(changed, measure_initial_accuracy=False)
     assert "energy: of the system; at the given 300 W" in [f.text for f in found.findings]
     (tmp_path / "eval").write_bytes(b"")
     assert any("is empty" in text for text in checks.inspect(config).findings.errors)
@@ -456,7 +457,7 @@ def test_close_look_reads_the_first_record_of_every_file(config, tmp_path):
     foreign = record(config.shape, input_ids=np.full(16, 64))
     for name, content in (("part-0", good), ("part-1", damaged), ("eval", longer)):
         (tmp_path / name).write_bytes(content)
-    found = checks.inspect_closely(config, measure_initial_accuracy=False).findings.errors
+    found = inspect_closely(config, measure_initial_accuracy=False).findings.errors
     assert [error.replace(f"{tmp_path}/", "") for error in found] == [
         "part-1: record 0 at byte 0 is damaged (the checksum of the data is wrong); "
         "copy or make the file again",
@@ -466,7 +467,7 @@ def test_close_look_reads_the_first_record_of_every_file(config, tmp_path):
     (tmp_path / "eval").write_bytes(good)
     for number in range(1, 9):
         (tmp_path / f"part-{number}").write_bytes(foreign)
-    *named, last = checks.inspect_closely(config, measure_initial_accuracy=False).findings.errors
+    *named, last = inspect_closely(config, measure_initial_accuracy=False).findings.errors
     assert len(named) == 5 and all("holds 64 in input_ids, at 0" in error for error in named)
     assert last == "3 more files are bad in their first record"
 
@@ -478,7 +479,7 @@ def test_memory_for_the_copy_of_a_checkpoint_is_told(config):
         ({"steps_per_update": 2}, said.replace("4.0", "5.4")),
         ({"async_checkpoint": False}, "the training waits for each checkpoint, 4.0 GB written;"),
     ):
-        found = checks.inspect_closely(large_model(config, **given), measure_initial_accuracy=False)
+        found = inspect_closely(large_model(config, **given), measure_initial_accuracy=False)
         [note] = [str(f) for f in found.findings if f.level == "note" and expected in f.text]
         assert note.startswith(f"note: {expected}")
 
@@ -516,10 +517,10 @@ def test_on_a_tpu_saving_while_training_has_to_be_asked_for(config):
 
 def test_initial_accuracy_is_measured_when_asked(config, tmp_path):
     with pytest.raises(ValueError, match="needs --init_checkpoint and --eval_input_file"):
-        checks._measure_initial_accuracy(setup_of(config))
+        inspection._measure_initial_accuracy(setup_of(config))
 
 
 def test_a_close_look_from_one_of_several_processes_is_refused(config):
     config = dataclasses.replace(config, cluster=Cluster(("a:1", "b:1"), 0))
     with pytest.raises(ValueError, match="--check runs in one process: unset TF_CONFIG"):
-        checks.inspect_closely(config, measure_initial_accuracy=False)
+        inspect_closely(config, measure_initial_accuracy=False)

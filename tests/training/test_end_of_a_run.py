@@ -14,8 +14,9 @@ from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.signals import Interrupted
-from mlperf_bert.training import checks, run, workers
+from mlperf_bert.training import run, workers
 from mlperf_bert.training.events import Profile
+from mlperf_bert.training.inspection import inspect_closely
 from mlperf_bert.training.loop import FIGURES, OVER, Event
 from mlperf_bert.training.output import OutputDirectory
 from tests.mlperf.example_log import Clock, initialise, write_log_of_minutes
@@ -321,7 +322,7 @@ def test_a_budget_that_is_used_up_with_nothing_saved_is_refused(config, latest_s
         f"--time_budget=2m: the run in --output_dir={given.output_dir} has used 3m already and has "
         "saved no step; give more"
     )
-    found = checks.inspect_closely(given, measure_initial_accuracy=False)
+    found = inspect_closely(given, measure_initial_accuracy=False)
     assert any(str(refusal.value) in error for error in found.findings.errors)
     assert workers.time_spent(given, output, latest_step=5) == 180
 

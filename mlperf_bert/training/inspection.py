@@ -1,0 +1,211 @@
+"""The close look of --check, where no clock starts: it reads data and weights too.
+
+It begins with the checks of every run, and ends with notes on what is active.
+"""
+
+import math
+
+import tensorflow as tf
+
+from mlperf_bert.checkpoints import initial, state
+from mlperf_bert.checkpoints.reading import StoredCheckpoint
+from mlperf_bert.data import tfrecord, validity
+from mlperf_bert.files import paths
+from mlperf_bert.input import pipeline
+from mlperf_bert.mlperf import caches, convergence, rules
+from mlperf_bert.mlperf.log_lines import samples_at_success
+from mlperf_bert.model import pretrainer
+from mlperf_bert.model.config import BertConfig
+from mlperf_bert.training import build, checks, workers
+from mlperf_bert.training.config import ERROR, NOTE, WARNING, RunConfig, Setup
+from mlperf_bert.training.devices import choose_compilation
+from mlperf_bert.training.memory import checkpoint_bytes
+from mlperf_bert.training.output import Origin, OutputDirectory, run_logs
+from mlperf_bert.training.steps import Evaluator
+
+_INITIAL_ACCURACY_TOLERANCE = 0.001
+_MOST_BAD_FILES = 5
+"""So many files whose first record is bad are named; the cause is often one for all."""
+
+
+def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Setup:
+    """For --check, where no clock starts: also reads data, and reports what is active.
+
+    Args:
+      measure_initial_accuracy: evaluate the initial checkpoint, which takes as long as an
+        evaluation does.
+
+    Raises:
+      ValueError: this is one of several processes, which would wait for the others.
+    """
+    if config.cluster:
+        raise ValueError("--check runs in one process: unset TF_CONFIG, or start it without srun")
+    setup = _inspect_with_output(config)
+    if setup.eval_files:
+        _count_evaluation_examples(setup)
+    if setup.bert_config:
+        _check_first_records(setup)
+        for issue in checks.departures(setup):
+            setup.findings.add(WARNING, f"not a submission to the closed division: {issue}")
+        setup.findings.add(NOTE, _way_of_saving(config, setup.bert_config))
+        if checks.is_bert_large(setup.bert_config):
+            _compare_with_reference_point(setup)
+    if not config.drop_caches:
+        way = caches.obstacle() or "add --drop_caches to empty them"
+        setup.findings.add(NOTE, f"the log will not say that the file caches were emptied; {way}")
+    setup.findings.add(NOTE, _active_devices(setup))
+    setup.findings.add(NOTE, f"energy: {config.energy_meter().plan}")
+    if measure_initial_accuracy and not setup.findings.errors:
+        setup.findings.attempt(_measure_initial_accuracy, setup)
+    return setup
+
+
+def _inspect_with_output(config: RunConfig) -> Setup:
+    """Also checks the directory, and reads the weights with which the run would begin there."""
+    output = OutputDirectory.of(config)
+    obstacle, latest_step = None, None
+    try:
+        output.require_available()
+        latest_step = state.latest_step(config.output_dir) if output.resumes else None
+        # What a resumed run reads of its logs.
+        workers.time_spent(config, output, latest_step=latest_step)
+        if output.resumes:
+            samples_at_success(run_logs(output.path))
+    except (ValueError, OSError) as error:
+        obstacle = str(error)
+    goes_on = latest_step is not None
+    setup = checks.inspect(config, goes_on=goes_on)
+    if obstacle:
+        setup.findings.add(ERROR, obstacle)
+    _check_weights(setup, latest_step)
+    # For a run that resumes also beside other errors: it says which file is not the same.
+    if not setup.findings.errors or (output.resumes and not obstacle):
+        setup.findings.attempt(Origin, setup, output, goes_on=goes_on)
+    return setup
+
+
+def _check_weights(setup: Setup, latest_step: int | None) -> None:
+    """Reads the weights that the run would load: damage and NaN do not show in the index."""
+    config = setup.config
+    if setup.findings.errors:
+        return
+    prefix = config.init_checkpoint
+    if latest_step is not None:
+        prefix = state.complete_checkpoints(config.output_dir)[latest_step]
+    if not prefix or (stored := setup.findings.attempt(StoredCheckpoint, prefix)) is None:
+        return
+    shapes = checks.require_fitting(setup, stored)
+    if not setup.findings.errors:
+        for weight, shape in shapes.items():
+            if setup.findings.attempt(stored.read, weight, shape) is None:
+                break
+
+
+def _check_first_records(setup: Setup) -> None:
+    """Reads the first record of every file; a run reads one of the first files before it trains."""
+    limits = setup.limits
+
+    def problem_of(path: str) -> str | None:
+        try:
+            validity.check_first_record(path, limits)
+        except (ValueError, OSError) as error:
+            return str(error)
+        return None
+
+    problems = paths.in_parallel(problem_of, [*setup.files, *setup.eval_files])
+    # A record that was refused before, as the first of its kind, is not told twice.
+    bad = [problem for problem in problems if problem and problem not in setup.findings.errors]
+    for problem in bad[:_MOST_BAD_FILES]:
+        setup.findings.add(ERROR, problem)
+    if (left := len(bad) - _MOST_BAD_FILES) > 0:
+        setup.findings.add(ERROR, f"{left} more files are bad in their first record")
+
+
+def _count_evaluation_examples(setup: Setup) -> None:
+    """Compares the number of evaluation examples with the rules; reads all their files."""
+    counts = [setup.findings.attempt(tfrecord.count_records, path) for path in setup.eval_files]
+    if None not in counts and (issue := rules.departure_of_evaluation(sum(counts))):
+        setup.findings.add(
+            WARNING,
+            f"not a submission to the closed division: {issue}; make --eval_input_file with "
+            "pick_eval_samples.py",
+        )
+
+
+def _compare_with_reference_point(setup: Setup) -> None:
+    """Notes free hyper-parameters that differ from the reference's, which is allowed."""
+    config, optimizer = setup.config, setup.config.optimizer
+    point = convergence.reference_points().get(config.global_batch_size)
+    if point is None:
+        return
+    ours = {
+        "opt_base_learning_rate": config.learning_rate,
+        "opt_learning_rate_training_steps": config.num_train_steps / config.steps_per_update,
+        "num_warmup_steps": config.num_warmup_steps / config.steps_per_update,
+        "start_warmup_step": config.start_warmup_step / config.steps_per_update,
+        "opt_epsilon": optimizer.epsilon,
+        "opt_lamb_beta_1": optimizer.beta_1,
+        "opt_lamb_beta_2": optimizer.beta_2,
+        "opt_lamb_weight_decay_rate": optimizer.weight_decay_rate,
+    }
+    differing = [
+        f"{name} {point.hyperparameters[name]} (here {value:g})"
+        for name, value in ours.items()
+        if not math.isclose(value, point.hyperparameters[name], rel_tol=1e-6)
+    ]
+    if differing:
+        setup.findings.add(
+            NOTE,
+            f"global batch size {config.global_batch_size}: its reference point was made with "
+            f"{', '.join(differing)}; others are allowed, configs/ has the reference's",
+        )
+
+
+def _way_of_saving(config: RunConfig, bert_config: BertConfig) -> str:
+    size = checks.in_words(checkpoint_bytes(bert_config, steps_per_update=config.steps_per_update))
+    if config.saves_while_training:
+        return f"asynchronous checkpoints: {size} of memory for a copy of weights and slots"
+    return f"the training waits for each checkpoint, {size} written; see --async_checkpoint"
+
+
+def _active_devices(setup: Setup) -> str:
+    """What TensorFlow will use: replicas, devices, precision, XLA."""
+    config, devices = setup.config, setup.strategy
+    kinds = sorted({device.device_type for device in tf.config.list_logical_devices()})
+    replicas = devices.num_replicas_in_sync if devices else 0
+    compiled = f"--jit_compile={config.jit_compile}"
+    if devices:
+        chosen = choose_compilation(
+            config.jit_compile,
+            strategy=devices,
+            packs_sequences=config.pack_sequences,
+            tf_xla_flags=config.tf_xla_flags,
+        )
+        compiled = str(chosen)
+    return (
+        f"active: replicas: {replicas}, on {', '.join(kinds)}; "
+        f"computing in {config.precision}, weights in float32; {compiled}"
+    )
+
+
+def _measure_initial_accuracy(setup: Setup) -> None:
+    config = setup.config
+    if not (config.init_checkpoint and setup.eval_files):
+        raise ValueError("the initial accuracy needs --init_checkpoint and --eval_input_file")
+    with setup.strategy.scope():
+        model = pretrainer.build_pretrainer(setup.bert_config, seed=0)
+    initial.load_initial_weights(
+        pretrainer.trained_variables(model),
+        config.init_checkpoint,
+        num_hidden_layers=setup.bert_config.num_hidden_layers,
+    )
+    evaluator = Evaluator(model=model, strategy=setup.strategy)
+    with pipeline.bad_input_named(setup.eval_files, setup.limits):
+        accuracy = evaluator.evaluate(build.evaluation_batches(setup)).masked_lm_accuracy
+    expected = rules.INITIAL_MASKED_LM_ACCURACY
+    level = NOTE if abs(accuracy - expected) <= _INITIAL_ACCURACY_TOLERANCE else WARNING
+    setup.findings.add(
+        level,
+        f"the initial checkpoint has masked-LM accuracy {accuracy:.5f}; the official one on the "
+        f"official evaluation examples has {expected}",
+    )
