@@ -61,6 +61,7 @@ class RunState:
         self._restored = complete_checkpoints(self._directory)[step]
         try:
             status = self._checkpoint.restore(self._restored)
+            # Not assert_consumed: the position in the input is there too, and restored later.
             status.assert_existing_objects_matched()
             self._require_finite()
         except (AssertionError, ValueError, *_DAMAGE) as error:
@@ -140,6 +141,7 @@ class RunState:
                 _write(path, copied)
             saved[step] = path
             kept = self._kept(saved)
+            # Before old ones go: whenever the process is killed, what is listed is there.
             self._list(path, kept)
         except (tf.errors.OpError, OSError) as error:
             _remove(path)

@@ -121,6 +121,7 @@ def training_batches(
     Every value is checked as it is parsed; `bad_input_named` explains TensorFlow's errors.
     """
     if seed is None:
+        # After `repeat`: so the workers together go on as one process would in the next epoch too.
         dataset = tf.data.TFRecordDataset(files).repeat().shard(num_workers, worker)
     else:
         # With fewer files than workers some would read nothing; then each reads every file and

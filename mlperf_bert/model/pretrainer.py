@@ -9,7 +9,6 @@ from official.nlp.modeling import layers, models, networks
 
 from mlperf_bert.model import fusion, tf_models
 from mlperf_bert.model.config import RECOMPUTE_CHOICES, RECOMPUTE_NONE, BertConfig
-from mlperf_bert.model.encoder import Encoder
 
 PRECISIONS = ("float32", "bfloat16", "tf32")
 
@@ -102,6 +101,8 @@ def build_pretrainer(
         pack_sequences=pack_sequences,
         recompute=recompute,
     ):
+        from mlperf_bert.model.encoder import Encoder  # only the speed options load it
+
         dtype = tf.bfloat16 if precision == "bfloat16" else tf.float32
         model.fused = Encoder(
             model,

@@ -148,6 +148,7 @@ def _compile(parts: Parts, setup: Setup, *, keeps_weights: bool) -> None:
         keeps_weights=keeps_weights,
     )
     if setup.eval_files:
+        # All batches of an evaluation have this shape, also the last, which is filled up.
         batch = pipeline.synthetic_batch(config.shape, batch_size=config.eval_batch_size)
         weights = tf.ones([config.eval_batch_size])
         parts.evaluator.evaluate(tf.data.Dataset.from_tensors((batch, weights)))

@@ -199,6 +199,7 @@ def _check_memory(setup: Setup) -> None:
         return
     copied = checkpoint_bytes(setup.bert_config, steps_per_update=config.steps_per_update)
     on_device = config.device.num_gpus or config.device.use_tpu
+    # On a CPU the training lives in the same memory, with its gradients.
     needed = copied if on_device else 2 * copied + gradients
     available = memory_bytes()
     if available < needed:
@@ -300,6 +301,7 @@ def check_at_first_touch(
       ValueError: the first record of a kind does not fit, or a file is damaged.
     """
     with run.ledger.counting(ledger.INPUT_WAIT):
+        # One of each kind: to look into all of them would take time of the run; --check does.
         for path in [setup.files[0], *setup.eval_files[:1]]:
             validity.check_first_record(path, setup.limits)
         num_examples = sum(tfrecord.count_records(path) for path in setup.eval_files)

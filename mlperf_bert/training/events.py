@@ -105,6 +105,7 @@ class Log(Event):
     def at(self, trained: Trained) -> None:
         """Counts; a call ends at the first line that it reaches, so that it has one at most."""
         figures, step = trained.figures, trained.step
+        # Added up in float64: float32 counts whole numbers up to 16.8 million only.
         self._num_real_tokens += round(_column(figures, "num_real_tokens").sum(dtype=float))
         self._num_rows += round(_column(figures, "num_rows").sum(dtype=float))
         num_samples = (step - trained.before) * self._batch_size
@@ -115,6 +116,7 @@ class Log(Event):
                 step=step,
                 samples=step * self._batch_size,
                 **dict(zip(LOSSES, losses)),
+                # That of the step just trained: rates count from step 0.
                 learning_rate=self._learning_rate_at(step - 1),
                 samples_per_second=num_samples / trained.seconds,
                 **self._seconds_since_the_last_line(),

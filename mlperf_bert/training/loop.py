@@ -79,11 +79,14 @@ def train(
     """
     ending = next(filter(None, (event.begin(step) for event in events)), None)
     while ending is None:
+        # Never empty: a run has a last step, which is a wish too.
         stop = min(wish for event in events if (wish := event.next(step)) is not None)
         figures, seconds = train_steps(stop - step)
         trained = Trained(before=step, step=stop, figures=figures, seconds=seconds)
         step = stop
+        # `filter` is lazy: what stands behind the event that ends the run does not act any more.
         ending = next(filter(None, (event.at(trained) for event in events)), None)
+    # All of them, whichever ended the run: each may have a block, a file or a thread to close.
     for event in events:
         ending = event.end(step, ending) or ending
     return step, ending

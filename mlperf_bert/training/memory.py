@@ -223,6 +223,7 @@ def shortfall(setup: Setup, *, host_bytes: int) -> Finding | None:
       host_bytes: memory that this process may take on the host.
     """
     config = setup.config
+    # After an error there may be no such step: a batch that the replicas cannot share, say.
     asleep = config.emulate_step_seconds is not None
     if not setup.strategy or setup.findings.errors or asleep:
         return None

@@ -56,6 +56,7 @@ def train(config: RunConfig, observers: Sequence[Event] = ()) -> Result | None:
     start_up = StartUp(start_time)
     start_up.done("imports")
     team = workers.agree(config)
+    # From now on the others wait for this process: without a report they would not end.
     with team.failures_reported():
         setup = checks.prepare(config, goes_on=team.goes_on, say=team.say, strategy=team.strategy)
         origin = Origin(setup, team.output, goes_on=team.goes_on) if team.is_chief else None
@@ -66,6 +67,7 @@ def train(config: RunConfig, observers: Sequence[Event] = ()) -> Result | None:
             if origin:
                 origin.record()
                 team.publish()
+            # Last: once the lock is gone, another process may write here.
             team.release()
     if not team.is_chief:
         return None
@@ -121,9 +123,11 @@ def _train(
                 setup, team, parts, stop_request, run, start_up, observers
             )
     except FloatingPointError:
+        # An end, not an interruption: the same command would diverge again.
         _end(team, origin, "aborted", log_path)
         raise
     except BaseException:
+        # Whoever resumes the run elsewhere needs its log and metrics up to here.
         with contextlib.suppress(OSError):  # keep the first error
             team.publish()
         raise
@@ -195,6 +199,7 @@ class Outputs:
 def _opened(setup: Setup, team: Team, parts: Parts, *, step: int) -> Iterator[Outputs]:
     """Opens the outputs, only on the chief those that are files."""
     config, output_dir = setup.config, team.output.path if team.is_chief else None
+    # They close from the last to the first: the last checkpoint still flushes the metrics.
     with (
         contextlib.closing(
             MetricsWriter(output_dir, resumed_step=step if team.resumes else None)
@@ -242,7 +247,7 @@ def list_of_events(
     )
     evaluation = _evaluation(config, run, team, outputs, blocks, limit, evaluate, observers)
     in_order: list[Event | None] = [
-        events.RequireFinite(),
+        events.RequireFinite(),  # first: no NaN is saved or evaluated
         events.RequireSaved(outputs.saves),
         events.Log(
             outputs.metrics,
@@ -257,13 +262,13 @@ def list_of_events(
         ),
         outputs.profile,
         evaluation,
-        *observers,
+        *observers,  # after the evaluation, which they compare
         limit,  # after the evaluation, which takes time too
         events.LastStep(config.num_train_steps, longest_call_steps=config.iterations_per_loop),
-        blocks,
+        blocks,  # after what may end the run: only one that goes on begins another block
         events.Save(outputs.saves, run, every=config.save_checkpoints_steps),
         evaluation and events.EvaluateAtEnd(evaluation),
-        events.StopOnSignal(stop_request, parts.trainer.any_process),
+        events.StopOnSignal(stop_request, parts.trainer.any_process),  # last: its end raises
     ]
     return [event for event in in_order if event]
 
