@@ -52,7 +52,7 @@ def build(setup: Setup, team: Team) -> Parts:
     model, optimizer = trainer.model, trainer.optimizer
     steps_are = f"computing in {config.precision}; {compiled}"
     if config.emulate_step_seconds is not None:
-        trainer = asleep(trainer, config.emulate_step_seconds)
+        trainer = cast(Trainer, _Asleep(trainer, config.emulate_step_seconds))
         steps_are = f"no result: each step is a sleep of {config.emulate_step_seconds} s"
 
     def evaluated(steps: Collection[int]) -> Collection[int]:
@@ -129,29 +129,21 @@ def build_trainer(
 
 def warm_up(parts: Parts, setup: Setup, *, keeps_weights: bool) -> None:
     """Compiles training and evaluation on synthetic batches of all shapes that the run will use."""
-    with reading_compilation_cache(setup.config.compilation_cache_dir):
-        _compile(parts, setup, keeps_weights=keeps_weights)
-
-
-def _compile(parts: Parts, setup: Setup, *, keeps_weights: bool) -> None:
     config = setup.config
-    parts.trainer.warm_up(
-        pipeline.synthetic_batches(
-            config.shape,
-            batch_size=replica_batch_size(
-                config.train_batch_size,
-                setup.strategy.num_replicas_in_sync,
-                flag="train_batch_size",
-            ),
-            pack_sequences=config.pack_sequences,
+    batches = pipeline.synthetic_batches(
+        config.shape,
+        batch_size=replica_batch_size(
+            config.train_batch_size, setup.strategy.num_replicas_in_sync, flag="train_batch_size"
         ),
-        keeps_weights=keeps_weights,
+        pack_sequences=config.pack_sequences,
     )
-    if setup.eval_files:
-        # All batches of an evaluation have this shape, also the last, which is filled up.
-        batch = pipeline.synthetic_batch(config.shape, batch_size=config.eval_batch_size)
-        weights = tf.ones([config.eval_batch_size])
-        parts.evaluator.evaluate(tf.data.Dataset.from_tensors((batch, weights)))
+    with reading_compilation_cache(config.compilation_cache_dir):
+        parts.trainer.warm_up(batches, keeps_weights=keeps_weights)
+        if setup.eval_files:
+            # All batches of an evaluation have this shape, also the last, which is filled up.
+            batch = pipeline.synthetic_batch(config.shape, batch_size=config.eval_batch_size)
+            weights = tf.ones([config.eval_batch_size])
+            parts.evaluator.evaluate(tf.data.Dataset.from_tensors((batch, weights)))
 
 
 def load_weights(parts: Parts, setup: Setup, team: Team) -> None:
@@ -218,11 +210,6 @@ def _batches_from(step: int, parts: Parts, setup: Setup, team: Team):
         )
 
     return parts.trainer.batches(own_batches)
-
-
-def asleep(trainer: Trainer, step_seconds: float) -> Trainer:
-    """The trainer, which now sleeps in place of computing a step; it learns nothing."""
-    return cast(Trainer, _Asleep(trainer, step_seconds))
 
 
 class _Asleep:

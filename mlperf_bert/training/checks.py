@@ -33,25 +33,6 @@ _MEMORY_LIMITS = (  # of a container, with cgroup version 2 and 1
 )
 
 
-def prepare(
-    config: RunConfig,
-    *,
-    goes_on: bool,
-    say: Callable[[object], None],
-    strategy: tf.distribute.Strategy | None = None,
-) -> Setup:
-    """Checks a run and prints all findings, also warnings; arguments as of `inspect`.
-
-    Raises:
-      ValueError: with a line for every error, and how to fix it.
-    """
-    setup = inspect(config, goes_on=goes_on, strategy=strategy)
-    setup.findings.require_none()
-    for finding in setup.findings:
-        say(finding)
-    return setup
-
-
 def inspect(
     config: RunConfig, *, goes_on: bool = False, strategy: tf.distribute.Strategy | None = None
 ) -> Setup:

@@ -16,7 +16,7 @@ from mlperf_bert.mlperf import caches, convergence, rules
 from mlperf_bert.mlperf.log_lines import samples_at_success
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.training import build, checks, workers
+from mlperf_bert.training import build, checks
 from mlperf_bert.training.config import ERROR, NOTE, WARNING, RunConfig, Setup
 from mlperf_bert.training.devices import choose_compilation
 from mlperf_bert.training.memory import checkpoint_bytes
@@ -68,7 +68,7 @@ def _inspect_with_output(config: RunConfig) -> Setup:
         output.require_available()
         latest_step = state.latest_step(config.output_dir) if output.resumes else None
         # What a resumed run reads of its logs.
-        workers.time_spent(config, output, latest_step=latest_step)
+        output.time_spent(latest_step=latest_step)
         if output.resumes:
             samples_at_success(run_logs(output.path))
     except (ValueError, OSError) as error:

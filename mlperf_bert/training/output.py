@@ -190,14 +190,15 @@ class OutputDirectory:
         json_text.write_record(self._record, content)
         self.publish()
 
-    def time_spent(self) -> float:
+    def time_spent(self, *, latest_step: int | None) -> float:
         """The seconds that the run has used of its time budget; 0 if it has none, or is new.
 
         The same command again may find it used up, for it may have been killed after its last
         step: then it has only its end to make.
 
         Raises:
-          ValueError: the run is given another budget, which is used up; or a log is damaged.
+          ValueError: the run is given another budget, which is used up; or the budget is, and
+            nothing is saved; or a log is damaged.
         """
         if self.time_budget is None or not self.resumes:
             return 0.0
@@ -207,6 +208,11 @@ class OutputDirectory:
             raise ValueError(
                 f"--time_budget={budget.in_words(self.time_budget)}: the run in {self._name} has "
                 f"used {budget.in_words(spent)} already; give more, or leave it out"
+            )
+        if spent >= self.time_budget and not latest_step:
+            raise ValueError(
+                f"--time_budget={budget.in_words(self.time_budget)}: the run in {self._name} has "
+                f"used {budget.in_words(spent)} already and has saved no step; give more"
             )
         return spent
 

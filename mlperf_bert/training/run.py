@@ -58,7 +58,10 @@ def train(config: RunConfig, observers: Sequence[Event] = ()) -> Result | None:
     team = workers.agree(config)
     # From now on the others wait for this process: without a report they would not end.
     with team.failures_reported():
-        setup = checks.prepare(config, goes_on=team.goes_on, say=team.say, strategy=team.strategy)
+        setup = checks.inspect(config, goes_on=team.goes_on, strategy=team.strategy)
+        setup.findings.require_none()
+        for finding in setup.findings:
+            team.say(finding)
         origin = Origin(setup, team.output, goes_on=team.goes_on) if team.is_chief else None
         start_up.done("checks")
         with StopRequest() as stop_request:

@@ -28,7 +28,6 @@ from mlperf_bert.checkpoints import state
 from mlperf_bert.files import json_text, paths
 from mlperf_bert.files.whole import read_regular_file, write_whole
 from mlperf_bert.input import pipeline
-from mlperf_bert.mlperf import budget
 from mlperf_bert.mlperf.log_lines import samples_at_success
 from mlperf_bert.signals import Interrupted
 from mlperf_bert.training import coordination, devices
@@ -178,7 +177,7 @@ def _decide(config: RunConfig, output: OutputDirectory) -> dict:
     output.claim()
     seed = secrets.randbits(31) if config.seed is None else config.seed
     latest_step = state.latest_step(config.output_dir)
-    spent = time_spent(config, output, latest_step=latest_step)
+    spent = output.time_spent(latest_step=latest_step)
     return {
         # A seed that was drawn is kept: a resumed run must draw the same examples.
         "seed": read_record(output.path).seed if output.resumes else seed,
@@ -187,22 +186,6 @@ def _decide(config: RunConfig, output: OutputDirectory) -> dict:
         "time_spent": spent,
         "samples_at_success": samples_at_success(run_logs(output.path)) if output.resumes else None,
     }
-
-
-def time_spent(config: RunConfig, output: OutputDirectory, *, latest_step: int | None) -> float:
-    """The seconds that the run has used of its time budget; see `OutputDirectory.time_spent`.
-
-    Raises:
-      ValueError: the budget is used up and nothing is saved, or as there.
-    """
-    spent = output.time_spent()
-    if config.time_budget is not None and spent >= config.time_budget and not latest_step:
-        raise ValueError(
-            f"--time_budget={budget.in_words(config.time_budget)}: the run in "
-            f"--output_dir={config.output_dir} has used {budget.in_words(spent)} already "
-            "and has saved no step; give more"
-        )
-    return spent
 
 
 def _compared(config: RunConfig) -> dict:

@@ -317,14 +317,14 @@ def test_a_budget_that_is_used_up_with_nothing_saved_is_refused(config, latest_s
     given = dataclasses.replace(config, time_budget=120.0)
     output = killed_run(given, minutes=3)
     with pytest.raises(ValueError) as refusal:
-        workers.time_spent(given, output, latest_step=latest_step)
+        output.time_spent(latest_step=latest_step)
     assert str(refusal.value) == (
         f"--time_budget=2m: the run in --output_dir={given.output_dir} has used 3m already and has "
         "saved no step; give more"
     )
     found = inspect_closely(given, measure_initial_accuracy=False)
     assert any(str(refusal.value) in error for error in found.findings.errors)
-    assert workers.time_spent(given, output, latest_step=5) == 180
+    assert output.time_spent(latest_step=5) == 180
 
 
 def test_a_resumed_run_keeps_the_seed_that_was_drawn(config):

@@ -258,9 +258,9 @@ def test_a_smaller_batch_keeps_the_global_batch_size(config, monkeypatch):
 
 def test_on_a_cpu_it_is_a_warning_at_the_start_of_a_run(config, monkeypatch):
     monkeypatch.setattr(checks, "memory_bytes", lambda: 5 * 10**9)
-    said = []
-    checks.prepare(large_model(config), goes_on=False, say=lambda line: said.append(str(line)))
-    [line] = [line for line in said if "a step does not fit" in line]
+    findings = checks.inspect(large_model(config)).findings
+    findings.require_none()
+    [line] = [str(finding) for finding in findings if "a step does not fit" in finding.text]
     assert line.startswith("warning: a step does not fit into the 5.0 GB available here: about ")
 
 
