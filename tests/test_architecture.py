@@ -19,8 +19,13 @@ PACKAGE = "mlperf_bert"
 # A room may import the rooms of the levels before its own, and itself; never a sibling.
 LEVELS = [*HEART, GUESTS]
 # Next to the package: each imports these of our own, and nothing else.
-MAY_IMPORT = {"pages": {"pages"}, "tracing": {"pages", "tracing"}}
-DRAWS_PAGES = "submission"
+MAY_IMPORT = {
+    "pages": {"pages"},
+    "exchange": {"exchange"},
+    "tracing": {"pages", "exchange", "tracing"},
+}
+# Which guest takes what stands beside the package.
+TAKES = {"submission": {"pages"}, "portable": {"exchange"}}
 # Commands of guests that take flags as the root scripts do.
 COMMANDS_WITH_FLAGS = {
     "convert/from_hugging_face.py",
@@ -138,17 +143,16 @@ def test_a_run_and_its_data_need_no_guest(script):
 
 
 @pytest.mark.parametrize("name", MAY_IMPORT)
-def test_pages_and_tracing_import_nothing_of_the_benchmark(name):
+def test_what_stands_beside_imports_nothing_of_the_benchmark(name):
     for path in (ROOT / name).rglob("*.py"):
         imported = {module.split(".")[0] for module in imports_of(path)} & OUR_OWN
         assert imported <= MAY_IMPORT[name], path
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_only_submissions_make_pages_and_nothing_needs_tracing(path):
+def test_only_named_guests_take_what_stands_beside_and_nothing_needs_tracing(path):
     imported = {module.split(".")[0] for module in imports_of(path)} & OUR_OWN
-    allowed = {"pages"} if name_of(path).startswith(f"{DRAWS_PAGES}/") else set()
-    assert imported <= {PACKAGE} | allowed
+    assert imported <= {PACKAGE} | TAKES.get(name_of(path).split("/")[0], set())
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)

@@ -1,6 +1,7 @@
 """bpftrace as a tracer: which programs fit the kernel, and their lines as rows."""
 
 import errno
+import functools
 import heapq
 import os
 import re
@@ -20,6 +21,7 @@ _WITH_TRACEFS = [
     f'mount -t tracefs nodev {TRACEFS[0]} && exec "$@"',
     "sh",
 ]
+ADD_TO_PAGE_CACHE = "add_to_page_cache"
 PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 
 # what -> alternatives: (program, tracepoint it needs, kernels that have it), the best one first.
@@ -137,9 +139,9 @@ _MOST_EVENTS_OUT_OF_ORDER = 20_000
 
 # word -> number of fields, which of them are text, and which is the latency.
 _NUM_FIELDS = {"fork": 4, "exec": 4, "exit": 3, "call": 9, "open": 8, "path": 7, "rename": 6,
-               "copy": 8, "fault": 6, "block": 8}  # fmt: skip
+               "copy": 8, "fault": 6, "cached": 6, "block": 8}  # fmt: skip
 _TEXTS = {"fork": (), "exec": (3,), "exit": (), "call": (3,), "open": (3,), "path": (3,),
-          "rename": (3,), "copy": (3,), "fault": (), "block": (6, 7)}  # fmt: skip
+          "rename": (3,), "copy": (3,), "fault": (), "cached": (), "block": (6, 7)}  # fmt: skip
 _LATENCY = {"call": 4, "open": 4, "path": 4, "rename": 4, "copy": 4, "block": 5}
 
 
@@ -169,7 +171,8 @@ class Parser(CallParser):
         self._handlers: dict[str, Callable[..., tuple[str, dict] | None]] = {
             "fork": self._fork, "exec": self._exec, "exit": self._exit, "call": self._call,
             "open": self._open, "path": self._path, "rename": self._rename,
-            "fault": self._fault, "block": self._block,
+            "fault": functools.partial(self._fault, "page_fault"),
+            "cached": functools.partial(self._fault, ADD_TO_PAGE_CACHE), "block": self._block,
         }  # fmt: skip
 
     def parse(self, lines: Iterable[str]) -> Iterator[tuple[str, dict]]:
@@ -335,8 +338,8 @@ class Parser(CallParser):
         row["new_path"] = self._absolute(pid, new_name)
         return self._named(row, self._absolute(pid, name))
 
-    def _fault(self, began, pid, tid, device, inode, page):
-        row = {**self._stamps(began, pid, tid), "kind": "fault", "operation": "page_fault"}
+    def _fault(self, operation, began, pid, tid, device, inode, page):
+        row = {**self._stamps(began, pid, tid), "kind": "fault", "operation": operation}
         row |= {"offset_bytes": page * PAGE_BYTES, "size_bytes": PAGE_BYTES}
         return self._named(row, self._path_of_inode.get(inode, f"unknown:inode {inode}"))
 

@@ -10,6 +10,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tracing import path_with_home
 from tracing.exports import fio
@@ -17,6 +18,7 @@ from tracing.exports.finished import Finished
 
 OUTPUTS = {
     "dftracer": "trace.pfw.gz", "fio": "fio", "dlio": "dlio.yaml", "perfetto": "trace.pftrace",
+    "chakra": "trace.et",
 }  # fmt: skip
 """Target -> the output's name in the trace's folder where no other is given."""
 
@@ -25,16 +27,26 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tracing.export", description=__doc__)
     parser.add_argument("trace", type=path_with_home, metavar="FOLDER", help="of a finished trace")
     parser.add_argument("--to", choices=OUTPUTS, required=True, help="the tool that reads it")
-    parser.add_argument("--output", type=path_with_home, help="new file, or folder for fio")
+    parser.add_argument(
+        "--output", type=path_with_home, help="new file; folder for fio, and with --step"
+    )
     parser.add_argument("--per", choices=fio.GROUPS, help="fio: what a log is of; default: thread")
+    parser.add_argument(
+        "--step",
+        type=path_with_home,
+        metavar="STEP",
+        help="chakra: with the nodes that mlperf_bert.portable.trace wrote there",
+    )
+    parser.add_argument("--ranks", type=int, help="chakra: devices that train together; default: 1")
+    parser.add_argument("--seconds", metavar="BEGIN:END", help="chakra: only what begins in these")
     return parser
 
 
 def _export(given: argparse.Namespace) -> tuple[Path, str]:
     """Writes one; returns where, and what it holds, in words."""
-    output = given.output or given.trace / OUTPUTS[given.to]
-    if given.per and given.to != "fio":
-        raise ValueError(f"--per={given.per} is for --to=fio alone; leave it out")
+    options = _options(given)
+    name = "chakra" if given.step else OUTPUTS[given.to]
+    output = given.output or given.trace / name
     trace = Finished(given.trace)
     if output.exists():
         raise ValueError(f"{output} exists: remove it, or name another --output")
@@ -42,8 +54,29 @@ def _export(given: argparse.Namespace) -> tuple[Path, str]:
         raise ValueError(f"{output}: there is no folder {output.parent}; make it first")
     # Each target imports what it needs only when it is asked for.
     target = importlib.import_module(f"tracing.exports.{given.to}")
-    options = {"per": given.per or "thread"} if given.to == "fio" else {}
     return output, target.write(trace, output, **options)
+
+
+def _options(given: argparse.Namespace) -> dict[str, Any]:
+    """What the target alone takes."""
+    of_target = {"per": "fio", "step": "chakra", "ranks": "chakra", "seconds": "chakra"}
+    found = {name: getattr(given, name) for name in of_target if getattr(given, name) is not None}
+    for name, value in found.items():
+        if of_target[name] != given.to:
+            raise ValueError(f"--{name}={value} is for --to={of_target[name]} alone; leave it out")
+    if given.to == "fio":
+        return {"per": "thread"} | found
+    if given.ranks is not None and (given.ranks < 1 or not given.step):
+        raise ValueError(f"--ranks={given.ranks}: give at least 1, and --step")
+    if given.seconds is not None:
+        try:
+            begin, end = (float(part) for part in given.seconds.split(":"))
+        except ValueError:
+            begin, end = 0.0, 0.0
+        if not 0 <= begin < end:
+            raise ValueError(f"--seconds={given.seconds}: give two, BEGIN:END, the second later")
+        found["seconds"] = begin, end
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -41,7 +41,7 @@ COLUMNS: Mapping[str, dict] = {
             _WORD,
             "open close read write map fault seek create remove rename sync receive send",
         ),
-        "operation": (_WORD, "the system call, or page_fault"),
+        "operation": (_WORD, "the system call, page_fault, or add_to_page_cache"),
         "fd": (pa.int64(), "file descriptor; null where the call has none, and for copies"),
         "path": (_WORD, "as the kernel knows it; in a container, the container's path"),
         "new_path": (_WORD, "of a rename"),

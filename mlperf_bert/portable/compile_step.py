@@ -197,6 +197,13 @@ class NoCompiler(Exception):
     """The compiler of a device is not installed, or too old."""
 
 
+def without_hardware() -> None:
+    """Sets what the compilers read when they are loaded; without a GPU nothing can be tuned on."""
+    jax.config.update("jax_platforms", "cpu")
+    os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_autotune_level=0"
+
+
 def devices_of(name: str, count: int) -> list:
     """The devices of a topology that is not there."""
     device, needed = DEVICES[name], "jax[cuda12]" if name in GPUS else "libtpu"
@@ -247,11 +254,11 @@ _KINDS = {
     "reduce-window": SUMS,
 }
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
-_PRODUCT_CALLS = ("matmul", "gemm", "conv")
-_MOVES = {"copy", "transpose", "concatenate", "slice", "pad", "broadcast", "reverse", "iota"}
-_MOVES |= {"dynamic-slice", "dynamic-update-slice", "copy-start", "copy-done"}
-_NOTHING = {"parameter", "bitcast", "constant", "tuple", "get-tuple-element", "reshape"}
-_NOTHING |= {
+PRODUCT_CALLS = ("matmul", "gemm", "conv")
+MOVES = {"copy", "transpose", "concatenate", "slice", "pad", "broadcast", "reverse", "iota"}
+MOVES |= {"dynamic-slice", "dynamic-update-slice", "copy-start", "copy-done"}
+NOTHING = {"parameter", "bitcast", "constant", "tuple", "get-tuple-element", "reshape"}
+NOTHING |= {
     "after-all",
     "partition-id",
     "replica-id",
@@ -265,7 +272,7 @@ _SIZES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s64": 8, "u64": 8, 
 _INSTRUCTION = re.compile(
     r"^\s*(?:ROOT )?%(?P<name>[\w.-]+) = (?P<shape>\(.*?\)|\S+) (?P<opcode>[\w-]+)\((?P<rest>.*)$"
 )
-_ARRAY = re.compile(r"(\w+)\[([\d,]*)\](\{[^}]*\})?")
+ARRAY = re.compile(r"(\w+)\[([\d,]*)\](\{[^}]*\})?")
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -285,6 +292,12 @@ def kernels(text: str, cache_bytes: float = -1) -> dict[str, Kernel]:
     Arrays of up to `cache_bytes` are not counted, neither are those that a TPU's program puts into
     the memory on its chip. Both branches of a condition are.
     """
+    entry, computations = computations_of(text)
+    return dict(_kernels_of(entry, computations, cache_bytes))
+
+
+def computations_of(text: str) -> tuple[str, dict[str, list[re.Match]]]:
+    """The entry's name, and the instructions of every computation, by its name."""
     computations: dict[str, list[re.Match]] = collections.defaultdict(list)
     entry = name = ""
     for line in text.splitlines():
@@ -293,29 +306,29 @@ def kernels(text: str, cache_bytes: float = -1) -> dict[str, Kernel]:
             entry = name if found[1] else entry
         elif found := _INSTRUCTION.match(line):
             computations[name].append(found)
-    return dict(_kernels_of(entry, computations, cache_bytes))
+    return entry, computations
 
 
 def _kernels_of(
     name: str, computations: dict[str, list[re.Match]], cache_bytes: float
 ) -> Iterable[tuple[str, Kernel]]:
-    sizes = {each["name"]: _num_bytes(each["shape"], cache_bytes) for each in computations[name]}
+    sizes = {each["name"]: num_bytes(each["shape"], cache_bytes) for each in computations[name]}
     for each in computations[name]:
         if each["opcode"] in ("while", "conditional", "call"):
-            for called in _called(each["rest"]):
-                yield from _kernels_of(called, computations, cache_bytes)
-        elif each["opcode"] not in _NOTHING and not _is_bookkeeping(each):
+            for inner in called(each["rest"]):
+                yield from _kernels_of(inner, computations, cache_bytes)
+        elif each["opcode"] not in NOTHING and not is_bookkeeping(each):
             yield (
                 each["name"],
                 Kernel(
-                    kind=_kind(_operations(each, computations)),
+                    kind=kind_of(operations_of(each, computations)),
                     text=each["rest"],
-                    num_bytes=sizes[each["name"]] + _read(each, sizes, computations),
+                    num_bytes=sizes[each["name"]] + bytes_read(each, sizes, computations),
                 ),
             )
 
 
-def _called(rest: str) -> list[str]:
+def called(rest: str) -> list[str]:
     """The computations that an instruction calls, without the condition of a loop."""
     found = re.findall(
         r"(?:calls|to_apply|body|true_computation|false_computation)=%([\w.-]+)", rest
@@ -324,12 +337,12 @@ def _called(rest: str) -> list[str]:
     return found + (re.findall(r"%([\w.-]+)", branches[1]) if branches else [])
 
 
-def _read(instruction: re.Match, sizes: dict[str, int], computations: dict) -> int:
+def bytes_read(instruction: re.Match, sizes: dict[str, int], computations: dict) -> int:
     """Bytes of the operands, without arrays of which a fusion takes only some elements."""
     operands = re.findall(r"%([\w.-]+)", instruction["rest"].split(")", 1)[0])
     picked = set()
     if instruction["opcode"] == "fusion":
-        inner = computations[_called(instruction["rest"])[0]]
+        inner = computations[called(instruction["rest"])[0]]
         picks = [each for each in inner if each["opcode"] in ("gather", "dynamic-slice", "slice")]
         names = {re.findall(r"%([\w.-]+)", each["rest"])[0] for each in picks}
         numbers = [each["rest"] for each in inner if each["name"] in names]
@@ -337,48 +350,51 @@ def _read(instruction: re.Match, sizes: dict[str, int], computations: dict) -> i
     return sum(sizes.get(o, 0) for n, o in enumerate(operands) if n not in picked)
 
 
-def _is_bookkeeping(instruction: re.Match) -> bool:
-    return instruction["opcode"] == "custom-call" and _target(instruction) in _BOOKKEEPING
+def is_bookkeeping(instruction: re.Match) -> bool:
+    """Whether it only reserves or frees memory of a TPU."""
+    return instruction["opcode"] == "custom-call" and target_of(instruction) in _BOOKKEEPING
 
 
-def _target(instruction: re.Match) -> str:
+def target_of(instruction: re.Match) -> str:
+    """Whom a custom call calls; empty for any other instruction."""
     found = re.search(r'custom_call_target="([^"]*)"', instruction["rest"])
     return found[1] if found else ""
 
 
-def _operations(instruction: re.Match, computations: dict[str, list[re.Match]]) -> set[str]:
+def operations_of(instruction: re.Match, computations: dict[str, list[re.Match]]) -> set[str]:
     """The operations in a kernel, those of the computations that it calls included."""
     opcode = instruction["opcode"]
     if opcode == "custom-call":
-        is_product = any(word in _target(instruction).lower() for word in _PRODUCT_CALLS)
+        is_product = any(word in target_of(instruction).lower() for word in PRODUCT_CALLS)
         return {"dot" if is_product else opcode}
     if opcode not in ("fusion", "call", "while", "async-start"):
         return {opcode}
     return {
         each
-        for name in _called(instruction["rest"])
+        for name in called(instruction["rest"])
         for inner in computations[name]
-        for each in _operations(inner, computations)
+        for each in operations_of(inner, computations)
     }
 
 
-def _kind(operations: set[str]) -> str:
+def kind_of(operations: set[str]) -> str:
+    """What a kernel with these operations mostly does."""
     if any(each.startswith(_COLLECTIVES) for each in operations):
         return COLLECTIVES
     for operation, kind in _KINDS.items():
         if operation in operations:
             return kind
-    computed = operations - _NOTHING
+    computed = operations - NOTHING
     if computed <= {"convert"}:
         return CASTS
-    return COPIES if computed <= _MOVES | {"convert"} else PASSES
+    return COPIES if computed <= MOVES | {"convert"} else PASSES
 
 
-def _num_bytes(shape: str, cache_bytes: float = -1) -> int:
+def num_bytes(shape: str, cache_bytes: float = -1) -> int:
     """Of one array or a tuple of them, as XLA writes it: f32[4,512]{1,0:T(8,128)S(1)}."""
     sizes = (
         _SIZES.get(dtype, 4) * math.prod(int(size) for size in sizes.split(",") if size)
-        for dtype, sizes, layout in _ARRAY.findall(shape)
+        for dtype, sizes, layout in ARRAY.findall(shape)
         if "S(1)" not in layout
     )
     return sum(size for size in sizes if size > cache_bytes)
@@ -501,7 +517,7 @@ def _all_reduce_bytes(text: str) -> Iterable[int]:
     for line in text.splitlines():
         found = _INSTRUCTION.match(line)
         if found and found["opcode"] in ("all-reduce", "all-reduce-start", "reduce-scatter"):
-            yield _num_bytes(found["shape"].replace("S(1)", ""))
+            yield num_bytes(found["shape"].replace("S(1)", ""))
 
 
 def beside_collectives(text: str) -> int:
@@ -517,7 +533,7 @@ def beside_collectives(text: str) -> int:
             waiting += 1
         elif is_collective and opcode.endswith("-done"):
             waiting -= 1
-        elif waiting > 0 and opcode not in _NOTHING:
+        elif waiting > 0 and opcode not in NOTHING:
             total += 1
     return total
 
@@ -637,10 +653,7 @@ def main() -> None:
         usage(f"--output={given.output}: name a .json or .md file, in a folder that is there")
     if given.kind != run_step.TRAINING and any(count > 1 for _, count in wanted):
         usage("an evaluation is compiled for one device: leave out the number of devices")
-    # The compilers read them when they are loaded. Without a GPU there is nothing to tune on.
-    jax.config.update("jax_platforms", "cpu")
-    os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_autotune_level=0"
+    without_hardware()
     rows: list[dict] = []
     for folder in given.steps:
         signature, entry = step_of(folder, given.kind, max(count for _, count in wanted))

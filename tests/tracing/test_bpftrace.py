@@ -86,6 +86,13 @@ def test_page_faults_by_inode():
     assert unknown["path"] == "unknown:inode 5"
 
 
+def test_pages_that_come_into_the_cache_are_no_faults():
+    [(_, row)] = bpftrace.Parser(folder="/").parse(["cached\t1\t7\t8\t266338304\t5\t3\n"])
+    assert (row["operation"], row["offset_bytes"]) == ("add_to_page_cache", 3 * 4096)
+    program = (bpftrace.PROGRAMS / "faults_page_cache.bt").read_text()
+    assert 'printf("cached\\t' in program
+
+
 def test_lines_of_several_processors_come_in_any_order():
     parser = bpftrace.Parser(folder="/d")
     found = list(

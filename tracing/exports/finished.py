@@ -77,16 +77,22 @@ class Finished:
         found["seconds"] = (found["monotonic_ns"] - self.begin_ns) / 1e9
         return found.sort_values("monotonic_ns", kind="stable", ignore_index=True)
 
-    def calls_of(self, kinds: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
+    def calls_of(
+        self, kinds: Sequence[str], columns: Sequence[str], *, maybe: Sequence[str] = ()
+    ) -> pd.DataFrame:
         """The calls of some kinds in order of time; words stay numbers, as in the file.
+
+        What older versions did not record, `maybe`, is null where it is missing.
 
         Raises:
           ValueError: a column is missing.
         """
         path, wanted = self._path("file_ops"), [("kind", "in", list(kinds))]
         self._require(path, [*columns, "kind"])
-        found = pq.read_table(path, columns=list(columns), filters=wanted)
-        return found.to_pandas().sort_values("monotonic_ns", kind="stable", ignore_index=True)
+        present = [*columns, *(name for name in maybe if name in columns_of(path))]
+        found = pq.read_table(path, columns=present, filters=wanted)
+        found = found.to_pandas().reindex(columns=[*columns, *maybe])
+        return found.sort_values("monotonic_ns", kind="stable", ignore_index=True)
 
     def rows(self, table: str, columns: Sequence[str]) -> Iterator[tuple]:
         """The rows of a table in the file's order, with progress on standard error if it is long.

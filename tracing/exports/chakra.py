@@ -1,0 +1,391 @@
+"""A trace as a Chakra execution trace of MLCommons: storage, batches, evaluations, checkpoints.
+
+With the nodes of a step, which mlperf_bert.portable.trace writes, it is one trace of storage, step
+and network. docs/chakra.md shows MAPPING, and what the dependencies mean.
+"""
+
+import collections
+import heapq
+import json
+import math
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import pandas as pd
+
+from exchange import chakra
+from tracing import files, mllog
+from tracing.bpftrace import ADD_TO_PAGE_CACHE, PAGE_BYTES
+from tracing.exports.finished import Finished
+from tracing.tables import written_beside
+
+MAPPING: Mapping[str, tuple[str, str]] = {
+    "open, openat, openat2, creat": ("STORAGE", "FS_OP_OPEN"),
+    "close": ("STORAGE", "FS_OP_CLOSE"),
+    "read, readv": ("STORAGE", "FS_OP_READ"),
+    "pread64, preadv, preadv2": ("STORAGE", "FS_OP_PREAD"),
+    "write, writev": ("STORAGE", "FS_OP_WRITE"),
+    "pwrite64, pwritev, pwritev2": ("STORAGE", "FS_OP_PWRITE"),
+    "fsync": ("STORAGE", "FS_OP_FSYNC"),
+    "fdatasync": ("STORAGE", "FS_OP_FDATASYNC"),
+    "sendfile, copy_file_range": ("STORAGE", "FS_OP_READ and FS_OP_WRITE"),
+    ADD_TO_PAGE_CACHE: ("STORAGE", "PAGE_OP_ADD_TO_CACHE"),
+    "block_io R": ("STORAGE", "BLOCK_OP_READ, BLOCK_EVENT_DISPATCH"),
+    "block_io W": ("STORAGE", "BLOCK_OP_WRITE, BLOCK_EVENT_DISPATCH"),
+    "block_io F": ("STORAGE", "BLOCK_OP_FLUSH, BLOCK_EVENT_DISPATCH"),
+    "each step of a block of the log": ("BATCH", "training"),
+    "an evaluation of the log": ("BATCH", "evaluation"),
+    "a checkpoint of the log": ("CHECKPOINT", ""),
+}
+"""Our operation or event -> type of the node, and what the node says of it."""
+
+_COLUMNS = (
+    "monotonic_ns", "latency_ns", "pid", "tid", "kind", "operation", "path", "file_class",
+    "offset_bytes", "size_bytes", "error",
+)  # fmt: skip
+_KINDS = ("open", "create", "close", "read", "write", "sync", "fault")
+_FS_OPS = {
+    operation: detail
+    for names, (_, detail) in MAPPING.items()
+    for operation in names.split(", ")
+    if detail in chakra.ENUMS["FsOp.Op"].split()
+}
+_COPIES = ("sendfile", "copy_file_range")
+_MOST_NODES = 2_000_000  # of a rank's steps: about 300 MB
+_SECTOR_BYTES = 512
+
+
+class Event(NamedTuple):
+    """Something that becomes a node; no two compare equal."""
+
+    begin_ns: int
+    order: int
+    """Among those that begin at once, so that a dependency stands above what depends on it."""
+    number: int
+    end_ns: int
+    write: Callable[["Event", dict], str]
+    """Writes the node with its times; returns of what sort it is."""
+    values: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """The nodes of a step, of one rank, and what the writer said about it."""
+
+    nodes: list
+    about: dict[str, Any]
+
+
+def read_step(folder: Path, ranks: int) -> Step:
+    """The nodes of a step that mlperf_bert.portable.trace wrote, or that lie in a step's folder.
+
+    Raises:
+      ValueError: there is none, or it is of another number of ranks.
+    """
+    command = f"python -m mlperf_bert.portable.trace STEP --to=chakra --ranks={ranks}"
+    found = [path for path in (folder, folder / "chakra") if (path / "step.0.et").is_file()]
+    if not found:
+        raise ValueError(f"--step={folder}: has no step.0.et; {command} writes it")
+    metadata, nodes = chakra.read(found[0] / "step.0.et")
+    about = chakra.attributes_of(metadata)
+    if about.get("ranks") != ranks:
+        raise ValueError(
+            f"--step={folder}: is of {about.get('ranks')} ranks, not {ranks}; {command}"
+        )
+    return Step(nodes=list(nodes), about=about)
+
+
+def write(
+    trace: Finished,
+    output: Path,
+    *,
+    step: Path | None = None,
+    ranks: int = 1,
+    seconds: tuple[float, float] = (0, math.inf),
+) -> str:
+    """Writes one file, or with a step a folder with one for each rank; returns what they hold.
+
+    Args:
+      seconds: only what begins between these two, since the trace's begin.
+
+    Raises:
+      ValueError: the trace has no single calls; the step is of another model, or its examples are
+        not those of the trace's steps.
+      OSError: there is no room; nothing is left.
+    """
+    trace.require_calls()
+    log = _Log(trace)
+    if step is None:
+        with written_beside(output, "wb") as file:
+            return _Rank(log, file, seconds, rank=0, ranks=1).write(None)
+    kernels = read_step(step, ranks)
+    log.require_step(kernels, ranks)
+    unfinished = output.with_name(output.name + ".unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        unfinished.mkdir()
+        held = []
+        for rank in range(ranks):
+            with (unfinished / f"trace.{rank}.et").open("wb") as file:
+                held.append(_Rank(log, file, seconds, rank=rank, ranks=ranks).write(kernels))
+        unfinished.rename(output)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return f"{held[0]}; {ranks} ranks"
+
+
+class _Log:
+    """What the trace's MLPerf log says of the training."""
+
+    def __init__(self, trace: Finished):
+        self.trace = trace
+        self.spans, self.events = trace.table("spans"), trace.table("mllog")
+        accumulated = self.value("gradient_accumulation_steps") or 1
+        self.step_examples = (self.value("global_batch_size") or 0) // accumulated
+        self.batches = list(self._batches())
+
+    def value(self, key: str) -> Any:
+        values = self.events.loc[self.events["key"] == key, "value"]
+        return json.loads(values.iloc[-1]) if len(values) else None
+
+    def _batches(self) -> Iterator[tuple[int, int, dict]]:
+        """(begin, end, attributes) of every step, as if those of a block took the same time."""
+        shares = {
+            end: {f"{name.replace(' ', '_')}_percent": share for name, share in found.items()}
+            for _, end, found in mllog.ledger_shares(self.events)
+        }
+        for block in self.spans[self.spans["name"] == "block"].itertuples():
+            stop = mllog.stop_of(block, self.events)
+            samples = 0 if stop is None else mllog.trained_samples(json.loads(stop.metadata))
+            num_steps = round(samples / self.step_examples) if self.step_examples else 0
+            begin_ns, end_ns = block.monotonic_ns, block.end_monotonic_ns
+            begin_ns += mllog.saving_seconds(block, self.events, self.spans) * 1e9
+            # The ledger stands right behind the end of its block.
+            later = [end for end in shares if 0 <= end - end_ns < 1e9]
+            of_block = shares[min(later)] if later else {}
+            attr = {"phase": "training", "examples": self.step_examples, **of_block}
+            for n in range(num_steps):
+                begin, end = (begin_ns + (end_ns - begin_ns) * k / num_steps for k in (n, n + 1))
+                yield int(begin), int(end), attr
+
+    def require_step(self, step: Step, ranks: int) -> None:
+        """Raises ValueError if the trace's steps cannot be those of the ranks."""
+        folder = self.trace.folder
+        if not self.batches:
+            raise ValueError(
+                f"{folder} holds no training to take a step: no block_start, block_stop and "
+                "global_batch_size of an MLPerf log"
+            )
+        if self.step_examples % ranks:
+            raise ValueError(
+                f"the steps of {folder} have {self.step_examples} examples, which {ranks} ranks do "
+                "not divide; give other --ranks"
+            )
+        logged = {n: self.value(n) for n in ("max_sequence_length", "max_predictions_per_seq")}
+        made = self.events.loc[self.events["key"] == "weights_initialization", "metadata"]
+        if names := {json.loads(each).get("tensor") for each in made}:
+            logged["weights_sha256"] = chakra.names_sha256(names)
+        logged["examples_per_rank"] = self.step_examples // ranks
+        for name, value in logged.items():
+            if value is not None and step.about.get(name) != value:
+                raise ValueError(
+                    f"the step is not that of {folder}: its {name} is {step.about.get(name)}, the "
+                    f"trace's {value}; export the step with the flags of the traced run"
+                )
+
+
+class _Rank:
+    """Writes the nodes of one rank in order of time; storage is the host's, which rank 0 has."""
+
+    def __init__(self, log: _Log, file: IO[bytes], seconds: tuple[float, float], **about: int):
+        self._log, self._trace, self._rank = log, log.trace, about["rank"]
+        self._first, self._last = (log.trace.begin_ns + each * 1e9 for each in seconds)
+        self._blocks = log.trace.table("block_io")
+        self._writer = chakra.Writer(
+            file, made_by="tracing.export", trace=log.trace.folder.name, **about,
+            backend=log.trace.summary["backend"], has_block_events=not self._blocks.empty,
+            has_batches=bool(log.batches), begin_monotonic_ns=log.trace.begin_ns,
+        )  # fmt: skip
+        # Thread -> number, begin and end of its last call; process -> its threads.
+        self._last_of: dict[int, tuple[int, int, int]] = {}
+        self._threads_of: dict[int, set[int]] = collections.defaultdict(set)
+        self._opened: dict[tuple[int, str], int] = {}
+        # A heap of (end, number) of reads of records that no batch has taken.
+        self._ready: list[tuple[int, int]] = []
+        # What the next batch, evaluation or checkpoint follows.
+        self._before: list[int] = []
+        self._checkpoint = 0, 0
+
+    def write(self, step: Step | None) -> str:
+        """Writes all; returns how much of what, and what is missing."""
+        sources = [self._marks(has_steps=step is not None)]
+        if self._rank == 0:
+            sources += [self._calls(), self._requests()]
+        sources = [(e for e in s if self._is_wanted(e.begin_ns)) for s in sources]
+        counts = collections.Counter[str]()
+        for event in heapq.merge(*sources, self._steps(step) if step else ()):
+            begin, end = (max(ns - self._trace.begin_ns, 0) // 1000 for ns in (event[0], event[3]))
+            times = {"start_time_micros": begin, "duration_micros": max(end - begin, 0)}
+            counts[event.write(event, times)] += 1
+        held = ", ".join(f"{number:,} {name}" for name, number in sorted(counts.items()))
+        held = held or "nothing begins in this time"
+        held += "; no block I/O, which only bpftrace records" * self._blocks.empty
+        return held + "; no batches: the trace has no MLPerf log of a training" * (
+            not self._log.batches
+        )
+
+    def _is_wanted(self, begin_ns: int) -> bool:
+        return self._first <= begin_ns < self._last
+
+    def _marks(self, *, has_steps: bool) -> Iterator[Event]:
+        # With the nodes of a step these take its time, and a batch is the moment when it begins.
+        found = [
+            Event(begin, 3, n, begin if has_steps else end, self._write_batch, attr)
+            for n, (begin, end, attr) in enumerate(self._log.batches)
+        ]
+        for n, span in enumerate(self._log.spans.itertuples()):
+            times = span.monotonic_ns, span.end_monotonic_ns
+            if span.name == "eval":
+                attr = {"phase": "evaluation"}
+                found.append(Event(times[0], 4, n, times[1], self._write_batch, attr))
+            elif span.name == "checkpoint":
+                found.append(Event(times[0], 0, n, times[1], self._write_checkpoint, None))
+        return iter(sorted(found))
+
+    def _calls(self) -> Iterator[Event]:
+        calls = self._trace.calls_of(_KINDS, _COLUMNS, maybe=["fd"])
+        calls = calls[calls["error"].isna()]
+        calls = calls[~calls["file_class"].isin([files.PIPES, files.PSEUDO])]
+        calls = calls[calls["operation"].isin([*_FS_OPS, *_COPIES, ADD_TO_PAGE_CACHE])]
+        for n, call in enumerate(calls.itertuples(index=False)):
+            end = call.monotonic_ns + (int(call.latency_ns) if pd.notna(call.latency_ns) else 0)
+            is_page = call.operation == ADD_TO_PAGE_CACHE
+            write = self._write_page if is_page else self._write_call
+            yield Event(call.monotonic_ns, 2 if is_page else 1, n, end, write, call)
+
+    def _requests(self) -> Iterator[Event]:
+        for n, block in enumerate(self._blocks.itertuples(index=False)):
+            if _block_op(block.operation):
+                end = block.monotonic_ns + int(block.latency_ns or 0)
+                number = n + len(self._blocks)  # no page has it
+                yield Event(block.monotonic_ns, 2, -number, end, self._write_request, block)
+
+    def _steps(self, step: Step) -> Iterator[Event]:
+        """The nodes of the step in each batch, never longer than the batch was measured.
+
+        Raises:
+          ValueError: there would be too many.
+        """
+        batches = [batch for batch in self._log.batches if self._is_wanted(batch[0])]
+        if (num_nodes := len(step.nodes) * len(batches)) > _MOST_NODES:
+            raise ValueError(
+                f"the steps would be {num_nodes:,} nodes for each rank; --seconds=BEGIN:END takes "
+                "a part of the trace"
+            )
+        users = {dep for node in step.nodes for dep in (*node.data_deps, *node.ctrl_deps)}
+        lasting = max(node.start_time_micros + node.duration_micros for node in step.nodes)
+        for n, (batch_ns, end_ns, _) in enumerate(batches):
+            factor = min((end_ns - batch_ns) / 1e3 / max(lasting, 1), 1)
+            numbers: dict[int, int] = {}
+            for k, node in enumerate(step.nodes):
+                begin = node.start_time_micros
+                begin, end = (batch_ns + int(us * factor) * 1000
+                              for us in (begin, begin + node.duration_micros))  # fmt: skip
+                values = node, numbers, node.id not in users
+                yield Event(begin, 5, n * len(step.nodes) + k, end, self._write_of_step, values)
+
+    def _write_of_step(self, event: Event, times: dict) -> str:
+        node, numbers, is_last = event.values
+        kind = chakra.ENUMS["NodeType"].split()[node.type].removesuffix("_NODE")
+        of_batch = [] if node.data_deps or node.ctrl_deps else self._before[:1]
+        numbers[node.id] = self._writer.node(
+            kind, node.name, attr=chakra.attributes_of(node), inputs=node.inputs,
+            outputs=node.outputs, data_deps=[numbers[dep] for dep in node.data_deps] + of_batch,
+            ctrl_deps=[numbers[dep] for dep in node.ctrl_deps], **times,
+        )  # fmt: skip
+        if is_last:
+            self._before.append(numbers[node.id])
+        return "nodes of steps"
+
+    def _write_checkpoint(self, event: Event, times: dict) -> str:
+        number = self._writer.node("CHECKPOINT", "checkpoint", ctrl_deps=self._before, **times)
+        self._checkpoint = number, event.end_ns
+        return "checkpoints"
+
+    def _write_batch(self, event: Event, times: dict) -> str:
+        deps = []
+        while self._ready and self._ready[0][0] <= event.begin_ns:
+            deps.append(heapq.heappop(self._ready)[1])
+        number = self._writer.node(
+            "BATCH", event.values["phase"], attr=event.values, data_deps=sorted(deps),
+            ctrl_deps=self._before, **times,
+        )  # fmt: skip
+        self._before = [number]
+        return "batches"
+
+    def _write_call(self, event: Event, times: dict) -> str:
+        call = event.values
+        op = _FS_OPS.get(call.operation) or f"FS_OP_{call.kind.upper()}"
+        detail = {"op": op, "pathname": call.path, "size_bytes": int(call.size_bytes)}
+        known = {"fd": call.fd, "offset": call.offset_bytes}
+        detail |= {name: int(value) for name, value in known.items() if pd.notna(value)}
+        opened = call.pid, call.path
+        deps = {self._last_of.get(call.tid, (0,))[0]}
+        if op != "FS_OP_OPEN":
+            deps.add(self._opened.get(opened, 0))
+        if call.file_class == files.CHECKPOINTS and event.begin_ns <= self._checkpoint[1]:
+            deps.add(self._checkpoint[0])
+        who = {"file_class": call.file_class, "pid": int(call.pid), "tid": int(call.tid)}
+        number = self._storage("FS", call.operation, times, sorted(deps - {0}), detail, **who)
+        self._last_of[call.tid] = number, event.begin_ns, event.end_ns
+        self._threads_of[call.pid].add(call.tid)
+        if op == "FS_OP_OPEN":
+            self._opened[opened] = number
+        elif op == "FS_OP_CLOSE":
+            self._opened.pop(opened, None)
+        elif call.kind == "read" and call.file_class == files.TFRECORDS:
+            heapq.heappush(self._ready, (event.end_ns, number))
+        return "calls"
+
+    def _write_page(self, event: Event, times: dict) -> str:
+        page = event.values
+        detail = {"op": "PAGE_OP_ADD_TO_CACHE", "nr_pages": 1}
+        detail["page_index"] = int(page.offset_bytes) // PAGE_BYTES
+        around = self._around({page.tid}, event)
+        self._storage("PAGE", ADD_TO_PAGE_CACHE, times, around, detail, path=page.path)
+        return "pages"
+
+    def _write_request(self, event: Event, times: dict) -> str:
+        block = event.values
+        detail = {
+            "op": _block_op(block.operation), "queue_event": "BLOCK_EVENT_DISPATCH",
+            "device": block.device, "lba": int(block.sector),
+            "nr_sectors": int(block.size_bytes) // _SECTOR_BYTES,
+        }  # fmt: skip
+        around = self._around(self._threads_of.get(block.pid, set()), event)
+        self._storage("BLOCK", "block_io", times, around, detail, letters=block.operation)
+        return "block requests"
+
+    def _storage(
+        self, level: str, name: str, times: dict, deps: list[int], detail: dict, **attr: Any
+    ) -> int:
+        storage = {"level": f"STORAGE_LEVEL_{level}", level.lower(): detail}
+        return self._writer.node(
+            "STORAGE", name, ctrl_deps=deps, attr=attr, storage=storage, **times
+        )
+
+    def _around(self, threads: set[int], event: Event) -> list[int]:
+        """The call within which something happened below it."""
+        calls = [self._last_of[tid] for tid in threads if tid in self._last_of]
+        calls = [call for call in calls if call[1] <= event.begin_ns <= call[2]]
+        return [max(calls, key=lambda call: call[1])[0]] if calls else []
+
+
+def _block_op(letters: str) -> str | None:
+    """Of the kernel's letters; None for discards and the like, which move nothing."""
+    ops = {"R": "BLOCK_OP_READ", "W": "BLOCK_OP_WRITE"}
+    found = next((ops[letter] for letter in letters if letter in ops), None)
+    return found or ("BLOCK_OP_FLUSH" if letters.startswith("F") else None)
