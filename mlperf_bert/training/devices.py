@@ -174,6 +174,7 @@ def choose_compilation(
         reason = "everything for a TPU is compiled anyway"
         return Compilation(False, False, reason, by_others=True)
     has_gpus = any("GPU" in device for device in strategy.extended.worker_devices)
+    # Levels of 0 and below turn it off.
     if jit_compile == "false" and has_gpus and re.search(r"tf_xla_auto_jit=(?![0-])", tf_xla_flags):
         return Compilation(False, False, f"TF_XLA_FLAGS={tf_xla_flags}", clusters=True)
     if jit_compile == "false":

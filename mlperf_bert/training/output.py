@@ -81,6 +81,7 @@ class OutputDirectory:
         try:
             free = self._folder.acquire()
         except OSError as error:
+            # One of two locks may be taken: that of the local copy, and that of the bucket.
             self.release()
             raise self._not_writable(error) from error
         try:
@@ -132,7 +133,13 @@ class OutputDirectory:
           ValueError: the directory holds another run, a finished one, or files of an unknown run.
         """
         if self.resumes:
-            self._require_same_unfinished_run()
+            status = read_record(self.path).status
+            if is_end(status):
+                raise ValueError(
+                    f"{self._name} holds a finished run (status {status}); choose a new directory, "
+                    "or remove this one to train again"
+                )
+            self.require_same_run()
             return
         # Files that no run has left, such as a user's notes, are in nobody's way.
         names = sorted(path.name for path in self.location.glob("*"))
@@ -150,6 +157,7 @@ class OutputDirectory:
 
     def log_path(self) -> Path:
         """Where this process writes its MLPerf log; a resumed run keeps the older ones."""
+        # A log is never gone on with: the checkers want one run_start and one run_stop in each.
         path, number = self.path / LOG_NAME, 0
         while path.exists():
             number += 1
@@ -227,15 +235,6 @@ class OutputDirectory:
     def _taken(self) -> ValueError:
         return ValueError(f"{self._name}: another process trains into it; wait for it, or stop it")
 
-    def _require_same_unfinished_run(self) -> None:
-        recorded = read_record(self.path)
-        if is_end(recorded.status):
-            raise ValueError(
-                f"{self._name} holds a finished run (status {recorded.status}); "
-                "choose a new directory, or remove this one to train again"
-            )
-        self.require_same_run()
-
     def require_same_run(self) -> None:
         """Checks the recorded parameters against those given.
 
@@ -296,6 +295,7 @@ def _parsed(content: dict) -> RunRecord:
 
 def run_logs(directory: paths.Location) -> list[paths.Location]:
     """The MLPerf logs of the run in a directory, oldest first."""
+    # By number: as text, resumed-10 would come before resumed-2.
     numbers = {log.stem.rpartition("-")[2]: log for log in directory.glob(RESUMED_LOGS)}
     resumed = [numbers[number] for number in sorted(filter(str.isdecimal, numbers), key=int)]
     return [log for log in (directory / LOG_NAME, *resumed) if log.exists()]
@@ -360,6 +360,7 @@ def _whole_lines(directory: paths.Location) -> list[bytes]:
         content = read_regular_file(directory / RESULTS_LINES)
     except FileNotFoundError:
         return []
+    # What stands behind the last end of a line was cut by a kill.
     return [line + b"\n" for line in content.split(b"\n")[:-1]]
 
 

@@ -48,7 +48,7 @@ class MetricsWriter:
         rounded = {name: float(f"{value:.9g}") for name, value in values.items()}
         line = {"kind": kind, "step": step, "samples": samples, **rounded}
         self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
+        self._file.flush()  # a killed process loses no line
         with self._failures_named(), self._summaries.as_default(step=step):
             for name, value in values.items():
                 tf.summary.scalar(f"{kind}/{name}", value)

@@ -221,6 +221,7 @@ class Trainer(tf.Module):
 
     @tf.function(autograph=False)
     def _of_first_replica(self, values: tf.Tensor) -> tf.Tensor:
+        # A sum in which the others have zeros: a strategy can reduce, but not broadcast.
         def own() -> tf.Tensor:
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
             return tf.where(tf.equal(replica, 0), values, tf.zeros_like(values))
@@ -290,6 +291,7 @@ def counted_steps(
         before = time.read()
         with time.counting(ledger.COMPUTE):
             figures = trainer.train(batches, tf.constant(num_steps)).numpy()
+            # The device has measured this: from here a call is one stretch of computing.
             waited = figures[:, FIGURES.index("input_wait_seconds")].sum(dtype=float)
             time.move(waited, source=ledger.COMPUTE, to=ledger.INPUT_WAIT)
         return figures, sum(ledger.difference(time.read(), before).values())
