@@ -25,9 +25,9 @@ Sentence = tuple[str, ...]
 Paragraph = tuple[Sentence, ...]
 
 
-def read_grammar(path: Path = GRAMMAR) -> Mapping[str, tuple[Paragraph, ...]]:
+def read_grammar() -> Mapping[str, tuple[Paragraph, ...]]:
     """Return the paragraphs of every kind of article, by kind."""
-    _, *kinds = path.read_text(encoding="utf-8").split("\n= ")
+    _, *kinds = GRAMMAR.read_text(encoding="utf-8").split("\n= ")
     grammar = {}
     for text in kinds:
         kind, _, body = text.partition("\n")

@@ -77,9 +77,9 @@ def option(
     return dataclasses.field(metadata=metadata)
 
 
-def options(make: Callable[..., Any], *, identifies: bool = True, **flags: Option) -> Any:
+def options(make: Callable[..., Any], **flags: Option) -> Any:
     """A field that `make` makes of several flags, which it takes by name."""
-    return dataclasses.field(metadata={"flags": flags, "make": make, "identifies": identifies})
+    return dataclasses.field(metadata={"flags": flags, "make": make})
 
 
 def variable(name: str) -> Any:

@@ -102,9 +102,9 @@ def _tuples(value: object) -> object:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def provenance(path: Path = TABLE) -> Mapping[str, object]:
+def provenance() -> Mapping[str, object]:
     """Return what the table says of itself: about, licence, commits of its sources."""
-    return json.loads(pyarrow.parquet.read_schema(path).metadata[_PANDAS_ATTRS])
+    return json.loads(pyarrow.parquet.read_schema(TABLE).metadata[_PANDAS_ATTRS])
 
 
 def save(entries: Sequence[Entry], commits: Mapping[str, str], path: Path) -> None:
