@@ -21,7 +21,8 @@ from matplotlib.figure import Figure
 import demo.__main__ as the_demo
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
-from mlperf_bert.mlperf import budget, results, rules
+from mlperf_bert.mlperf import results, rules
+from mlperf_bert.options import duration
 
 NUM_TRAIN_STEPS = 2 * the_demo.NUM_TRAIN_STEPS
 """More than four minutes allow on two cores."""
@@ -30,11 +31,11 @@ NUM_TRAIN_STEPS = 2 * the_demo.NUM_TRAIN_STEPS
 def train(folder: Path, seed: int, seconds: float) -> list[dict]:
     """The lines of metrics of one training."""
     [step] = the_demo.training_steps(folder, seed)
-    run = folder / budget.in_words(seconds)
+    run = folder / duration(seconds)
     if not results.has_ended(run):
-        given = f"--time_budget={budget.in_words(seconds)} --target_accuracy=1"
+        given = f"--time_budget={duration(seconds)} --target_accuracy=1"
         given += f" --num_train_steps={NUM_TRAIN_STEPS} --output_dir={shlex.quote(str(run))}"
-        training = the_demo.Step(budget.in_words(seconds), f"{step.command} {given}")
+        training = the_demo.Step(duration(seconds), f"{step.command} {given}")
         the_demo.run_steps([training], time.monotonic())
     text = (run / "metrics.jsonl").read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
@@ -48,7 +49,7 @@ def table(found: Mapping[float, list[dict]]) -> str:
         last = [line for line in metrics if line["kind"] == "eval"][-1]
         rate = [line["learning_rate"] for line in metrics if line["kind"] == "train"][-1]
         lines.append(
-            f"| {budget.in_words(seconds)} | {last['masked_lm_accuracy']:.4f} "
+            f"| {duration(seconds)} | {last['masked_lm_accuracy']:.4f} "
             f"| {last['samples']:,} | {last['samples'] / seconds:,.0f} | {rate:.5f} |"
         )
     return "\n".join(lines) + "\n"
@@ -62,7 +63,7 @@ def draw(found: Mapping[float, list[dict]], path: Path) -> None:
         evaluations = [line for line in metrics if line["kind"] == "eval"]
         minutes = [line["time_budget_spent_seconds"] / 60 for line in evaluations]
         accuracy = [line["masked_lm_accuracy"] for line in evaluations]
-        axes.plot(minutes, accuracy, linewidth=1.2, label=budget.in_words(seconds))
+        axes.plot(minutes, accuracy, linewidth=1.2, label=duration(seconds))
     axes.axhline(rules.TARGET_MASKED_LM_ACCURACY, color="#444444", linewidth=0.8, linestyle="--")
     axes.set_xlabel("minutes since run_start")
     axes.set_ylabel("masked-LM accuracy")

@@ -1,13 +1,17 @@
 """Options: what a field of a configuration says of its flag, of its range and of a resumed run.
 
 A field is defined once, with `option` or, where several flags make one value, with `options`.
-command_line.py makes flags of the fields, and a configuration of the flags.
+command_line.py makes flags of the fields, and a configuration of the flags. The end of this file is
+how a duration is written.
 """
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+_DURATION = re.compile(r"(?:([0-9.]{1,9})h)?(?:([0-9.]{1,9})m)?(?:([0-9.]{1,9})s)?")
+_UNITS = {"h": 3600, "m": 60, "s": 1}
 MAX_SEED = 2**32 - 1
 """The random generators take 32 bits; a larger seed would be truncated silently."""
 
@@ -128,3 +132,35 @@ def values_of(
         elif "variable" in about:
             values[field.name] = environment.get(about["variable"], "")
     return values
+
+
+def parse_duration(text: str) -> float:
+    """The seconds of a time budget such as 90s, 45m, 24h or 1h30m.
+
+    Raises:
+      ValueError: the text has another form, or means no time at all.
+    """
+    matched = _DURATION.fullmatch(text)
+    try:
+        seconds = sum(
+            float(number) * _UNITS[unit]
+            for number, unit in zip(matched.groups() if matched else (), _UNITS)
+            if number
+        )
+    except ValueError:  # such as 1.2.3h
+        seconds = 0
+    if not seconds > 0:
+        raise ValueError(
+            f"--time_budget={text} must be a time above 0 with its unit, such as 90s, 45m, 24h or "
+            "1h30m"
+        )
+    return float(seconds)
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the form that `parse_duration` reads, rounded to tenths: 5400 -> 1h30m."""
+    tenths = round(10 * seconds)
+    hours, tenths = divmod(tenths, 36_000)
+    minutes, tenths = divmod(tenths, 600)
+    counts = {"h": hours, "m": minutes, "s": tenths / 10}
+    return "".join(f"{count:.9g}{unit}" for unit, count in counts.items() if count) or "0s"

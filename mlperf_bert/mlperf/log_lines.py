@@ -138,3 +138,20 @@ def joined_energy(pieces: Sequence[Energy | None]) -> Energy | None:
         return None
     joined = energy.total(known)
     return joined if len(known) == len(pieces) else replace(joined, at_least=_A_PIECE_IS_SILENT)
+
+
+def seconds_spent(logs: Sequence[paths.Location]) -> float:
+    """Return the used seconds of a time budget: from run_start to the last line, in all its logs.
+
+    A killed run with a budget wrote its last line about a hundredth of it before its end, or later.
+
+    Raises:
+      ValueError: a log is damaged.
+    """
+    seconds = 0.0
+    for path in logs:
+        records = read_records(path, may_be_cut=True)
+        start = next((record for record in records if record.key == "run_start"), None)
+        if start:
+            seconds += max(0.0, records[-1].time_ms - start.time_ms) / 1000
+    return seconds

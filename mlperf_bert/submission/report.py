@@ -20,8 +20,8 @@ from typing import Any
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.mlperf import convergence, results
-from mlperf_bert.mlperf.budget import in_words
 from mlperf_bert.mlperf.rules import RULESETS
+from mlperf_bert.options import duration
 from mlperf_bert.submission import published, report_page, scoring, standing_charts, standing_page
 from mlperf_bert.submission.comparison import Standing, recognised, standing_of
 from mlperf_bert.submission.entry import Entry, own_entry
@@ -69,7 +69,7 @@ def as_text(system: SystemVerdict) -> str:
         lines.append(f"  energy of a run{', mean' if len(system.runs) > 1 else ''}: {energy}")
     budget_seconds = system.runs[0].hyperparameters.get("time_budget_seconds")
     if isinstance(budget_seconds, int | float) and 0 < budget_seconds < 2**63:
-        lines.append(f"  time budget of a run: {in_words(budget_seconds)}")
+        lines.append(f"  time budget of a run: {duration(budget_seconds)}")
     for name in ("accelerator_model_name", "host_processor_model_name", "framework"):
         if system.description.get(name):
             lines.append(f"  {name.replace('_', ' ')}: {system.description[name]}")

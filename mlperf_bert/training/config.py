@@ -9,11 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from mlperf_bert.data.validity import ExampleLimits, ExampleShape
 from mlperf_bert.messages import Problems, printable
-from mlperf_bert.mlperf import budget, energy, rules
+from mlperf_bert.mlperf import energy, rules
 from mlperf_bert.mlperf.log import SubmissionInfo
 from mlperf_bert.model.config import RECOMPUTE_CHOICES, RECOMPUTE_NONE, BertConfig
 from mlperf_bert.optimization.config import ADAMW, OptimizerConfig
-from mlperf_bert.options import MAX_SEED, Option, free_to_change, option, options, variable
+from mlperf_bert.options import (
+    MAX_SEED,
+    Option,
+    free_to_change,
+    option,
+    options,
+    parse_duration,
+    variable,
+)
 
 if TYPE_CHECKING:  # a run can be described without TensorFlow
     import tensorflow as tf
@@ -181,7 +189,7 @@ class RunConfig:
     time_budget: float | None = option(
         None,
         "The run ends at the first update after this time from run_start: 90s, 45m, 24h, 1h30m.",
-        parse=budget.parse,
+        parse=parse_duration,
         identifies=False,
         page="time_and_energy.md",
     )

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mlperf_bert.messages import Progress
-from mlperf_bert.mlperf import budget, ledger
+from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.timed_run import Run
+from mlperf_bert.options import duration
 from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.tensorflow_import import tensorflow
 from mlperf_bert.training.config import ProfileWindow
@@ -463,7 +464,7 @@ class TimeBudget(Event):
         if self.before < self.seconds:
             return None
         self.progress.line(
-            f"the time budget of {budget.in_words(self.seconds)} was used up before: nothing "
+            f"the time budget of {duration(self.seconds)} was used up before: nothing "
             "more is trained"
         )
         return OVER
@@ -503,8 +504,8 @@ class TimeBudget(Event):
         if not is_spent:
             return None
         self.progress.line(
-            f"the time budget of {budget.in_words(self.seconds)} is over after "
-            f"{budget.in_words(self._spent)} and {step:,} steps"
+            f"the time budget of {duration(self.seconds)} is over after "
+            f"{duration(self._spent)} and {step:,} steps"
         )
         return OVER
 
@@ -543,7 +544,7 @@ class TimeBudget(Event):
         # The faster one: the line says "at most".
         fastest = min(self._trained_seconds / self._trained_steps, self._last_step_seconds)
         end = step + int(max(0.0, self.seconds - self._spent) / max(fastest, 1e-9))
-        flag = f"--time_budget={budget.in_words(self.seconds)}"
+        flag = f"--time_budget={duration(self.seconds)}"
         self.progress.line(
             f"{flag}: enough for at most about {end:,} steps, {end * self.batch_size:,} samples"
         )

@@ -13,10 +13,17 @@ from mlperf_bert.data import provenance
 from mlperf_bert.files import json_text, paths
 from mlperf_bert.files.whole import read_regular_file, write_whole, written_beside
 from mlperf_bert.files.working import WorkingFolder
-from mlperf_bert.mlperf import budget
 from mlperf_bert.mlperf.energy import Energy
-from mlperf_bert.mlperf.log_lines import LOG_NAME, RECORD_NAME, RECORD_REMEDY, RESULT_LOG, is_end
+from mlperf_bert.mlperf.log_lines import (
+    LOG_NAME,
+    RECORD_NAME,
+    RECORD_REMEDY,
+    RESULT_LOG,
+    is_end,
+    seconds_spent,
+)
 from mlperf_bert.model.metrics import Evaluation
+from mlperf_bert.options import duration
 from mlperf_bert.training.config import RunConfig, Setup
 
 RESUMED_LOGS = "bert.resumed-*.log"
@@ -210,17 +217,17 @@ class OutputDirectory:
         """
         if self.time_budget is None or not self.resumes:
             return 0.0
-        spent = budget.spent(run_logs(self.path))
+        spent = seconds_spent(run_logs(self.path))
         before = read_record(self.path).time_budget_seconds
         if spent >= self.time_budget and before != self.time_budget:
             raise ValueError(
-                f"--time_budget={budget.in_words(self.time_budget)}: the run in {self._name} has "
-                f"used {budget.in_words(spent)} already; give more, or leave it out"
+                f"--time_budget={duration(self.time_budget)}: the run in {self._name} has "
+                f"used {duration(spent)} already; give more, or leave it out"
             )
         if spent >= self.time_budget and not latest_step:
             raise ValueError(
-                f"--time_budget={budget.in_words(self.time_budget)}: the run in {self._name} has "
-                f"used {budget.in_words(spent)} already and has saved no step; give more"
+                f"--time_budget={duration(self.time_budget)}: the run in {self._name} has "
+                f"used {duration(spent)} already and has saved no step; give more"
             )
         return spent
 
