@@ -257,6 +257,7 @@ def _pipeline_check(limits: ExampleLimits, packs: bool):
 def _require_valid_file(path: str, limits: ExampleLimits, *, packs: bool) -> None:
     check = _pipeline_check(limits, packs)
     frames = tfrecord.read_frames(path)
+    # Groups first: nearly all of them are good, and one call a record would take far longer.
     while group := list(itertools.islice(frames, EXAMPLES_PARSED_AT_ONCE)):
         if _error_of(check, group):
             for frame in group:
@@ -312,6 +313,7 @@ def _packed(examples: tf.data.Dataset, limits: ExampleLimits, batch_size: int) -
         features = _parse(serialized, limits)
         lengths, num_predictions = packing.sizes(features)
         packing.require_packable(features, lengths, num_predictions)
+        # Not the features: windows are held in memory, and serialized examples take less of it.
         return serialized, lengths, num_predictions
 
     def plan_window(serialized, lengths, predictions):
@@ -325,7 +327,7 @@ def _packed(examples: tf.data.Dataset, limits: ExampleLimits, batch_size: int) -
         return tf.gather(serialized, order), rows
 
     def assemble(serialized, rows):
-        return packing.assemble(_cast(_decode(serialized, limits)), rows)
+        return packing.assemble(_cast(_decode(serialized, limits)), rows)  # `measure` has checked
 
     windows = examples.batch(packing.window_size(batch_size), drop_remainder=True)
     # Two buffers between three stages: one window is measured while another is planned.

@@ -74,6 +74,7 @@ class Evaluation:
     @classmethod
     def from_totals(cls, totals: list[list[float]]) -> "Evaluation":
         """Adds up the totals of all batches, [batches, 6] in the order of `Totals`."""
+        # Python's floats, of 64 bits: float32 counts whole numbers up to 16.8 million only.
         batches = [Totals(*batch) for batch in totals]
         all_batches = Totals(*(sum(column) for column in zip(*totals)))
         num_predictions, num_examples = all_batches.num_predictions, all_batches.num_examples

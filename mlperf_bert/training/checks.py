@@ -342,6 +342,7 @@ def departures_of_data(
     """Every difference from the published data, according to the manifests of the folders."""
     issues = []
     for folder, made in manifests.items():
+        # Nothing is known of it, so that no departure is either; `check_data` warns.
         if made is None:
             continue
         if not made.is_whole:

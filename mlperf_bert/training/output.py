@@ -443,6 +443,7 @@ class Origin:
                 )
 
     def _index_of_weights(self) -> str:
+        # A resumed run need not name them: run.json says what it began with.
         if self._weights:
             return self._weights[0].digest
         return str(self._before.inputs.get("init_checkpoint", "")) if self._before else ""

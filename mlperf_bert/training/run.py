@@ -319,6 +319,7 @@ def _evaluation(
         for observer in observers:
             if words := observer.evaluated(step, evaluation):
                 outputs.progress.line(f"  {words}")
+        # At once, also in a bucket: evaluations are rare, and what a user waits for.
         outputs.metrics.flush()
         team.publish()
 
