@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from tracing import chrome, conversion, figures, page
+from tracing import advice, chrome, conversion, figures, page
 from tracing.access_figures import Access
 from tracing.loaded import Loaded
 from tracing.recording import Recording
@@ -23,6 +23,7 @@ def write_all(folder: Path, recording: Recording) -> Iterator[str]:
     num_left_out = chrome.write(trace, folder / "trace.json")
     access = Access(trace)
     summary = figures.summary(trace, access) | {"calls_left_out_of_trace_json": num_left_out}
+    summary["advice"] = advice.advice(trace, access, summary)
     with written_beside(folder / "summary.json") as file:
         file.write(json.dumps(summary, indent=1) + "\n")
     with written_beside(folder / "summary.html") as file:
@@ -43,4 +44,5 @@ def _lines(folder: Path, summary: dict, losses: conversion.Losses) -> Iterator[s
                 f"{name}: {found['read_bytes']:,} bytes read in {found['num_reads']:,} calls, "
                 f"{found['written_bytes']:,} written in {found['num_writes']:,}"
             )
+    yield from summary["advice"]
     yield f"look at {folder / 'summary.html'}; open {folder / 'trace.json'} in ui.perfetto.dev"

@@ -21,6 +21,7 @@ def page(trace: Loaded, access: Access, summary: dict) -> str:
         subtitle=f"{summary['seconds']:.1f} s, traced with {summary['backend']}; "
         f"{_how_it_ended(summary)}",
         figures=_cards(trace, summary),
+        advice=[f"{words[0].upper()}{words[1:]}." for words in summary["advice"]],
         charts=[
             ("Reads and writes over time, by class of file", charts.transfers_over_time(trace),
              "This backend records no single calls; the counters below stand in."),

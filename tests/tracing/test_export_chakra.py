@@ -285,3 +285,16 @@ def test_the_page_has_the_mapping():
     for ours, (kind, detail) in MAPPING.items():
         assert [ours, kind, detail] in rows, ours
     assert chakra.SCHEMA_COMMIT[:8] in page and chakra.VERSION in page
+
+
+def test_the_page_has_the_published_speeds():
+    """Those of 8 and of 64 H100 of round 3.0, and how much of the first is left of the second."""
+    published = pd.read_parquet(REPOSITORY / "mlperf_bert/submission/published.parquet")
+    runs = published[(published["round"] == 3.0) & (published["org"] == "NVIDIA")].set_index(
+        "system"
+    )
+    names = ("dgxh100_ngc23.04_pytorch", "dgxh100_n8_ngc23.04_pytorch")
+    few, many = (runs.loc[name, "samples_per_second_per_accelerator"] for name in names)
+    page = (REPOSITORY / "docs/chakra.md").read_text()
+    assert f"| 8 | 156.6 | 3.3 | 100% | {few:.0f} | 100% |" in page
+    assert re.search(rf"\| 64 \|.*\| {many:.0f} \| {many / few:.0%} \|", page)
