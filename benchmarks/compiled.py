@@ -85,8 +85,7 @@ STEPS = [
         recompute="blocks",
         devices="tpu-v3,tpu-v3:128,tpu-v4:64,tpu-v5e,tpu-v5e:64,tpu-v5p,tpu-v6e",
     ),
-    Step(num_examples=128, recompute="blocks", devices="tpu-v3,tpu-v5e"),
-    Step(num_examples=192, recompute="blocks", devices="tpu-v3"),
+    Step(num_examples=128, recompute="blocks", devices="tpu-v3"),
     Step(num_examples=5, kind="evaluation", devices="tpu-v3"),
     Step(num_examples=80, kind="evaluation", devices="tpu-v3"),
 ]
@@ -174,7 +173,7 @@ def compiled(step: Step, device: str, folder: Path, compilers: str) -> dict:
     command = [compilers, str(COMPILE_STEP), str(exported(step, folder))]
     command += [f"--devices={device}", f"--kind={step.kind}", f"--output={output}"]
     began = time.perf_counter()
-    _run(command, codes=[0, 1, 3])
+    _run(command, codes=[0, 1, 3], output=output)
     made = json.loads(output.read_text())
     output.unlink()
     [row] = made["rows"]
@@ -190,9 +189,10 @@ def compiled(step: Step, device: str, folder: Path, compilers: str) -> dict:
     }
 
 
-def _run(command: list[str], *, codes: list[int]) -> None:
+def _run(command: list[str], *, codes: list[int], output: Path | None = None) -> None:
+    """Runs a command; a process that ends with another code, or without its output, has failed."""
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    if done.returncode not in codes:
+    if done.returncode not in codes or (output and not output.exists()):
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         raise ValueError(f"{Path(command[1]).name} {command[-1]}: {lines[-1]}")
 

@@ -475,8 +475,8 @@ def compiled(folder: Path, signature: dict, entry: dict, name: str, count: int) 
             "temporary_bytes": temporary,
             "peak_bytes": temporary and temporary + state_bytes,
         }
-    memory, text = program.memory_analysis(), program.as_text()
-    assert memory and text  # both compilers give them
+    memory = program.memory_analysis()
+    assert memory  # both compilers give it
     arguments, temporary = memory.argument_size_in_bytes, memory.temp_size_in_bytes
     beyond = memory.output_size_in_bytes - memory.alias_size_in_bytes  # not in place of an argument
     peak = arguments + temporary + beyond
@@ -487,7 +487,12 @@ def compiled(folder: Path, signature: dict, entry: dict, name: str, count: int) 
         "temporary_bytes": temporary,
         "peak_bytes": peak,
     }
-    return row | run_step.xla_cost(program) | counted(text, folder, entry, name, count)
+    try:
+        text = program.as_text()
+        return row | run_step.xla_cost(program) | counted(text, folder, entry, name, count)
+    except jax.errors.JaxRuntimeError as error:
+        # A compiler may be newer than the jaxlib that reads its program.
+        return row | {"reason": f"this jax cannot read the compiled program: {first_line(error)}"}
 
 
 def counted(text: str, folder: Path, entry: dict, name: str, count: int) -> dict:

@@ -6,6 +6,7 @@ import sys
 import types
 from pathlib import Path
 
+import jax
 import pytest
 from jax.interpreters import mlir
 from jaxlib.mlir import ir
@@ -128,6 +129,29 @@ def test_the_peak_is_that_of_what_jax_calls_a_device(name, tflop_of_a_chip, jax_
 )
 def test_other_devices_have_no_known_peak(kind):
     assert run_step.peak_tflop(kind) is None
+
+
+def test_a_program_that_jax_cannot_read_has_its_memory(tmp_path, monkeypatch):
+    """As libtpu's for a whole BERT-large on a v5p."""
+
+    class Compiled:
+        def memory_analysis(self):
+            return types.SimpleNamespace(
+                argument_size_in_bytes=5, temp_size_in_bytes=7, output_size_in_bytes=4,
+                alias_size_in_bytes=3,
+            )  # fmt: skip
+
+        def as_text(self):
+            raise jax.errors.JaxRuntimeError("INTERNAL: RET_CHECK failure\nmore")
+
+    device = types.SimpleNamespace(device_kind="TPU v5p")
+    monkeypatch.setattr(compile_step, "devices_of", lambda name, count: [device])
+    program = types.SimpleNamespace(compile=Compiled)
+    monkeypatch.setattr(run_step, "lowered", lambda *arguments: program)
+    entry = {"file": "step.mlir", "num_examples": 64}
+    row = compile_step.compiled(tmp_path, {}, entry, "tpu-v5p", 1)
+    assert (row["result"], row["peak_bytes"]) == ("fits", 13) and "num_kernels" not in row
+    assert row["reason"] == "this jax cannot read the compiled program: INTERNAL: RET_CHECK failure"
 
 
 def main(*words: object) -> subprocess.CompletedProcess:
