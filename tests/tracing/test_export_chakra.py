@@ -290,7 +290,7 @@ def test_the_page_has_the_mapping():
 def test_the_page_has_the_published_speeds():
     """Those of 8 and of 64 H100 of round 3.0, and how much of the first is left of the second."""
     published = pd.read_parquet(REPOSITORY / "mlperf_bert/submission/published.parquet")
-    runs = published[(published["round"] == 3.0) & (published["org"] == "NVIDIA")].set_index(
+    runs = published[(published["round"] == "3.0") & (published["org"] == "NVIDIA")].set_index(
         "system"
     )
     names = ("dgxh100_ngc23.04_pytorch", "dgxh100_n8_ngc23.04_pytorch")
