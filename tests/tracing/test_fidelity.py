@@ -1,0 +1,86 @@
+"""How far emulations are from a real run, on traces of known figures."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.tracing import generated_trace
+from tracing import fidelity, tables
+
+BEGIN_NS = generated_trace.BEGIN_NS
+
+
+def traced(
+    folder: Path, *, blocks: list | None = None, num_bytes: int = 1000, request: int = 100,
+    depth: float = 2.0, hit_ratio: float = 0.5, of: str = "tfrecords",
+) -> Path:  # fmt: skip
+    """A finished trace; blocks are (seconds of waiting, of computing)."""
+    trace = generated_trace.write(folder)
+    rows = []
+    for n, (waiting, computing) in enumerate(blocks or []):
+        at = BEGIN_NS + (n + 1) * 10**8
+        value = {"input_wait_seconds": waiting, "compute_seconds": computing}
+        rows.append({
+            "monotonic_ns": at, "realtime_ns": at, "key": "tracked_stats", "event_type": "P",
+            "value": json.dumps(value), "metadata": '{"of": "block"}', "file": "/bert.log",
+        })  # fmt: skip
+    tables.write_table(trace, "mllog", rows, generated_trace.alignment())
+    empty = {"num_reads": 0, "read_bytes": 0, "read_size_bytes": None}
+    read = {"num_reads": 9, "read_bytes": num_bytes, "read_size_bytes": {"p50": request}}
+    summary = json.loads((trace / "summary.json").read_text()) | {
+        "file_classes": {"tfrecords": empty, "other": empty} | {of: read},
+        "access": {
+            "page_cache": {"storage_bytes": num_bytes * (1 - hit_ratio), "hit_ratio": hit_ratio},
+            "queue_depth": {"read_calls": {"mean": depth}} if depth else {},
+        },
+    }
+    (trace / "summary.json").write_text(json.dumps(summary))
+    return trace
+
+
+def test_the_table_has_every_error_and_what_is_missing(tmp_path, capsys):
+    real = traced(tmp_path / "real", blocks=[(9, 1), (1, 3), (1, 3)])  # the first does not count
+    near = traced(tmp_path / "near", blocks=[(9, 1), (1, 4)], num_bytes=1090, request=95)
+    far = traced(tmp_path / "far", of="other", num_bytes=2000, depth=0, hit_ratio=1.0)
+    words = [str(real), f"sleep={near}", f"dlio={far},0.9", f"--output={tmp_path / 'table.md'}"]
+    fidelity.main(words)
+    told = capsys.readouterr().out
+    assert told == (tmp_path / "table.md").read_text()
+    lines = told.splitlines()
+    assert lines[2] == "| the real run | 75.0% | 1,000 | 500 | 100 | 2 |  |"
+    assert lines[3] == "| sleep | +7% | +9% | +9% | -5% | +0% | 5 of 5 |"
+    assert lines[4] == "| dlio | +20% | +100% | -100% | +0% | unknown | 1 of 4 |"
+    assert lines[6:] == [
+        "- dlio: to be within 10% it must be nearer in utilization, call bytes, storage bytes",
+        "- the page cache gave all data of dlio: there the comparison says nothing about storage; "
+        "limit the memory to less than the data",
+    ]
+
+
+def test_without_a_ledger_utilization_is_unknown(tmp_path, capsys):
+    real, same = (traced(tmp_path / name) for name in ("real", "same"))
+    fidelity.main([str(real), f"fio={same}"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3] == "| fio | unknown | +0% | +0% | +0% | +0% | 4 of 4 |" and len(lines) == 4
+
+
+@pytest.mark.parametrize("word", ["sleep", "=x", "a=", "a=x,b", "a=x,1.5", "a=x,-1", "a=x,nan"])
+def test_a_wrong_word_is_one_line(tmp_path, word):
+    with pytest.raises(SystemExit) as raised:
+        fidelity.main([str(tmp_path), word])
+    assert str(raised.value) == (
+        f"fidelity: {word}: give NAME=FOLDER, or NAME=FOLDER,UTILIZATION from 0 to 1"
+    )
+
+
+def test_what_is_no_trace_or_of_an_older_version_is_one_line(tmp_path):
+    real = traced(tmp_path / "real")
+    with pytest.raises(SystemExit, match=r"^fidelity: .*none is not a finished trace: there is no"):
+        fidelity.main([str(real), f"fio={tmp_path / 'none'}"])
+    old = generated_trace.write(tmp_path / "old")
+    with pytest.raises(SystemExit, match=r"lacks 'file_classes'; an older version wrote it: trace"):
+        fidelity.main([str(old), f"fio={real}"])
+    counters = generated_trace.write(tmp_path / "counters", backend="proc")
+    with pytest.raises(SystemExit, match="holds no single calls: trace with strace or bpftrace"):
+        fidelity.main([str(real), f"fio={counters}"])
