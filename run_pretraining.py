@@ -69,6 +69,8 @@ def _check() -> None:
     from mlperf_bert.training.inspection import inspect_closely
 
     setup = inspect_closely(_config(), measure_initial_accuracy=FLAGS.check_initial_accuracy)
+    if FLAGS.reference or FLAGS.stop_if_hopeless:
+        setup.findings.attempt(_observers, setup.config)
     print(*setup.findings, sep="\n")
     if line := expect.line_of_machine(setup.config, setup.bert_config):
         print(line)

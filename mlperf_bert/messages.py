@@ -1,12 +1,17 @@
 """What a user reads: mistakes as printable lines, and the progress of long work."""
 
+import functools
+import os
+import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import ParamSpec
 
 from tqdm import tqdm
 
 SECONDS_BETWEEN_LINES = 10
+_Arguments = ParamSpec("_Arguments")
 
 
 class Problems(ValueError):
@@ -28,6 +33,45 @@ def printable(text: str, *, at_most: int | None = None) -> str:
 def as_lines(error: Exception) -> str:
     """The text of an error, in one line, or one for each of several problems."""
     return str(error) if isinstance(error, Problems) else printable(str(error))
+
+
+def ends_in_one_line(
+    name: str,
+) -> Callable[[Callable[_Arguments, int]], Callable[_Arguments, int]]:
+    """Decorates the `main` of a command, so that what goes wrong is one line, named so.
+
+    Its exit code is then 1 for ValueError and OSError, and for a signal what a shell makes of it:
+    130 for Ctrl-C, 141, without a line, if nobody reads on, as behind `| head -1`.
+    """
+
+    def decorated(main: Callable[_Arguments, int]) -> Callable[_Arguments, int]:
+        @functools.wraps(main)
+        def guarded(*arguments: _Arguments.args, **options: _Arguments.kwargs) -> int:
+            try:
+                code = main(*arguments, **options)
+                sys.stdout.flush()
+            except BrokenPipeError:
+                # At its end Python flushes what is left, and would complain again.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                return 128 + signal.SIGPIPE
+            except KeyboardInterrupt:
+                print(f"{name}: interrupted", file=sys.stderr)
+                return 128 + signal.SIGINT
+            except (ValueError, OSError) as error:
+                print(f"{name}: {_explained(error)}", file=sys.stderr)
+                return 1
+            return code
+
+        return guarded
+
+    return decorated
+
+
+def _explained(error: Exception) -> str:
+    """An error of the system begins with the file, as others do; no "[Errno 2]"."""
+    if isinstance(error, OSError) and error.strerror and isinstance(error.filename, str):
+        return printable(f"{error.filename}: {error.strerror}")
+    return as_lines(error)
 
 
 class Progress:

@@ -285,6 +285,12 @@ def test_all_flags_out_of_range_are_found_at_once(inputs, mode):
     assert all(any(f"--{name}=" in line for line in rest) for name in wrong)
 
 
+def test_the_check_names_a_reference_that_is_none(inputs, tmp_path):
+    done = run([*training_flags(inputs), f"--reference={tmp_path / 'none'}", "--check"])
+    assert done.returncode == 1
+    assert f"error: {tmp_path / 'none'}: there is no such file or folder; give" in done.stdout
+
+
 def test_a_flagfile_that_is_no_text_is_one_line(tmp_path):
     (tmp_path / "flags").write_bytes(b"\xff\xfe\x00")
     done = run([f"--flagfile={tmp_path / 'flags'}"])

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from demo import miniature, nightly
+from mlperf_bert.files import locks
 from mlperf_bert.submission import campaign, compare
 from tests.submission.timed_log import write_log
 
@@ -68,10 +69,36 @@ def test_an_interrupted_night_goes_on(machine, tmp_path):
     assert machine.nights[0] == machine.nights[1]
 
 
-def test_a_failed_preparation_is_one_line(machine, tmp_path, monkeypatch):
+def test_a_failed_preparation_is_one_line(machine, tmp_path, monkeypatch, capsys):
     def refuses(folder):
         raise ValueError(f"{folder} holds other things: name an empty --output_dir")
 
     monkeypatch.setattr(miniature, "prepare", refuses)
-    with pytest.raises(SystemExit, match=r"nightly: .* holds other things"):
-        night(tmp_path)
+    assert night(tmp_path) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("nightly: ") and "holds other things" in line
+
+
+def test_a_night_whose_runs_failed_is_over(machine, tmp_path, capsys):
+    """The next one is a new one: runs that failed stay failed."""
+    machine.status = 1
+    assert night(tmp_path) == 1
+    assert "the runs failed, see above; nothing is compared" in capsys.readouterr().err
+    assert not (tmp_path / "baseline.json").exists()
+    machine.nights[0].rename(machine.nights[0].with_name("2020-01-01"))  # of the same second
+    machine.status = 0
+    assert night(tmp_path) == 0
+    assert (tmp_path / "nights" / "2020-01-01").exists() and (tmp_path / "baseline.json").exists()
+
+
+@pytest.mark.parametrize("word", ["--runs=1", "--runs=x", "--fail_if_slower=5"])
+def test_a_bad_option_is_told_before_the_night(machine, tmp_path, word):
+    with pytest.raises(SystemExit) as ended:
+        nightly.main([f"--output_dir={tmp_path}", word])
+    assert ended.value.code == 2 and machine.nights == []
+
+
+def test_two_nights_at_once_are_refused(machine, tmp_path, capsys):
+    with locks.held(tmp_path, file_name=".nightly.lock"):
+        assert night(tmp_path) == 1
+    assert "another night goes on; wait for it, or stop it" in capsys.readouterr().err

@@ -100,6 +100,8 @@ class RunResult:
     """Before run_stop, in the order of the log."""
     phases: tuple[Phase, ...] = ()
     """In the order of their starts; init lies before 0."""
+    benchmark: str | None = None
+    """bert, in small letters."""
     division: str | None = None
     """closed or open."""
     cache_cleared: bool = False
@@ -167,17 +169,20 @@ def read_run(path: Path, *, may_run: bool = False) -> RunResult:
     Args:
       path: the log.
       may_run: the run may go on, or was killed: without run_stop its status is "running", and the
-        last line counts as its end.
+        last line counts as its end; without run_start it has no evaluation yet.
 
     Raises:
       ValueError: the file is not a log, or has not one run_start and one run_stop in this order.
     """
     records = read_records(path, may_be_cut=may_run)
+    keys = {record.key for record in records}
+    if may_run and "run_stop" not in keys:
+        for key in ("run_start", "run_stop"):
+            if key not in keys:
+                records.append(Record(records[-1].time_ms, key, None, {"status": "running"}))
     start = _only(records, "run_start", path)
-    if may_run and not any(record.key == "run_stop" for record in records):
-        records.append(Record(records[-1].time_ms, "run_stop", None, {"status": "running"}))
     stop = _only(records, "run_stop", path)
-    if stop.time_ms < start.time_ms:
+    if stop.time_ms < start.time_ms or records.index(stop) < records.index(start):
         raise ValueError(f"{path}: run_stop lies before run_start: the clocks ran backwards")
     _require_clocks_forward(records[records.index(start) : records.index(stop)], path)
     batch_sizes = counts_of(records, "global_batch_size", path)
@@ -204,7 +209,8 @@ def read_run(path: Path, *, may_run: bool = False) -> RunResult:
         seeds=_seeds(records, path),
         evaluations=evaluations,
         phases=_phases(records, start.time_ms),
-        division=next(iter(values_of(records, "submission_division")), None),
+        benchmark=(_first_text(records, "submission_benchmark") or "").lower() or None,
+        division=_first_text(records, "submission_division"),
         cache_cleared=any(value is True for value in values_of(records, "cache_clear")),
         hyperparameters={
             record.key: record.value
@@ -222,6 +228,10 @@ def read_run(path: Path, *, may_run: bool = False) -> RunResult:
 
 def _first_whole_number(records: list[Record], key: str) -> int | None:
     return next((value for value in values_of(records, key) if type(value) is int), None)
+
+
+def _first_text(records: list[Record], key: str) -> str | None:
+    return next((value for value in values_of(records, key) if isinstance(value, str)), None)
 
 
 def _names_of_weights(records: list[Record]) -> set[str]:

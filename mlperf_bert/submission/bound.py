@@ -56,9 +56,9 @@ def read_bounds(path: Path) -> list[Bound]:
         value: Any = json_text.parse(read_regular_file(path))
         rows = value["rows"] if isinstance(value, dict) else value
         bounds = [bound for row in rows if (bound := _bound(row))]
-    except (ValueError, LookupError, TypeError, ZeroDivisionError) as error:
+    except (ValueError, LookupError, TypeError, ArithmeticError) as error:
         raise ValueError(
-            f"{path}: no table of compile_step.py for BERT-large ({type(error).__name__}: "
+            f"{path}: not a table of compile_step.py for BERT-large ({type(error).__name__}: "
             f"{error}); make one with its --output=TABLE.json"
         ) from error
     return bounds
@@ -113,7 +113,7 @@ def compile_bounds(step: Path, accelerator: str) -> list[Bound]:
         tokens = {p["num_tokens"] for p in signature["programs"] if p["kind"] == "training"}
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"--step={step}: no exported step ({type(error).__name__}: {error}); make one with "
+            f"--step={step}: not an exported step ({type(error).__name__}: {error}); make one with "
             "python -m mlperf_bert.portable.export"
         ) from error
     if model != dict(BERT_LARGE) or tokens != {MAX_SEQ_LENGTH}:

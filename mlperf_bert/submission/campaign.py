@@ -51,7 +51,8 @@ from mlperf_bert.mlperf.results import RunResult, finished_run, has_ended, read_
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS, require_ruleset
 from mlperf_bert.submission import compare, system
 from mlperf_bert.submission.folder import write_folder
-from mlperf_bert.submission.sides import ALTERNATING_RECORD, CAMPAIGN_RECORD, read_side
+from mlperf_bert.submission.run_logs import ALTERNATING_RECORD, CAMPAIGN_RECORD
+from mlperf_bert.submission.sides import read_side
 from mlperf_bert.submission.verdict import SystemVerdict, judge_submission
 
 REPOSITORY = Path(__file__).resolve().parents[2]

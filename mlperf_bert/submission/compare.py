@@ -3,9 +3,9 @@
     python -m mlperf_bert.submission.compare A B
 
 (`comparison.py` is something else: which published results a system is shown beside.) A and B are
-output directories of runs, campaigns, vendors' folders of result_*.txt, logs, metrics.jsonl, or
-names of published results, ROUND/ORG/SYSTEM. A campaign whose runs alternate holds both: give it
-alone.
+what run_logs.py finds: logs, metrics.jsonl, output directories of runs, campaigns, folders of runs,
+vendors' folders; or names of published results, ROUND/ORG/SYSTEM. A campaign whose runs alternate
+holds both: give it alone.
 
     python -m mlperf_bert.submission.compare A --write_baseline=baseline.json
     python -m mlperf_bert.submission.compare B --baseline=baseline.json --fail_if_slower=3%
@@ -38,6 +38,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlperf_bert.files import paths
+from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import ledger
 from mlperf_bert.submission import intervals
 from mlperf_bert.submission.sides import (
@@ -143,7 +144,7 @@ class Comparison:
     not_compared: tuple[str, ...]
     """A line about each figure that both have and that cannot be compared, with the reason."""
     other_machine: tuple[str, ...]
-    """How the hardware differs, "NAME: OF B, not OF A"."""
+    """How the hardware differs, "NAME: OF A -> OF B"."""
     machine_is_known: bool
     """Whether anything of the hardware is recorded of both."""
     unlike: tuple[str, ...]
@@ -198,7 +199,7 @@ def compare(a: Side, b: Side, *, difference: float = DIFFERENCE) -> Comparison:
         machine_is_known=bool(known),
         unlike=tuple(differing(a, b, others)),
         task_differs=tuple(
-            f"{name}: {b.task[name]}, not {a.task[name]}" for name in _differing_task(a, b)
+            f"{name}: {a.task[name]} -> {b.task[name]}" for name in _differing_task(a, b)
         ),
     )
 
@@ -369,10 +370,8 @@ def lines(compared: Comparison) -> list[str]:
     """Return a comparison for a terminal."""
     found = [_about(label, side) for label, side in (("A", compared.a), ("B", compared.b))]
     if compared.other_machine:
-        found.append(
-            "ON OTHER HOSTS: what differs below may be the hosts', and an A/A comparison on two "
-            f"hosts is no comparison ({'; '.join(compared.other_machine)})"
-        )
+        found.append("ON OTHER HOSTS, to which differences below may be due:")
+        found += [f"  {line}" for line in compared.other_machine]
     elif not compared.machine_is_known:
         found.append("on which hosts they ran is not recorded of both")
     if compared.task_differs:
@@ -455,7 +454,8 @@ def judge(change: Change, threshold: float) -> tuple[int, str]:
     return EXIT_CANNOT_TELL, f"{asked}: cannot tell, more runs are needed"
 
 
-def _share(text: str) -> float:
+def share_of(text: str) -> float:
+    """Return the share that a percentage says, for argparse."""
     match = re.fullmatch(r"(\d{1,3}(?:\.\d+)?)%", text, re.ASCII)
     if not match or not 0 < float(match[1]) < 100:
         raise argparse.ArgumentTypeError(f"{text!r}: give a percentage, such as 3%")
@@ -480,6 +480,7 @@ def _sides(given: argparse.Namespace) -> tuple[Side, Side]:
     return read_side(names[0]), read_side(names[1])
 
 
+@ends_in_one_line("compare")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a comparison; return as the module says."""
     parser = argparse.ArgumentParser(prog="python -m mlperf_bert.submission.compare")
@@ -487,30 +488,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--baseline", help="A, from a file of --write_baseline")
     parser.add_argument("--write_baseline", metavar="FILE", help="write A there; compare nothing")
     parser.add_argument(
-        "--fail_if_slower", type=_share, metavar="3%%", help="exit code 3 if B is, 4 if unknown"
+        "--fail_if_slower", type=share_of, metavar="3%%", help="exit code 3 if B is, 4 if unknown"
     )
     parser.add_argument(
         "--figure", choices=(TIME_TO_TRAIN, SAMPLES_PER_SECOND), default=TIME_TO_TRAIN,
         help="the one on which --fail_if_slower rests",
     )  # fmt: skip
     given = parser.parse_args(paths.words_with_home(arguments))
-    try:
-        if given.write_baseline:
-            if len(given.sides) != 1 or given.baseline or given.fail_if_slower:
-                raise ValueError("--write_baseline writes A: give it alone")
-            side = read_side(given.sides[0])
-            write_baseline(side, given.write_baseline)
-            print(f"{_about('A', side)}, in {given.write_baseline}")
-            return 0
-        a, b = _sides(given)
-        compared = compare(a, b, difference=given.fail_if_slower or DIFFERENCE)
-        code, words = 0, ""
-        if given.fail_if_slower:
-            code, words = judge(compared.change_of(given.figure), given.fail_if_slower)
-    except (ValueError, OSError) as error:
-        print(f"compare: {error}", file=sys.stderr)
-        return 1
-    print("\n".join([*lines(compared), *filter(None, [words])]))
+    if given.write_baseline:
+        if len(given.sides) != 1 or given.baseline or given.fail_if_slower:
+            raise ValueError("--write_baseline writes A: give it alone")
+        side = read_side(given.sides[0])
+        write_baseline(side, given.write_baseline)
+        print(f"{_about('A', side)}, in {given.write_baseline}")
+        return 0
+    a, b = _sides(given)
+    compared = compare(a, b, difference=given.fail_if_slower or DIFFERENCE)
+    if not given.fail_if_slower:
+        print("\n".join(lines(compared)))
+        return 0
+    code, words = judge(compared.change_of(given.figure), given.fail_if_slower)
+    print("\n".join([*lines(compared), words]))
     return code
 
 

@@ -2,86 +2,124 @@
 
     python -m mlperf_bert.submission.deciding A [B] --output=page.html --accelerator=H100 --count=8
 
-A and B are as `compare` takes them, and A may be a run that has not ended. The page has the curves
-in the band of other runs with the forecast (watch.py), what published results let expect of the
-accelerators (expect.py), and how B differs from A (compare.py). Without B or --accelerator that
-part is left out.
+A and B are what `compare` takes, if they have evaluations; A may be a run that has not ended. The
+page has the curves in the band of other runs with the forecast (watch.py), what published results
+let expect of the accelerators (expect.py), and how B differs from A (compare.py). Without B or
+--accelerator that part is left out.
 """
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pages
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
-from mlperf_bert.messages import as_lines
-from mlperf_bert.mlperf import results
-from mlperf_bert.mlperf.results import RunResult
+from mlperf_bert.messages import ends_in_one_line
+from mlperf_bert.mlperf.results import Evaluation, RunResult
 from mlperf_bert.submission import compare, published, reference_runs, report_charts, watch
 from mlperf_bert.submission.compare import Comparison
-from mlperf_bert.submission.entry import family_of
+from mlperf_bert.submission.entry import Entry, family_of
+from mlperf_bert.submission.expect import whole_number
 from mlperf_bert.submission.expectation import LEVEL, Expectation, Published, Question
-from mlperf_bert.submission.reference_runs import Reference
-from mlperf_bert.submission.sides import read_side
+from mlperf_bert.submission.reference_runs import Reference, outlooks
+from mlperf_bert.submission.report_charts import Picture
+from mlperf_bert.submission.run_logs import runs_so_far, task_of
+from mlperf_bert.submission.sides import published_entry, read_side
 from pages import Card
 
 _COLUMNS = ("figure", "A", "B", "B/A, 95% interval", "in words")
 _NUM_SYSTEMS_SHOWN = 8
 
 
+@dataclass(frozen=True)
+class Watched:
+    """The runs of A or of B, and those that they are watched beside."""
+
+    name: str
+    """A or B."""
+    place: str
+    """As the user names it."""
+    runs: Sequence[RunResult]
+    others: Reference
+
+    @property
+    def outside(self) -> list[RunResult]:
+        """The runs that were outside at any evaluation."""
+        return [run for run in self.runs if any(o.is_outside for o in outlooks(run, self.others))]
+
+
 def page(
-    sides: Mapping[str, Sequence[RunResult]],
-    others: Reference,
+    sides: Sequence[Watched],
     *,
     expected: Expectation | None = None,
     compared: Comparison | None = None,
+    not_compared: str = "",
 ) -> str:
     """Return the page.
 
     Args:
-      sides: "A" and perhaps "B" -> their runs.
-      others: the runs that these are watched beside.
+      sides: A, and perhaps B.
       expected: of an accelerator.
       compared: B with A.
+      not_compared: why B is not compared with A.
     """
-    runs = [run for side in sides.values() for run in side]
+    named = ", ".join(f"{side.name}: {side.place}" for side in sides)
+    beside = dict.fromkeys(f"{len(side.others)} {side.others.words}" for side in sides)
     return pages.render(
         "deciding.html",
         title="Will it converge, how long does it take, is B faster?",
-        subtitle=f"{len(runs)} runs beside {len(others)} {others.words}",
+        subtitle=f"{named}; beside {' and '.join(beside)}",
         columns=_COLUMNS,
-        outlooks=[_outlook(name, side, others) for name, side in sides.items()],
-        warnings=_warnings(runs, others),
-        curves=report_charts.accuracy_over_samples(runs, others=others),
+        outlooks=[_outlook(side) for side in sides],
+        warnings=[line for side in sides for run in side.outside for line in _warnings(run, side)],
+        curves=_curves(sides),
         **_expectation(expected),
         **_comparison(compared),
+        not_compared=not_compared,
     )
 
 
-def _outlook(name: str, runs: Sequence[RunResult], others: Reference) -> Card:
-    """What is said of the newest run of a side."""
-    run = max(runs, key=lambda run: run.status == "running")
-    seen = reference_runs.last_outlook(run, others)
-    if seen is None:
-        return Card(f"{name}: {run.path}", "unknown", "its log does not say its samples")
-    words = watch.in_words(seen, others, samples_per_second=_rate(run, seen.samples))
-    value = f"{seen.accuracy:.4f} after {seen.samples / 1e6:.2f} M samples"
-    return Card(f"{name}: {run.path}", value, words, good=not seen.is_outside)
-
-
-def _rate(run: RunResult, samples: float) -> float | None:
+def _outlook(side: Watched) -> Card:
+    """What is said of a run of a side: of one that goes on, else one outside, else the last."""
+    outside = side.outside
+    running = [run for run in side.runs if run.status == "running"]
+    run = [*side.runs, *outside, *running][-1]
+    label = f"{side.name}: {_short(run)}"
+    if len(side.runs) > 1:
+        label += f", one of {len(side.runs)} runs; {len(outside) or 'none'} outside"
+    seen = outlooks(run, side.others)
+    if not seen:
+        return Card(label, "unknown", "its log has no evaluation that says its samples")
+    last = seen[-1]
     minutes = run.evaluations[-1].minutes
-    return samples / (60 * minutes) if run.status == "running" and minutes > 0 else None
+    rate = last.samples / (60 * minutes) if run.status == "running" and minutes > 0 else None
+    samples = f"{last.samples / 1e6:.2f} million" if last.samples >= 1e6 else f"{last.samples:,.0f}"
+    words = watch.in_words(last, side.others, samples_per_second=rate)
+    return Card(label, f"{last.accuracy:.4f} after {samples} samples", words, good=not outside)
 
 
-def _warnings(runs: Sequence[RunResult], others: Reference) -> list[str]:
+def _short(run: RunResult) -> str:
+    """A run as the page calls it: 9/bert.log, bert/result_9.txt."""
+    return f"{run.path.parent.name}/{run.path.name}".removeprefix("/")
+
+
+def _warnings(run: RunResult, side: Watched) -> list[str]:
+    """The first and the last one of a run."""
+    found = [line for line in watch.lines(run, side.others) if "WARNING" in line]
+    between = [f"{len(found) - 2} more between"] if len(found) > 2 else []
+    return [f"{_short(run)}: {line}" for line in [*found[:1], *between, *found[1:][-1:]]]
+
+
+def _curves(sides: Sequence[Watched]) -> list[Picture | None]:
+    """A picture for each band; A and B share one if they are watched beside the same runs."""
+    share = len({side.others for side in sides}) == 1
+    groups = [sides] if share else [[side] for side in sides]
     return [
-        f"{run.path}: {line}"
-        for run in runs
-        for line in watch.lines(run, others)
-        if "WARNING" in line
+        report_charts.accuracy_beside({side.name: side.runs for side in group}, group[0].others)
+        for group in groups
     ]
 
 
@@ -103,14 +141,13 @@ def _comparison(compared: Comparison | None) -> dict[str, object]:
     if compared is None:
         return {"changes": [], "parts": [], "cautions": [], "ratios": None, "methods": "",
                 "parts_title": ""}  # fmt: skip
-    cautions = [*compared.other_machine, *compared.task_differs]
     methods = dict.fromkeys(change.method for change in compared.changes)
     unit = compared.parts[0].unit if compared.parts else ""
     return {
         "changes": [_cells(change) for change in compared.changes],
         "parts": [_cells(part) for part in compared.parts],
         "parts_title": f"Where the seconds went, {unit}, largest change first",
-        "cautions": cautions,
+        "cautions": [*compared.other_machine, *compared.task_differs],
         "ratios": report_charts.ratios(compared.changes),
         "methods": f"By {'; '.join(methods)}.",
     }
@@ -126,43 +163,89 @@ def _cells(change: compare.Change) -> list[str]:
     return [change.figure.replace("_", " "), *figures, interval, change.verdict]
 
 
-def read_runs(place: str) -> list[RunResult]:
-    """Return the runs of a path, also those that have not ended.
+def read_runs(name: str) -> list[RunResult]:
+    """Return the runs of a path, also those that have not ended, or of a published result.
 
     Raises:
       ValueError: there are none, or a log cannot be read.
     """
-    return [results.read_run(log, may_run=True) for log in reference_runs.logs_of(Path(place))]
+    if paths.location(name).exists():
+        return runs_so_far(name)
+    return _runs_of_entry(published_entry(name))
 
 
+def _runs_of_entry(entry: Entry) -> list[RunResult]:
+    """The converged runs of a published result, as far as the table has their evaluations."""
+    runs = [
+        RunResult(
+            path=Path(f"{entry.name}, run {number}"),
+            status="success",
+            minutes=minutes,
+            init_minutes=None,
+            samples_to_converge=samples[-1],
+            counts_by_train_samples=False,
+            global_batch_size=entry.global_batch_size,
+            num_eval_samples=None,
+            seeds=(),
+            evaluations=tuple(
+                Evaluation(minutes=minutes * at / samples[-1], samples=at, accuracy=accuracy)
+                for at, accuracy in zip(samples, accuracies)
+            ),
+            max_sequence_length=entry.max_sequence_length,
+            num_weights=entry.num_weights,
+        )
+        for number, (minutes, samples, accuracies) in enumerate(
+            zip(entry.run_minutes, entry.evaluation_samples, entry.evaluation_accuracy)
+        )
+        if samples
+    ]
+    if not runs:
+        raise ValueError(f"{entry.name}: the table has no evaluations of this published result")
+    return runs
+
+
+def _watched(places: Sequence[str], reference: str | None) -> list[Watched]:
+    sides: list[Watched] = []
+    given = reference and reference_runs.own_reference(reference)
+    for name, place in zip("AB", places):
+        runs = read_runs(place)
+        same = [s.others for s in sides if s.runs[0].global_batch_size == runs[0].global_batch_size]
+        others = given or next(iter(same), None) or watch.reference_of_log(runs[0])
+        for run in runs:
+            others.require_same_work(task_of(run), str(run.path))
+        sides.append(Watched(name, place, runs, others))
+    return sides
+
+
+@ends_in_one_line("deciding")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page; return 1 with one line if something cannot be read."""
     parser = argparse.ArgumentParser(prog="python -m mlperf_bert.submission.deciding")
     parser.add_argument("sides", nargs="+", metavar="A [B]")
-    parser.add_argument("--output", type=Path, required=True, help="HTML file")
-    parser.add_argument("--reference", type=Path, help="runs of one's own, in place of published")
+    parser.add_argument("--output", required=True, help="HTML file")
+    parser.add_argument("--reference", help="runs of one's own, in place of published")
     parser.add_argument("--accelerator", help="as `expect` takes it; needs --count")
-    parser.add_argument("--count", type=int, help="of accelerators")
+    parser.add_argument("--count", type=whole_number, help="of accelerators")
     given = parser.parse_args(paths.words_with_home(arguments))
     if len(given.sides) > 2 or (given.accelerator is None) != (given.count is None):
         parser.error("give A, or A and B; give both --accelerator and --count, or none")
-    try:
-        sides = {name: read_runs(place) for name, place in zip("AB", given.sides)}
-        if given.reference:
-            others = reference_runs.own_reference(given.reference)
+    sides = _watched(given.sides, given.reference)
+    expected = compared = None
+    if given.accelerator:
+        question = Question(family_of(given.accelerator, given.count), given.count)
+        expected = Published(published.load()).expectation(question)
+    not_compared = ""
+    if len(sides) == 2:
+        waiting = [side.name for side in sides if not any(run.succeeded for run in side.runs)]
+        if waiting:
+            not_compared = f"No run of {' or '.join(waiting)} has reached the target."
         else:
-            others = watch.reference_of_log(sides["A"][0])
-        expected = compared = None
-        if given.accelerator:
-            question = Question(family_of(given.accelerator, given.count), given.count)
-            expected = Published(published.load()).expectation(question)
-        if len(given.sides) == 2:
             compared = compare.compare(*map(read_side, given.sides))
-        write_whole(given.output, page(sides, others, expected=expected, compared=compared))
-    except (ValueError, OSError) as error:
-        print(f"deciding: {as_lines(error)}", file=sys.stderr)
-        return 1
-    print(f"look at {given.output}")
+    output = paths.location(given.output)
+    paths.make_folder(output.parent)
+    text = page(sides, expected=expected, compared=compared, not_compared=not_compared)
+    write_whole(output, text)
+    print(f"look at {output}")
     return 0
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mlperf_bert.files import paths
+from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.rules import BERT_LARGE, MAX_SEQ_LENGTH, NUM_RUNS_PER_RESULT
 from mlperf_bert.submission import bound, published, system
 from mlperf_bert.submission.entry import family_of
@@ -109,7 +110,7 @@ def bound_lines(
 
 
 def line_of_machine(config: "RunConfig", model: "BertConfig | None") -> str | None:
-    """Return what `--check` says of the machine that it finds; None if it is no BERT-large run.
+    """Return what `--check` says of the machine that it finds; None if it is not of BERT-large.
 
     Args:
       config: of the run.
@@ -175,9 +176,10 @@ def table_of_errors(known: Published) -> str:
     return "\n".join(lines)
 
 
-def _number(text: str) -> int:
+def whole_number(text: str) -> int:
+    """Return a number of 1 or more, for argparse."""
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 10**9:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number, 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from 1 to 999,999,999")
     return int(text)
 
 
@@ -186,8 +188,10 @@ def _price(text: str) -> float:
         price = float(text)
     except ValueError:
         price = math.nan
-    if not (math.isfinite(price) and price >= 0):
-        raise argparse.ArgumentTypeError(f"{text!r}: give the price of an hour, 0 or more")
+    if not 0 <= price < 1e9:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: give the price of an hour, below 1,000,000,000"
+        )
     return price
 
 
@@ -216,13 +220,14 @@ def _answer(given: argparse.Namespace) -> list[str]:
     return lines
 
 
+@ends_in_one_line("expect")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print an expectation, or the tables; return 1 with one line if there is none."""
     parser = argparse.ArgumentParser(prog=COMMAND)
     parser.add_argument("--accelerator", help="H100, A100 PCIe, or as its driver names it")
-    parser.add_argument("--count", type=_number, help="of accelerators in the whole system")
-    parser.add_argument("--batch", type=_number, help="global batch size")
-    parser.add_argument("--nodes", type=_number, help="that the accelerators are in")
+    parser.add_argument("--count", type=whole_number, help="of accelerators in the whole system")
+    parser.add_argument("--batch", type=whole_number, help="global batch size")
+    parser.add_argument("--nodes", type=whole_number, help="that the accelerators are in")
     parser.add_argument("--price_per_hour", type=_price, help="of the whole system")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--bound", type=Path, help="a table.json of compile_step.py")
@@ -233,15 +238,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("give both --accelerator and --count, or no argument at all for the tables")
     if given.nodes and given.nodes > given.count:
         parser.error(f"--nodes={given.nodes}: more than --count={given.count} accelerators")
-    try:
-        if asks:
-            print("\n".join(_answer(given)))
-        else:
-            known = Published(published.load())
-            print(f"{table(known)}\n\n{table_of_errors(known)}")
-    except (ValueError, OSError) as error:
-        print(f"expect: {error}", file=sys.stderr)
-        return 1
+    if asks:
+        print("\n".join(_answer(given)))
+    else:
+        known = Published(published.load())
+        print(f"{table(known)}\n\n{table_of_errors(known)}")
     return 0
 
 

@@ -15,23 +15,20 @@ median, added to its own, is expected, and the 3% to 97% of theirs are the inter
 nine runs of ten, as `python -m mlperf_bert.submission.watch --table` shows.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from mlperf_bert.files import json_text
-from mlperf_bert.files.whole import write_whole
-from mlperf_bert.mlperf import convergence, results
+from mlperf_bert.files import json_text, paths
+from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.results import RunResult
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
 from mlperf_bert.submission.comparison import comparable
 from mlperf_bert.submission.entry import Entry
 from mlperf_bert.submission.expectation import log_reference_samples
-from mlperf_bert.submission.folder import result_files
+from mlperf_bert.submission.run_logs import runs_so_far, task_of
 
 SLOW, FAST, SLACK = 1.15, 1.35, 0.005
 INITIAL_ACCURACY = 0.34085
@@ -42,16 +39,19 @@ _USUAL = (0.05, 0.95)
 _NUM_POINTS = 1000
 _FEWEST_OWN_RUNS = 3
 _ABOUT = "runs to compare others with; written by python -m mlperf_bert.submission.watch"
+_REMEDY = "write it again with python -m mlperf_bert.submission.watch --save"
+_SAME_WORK = ("benchmark", "tokens", "weights", "batch")
+"""What runs must have in common for their samples to be compared."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The evaluations of one run, in order, up to the target."""
+    """The evaluations of one run, one or more, up to the target."""
 
     samples: np.ndarray
-    """[evaluations], float64."""
+    """[evaluations], float64, above 0 and rising."""
     accuracy: np.ndarray
-    """[evaluations], float64."""
+    """[evaluations], float64, without NaN."""
 
     def scaled(self, factor: float) -> "Curve":
         """The same with so many times the samples."""
@@ -61,6 +61,13 @@ class Curve:
     def best(self) -> np.ndarray:
         """The best accuracy up to each evaluation."""
         return np.maximum.accumulate(self.accuracy)
+
+    def until(self, target: float) -> "Curve | None":
+        """The same up to its first evaluation at a target; None if it did not reach it."""
+        [reached] = np.nonzero(self.accuracy >= target)
+        if not len(reached):
+            return None
+        return Curve(self.samples[: reached[0] + 1], self.accuracy[: reached[0] + 1])
 
 
 @dataclass(frozen=True)
@@ -111,6 +118,7 @@ class Reference:
         target: float = TARGET_MASKED_LM_ACCURACY,
         initial_accuracy: float | None = None,
         hyperparameters: Mapping[str, float] | None = None,
+        task: Mapping[str, object] | None = None,
     ):
         """Draws the band.
 
@@ -121,14 +129,18 @@ class Reference:
           target: the accuracy at which the runs ended.
           initial_accuracy: of the weights with which they began; None: not known.
           hyperparameters: of these runs, by their keys in the MLLOG.
+          task: what a run must have in common with these, as `run_logs.task_of`.
         """
         self.words, self.margins = words, margins
         self.target, self.initial_accuracy = target, initial_accuracy
-        self.hyperparameters = hyperparameters or {}
+        self.hyperparameters, self.task = hyperparameters or {}, task or {}
         self.curves = curves
+        # A flat stretch counts from its end: it is the later evaluation that got no further.
+        self._rising = [curve.best + 1e-9 * np.arange(len(curve.best)) for curve in curves]
         self._ends = np.array([curve.samples[-1] for curve in curves])
-        first = min(curve.samples[0] for curve in curves)
-        self._grid = np.geomspace(first / 8, 4 * self._ends.max(), _NUM_POINTS)
+        self.first_samples = float(min(curve.samples[0] for curve in curves))
+        """Of the first evaluation of any."""
+        self._grid = np.geomspace(self.first_samples / 8, 4 * self._ends.max(), _NUM_POINTS)
         self._rows = np.array([self._drawn(curve) for curve in curves])
         # Without dips, so that a band has one accuracy for each number of samples.
         self._low = np.maximum.accumulate(self._rows.min(axis=0))
@@ -142,6 +154,21 @@ class Reference:
     def __len__(self) -> int:
         return len(self.curves)
 
+    @property
+    def end_samples(self) -> float:
+        """After how many samples the slowest was at the target."""
+        return float(self._ends.max())
+
+    def require_same_work(self, task: Mapping[str, object], who: str) -> None:
+        """Raises ValueError if a run's samples cannot be compared with those of the others."""
+        for name in _SAME_WORK:
+            own, others = task.get(name), self.task.get(name)
+            if own is not None and others is not None and own != others:
+                raise ValueError(
+                    f"{who}: has {name} {own}, the {self.words} have {others}; give runs like it "
+                    "as --reference"
+                )
+
     def band(self, samples: float) -> tuple[float, float]:
         """The least and the greatest accuracy inside, after so many samples."""
         margins = self.margins
@@ -149,7 +176,10 @@ class Reference:
             initial = self.initial_accuracy
             return (0, 1) if initial is None else (initial - margins.slack, initial + margins.slack)
         low = self._at(self._low, samples / margins.slow) - margins.slack
-        if samples > margins.slow * self._ends.max():
+        if samples < self.first_samples:
+            # Nobody was evaluated as early: how the others got to their first one is not known.
+            low = (self.initial_accuracy or 0) - margins.slack
+        elif samples > margins.slow * self._ends.max():
             low = self.target
         return low, self._at(self._high, samples * margins.fast) + margins.slack
 
@@ -158,16 +188,16 @@ class Reference:
 
     def usual(self, samples: float) -> tuple[float, float]:
         """Between which accuracies nine of ten of the runs are after so many samples."""
-        column = np.array([np.interp(samples, self._grid, row) for row in self._rows])
-        low, high = np.quantile(column, _USUAL)
+        place = np.interp(samples, self._grid, np.arange(_NUM_POINTS))
+        left = min(int(place), _NUM_POINTS - 2)
+        before, after = self._rows[:, left], self._rows[:, left + 1]
+        low, high = np.quantile(before + (place - left) * (after - before), _USUAL)
         return float(low), float(high)
 
     def forecast(self, samples: float, best: float) -> tuple[float, float, float]:
         """Samples at the target, least, median and most, of a run with its best accuracy so far."""
         left = []
-        for curve, end in zip(self.curves, self._ends):
-            # A flat stretch counts from its end: it is the later evaluation that got no further.
-            rising = curve.best + 1e-9 * np.arange(len(curve.best))
+        for curve, rising, end in zip(self.curves, self._rising, self._ends):
             left.append(end - np.interp(best, rising, curve.samples, left=0))
         least, median, most = np.quantile(left, _QUANTILES)
         return samples + max(least, 0), samples + median, samples + most
@@ -187,8 +217,17 @@ def published_reference(global_batch_size: int, entries: Sequence[Entry]) -> Ref
     Args:
       global_batch_size: of an update.
       entries: published results; those that are not comparable are left out.
+
+    Raises:
+      ValueError: it is less than half or more than twice that of all of them.
     """
     known = [entry for entry in comparable(entries) if entry.global_batch_size and entry.curve]
+    published = sorted(entry.global_batch_size or 0 for entry in known)
+    if not published[0] / 2 <= global_batch_size <= published[-1] * 2:
+        raise ValueError(
+            f"nobody published a batch near {global_batch_size:,}, only {published[0]:,} to "
+            f"{published[-1]:,}; give runs like this one as --reference"
+        )
 
     def distance(entry: Entry) -> float:
         return abs(math.log((entry.global_batch_size or 1) / global_batch_size))
@@ -225,9 +264,9 @@ def curves_of(entry: Entry) -> list[Curve]:
 
 
 def _trained(samples: np.ndarray, accuracy: np.ndarray) -> Curve | None:
-    """Without the evaluation before the first step, which some log."""
-    is_trained = samples > 0
-    return Curve(samples[is_trained], accuracy[is_trained]) if is_trained.any() else None
+    """Without the evaluation before the first step, which some log, and without NaN."""
+    is_known = (samples > 0) & np.isfinite(accuracy)
+    return Curve(samples[is_known], accuracy[is_known]) if is_known.any() else None
 
 
 def _words(wanted: int, batches: Sequence[int]) -> str:
@@ -242,74 +281,87 @@ def _nearest_point(global_batch_size: int) -> convergence.ReferencePoint:
     return min(points, key=lambda p: abs(math.log(p.global_batch_size / global_batch_size)))
 
 
-def own_reference(path: Path) -> Reference:
-    """Runs of one's own: a campaign, a folder of runs or results, or what `save` has written.
+def own_reference(name: str, *, target: float | None = None) -> Reference:
+    """Runs of one's own that have reached their target.
+
+    Args:
+      name: what `run_logs.runs_in` takes, or a file that `save` has written.
+      target: of the run that is watched; None: the least with which one of these ended.
 
     Raises:
-      ValueError: as `reference_of`, or the file holds no runs.
+      ValueError: they are fewer than three, or of several tasks, or a file is damaged.
     """
-    if path.is_file() and path.suffix == ".json":
-        content = json_text.read_object(path)
-        try:
-            curves = [Curve(*map(np.array, pair)) for pair in content["curves"]]
-            words, target = str(content["words"]), float(content["target"])
-            return _own(curves, words, target, dict(content["hyperparameters"]))
-        except (LookupError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"--reference={path}: no runs to compare with ({error!r:.200})"
-            ) from error
-    return reference_of(logs_of(path), f"runs of {path}")
-
-
-def reference_of(logs: Sequence[Path], words: str) -> Reference:
-    """Runs of one's own, from their logs; those that have not reached their target do not count.
-
-    Raises:
-      ValueError: fewer than three have reached it.
-    """
-    runs = [run for log in logs if (run := results.read_run(log, may_run=True)).succeeded]
-    known = [(run, curve) for run in runs if (curve := curve_of(run))]
-    if len(known) < _FEWEST_OWN_RUNS:
+    place = paths.location(name)
+    if place.suffix == ".json" and place.exists():
+        found = json_text.read_record(place, _parsed, remedy=_REMEDY)
+        assert found is not None
+    else:
+        found = _read_own(name)
+    curves, words, hyperparameters, task = found
+    if target is None and curves:
+        target = min(curve.best[-1] for curve in curves)
+    reached = [curve for each in curves if (curve := each.until(target or 0))]
+    if len(reached) < _FEWEST_OWN_RUNS:
         raise ValueError(
-            f"{words}: {len(known)} that have reached their target; {_FEWEST_OWN_RUNS} are the "
-            "fewest to compare with, ten make a band"
+            f"--reference={name}: {len(reached)} of its runs have reached the target"
+            f"{f' {target:g}' if target else ''}; {_FEWEST_OWN_RUNS} are the fewest to compare "
+            "with, ten make a band"
         )
-    numbers = {
-        key: value
-        for key, value in known[0][0].hyperparameters.items()
-        if isinstance(value, int | float)
-    }
-    curves = [curve for _, curve in known]
-    return _own(curves, words, min(curve.best[-1] for curve in curves), numbers)
-
-
-def _own(
-    curves: Sequence[Curve], words: str, target: float, hyperparameters: Mapping[str, float]
-) -> Reference:
-    """With slack for each of them in the band of the others, twice."""
-    margins = own_margins(curves, target)
     return Reference(
-        curves, words=words, margins=margins, target=target, hyperparameters=hyperparameters
+        reached,
+        words=words,
+        margins=own_margins(reached, target or 0),
+        target=target or 0,
+        hyperparameters=hyperparameters,
+        task=task,
     )
 
 
-def logs_of(place: Path) -> list[Path]:
-    """The logs of runs: a log itself, of a run, of a campaign, of a folder of runs, or results.
+_Own = tuple[list[Curve], str, dict[str, float], dict[str, object]]
 
-    Raises:
-      ValueError: there are none.
-    """
-    if place.is_file():
-        return [place]
-    for pattern in (results.LOG_NAME, *(f"{n}/{results.LOG_NAME}" for n in ("runs/*", "*"))):
-        if logs := sorted(place.glob(pattern)):
-            return logs
-    if logs := [*result_files(place)]:
-        return logs
-    raise ValueError(
-        f"{place}: no runs; give a log, the folder of a run or a campaign, or one with "
-        "result_0.txt, result_1.txt ..."
-    )
+
+def _read_own(name: str) -> _Own:
+    runs = [run for run in runs_so_far(name) if run.succeeded]
+    known = [(run, curve) for run in runs if (curve := curve_of(run))]
+    tasks = [{key: task_of(run)[key] for key in _SAME_WORK} for run, _ in known]
+    for each in tasks[1:]:
+        for key in _SAME_WORK:
+            if each[key] != tasks[0][key]:
+                raise ValueError(
+                    f"--reference={name}: runs of different {key}: {tasks[0][key]} and "
+                    f"{each[key]}; give a folder of each"
+                )
+    hyperparameters = _numbers(known[0][0].hyperparameters) if known else {}
+    task = tasks[0] if tasks else {}
+    return [curve for _, curve in known], f"runs of {name}", hyperparameters, task
+
+
+def _numbers(values: Mapping[str, object]) -> dict[str, float]:
+    return {
+        key: value
+        for key, value in values.items()
+        if isinstance(value, int | float) and abs(value) < 1e300  # finite, and fits a float
+    }
+
+
+def _parsed(content: dict) -> _Own:
+    curves = [_curve(samples, accuracy) for samples, accuracy in content["curves"]]
+    hyperparameters = _numbers(content["hyperparameters"])
+    return curves, str(content["words"]), hyperparameters, dict(content["task"])
+
+
+def _curve(samples: Sequence[float], accuracy: Sequence[float]) -> Curve:
+    try:
+        found = Curve(np.array(samples, float), np.array(accuracy, float))
+    except OverflowError as error:
+        raise ValueError(str(error)) from error
+    is_rising = np.diff(found.samples, prepend=0) > 0
+    is_share = (found.accuracy >= 0) & (found.accuracy <= 1)
+    if found.samples.shape != (len(found.accuracy),) or not (is_rising & is_share).any():
+        raise ValueError("a curve has not as many samples as accuracies")
+    if not (is_rising & is_share & np.isfinite(found.samples)).all():
+        raise ValueError("samples of a curve do not rise, or an accuracy is not from 0 to 1")
+    return found
 
 
 def curve_of(run: RunResult) -> Curve | None:
@@ -318,12 +370,14 @@ def curve_of(run: RunResult) -> Curve | None:
     return _trained(*np.array(known, dtype=float).reshape(-1, 2).T)
 
 
-def last_outlook(run: RunResult, reference: Reference) -> Outlook | None:
-    """Where a run stands at the last evaluation of its log; None without one."""
-    curve = curve_of(run)
-    if curve is None:
-        return None
-    return reference.outlook(curve.samples[-1], curve.accuracy[-1], best=curve.best[-1])
+def outlooks(run: RunResult, reference: Reference) -> list[Outlook]:
+    """Where a run stood at each evaluation of which its log says the samples."""
+    found, best = [], 0.0
+    for evaluation in run.evaluations:
+        if evaluation.samples is not None:
+            best = max(best, evaluation.accuracy)
+            found.append(reference.outlook(evaluation.samples, evaluation.accuracy, best=best))
+    return found
 
 
 def own_margins(curves: Sequence[Curve], target: float) -> Margins:
@@ -340,13 +394,22 @@ def own_margins(curves: Sequence[Curve], target: float) -> Margins:
     return Margins(slack=max(SLACK, 2 * excess))
 
 
-def save(reference: Reference, path: Path) -> None:
-    """Writes runs to compare others with: a JSON object with about, target, curves and so on."""
+def save(reference: Reference, name: str) -> None:
+    """Writes runs to compare others with: a JSON object with about, words, curves and so on.
+
+    Raises:
+      ValueError: the name does not end with .json.
+      OSError: it cannot be written.
+    """
+    path = paths.location(name)
+    if path.suffix != ".json":
+        raise ValueError(f"--save={name}: give a name that ends with .json")
     content = {
         "about": _ABOUT,
         "words": reference.words,
-        "target": reference.target,
         "hyperparameters": dict(reference.hyperparameters),
+        "task": dict(reference.task),
         "curves": [[c.samples.tolist(), c.accuracy.tolist()] for c in reference.curves],
     }
-    write_whole(path, json.dumps(content) + "\n")
+    paths.make_folder(path.parent)
+    json_text.write_record(path, content)

@@ -19,6 +19,7 @@ from typing import Any
 
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
+from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import convergence, results
 from mlperf_bert.mlperf.rules import RULESETS
 from mlperf_bert.options import duration
@@ -182,6 +183,7 @@ def _score(system: SystemVerdict) -> str:
     return text
 
 
+@ends_in_one_line("report")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print and write the report; return 1 with one line if something cannot be read."""
     parser = argparse.ArgumentParser(prog="python -m mlperf_bert.submission.report")
@@ -193,33 +195,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--standing", help="HTML file: the systems among all published ones; the report links to it"
     )
     given = parser.parse_args(paths.words_with_home(arguments))
-    try:
-        org_dir = paths.location(given.org_dir)
-        custom_rcps = given.custom_rcps and paths.location(given.custom_rcps)
-        output = given.output and paths.location(given.output)
-        if custom_rcps:
-            convergence.reference_points(given.ruleset, custom_rcps)
-        with paths.failures_named(org_dir):
-            verdicts = judge_systems(org_dir, given.ruleset, custom_rcps=custom_rcps)
-        for system in verdicts:
-            print(as_text(system))
-        name = paths.resolve(org_dir).name
-        among = {}
-        if given.standing:
-            entries = published.load()
-            standings = standings_of(
-                verdicts, entries, org=name, ruleset=given.ruleset, custom_rcps=custom_rcps
-            )
-            among = _among_published(standings, entries, given.standing, given.ruleset)
-            among["standing"] = os.path.relpath(given.standing, Path(given.output or "").parent)
-        if output:
-            points = custom_rcps.name if custom_rcps else "the official ones"
-            subtitle = f"Ruleset {given.ruleset}; reference convergence points: {points}"
-            title = f"MLPerf Training BERT: {name}"
-            write(verdicts, output, title=title, subtitle=subtitle, **among)
-    except (ValueError, OSError) as error:
-        print(f"report: {error}", file=sys.stderr)
-        return 1
+    org_dir = paths.location(given.org_dir)
+    custom_rcps = given.custom_rcps and paths.location(given.custom_rcps)
+    output = given.output and paths.location(given.output)
+    if custom_rcps:
+        convergence.reference_points(given.ruleset, custom_rcps)
+    with paths.failures_named(org_dir):
+        verdicts = judge_systems(org_dir, given.ruleset, custom_rcps=custom_rcps)
+    for system in verdicts:
+        print(as_text(system))
+    name = paths.resolve(org_dir).name
+    among = {}
+    if given.standing:
+        entries = published.load()
+        standings = standings_of(
+            verdicts, entries, org=name, ruleset=given.ruleset, custom_rcps=custom_rcps
+        )
+        among = _among_published(standings, entries, given.standing, given.ruleset)
+        among["standing"] = os.path.relpath(given.standing, Path(given.output or "").parent)
+    if output:
+        points = custom_rcps.name if custom_rcps else "the official ones"
+        subtitle = f"Ruleset {given.ruleset}; reference convergence points: {points}"
+        title = f"MLPerf Training BERT: {name}"
+        write(verdicts, output, title=title, subtitle=subtitle, **among)
     return 0
 
 

@@ -4,7 +4,7 @@ A wide picture comes twice, drawn for a screen and for a telephone; the page sho
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import matplotlib
@@ -20,12 +20,13 @@ from mlperf_bert.mlperf.results import RunResult
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
 from mlperf_bert.submission.compare import Change
 from mlperf_bert.submission.rcp import RcpVerdict
-from mlperf_bert.submission.reference_runs import Reference, last_outlook
+from mlperf_bert.submission.reference_runs import Reference, outlooks
 from pages import charts
 from pages.charts import BLUE, GREEN, GREY, INK, ORANGE, RED
 
 BAND = "#dff0e6"
 _INNER, _OUTER = "#d5e0ea", "#eef2f6"
+_SIDES = {"A": BLUE, "B": ORANGE}
 _WIDE_INCHES, _NARROW_INCHES = (9.6, 3.7), (4.3, 3.5)
 _KIND_COLORS = {
     ledger.COMPUTE: BLUE,
@@ -48,14 +49,13 @@ class Picture(NamedTuple):
 
 
 def accuracy_over_samples(
-    runs: Sequence[RunResult], rcp: RcpVerdict | None = None, others: Reference | None = None
+    runs: Sequence[RunResult], rcp: RcpVerdict | None = None
 ) -> Picture | None:
     """Draw accuracy over samples with the target; None if the logs count no samples.
 
     Args:
       runs: of a system.
       rcp: draws how many samples the reference needs.
-      others: draws the band of these runs, and what is expected of a run that has not ended.
     """
     if not any(evaluation.samples is not None for run in runs for evaluation in run.evaluations):
         return None
@@ -64,9 +64,7 @@ def accuracy_over_samples(
         for color, run in _colored(runs):
             points = [(e.samples, e.accuracy) for e in run.evaluations if e.samples is not None]
             _draw_run(axes, points, color)
-        handles = _draw_target(axes)
-        if others:
-            handles += _draw_band(axes, others, runs)
+        handles = [*_runs_handles(runs), *_draw_target(axes)]
         if rcp and rcp.mean_samples and rcp.min_mean_samples:
             axes.axvspan(rcp.min_mean_samples, rcp.mean_samples, color=BAND, zorder=0)
             axes.axvline(rcp.mean_samples, color=GREEN, linewidth=1)
@@ -76,13 +74,54 @@ def accuracy_over_samples(
     return _both_sizes(draw, "Masked-LM accuracy over training samples")
 
 
+def accuracy_beside(sides: Mapping[str, Sequence[RunResult]], others: Reference) -> Picture | None:
+    """Draw the accuracies of A and B over samples, in the band of others, with their forecasts.
+
+    Args:
+      sides: A or B -> runs.
+      others: the runs that these are watched beside.
+
+    None if the logs count no samples.
+    """
+    curves = {
+        name: [(run, seen) for run in runs if (seen := outlooks(run, others))]
+        for name, runs in sides.items()
+    }
+    if not any(curves.values()):
+        return None
+
+    def draw(axes: Axes) -> None:
+        handles: list[Artist] = []
+        last = others.end_samples
+        for name, runs in reversed(curves.items()):  # A above B
+            color = _SIDES[name]
+            for run, seen in runs:
+                _draw_run(axes, [(each.samples, each.accuracy) for each in seen], color)
+                last = max(last, seen[-1].samples)
+                if run.status == "running" and (expected := seen[-1].expected):
+                    least, median, most = expected
+                    axes.plot([least, most], [others.target] * 2, color=color, linewidth=3)
+                    axes.plot(median, others.target, "D", color=color, markersize=6)
+                    last = max(last, most)
+            label = f"{name}: {_runs(len(runs))}"
+            handles.insert(0, Line2D([], [], color=color, marker="o", markersize=4, label=label))
+        if any(run.status == "running" for runs in curves.values() for run, _ in runs):
+            handles.append(Line2D([], [], color=INK, marker="D", linewidth=3, label="forecast"))
+        handles += _draw_target(axes, others.target) + _draw_band(axes, others, last)
+        drawn = [run for runs in sides.values() for run in runs]
+        _finish_accuracy(axes, drawn, handles, "samples", others.target)
+
+    return _both_sizes(draw, f"Masked-LM accuracy over samples, beside {others.words}")
+
+
 def accuracy_over_time(runs: Sequence[RunResult]) -> Picture:
     """Draw accuracy over minutes since run_start with the target."""
 
     def draw(axes: Axes) -> None:
         for color, run in _colored(runs):
             _draw_run(axes, [(e.minutes, e.accuracy) for e in run.evaluations], color)
-        _finish_accuracy(axes, runs, _draw_target(axes), "minutes since run_start")
+        handles = [*_runs_handles(runs), *_draw_target(axes)]
+        _finish_accuracy(axes, runs, handles, "minutes since run_start")
 
     return _both_sizes(draw, "Masked-LM accuracy over time")
 
@@ -230,43 +269,42 @@ def _draw_run(axes: Axes, points: Sequence[tuple[float, float]], color: str) -> 
         axes.plot(*points[-1], "o", color=color, markersize=4)
 
 
-def _draw_band(axes: Axes, others: Reference, runs: Sequence[RunResult]) -> list[Artist]:
-    """The accuracies inside and the usual ones; a bar where a run is expected at its target."""
-    expected = [seen.expected for run in runs if (seen := last_outlook(run, others))]
-    ends = [axes.get_xlim()[1], *(most for _, _, most in filter(None, expected))]
-    samples = np.linspace(others.curves[0].samples[0], max(ends), 200)
+def _draw_band(axes: Axes, others: Reference, last_samples: float) -> list[Artist]:
+    """The accuracies inside, and those of nine of ten."""
+    samples = np.linspace(others.first_samples, last_samples, 200)
     handles: list[Artist] = []
     for between, color, words in (
-        (others.band, _OUTER, "the band"),
-        (others.usual, _INNER, f"nine of ten {others.words}"),
+        (others.band, _OUTER, "band: outside of it is a warning"),
+        (others.usual, _INNER, "nine of ten others"),
     ):
         low, high = zip(*map(between, samples))
         axes.fill_between(samples, low, high, color=color, zorder=0, linewidth=0)
         handles.append(Patch(color=color, label=words))
-    for least, median, most in filter(None, expected):
-        axes.plot([least, most], [others.target] * 2, color=INK, linewidth=2)
-        axes.plot(median, others.target, "D", color=INK, markersize=4)
-    if any(expected):
-        handles.append(Line2D([], [], color=INK, marker="D", markersize=4, label="expected"))
     return handles
 
 
-def _draw_target(axes: Axes) -> list:
-    axes.axhline(TARGET_MASKED_LM_ACCURACY, color=RED, linestyle=(0, (4, 3)), linewidth=1.2)
-    label = f"target {TARGET_MASKED_LM_ACCURACY:.3f}"
+def _draw_target(axes: Axes, target: float = TARGET_MASKED_LM_ACCURACY) -> list[Artist]:
+    axes.axhline(target, color=RED, linestyle=(0, (4, 3)), linewidth=1.2)
+    label = f"target {target:.3f}"
     return [Line2D([], [], color=RED, linestyle=(0, (4, 3)), linewidth=1.2, label=label)]
 
 
-def _finish_accuracy(axes: Axes, runs: Sequence[RunResult], handles: list, xlabel: str) -> None:
+def _finish_accuracy(
+    axes: Axes,
+    runs: Sequence[RunResult],
+    handles: list[Artist],
+    xlabel: str,
+    target: float = TARGET_MASKED_LM_ACCURACY,
+) -> None:
     all_accuracies = (e.accuracy for run in runs for e in run.evaluations)
     accuracies = [accuracy for accuracy in all_accuracies if math.isfinite(accuracy)]
-    low = min([*accuracies, TARGET_MASKED_LM_ACCURACY])
-    high = max([*accuracies, TARGET_MASKED_LM_ACCURACY])
+    low = min([*accuracies, target])
+    high = max([*accuracies, target])
     axes.set_ylim(low - 0.05 * (high - low) - 0.005, high + 0.08 * (high - low) + 0.005)
     axes.xaxis.set_major_formatter(FuncFormatter(_short))
     axes.set_xlabel(xlabel)
     axes.set_ylabel("masked-LM accuracy")
-    _legend_above(axes, [*_runs_handles(runs), *handles])
+    _legend_above(axes, handles)
 
 
 def _runs_handles(runs: Sequence[RunResult]) -> list[Line2D]:
@@ -279,7 +317,14 @@ def _runs_handles(runs: Sequence[RunResult]) -> list[Line2D]:
         (len(runs) - num_succeeded - num_running, RED, "no success"),
     ]
     return [
-        Line2D([], [], color=color, marker="o", markersize=4, label=f"{number} runs: {outcome}")
+        Line2D(
+            [],
+            [],
+            color=color,
+            marker="o",
+            markersize=4,
+            label=f"{_runs(number)}: {outcome}",
+        )
         for number, color, outcome in kinds
         if number
     ]
@@ -335,6 +380,10 @@ def _colored(runs: Sequence[RunResult]) -> list[tuple[str, RunResult]]:
 
 def _number(run: RunResult) -> str:
     return run.path.stem.removeprefix("result_")
+
+
+def _runs(number: int) -> str:
+    return "1 run" if number == 1 else f"{number} runs"
 
 
 def _short(value: float, position: object = None) -> str:

@@ -1,40 +1,32 @@
 """One side of a comparison, A or B: which runs it has, what was measured in each, on what.
 
-A side is read from the output directory of a run, a campaign's folder, a vendor's folder of
-result_*.txt or the ORG folder above it, a log, metrics.jsonl, or the name of a published result,
-ROUND/ORG/SYSTEM. Runs that failed, have not ended or cannot be read are left out, with the reason.
+A side is what run_logs.py finds in a place, or a published result by its name, ROUND/ORG/SYSTEM.
+Runs that failed, were resumed, have not ended or cannot be read are left out, with the reason.
 """
 
-import dataclasses
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from mlperf_bert.data import provenance
 from mlperf_bert.files import json_text, paths
 from mlperf_bert.files.whole import read_regular_file
 from mlperf_bert.mlperf import ledger
-from mlperf_bert.mlperf.results import (
-    LOG_NAME,
-    RECORD_NAME,
-    RESULT_LOG,
-    RunResult,
-    has_ended,
-    read_own_record,
-    read_records,
-    read_run,
-)
+from mlperf_bert.mlperf.log_lines import RECORD_NAME
+from mlperf_bert.mlperf.results import RunResult, has_ended, read_own_record, read_run
 from mlperf_bert.submission import published
 from mlperf_bert.submission.entry import Entry
-from mlperf_bert.submission.folder import description_path, result_files
+from mlperf_bert.submission.folder import description_path
 from mlperf_bert.submission.power import measured_power
+from mlperf_bert.submission.run_logs import (
+    ALTERNATING_RECORD,
+    CAMPAIGN_RECORD,
+    RunFiles,
+    runs_in,
+    task_of,
+)
 from mlperf_bert.submission.system import read_overrides
 
-CAMPAIGN_RECORD = "campaign.json"
-ALTERNATING_RECORD = "alternate.json"
-"""In the folder of a campaign whose runs alternate; `variants` in it names two folders beside."""
-METRICS_NAME = "metrics.jsonl"
 MACHINE = ("host", "processor", "accelerator", "accelerators", "driver", "nodes", "memory")
 """What of `Run.made_on` is hardware: with another one A and B differ in more than is compared."""
 _DESCRIBED = {
@@ -45,7 +37,6 @@ _DESCRIBED = {
     "framework": "framework",
     "operating system": "operating_system",
 }
-_RUN = re.compile(r"(\d+)(?:\.repeat-(\d+))?")
 _BASELINE_REMEDY = "write it again with --write_baseline"
 _NOT_COMPARED = {"output_dir", "seed"}
 
@@ -101,8 +92,8 @@ def read_side(name: str) -> Side:
     place = paths.location(name)
     with paths.failures_named(place):
         if not place.exists():
-            return _of_published(name)
-        found = _read(name, place)
+            return side_of_entry(published_entry(name))
+        found = _side(name, place)
     if not found.runs:
         raise ValueError(f"{name}: no run in it counts; {in_words(found.left_out)}")
     return found
@@ -124,37 +115,6 @@ def read_alternating(name: str) -> tuple[str, str] | None:
     return json_text.read_record(record, parsed, remedy="give A and B by themselves")
 
 
-def _read(name: str, place: paths.Location) -> Side:
-    if paths.is_file(place):
-        found = _of_metrics(place) if place.suffix == ".jsonl" else _of_log(place)
-        if place.name in (LOG_NAME, RESULT_LOG, METRICS_NAME):
-            found = _with_machine(found, place.parent)
-        return _side(name, [found])
-    if (place / "clock_pairs.parquet").exists():
-        raise ValueError(f"{name}: is a trace; python -m tracing.compare A B compares two")
-    if (place / ALTERNATING_RECORD).exists():
-        raise ValueError(f"{name}: holds A and B, whose runs alternate; give it alone")
-    if (place / CAMPAIGN_RECORD).exists():
-        return _of_campaign(name, place)
-    if any((place / file).exists() for file in (LOG_NAME, RESULT_LOG, METRICS_NAME)):
-        return _side(name, [_of_run_dir(place)])
-    return _of_vendor(name, _folder_of_results(name, place))
-
-
-def _folder_of_results(name: str, place: paths.Location) -> paths.Location:
-    if result_files(place):
-        return place
-    folders = [folder for folder in sorted(place.glob("results/*/bert")) if result_files(folder)]
-    if len(folders) == 1:
-        return folders[0]
-    if folders:
-        raise ValueError(f"{name}: results of {len(folders)} systems; give one, as {folders[0]}")
-    raise ValueError(
-        f"{name}: no run, campaign or submission; give a folder with {LOG_NAME}, "
-        f"{CAMPAIGN_RECORD} or result_*.txt, a log, {METRICS_NAME}, or ROUND/ORG/SYSTEM"
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Read:
     """One log or folder: a run with its task and machine, or why it does not count."""
@@ -165,12 +125,19 @@ class _Read:
     made_on: Mapping[str, object] = field(default_factory=dict)
 
 
-def _side(name: str, found: Sequence[_Read], *, alternates_in: str | None = None) -> Side:
-    """Join what was read.
+def _side(name: str, place: paths.Location) -> Side:
+    """Read the runs of a place, and join them.
 
     Raises:
-      ValueError: the runs are not of one task.
+      ValueError: there are none, or not of one task.
     """
+    files = runs_in(name)
+    found = [_of_run(each) for each in files]
+    if results_dir := files[0].results_dir:
+        machine = _machine_of_vendor(results_dir)
+        found = [replace(each, made_on=machine | dict(each.made_on)) for each in found]
+    above = paths.resolve(place).parent
+    alternates = (place / CAMPAIGN_RECORD).exists() and (above / ALTERNATING_RECORD).exists()
     counted = [each for each in found if each.run]
     task = {}
     for key in dict.fromkeys(key for each in counted for key in each.task):
@@ -190,37 +157,23 @@ def _side(name: str, found: Sequence[_Read], *, alternates_in: str | None = None
         left_out=tuple(each.left_out for each in found if not each.run),
         task=task,
         made_on=made_on,
-        alternates_in=alternates_in,
-    )
-
-
-def _of_campaign(name: str, place: paths.Location) -> Side:
-    newest: dict[int, tuple[int, paths.Location]] = {}
-    for folder in (place / "runs").glob("*"):
-        if match := _RUN.fullmatch(folder.name):  # not 3.interrupted-1, which was run again
-            number, repetition = int(match[1]), int(match[2] or 0)
-            newest[number] = max(newest.get(number, (-1, folder)), (repetition, folder))
-    above = paths.resolve(place).parent
-    alternates = (above / ALTERNATING_RECORD).exists()
-    return _side(
-        name,
-        [_of_run_dir(newest[number][1], str(number)) for number in sorted(newest)],
         alternates_in=str(above) if alternates else None,
     )
 
 
-def _of_run_dir(folder: paths.Location, name: str | None = None) -> _Read:
-    name = name or str(folder)
-    if (folder / RECORD_NAME).exists() and not has_ended(folder):
-        return _Read(left_out=f"{name}: has not ended")
-    logs = [log for log in (folder / RESULT_LOG, folder / LOG_NAME) if log.exists()]
-    if logs:
-        found = _of_log(logs[0], name)
-    elif (folder / METRICS_NAME).exists():
-        found = _of_metrics(folder / METRICS_NAME, name)
+def _of_run(files: RunFiles) -> _Read:
+    folder = files.output_dir
+    if folder and (folder / RECORD_NAME).exists() and not has_ended(folder):
+        return _Read(left_out=f"{files.name}: has not ended")
+    if len(files.logs) > 1:
+        return _Read(left_out=f"{files.name}: was resumed, none of its logs has all of its time")
+    if files.logs:
+        found = _of_log(files)
+    elif files.metrics:
+        found = _of_metrics(files.metrics, files.name)
     else:
-        return _Read(left_out=f"{name}: has no log")
-    return _with_machine(found, folder)
+        return _Read(left_out=f"{files.name}: has no log")
+    return _with_machine(found, folder) if folder else found
 
 
 def _with_machine(found: _Read, folder: paths.Location) -> _Read:
@@ -233,37 +186,31 @@ def _with_machine(found: _Read, folder: paths.Location) -> _Read:
         nested = value.items() if isinstance(value, dict) else ()
         made_on |= {f"{key}.{inner}": each for inner, each in nested} or {key: value}
     made_on = {key: each for key, each in made_on.items() if key not in _NOT_COMPARED}
-    return dataclasses.replace(found, made_on=dict(found.made_on) | made_on)
+    return replace(found, made_on=dict(found.made_on) | made_on)
 
 
-def _of_vendor(name: str, folder: paths.Location) -> Side:
-    found = []
-    resolved = paths.resolve(folder)
-    described = description_path(resolved.parents[2], resolved.parent.name)
+def _machine_of_vendor(folder: paths.Location) -> dict[str, object]:
+    """Return what the description of a vendor's system says of it."""
+    system = paths.resolve(folder).parent
+    described = description_path(system.parent.parent, system.name)
     description = read_overrides(described) if described.exists() else {}
     made_on = {key: description.get(field) for key, field in _DESCRIBED.items()}
     made_on["accelerators"] = description.get("accelerators_per_node")
-    made_on = {key: value for key, value in made_on.items() if value}
-    for log in result_files(folder):
-        each = _of_log(log, log.name, folder_of_power=folder)
-        found.append(dataclasses.replace(each, made_on=made_on | dict(each.made_on)))
-    return _side(name, found)
+    return {key: value for key, value in made_on.items() if value}
 
 
-def _of_log(
-    log: paths.Location, name: str | None = None, *, folder_of_power: paths.Location | None = None
-) -> _Read:
-    name = name or str(log)
+def _of_log(files: RunFiles) -> _Read:
+    [log] = files.logs
     try:
         result = read_run(log)
     except ValueError as error:
         reason = str(error).removeprefix(f"{log}: ").removeprefix(f"{log} ")
-        return _Read(left_out=f"{name}: {reason.replace(': ', ', ')}")
+        return _Read(left_out=f"{files.name}: {reason.replace(': ', ', ')}")
     if why := _does_not_count(result):
-        return _Read(left_out=f"{name}: {why}")
-    joules, parts = _joules(result, folder_of_power)
+        return _Read(left_out=f"{files.name}: {why}")
+    joules, parts = _joules(result, files.results_dir)
     run = Run(
-        name=name,
+        name=files.name,
         minutes=result.minutes,
         samples_to_converge=result.samples_to_converge or None,
         samples_per_second=result.samples_per_second,
@@ -272,19 +219,7 @@ def _of_log(
         samples=result.samples_to_converge or None,
         seconds=result.seconds,
     )
-    task = {
-        "benchmark": _benchmark(log),
-        "tokens": result.max_sequence_length,
-        "weights": result.num_weights,
-        "batch": result.global_batch_size,
-        "division": result.division,
-    }
-    return _Read(run=run, task=task, made_on=result.provenance)
-
-
-def _benchmark(log: paths.Location) -> str | None:
-    named = (each.value for each in read_records(log) if each.key == "submission_benchmark")
-    return next((str(value).lower() for value in named), None)
+    return _Read(run=run, task=task_of(result), made_on=result.provenance)
 
 
 def _does_not_count(result: RunResult) -> str:
@@ -309,39 +244,40 @@ def _joules(
     return energy.joules, tuple(sorted(energy.parts))
 
 
-def _of_metrics(path: paths.Location, name: str | None = None) -> _Read:
+def _of_metrics(path: paths.Location, name: str) -> _Read:
     """Of a run without its log: samples, and the ledger up to the last line of training."""
     seconds: ledger.Seconds = dict.fromkeys(ledger.KINDS, 0.0)
-    samples = 0
-    for number, line in enumerate(read_regular_file(path).split(b"\n")[:-1], start=1):
-        try:
+    samples, where = 0, path
+    try:
+        for number, line in enumerate(read_regular_file(path).split(b"\n")[:-1], start=1):
+            where = f"{path} line {number}"
             fields = json_text.parse_object(line)
             if fields["kind"] != "train":
                 continue
-            spent, samples = ledger.from_fields(fields), int(fields["samples"])
-            seconds = {kind: seconds[kind] + spent[kind] for kind in ledger.KINDS} if spent else {}
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{path} line {number}: damaged ({error!r:.200}); copy it again"
-            ) from error
-        if not spent:
-            raise ValueError(f"{path} line {number}: has no seconds of the ledger")
-    total = sum(seconds.values())
-    if not samples or not total:
-        return _Read(left_out=f"{name or path}: no line of training with samples and seconds")
-    run = Run(
-        name=name or str(path), samples_per_second=samples / total, samples=samples, seconds=seconds
-    )
+            samples = int(fields["samples"])
+            if not (spent := ledger.from_fields(fields)):
+                raise ValueError("no seconds of the ledger")
+            seconds = {kind: seconds[kind] + spent[kind] for kind in ledger.KINDS}
+        total = sum(seconds.values())
+        if not samples or not total:
+            return _Read(left_out=f"{name}: no line of training with samples and seconds")
+        rate = samples / total
+        run = Run(name=name, samples_per_second=rate, samples=samples, seconds=seconds)
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise ValueError(f"{where}: damaged ({error!r:.200}); copy it again") from error
     return _Read(run=run)
 
 
-def _of_published(name: str) -> Side:
-    entries = [entry for entry in published.load() if entry.name == name]
-    if not entries:
-        raise ValueError(
-            f"{name}: no such file or folder, and no published result ROUND/ORG/SYSTEM"
-        )
-    return side_of_entry(entries[0])
+def published_entry(name: str) -> Entry:
+    """Return the published result of a name, ROUND/ORG/SYSTEM.
+
+    Raises:
+      ValueError: there is none.
+    """
+    for entry in published.load():
+        if entry.name == name:
+            return entry
+    raise ValueError(f"{name}: no such file or folder, and no published result ROUND/ORG/SYSTEM")
 
 
 def side_of_entry(entry: Entry) -> Side:
@@ -389,7 +325,9 @@ def side_of_entry(entry: Entry) -> Side:
 
 def write_baseline(side: Side, path: str) -> None:
     """Write a side to a file, whole or not at all, to be compared with later."""
-    json_text.write_record(paths.location(path), dataclasses.asdict(side))
+    target = paths.location(path)
+    paths.make_folder(target.parent)
+    json_text.write_record(target, asdict(side))
 
 
 def read_baseline(path: str) -> Side:
@@ -401,7 +339,7 @@ def read_baseline(path: str) -> Side:
     found = json_text.read_record(paths.location(path), _parsed, remedy=_BASELINE_REMEDY)
     if found is None:
         raise ValueError(f"--baseline={path}: no such file; {_BASELINE_REMEDY}")
-    return dataclasses.replace(found, alternates_in=None)
+    return replace(found, alternates_in=None)
 
 
 def _parsed(content: dict) -> Side:
@@ -432,10 +370,10 @@ def in_words(left_out: Sequence[str]) -> str:
 
 
 def differing(a: Side, b: Side, names: Iterable[str]) -> list[str]:
-    """Return "NAME: OF B, not OF A" for what is recorded of both and differs."""
+    """Return "NAME: OF A -> OF B" for what is recorded of both and differs."""
     found = []
     for name in names:
         of_a, of_b = a.made_on.get(name), b.made_on.get(name)
         if of_a and of_b and set(of_a) != set(of_b):
-            found.append(f"{name}: {' or '.join(of_b)[:60]}, not {' or '.join(of_a)[:60]}")
+            found.append(f"{name}: {' or '.join(of_a)[:60]} -> {' or '.join(of_b)[:60]}")
     return found

@@ -17,14 +17,16 @@ from pathlib import Path
 
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
+from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import convergence
-from mlperf_bert.mlperf.log_lines import LOG_NAME, RECORD_NAME, RESULT_LOG
+from mlperf_bert.mlperf.log_lines import LOG_NAME, RECORD_NAME
 from mlperf_bert.mlperf.results import RunResult, has_ended, read_own_record, read_run
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
 from mlperf_bert.submission import campaign, published, standing_page
 from mlperf_bert.submission.comparison import chosen, recognised, standing_of
 from mlperf_bert.submission.entry import Entry, entry_of, own_entry
 from mlperf_bert.submission.folder import description_path, result_files
+from mlperf_bert.submission.run_logs import runs_in
 from mlperf_bert.submission.system import read_overrides
 from mlperf_bert.submission.verdict import check_convergence
 
@@ -92,8 +94,10 @@ def _of_run_dir(folder: paths.Location) -> Entry:
     """Return the row on a run of this project, of which run.json knows the devices."""
     if (folder / RECORD_NAME).exists() and not has_ended(folder):
         raise ValueError(f"{folder}: this run has not ended; resume it, or wait for its end")
-    result = folder / RESULT_LOG
-    run = read_run(result if result.exists() else folder / LOG_NAME)
+    [files] = runs_in(str(folder))
+    if len(files.logs) > 1:
+        raise ValueError(f"{folder}: was resumed, none of its logs has all of its time")
+    run = read_run(files.logs[0])
     parameters = read_own_record(folder / RECORD_NAME).get("parameters")
     return _of_one_run(run, parameters if isinstance(parameters, dict) else {}, name=str(folder))
 
@@ -128,6 +132,7 @@ def as_csv(entries: Sequence[Entry]) -> str:
     return text.getvalue()
 
 
+@ends_in_one_line("standing")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the standing, write the page; return 1 with one line if something cannot be read."""
     parser = argparse.ArgumentParser(prog="python -m mlperf_bert.submission.standing")
@@ -144,35 +149,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", help="HTML file")
     parser.add_argument("--csv", help="file for the rows, one's own first")
     given = parser.parse_args(paths.words_with_home(arguments))
-    try:
-        custom_rcps = given.custom_rcps and paths.location(given.custom_rcps)
-        if custom_rcps:
-            convergence.reference_points(given.ruleset, custom_rcps)
-        entries = published.load()
-        shown = chosen(entries, given.where)
-        if not (given.runs or given.output or given.csv):
-            raise ValueError("nothing to do: name a run, or a page with --output, or give --csv")
-        standings = [
-            standing_of(
-                recognised(own, entries), shown, ruleset=given.ruleset, custom_rcps=custom_rcps
-            )
-            for path in given.runs
-            for own in read_own(path, ruleset=given.ruleset, custom_rcps=custom_rcps)
-        ]
-        for standing in standings:
-            print("\n".join(standing.lines()))
-        if given.output:
-            page = standing_page.page(
-                standings, shown, ruleset=given.ruleset, conditions=given.where
-            )
-            output = paths.location(given.output)
-            paths.make_folder(output.parent)
-            write_whole(output, page)
-        if given.csv:
-            write_whole(given.csv, as_csv([*(each.own for each in standings), *shown]))
-    except (ValueError, OSError) as error:
-        print(f"standing: {error}", file=sys.stderr)
-        return 1
+    custom_rcps = given.custom_rcps and paths.location(given.custom_rcps)
+    if custom_rcps:
+        convergence.reference_points(given.ruleset, custom_rcps)
+    entries = published.load()
+    shown = chosen(entries, given.where)
+    if not (given.runs or given.output or given.csv):
+        raise ValueError("nothing to do: name a run, or a page with --output, or give --csv")
+    standings = [
+        standing_of(recognised(own, entries), shown, ruleset=given.ruleset, custom_rcps=custom_rcps)
+        for path in given.runs
+        for own in read_own(path, ruleset=given.ruleset, custom_rcps=custom_rcps)
+    ]
+    for standing in standings:
+        print("\n".join(standing.lines()))
+    if given.output:
+        page = standing_page.page(standings, shown, ruleset=given.ruleset, conditions=given.where)
+        output = paths.location(given.output)
+        paths.make_folder(output.parent)
+        write_whole(output, page)
+    if given.csv:
+        write_whole(given.csv, as_csv([*(each.own for each in standings), *shown]))
     return 0
 
 

@@ -12,19 +12,19 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlperf_bert.files import json_text, paths
-from mlperf_bert.messages import as_lines
-from mlperf_bert.mlperf import results
+from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.results import RunResult
 from mlperf_bert.mlperf.rules import BERT_LARGE, MAX_SEQ_LENGTH, TARGET_MASKED_LM_ACCURACY
 from mlperf_bert.submission import published, reference_runs, watch_table
 from mlperf_bert.submission.entry import NUM_WEIGHTS_OF_BERT_LARGE
-from mlperf_bert.submission.reference_runs import Outlook, Reference
+from mlperf_bert.submission.reference_runs import Outlook, Reference, outlooks
+from mlperf_bert.submission.run_logs import runs_so_far, task_of
 from mlperf_bert.training.loop import LOSSES, OVER, Event, Trained
 
 if TYPE_CHECKING:  # it imports TensorFlow
@@ -137,25 +137,41 @@ def _of_data(seen: Outlook, evidence: Evidence) -> list[tuple[float, str]]:
     return [(weight, f"{words}: {losses}") for weight, words in found]
 
 
-def in_words(seen: Outlook, reference: Reference, *, samples_per_second: float | None) -> str:
-    """Where a run stands, and when it will be at its target."""
+def in_words(
+    seen: Outlook,
+    reference: Reference,
+    *,
+    others: str | None = None,
+    samples_per_second: float | None,
+) -> str:
+    """Where a run stands, and when it will be at its target.
+
+    Args:
+      seen: at one evaluation.
+      reference: the other runs.
+      others: how these are called; None: as they are.
+      samples_per_second: of the run; None: no time is forecast.
+    """
     low, high = seen.usual
-    words = f"{reference.words}: {low:.4f} to {high:.4f}"
+    words = f"{others or reference.words}: {low:.4f} to {high:.4f}"
     if seen.is_outside:
         side = "below" if seen.is_low else "above"
         bound = seen.band[0] if seen.is_low else seen.band[1]
         return f"{words}; {seen.accuracy:.4f} is {side} all of them (limit {bound:.4f})"
     if seen.expected is None:
         return words
-    least, median, most = (_samples(samples) for samples in seen.expected)
-    words += f"; {reference.target:.3f} expected after {median} samples ({least} to {most})"
+    words += f"; {reference.target:.3f} expected after {_samples(seen.expected)}"
     if samples_per_second:
         words += f", in {_duration((seen.expected[1] - seen.samples) / samples_per_second)}"
     return words
 
 
-def _samples(samples: float) -> str:
-    return f"{samples / 1e6:.2f} million" if samples >= 1e6 else f"{samples:,.0f}"
+def _samples(expected: tuple[float, float, float]) -> str:
+    if expected[1] < 1e6:
+        least, median, most = (f"{samples:,.0f}" for samples in expected)
+        return f"{median} samples ({least} to {most})"
+    least, median, most = (f"{samples / 1e6:.2f}" for samples in expected)
+    return f"{median} million samples ({least} to {most})"
 
 
 def _duration(seconds: float) -> str:
@@ -269,9 +285,16 @@ def of_run(config: "RunConfig", reference: str | None, *, ends_hopeless: bool) -
         return []  # the checks of the run say what is wrong with it
     batch_size = config.global_batch_size
     if reference is not None:
-        others = reference_runs.own_reference(Path(reference))
+        others = reference_runs.own_reference(reference, target=config.target_accuracy)
+        task = {"tokens": config.shape.max_seq_length, "batch": batch_size}
+        others.require_same_work(task, "this run")
     elif _is_benchmark(config, model):
-        others = reference_runs.published_reference(batch_size, published.load())
+        try:
+            others = reference_runs.published_reference(batch_size, published.load())
+        except ValueError as error:
+            if ends_hopeless:
+                raise ValueError(f"--stop_if_hopeless: {error}") from error
+            return []
     elif ends_hopeless:
         raise ValueError(
             "--stop_if_hopeless: published runs are of BERT-large with "
@@ -311,7 +334,7 @@ def reference_of_log(run: RunResult) -> Reference:
     Raises:
       ValueError: no published run is like it, or its log does not say what is needed.
     """
-    if not run.global_batch_size:
+    if not run.global_batch_size or run.global_batch_size < 1:
         raise ValueError(f"{run.path}: the log does not say its global_batch_size")
     is_other = run.max_sequence_length not in (None, MAX_SEQ_LENGTH)
     if is_other or (run.num_weights or NUM_WEIGHTS_OF_BERT_LARGE) < NUM_WEIGHTS_OF_BERT_LARGE:
@@ -319,33 +342,28 @@ def reference_of_log(run: RunResult) -> Reference:
             f"{run.path}: not BERT-large with {MAX_SEQ_LENGTH} tokens, as published runs are; give "
             "runs like it as --reference"
         )
-    return reference_runs.published_reference(int(run.global_batch_size), published.load())
+    try:
+        return reference_runs.published_reference(int(run.global_batch_size), published.load())
+    except ValueError as error:
+        raise ValueError(f"{run.path}: {error}") from error
 
 
-def outlooks(run: RunResult, reference: Reference) -> Iterator[Outlook]:
-    """Where a run stood at each evaluation of its log.
+def lines(run: RunResult, reference: Reference) -> list[str]:
+    """What there is to say of each evaluation of a log.
 
     Raises:
       ValueError: the log does not say after how many samples its evaluations were.
     """
-    best = 0.0
-    for evaluation in run.evaluations:
-        if evaluation.samples is None:
-            raise ValueError(
-                f"{run.path}: its epoch_num does not count samples: nothing says when an "
-                "evaluation was"
-            )
-        best = max(best, evaluation.accuracy)
-        yield reference.outlook(evaluation.samples, evaluation.accuracy, best=best)
-
-
-def lines(run: RunResult, reference: Reference) -> list[str]:
-    """What there is to say of each evaluation of a log."""
+    seen_at = outlooks(run, reference)
+    if len(seen_at) < len(run.evaluations):
+        raise ValueError(
+            f"{run.path}: its epoch_num does not count samples: nothing says when an evaluation was"
+        )
     told = []
-    for seen, evaluation in zip(outlooks(run, reference), run.evaluations):
+    for seen, evaluation in zip(seen_at, run.evaluations):
         seconds = 60 * evaluation.minutes
         rate = seen.samples / seconds if seconds > 0 else None
-        words = in_words(seen, reference, samples_per_second=rate)
+        words = in_words(seen, reference, others="others", samples_per_second=rate)
         if seen.is_outside:
             found = causes(seen, Evidence(hyperparameters=run.hyperparameters), reference)
             words = f"WARNING: {words}: {warned(found)}"
@@ -353,58 +371,63 @@ def lines(run: RunResult, reference: Reference) -> list[str]:
     return told
 
 
-def watch(logs: Sequence[Path], given: Reference | None, *, follow: bool) -> bool:
-    """Prints what there is to say of logs; whether the last word on one is that it is outside.
+def watch(places: Sequence[str], given: Reference | None, *, follow: bool) -> bool:
+    """Prints what there is to say of runs; whether one was outside at any evaluation.
 
     Raises:
       ValueError, OSError: a log cannot be read, or there is nothing to compare it with.
     """
     told: dict[Path, int] = {}
+    known: dict[tuple, Reference] = {}
     while True:
-        is_outside, runs = False, [results.read_run(log, may_run=True) for log in logs]
+        is_outside = False
+        runs = [run for place in places for run in runs_so_far(place)]
         for run in runs:
-            reference = given or reference_of_log(run)
-            new = lines(run, reference)[told.get(run.path, 0) :]
-            told[run.path] = told.get(run.path, 0) + len(new)
-            if new:
-                print(f"{run.path}, {run.status}, beside {len(reference)} other runs", flush=True)
+            kind = run.global_batch_size, run.max_sequence_length, run.num_weights
+            reference = given or known.get(kind) or reference_of_log(run)
+            known[kind] = reference
+            reference.require_same_work(task_of(run), str(run.path))
+            of_run = lines(run, reference)
+            new = of_run[told.get(run.path, 0) :]
+            if new or run.path not in told:
+                state = run.status if of_run else f"{run.status}, no evaluation yet"
+                others = f"the others are {len(reference)} {reference.words}"
+                print(f"{run.path}: {state}; {others}", flush=True)
             for line in new:
                 print(f"  {line}", flush=True)
+            told[run.path] = len(of_run)
             is_outside |= any(seen.is_outside for seen in outlooks(run, reference))
         if not follow or all(run.status != "running" for run in runs):
             return is_outside
         time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
+@ends_in_one_line("watch")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Watches logs, or prints how often watching is right."""
     parser = argparse.ArgumentParser(
         prog="python -m mlperf_bert.submission.watch", description="Will these runs converge?"
     )
-    parser.add_argument(
-        "logs", type=Path, nargs="*", metavar="RESULT", help="a log, or a folder of runs"
-    )
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="a log, or a folder of runs")
     parser.add_argument("--follow", action="store_true", help="go on until the runs have ended")
-    parser.add_argument("--reference", type=Path, help="runs of one's own, in place of published")
-    parser.add_argument("--save", type=Path, help="write the runs of --reference to this file")
+    parser.add_argument("--reference", help="runs of one's own, in place of published")
+    parser.add_argument("--save", help="write the runs of --reference to this file, NAME.json")
     parser.add_argument("--table", action="store_true", help="how often watching is right")
     given = parser.parse_args(paths.words_with_home(arguments))
-    if not given.logs and not given.table and not given.save:
+    if given.table:
+        if given.runs or given.reference or given.save:
+            parser.error("--table is about the published runs: give it alone")
+        print(watch_table.table(published.load()))
+        return 0
+    if given.save and not given.reference:
+        parser.error("--save writes the runs of --reference: give it too")
+    if not given.runs and not given.save:
         parser.error("give the log of a run, or --table")
-    try:
-        if given.table:
-            print(watch_table.table(published.load()))
-            return 0
-        reference = given.reference and reference_runs.own_reference(given.reference)
-        if given.save:
-            if not reference:
-                parser.error("--save writes the runs of --reference: give it too")
-            reference_runs.save(reference, given.save)
-        logs = [log for place in given.logs for log in reference_runs.logs_of(place)]
-        return EXIT_OUTSIDE if watch(logs, reference, follow=given.follow) else 0
-    except (ValueError, OSError) as error:
-        print(f"watch: {as_lines(error)}", file=sys.stderr)
-        return 1
+    reference = given.reference and reference_runs.own_reference(given.reference)
+    if given.save:
+        reference_runs.save(reference, given.save)
+        print(f"{len(reference)} {reference.words} are in {given.save}")
+    return EXIT_OUTSIDE if watch(given.runs, reference, follow=given.follow) else 0
 
 
 if __name__ == "__main__":

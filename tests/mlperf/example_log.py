@@ -1,6 +1,7 @@
 """A run's log through the API, as the training writes it; its clock, and its records."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,6 +83,16 @@ def write_log(
                     run.succeed()
                     break
     return path
+
+
+def write_runs(folder: Path, numbers_of_evaluations: Sequence[int]) -> Path:
+    """Write a folder of runs that reach 0.73, one after another number of evaluations."""
+    for number, count in enumerate(numbers_of_evaluations):
+        output = folder / "runs" / str(number)
+        output.mkdir(parents=True)
+        accuracies = [0.3 + 0.43 * step / (count - 1) for step in range(count)]
+        write_log(output / "bert.log", [round(accuracy, 4) for accuracy in accuracies])
+    return folder
 
 
 class Clock:

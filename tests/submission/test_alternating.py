@@ -92,7 +92,9 @@ def test_compare_reads_the_folder_as_pairs(alternate, tmp_path, capsys):
     assert compare.main([str(tmp_path / "ab" / name) for name in ("old", "new")]) == 0
     assert capsys.readouterr().out == whole
     assert compare.main([str(tmp_path / "ab"), str(tmp_path / "ab" / "old")]) == 1
-    assert "ab: holds A and B, whose runs alternate; give it alone" in capsys.readouterr().err
+    assert (
+        "ab: holds A and B, whose runs alternate; compare takes it alone" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(

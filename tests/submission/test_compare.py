@@ -187,8 +187,17 @@ def test_metrics_alone_give_the_rate_and_the_parts(tmp_path, call):
         "compare: time to train: A or B does not have it; choose --figure\n",
     )
     assert call("a.jsonl", "b.jsonl", "--fail_if_slower=3%", "--figure=samples_per_second")[0] == 4
-    (tmp_path / "c.jsonl").write_text('{"kind": "train"}\n')
-    assert "c.jsonl line 1: damaged" in call("a.jsonl", "c.jsonl")[2]
+    whole = (tmp_path / "a.jsonl").read_text().splitlines()[1]
+    for damaged in (
+        '{"kind": "train"}',
+        *(whole.replace('"samples": 640', f'"samples": {n}') for n in ("Infinity", "NaN", "-1")),
+        whole.replace('"samples": 640', f'"samples": 1{"0" * 400}'),
+        whole.replace("8.0", "Infinity"),
+    ):
+        (tmp_path / "c.jsonl").write_text(f"{damaged}\n")
+        code, _, error = call("a.jsonl", "c.jsonl")
+        assert code == 1 and error.count("\n") == 1
+        assert error.startswith("compare: c.jsonl line 1: damaged (")
 
 
 def test_runs_that_do_not_count_are_left_out_and_counted(tmp_path, call):
@@ -227,7 +236,7 @@ def test_another_batch_is_told_and_another_division_compares_rates_alone(tmp_pat
     write_results(tmp_path / "b", FAST, batch=256)
     write_results(tmp_path / "c", FAST, division="open")
     _, printed, _ = call("a", "b")
-    assert "ANOTHER TASK: batch: 256, not 448" in printed and "time to train: 20.99 ->" in printed
+    assert "ANOTHER TASK: batch: 448 -> 256" in printed and "time to train: 20.99 ->" in printed
     code, printed, _ = call("a", "c", "--fail_if_slower=3%", "--figure=samples_per_second")
     why = "not compared, the divisions differ (closed and open)"
     assert code == 0
@@ -252,14 +261,13 @@ def test_hosts_that_differ_are_told(tmp_path, call):
     side("a", SLOW, "x"), side("b", FAST, "x"), side("c", FAST, "yy")
     same = call("a", "b")[1]
     assert "OTHER HOSTS" not in same and "not recorded" not in same
-    assert "unlike in device.jit_compile: True, not False\n" in same
-    assert (
-        "ON OTHER HOSTS: what differs below may be the hosts', and an A/A comparison on two hosts "
-        "is no comparison (host: yy, not x)\n" in (other := call("a", "c")[1])
+    assert "unlike in device.jit_compile: False -> True\n" in same
+    assert "ON OTHER HOSTS, to which differences below may be due:\n  host: x -> yy\n" in (
+        other := call("a", "c")[1]
     )
-    assert "unlike in python: 3.12, not 3.11\n" in other
+    assert "unlike in python: 3.11 -> 3.12\n" in other
     logs = (f"{name}/runs/0/bert.log" for name in ("a", "c"))
-    assert "(host: yy, not x)" in call(*logs)[1]
+    assert "  host: x -> yy\n" in call(*logs)[1]
     write_results(tmp_path / "d", FAST)
     assert "on which hosts they ran is not recorded of both" in call("a", "d")[1]
 
@@ -275,7 +283,7 @@ def test_bad_input_is_told_in_one_line(tmp_path, call):
     for name in ("A", "B"):
         write_results(tmp_path / "org" / "results" / name / "bert", FAST)
     for words, message in [
-        (["a", "empty"], "empty: no run, campaign or submission; give a folder with bert.log"),
+        (["a", "empty"], "empty: no run in it; give a log, a folder with bert.log"),
         (["a", "./a"], "A and B are both a; give two"),
         (["a", "again"], "a and again are the same runs, time for time; give those of two"),
         (["a", "mixed"], "mixed: runs of different batch: 256 and 448; give a folder of each"),
@@ -353,6 +361,18 @@ def test_a_published_result_is_a_side_by_its_name(call):
     assert "are the same runs, time for time" in call(*twin)[2]
     failed = next(entry.name for entry in published.load() if not entry.run_minutes)
     assert "no run of this published result has converged" in call(failed, twin[0])[2]
+
+
+def test_a_resumed_run_is_left_out_and_folders_of_runs_are_sides(tmp_path, call):
+    for number, minutes in enumerate(SLOW):
+        write_log(tmp_path / "mine" / f"seed-{number}" / "bert.log", minutes)
+    write_log(tmp_path / "mine" / "seed-0" / "bert.resumed-1.log", 3)
+    write_results(tmp_path / "org" / "results" / "System" / "bert", FAST)
+    printed = call("mine", "org/results/System")[1]
+    why = "was resumed, none of its logs has all of its time"
+    assert printed.startswith(
+        f"A: mine: 4 runs, 1 left out (seed-0: {why})\nB: org/results/System: 5"
+    )
 
 
 def test_a_campaign_counts_the_newest_repetition_of_each_run(tmp_path):

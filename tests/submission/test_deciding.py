@@ -20,8 +20,6 @@ def two_folders_of_runs(tmp_path):
             folder.mkdir(parents=True)
             accuracies = [*rise, *[0.719] * (number + more), 0.7205]
             write_log(folder / "bert.log", accuracies, num_layers=24)
-            results = tmp_path / name / f"result_{number}.txt"
-            results.write_text((folder / "bert.log").read_text())
     return tmp_path / "a", tmp_path / "b"
 
 
@@ -43,7 +41,7 @@ def test_the_page_shows_all_three(pair, tmp_path, capsys):
         assert change.verdict in text
     expected = Published(published.load()).expectation(Question("H100 SXM", 8))
     assert str(expected.minutes) in text and str(expected.samples_per_second) in text
-    assert "published runs at batch 448" in text and "0.7205 after 2.1" in text
+    assert "published runs at batch 448" in text and "0.7205 after 2.70 million samples" in text
 
 
 def test_a_run_that_goes_on_has_a_forecast_and_one_outside_a_warning(tmp_path, capsys):
@@ -64,7 +62,7 @@ def test_a_run_that_goes_on_has_a_forecast_and_one_outside_a_warning(tmp_path, c
 @pytest.mark.parametrize(
     "words, reason",
     [
-        (["missing"], "missing: no runs; give a log"),
+        (["missing"], "missing: no such file or folder"),
         (["bert.log", "--accelerator=Abacus", "--count=8"], "nobody published"),
         (["bert.log", "bert.log"], "same"),
     ],
@@ -78,8 +76,52 @@ def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys,
     assert not (tmp_path / "page.html").exists()
 
 
+@pytest.mark.parametrize("count", ["0", "-3", "x"])
+def test_a_count_is_a_number_of_accelerators(tmp_path, capsys, count):
+    with pytest.raises(SystemExit) as ended:
+        deciding.main(["a", "--output=b", "--accelerator=H100", f"--count={count}"])
+    assert ended.value.code == 2 and "give a whole number from 1" in capsys.readouterr().err
+
+
 def test_the_words_of_the_page_are_those_of_the_watch(pair, tmp_path):
     [run, *_] = deciding.read_runs(str(pair[0]))
     others = watch.reference_of_log(run)
-    page = deciding.page({"A": [run]}, others)
-    assert watch.lines(run, others)[-1].split("; ")[1] in shown(page)
+    page = deciding.page([deciding.Watched("A", "a", [run], others)])
+    usual = watch.lines(run, others)[-1].partition("others: ")[2]
+    assert f"published runs at batch 448: {usual}" in shown(page)
+
+
+def test_a_and_b_of_other_batches_have_bands_of_their_own(pair, tmp_path):
+    """The same curve is usual at one batch and far outside at another."""
+    for log in (tmp_path / "b").glob("*/bert.log"):
+        change = '"key": "global_batch_size", "value": '
+        log.write_text(log.read_text().replace(f"{change}448", f"{change}3072"))
+    sides = deciding._watched([str(tmp_path / name) for name in "ab"], None)
+    assert [side.others.words for side in sides] == [
+        "published runs at batch 448", "published runs at batch 3,072"
+    ]  # fmt: skip
+    text = shown(page := deciding.page(sides))
+    assert page.count("<svg") == 4 and "beside published runs at batch 3,072" in text
+
+
+def test_b_is_compared_only_after_both_have_reached_the_target(pair, tmp_path):
+    log = tmp_path / "bert.log"
+    write_log(log, [0.38, 0.40, 0.46], num_layers=24)
+    assert deciding.main([str(pair[0]), str(log), f"--output={tmp_path / 'page.html'}"]) == 0
+    assert "No run of B has reached the target." in shown((tmp_path / "page.html").read_text())
+
+
+def test_logs_that_count_no_samples_are_compared_all_the_same(pair, tmp_path):
+    for log in tmp_path.glob("*/*/bert.log"):
+        log.write_text(re.sub(r'"epoch_num": \d+', '"epoch_num": 1', log.read_text()))
+    assert deciding.main([*map(str, pair), f"--output={tmp_path / 'page.html'}"]) == 0
+    text = shown((tmp_path / "page.html").read_text())
+    assert "These logs have no evaluation that says its samples" in text and "A or B?" in text
+
+
+def test_published_results_are_sides_by_their_names(tmp_path):
+    names = ["3.1/Dell/XE9680x8H100-SXM-80GB", "4.1/Dell/XE9680x8H200-SXM-141GB"]
+    runs = deciding.read_runs(names[0])
+    assert len(runs) == 10 and all(run.evaluations[-1].accuracy >= 0.72 for run in runs)
+    assert deciding.main([*names, f"--output={tmp_path / 'page.html'}"]) == 0
+    assert "one of 10 runs; none outside" in shown((tmp_path / "page.html").read_text())

@@ -96,7 +96,7 @@ def test_of_a_family_that_nobody_published_the_bound_is_all(capsys):
             "compiled.json: no .* MI300X; it has a100",
         ),
         (["--accelerator=H100", "--count=8", "--bound=/none"], "/none"),
-        (["--accelerator=H100", "--count=8", "--step=/none"], "--step=/none: no exported step"),
+        (["--accelerator=H100", "--count=8", "--step=/none"], "--step=/none: not an exported step"),
     ],
 )
 def test_what_has_no_answer_is_one_line(words, message, capsys):
@@ -112,7 +112,7 @@ def test_what_has_no_answer_is_one_line(words, message, capsys):
         (["--count=8"], "give both"),
         (["--accelerator=H100"], "give both"),
         (["--price_per_hour=3"], "give both"),
-        (["--accelerator=H100", "--count=0"], "'0': give a whole number, 1 or more"),
+        (["--accelerator=H100", "--count=0"], "'0': give a whole number from 1"),
         (["--accelerator=H100", "--count=8", "--batch=many"], "'many': give a whole number"),
         (["--accelerator=H100", "--count=8", "--nodes=9"], "--nodes=9: more than --count=8"),
         (["--accelerator=H100", "--count=8", "--price_per_hour=-1"], "'-1': give the price"),

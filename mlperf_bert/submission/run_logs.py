@@ -1,0 +1,174 @@
+"""Where runs lie in what a user names, and what their logs say: for all that compares runs.
+
+A user names a log, the output directory of a run, a campaign, a folder of runs, a vendor's folder
+of result_*.txt, the SYSTEM folder above it, or the ORG folder above that, if it has one system. Of
+a run that was repeated the newest repetition counts. A run that was resumed has several logs.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from mlperf_bert.files import paths
+from mlperf_bert.mlperf.log_lines import LOG_NAME, RESULT_LOG
+from mlperf_bert.mlperf.results import Evaluation, RunResult, read_run
+from mlperf_bert.submission.folder import result_files
+
+CAMPAIGN_RECORD = "campaign.json"
+ALTERNATING_RECORD = "alternate.json"
+"""In the folder of a campaign whose runs alternate; `variants` in it names two folders beside."""
+METRICS_NAME = "metrics.jsonl"
+_RESUMED_LOG = re.compile(r"bert\.resumed-(\d+)\.log")
+_OF_A_RUN = (RESULT_LOG, LOG_NAME, METRICS_NAME)
+_NUMBER = re.compile(r"(\d+)(?:\.repeat-(\d+))?")
+_SET_ASIDE = re.compile(r".*\.interrupted-\d+")
+_WHAT_TO_GIVE = (
+    f"give a log, a folder with {LOG_NAME}, {METRICS_NAME}, {CAMPAIGN_RECORD} or result_*.txt, or "
+    "one of such runs"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFiles:
+    """The files of one run."""
+
+    name: str
+    """Within what the user has named."""
+    logs: tuple[paths.Location, ...]
+    """The oldest first, more than one of a run that was resumed; none if it has metrics alone."""
+    output_dir: paths.Location | None = None
+    """Of a run of this project."""
+    metrics: paths.Location | None = None
+    """Its metrics.jsonl."""
+    results_dir: paths.Location | None = None
+    """Of a vendor's run: the folder of result_*.txt."""
+
+
+def runs_in(name: str) -> list[RunFiles]:
+    """Return the runs of what a user has named.
+
+    Raises:
+      ValueError: there are none.
+      OSError: it cannot be read.
+    """
+    place = paths.location(name)
+    with paths.failures_named(place):
+        if found := _runs_in(place):
+            return found
+        why = "no run in it" if place.exists() else "there is no such file or folder"
+    raise ValueError(f"{name}: {why}; {_WHAT_TO_GIVE}")
+
+
+def _runs_in(place: paths.Location) -> list[RunFiles]:
+    if paths.is_file(place):
+        is_metrics = place.suffix == ".jsonl"
+        return [
+            RunFiles(
+                name=str(place),
+                logs=() if is_metrics else (place,),
+                output_dir=place.parent if place.name in _OF_A_RUN else None,
+                metrics=place if is_metrics else None,
+            )
+        ]
+    if (place / "clock_pairs.parquet").exists():
+        raise ValueError(f"{place}: is a trace; python -m tracing.compare A B compares two")
+    if (place / ALTERNATING_RECORD).exists():
+        raise ValueError(f"{place}: holds A and B, whose runs alternate; compare takes it alone")
+    if any((place / file).exists() for file in _OF_A_RUN):
+        return [_of_output_dir(place, str(place))]
+    if (place / CAMPAIGN_RECORD).exists():
+        return _of_folders(place / "runs", is_campaign=True)
+    if found := _of_folders(place / "runs") or _of_folders(place):
+        return found
+    folders = (place, place / "bert", *sorted(place.glob("results/*/bert")))
+    results = {folder: logs for folder in folders if (logs := result_files(folder))}
+    if len(results) > 1:
+        first = next(iter(results))
+        raise ValueError(f"{place}: results of {len(results)} systems; give one, as {first}")
+    return [
+        RunFiles(name=log.name, logs=(log,), results_dir=folder)
+        for folder, logs in results.items()
+        for log in logs
+    ]
+
+
+def _of_folders(above: paths.Location, *, is_campaign: bool = False) -> list[RunFiles]:
+    """Return the runs of a folder that has one folder for each."""
+    newest: dict[str, tuple[int, paths.Location]] = {}
+    for folder in above.glob("*"):
+        number = _NUMBER.fullmatch(folder.name)
+        if _SET_ASIDE.fullmatch(folder.name):
+            continue
+        if number if is_campaign else any((folder / file).exists() for file in _OF_A_RUN):
+            name = number[1] if number else folder.name
+            repetition = int(number[2] or 0) if number else 0
+            newest[name] = max(newest.get(name, (-1, folder)), (repetition, folder))
+    names = sorted(newest, key=lambda name: (int(name) if name.isdecimal() else -1, name))
+    return [_of_output_dir(newest[name][1], name) for name in names]
+
+
+def _of_output_dir(folder: paths.Location, name: str) -> RunFiles:
+    """Return the run of an output directory."""
+    resumed = {
+        int(match[1]): log
+        for log in folder.glob("bert.resumed-*.log")
+        if (match := _RESUMED_LOG.fullmatch(log.name))
+    }
+    logs = [folder / LOG_NAME, *(resumed[number] for number in sorted(resumed))]
+    # What evaluates checkpoints after the training writes all of the logs again, as one.
+    if (joined := folder / RESULT_LOG).exists():
+        logs = [joined]
+    metrics = folder / METRICS_NAME
+    return RunFiles(
+        name=name,
+        logs=tuple(log for log in logs if log.exists()),
+        output_dir=folder,
+        metrics=metrics if metrics.exists() else None,
+    )
+
+
+def runs_so_far(name: str) -> list[RunResult]:
+    """Return what the logs of all runs say, which may go on; those of a resumed run as one.
+
+    A run without a log, which may not have begun, is left out.
+
+    Raises:
+      ValueError: there are no runs with a log, or one is damaged.
+    """
+    found = [files.logs for files in runs_in(name) if files.logs]
+    if not found:
+        raise ValueError(f"{name}: no run in it has a log of MLPerf, which has the evaluations")
+    return [_joined([read_run(log, may_run=True) for log in logs]) for logs in found]
+
+
+def _joined(pieces: Sequence[RunResult]) -> RunResult:
+    """Return the pieces of a run as one; what was lost at an interruption is left out."""
+    evaluations: list[Evaluation] = []
+    minutes = 0.0
+    for piece in pieces:
+        for each in piece.evaluations:
+            # Trained, or written, a second time; the last one counts.
+            while evaluations and (evaluations[-1].samples or 0) >= (each.samples or math.inf):
+                evaluations.pop()
+            evaluations.append(replace(each, minutes=each.minutes + minutes))
+        minutes += piece.minutes
+    hyperparameters = dict(pieces[0].hyperparameters)
+    return replace(
+        pieces[-1],
+        path=pieces[0].path,
+        minutes=minutes,
+        evaluations=tuple(evaluations),
+        hyperparameters=hyperparameters | dict(pieces[-1].hyperparameters),
+    )
+
+
+def task_of(run: RunResult) -> dict[str, object]:
+    """Return what a run has to have in common with others; None for what its log does not say."""
+    return {
+        "benchmark": run.benchmark,
+        "tokens": run.max_sequence_length,
+        "weights": run.num_weights,
+        "batch": run.global_batch_size,
+        "division": run.division,
+    }

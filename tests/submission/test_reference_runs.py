@@ -1,0 +1,84 @@
+"""Runs of one's own, beside which others are watched: read, saved, and refused if damaged."""
+
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+
+from mlperf_bert.submission import reference_runs, watch
+from tests.mlperf.example_log import write_log, write_runs
+
+CURVE = [[1.0, 2.0], [0.3, 0.7]]
+
+
+def test_runs_of_ones_own_are_a_band_as_a_folder_and_as_a_file(tmp_path, capsys):
+    folder = write_runs(tmp_path / "campaign", (10, 11, 12, 12))
+    others = reference_runs.own_reference(folder)
+    assert len(others) == 4 and others.target == 0.73
+    assert others.margins.slack >= reference_runs.SLACK
+    log = folder / "runs" / "0" / "bert.log"
+    saved = tmp_path / "band.json"
+    assert watch.main([str(log), f"--reference={folder}", f"--save={saved}"]) == 0
+    again = reference_runs.own_reference(saved)
+    samples = [curve.samples[-1] for curve in others.curves]
+    assert [curve.samples[-1] for curve in again.curves] == samples
+    assert again.band(samples[0] / 2) == others.band(samples[0] / 2)
+    assert "expected after" in capsys.readouterr().out
+
+
+def test_the_others_count_up_to_the_target_of_the_run(tmp_path):
+    """Runs to 0.73 forecast when a run will be at 0.5."""
+    folder = write_runs(tmp_path / "campaign", (10, 11, 12))
+    others = reference_runs.own_reference(str(folder), target=0.5)
+    assert others.target == 0.5
+    assert all(curve.best[-1] >= 0.5 > curve.best[-2] for curve in others.curves)
+
+
+def test_an_evaluation_that_is_nan_does_not_spoil_the_band(tmp_path):
+    folder = write_runs(tmp_path / "campaign", (10, 11, 12))
+    log = folder / "runs" / "0" / "bert.log"
+    log.write_text(re.sub(r'(eval_accuracy", "value": )0\.4\d*', r"\1NaN", log.read_text()))
+    others = reference_runs.own_reference(str(folder))
+    assert np.isfinite(others.curves[0].accuracy).all()
+    assert np.isfinite(others.band(1_000_000)).all()
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        {"curves": [CURVE, CURVE, [[1], [0.3, 0.7]]]},
+        {"curves": [CURVE, CURVE, [[], []]]},
+        {"curves": [CURVE, CURVE, [["a"], [0.7]]]},
+        {"curves": [CURVE, CURVE, [[2, 1], [0.3, 0.7]]]},
+        {"curves": [CURVE, CURVE, [[0, 1], [0.3, 0.7]]]},
+        {"curves": [CURVE, CURVE, [[1, math.inf], [0.3, 0.7]]]},
+        {"curves": [CURVE, CURVE, [[1, 10**400], [0.3, 0.7]]]},
+        {"curves": [CURVE, CURVE, [[1, 2], [0.3, math.nan]]]},
+        {"curves": [CURVE, CURVE, [[1, 2], [0.3, 7]]]},
+        {"curves": [CURVE, CURVE, 3]},
+        {"hyperparameters": None},
+        {"task": 3},
+        {"task": None},
+    ],
+)
+def test_a_damaged_file_of_runs_is_one_line(tmp_path, capsys, spoil):
+    content = {"curves": [CURVE] * 3, "words": "mine", "hyperparameters": {}, "task": {}}
+    band = tmp_path / "band.json"
+    band.write_text(json.dumps(content))
+    log = write_log(tmp_path / "bert.log", [0.7])
+    assert watch.main([str(log), f"--reference={band}"]) == 0
+    band.write_text(json.dumps(content | spoil))
+    capsys.readouterr()
+    assert watch.main([str(log), f"--reference={band}"]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"watch: {band}: damaged (") and "--save" in line
+
+
+def test_runs_are_saved_under_a_name_by_which_they_are_read(tmp_path, capsys):
+    folder = write_runs(tmp_path / "campaign", (10, 11, 12))
+    assert watch.main([f"--reference={folder}", f"--save={tmp_path / 'band'}"]) == 1
+    assert "give a name that ends with .json" in capsys.readouterr().err
+    assert watch.main([f"--reference={folder}", f"--save={tmp_path / 'new' / 'a.json'}"]) == 0
+    assert capsys.readouterr().out.startswith(f"3 runs of {folder} are in ")

@@ -1,0 +1,160 @@
+"""One reader of what a user names: every kind of folder, repeated and resumed runs."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from mlperf_bert.messages import ends_in_one_line
+from mlperf_bert.submission import run_logs
+from tests.conftest import REPOSITORY
+from tests.mlperf.example_log import write_log as write_curve
+from tests.submission.timed_log import write_log, write_results
+
+
+def found(place):
+    return [
+        (files.name, [log.name for log in files.logs]) for files in run_logs.runs_in(str(place))
+    ]
+
+
+@pytest.fixture(name="place")
+def every_kind_of_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_log(tmp_path / "run" / "bert.log", 20)
+    for name in ("10", "9", "9.repeat-1", "9.interrupted-1", "seed_a"):
+        write_log(tmp_path / "campaign" / "runs" / name / "bert.log", 20)
+        write_log(tmp_path / "runs of mine" / name / "bert.log", 20)
+    (tmp_path / "campaign" / "campaign.json").write_text("{}")
+    (tmp_path / "campaign" / "runs" / "11").mkdir()
+    write_results(tmp_path / "org" / "results" / "System" / "bert", [20] * 11)
+    write_log(tmp_path / "offline" / "bert.log", 20)
+    write_log(tmp_path / "offline" / "bert.offline.log", 20)
+    write_log(tmp_path / "resumed" / "bert.log", 20)
+    for number in (10, 9):
+        write_log(tmp_path / "resumed" / f"bert.resumed-{number}.log", 20)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "runs"),
+    [
+        ("run/bert.log", [("run/bert.log", ["bert.log"])]),
+        ("run", [("run", ["bert.log"])]),
+        ("campaign", [("9", ["bert.log"]), ("10", ["bert.log"]), ("11", [])]),
+        ("runs of mine", [("seed_a", ["bert.log"]), ("9", ["bert.log"]), ("10", ["bert.log"])]),
+        ("org", [(f"result_{n}.txt", [f"result_{n}.txt"]) for n in range(11)]),
+        ("org/results/System", [(f"result_{n}.txt", [f"result_{n}.txt"]) for n in range(11)]),
+        ("offline", [("offline", ["bert.offline.log"])]),
+        ("resumed", [("resumed", ["bert.log", "bert.resumed-9.log", "bert.resumed-10.log"])]),
+    ],
+)
+def test_every_kind_of_folder_is_read(place, name, runs):
+    assert found(name) == runs
+
+
+def test_of_a_repeated_run_the_newest_counts(place):
+    [repeated, _, _] = run_logs.runs_in("campaign")
+    assert repeated.output_dir.name == "9.repeat-1"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("nowhere", "nowhere: there is no such file or folder; give a log, a folder with bert.log"),
+        ("empty", "empty: no run in it; give a log"),
+        ("two", "two: results of 2 systems; give one, as two/results/A/bert"),
+        ("in turn", "in turn: holds A and B, whose runs alternate"),
+        ("s3:/x", "write s3://BUCKET/FOLDER"),
+    ],
+)
+def test_what_holds_no_runs_is_refused(place, name, reason):
+    (place / "empty").mkdir()
+    (place / "in turn").mkdir()
+    (place / "in turn" / "alternate.json").write_text("{}")
+    for system in "AB":
+        write_results(place / "two" / "results" / system / "bert", [20])
+    with pytest.raises(ValueError, match=reason):
+        run_logs.runs_in(name)
+
+
+def test_the_logs_of_a_resumed_run_are_one_curve(tmp_path):
+    """The second piece began from the checkpoint after the second evaluation."""
+    write_curve(tmp_path / "bert.log", [0.3, 0.4, 0.5])
+    pieces = [0.41, 0.51, 0.61, 0.73]
+    write_curve(tmp_path / "bert.resumed-1.log", pieces)
+    text = (tmp_path / "bert.resumed-1.log").read_text()
+    for number in range(len(pieces), 0, -1):
+        text = text.replace(
+            f'"epoch_num": {150_080 * number}', f'"epoch_num": {150_080 * (number + 1)}'
+        )
+    (tmp_path / "bert.resumed-1.log").write_text(text)
+    [run] = run_logs.runs_so_far(str(tmp_path))
+    assert [e.accuracy for e in run.evaluations] == [0.3, 0.41, 0.51, 0.61, 0.73]
+    assert [e.samples for e in run.evaluations] == [150_080 * n for n in range(1, 6)]
+    assert run.status == "success" and run.path.name == "bert.log"
+
+
+def test_of_two_evaluations_after_as_many_samples_the_last_one_counts(tmp_path):
+    """As every rank of some vendors writes one."""
+    log = write_curve(tmp_path / "bert.log", [0.3, 0.4, 0.73])
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(line * (1 + ('"eval_accuracy"' in line)) for line in lines))
+    [run] = run_logs.runs_so_far(str(log))
+    assert [e.accuracy for e in run.evaluations] == [0.3, 0.4, 0.73]
+
+
+def test_a_log_that_has_not_come_to_its_start_has_no_evaluation(tmp_path):
+    log = tmp_path / "bert.log"
+    record = {"time_ms": 1, "key": "init_start", "value": None, "metadata": {}}
+    log.write_text(f":::MLLOG {json.dumps(record)}\n")
+    [run] = run_logs.runs_so_far(str(log))
+    assert (run.status, run.evaluations) == ("running", ())
+
+
+def test_a_run_that_has_not_begun_is_left_out(place):
+    found = [run.path.parent.name for run in run_logs.runs_so_far("campaign")]
+    assert found == ["9.repeat-1", "10"]
+    (place / "campaign" / "runs").rename(place / "away")
+    (place / "campaign" / "runs" / "0").mkdir(parents=True)
+    with pytest.raises(ValueError, match="no run in it has a log of MLPerf"):
+        run_logs.runs_so_far("campaign")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (ValueError("a: bad"), 1, "name: a: bad"),
+        (FileNotFoundError(2, "No such file", "b"), 1, "name: b: No such file"),
+        (KeyboardInterrupt(), 128 + signal.SIGINT, "name: interrupted"),
+    ],
+)
+def test_a_command_ends_in_one_line(capsys, error, code, line):
+    @ends_in_one_line("name")
+    def fails() -> int:
+        raise error
+
+    assert fails() == code
+    assert capsys.readouterr().err == f"{line}\n"
+
+
+@pytest.mark.parametrize("command", ["compare", "watch"])
+def test_nobody_who_reads_on_is_no_trace_back(place, command):
+    words = {"compare": ["3.1/Dell/XE9680x8H100-SXM-80GB", "4.1/Dell/XE9680x8H200-SXM-141GB"],
+             "watch": ["--save=a.json", "--reference=campaign"]}  # fmt: skip
+    write_log(place / "campaign" / "runs" / "12" / "bert.log", 20)
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with os.fdopen(write_end, "w") as nobody:
+        done = subprocess.run(
+            [sys.executable, "-m", f"mlperf_bert.submission.{command}", *words[command]],
+            stdout=nobody,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
