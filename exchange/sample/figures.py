@@ -8,9 +8,10 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 from exchange import chakra
 
 TYPES = chakra.ENUMS["NodeType"].split()
-for path in map(Path, sys.argv[1:] or sorted(Path(__file__).parent.glob("*.et.gz"))):
-    metadata, nodes = chakra.read(path)
-    nodes = list(nodes)
+given = [Path(word) for word in sys.argv[1:]]
+for path in given or sorted(Path(__file__).parent.glob("*.et.gz")):
+    metadata, found = chakra.read(path)
+    nodes = list(found)
     values = [chakra.attributes_of(node) for node in nodes]
     print(path.name, metadata.version, chakra.attributes_of(metadata)["schema_commit"][:8])
     print("  nodes:", dict(Counter(TYPES[node.type] for node in nodes)))

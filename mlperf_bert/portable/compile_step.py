@@ -489,6 +489,7 @@ def compiled(folder: Path, signature: dict, entry: dict, name: str, count: int) 
     }
     try:
         text = program.as_text()
+        assert text  # both compilers give it
         return row | run_step.xla_cost(program) | counted(text, folder, entry, name, count)
     except jax.errors.JaxRuntimeError as error:
         # A compiler may be newer than the jaxlib that reads its program.
