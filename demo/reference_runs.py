@@ -1,0 +1,69 @@
+"""Makes demo/reference_runs.json again: curves of five demos, which every demo is watched beside.
+
+    python -m demo.reference_runs --output_dir=build/five_demos
+
+Each demo has a seed of its own: another text, other weights, another order. Ten minutes on two
+cores; a command that was stopped goes on.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from demo.__main__ import (
+    REPOSITORY,
+    make_folder_anew,
+    preparation_steps,
+    record_steps,
+    run_steps,
+    training_steps,
+)
+from mlperf_bert.files import paths
+from mlperf_bert.mlperf.results import has_ended
+from mlperf_bert.submission import reference_runs
+
+REFERENCE_RUNS = REPOSITORY / "demo" / "reference_runs.json"
+SEEDS = range(101, 106)
+
+
+def run_one(folder: Path, seed: int) -> None:
+    """Run one demo up to the end of its training, unless it has ended.
+
+    Raises:
+      subprocess.CalledProcessError: a step failed.
+    """
+    if has_ended(folder / "run"):
+        return
+    start = time.monotonic()
+    make_folder_anew(folder)
+    run_steps(preparation_steps(folder, seed), start)
+    run_steps(record_steps(folder), start)
+    run_steps(training_steps(folder, seed, reference=None), start)
+
+
+def main() -> None:
+    """Run all, and write the file."""
+    parser = argparse.ArgumentParser(prog="python -m demo.reference_runs")
+    parser.add_argument("--output_dir", type=Path, default=Path("build/five_demos"))
+    given = parser.parse_args(paths.words_with_home())
+    folder = given.output_dir.absolute()
+    try:
+        for seed in SEEDS:
+            run_one(folder / str(seed), seed)
+            log = folder / str(seed) / "run" / "bert.log"
+            shutil.copyfile(log, folder / f"result_{seed}.txt")
+        others = reference_runs.own_reference(str(folder))
+        others.words = f"{len(SEEDS)} demos"
+        reference_runs.save(others, str(REFERENCE_RUNS))
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"reference_runs: a command failed with exit code {error.returncode}")
+    except (ValueError, OSError) as error:
+        sys.exit(f"reference_runs: {error}")
+    print(f"{len(others)} runs in {REFERENCE_RUNS}")
+
+
+if __name__ == "__main__":
+    main()
