@@ -139,6 +139,7 @@ RUN_START, RUN_STOP = (1000, "run_start", None, {}), (2000, "run_stop", None, {"
         ([RUN_START], "0 lines run_stop, a log of one run has 1"),
         ([RUN_START, RUN_STOP, RUN_STOP], "2 lines run_stop, a log of one run has 1"),
         ([RUN_START, (1, "run_stop", None, {})], "the clocks ran backwards"),
+        ([(9_000_000, "run_stop", None, {}), RUN_START], "the clocks ran backwards"),
         (
             [
                 (9000, *RUN_START[1:]),

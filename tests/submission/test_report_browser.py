@@ -1,10 +1,13 @@
-"""The report in a real browser: nothing missing, on the console, or beside the edge."""
+"""The report, and the page of what to decide, in a real browser.
+
+Nothing is missing, on the console, or beside the edge.
+"""
 
 import re
 
 import pytest
 
-from mlperf_bert.submission import report
+from mlperf_bert.submission import deciding, report
 from tests.mlperf.example_log import write_log
 from tests.submission.browsing import browser, look, served  # noqa: F401 - a fixture
 
@@ -21,14 +24,14 @@ frame.onload = () => {
   document.title = [page.documentElement.scrollWidth, outside.length,
                     Math.floor(Math.min(...heights)), page.querySelectorAll("svg").length].join();
 };
-frame.src = "report.html";
+frame.src = "PAGE.html";
 document.body.append(frame);
 </script></body>"""
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """A report of ten runs, one of them failed, on loopback; yields (folder, address, requests)."""
+    """Pages on ten runs, one of them failed, on loopback; yields (folder, address, requests)."""
     folder = tmp_path_factory.mktemp("site")
     logs = folder / "example" / "results" / "a-system-with-a-rather-long-name" / "bert"
     logs.mkdir(parents=True)
@@ -36,27 +39,32 @@ def site(tmp_path_factory):
         accuracies = [0.4 + 0.02 * n for n in range(16)] + [0.73 if number else 0.71]
         write_log(logs / f"result_{number}.txt", accuracies, seed=number)
     assert report.main([str(folder / "example"), f"--output={folder / 'report.html'}"]) == 0
+    outside = write_log(folder / ("of_a_rather_long_name" * 4) / "bert.log", [0.2])
+    words = [str(logs), str(outside), f"--output={folder / 'deciding.html'}"]
+    assert deciding.main([*words, f"--reference={logs}", "--accelerator=H100", "--count=8"]) == 0
     with served(folder) as found:
         yield found
 
 
 @pytest.mark.parametrize("width", [1280, 400])
-def test_readable_at_both_widths(browser, site, tmp_path, width):  # noqa: F811
+@pytest.mark.parametrize(("name", "num_pictures"), [("report", 10), ("deciding", 2)])
+def test_readable_at_both_widths(browser, site, tmp_path, width, name, num_pictures):  # noqa: F811
     folder, address, requests = site
-    (folder / f"frame_{width}.html").write_text(FRAME.replace("WIDTH", str(width)))
+    frame = FRAME.replace("WIDTH", str(width)).replace("PAGE", name)
+    (folder / f"frame_{width}.html").write_text(frame)
     requests.clear()
     dom, console = look(
         browser, tmp_path, f"{address}/frame_{width}.html", "--dump-dom", "--window-size=1300,9000"
     )
     assert console == []
-    assert set(requests) == {f"/frame_{width}.html", "/report.html"}
+    assert set(requests) == {f"/frame_{width}.html", f"/{name}.html"}
     measured = re.search(r"<title>([\d,]+)</title>", dom)
     assert measured, dom
-    page_width, num_outside, least_height, num_pictures = map(int, measured[1].split(","))
+    page_width, num_outside, least_height, found = map(int, measured[1].split(","))
     assert page_width <= width
     assert num_outside == 0
     assert least_height >= 8
-    assert num_pictures == 10
+    assert found == num_pictures
 
 
 def test_screenshot_shows_the_page(browser, site, tmp_path):  # noqa: F811

@@ -265,6 +265,9 @@ def test_runs_that_cannot_be_read_are_one_line(miniature, org_dir, tmp_path, cap
     record = miniature / "run.json"
     record.write_text(json.dumps({"status": "running"}))
     assert f"{miniature}: this run has not ended; resume it, or wait" in refusal(miniature)
+    record.write_text(json.dumps({"status": "success"}))
+    (miniature / "bert.resumed-1.log").write_text(whole)
+    assert f"{miniature}: was resumed, none of its logs has all" in refusal(miniature)
     (tmp_path / "campaign.json").write_text("{}")
     assert "this campaign has no result yet; give runs/N in it" in refusal(tmp_path)
     shutil.rmtree(org_dir / "results" / "box" / "bert")
