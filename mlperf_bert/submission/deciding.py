@@ -22,7 +22,7 @@ from mlperf_bert.mlperf.results import Evaluation, RunResult
 from mlperf_bert.submission import compare, published, reference_runs, report_charts, watch
 from mlperf_bert.submission.compare import Comparison
 from mlperf_bert.submission.entry import Entry, family_of
-from mlperf_bert.submission.expect import whole_number
+from mlperf_bert.submission.expect import names_of, whole_number
 from mlperf_bert.submission.expectation import LEVEL, Expectation, Published, Question
 from mlperf_bert.submission.reference_runs import Reference, outlooks
 from mlperf_bert.submission.report_charts import Picture
@@ -31,7 +31,6 @@ from mlperf_bert.submission.sides import published_entry, read_side
 from pages import Card
 
 _COLUMNS = ("figure", "A", "B", "B/A, 95% interval", "in words")
-_NUM_SYSTEMS_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -126,14 +125,13 @@ def _curves(sides: Sequence[Watched]) -> list[Picture | None]:
 def _expectation(expected: Expectation | None) -> dict[str, object]:
     if expected is None:
         return {"expectation": [], "basis": ""}
-    names = ", ".join(entry.name for entry in expected.results[:_NUM_SYSTEMS_SHOWN])
     return {
         "expectation": [
             Card("Minutes to 0.720", str(expected.minutes), f"{expected.question}"),
             Card("Samples/s", str(expected.samples_per_second), "evaluation and all"),
             Card("kWh of a run", str(expected.kilowatt_hours or "unknown"), "where measured"),
         ],
-        "basis": f"From {expected.basis()}, with {LEVEL:.0%} intervals; for instance {names}.",
+        "basis": f"From {expected.basis()}, with {LEVEL:.0%} intervals: {names_of(expected)}.",
     }
 
 

@@ -46,23 +46,28 @@ if TYPE_CHECKING:  # they load numba: the command would take a second longer
 COMMAND = "python -m mlperf_bert.submission.expect"
 SOURCE = "closed division, rounds 1.0 to 5.0"
 _NUM_SUBMITTERS_IN_TABLE = 2
-_NUM_SYSTEMS_SHOWN = 8
+_NUM_SYSTEMS_SHOWN = 3
 _REFERENCE_BATCH = 448
 
 
 def lines_of(expected: Expectation) -> list[str]:
     """Return an expectation for a terminal."""
-    results, energy = expected.results, expected.kilowatt_hours
-    names = ", ".join(entry.name for entry in results[:_NUM_SYSTEMS_SHOWN])
-    more = len(results) - _NUM_SYSTEMS_SHOWN
+    energy = expected.kilowatt_hours
     return [
         f"{expected.question}: from {expected.basis()} ({SOURCE}); in brackets {LEVEL:.0%} "
         "intervals",
         f"  minutes to 0.720: {expected.minutes}; {_errors_text(expected.errors, MINUTES)}",
         f"  samples/s: {expected.samples_per_second}; {_errors_text(expected.errors, RATE)}",
         f"  kWh of a run: {energy or 'unknown: nobody published the power of this family'}",
-        f"  rests on: {names}{f', and {more} more' if more > 0 else ''}",
+        f"  rests on: {names_of(expected)}",
     ]
+
+
+def names_of(expected: Expectation) -> str:
+    """Return the names of the first systems that an expectation rests on."""
+    names = ", ".join(entry.name for entry in expected.results[:_NUM_SYSTEMS_SHOWN])
+    more = len(expected.results) - _NUM_SYSTEMS_SHOWN
+    return names + (f" and {more} more" if more > 0 else "")
 
 
 def _errors_text(errors: Errors, figure: int) -> str:
