@@ -65,8 +65,11 @@ def read_bounds(path: Path) -> list[Bound]:
 
 
 def _bound(row: Mapping) -> Bound | None:
-    """Return the bound of a row; None for evaluations, and for what does not compile or fit."""
-    if row["result"] != "fits" or row.get("kind") == _EVALUATION:
+    """Return the bound of a row; None for evaluations, and for what does not compile or fit.
+
+    Neither has a program that jax cannot read, which has a reason in place of figures.
+    """
+    if row["result"] != "fits" or row.get("kind") == _EVALUATION or row.get("reason"):
         return None
     of_one = row["num_examples"] // row["num_devices"]
     flop = row["product_flop"] / of_one
