@@ -91,7 +91,7 @@ def main() -> None:
     output, start = args.output.resolve(), time.monotonic()
     folder = output / f"seed_{args.seed}"
     if not (folder / "eval.tfrecord").exists():
-        the_demo.make_folder_anew(folder)
+        the_demo.make_empty_folder(folder)
         the_demo.run_steps(the_demo.preparation_steps(folder, args.seed), start)
         the_demo.run_steps(the_demo.record_steps(folder), start)
     found = {seconds: train(folder, args.seed, seconds) for seconds in args.minutes}

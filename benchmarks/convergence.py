@@ -136,7 +136,7 @@ def main() -> None:
     for seed in range(1, args.seeds + 1):
         folder = output / f"seed_{seed}"
         if not (folder / "eval.tfrecord").exists():
-            the_demo.make_folder_anew(folder)
+            the_demo.make_empty_folder(folder)
             the_demo.run_steps(the_demo.preparation_steps(folder, seed, task.lengths), start)
             the_demo.run_steps(the_demo.record_steps(folder, task.lengths), start)
         for variant, runs in needed.items():

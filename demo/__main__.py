@@ -204,7 +204,7 @@ def run_demo(folder: Path, seed: int) -> None:
       ValueError: the folder is not the demo's to remove, or the target was not reached.
     """
     start = time.monotonic()
-    make_folder_anew(folder)
+    make_empty_folder(folder)
     run_steps(preparation_steps(folder, seed), start)
     run_steps(record_steps(folder), start)
     run_steps(training_steps(folder, seed), start)
@@ -231,7 +231,7 @@ def run_steps(steps: list[Step], start: float) -> None:
         step.run()
 
 
-def make_folder_anew(folder: Path) -> None:
+def make_empty_folder(folder: Path) -> None:
     """Empty the folder of an earlier demo, and make the one that its examples go to.
 
     Raises:

@@ -11,7 +11,7 @@ from pathlib import Path
 from demo.__main__ import (
     LENGTHS,
     Step,
-    make_folder_anew,
+    make_empty_folder,
     preparation_steps,
     record_steps,
     run_steps,
@@ -41,7 +41,7 @@ def prepare(folder: Path) -> None:
         print(f"{folder}: data and initial checkpoint are there")
         return
     start = time.monotonic()
-    make_folder_anew(folder)
+    make_empty_folder(folder)
     run_steps(preparation_steps(folder, SEED), start)
     run_steps(record_steps(folder), start)
     run_steps([_first_training(folder)], start)

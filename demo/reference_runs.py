@@ -15,7 +15,7 @@ from pathlib import Path
 
 from demo.__main__ import (
     REPOSITORY,
-    make_folder_anew,
+    make_empty_folder,
     preparation_steps,
     record_steps,
     run_steps,
@@ -38,7 +38,7 @@ def run_one(folder: Path, seed: int) -> None:
     if has_ended(folder / "run"):
         return
     start = time.monotonic()
-    make_folder_anew(folder)
+    make_empty_folder(folder)
     run_steps(preparation_steps(folder, seed), start)
     run_steps(record_steps(folder), start)
     run_steps(training_steps(folder, seed, reference=None), start)

@@ -28,7 +28,6 @@ from mlperf_bert.mlperf.log_lines import (
     require_count,
     values_of,
 )
-from mlperf_bert.mlperf.log_lines import RESULT_LOG as RESULT_LOG  # others take it from here
 
 PHASES = {
     "init_start": ("init", "init_stop"),

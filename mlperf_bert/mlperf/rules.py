@@ -122,6 +122,11 @@ def samples_to_steps(num_samples: int, global_batch_size: int) -> int:
     return -(-num_samples // global_batch_size)
 
 
+def is_bert_large(model: Mapping[str, object]) -> bool:
+    """Return whether the entries of bert_config.json are those of the benchmark's model."""
+    return all(model.get(name) == value for name, value in BERT_LARGE.items())
+
+
 def departures_from_closed_rules(
     *,
     global_batch_size: int,

@@ -349,7 +349,7 @@ def _part(kind: str, unit: str, a: np.ndarray, b: np.ndarray, *, pairs: bool) ->
         estimate = intervals.bootstrap(a, b, pairs=pairs)
         low, high = math.exp(estimate.low), math.exp(estimate.high)
     change = mean_b - mean_a
-    verdict = f"B spends {_number(abs(change))} s {'more' if change > 0 else 'less'}"
+    verdict = f"B spends {number_in_words(abs(change))} s {'more' if change > 0 else 'less'}"
     if low is not None and high is not None and low <= 1 <= high:
         verdict = "not distinguishable"
     return Change(
@@ -410,22 +410,28 @@ def _about(label: str, side: Side) -> str:
 
 
 def _line(label: str, change: Change) -> str:
-    figures = f"{label}: {_number(change.a)} -> {_number(change.b)}"
+    figures = f"{label}: {number_in_words(change.a)} -> {number_in_words(change.b)}"
     if change.unit not in (label, "samples") and not change.unit.startswith("s per"):
         figures += f" {change.unit}"
+    return figures if change.ratio is None else f"{figures}, B/A {ratio_in_words(change)}"
+
+
+def ratio_in_words(change: Change) -> str:
+    """Return B/A with its interval, "0.945 (0.881 to 1.013)"; "-" if there is no ratio."""
     if change.ratio is None:
-        return figures
-    interval = ""
+        return "-"
+    words = _ratio(change.ratio)
     if change.low is not None and change.high is not None:
-        interval = f" ({_ratio(change.low)} to {_ratio(change.high)})"
-    return f"{figures}, B/A {_ratio(change.ratio)}{interval}"
+        words += f" ({_ratio(change.low)} to {_ratio(change.high)})"
+    return words
 
 
 def _ratio(value: float) -> str:
     return f"{value:.3f}" if 0.01 < value < 100 else f"{value:.2g}"
 
 
-def _number(value: float) -> str:
+def number_in_words(value: float) -> str:
+    """Return a figure with four digits, or whole with commas."""
     if value >= 1000:
         return f"{value:,.0f}"
     return f"{value:.4g}"

@@ -9,6 +9,7 @@ let expect of the accelerators (expect.py), and how B differs from A (compare.py
 """
 
 import argparse
+import functools
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class Watched:
     runs: Sequence[RunResult]
     others: Reference
 
-    @property
+    @functools.cached_property
     def outside(self) -> list[RunResult]:
         """The runs that were outside at any evaluation."""
         return [run for run in self.runs if any(o.is_outside for o in outlooks(run, self.others))]
@@ -152,13 +153,9 @@ def _comparison(compared: Comparison | None) -> dict[str, object]:
 
 
 def _cells(change: compare.Change) -> list[str]:
-    interval = "-" if change.ratio is None else f"{change.ratio:.3f}"
-    if change.low is not None and change.high is not None:
-        interval += f" ({change.low:.3f} to {change.high:.3f})"
-    figures = [
-        f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" for value in (change.a, change.b)
-    ]
-    return [change.figure.replace("_", " "), *figures, interval, change.verdict]
+    figures = map(compare.number_in_words, (change.a, change.b))
+    name = change.figure.replace("_", " ")
+    return [name, *figures, compare.ratio_in_words(change), change.verdict]
 
 
 def read_runs(name: str) -> list[RunResult]:

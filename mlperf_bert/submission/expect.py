@@ -22,7 +22,7 @@ import numpy as np
 
 from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.mlperf.rules import BERT_LARGE, MAX_SEQ_LENGTH, NUM_RUNS_PER_RESULT
+from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH, NUM_RUNS_PER_RESULT, is_bert_large
 from mlperf_bert.submission import bound, published, system
 from mlperf_bert.submission.entry import family_of
 from mlperf_bert.submission.expectation import (
@@ -122,9 +122,7 @@ def line_of_machine(config: "RunConfig", model: "BertConfig | None") -> str | No
       model: its sizes; None if they could not be read.
     """
     sizes = dataclasses.asdict(model) if model else {}
-    if config.shape.max_seq_length != MAX_SEQ_LENGTH or any(
-        sizes.get(name) != value for name, value in BERT_LARGE.items()
-    ):
+    if config.shape.max_seq_length != MAX_SEQ_LENGTH or not is_bert_large(sizes):
         return None
     device = config.device
     if device.use_tpu:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from mlperf_bert.files import json_text, paths
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.results import RunResult
-from mlperf_bert.mlperf.rules import BERT_LARGE, MAX_SEQ_LENGTH, TARGET_MASKED_LM_ACCURACY
+from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH, TARGET_MASKED_LM_ACCURACY, is_bert_large
 from mlperf_bert.submission import published, reference_runs, watch_table
 from mlperf_bert.submission.entry import NUM_WEIGHTS_OF_BERT_LARGE
 from mlperf_bert.submission.reference_runs import Outlook, Reference, outlooks
@@ -321,7 +321,7 @@ def of_run(config: "RunConfig", reference: str | None, *, ends_hopeless: bool) -
 
 def _is_benchmark(config: "RunConfig", model: Mapping[str, object]) -> bool:
     return (
-        all(model.get(name) == value for name, value in BERT_LARGE.items())
+        is_bert_large(model)
         and config.shape.max_seq_length == MAX_SEQ_LENGTH
         and config.target_accuracy == TARGET_MASKED_LM_ACCURACY
         and config.emulate_step_seconds is None

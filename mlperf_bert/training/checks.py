@@ -220,8 +220,7 @@ def _check_reference_points(setup: Setup) -> None:
 
 def is_bert_large(bert_config: BertConfig) -> bool:
     """Only this model has reference points."""
-    model = dataclasses.asdict(bert_config)
-    return all(model.get(name) == value for name, value in rules.BERT_LARGE.items())
+    return rules.is_bert_large(dataclasses.asdict(bert_config))
 
 
 def _check_speed_options(setup: Setup) -> None:
