@@ -56,7 +56,7 @@ def main() -> None:
             log = folder / str(seed) / "run" / "bert.log"
             shutil.copyfile(log, folder / f"result_{seed}.txt")
         others = reference_runs.own_reference(str(folder))
-        others.words = f"{len(SEEDS)} demos"
+        others.words = f"{len(SEEDS)} other demos"
         reference_runs.save(others, str(REFERENCE_RUNS))
     except subprocess.CalledProcessError as error:
         sys.exit(f"reference_runs: a command failed with exit code {error.returncode}")
