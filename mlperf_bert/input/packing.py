@@ -122,6 +122,7 @@ def plan(
     rows = tf.map_fn(
         lambda examples: _fill_rows(
             *examples,
+            # A row lies in one batch.
             most=min(MAX_EXAMPLES_PER_ROW, batch_size),
             max_seq_length=max_seq_length,
             max_predictions=max_predictions,
@@ -169,6 +170,8 @@ def _fill_rows(
     alone = tf.math.count_nonzero(lengths > max_seq_length // 2, dtype=tf.int32)
     aim = tf.maximum(tf.cast(tf.math.ceil(filled), tf.int32), alone)
 
+    # Gives one example a row. State: how many examples have one, and which (-1: none yet); of the
+    # row that is being filled its number, examples, share, free tokens and free predictions.
     def add(number, rows, row, count, share, tokens, masks):
         free = rows < 0
         fits = free & (lengths <= tokens) & (predictions <= masks) & (count < most)
@@ -192,6 +195,7 @@ def _fill_rows(
             tf.where(begins, max_predictions, masks) - predictions[chosen],
         )
 
+    # Nothing fits into row -1, so that the first example begins row 0.
     start = (0, tf.fill([num_examples], -1), -1, 0, 0, 0, 0)
     _, rows, *_ = tf.while_loop(lambda number, *_: number < num_examples, add, start)
     return tf.scatter_nd(longest_first[:, tf.newaxis], rows, [num_examples])
@@ -229,6 +233,7 @@ def _deal(rows: tf.Tensor, batch_size: int) -> tuple[tf.Tensor, tf.Tensor]:
     borders = -(-units_saved * tf.range(num_batches + 1) // num_batches)
     needs = tf.minimum(unit * (borders[1:] - borders[:-1]), batch_size - fewest)
 
+    # Always the same lots: a run that goes on packs as it did before.
     draw = tf.random.experimental.stateless_shuffle(tf.range(num_batches), seed=[0, 0])
 
     def deal(turn, needs, places, batch_of_row):
@@ -237,6 +242,8 @@ def _deal(rows: tf.Tensor, batch_size: int) -> tuple[tf.Tensor, tf.Tensor]:
         # Savings of one row are few: without them the last odd need could not be met exactly.
         is_odd = (saved % 2 == 1) & (needs % 2 == 1)
         may_take = (needs > 0) & (places >= count)
+        # One number for three orders: odd needs first, then the greatest (below batch_size), then
+        # the lot (below num_batches). A batch that may not take the row has its lot alone.
         wishes = tf.where(may_take, needs + tf.where(is_odd, batch_size, 0), 0)
         batch = tf.argmax(wishes * num_batches + draw, output_type=tf.int32)
         batch = tf.where(may_take[batch], batch, -1)
@@ -325,7 +332,8 @@ class _Layout:
 
 def _sum_before(values: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     """For each example the sum over the examples before it in its row: [B], [B] -> [B]."""
-    # The sum over all examples before, less that before the first one of the row.
+    # The sum over all examples before, less that before the first one of the row: the least of the
+    # row, for these sums only grow. The rows ascend, as segment_min requires.
     before = tf.cumsum(values, exclusive=True)
     return before - tf.gather(tf.math.segment_min(before, rows), rows)
 

@@ -91,6 +91,7 @@ class Encoder:
         # after the other.
         one_hot = tf.one_hot(features["segment_ids"], self._config.type_vocab_size)
         types = tf.einsum("rst,th->rsh", one_hot, self._layers.types)
+        # The tables are float32, and so is their sum; only what comes out is rounded.
         embedded = self._normalise(words + positions, types, self._layers.embedding_norm)
         rate = self._config.hidden_dropout_prob
         return self._drop(tf.cast(embedded, self._dtype), rate, seeds.draw(rate))
@@ -100,6 +101,7 @@ class Encoder:
     ) -> tf.Tensor:
         """Runs a block; only these inputs are kept of it if blocks are recomputed."""
         config, weights = self._config, tf.nest.map_structure(tf.convert_to_tensor, block)
+        # Drawn outside of what is computed again: it would draw the next seeds the second time.
         drawn = BlockSeeds(
             attention=seeds.draw(config.attention_probs_dropout_prob),
             attended=seeds.draw(config.hidden_dropout_prob),
@@ -114,6 +116,7 @@ class Encoder:
         self, block: tf_models.Block, queries, hidden, query_ids, key_ids, seeds: "BlockSeeds"
     ) -> tf.Tensor:
         """Queries [R, Q, H] attend to [R, S, H] -> [R, Q, H]."""
+        # a = LN(x + drop(W attention(x))); y = LN(a + drop(W2 act(W1 a))): each sum is normalised.
         rate = self._config.hidden_dropout_prob
         queries, for_query = _twice(queries)
         for_key, for_value = _twice(hidden)
@@ -134,6 +137,7 @@ class Encoder:
 
     def _attend(self, query, key, value, query_ids, key_ids, seed: tf.Tensor | None) -> tf.Tensor:
         """Query [R, N, Q, D], key and value [R, N, S, D] -> [R, Q, H]."""
+        # drop(softmax(Q K' / sqrt(D))) V.
         # The query is scaled, [R, N, Q, D], not the scores, [R, N, Q, S]: fewer elements, and what
         # tf-models does, bit by bit.
         scores = tf.matmul(query * self._config.head_size**-0.5, key, transpose_b=True)
@@ -175,6 +179,7 @@ class Encoder:
         # The same pass as in the blocks; nothing is added.
         zeros = tf.zeros_like(transformed)
         normalised = self._normalise(transformed, zeros, head.layer_norm)
+        # The table of words is also the matrix of the output.
         table = tf.cast(self._layers.words, self._dtype)
         flat = tf.reshape(normalised, [-1, self._config.hidden_size])
         # The bias is added in float32, the type of the losses.
@@ -250,6 +255,7 @@ def recomputed(function: Callable[..., tf.Tensor], *inputs) -> tf.Tensor:
     nothing else: what bypassed `_after`, such as the bits of dropout made from the seed alone,
     would be kept.
     """
+    # A custom gradient takes tensors alone, one after the other: None is left out and put back.
     leaves = tf.nest.flatten(inputs)
 
     def of_tensors(tensors) -> tf.Tensor:

@@ -75,6 +75,8 @@ class Passes:
             # Added, not selected: a query without any allowed key attends to all alike, as in the
             # reference, and no row divides 0 by 0.
             biased = tf.cast(values, tf.float32) + tf.where(allowed, 0.0, _MASKED)
+            # Left to TensorFlow: in XLA it took twice as long, and so did one loop with dropout
+            # (benchmarks/NOTES.md).
             # The gradient needs the probabilities alone: d_scores = (up - sum(up * p)) * p.
             probabilities = tf.cast(tf.nn.softmax(biased), values.dtype)
             return probabilities, lambda up: self._softmax_gradient(probabilities, up)
@@ -122,6 +124,7 @@ def _in_float32(function: Callable) -> Callable:
 def _add_and_normalise(hidden, update, gamma, beta) -> tf.Tensor:
     # The sum is not rounded to bfloat16 before its mean and variance are taken.
     total = tf.cast(hidden, tf.float32) + tf.cast(update, tf.float32)
+    # y = gamma * (x - mean) / sqrt(variance + epsilon) + beta, with x = hidden + update.
     mean, variance = tf.nn.moments(total, [-1], keepdims=True)
     normalised = tf.nn.batch_normalization(total, mean, variance, beta, gamma, _EPSILON)
     return tf.cast(normalised, hidden.dtype)
@@ -177,6 +180,7 @@ def _hash(num_rows: tf.Tensor, num_columns: int, seed: tf.Tensor) -> tf.Tensor:
         _mix(first, 17, 0xED5AD4BB), 11, 0xAC4C1B51
     )
     rows = _mix(_mix(rows, 16, 0x7FEB352D), 15, 0x846CA68B)
+    # The factor is 2^32 over the golden ratio: neighbouring columns get distant numbers.
     columns = tf.cast(tf.range(num_columns), tf.uint32) * _uint32(0x9E3779B9) + second
     bits = rows[:, tf.newaxis] ^ columns
     bits = _mix(_mix(bits, 17, 0xED5AD4BB), 11, 0x31848BAB)
@@ -184,6 +188,7 @@ def _hash(num_rows: tf.Tensor, num_columns: int, seed: tf.Tensor) -> tf.Tensor:
 
 
 def _mix(bits: tf.Tensor, shift: int, factor: int) -> tf.Tensor:
+    # Different bits stay different: both steps can be undone, as the factors are odd.
     return (bits ^ tf.bitwise.right_shift(bits, _uint32(shift))) * _uint32(factor)
 
 

@@ -37,6 +37,7 @@ def batch_totals(
 
     Returns: float32 [6], in the order of `Totals`.
     """
+    # 0 for the padding of predictions, and for the rows that fill up the last batch.
     weights = features["masked_lm_weights"] * example_weights[:, tf.newaxis]
     label_ids, next_labels = features["masked_lm_ids"], features["next_sentence_labels"]
     token_losses = masked_lm_losses(masked_lm_logits, label_ids)
@@ -78,6 +79,7 @@ class Evaluation:
         batches = [Totals(*batch) for batch in totals]
         all_batches = Totals(*(sum(column) for column in zip(*totals)))
         num_predictions, num_examples = all_batches.num_predictions, all_batches.num_examples
+        # Each batch counts alike, a short one too: the one figure that depends on the batch size.
         losses_of_batches = [
             batch.masked_lm_loss / (batch.num_predictions + EPSILON)
             + batch.next_sentence_loss / batch.num_examples

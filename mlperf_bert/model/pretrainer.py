@@ -56,6 +56,7 @@ def build_pretrainer(
         raise ValueError(f"precision must be one of {PRECISIONS}, got {precision!r}")
     if recompute not in RECOMPUTE_CHOICES:
         raise ValueError(f"recompute must be one of {RECOMPUTE_CHOICES}, got {recompute!r}")
+    # A switch of the whole process, which TensorFlow has on: float32 must turn it off.
     tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
     # Dropout of tf-models' layers then draws from generators, whose state a checkpoint can hold.
     tf_keras.backend.experimental.enable_tf_random_generator()

@@ -94,6 +94,7 @@ def _norm(layer: tf_keras.layers.Layer) -> Norm:
 
 def random_generators(model: models.BertPretrainerV2) -> list[tf.random.Generator]:
     """The generators of the dropout layers, in the model's order; raises as `encoder_layers`."""
+    # A checkpoint has their states by number, in this order.
     dropouts = [part for part in model.submodules if isinstance(part, tf_keras.layers.Dropout)]
     if not dropouts:
         raise _other_version("its model has no Dropout layer")

@@ -48,6 +48,8 @@ class GradientAggregationOptimizer(tf.Module):
         """Creates slots and accumulators, all zero; call it inside the strategy's scope."""
         self.optimizer._create_all_weights(variables)
         if self.steps_per_update > 1:
+            # One on each replica, which adds to it without asking the others; as all are equal, the
+            # first one's is what a checkpoint has.
             self.accumulators = [
                 tf.Variable(
                     tf.zeros_like(variable),
@@ -66,6 +68,7 @@ class GradientAggregationOptimizer(tf.Module):
         return self._clipped(gradients)
 
     def _clipped(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        # g / max(1, |all g|), for the bound is 1.
         norm = _norm_of_all(gradients) if self._whole_step else None
         return tf.clip_by_global_norm(gradients, CLIP_NORM, use_norm=norm)[0]
 
@@ -78,6 +81,7 @@ class GradientAggregationOptimizer(tf.Module):
         if self.steps_per_update == 1:
             self._apply(gradients, variables)
             return
+        # The mean: n micro-batches of b examples stand for one of n * b.
         for accumulator, gradient in zip(self.accumulators, gradients):
             accumulator.assign_add(gradient / self.steps_per_update)
 
@@ -90,6 +94,7 @@ class GradientAggregationOptimizer(tf.Module):
     def _apply(self, gradients: list[tf.Tensor], variables: list[tf.Variable]) -> None:
         if self.clip_after_allreduce:
             gradients = self._clipped(gradients)
+        # They are reduced already; Keras would add them up over the replicas once more.
         self.optimizer.apply_gradients(
             zip(gradients, variables), experimental_aggregate_gradients=False
         )

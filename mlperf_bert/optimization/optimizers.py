@@ -35,6 +35,7 @@ class LAMB(lamb.LAMB):
         self._last_changes: dict[str, list] = {}
 
     def _prepare(self, var_list):
+        # Before each update: what was changed in another trace is not in this graph.
         self._last_changes = {}
         return super()._prepare(var_list)
 
@@ -42,6 +43,7 @@ class LAMB(lamb.LAMB):
         place = var.device, var.dtype.base_dtype
         constants = (apply_state or {}).get(place) or self._fallback_apply_state(*place)
         m, v = self.get_slot(var, "m"), self.get_slot(var, "v")
+        # After the variable before it, whose temporary results are gone by then.
         with tf.control_dependencies(self._last_changes.get(var.device, [])):
             change = self._change(
                 var, grad, m, v, constants, decays=self._do_use_weight_decay(var.name)
@@ -72,18 +74,22 @@ def lamb_change(
 
     Source: You et al., arXiv 1904.00962, algorithm 2, without a bound on the norm of the weight.
     """
+    # m = beta_1 m + (1 - beta_1) g; v = beta_2 v + (1 - beta_2) g^2.
     # Not tf.square(gradient): in a graph its results differ from the product's in the last bit.
     m_t = m.assign(constants["beta_1_t"] * m + constants["one_minus_beta_1_t"] * gradient)
     v_t = v.assign(
         constants["beta_2_t"] * v + constants["one_minus_beta_2_t"] * (gradient * gradient)
     )
+    # Both began at 0. Divided by the sum of the weights of t gradients, 1 - beta^t, they are means.
     m_hat = m_t / (1.0 - constants["beta_1_power"])
     v_hat = v_t / (1.0 - constants["beta_2_power"])
     update = m_hat / (tf.sqrt(v_hat) + constants["epsilon"])
+    # r = m_hat / (sqrt(v_hat) + epsilon) + decay * w; w -= rate * |w| / |r| * r.
     trust_ratio = 1.0
     if decays:
         update += constants["weight_decay_rate"] * weight
         weight_norm, update_norm = norm(weight), norm(update)
+        # A weight of zeros could never move by a share of its own norm.
         both_positive = (weight_norm > 0) & (update_norm > 0)
         trust_ratio = tf.where(both_positive, weight_norm / update_norm, 1.0)
     return weight.assign(weight - trust_ratio * constants["lr_t"] * update)
@@ -194,6 +200,7 @@ class WarmupPolynomialDecay(tf_keras.optimizers.schedules.LearningRateSchedule):
             return rate
         warmup_steps = step - self.start_warmup_step
         warmup_rate = self.learning_rate * (warmup_steps / self.num_warmup_steps)
+        # Where the warm-up ends the rate falls at once: the decay has counted from step 0.
         return tf.where(warmup_steps < self.num_warmup_steps, warmup_rate, rate)
 
     def __call__(self, update: tf.Tensor) -> tf.Tensor:

@@ -67,6 +67,8 @@ def build(setup: Setup, team: Team) -> Parts:
 
     state = RunState(
         config.output_dir,
+        # These names, and the order of lists among them, are the keys of a checkpoint: if they
+        # change, runs cannot go on from the checkpoints that they have.
         parts={
             "model": model,
             "optimizer": optimizer.optimizer,
@@ -182,6 +184,7 @@ def training_batches(parts: Parts, setup: Setup, team: Team):
     """
     # An iterator that is distributed has no position that could be saved.
     iterator = _batches_from(0, parts, setup, team) if one_cpu(setup.strategy) else None
+    # A new run has nothing to restore: it begins with this one.
     if iterator is None or not parts.state.restore_input(iterator):
         iterator = _batches_from(int(parts.trainer.step.numpy()), parts, setup, team)
     parts.state.attach_input(iterator)
@@ -234,6 +237,7 @@ class _Asleep:
             waits.append(time.monotonic() - began)
             time.sleep(self._step_seconds)
             self.step.assign_add(1)
+        # The wait is the last of the figures.
         return tf.pad(tf.constant(waits)[:, None], [[0, 0], [len(FIGURES) - 1, 0]])
 
     def warm_up(self, batches: tf.data.Dataset, *, keeps_weights: bool = True) -> None:

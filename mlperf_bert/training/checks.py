@@ -74,6 +74,7 @@ def inspect(
             _check_checkpoint(setup)
         _check_disk(setup)
         _check_memory(setup)
+        # After the other checks: it estimates no step of a run in which they have found an error.
         if shortfall := memory.shortfall(setup, host_bytes=memory_bytes()):
             findings.append(shortfall)
         if is_bert_large(setup.bert_config):
@@ -180,7 +181,7 @@ def _check_memory(setup: Setup) -> None:
         return
     copied = checkpoint_bytes(setup.bert_config, steps_per_update=config.steps_per_update)
     on_device = config.device.num_gpus or config.device.use_tpu
-    # On a CPU the training lives in the same memory, with its gradients.
+    # On a CPU the state itself and its gradients are in the same memory as the copy.
     needed = copied if on_device else 2 * copied + gradients
     available = memory_bytes()
     if available < needed:
@@ -194,6 +195,7 @@ def _check_memory(setup: Setup) -> None:
 
 def memory_bytes() -> int:
     """Memory that this process may take: what the host has left, or a container's limit."""
+    # That of the host, also in a container: the limit of one stands in a file of its control group.
     available = psutil.virtual_memory().available
     for limit in _MEMORY_LIMITS:
         with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
@@ -287,6 +289,7 @@ def check_at_first_touch(
         num_examples = sum(tfrecord.count_records(path) for path in setup.eval_files)
     if not setup.eval_files:
         return
+    # Without --max_eval_steps it limits nothing: as many batches as there are examples.
     limit = (setup.config.max_eval_steps or num_examples) * setup.config.eval_batch_size
     run.eval_samples(min(num_examples, limit))
     if issue := rules.departure_of_evaluation(num_examples):
@@ -354,6 +357,7 @@ def departures_of_data(
             issues.append(
                 rules.Issue("input_file", f"the {num_published} published parts", present)
             )
+        # What a manifest does not say counts as the rules have it.
         for name, expected in _OFFICIAL_DATA.items():
             if (value := made.parameters.get(name, expected)) != expected:
                 issues.append(rules.Issue(f"{name} of the data", expected, value))

@@ -174,7 +174,7 @@ class RunConfig:
         page="tracing.md",
     )
 
-    # How long, and how often to look
+    # How long, and how often to look. Steps are micro-batches, steps_per_update of them an update.
     train_batch_size: int = option(
         32, "Examples per step (micro-batch), over all replicas.", at_least=1
     )
@@ -387,8 +387,9 @@ class RunConfig:
         """Samples between evaluations, rounded up to whole updates."""
         if self.eval_interval_samples is None:
             return rules.evaluation_interval_samples(self.global_batch_size)
-        steps = rules.samples_to_steps(self.eval_interval_samples, self.global_batch_size)
-        return steps * self.global_batch_size
+        # Whole updates: within one the weights do not change.
+        updates = rules.samples_to_steps(self.eval_interval_samples, self.global_batch_size)
+        return updates * self.global_batch_size
 
     @property
     def evaluation_interval_steps(self) -> int | None:

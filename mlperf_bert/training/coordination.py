@@ -56,6 +56,8 @@ def connecting() -> Iterator[None]:
     TensorFlow keeps Python's lock until all are connected. So no thread of Python runs, and no
     handler of a signal; after the time, Python's own watchdog prints where this process has waited.
     """
+    # The default action of a signal needs no lock of Python, as a handler would. Process 1 of a
+    # container has no default action: there only the watchdog ends the wait.
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     signals.ends_at_once()
     faulthandler.dump_traceback_later(CONNECTING_SECONDS, exit=True, file=_STANDARD_ERROR)
@@ -80,6 +82,7 @@ def report(failure: str) -> None:
 def loss(cluster: Cluster, error: str) -> str | None:
     """Which process an error of TensorFlow reports as lost, and why; None if it reports none."""
     aborted = _ABORTED.search(error)
+    # Any other error is this process's own, such as a device without memory.
     if not aborted:
         return None
     reason = aborted[1].rstrip(":")

@@ -80,6 +80,8 @@ def _workers_strategy(cluster: Cluster, num_gpus: int) -> tf.distribute.Strategy
     tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:num_gpus], "GPU")
     kinds = tf.distribute.experimental.CommunicationImplementation
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        # To TensorFlow the chief is a worker too, the first one; coordination.py reads these names
+        # in its errors.
         tf.train.ClusterSpec({"worker": list(cluster.addresses)}),
         task_type="worker",
         task_id=cluster.index,
@@ -90,6 +92,8 @@ def _workers_strategy(cluster: Cluster, num_gpus: int) -> tf.distribute.Strategy
         # NCCL needs GPUs; between processors TensorFlow sends by its own ring.
         implementation=kinds.NCCL if num_gpus else kinds.RING
     )
+    # TensorFlow connects processes only before its first operation: whatever a run does before this
+    # line reads names, sizes and records, and computes nothing.
     with coordination.connecting():
         return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
 
@@ -181,6 +185,7 @@ def choose_compilation(
         return NO_COMPILATION
     if jit_compile == "true":
         return Compilation(True, True, "--jit_compile=true")
+    # In bfloat16 a step that is compiled whole takes twice as long on a CPU (benchmarks/NOTES.md).
     if not has_gpus:
         return Compilation(True, False, "matrix products on a CPU are faster outside XLA")
     if packs_sequences:
@@ -202,9 +207,9 @@ def compilation_cache_flags(directory: str) -> str:
         raise ValueError(
             f"--compilation_cache_dir={directory}: give a local folder without quotation marks"
         )
-    about = Path("/proc/cpuinfo")
     # Model and features of the processor are part of the folder's name: a program for
     # instructions that another processor lacks ends the process.
+    about = Path("/proc/cpuinfo")
     lines = about.read_text().splitlines() if about.exists() else []
     processor = [line for line in lines if re.match(r"(model name|flags|Features)\s*:", line)]
     key = "\n".join([tf.__version__, *sorted(set(processor))])

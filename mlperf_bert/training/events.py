@@ -46,6 +46,7 @@ class RequireFinite(Event):
 
     def at(self, trained: Trained) -> None:
         """Looks at the loss of every step."""
+        # The total alone: if one of the two losses is not finite, it is not either.
         for offset, loss in enumerate(trained.figures[:, 0].tolist()):
             if not math.isfinite(loss):
                 raise self._error(loss, trained.before + offset + 1)
@@ -152,6 +153,7 @@ class Blocks(Event):
 
     def begin(self, step: int) -> None:
         """Opens the first block."""
+        # Said beforehand: a limit or a signal may end the block earlier.
         end = min(next_multiple(step, self._every), self._last_step)
         num_samples = (end - step) * self._batch_size
         self._run.block_start(step * self._batch_size, num_samples=num_samples)
@@ -159,6 +161,7 @@ class Blocks(Event):
 
     def at(self, trained: Trained) -> None:
         """Opens the next one after an evaluation."""
+        # If the run is aborted, its log says so many.
         self._run.samples = trained.step * self._batch_size
         if not self._is_open:
             self.begin(trained.step)
@@ -171,6 +174,7 @@ class Blocks(Event):
 
     def end(self, step: int, ending: str) -> None:
         """Ends the last block; a run that was interrupted goes on within it."""
+        # At the target the evaluation has closed it.
         if ending == OVER:
             self.close(step)
 
@@ -231,16 +235,17 @@ class Evaluate(Event):
     def at(self, trained: Trained) -> str | None:
         """Evaluates if it is due."""
         step = trained.step
+        # The last step is no wish of `next`: LastStep ends a call there.
         is_due = step % self._every == 0 or step == self._last_step
         if not is_due or self._postponed(step):
             return None
         # First: the rules count the time of a block and of an evaluation apart.
         self._blocks.close(step)
-        self._evaluated_step = step
         return self.evaluate(step)
 
     def evaluate(self, step: int) -> str | None:
         """Evaluates the weights of `step`; REACHED stops the clock."""
+        self._evaluated_step = step
         samples = step * self._batch_size
         self._run.eval_start(samples)
         evaluation = self._evaluate()
@@ -255,7 +260,7 @@ class Evaluate(Event):
         return REACHED
 
     def is_evaluated(self, step: int) -> bool:
-        """Whether the weights of a step that was trained here have been evaluated."""
+        """Whether the weights of a step have been evaluated here."""
         return step == self._evaluated_step
 
 
@@ -342,6 +347,7 @@ class Profile(Event):
 
         def profiled(num_steps: int) -> tuple[np.ndarray, float]:
             window = self._window
+            # Steps count from 1: after `first` - 1 of them the next one is `first`.
             if window and self._output_dir and window.first - 1 <= self._step < window.last:
                 self._start()
             trained = train_steps(num_steps)
@@ -461,6 +467,7 @@ class TimeBudget(Event):
 
     def begin(self, step: int) -> str | None:
         """Nothing is trained if the processes before this one have used the time up."""
+        # All processes have the chief's `before`: all of them end here, or none does.
         if self.before < self.seconds:
             return None
         self.progress.line(
@@ -483,6 +490,7 @@ class TimeBudget(Event):
             affordable = min(left, self.seconds / _NUM_NOTES) / self._step_seconds
             most = min(affordable, _MAX_GROWTH * self._trained_steps)
         end_of_update = (step // self.steps_per_update + 1) * self.steps_per_update
+        # One step at the least: a call of none would not come nearer to the end.
         return end_of_update if most < 0 else step + max(1, int(most))
 
     def is_spent(self, step: int) -> bool:

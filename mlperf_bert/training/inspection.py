@@ -73,6 +73,7 @@ def _inspect_with_output(config: RunConfig) -> Setup:
             samples_at_success(run_logs(output.path))
     except (ValueError, OSError) as error:
         obstacle = str(error)
+    # Whatever is in the way of the directory, the rest is checked: all problems are told at once.
     goes_on = latest_step is not None
     setup = checks.inspect(config, goes_on=goes_on)
     if obstacle:
@@ -138,6 +139,7 @@ def _compare_with_reference_point(setup: Setup) -> None:
     point = convergence.reference_points().get(config.global_batch_size)
     if point is None:
         return
+    # Reference points count updates, a run with aggregation micro-batches.
     ours = {
         "opt_base_learning_rate": config.learning_rate,
         "opt_learning_rate_training_steps": config.num_train_steps / config.steps_per_update,

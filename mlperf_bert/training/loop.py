@@ -77,6 +77,8 @@ def train(
 
     Returns: the last step, and how the run ended.
     """
+    # Lazy: what stands behind an event that ends the run does not begin. So a run that was killed
+    # after its last step opens no block.
     ending = next(filter(None, (event.begin(step) for event in events)), None)
     while ending is None:
         # Never empty: a run has a last step, which is a wish too.
@@ -84,9 +86,10 @@ def train(
         figures, seconds = train_steps(stop - step)
         trained = Trained(before=step, step=stop, figures=figures, seconds=seconds)
         step = stop
-        # `filter` is lazy: what stands behind the event that ends the run does not act any more.
+        # Lazy again: what stands behind the event that ends the run does not act any more.
         ending = next(filter(None, (event.at(trained) for event in events)), None)
-    # All of them, whichever ended the run: each may have a block, a file or a thread to close.
+    # All of them, whichever ended the run: each may have a block, a file or a thread to close. The
+    # last evaluation may still reach the target, and those behind it then see that ending.
     for event in events:
         ending = event.end(step, ending) or ending
     return step, ending

@@ -144,6 +144,8 @@ def _evaluator(config: RunConfig) -> Callable[[str], Evaluation]:
     )
     limits = config.shape.for_model(bert_config)
     validity.check_first_record(files[0], limits)
+    # Any seed, for every weight is loaded. Precision and compilation are the defaults, whatever the
+    # training has: each checkpoint is evaluated as the reference computes.
     with strategy.scope():
         model = pretrainer.build_pretrainer(bert_config, seed=0)
     evaluator = Evaluator(model=model, strategy=strategy)
@@ -172,6 +174,7 @@ def _evaluate_checkpoints(
     reached = _has_reached(directory, config.target_accuracy)
     for step, path in _pending(config, directory, only_named=reached):
         evaluations[step] = evaluate_one(path)
+        # First: what is recorded is not evaluated again, whatever ends this process.
         record_evaluation(directory, step, evaluations[step])
         accuracy = evaluations[step].masked_lm_accuracy
         progress.line(
@@ -180,6 +183,7 @@ def _evaluate_checkpoints(
         for observer in observers:
             if words := observer.evaluated(step, evaluations[step]):
                 progress.line(f"  {words}")
+        # Step 0 has the initial weights: if they reach the target, nothing was trained to it.
         if step > 0 and accuracy >= config.target_accuracy:
             break
     if not evaluations:
@@ -204,6 +208,7 @@ def write_result(output_dir: str, *, target_accuracy: float) -> str:
     if not evaluations:
         return "no result log: no checkpoint has been evaluated"
     output = directory / RESULT_LOG
+    # A log has one number of samples for all its evaluations.
     counts = sorted({entry.num_examples for entry in evaluations.values()})
     if len(counts) > 1:
         return (
@@ -257,6 +262,7 @@ def _pending(
     waits = False
     while not only_named:
         running = _is_running(directory)  # first: the last checkpoint is saved before the end
+        # Only beside a training can a checkpoint be half written.
         look = complete_checkpoints if running else saved_checkpoints
         saved = look(str(directory))
         pending = [step for step in saved if step not in done]
@@ -288,6 +294,7 @@ def _named_step(prefix: str | None, saved: Mapping[int, str]) -> int | None:
 
 
 def _is_running(directory: paths.Location) -> bool:
+    # Checkpoints without run.json were copied here: no training adds to them.
     if not (directory / RECORD_NAME).exists():
         return not saved_checkpoints(str(directory))  # not begun yet
     return not is_end(read_record(directory).status)

@@ -250,6 +250,7 @@ class OutputDirectory:
         """
         recorded = read_record(self.path).parameters
         names = [*self._parameters, *sorted(recorded.keys() - self._parameters.keys())]
+        # What one side lacks counts as None: so a flag that a newer version adds may be None.
         compared = [name for name in names if name not in self._may_change]
         differing = [n for n in compared if recorded.get(n) != self._parameters.get(n)]
         if differing:
@@ -329,6 +330,7 @@ def record_evaluation(
     with written_beside(directory / RESULTS_LINES) as file:
         # The file is written again as a whole: a line that a kill has cut is left out.
         file.writelines([*_whole_lines(directory), line])
+    # After the lines, which alone say what is evaluated: a kill in between costs only this text.
     listed = {"global_step": step, **values}
     text = "".join(f"{name} = {listed[name]}\n" for name in sorted(listed))
     write_whole(directory / RESULTS_TEXT, text)
@@ -431,6 +433,7 @@ class Origin:
         if self._before is None:
             return
         now = self.inputs()
+        # Without a checkpoint of its own the run begins again, and needs the initial one again.
         if not goes_on:
             now["init_checkpoint"] = self._weights[0].digest if self._weights else ""
         for flag, found in now.items():
@@ -480,6 +483,7 @@ class Origin:
 
 def _names_and_sizes(files: Sequence[provenance.File]) -> str:
     """Number, size and a digest of names and sizes, in the order in which they are read."""
+    # Not the folders: a run may go on with copies of the files elsewhere.
     names = "".join(f"{posixpath.basename(file.path)} {file.bytes}\n" for file in files)
     digest = hashlib.sha256(names.encode()).hexdigest()
     num_bytes = sum(file.bytes for file in files)

@@ -36,7 +36,6 @@ class MetricsWriter:
             return
         self._path = output_dir / METRICS_NAME
         if resumed_step is not None and self._path.exists():
-            # Steps after the checkpoint are trained again, and their lines written again.
             self._drop_after(resumed_step)
         self._file = self._path.open("a", encoding="utf-8")
         self._summaries = tf.summary.create_file_writer(str(output_dir))
@@ -79,6 +78,7 @@ class MetricsWriter:
 
     def _drop_after(self, step: int) -> None:
         kept = []
+        # What stands behind the last end of a line was cut by a kill.
         for number, line in enumerate(self._path.read_bytes().split(b"\n")[:-1], start=1):
             try:
                 is_kept = json_text.parse_object(line)["step"] <= step
@@ -116,7 +116,8 @@ def process_start_time() -> float:
 
     psutil's answer can be a second off: it adds to the boot time in whole seconds.
     """
-    # The name of the process is in brackets, and may hold spaces and brackets itself.
+    # The name of the process is in brackets, and may hold spaces and brackets itself. What follows
+    # begins with field 3; field 22 is the start, in ticks since the boot. Source: proc(5).
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - age
@@ -169,6 +170,7 @@ def log_header(log: MlperfLog, setup: Setup, team: Team, origin: Origin | None) 
         poly_power=config.poly_power,
         max_seq_length=config.shape.max_seq_length,
         max_predictions_per_seq=config.shape.max_predictions_per_seq,
+        # Counted after run_start, by check_at_first_touch: their files are data too.
         num_eval_samples=None,
         seed=team.seed,
     )

@@ -43,7 +43,7 @@ class Outcome:
 def train(config: RunConfig, observers: Sequence[Event] = ()) -> Result | None:
     """Trains until the target, the last step or a signal.
 
-    A run that is refused for bad input leaves nothing behind. Of several processes only the chief
+    A run that is refused for bad input leaves nothing behind. Only the chief of several processes
     writes anything, and returns a result. Observers are further events, the same on all processes.
 
     Raises:
@@ -68,6 +68,7 @@ def train(config: RunConfig, observers: Sequence[Event] = ()) -> Result | None:
             # All that can be refused has been: from here on a run leaves something behind.
             outcome = _train(setup, team, origin, start_up, stop_request, observers)
             if origin:
+                # After the last line of the logs and metrics, of which it has digests.
                 origin.record()
                 team.publish()
             # Last: once the lock is gone, another process may write here.
@@ -95,12 +96,15 @@ def _train(
     config, log_path = setup.config, team.log_path()
     log = MlperfLog(log_path, echo=False)
     try:
+        # In memory until `commit` below: a run that is refused before it leaves no log.
         reporting.log_header(log, setup, team, origin)
         # Built and compiled before the clock starts, on synthetic batches: the rules let no real
         # record be read before run_start.
         parts = build.build(setup, team)
         team.say(parts.steps_are)
         start_up.done("model")
+        # Compiled before the weights are there: its steps then change random ones, and no copy of
+        # weights has to be kept meanwhile.
         loads_weights = team.goes_on or config.init_checkpoint
         build.warm_up(parts, setup, keeps_weights=not loads_weights)
         start_up.done("compilation")
@@ -114,11 +118,14 @@ def _train(
         # From here on a signal waits for the end of a device call, so that a step is whole.
         stop_request.defer()
         with log.run(meter=config.energy_meter() if team.is_chief else None) as run:
+            # Before the log is on disk: a bad first record leaves none, and the division can still
+            # be changed if there are not as many evaluation examples as the rules want.
             checks.check_at_first_touch(run, log, setup, say=team.say)
-            # First: a log without run.json counts as another run's.
+            # Before the log: without run.json it counts as another run's.
             _record(team, origin, "running")
             if team.is_chief:
                 # A killed process has left its log open; the checkers want a run_stop in each.
+                # Before `commit`: this process's log is open too, and would be closed.
                 for path in run_logs(team.output.path):
                     close_log(path)
             log.commit()
@@ -135,6 +142,7 @@ def _train(
             team.publish()
         raise
     finally:
+        # Of a run that was refused no file is left; any other's is closed.
         log.discard()
     _end(team, origin, outcome.status, log_path)
     return outcome
@@ -158,6 +166,7 @@ def _end(team: Team, origin: Origin | None, status: str, log_path: Path | None) 
     """Writes run.json with what the run took; prints it, for a resumed run also the sum."""
     energy = None
     if log_path:
+        # From the logs: what the starts before this one took stands nowhere else.
         energy = _energy_of(run_logs(team.output.path))
         team.say(f"energy: {_energy_of([log_path]) or 'unknown'}")
         if team.resumes:
@@ -175,7 +184,7 @@ def _energy_of(logs: Sequence[paths.Location]) -> Energy | None:
 
 @contextlib.contextmanager
 def _bad_input_named(setup: Setup, run: Run) -> Iterator[None]:
-    """As the input pipeline's own; its first look at the files is waiting for input."""
+    """`pipeline.bad_input_named`, whose first look at the files counts as waiting for input."""
     with contextlib.ExitStack() as stack:
         with run.ledger.counting(ledger.INPUT_WAIT):
             stack.enter_context(
@@ -239,7 +248,7 @@ def list_of_events(
     """What a run does between its device calls, in this order.
 
     The first event that ends the run is the last that acts. Then every one ends, also in this
-    order: the last step is saved before it is evaluated.
+    order: a step at which the time was over is saved before it is evaluated.
     """
     limit = _time_limit(config, run, team, parts, outputs.progress)
     blocks = events.Blocks(
@@ -250,8 +259,11 @@ def list_of_events(
     )
     evaluation = _evaluation(config, run, team, outputs, blocks, limit, evaluate, observers)
     in_order: list[Event | None] = [
-        events.RequireFinite(),  # first: no NaN is saved or evaluated
+        # First: no NaN is saved or evaluated.
+        events.RequireFinite(),
+        # Before the evaluation: a run that can no longer save does not begin one.
         events.RequireSaved(outputs.saves),
+        # Before the evaluation, whose seconds belong to the line after it.
         events.Log(
             outputs.metrics,
             outputs.progress,
@@ -265,13 +277,18 @@ def list_of_events(
         ),
         outputs.profile,
         evaluation,
-        *observers,  # after the evaluation, which they compare
-        limit,  # after the evaluation, which takes time too
+        # After the evaluation, which observers compare, and which takes time of the limit.
+        *observers,
+        limit,
         events.LastStep(config.num_train_steps, longest_call_steps=config.iterations_per_loop),
-        blocks,  # after what may end the run: only one that goes on begins another block
+        # After what may end the run: only one that goes on begins another block.
+        blocks,
+        # After the evaluation: the time to the target does not count the checkpoint of its step.
         events.Save(outputs.saves, run, every=config.save_checkpoints_steps),
+        # After the save: killed in this evaluation, a run has no time left to train the step again.
         evaluation and events.EvaluateAtEnd(evaluation),
-        events.StopOnSignal(stop_request, parts.trainer.any_process),  # last: its end raises
+        # Last: a run that ends anyway is not interrupted, and its `end` raises.
+        events.StopOnSignal(stop_request, parts.trainer.any_process),
     ]
     return [event for event in in_order if event]
 
@@ -286,6 +303,7 @@ def _time_limit(
         seconds=config.time_budget,
         before=team.time_spent,
         num_train_steps=config.num_train_steps,
+        # The warm-up starts at step 0 or before, and ends as many steps earlier.
         num_warmup_steps=config.num_warmup_steps + config.start_warmup_step,
         evaluation_interval_steps=config.evaluation_interval_steps,
         steps_per_update=config.steps_per_update,

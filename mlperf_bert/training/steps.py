@@ -57,6 +57,7 @@ class Trainer(tf.Module):
                 )
         with strategy.scope():
             self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
+            # Slots are made here: the first update is traced in a loop, where no variable can be.
             optimizer.build(self.variables_to_train)
 
     @tf.function
@@ -95,6 +96,7 @@ class Trainer(tf.Module):
         figures = self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
         # The count is that of micro-batches; the optimizer's own is that of updates.
         self.step.assign_add(1)
+        # A call of its own, without communication: all replicas have added up the same gradients.
         if self.optimizer.steps_per_update > 1:  # noqa: SIM102 - only the inner one is traced
             if tf.equal(self.step % self.optimizer.steps_per_update, 0):
                 self.strategy.run(self.update)
@@ -109,6 +111,7 @@ class Trainer(tf.Module):
         is_global = self.normalization == "global"
         # Before the forward pass, so that a global mean needs no second pass over the losses.
         num_predictions = tf.reduce_sum(features["masked_lm_weights"])  # scalar
+        # Examples, not rows, of which a packed batch has fewer.
         num_examples = self.batch_size / num_replicas
         if is_global:
             num_predictions = context.all_reduce("SUM", num_predictions)
@@ -124,6 +127,7 @@ class Trainer(tf.Module):
         mask = features["input_mask"]  # [R, S]
         num_real_tokens, num_rows = tf.reduce_sum(mask), tf.shape(mask)[0]
         counts = tf.cast(tf.stack([num_real_tokens, num_rows]), tf.float32)
+        # Shares of a global mean add up to it; the means of replicas are averaged.
         return tf.concat([loss_values if is_global else loss_values / num_replicas, counts], 0)
 
     def losses_and_gradients(
@@ -145,6 +149,8 @@ class Trainer(tf.Module):
             )
             if "next_sentence_weights" in features:
                 sentence_losses *= tf.reshape(features["next_sentence_weights"], [-1])
+            # loss = sum(w * -log p(token)) / (sum(w) + epsilon) + sum(-log p(label)) / B; the
+            # padding of predictions has w = 0.
             weighted_losses = token_losses * features["masked_lm_weights"]
             # The reference's epsilon: a batch without predictions has the loss 0, not NaN.
             masked_lm = tf.reduce_sum(weighted_losses) / (num_predictions + metrics.EPSILON)
@@ -182,6 +188,7 @@ class Trainer(tf.Module):
         Takes replica batches, one of every shape that the run will use. Weights that are loaded
         afterwards need not be kept; a copy takes as much memory as the weights.
         """
+        # Generators always: dropout begins at the state that the seed made, compiled or not.
         kept = [generator.state for generator in pretrainer.random_generators(self.model)]
         if keeps_weights:
             kept += self.model.variables
@@ -217,6 +224,7 @@ class Trainer(tf.Module):
         """The chief's values; all processes must call it at the same step, with as many values."""
         if one_cpu(self.strategy):
             return values
+        # As float32 a week of seconds is right to 0.03 s.
         return self._of_first_replica(tf.constant(values, tf.float32)).numpy().tolist()
 
     @tf.function(autograph=False)
@@ -290,6 +298,8 @@ def counted_steps(
     def train_steps(num_steps: int) -> tuple[np.ndarray, float]:
         before = time.read()
         with time.counting(ledger.COMPUTE):
+            # A tensor: a Python number would be traced again for each value. numpy() waits for the
+            # device, whose time this is.
             figures = trainer.train(batches, tf.constant(num_steps)).numpy()
             # The device has measured this: from here a call is one stretch of computing.
             waited = figures[:, FIGURES.index("input_wait_seconds")].sum(dtype=float)

@@ -122,6 +122,8 @@ class Team:
             self.release()
             raise
         except tf.errors.OpError as error:
+            # The failure of another process comes out here as an error of TensorFlow: that process
+            # is the cause, and is named to the others too.
             loss = coordination.loss(self.cluster, str(error)) if self.cluster else None
             self._fail(error, loss)
             if loss:
@@ -156,6 +158,7 @@ def agree(config: RunConfig) -> Team:
             release = functools.partial(_release, output, meeting)
             obstacle = _obstacle(config.device, cluster)
             decision = meeting.hold(_compared(config), obstacle, lambda: _decide(config, output))
+            # Only now: TensorFlow waits for all of them, and could not name one that is missing.
             strategy = devices.create_strategy(config.device, cluster)
         else:
             decision = _decide(config, output)
@@ -173,7 +176,8 @@ def _release(output: OutputDirectory, meeting: "Meeting") -> None:
 
 
 def _decide(config: RunConfig, output: OutputDirectory) -> dict:
-    # The lock first: between a look and a lock another process could begin.
+    # The lock first: between a look and a lock another process could begin. It also fetches what a
+    # bucket holds of the run, which the rest of this reads.
     output.claim()
     seed = secrets.randbits(31) if config.seed is None else config.seed
     latest_step = state.latest_step(config.output_dir)
@@ -192,6 +196,7 @@ def _compared(config: RunConfig) -> dict:
     """Everything that must be equal on all processes, by flag."""
     flags = dataclasses.asdict(config)
     del flags["cluster"]  # it has the index of the process
+    # Not only the flags: the same path may lead to other files on another host.
     return {
         **flags,
         "TensorFlow": tf.__version__,
@@ -231,6 +236,7 @@ def _obstacle(device: DeviceConfig, cluster: Cluster) -> str | None:
 
 def _require_free_port(cluster: Cluster) -> None:
     port = int(cluster.addresses[cluster.index].rpartition(":")[2])
+    # Only a look: another program can still take the port before TensorFlow does.
     try:
         socket.create_server(("", port)).close()
     except OSError as error:
@@ -299,6 +305,7 @@ class Meeting:
         everyone = {0: own, **members}
         problem = self._missing(members) or self._difference(everyone) or self._obstacle(everyone)
         decision = None
+        # Last: it locks the directory, which is not done for a run that cannot begin.
         if not problem:
             try:
                 decision = decide()
@@ -321,6 +328,7 @@ class Meeting:
             said = self._read(0)
             if self._token in said:
                 return said
+            # Each new token is answered to: the first may be that of a chief that was killed.
             token = said.get("token")
             if token and token != heard:
                 heard = token
@@ -410,6 +418,7 @@ def read_cluster(environment: Mapping[str, str] = os.environ) -> Cluster | None:
     Raises:
       ValueError: TF_CONFIG is malformed, or names a host twice.
     """
+    # Before Slurm's variables: where these do not fit, their messages send the user to TF_CONFIG.
     if "TF_CONFIG" in environment:
         cluster = _from_tf_config(environment["TF_CONFIG"])
     elif "SLURM_STEP_NUM_TASKS" in environment:  # set by srun only, not in a batch script
@@ -436,6 +445,7 @@ def _from_tf_config(text: str) -> Cluster:
         raise refuse(
             f"has tasks of kind {foreign[0]!r:.80}: every process here is a chief or a worker"
         )
+    # A chief has the first address, so that its index is 0; the others are numbered after it.
     order = [job for job in ("chief", "master", "worker") if job in listed]
     if kind not in order or not 0 <= index < len(listed[kind]):
         raise refuse(f"says that this process is {kind!r:.80} {index}, which is not in its cluster")
@@ -467,8 +477,11 @@ def _from_slurm(environment: Mapping[str, str]) -> Cluster:
             "set TF_CONFIG"
         ) from error
     first_port = _SLURM_FIRST_PORT + job % _SLURM_NUM_PORTS
+    # In blocks, the tasks of one host after those of the one before; each has a port of its own.
     addresses = tuple(
-        f"{host}:{first_port + task}" for host, count in zip(hosts, counts) for task in range(count)
+        f"{host}:{first_port + number}"
+        for host, count in zip(hosts, counts)
+        for number in range(count)
     )
     if len(addresses) != num_tasks or not 0 <= task < num_tasks:
         raise ValueError(
@@ -482,6 +495,7 @@ def _from_slurm(environment: Mapping[str, str]) -> Cluster:
 def expand_hosts(text: str) -> list[str]:
     """Slurm's short form of host names: "a[1-3,07],b" -> a1, a2, a3, a07, b."""
     hosts = []
+    # A comma within brackets separates numbers, not hosts.
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
         prefix, bracket, rest = part.partition("[")
         inside, _, suffix = rest.partition("]")
@@ -491,6 +505,7 @@ def expand_hosts(text: str) -> list[str]:
         for item in inside.split(","):
             first, _, last = item.partition("-")
             for number in range(int(first), int(last or first) + 1):
+                # The suffix may have brackets too. A number is as wide as the first of its range.
                 hosts += expand_hosts(f"{prefix}{number:0{len(first)}d}{suffix}")
                 if len(hosts) > _MAX_PROCESSES:
                     raise ValueError(f"{text!r} names more than {_MAX_PROCESSES} hosts")

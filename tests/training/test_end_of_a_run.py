@@ -207,6 +207,13 @@ def test_a_run_that_was_cut_off_after_its_target_has_only_to_end(tmp_path, targe
     assert keys(tmp_path / "bert.log")[:2] == (BLOCK if samples != 20 * 8 else EVAL)
 
 
+def test_a_last_step_that_does_not_confirm_the_target_is_evaluated_once(tmp_path):
+    """Its run was killed after the target, and goes on with a higher one."""
+    stand = Stand(step=100, target_accuracy=0.7, reached_at=100 * 8)
+    assert stand.run(tmp_path / "bert.log").status == "aborted"
+    assert stand.events == ["evaluate", "saved"]
+
+
 def test_a_signal_after_the_last_step_does_not_stop_its_end(tmp_path):
     """It would leave a checkpoint of the last step, and nothing to train."""
     stand = Stand(num_train_steps=7)
