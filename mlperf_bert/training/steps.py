@@ -57,7 +57,7 @@ class Trainer(tf.Module):
                 )
         with strategy.scope():
             self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
-            # Slots are made here: the first update is traced in a loop, where no variable can be.
+            # Before build.py lists what a checkpoint holds: accumulators are part of it.
             optimizer.build(self.variables_to_train)
 
     @tf.function
