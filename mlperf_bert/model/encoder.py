@@ -255,7 +255,7 @@ def recomputed(function: Callable[..., tf.Tensor], *inputs) -> tf.Tensor:
     nothing else: what bypassed `_after`, such as the bits of dropout made from the seed alone,
     would be kept.
     """
-    # A custom gradient takes tensors alone, one after the other: None is left out and put back.
+    # A custom gradient takes no None: it is left out here, and put back for the function.
     leaves = tf.nest.flatten(inputs)
 
     def of_tensors(tensors) -> tf.Tensor:

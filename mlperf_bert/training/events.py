@@ -292,7 +292,7 @@ class LastStep(Event):
         return min(step + self._longest_call_steps, self._last_step)
 
     def at(self, trained: Trained) -> str | None:
-        """Ends it."""
+        """Ends the run at its last step."""
         return OVER if trained.step >= self._last_step else None
 
 
@@ -304,8 +304,7 @@ class StopOnSignal(Event):
         self._request, self._any_process = request, any_process
 
     def at(self, trained: Trained) -> str | None:
-        """Asks all processes."""
-        # All processes ask at this step, with or without a signal: they must end at the same one.
+        """Asks all processes, with or without a signal here: they must end at the same step."""
         return STOPPED if self._any_process(self._request.signal_name is not None) else None
 
     def end(self, step: int, ending: str) -> None:
