@@ -3,7 +3,8 @@
     python -m tracing.fidelity traces/real sleep=traces/sleep dlio=traces/dlio,0.87 fio=traces/fio
 
 prints for each how far utilization, bytes, request sizes and queue depth are from the real run's,
-and writes the table with --output=table.md. docs/tracing.md says how the traces are made.
+and writes the table with --output=table.md, a picture with --picture=errors.svg. docs/tracing.md
+says how the traces are made.
 Utilization is MLPerf Storage's, from the log's ledger without its first block; what logs none, as
 DLIO, gives its own behind a comma. Exit codes: 0; 1 bad input.
 """
@@ -14,6 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from pages import charts
 from tracing import files, mllog, path_with_home
 from tracing.exports.finished import Finished
 from tracing.tables import written_beside
@@ -21,6 +25,8 @@ from tracing.tables import written_beside
 NEAR = 0.1
 """What an emulation may be off by."""
 _CACHED = 0.99
+_MOST_DRAWN = 1.0
+_WIDTH_INCHES = 9.6
 FIGURES = ("utilization", "call bytes", "storage bytes", "median request", "queue depth")
 
 
@@ -67,13 +73,20 @@ def error(real: float | None, emulated: float | None) -> float | None:
     return None if not real or emulated is None else emulated / real - 1
 
 
+def errors_of(real: dict, emulated: dict[str, dict]) -> dict[str, dict[str, float | None]]:
+    """The errors of every emulation, by figure."""
+    return {
+        name: {figure: error(real[figure], found[figure]) for figure in FIGURES}
+        for name, found in emulated.items()
+    }
+
+
 def table(real: dict, emulated: dict[str, dict]) -> str:
     """All emulations as Markdown, a line for each, and what is wrong in words."""
     lines = [["", *FIGURES, "within 10%"], ["---"] * (len(FIGURES) + 2)]
     lines.append(["the real run", *(_cell(name, real[name]) for name in FIGURES), ""])
     notes = []
-    for name, found in emulated.items():
-        errors = {figure: error(real[figure], found[figure]) for figure in FIGURES}
+    for name, errors in errors_of(real, emulated).items():
         near = {figure: abs(e) <= NEAR for figure, e in errors.items() if e is not None}
         cells = ["unknown" if e is None else f"{e:+.0%}" for e in errors.values()]
         lines.append([name, *cells, f"{sum(near.values())} of {len(near)}"])
@@ -94,6 +107,41 @@ def _cell(name: str, value: float | None) -> str:
     if value is None:
         return "unknown"
     return f"{value:.1%}" if name == "utilization" else f"{value:,.4g}"
+
+
+def picture(cases: Sequence[tuple[str, dict[str, dict[str, float | None]]]]) -> str:
+    """SVG: a row for each (title, errors by emulation and figure), a column for each figure."""
+
+    def draw(axes: np.ndarray) -> None:
+        for row, (title, errors) in zip(axes, cases):
+            for place, figure in zip(row, FIGURES):
+                _draw_errors(place, {name: found[figure] for name, found in errors.items()})
+                place.set_title(figure, loc="left", fontsize=9)
+                if place is row[0]:
+                    place.set_yticks(range(len(errors)), list(errors))
+                    place.set_ylabel(title)
+
+    num_lines = sum(len(errors) + 2.2 for _, errors in cases)
+    size = (_WIDTH_INCHES, 0.26 * num_lines)
+    return charts.svg(draw, size, salt="fidelity", rows=len(cases), columns=len(FIGURES))
+
+
+def _draw_errors(axes: Any, errors: dict[str, float | None]) -> None:
+    """A bar for each, up to what is drawn, beside what it says in words; the band is near."""
+    axes.axvspan(-NEAR, NEAR, color=charts.GRID, linewidth=0)
+    for n, value in enumerate(errors.values()):
+        drawn = min(max(value or 0.0, -_MOST_DRAWN), _MOST_DRAWN)
+        near = value is not None and abs(value) <= NEAR
+        axes.barh(n, drawn, height=0.55, color=charts.GREEN if near else charts.ORANGE)
+        words = "unknown" if value is None else f"{value:+.0%}"
+        side = -1 if drawn > 0 else 1  # on the side without the bar
+        axes.text(
+            0.05 * side, n, words, ha="right" if side < 0 else "left", va="center", fontsize=8
+        )
+    axes.set(xlim=(-_MOST_DRAWN, _MOST_DRAWN), xticks=[], yticks=[])
+    axes.grid(visible=False)
+    axes.axvline(0, color=charts.INK, linewidth=0.8)
+    axes.set_ylim(len(errors) - 0.4, -0.6)  # the first one on top
 
 
 def _emulation(word: str) -> tuple[str, Path, float | None]:
@@ -118,14 +166,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("real", type=path_with_home, help="the trace of the real training")
     parser.add_argument("emulations", nargs="+", metavar="NAME=FOLDER[,UTILIZATION]")
     parser.add_argument("--output", type=path_with_home, help="also write the table, a .md file")
+    parser.add_argument("--picture", type=path_with_home, help="also draw the errors, a .svg file")
     given = parser.parse_args(arguments)
     try:
         asked = [_emulation(word) for word in given.emulations]
         found = {name: figures(Finished(folder), used) for name, folder, used in asked}
-        text = table(figures(Finished(given.real)), found)
+        real = figures(Finished(given.real))
+        text = table(real, found)
         if given.output:
             with written_beside(given.output) as file:
                 file.write(text + "\n")
+        if given.picture:
+            with written_beside(given.picture) as file:
+                file.write(picture([("", errors_of(real, found))]))
         print(text)
     except (ValueError, OSError) as problem:
         sys.exit(f"fidelity: {problem}")

@@ -97,20 +97,28 @@ def trained_samples(stop) -> int:
         return 0
 
 
+def ledger_of(block, events: pd.DataFrame) -> dict | None:
+    """The log's ledger of a block, a row of the table spans; None without one or an end."""
+    stop = stop_of(block, events)
+    if stop is None:
+        return None
+    counts = json.loads(stop.metadata)
+    later = events[(events["file"] == block.file) & (events["key"] == LEDGER)]
+    for event in later[later["monotonic_ns"] >= stop.monotonic_ns].itertuples():
+        value, metadata = json.loads(event.value), json.loads(event.metadata)
+        if _is_ledger_of(counts, value, metadata):
+            return value
+    return None
+
+
 def saving_seconds(block, events: pd.DataFrame, spans: pd.DataFrame) -> float:
     """How long the training stood still for checkpoints in a block, a row of the table spans.
 
     By the log's ledger: checkpoints may be written while the training goes on. Without one, by the
     spans of checkpoints, as far as they lie in the block.
     """
-    stop = stop_of(block, events)
-    if stop is not None:
-        counts = json.loads(stop.metadata)
-        later = events[(events["file"] == block.file) & (events["key"] == LEDGER)]
-        for event in later[later["monotonic_ns"] >= stop.monotonic_ns].itertuples():
-            value, metadata = json.loads(event.value), json.loads(event.metadata)
-            if _is_ledger_of(counts, value, metadata):
-                return float(value["saving_seconds"])
+    if ledger := ledger_of(block, events):
+        return float(ledger["saving_seconds"])
     saves = spans[(spans["name"] == "checkpoint") & (spans["file"] == block.file)]
     ends = saves["end_monotonic_ns"].clip(upper=block.end_monotonic_ns)
     return float(

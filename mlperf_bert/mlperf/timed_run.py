@@ -7,8 +7,6 @@ from mlperf_bert.mlperf.energy import Energy, Meter
 from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.mlperf.mllog_writer import MllogWriter
 
-"""About a hundred times a run: the seconds so far, and the estimate of all steps."""
-
 
 class Run:
     """The timed part of a run, between run_start and run_stop; made by `MlperfLog.run`.

@@ -11,13 +11,21 @@ import pytest
 
 from tests.conftest import lacking
 from tests.tracing import example_training
-from tracing import backends
+from tracing import backends, limits
 
 BACKENDS = [
     pytest.param(name, marks=[] if name == backends.PROC else pytest.mark.gate)
     for name in backends.NAMES
 ]
 TRACE = Path(__file__).resolve().parent.parent.parent / "tracing" / "trace.sh"
+
+
+def require_limits() -> None:
+    """Skips where this user may limit nothing."""
+    if reason := limits.missing():
+        if os.geteuid() == 0:
+            lacking(f"memory cannot be limited: {reason}")
+        pytest.skip(reason)
 
 
 def require(backend: str) -> None:

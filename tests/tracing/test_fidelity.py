@@ -1,6 +1,7 @@
 """How far emulations are from a real run, on traces of known figures."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,17 @@ def test_the_table_has_every_error_and_what_is_missing(tmp_path, capsys):
         "- the page cache gave all data of dlio: there the comparison says nothing about storage; "
         "limit the memory to less than the data",
     ]
+
+
+def test_the_picture_says_every_error(tmp_path):
+    real = traced(tmp_path / "real", blocks=[(9, 1), (1, 3)])
+    far = traced(tmp_path / "far", blocks=[(9, 1), (1, 3)], num_bytes=3500, request=95, depth=0)
+    picture = tmp_path / "errors.svg"
+    fidelity.main([str(real), f"sleep={far}", f"--picture={picture}"])
+    texts = re.findall(r"<text [^>]*>([^<]*)</text>", picture.read_text())
+    assert [*fidelity.FIGURES] == [text for text in texts if text in fidelity.FIGURES]
+    words = [text for text in texts if text == "unknown" or text.endswith("%")]
+    assert words == ["+0%", "+250%", "+250%", "-5%", "unknown"]
 
 
 def test_without_a_ledger_utilization_is_unknown(tmp_path, capsys):

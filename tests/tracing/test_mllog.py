@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from tracing import mllog
+from tracing.exports import dlio
 
 
 def line(key: str, time_ms: int, kind: str, **metadata) -> str:
@@ -95,7 +96,7 @@ SAVED_WHILE_TRAINING = (
     (
         "tracked_stats",
         20,
-        {"saving_seconds": 0.25},
+        {"saving_seconds": 0.25, "compute_seconds": 7.5},
         {"of": "block", "first_epoch_num": 50, "samples_count": 100},
     ),
     ("checkpoint_stop", 38, None, {"step_num": 90}),
@@ -107,6 +108,17 @@ def test_a_block_stands_still_for_what_its_ledger_says():
     [block] = spans[spans["name"] == "block"].itertuples()
     assert mllog.trained_samples(json.loads(mllog.stop_of(block, events).metadata)) == 50
     assert mllog.saving_seconds(block, events, spans) == 0.25
+
+
+def test_dlios_step_takes_what_it_computes_not_what_it_waits_for(monkeypatch):
+    """10 s of a block, 7.5 of them computing: 5 steps of 10 samples."""
+    measured = object.__new__(dlio.Measured)
+    measured.events, measured.spans = tables(*SAVED_WHILE_TRAINING)
+    monkeypatch.setattr(measured, "value", {"global_batch_size": 10}.get)
+    assert measured.steps() == dlio.Steps(10, 5, 1.5, 0)
+    lines = [line for line in SAVED_WHILE_TRAINING if line[0] != "tracked_stats"]
+    measured.events, measured.spans = tables(*lines)
+    assert measured.steps() == dlio.Steps(10, 5, (10 - 2) / 5, 0)  # but for the checkpoint
 
 
 def test_without_a_ledger_a_block_stands_still_for_the_checkpoints_within_it():

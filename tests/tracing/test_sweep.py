@@ -5,7 +5,6 @@ Long because its stand-ins for limits and kills serve all of its tests.
 
 import argparse
 import json
-import os
 import re
 import signal
 import subprocess
@@ -17,8 +16,7 @@ import pandas as pd
 import pytest
 
 from mlperf_bert.data import tfrecord
-from tests.conftest import lacking
-from tests.tracing.conftest import environment, require
+from tests.tracing.conftest import environment, require, require_limits
 from tracing import limits, sweep, sweep_figures, sweep_page
 from tracing.sweep import Point
 
@@ -46,13 +44,6 @@ def run(*arguments, **more) -> subprocess.CompletedProcess:
     return subprocess.run(
         words(*arguments, **more), capture_output=True, text=True, env=environment()
     )
-
-
-def require_limits() -> None:
-    if reason := limits.missing():
-        if os.geteuid() == 0:
-            lacking(f"memory cannot be limited: {reason}")
-        pytest.skip(reason)
 
 
 @pytest.fixture
@@ -317,18 +308,6 @@ def test_the_launcher_limits_memory(repository, data, tmp_path):
         assert "--memory 2g --memory-swap 2g" in done.stdout, done.stderr
         done = subprocess.run(command, env=environment(**more), capture_output=True, text=True)
         assert done.returncode == 0 and "--memory" not in done.stdout
-
-
-def test_a_group_limits_what_joins_it():
-    require_limits()
-    with limits.memory_group("mlperf-bert-test") as group:
-        group.limit(64 << 20)
-        holds = [sys.executable, "-c", "b'x' * (200 << 20)"]
-        done = subprocess.run(group.joined(holds), capture_output=True)
-        assert done.returncode == -signal.SIGKILL
-        assert group.num_kills == 1
-        folder = group._folder
-    assert not folder.exists()
 
 
 def speed(lines, **found) -> dict:

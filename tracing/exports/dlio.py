@@ -94,7 +94,7 @@ class Measured:
         return json.loads(found.iloc[-1]) if len(found) else default
 
     def steps(self) -> Steps:
-        """Batch size, and seconds per step without standing still for checkpoints.
+        """Batch size, and seconds per step without waiting for input or for checkpoints.
 
         Raises:
           ValueError: the log has no batch size, or no block came to its end.
@@ -112,13 +112,18 @@ class Measured:
         return Steps(batch, num_steps, seconds / num_steps, statistics.pstdev(per_step))
 
     def _blocks(self) -> list[tuple[int, float]]:
-        """(samples, seconds of training) of every finished block."""
+        """(samples, seconds of computing) of every finished block.
+
+        Without a ledger, or of one without computing, the time between the checkpoints counts.
+        """
         found = []
         for block in self._spans(_TRAINING_SPAN).itertuples():
             stop = mllog.stop_of(block, self.events)
             if stop is not None:
+                ledger = mllog.ledger_of(block, self.events) or {}
                 seconds = (block.end_monotonic_ns - block.monotonic_ns) / 1e9
                 seconds -= mllog.saving_seconds(block, self.events, self.spans)
+                seconds = float(ledger.get("compute_seconds") or seconds)
                 found.append((mllog.trained_samples(json.loads(stop.metadata)), seconds))
         return found
 

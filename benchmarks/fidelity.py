@@ -1,0 +1,300 @@
+"""How true are emulations of a training? The table and the picture of docs/tracing.md.
+
+    python -m benchmarks.fidelity --output_dir=build/fidelity [--dlio=VENV/bin/dlio_benchmark]
+
+As root. The same training runs for real, with sleeps in place of its steps (constant ones, and ones
+drawn from its own step times), as DLIO's workload and as fio's replay, each traced, on the same
+disk. First a run without limits says how fast the training reads, how long its steps take, and how
+much memory it needs. Then there are two cases: "limited", where the disk gives four fifths of what
+the training could read and the memory has room for a quarter of the data, and "cached", without
+limits, where the second pass comes from the page cache. In a third one, "own memory", each has as
+much memory for the page cache as the real run had: its own need is measured, and added.
+Finished traces are kept. DLIO is a program of others and is left out without --dlio.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import random_task
+from mlperf_bert.data.validity import ExampleShape
+from mlperf_bert.files import paths
+from mlperf_bert.training import build
+from tracing import fidelity
+from tracing.exports.finished import Finished
+
+ROOT = Path(__file__).resolve().parent.parent
+SHAPE = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
+BERT = {
+    "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 64,
+    "vocab_size": 30522, "max_position_embeddings": 512, "type_vocab_size": 2,
+    "attention_probs_dropout_prob": 0.1, "hidden_dropout_prob": 0.1, "initializer_range": 0.02,
+    "hidden_act": "gelu",
+}  # fmt: skip
+BATCH, NUM_FILES, EXAMPLES_OF_FILE, NUM_PASSES, NUM_BLOCKS = 64, 16, 4096, 2, 8
+NUM_STEPS = NUM_FILES * EXAMPLES_OF_FILE * NUM_PASSES // BATCH
+DISK_SHARE, CACHED_SHARE = 0.8, 0.25
+LIMITED, CACHED, OWN_MEMORY = "limited", "cached", "own memory"
+
+
+class Drawn(build._Asleep):
+    """Sleeps as long as a step drawn from a list took, in place of always the same."""
+
+    def __init__(self, trainer: Any, step_seconds: float):
+        super().__init__(trainer, step_seconds)
+        self._times = json.loads(os.environ["STEP_SECONDS"])
+        self._random = random.Random(1)
+
+    @property
+    def _step_seconds(self) -> float:
+        return self._random.choice(self._times)
+
+    @_step_seconds.setter
+    def _step_seconds(self, value: float) -> None:
+        """The flag's constant is not used."""
+
+
+def make_data(folder: Path) -> list[Path]:
+    """The same examples in every file: what a disk gives does not depend on what it is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / f"part-{number:05}.tfrecord" for number in range(NUM_FILES)]
+    if not files[-1].exists():
+        lengths = random_task.published_lengths(EXAMPLES_OF_FILE)
+        random_task.write(folder, BERT, SHAPE, lengths)
+        (folder / "train.tfrecord").rename(files[0])
+        for file in files[1:]:
+            shutil.copyfile(files[0], file)
+    return files
+
+
+def training(data: Path, output: Path, *flags: str) -> list[str]:
+    """The command."""
+    interval = NUM_STEPS * BATCH // NUM_BLOCKS
+    return [
+        "--do_train", f"--bert_config_file={data}/bert_config.json", "--num_parallel_files=4",
+        f"--input_file={data}/part-*.tfrecord", f"--output_dir={output}", "--seed=1",
+        f"--train_batch_size={BATCH}", f"--num_train_steps={NUM_STEPS}", "--optimizer=lamb",
+        f"--eval_interval_samples={interval}", f"--save_checkpoints_steps={NUM_STEPS}",
+        "--iterations_per_loop=1", f"--max_seq_length={SHAPE.max_seq_length}",
+        f"--max_predictions_per_seq={SHAPE.max_predictions_per_seq}", *flags,
+    ]  # fmt: skip
+
+
+def script(*words: str) -> list[str]:
+    """A command of the repository's Python."""
+    return [sys.executable, *words]
+
+
+def drop(files: Sequence[Path]) -> None:
+    """Takes files out of the page cache: pages that are there already are not limited."""
+    for file in files:
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def call(words: Sequence[str], log: Path, **environment: str) -> None:
+    """Runs a command; its output is kept.
+
+    Raises:
+      SystemExit: it failed.
+    """
+    began = time.monotonic()
+    print(f"{log.stem}: ", end="", flush=True)
+    with log.open("wb") as output:
+        done = subprocess.run(
+            list(words), stdout=output, stderr=subprocess.STDOUT, cwd=ROOT,
+            env={**os.environ, **environment}, check=False,
+        )  # fmt: skip
+    print(f"{time.monotonic() - began:.0f} s", flush=True)
+    if done.returncode:
+        sys.exit(f"fidelity: exit code {done.returncode}; see {log}")
+
+
+def train_lines(run: Path) -> list[dict]:
+    """Lines of the training in metrics.jsonl: one a step."""
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [line for line in lines if line["kind"] == "train"]
+
+
+def steps_of(run: Path) -> list[float]:
+    """Seconds of computing of each step, by the ledger, without the first block."""
+    lines = train_lines(run)
+    return [line["compute_seconds"] for line in lines[len(lines) // NUM_BLOCKS :]]
+
+
+class Measurement:
+    """All traces of one folder."""
+
+    def __init__(self, folder: Path, dlio: Path | None, backend: str):
+        self.folder, self.dlio, self.backend = folder, dlio, backend
+        self.data = folder / "data"
+        self.files = make_data(self.data)
+        self.data_bytes = sum(file.stat().st_size for file in self.files)
+
+    def probe(self) -> dict:
+        """How fast a run without limits goes."""
+        known = self.folder / "probe.json"
+        if known.exists():
+            return json.loads(known.read_text())
+        run = self.folder / "probe"
+        shutil.rmtree(run, ignore_errors=True)
+        call(script("run_pretraining.py", *training(self.data, run)), self.folder / "probe.txt")
+        lines = train_lines(run)
+        half = lines[len(lines) // 2 :]
+        speed = BATCH * len(half) / sum(BATCH / line["samples_per_second"] for line in half)
+        found = {
+            "samples_per_second": speed,
+            "bytes_per_second": speed * self.data_bytes / (NUM_FILES * EXAMPLES_OF_FILE),
+        }
+        known.write_text(json.dumps(found))
+        return found
+
+    def limits(self, case: str, name: str) -> list[str]:
+        """Words before a command."""
+        words = ["-m", "tracing.limits", f"--disk={self.data}"]
+        if case != CACHED:
+            memory = self.held_bytes("real" if case == LIMITED else name)
+            memory += round(CACHED_SHARE * self.data_bytes)
+            speed = round(DISK_SHARE * self.probe()["bytes_per_second"])
+            words += [f"--memory={memory}", f"--read_speed={speed}"]
+        return script(*words, "--")
+
+    def held_bytes(self, name: str) -> int:
+        """The most memory that a program held in the case without limits."""
+        text = (self.folder / CACHED / f"{name}.txt").read_text(errors="replace")
+        return int(re.findall(r"held ([\d,]+) bytes", text)[-1].replace(",", ""))
+
+    def traced(
+        self, case: str, name: str, words: list[str], files: Sequence[Path], *,
+        prepare: Callable[[], object] = lambda: None, **environment: str,
+    ) -> Path:  # fmt: skip
+        """The trace of a command under the case's limits."""
+        folder = self.folder / case.replace(" ", "_")
+        folder.mkdir(exist_ok=True)
+        trace = folder / f"{name}_trace"
+        if (trace / "summary.json").exists():
+            return trace
+        shutil.rmtree(trace, ignore_errors=True)
+        prepare()
+        drop(files)
+        tracer = ["tracing/trace.sh", f"--output={trace}", f"--backend={self.backend}", "--"]
+        limited = [*tracer, *self.limits(case, name), *words]
+        environment = {"PYTHON": sys.executable, **environment}
+        try:
+            call(limited, folder / f"{name}.txt", **environment)
+        except SystemExit:
+            shutil.rmtree(trace, ignore_errors=True)
+            raise
+        return trace
+
+    def trained(self, case: str, name: str, *flags: str, **environment: str):
+        """The trace of a training, and its run."""
+        run = self.folder / case.replace(" ", "_") / f"{name}_run"
+        entry = ["-m", "benchmarks.fidelity"] if environment else ["run_pretraining.py"]
+        trace = self.traced(
+            case, name, script(*entry, *training(self.data, run, *flags)), self.files,
+            prepare=lambda: shutil.rmtree(run, ignore_errors=True),
+            **environment,
+        )  # fmt: skip
+        return trace, run
+
+    def replay(self, real: Path) -> tuple[list[str], list[Path]]:
+        """The command of fio for a trace, and its files, filled."""
+        folder = real.with_name("fio")
+        if not folder.exists():
+            words = script("-m", "tracing.export", str(real), "--to=fio", f"--output={folder}")
+            call(words, real.with_name("export_fio.txt"))
+            for file in (folder / "files").iterdir():
+                if size := file.stat().st_size:
+                    with file.open("r+b") as opened:
+                        for begin in range(0, size, 1 << 20):
+                            opened.write(os.urandom(min(1 << 20, size - begin)))
+        files = sorted((folder / "files").iterdir())
+        words = ["/bin/sh", "-c", f"cd {folder} && exec fio replay.fio"]
+        return words, files
+
+    def workload(self, real: Path) -> tuple[list[str], list[Path], Path]:
+        """DLIO's command for a trace, its files, generated, and the folder of its results."""
+        folder = real.with_name("dlio")
+        results, data = folder / "results", folder / "data"
+        config = folder / "configs" / "workload" / "bert.yaml"
+        config.parent.mkdir(parents=True, exist_ok=True)
+        if not config.exists():
+            words = script("-m", "tracing.export", str(real), "--to=dlio", f"--output={config}")
+            call(words, real.with_name("export_dlio.txt"))
+        common = [
+            str(self.dlio), "workload=bert", f"--config-dir={folder / 'configs'}",
+            f"++workload.dataset.data_folder={data}", f"++hydra.run.dir={results}",
+            f"++workload.output.folder={results}", "++workload.workflow.checkpoint=False",
+        ]  # fmt: skip
+        if not data.exists():
+            making = ["++workload.workflow.generate_data=True", "++workload.workflow.train=False"]
+            call([*common, *making], real.with_name("dlio_data.txt"))
+        running = ["++workload.workflow.generate_data=False", "++workload.workflow.train=True"]
+        return [*common, *running], sorted(data.rglob("*.tfrecord*")), results
+
+    def measure(self, case: str) -> Iterator[tuple[str, Path, float | None]]:
+        """(name, trace, utilization if the trace does not say) of the real run, then the others."""
+        real, run = self.trained(case, "real")
+        yield "real", real, None
+        times = steps_of(run)
+        constant = f"--emulate_step_seconds={sum(times) / len(times):.6f}"
+        yield "constant sleeps", self.trained(case, "constant", constant)[0], None
+        drawn = self.trained(case, "drawn", constant, STEP_SECONDS=json.dumps(times))
+        yield "drawn sleeps", drawn[0], None
+        if self.dlio:
+            words, files, results = self.workload(real)
+            trace = self.traced(case, "dlio_run", words, files)
+            yield "DLIO", trace, dlio_utilization(results)
+        words, files = self.replay(real)
+        yield "fio", self.traced(case, "fio_run", words, files), None
+
+
+def dlio_utilization(results: Path) -> float:
+    """What DLIO prints itself, the mean of its epochs."""
+    found = json.loads((results / "summary.json").read_text())
+    return found["metric"]["train_au_mean_percentage"] / 100
+
+
+def main() -> None:
+    """Measures what is not measured yet; writes a table and a picture for each case."""
+    if "STEP_SECONDS" in os.environ:
+        build._Asleep = Drawn
+        sys.argv[0] = "run_pretraining.py"
+        runpy.run_path(str(ROOT / "run_pretraining.py"), run_name="__main__")
+        return
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--output_dir", type=Path, required=True)
+    parser.add_argument("--dlio", type=Path, help="the program dlio_benchmark")
+    parser.add_argument("--backend", default="bpftrace", choices=("bpftrace", "strace"))
+    given = parser.parse_args(paths.words_with_home(sys.argv[1:]))
+    dlio = given.dlio.absolute() if given.dlio else None
+    measurement = Measurement(given.output_dir.absolute(), dlio, given.backend)
+    cases = []
+    # Without limits first: it says what each program needs.
+    for case in (CACHED, LIMITED, OWN_MEMORY):
+        (_, trace, _), *others = measurement.measure(case)
+        real = fidelity.figures(Finished(trace))
+        found = {name: fidelity.figures(Finished(of), used) for name, of, used in others}
+        text = fidelity.table(real, found)
+        (given.output_dir / f"{case.replace(' ', '_')}.md").write_text(text + "\n")
+        print(f"\n{case}\n\n{text}\n", flush=True)
+        cases.append((case, fidelity.errors_of(real, found)))
+    (given.output_dir / "fidelity.svg").write_text(fidelity.picture(cases))
+
+
+if __name__ == "__main__":
+    main()
