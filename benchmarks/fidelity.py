@@ -85,7 +85,8 @@ def training(data: Path, output: Path, *flags: str) -> list[str]:
         f"--input_file={data}/part-*.tfrecord", f"--output_dir={output}", "--seed=1",
         f"--train_batch_size={BATCH}", f"--num_train_steps={NUM_STEPS}", "--optimizer=lamb",
         f"--eval_interval_samples={interval}", f"--save_checkpoints_steps={NUM_STEPS}",
-        "--iterations_per_loop=1", "--log_every_steps=1", f"--max_seq_length={SHAPE.max_seq_length}",
+        "--iterations_per_loop=1", "--log_every_steps=1",
+        f"--max_seq_length={SHAPE.max_seq_length}",
         f"--max_predictions_per_seq={SHAPE.max_predictions_per_seq}", *flags,
     ]  # fmt: skip
 
@@ -234,7 +235,7 @@ class Measurement:
             words = script("-m", "tracing.export", str(real), "--to=dlio", f"--output={config}")
             call(words, real.with_name("export_dlio.txt"))
         common = [
-            str(self.dlio), "workload=bert", f"--config-dir={folder / 'configs'}",
+            str(self.dlio), f"--config-dir={folder / 'configs'}", "workload=bert",
             f"++workload.dataset.data_folder={data}", f"++hydra.run.dir={results}",
             f"++workload.output.folder={results}", "++workload.workflow.checkpoint=False",
         ]  # fmt: skip

@@ -52,7 +52,6 @@ def workload_file(with_calls_for_module, tmp_path_factory):
 
 def test_measured_values(workload_file):
     found = yaml.safe_load(workload_file.read_text())
-    samples = 2 * example.NUM_FILES * example.NUM_RECORDS
     assert found["dataset"] | {"data_folder": "", "file_prefix": ""} == {
         "data_folder": "",
         "format": "tfrecord",
@@ -68,7 +67,8 @@ def test_measured_values(workload_file):
     assert found["reader"]["transfer_size"] == example.REQUEST_BYTES
     assert found["reader"]["batch_size"] == 448
     assert found["reader"]["read_threads"] == 2 * example.NUM_FILES
-    assert found["train"]["total_training_steps"] == round(samples / 448)
+    # DLIO counts an epoch's: 2 whole batches of 1,200 samples.
+    assert found["train"]["total_training_steps"] == example.NUM_FILES * example.NUM_RECORDS // 448
     assert found["train"]["epochs"] == 2
     assert 0.2 < found["train"]["computation_time"] < 5  # a block of 1.2 s and more, 5 steps
     assert found["checkpoint"]["model_size"] == example.CHECKPOINT_BYTES + 700

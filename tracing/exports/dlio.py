@@ -203,12 +203,14 @@ def workload(trace: Finished) -> dict:
         "train": {
             "computation_time": round(steps.seconds_per_step, 6),
             "computation_time_stdev": round(steps.stdev_seconds, 6),
-            "total_training_steps": steps.num_steps,
         },
     }
     dataset = found["dataset"]
     samples = dataset["num_files_train"] * dataset["num_samples_per_file"]
-    found["train"]["epochs"] = max(-(-steps.num_steps * steps.batch_size // samples), 1)
+    epochs = max(-(-steps.num_steps * steps.batch_size // samples), 1)
+    # DLIO's "total" is that of an epoch, and it refuses more than an epoch's data give.
+    of_epoch = min(-(-steps.num_steps // epochs), max(samples // steps.batch_size, 1))
+    found["train"] |= {"total_training_steps": of_epoch, "epochs": epochs}
     if found["workflow"]["evaluation"]:
         found |= {"evaluation": _evaluation(measured, steps)}
         found["reader"]["batch_size_eval"] = steps.batch_size
