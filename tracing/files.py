@@ -47,6 +47,11 @@ def holds_tfrecords(path: str) -> bool:
             head = file.read(12)
     except OSError:
         return False
+    return _begins_record(head)
+
+
+def _begins_record(head: bytes) -> bool:
+    """Whether 12 bytes are a record's length and the masked CRC of it."""
     return len(head) == 12 and struct.unpack("<I", head[8:])[0] == _masked_crc32c(head[:8])
 
 
@@ -62,14 +67,16 @@ def _masked_crc32c(data: bytes) -> int:
 
 
 def record_lengths(path: str | Path, most: int) -> list[int]:
-    """The lengths in bytes of a TFRecord file's first records, without length and CRCs.
+    """The lengths in bytes of a TFRecord file's first records, up to what is none.
+
+    They are without length and CRCs.
 
     Raises:
       OSError: it cannot be read.
     """
     lengths: list[int] = []
     with Path(path).open("rb") as file:
-        while len(lengths) < most and len(head := file.read(12)) == 12:
+        while len(lengths) < most and _begins_record(head := file.read(12)):
             [length] = struct.unpack("<Q", head[:8])
             lengths.append(length)
             file.seek(length + 4, 1)

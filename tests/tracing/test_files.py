@@ -42,6 +42,8 @@ def test_tfrecords_without_a_telling_name_are_known_by_content(tmp_path):
     assert files.classify("/opt/data/part-1", seen_as=str(path)) == files.TFRECORDS
     assert files.record_lengths(path, 10) == [5, 0, 300]
     assert files.record_lengths(path, 2) == [5, 0]
+    path.write_bytes(path.read_bytes()[:-5] + b"\xff" * 30)  # a damaged one, of 2**64 - 1 bytes
+    assert files.record_lengths(path, 10) == [5, 0, 300]
     other = tmp_path / "part-1"
     other.write_bytes(b"twelve bytes or more")
     assert files.classify(str(other)) == files.OTHER
