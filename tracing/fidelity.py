@@ -27,7 +27,7 @@ NEAR = 0.1
 _CACHED = 0.99
 _MOST_DRAWN = 1.0
 _WIDTH_INCHES = 9.6
-FIGURES = ("utilization", "call bytes", "storage bytes", "median request", "queue depth")
+FIGURES = ("utilization", "call bytes", "storage bytes", "request size", "queue depth")
 
 
 def utilization(trace: Finished) -> float | None:
@@ -49,23 +49,45 @@ def figures(trace: Finished, given: float | None = None) -> dict[str, float | No
     trace.require_calls()
     summary: dict[str, Any] = trace.summary
     try:
-        found, access = summary["file_classes"][files.TFRECORDS], summary["access"]
-        if not found["num_reads"]:
-            # fio and DLIO name their files otherwise.
-            found = summary["file_classes"][files.OTHER]
+        found, access = summary["file_classes"], summary["access"]
+        # fio and DLIO may name their files otherwise.
+        of = files.TFRECORDS if found[files.TFRECORDS]["num_reads"] else files.OTHER
+        call_bytes, passes = found[of]["read_bytes"], access["passes"] or []
+        storage = [each["storage_bytes"] for each in passes]
+        storage_bytes = access["page_cache"]["storage_bytes"]
+        if storage and None not in storage:
+            # Without what the programs themselves are loaded from.
+            storage_bytes = sum(storage)
         values = (
             utilization(trace) if given is None else given,
-            found["read_bytes"],
-            access["page_cache"]["storage_bytes"],
-            (found["read_size_bytes"] or {}).get("p50"),
+            call_bytes,
+            storage_bytes,
+            _half_of_bytes(trace, of),
             access["queue_depth"].get("read_calls", {}).get("mean"),
         )
-        return dict(zip(FIGURES, values)) | {"hit ratio": access["page_cache"]["hit_ratio"]}
     except (KeyError, TypeError, AttributeError) as missing:
         raise ValueError(
             f"{trace.folder}: its summary.json lacks {missing}; an older version wrote it: trace "
             "again"
         ) from None
+    known = call_bytes and storage_bytes is not None
+    return dict(zip(FIGURES, values)) | {
+        "hit ratio": 1 - storage_bytes / call_bytes if known else None
+    }
+
+
+def _half_of_bytes(trace: Finished, file_class: str) -> float | None:
+    """Half of the bytes come in requests up to this size; None without any.
+
+    A median of the calls would be that of the many small ones that look at records' lengths.
+    """
+    columns = ("monotonic_ns", "kind", "file_class", "size_bytes", "error")
+    calls = trace.table("file_ops", columns)
+    of = (calls["kind"] == "read") & (calls["file_class"] == file_class) & calls["error"].isna()
+    sizes = np.sort(calls.loc[of, "size_bytes"].to_numpy(np.int64))
+    if not sizes.sum():
+        return None
+    return float(sizes[np.searchsorted(sizes.cumsum(), sizes.sum() / 2)])
 
 
 def error(real: float | None, emulated: float | None) -> float | None:

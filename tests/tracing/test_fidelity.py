@@ -8,6 +8,7 @@ import pytest
 
 from tests.tracing import generated_trace
 from tracing import fidelity, tables
+from tracing.exports.finished import Finished
 
 BEGIN_NS = generated_trace.BEGIN_NS
 
@@ -15,6 +16,7 @@ BEGIN_NS = generated_trace.BEGIN_NS
 def traced(
     folder: Path, *, blocks: list | None = None, num_bytes: int = 1000, request: int = 100,
     depth: float = 2.0, hit_ratio: float = 0.5, of: str = "tfrecords",
+    libraries: int = 0, passes: tuple = (),
 ) -> Path:  # fmt: skip
     """A finished trace; blocks are (seconds of waiting, of computing)."""
     trace = generated_trace.write(folder)
@@ -27,12 +29,20 @@ def traced(
             "value": json.dumps(value), "metadata": '{"of": "block"}', "file": "/bert.log",
         })  # fmt: skip
     tables.write_table(trace, "mllog", rows, generated_trace.alignment())
-    empty = {"num_reads": 0, "read_bytes": 0, "read_size_bytes": None}
-    read = {"num_reads": 9, "read_bytes": num_bytes, "read_size_bytes": {"p50": request}}
+    # Most calls are small, and few of the bytes are theirs.
+    calls = [
+        {"monotonic_ns": BEGIN_NS + n, "pid": 1, "tid": 1, "kind": "read", "operation": "pread64",
+         "path": "/part-0", "file_class": of, "size_bytes": size, "latency_ns": 1}
+        for n, size in enumerate([1] * 9 + [request] * 2)
+    ]  # fmt: skip
+    tables.write_table(trace, "file_ops", calls, generated_trace.alignment())
+    empty = {"num_reads": 0, "read_bytes": 0}
+    read = {"num_reads": 9, "read_bytes": num_bytes}
     summary = json.loads((trace / "summary.json").read_text()) | {
         "file_classes": {"tfrecords": empty, "other": empty} | {of: read},
         "access": {
-            "page_cache": {"storage_bytes": num_bytes * (1 - hit_ratio), "hit_ratio": hit_ratio},
+            "page_cache": {"storage_bytes": num_bytes * (1 - hit_ratio) + libraries},
+            "passes": passes and [{"storage_bytes": share * num_bytes} for share in passes],
             "queue_depth": {"read_calls": {"mean": depth}} if depth else {},
         },
     }
@@ -57,6 +67,17 @@ def test_the_table_has_every_error_and_what_is_missing(tmp_path, capsys):
         "- the page cache gave all data of dlio: there the comparison says nothing about storage; "
         "limit the memory to less than the data",
     ]
+
+
+def test_storage_is_that_of_the_passes_over_the_data(tmp_path):
+    """What the programs are loaded from is in the whole, and not in these."""
+    whole = fidelity.figures(Finished(traced(tmp_path / "whole", libraries=700)))
+    assert (whole["storage bytes"], whole["hit ratio"]) == (1200, pytest.approx(-0.2))
+    of_passes = traced(tmp_path / "passes", libraries=700, passes=(0.5, 0.25))
+    found = fidelity.figures(Finished(of_passes))
+    assert (found["storage bytes"], found["hit ratio"]) == (750, 0.25)
+    unknown = fidelity.figures(Finished(traced(tmp_path / "none", depth=0)))
+    assert unknown["queue depth"] is None and unknown["request size"] == 100
 
 
 def test_the_picture_says_every_error(tmp_path):
