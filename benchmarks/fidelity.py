@@ -5,12 +5,18 @@
 As root. The same training runs for real, with sleeps in place of its steps (constant ones, and ones
 drawn from its own step times), as DLIO's workload and as fio's replay, each traced, on the same
 disk. First a run without limits says how fast the training reads, how long its steps take, and how
-much memory it needs. Then there are two cases: "limited", where the disk gives four fifths of what
-the training could read and the memory has room for half of the data, and "cached", without
-limits, where the second pass comes from the page cache. In a third one, "own memory", each has as
-much memory for the page cache as the real run had: its own need is measured, and added.
+much memory it needs. There are three cases: "cached", without limits, where the second pass comes
+from the page cache; "slow disk", which gives four fifths of what the training could read; and
+"little memory" with that disk, where each program has what it needs itself, and half of the data's
+size for the page cache. What a program needs varies by tens of megabytes: make the data larger than
+that (--files) before you ask for the third case.
 Finished traces are kept. DLIO is a program of others and is left out without --dlio.
 """
+
+from mlperf_bert.tensorflow_import import tensorflow
+
+if __name__ == "__main__":
+    tensorflow()  # before other modules import it
 
 import argparse
 import json
@@ -41,10 +47,9 @@ BERT = {
     "attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0, "initializer_range": 0.02,
     "hidden_act": "gelu",
 }  # fmt: skip
-BATCH, NUM_FILES, EXAMPLES_OF_FILE, NUM_PASSES, NUM_BLOCKS = 256, 8, 8192, 2, 8
-NUM_STEPS = NUM_FILES * EXAMPLES_OF_FILE * NUM_PASSES // BATCH
+BATCH, EXAMPLES_OF_FILE, NUM_PASSES, NUM_BLOCKS = 256, 8192, 2, 8
 DISK_SHARE, CACHED_SHARE = 0.8, 0.5
-LIMITED, CACHED, OWN_MEMORY = "limited", "cached", "own memory"
+CACHED, SLOW_DISK, LITTLE_MEMORY = CASES = ("cached", "slow disk", "little memory")
 
 
 class Drawn(build._Asleep):
@@ -64,10 +69,10 @@ class Drawn(build._Asleep):
         """The flag's constant is not used."""
 
 
-def make_data(folder: Path) -> list[Path]:
+def make_data(folder: Path, num_files: int) -> list[Path]:
     """The same examples in every file: what a disk gives does not depend on what it is."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = [folder / f"part-{number:05}.tfrecord" for number in range(NUM_FILES)]
+    files = [folder / f"part-{number:05}.tfrecord" for number in range(num_files)]
     if not files[-1].exists():
         lengths = [SHAPE.max_seq_length] * EXAMPLES_OF_FILE
         random_task.write(folder, BERT, SHAPE, lengths)
@@ -79,12 +84,13 @@ def make_data(folder: Path) -> list[Path]:
 
 def training(data: Path, output: Path, *flags: str) -> list[str]:
     """The command."""
-    interval = NUM_STEPS * BATCH // NUM_BLOCKS
+    num_samples = len(list(data.glob("part-*"))) * EXAMPLES_OF_FILE * NUM_PASSES
+    interval, num_steps = num_samples // NUM_BLOCKS, num_samples // BATCH
     return [
         "--do_train", f"--bert_config_file={data}/bert_config.json", "--num_parallel_files=4",
         f"--input_file={data}/part-*.tfrecord", f"--output_dir={output}", "--seed=1",
-        f"--train_batch_size={BATCH}", f"--num_train_steps={NUM_STEPS}", "--optimizer=lamb",
-        f"--eval_interval_samples={interval}", f"--save_checkpoints_steps={NUM_STEPS}",
+        f"--train_batch_size={BATCH}", f"--num_train_steps={num_steps}", "--optimizer=lamb",
+        f"--eval_interval_samples={interval}", f"--save_checkpoints_steps={num_steps}",
         "--iterations_per_loop=1", "--log_every_steps=1",
         f"--max_seq_length={SHAPE.max_seq_length}",
         f"--max_predictions_per_seq={SHAPE.max_predictions_per_seq}", *flags,
@@ -137,10 +143,10 @@ def steps_of(run: Path) -> list[float]:
 class Measurement:
     """All traces of one folder."""
 
-    def __init__(self, folder: Path, dlio: Path | None, backend: str):
+    def __init__(self, folder: Path, num_files: int, dlio: Path | None, backend: str):
         self.folder, self.dlio, self.backend = folder, dlio, backend
         self.data = folder / "data"
-        self.files = make_data(self.data)
+        self.files = make_data(self.data, num_files)
         self.data_bytes = sum(file.stat().st_size for file in self.files)
 
     def probe(self) -> dict:
@@ -156,7 +162,7 @@ class Measurement:
         speed = BATCH * len(half) / sum(BATCH / line["samples_per_second"] for line in half)
         found = {
             "samples_per_second": speed,
-            "bytes_per_second": speed * self.data_bytes / (NUM_FILES * EXAMPLES_OF_FILE),
+            "bytes_per_second": speed * self.data_bytes / (len(self.files) * EXAMPLES_OF_FILE),
         }
         known.write_text(json.dumps(found))
         return found
@@ -165,10 +171,11 @@ class Measurement:
         """Words before a command."""
         words = ["-m", "tracing.limits", f"--disk={self.data}"]
         if case != CACHED:
-            memory = self.held_bytes("real" if case == LIMITED else name)
-            memory += round(CACHED_SHARE * self.data_bytes)
             speed = round(DISK_SHARE * self.probe()["bytes_per_second"])
-            words += [f"--memory={memory}", f"--read_speed={speed}"]
+            words.append(f"--read_speed={speed}")
+        if case == LITTLE_MEMORY:
+            memory = self.held_bytes(name) + round(CACHED_SHARE * self.data_bytes)
+            words.append(f"--memory={memory}")
         return script(*words, "--")
 
     def held_bytes(self, name: str) -> int:
@@ -281,12 +288,15 @@ def main() -> None:
     parser.add_argument("--output_dir", type=Path, required=True)
     parser.add_argument("--dlio", type=Path, help="the program dlio_benchmark")
     parser.add_argument("--backend", default="bpftrace", choices=("bpftrace", "strace"))
+    parser.add_argument("--files", type=int, default=8, help="of 7 MB, read twice")
+    parser.add_argument("--case", action="append", choices=CASES, help="may be repeated; all")
     given = parser.parse_args(paths.words_with_home(sys.argv[1:]))
     dlio = given.dlio.absolute() if given.dlio else None
-    measurement = Measurement(given.output_dir.absolute(), dlio, given.backend)
+    measurement = Measurement(given.output_dir.absolute(), given.files, dlio, given.backend)
+    measurement.probe()  # before files are dropped from the page cache, which it fills
     cases = []
     # Without limits first: it says what each program needs.
-    for case in (CACHED, LIMITED, OWN_MEMORY):
+    for case in sorted(given.case or CASES, key=CASES.index):
         (_, trace, _), *others = measurement.measure(case)
         real = fidelity.figures(Finished(trace))
         found = {name: fidelity.figures(Finished(of), used) for name, of, used in others}

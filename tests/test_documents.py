@@ -32,8 +32,8 @@ SOURCES = [
 # Programs of others, and their options in sentences.
 FOREIGN = {"apptainer", "docker", "export", "kubectl", "pip", "run_glue.py", "run_qa.py"}
 FOREIGN_OPTIONS = set(
-    "bind build-arg cap-drop gpus-per-node kill-on-bad-exit nodes ntasks-per-node nv pwd read-only "
-    "runner tag time user xla_cpu_enable_concurrency_optimized_scheduler".split()
+    "bind build-arg cap-drop cpus gpus-per-node kill-on-bad-exit nodes ntasks-per-node nv pwd "
+    "read-only runner tag time user xla_cpu_enable_concurrency_optimized_scheduler".split()
 )
 OWN_FOLDERS = "benchmarks cleanup_scripts cloud configs demo docs mlperf_bert pages tests tracing"
 COMMAND = re.compile(r"(python|make|docker) |\./|(cleanup_scripts|cloud|tracing)/\w")
