@@ -24,17 +24,17 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-from matplotlib.figure import Figure
 
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import RECOMPUTE_CHOICES, BertConfig
 from mlperf_bert.training.memory import Step
+from pages import charts
 
 ROOT = Path(__file__).resolve().parent.parent
 COLOURS = {"none": "#b0b7c0", "attention": "#7fa8d6", "blocks": "#1f5fa8"}
@@ -158,20 +158,15 @@ def _order(found: dict) -> tuple:
 
 def draw(rows: list[tuple[Case, float, float]], path: Path) -> None:
     """Bars of the peaks, and a mark for each estimate, 1,200 pixels wide."""
-    figure = Figure(figsize=(8, 0.3 * len(rows) + 0.9), dpi=150, layout="constrained")
-    axes = figure.subplots()
     names = [f"{case.precision}, batch {case.batch_size}, {case.recompute}" for case, _, _ in rows]
     colours = [COLOURS[case.recompute] for case, _, _ in rows]
-    axes.barh(names, [peak for _, peak, _ in rows], color=colours)
-    estimates = [estimate for _, _, estimate in rows]
-    axes.plot(estimates, names, "|", color="black", markersize=10, label="the model of memory")
-    axes.invert_yaxis()
-    axes.set_xlabel("peak memory of a step of BERT-large, 512 tokens, GiB")
-    figure.legend(loc="outside upper center", frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="x", alpha=0.3)
-    axes.set_axisbelow(True)
-    figure.savefig(path)
+    with charts.png(path, (8, 0.3 * len(rows) + 0.9)) as [[axes]]:
+        axes.barh(names, [peak for _, peak, _ in rows], color=colours)
+        estimates = [estimate for _, _, estimate in rows]
+        axes.plot(estimates, names, "|", color="black", markersize=10, label="the model of memory")
+        axes.invert_yaxis()
+        axes.set_xlabel("peak memory of a step of BERT-large, 512 tokens, GiB")
+        axes.figure.legend(loc="outside upper center")
 
 
 def cases_of(given: argparse.Namespace) -> list[Case]:
@@ -198,21 +193,16 @@ def sizes(text: str) -> list[int]:
     return found
 
 
-def precisions(text: str) -> list[str]:
-    """As --precision of run_pretraining.py, separated by commas."""
-    return _each_of(text, ("float32", "bfloat16", "tf32"))
+def some_of(*known: str) -> Callable[[str], list[str]]:
+    """Returns what reads some of these, separated by commas."""
 
+    def read(text: str) -> list[str]:
+        found = text.split(",")
+        if unknown := [each for each in found if each not in known]:
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r}: give some of {', '.join(known)}")
+        return found
 
-def choices(text: str) -> list[str]:
-    """As --recompute of run_pretraining.py, separated by commas."""
-    return _each_of(text, RECOMPUTE_CHOICES)
-
-
-def _each_of(text: str, known: Sequence[str]) -> list[str]:
-    found = text.split(",")
-    if unknown := [each for each in found if each not in known]:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r}: give some of {', '.join(known)}")
-    return found
+    return read
 
 
 def main() -> None:
@@ -220,12 +210,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, help="without suffix; OUTPUT.json is added to")
     parser.add_argument("--batch_sizes", type=sizes, default="2,4,8", help="with commas")
-    parser.add_argument(
-        "--precisions", type=precisions, default="float32,bfloat16", help="with commas"
-    )
-    parser.add_argument(
-        "--recompute", type=choices, default="none,attention,blocks", help="likewise"
-    )
+    precisions, recompute = some_of("float32", "bfloat16", "tf32"), some_of(*RECOMPUTE_CHOICES)
+    parser.add_argument("--precisions", type=precisions, default="float32,bfloat16", help="too")
+    parser.add_argument("--recompute", type=recompute, default="none,attention,blocks", help="too")
     parser.add_argument("--jit_compile", default="auto", choices=["auto", "true", "false"])
     parser.add_argument("--num_gpus", type=int, default=0, choices=[0, 1], help="0: the CPU")
     parser.add_argument("--steps", type=int, default=1, help="timed steps; 0: the peak alone")

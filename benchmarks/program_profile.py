@@ -21,11 +21,11 @@ import tempfile
 from pathlib import Path
 
 import jax
-from matplotlib.figure import Figure
 
 from mlperf_bert.files import paths
 from mlperf_bert.portable import compile_step
 from mlperf_bert.portable.run_step import Exported, Program, steps
+from pages import charts
 
 # What the table calls the kinds of kernels.
 TITLES = {
@@ -119,19 +119,17 @@ def report(device: str, step_seconds: float, found: dict[str, Kernel], output: P
         )
     output.with_suffix(".md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
-    figure = Figure(figsize=(8, 0.4 * len(ordered) + 1.2), dpi=150, layout="constrained")
-    axes = figure.subplots()
-    lefts = [0.0] * len(ordered)
-    for part, colour in zip(PARTS, ("#7fa8d6", "#1f5fa8", "#d08a2e")):
-        widths = [sum(k.seconds for k in members if k.part == part) for _, members in ordered]
-        axes.barh([kind for kind, _ in ordered], widths, left=lefts, color=colour, label=part)
-        lefts = [left + width for left, width in zip(lefts, widths)]
-    axes.invert_yaxis()
-    axes.set_xlabel("seconds of a step")
-    axes.set_title(title, fontsize="small", loc="left")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    figure.savefig(output.with_suffix(".png"))
+    size = 8, 0.4 * len(ordered) + 1.2
+    with charts.png(output.with_suffix(".png"), size) as [[axes]]:
+        lefts = [0.0] * len(ordered)
+        for part, colour in zip(PARTS, ("#7fa8d6", "#1f5fa8", "#d08a2e")):
+            widths = [sum(k.seconds for k in members if k.part == part) for _, members in ordered]
+            axes.barh([kind for kind, _ in ordered], widths, left=lefts, color=colour, label=part)
+            lefts = [left + width for left, width in zip(lefts, widths)]
+        axes.invert_yaxis()
+        axes.set_xlabel("seconds of a step")
+        axes.set_title(title, loc="left")
+        axes.legend()
 
 
 def main() -> None:

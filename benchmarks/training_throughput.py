@@ -39,7 +39,6 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
-from matplotlib.figure import Figure
 
 from benchmarks import random_task
 from benchmarks.accelerator import MODELS
@@ -50,6 +49,7 @@ from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.portable import flop
+from pages import charts
 
 ROOT = Path(__file__).resolve().parent.parent
 SHAPE = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
@@ -234,27 +234,18 @@ def report(results: Path, output: Path, flop_per_sample: float) -> None:
 
 def draw(rows: dict[str, list[float]], path: Path) -> None:
     """Bars with the spread of the turns, 1,200 pixels wide."""
-    figure = Figure(figsize=(8, 0.3 * len(rows) + 0.8), dpi=150, layout="constrained")
-    axes = figure.subplots()
     means = [statistics.mean(rates) for rates in rows.values()]
     spread = [
         [mean - min(rates) for mean, rates in zip(means, rows.values())],
         [max(rates) - mean for mean, rates in zip(means, rows.values())],
     ]
-    colours = ["#1f5fa8" if name.startswith("ours") else "#b0b7c0" for name in rows]
-    bars = axes.barh(list(rows), means, xerr=spread, color=colours, ecolor="#444444", capsize=3)
-    for bar, mean, above in zip(bars, means, spread[1]):
-        axes.text(
-            mean + above + 0.02 * max(means), bar.get_y() + bar.get_height() / 2, f"{mean:.2f}",
-            va="center",
-        )  # fmt: skip
-    axes.invert_yaxis()
-    axes.set_xlim(right=1.15 * max(max(rates) for rates in rows.values()))
-    axes.set_xlabel("samples per second; lines: slowest to fastest turn")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="x", alpha=0.3)
-    axes.set_axisbelow(True)
-    figure.savefig(path)
+    colours = [charts.BLUE if name.startswith("ours") else charts.GREY for name in rows]
+    with charts.png(path, (8, 0.3 * len(rows) + 0.8)) as [[axes]]:
+        bars = axes.barh(list(rows), means, xerr=spread, color=colours, ecolor="#444444", capsize=3)
+        axes.bar_label(bars, fmt="%.2f", padding=3)
+        axes.invert_yaxis()
+        axes.margins(x=0.12)
+        axes.set_xlabel("samples per second; lines: slowest to fastest turn")
 
 
 def main() -> None:

@@ -6,14 +6,11 @@ python -m demo.picture --metrics_file=build/demo/run/metrics.jsonl --output_file
 import argparse
 from pathlib import Path
 
-from matplotlib import pyplot
-from matplotlib.ticker import StrMethodFormatter
-
 from mlperf_bert.command_line import failures_in_one_line
 from mlperf_bert.files import json_text, paths
 from mlperf_bert.files.whole import read_regular_file, written_beside
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
-from pages.charts import BLUE, ORANGE, RED
+from pages.charts import BLUE, ORANGE, RED, png
 
 _DRAWN = {"train": ("samples", "loss"), "eval": ("samples", "loss", "masked_lm_accuracy")}
 
@@ -47,20 +44,14 @@ def _parsed(text: bytes, where: str) -> dict:
 def draw(metrics_file: Path, output_file: Path) -> None:
     """Write the picture, 1,200 by 900 pixels."""
     training, evaluations = read_metrics(metrics_file)
-    figure, (above, below) = pyplot.subplots(
-        2, 1, sharex=True, figsize=(8, 6), dpi=150, layout="constrained"
-    )
-    _draw_accuracy(above, evaluations)
-    _draw_loss(below, training, evaluations)
-    below.set_xlabel("training samples")
-    below.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    for axes in (above, below):
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.set_xlim(left=0)
-    with written_beside(output_file) as file:
-        figure.savefig(file, format="png")
-    pyplot.close(figure)
+    with written_beside(output_file) as file, png(file, (8, 6), rows=2) as [[above], [below]]:
+        _draw_accuracy(above, evaluations)
+        _draw_loss(below, training, evaluations)
+        above.sharex(below)
+        above.tick_params(labelbottom=False)
+        below.set_xlabel("training samples")
+        below.xaxis.set_major_formatter("{x:,.0f}")
+        below.set_xlim(left=0)
 
 
 def _draw_accuracy(axes, evaluations: list[dict]) -> None:
@@ -82,7 +73,7 @@ def _draw_accuracy(axes, evaluations: list[dict]) -> None:
     )
     axes.set_ylim(0, 1)
     axes.set_ylabel("masked-LM accuracy")
-    axes.legend(loc="lower right", frameon=False)
+    axes.legend(loc="lower right")
 
 
 def _draw_loss(axes, training: list[dict], evaluations: list[dict]) -> None:
@@ -94,7 +85,7 @@ def _draw_loss(axes, training: list[dict], evaluations: list[dict]) -> None:
         axes.plot(samples, [line["loss"] for line in lines], style, color=color, label=label)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("loss (nats)")
-    axes.legend(loc="upper right", frameon=False)
+    axes.legend(loc="upper right")
 
 
 def main() -> None:

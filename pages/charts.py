@@ -1,15 +1,13 @@
-"""How the pictures of all pages look, and how they become SVG text that can stand in a page."""
+"""How all pictures look: as SVG text that can stand in a page, and as PNG files."""
 
+import contextlib
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import matplotlib
 import numpy as np
-
-matplotlib.use("Agg")  # no display is needed
-
-from matplotlib import pyplot
+from matplotlib.figure import Figure
 
 INK, MUTED, GRID = "#1c2733", "#5b6b7b", "#e3e8ee"
 BLUE, RED, GREEN, ORANGE, GREY = "#1f5fa8", "#b3261e", "#1b7f4b", "#d9822b", "#b9c4cf"
@@ -51,17 +49,24 @@ def svg(
       rows, columns: of axes.
       saved: further arguments of `Figure.savefig`.
     """
-    with pyplot.rc_context(_STYLE | {"svg.hashsalt": salt}):
-        figure, axes = pyplot.subplots(
-            rows, columns, figsize=size_inches, layout="constrained", squeeze=False
-        )
-        try:
-            draw(axes)
-            text = io.StringIO()
-            figure.savefig(text, format="svg", **{"metadata": {"Date": None}} | saved)
-        finally:
-            pyplot.close(figure)
+    # Not pyplot: no display is needed, and no figure stays open.
+    with matplotlib.rc_context(_STYLE | {"svg.hashsalt": salt}):
+        figure = Figure(figsize=size_inches, layout="constrained")
+        draw(figure.subplots(rows, columns, squeeze=False))
+        text = io.StringIO()
+        figure.savefig(text, format="svg", **{"metadata": {"Date": None}} | saved)
     return text.getvalue()[text.getvalue().index("<svg") :]
+
+
+@contextlib.contextmanager
+def png(
+    file: Any, size_inches: tuple[float, float], *, rows: int = 1, columns: int = 1
+) -> Iterator[np.ndarray]:
+    """Yields axes, an array of rows and columns; then writes a PNG of 150 pixels an inch."""
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=size_inches, dpi=150, layout="constrained")
+        yield figure.subplots(rows, columns, squeeze=False)
+        figure.savefig(file, format="png")
 
 
 def in_units(value: float, units: Sequence[tuple[float, str]], spec: str = "g") -> str:

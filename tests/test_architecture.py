@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "tracing": {"pages", "exchange", "tracing"},
 }
 # Which guest takes what stands beside the package.
-TAKES = {"submission": {"pages"}, "portable": {"exchange"}}
+TAKES = {"submission": {"pages"}, "finetuning": {"pages"}, "portable": {"exchange"}}
 # Commands of guests that take flags as the root scripts do.
 COMMANDS_WITH_FLAGS = {
     "convert/from_hugging_face.py",

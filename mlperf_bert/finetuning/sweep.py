@@ -7,8 +7,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from mlperf_bert.files import paths
 from mlperf_bert.files.json_text import read_record, write_record
 from mlperf_bert.files.locks import DirectoryLock
@@ -21,6 +19,7 @@ from mlperf_bert.finetuning.task import SPANS, Task
 from mlperf_bert.messages import Problems
 from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.training.devices import create_strategy, replica_batch_size
+from pages import charts
 
 RESULTS_NAME, PICTURE_NAME, PREDICTIONS_NAME = "results.json", "results.png", "predictions"
 _LONGEST_WRITE_SECONDS = 60
@@ -316,21 +315,18 @@ def draw(panels: Mapping[str, Mapping[str, Sequence[float]]], path: Path) -> Non
     num_columns = min(len(panels), _MOST_COLUMNS)
     num_rows = math.ceil(len(panels) / num_columns)
     size = max(5.0, 3.2 * num_columns), 3.4 * num_rows
-    # Not pyplot: no display is needed, and no figure stays open.
-    figure = Figure(figsize=size, dpi=150, layout="constrained")
-    grid = figure.subplots(num_rows, num_columns, squeeze=False)
-    for axes in grid.flat[len(panels) :]:
-        axes.set_visible(False)
-    for axes, (title, runs) in zip(grid.flat, panels.items()):
-        for name, values in runs.items():
-            axes.plot(range(1, len(values) + 1), values, "o-", markersize=3, label=name)
-        axes.set_title(title, fontsize=9)
-        axes.set_xlabel("epochs")
-        axes.set_ylabel("percent")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-        if len(runs) <= _MOST_IN_LEGEND:
-            axes.legend(frameon=False, fontsize=7)
-    with written_beside(path) as file:
-        figure.savefig(file, format="png")
+    with (
+        written_beside(path) as file,
+        charts.png(file, size, rows=num_rows, columns=num_columns) as grid,
+    ):
+        for axes in grid.flat[len(panels) :]:
+            axes.set_visible(False)
+        for axes, (title, runs) in zip(grid.flat, panels.items()):
+            for name, values in runs.items():
+                axes.plot(range(1, len(values) + 1), values, "o-", markersize=3, label=name)
+            axes.set_title(title)
+            axes.set_xlabel("epochs")
+            axes.set_ylabel("percent")
+            axes.xaxis.get_major_locator().set_params(integer=True)
+            if len(runs) <= _MOST_IN_LEGEND:
+                axes.legend()
