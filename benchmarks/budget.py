@@ -16,13 +16,12 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 import demo.__main__ as the_demo
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.mlperf import results, rules
 from mlperf_bert.options import duration
+from pages import charts
 
 NUM_TRAIN_STEPS = 2 * the_demo.NUM_TRAIN_STEPS
 """More than four minutes allow on two cores."""
@@ -57,20 +56,16 @@ def table(found: Mapping[float, list[dict]]) -> str:
 
 def draw(found: Mapping[float, list[dict]], path: Path) -> None:
     """Accuracy over minutes, a line for each training, 1,200 pixels wide."""
-    figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
-    axes = figure.subplots()
-    for seconds, metrics in found.items():
-        evaluations = [line for line in metrics if line["kind"] == "eval"]
-        minutes = [line["time_budget_spent_seconds"] / 60 for line in evaluations]
-        accuracy = [line["masked_lm_accuracy"] for line in evaluations]
-        axes.plot(minutes, accuracy, linewidth=1.2, label=duration(seconds))
-    axes.axhline(rules.TARGET_MASKED_LM_ACCURACY, color="#444444", linewidth=0.8, linestyle="--")
-    axes.set_xlabel("minutes since run_start")
-    axes.set_ylabel("masked-LM accuracy")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False, loc="lower right", title="budget")
-    figure.savefig(path)
+    with charts.png(path, (8, 4.5)) as [[axes]]:
+        for seconds, metrics in found.items():
+            evaluations = [line for line in metrics if line["kind"] == "eval"]
+            minutes = [line["time_budget_spent_seconds"] / 60 for line in evaluations]
+            accuracy = [line["masked_lm_accuracy"] for line in evaluations]
+            axes.plot(minutes, accuracy, linewidth=1.2, label=duration(seconds))
+        axes.axhline(rules.TARGET_MASKED_LM_ACCURACY, color=charts.INK, linestyle="--")
+        axes.set_xlabel("minutes since run_start")
+        axes.set_ylabel("masked-LM accuracy")
+        axes.legend(loc="lower right", title="budget")
 
 
 def _budgets(minutes: str) -> list[float]:
@@ -91,9 +86,7 @@ def main() -> None:
     output, start = args.output.resolve(), time.monotonic()
     folder = output / f"seed_{args.seed}"
     if not (folder / "eval.tfrecord").exists():
-        the_demo.make_empty_folder(folder)
-        the_demo.run_steps(the_demo.preparation_steps(folder, args.seed), start)
-        the_demo.run_steps(the_demo.record_steps(folder), start)
+        the_demo.make_data(folder, args.seed, start)
     found = {seconds: train(folder, args.seed, seconds) for seconds in args.minutes}
     write_whole(output.with_suffix(".md"), table(found))
     draw(found, output.with_suffix(".png"))

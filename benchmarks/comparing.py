@@ -105,11 +105,9 @@ def false_alarms(runs: Runs) -> Iterator[str]:
         for name, method in METHODS.items():
             fits = sizes[0] == sizes[1] >= intervals.LEAST_PAIRS or name == "Welch"
             count = NUM_PAIRS_OF_BOOTSTRAP if "bootstrap" in name else NUM_PAIRS
-            cells.append(_percent(share_told(method, a[:count], b[:count])) if fits else "")
-        cells.append(
-            _percent(share_told(intervals.welch, *runs.groups("samples_per_second", sizes)))
-        )
-        cells.append(_percent(share_told(intervals.welch, *runs.normal_groups(sizes))))
+            cells.append(f"{share_told(method, a[:count], b[:count]):.1%}" if fits else "")
+        for a, b in (runs.groups("samples_per_second", sizes), runs.normal_groups(sizes)):
+            cells.append(f"{share_told(intervals.welch, a, b):.1%}")
         yield f"| {sizes[0]} and {sizes[1]} | {' | '.join(cells)} |"
 
 
@@ -133,9 +131,7 @@ def power(runs: Runs) -> Iterator[str]:
                 )
             else:
                 a, b = runs.groups(figure, sizes)
-            cells += [
-                _percent(share_told(intervals.welch, a, b * (1 + share))) for share in _PLANTED
-            ]
+            cells += [f"{share_told(intervals.welch, a, b * (1 + s)):.1%}" for s in _PLANTED]
         yield f"| {sizes[0]} and {sizes[1]} | {' | '.join(cells)} |"
 
 
@@ -204,10 +200,6 @@ def known_pairs(entries: Sequence[Entry]) -> Iterator[str]:
                 counts[1 if not change.is_told else 0 if (change.ratio or 0) < 1 else 2] += 1
             label = compare.FIGURES[figure].label
             yield f"| {known} | {len(pairs)} | {label} | {' | '.join(map(str, counts))} |"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}%"
 
 
 def tables(entries: Sequence[Entry]) -> list[str]:

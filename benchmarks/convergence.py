@@ -18,12 +18,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 import demo.__main__ as the_demo
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.mlperf import rules
+from pages import charts
 
 
 @dataclass(frozen=True)
@@ -99,28 +98,18 @@ def table(needed: dict[str, list[dict]]) -> str:
 
 def draw(needed: dict[str, list[dict]], title: str, path: Path) -> None:
     """Accuracy over samples, a line for each training, 1,200 pixels wide."""
-    figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
-    axes = figure.subplots()
-    for (variant, runs), colour in zip(needed.items(), COLOURS):
-        for number, run in enumerate(runs):
-            samples, accuracy = zip(*run["evaluations"])
-            label = variant if number == 0 else None
-            axes.plot(samples, accuracy, color=colour, marker=".", linewidth=1.2, label=label)
-    axes.axhline(rules.TARGET_MASKED_LM_ACCURACY, color="#444444", linewidth=0.8, linestyle="--")
-    axes.annotate(
-        "target 0.720",
-        (0.01, rules.TARGET_MASKED_LM_ACCURACY),
-        xycoords=("axes fraction", "data"),
-        va="bottom",
-        color="#444444",
-    )
-    axes.set_xlabel("samples")
-    axes.set_ylabel("masked-LM accuracy")
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False, loc="lower right", title=f"{title}, {len(runs)} seeds each")
-    figure.savefig(path)
+    with charts.png(path, (8, 4.5)) as [[axes]]:
+        for (variant, runs), colour in zip(needed.items(), COLOURS):
+            for number, run in enumerate(runs):
+                samples, accuracy = zip(*run["evaluations"])
+                label = variant if number == 0 else None
+                axes.plot(samples, accuracy, color=colour, marker=".", linewidth=1.2, label=label)
+        target = rules.TARGET_MASKED_LM_ACCURACY
+        axes.axhline(target, color=charts.INK, linestyle="--", label=f"target {target:.3f}")
+        axes.set_xlabel("samples")
+        axes.set_ylabel("masked-LM accuracy")
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.legend(loc="lower right", title=f"{title}, {len(runs)} seeds each")
 
 
 def main() -> None:
@@ -136,9 +125,7 @@ def main() -> None:
     for seed in range(1, args.seeds + 1):
         folder = output / f"seed_{seed}"
         if not (folder / "eval.tfrecord").exists():
-            the_demo.make_empty_folder(folder)
-            the_demo.run_steps(the_demo.preparation_steps(folder, seed, task.lengths), start)
-            the_demo.run_steps(the_demo.record_steps(folder, task.lengths), start)
+            the_demo.make_data(folder, seed, start, task.lengths)
         for variant, runs in needed.items():
             runs.append(train(folder, seed, task, variant))
     write_whole(output.with_suffix(".md"), table(needed))

@@ -50,7 +50,7 @@ def make_data(folder: Path) -> list[Path]:
     """Writes a configuration and two files of records."""
     random_task.write(folder, TINY, SHAPE, [SHAPE.max_seq_length] * NUM_DIFFERENT_RECORDS)
     records = [folder / f"part-{number}" for number in range(2)]
-    for path in paths:
+    for path in records:
         repeated = NUM_RECORDS // NUM_DIFFERENT_RECORDS // len(records)
         path.write_bytes((folder / "train.tfrecord").read_bytes() * repeated)
     return records

@@ -24,6 +24,7 @@ from demo.__main__ import REPOSITORY
 from mlperf_bert.data import example_codec, tfrecord
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
+from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.results import has_ended
 
 Example = dict[str, np.ndarray]
@@ -153,7 +154,8 @@ def row(kind: str, runs: Sequence[Sequence[str]], cause: str | None) -> str:
     return f"| {kind} | {len(runs)} | {len(warnings)} | {at} | {named} |"
 
 
-def main() -> None:
+@ends_in_one_line("watched_runs")
+def main() -> int:
     """Trains what is missing, and prints the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -163,32 +165,30 @@ def main() -> None:
     folder = given.output_dir.absolute()
     task, band = folder / "task", folder / "band"
     rows = ["| run | runs | warned | at evaluation | cause named |", "|---|---|---|---|---|"]
-    try:
-        miniature.prepare(task)
-        flags = miniature.run_flags(task)
-        for number in range(NUM_REFERENCE):
-            trained(band / "runs" / str(number), 100 + number, flags)
-        flags = [*flags, f"--reference={band}"]
-        for damage in damages(task, folder / "damaged_input"):
-            place = folder / "damaged" / damage.kind.replace(" ", "_")
-            runs = [
-                trained(
-                    place / str(number),
-                    200 + number,
-                    [*flags_with(flags, damage.flags), "--stop_if_hopeless"],
-                )
-                for number in range(NUM_OF_EACH_DAMAGE)
-            ]
-            rows.append(row(damage.kind, runs, damage.cause))
-        healthy = [
-            trained(folder / "healthy" / str(number), 300 + number, flags)
-            for number in range(NUM_HEALTHY)
+    miniature.prepare(task)
+    flags = miniature.run_flags(task)
+    for number in range(NUM_REFERENCE):
+        trained(band / "runs" / str(number), 100 + number, flags)
+    flags = [*flags, f"--reference={band}"]
+    for damage in damages(task, folder / "damaged_input"):
+        place = folder / "damaged" / damage.kind.replace(" ", "_")
+        runs = [
+            trained(
+                place / str(number),
+                200 + number,
+                [*flags_with(flags, damage.flags), "--stop_if_hopeless"],
+            )
+            for number in range(NUM_OF_EACH_DAMAGE)
         ]
-        rows.append(row("healthy", healthy, None))
-    except (ValueError, OSError, subprocess.CalledProcessError) as error:
-        sys.exit(f"watched_runs: {error}")
+        rows.append(row(damage.kind, runs, damage.cause))
+    healthy = [
+        trained(folder / "healthy" / str(number), 300 + number, flags)
+        for number in range(NUM_HEALTHY)
+    ]
+    rows.append(row("healthy", healthy, None))
     print("\n".join(rows))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -19,7 +19,6 @@ import os
 import secrets
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -28,6 +27,7 @@ from pathlib import Path
 
 from mlperf_bert.files import paths
 from mlperf_bert.files.locks import DirectoryLock
+from mlperf_bert.messages import ends_in_one_line
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MARK_FILE = "made_by_the_demo"
@@ -76,7 +76,7 @@ class Step:
         """Run the command; its output goes where ours goes.
 
         Raises:
-          subprocess.CalledProcessError: it failed.
+          ValueError: it failed.
         """
         interpreter = Path(sys.executable).parent
         environment = {
@@ -84,7 +84,9 @@ class Step:
             "PATH": f"{interpreter}:{os.environ['PATH']}",
             "PYTHON": sys.executable,
         }
-        subprocess.run(self.command, shell=True, cwd=REPOSITORY, env=environment, check=True)
+        done = subprocess.run(self.command, shell=True, cwd=REPOSITORY, env=environment)
+        if done.returncode:
+            raise ValueError(f"the last step failed with exit code {done.returncode}")
 
 
 def preparation_steps(folder: Path, seed: int, lengths: Lengths = LENGTHS) -> list[Step]:
@@ -200,13 +202,11 @@ def run_demo(folder: Path, seed: int) -> None:
     """Run all steps in order.
 
     Raises:
-      subprocess.CalledProcessError: a step failed.
-      ValueError: the folder is not the demo's to remove, or the target was not reached.
+      ValueError: the folder is not the demo's to remove, a step failed, or the target was not
+        reached.
     """
     start = time.monotonic()
-    make_empty_folder(folder)
-    run_steps(preparation_steps(folder, seed), start)
-    run_steps(record_steps(folder), start)
+    make_data(folder, seed, start)
     run_steps(training_steps(folder, seed), start)
     results = folder / "results"
     results.mkdir()
@@ -231,14 +231,16 @@ def run_steps(steps: list[Step], start: float) -> None:
         step.run()
 
 
-def make_empty_folder(folder: Path) -> None:
-    """Empty the folder of an earlier demo, and make the one that its examples go to.
+def make_data(folder: Path, seed: int, start: float, lengths: Lengths = LENGTHS) -> None:
+    """Run the steps from nothing to TFRecords and initial checkpoint, in a folder that is emptied.
 
     Raises:
-      ValueError: as `empty_folder`.
+      ValueError: as `empty_folder`, or a step failed.
     """
     empty_folder(folder)
     (folder / "train").mkdir()
+    run_steps(preparation_steps(folder, seed, lengths), start)
+    run_steps(record_steps(folder, lengths), start)
 
 
 def empty_folder(folder: Path) -> None:
@@ -257,8 +259,9 @@ def empty_folder(folder: Path) -> None:
     (folder / MARK_FILE).touch()
 
 
-def main() -> None:
-    """Run the demo; exit with 1 and one line if a step fails."""
+@ends_in_one_line("demo")
+def main() -> int:
+    """Run the demo; return 1 with one line if a step fails."""
     parser = argparse.ArgumentParser(prog="python -m demo", description="MLPerf BERT, in miniature")
     parser.add_argument("--seed", type=int, help="of text, weights and order; default: random")
     parser.add_argument("--output_dir", type=Path, default=Path("build/demo"))
@@ -273,16 +276,10 @@ def main() -> None:
             if not lock.acquire():
                 raise ValueError(f"{folder}: another demo works in it; name another --output_dir")
         run_demo(given.output_dir, seed)
-    except KeyboardInterrupt:
-        print("demo: interrupted", file=sys.stderr)
-        sys.exit(128 + signal.SIGINT)
-    except subprocess.CalledProcessError as error:
-        sys.exit(f"demo: the last step failed with exit code {error.returncode}")
-    except (ValueError, OSError) as error:
-        sys.exit(f"demo: {error}")
     finally:
         lock.release()
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

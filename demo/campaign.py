@@ -9,7 +9,6 @@ open. An interrupted campaign goes on with the same command.
 """
 
 import argparse
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 from demo import miniature
 from demo.__main__ import REPOSITORY
 from mlperf_bert.files import paths
+from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.submission import campaign, report
 
 REFERENCE_POINTS = REPOSITORY / "demo" / "rcps_miniature.json"
@@ -24,6 +24,7 @@ ORG, SYSTEM = "demo", "this-machine"
 NOTE = "a miniature: tiny model and text, no submission; see demo/campaign.py"
 
 
+@ends_in_one_line("demo.campaign")
 def main() -> int:
     """Prepare, run, judge, report; return what the campaign returns."""
     parser = argparse.ArgumentParser(prog="python -m demo.campaign")
@@ -31,13 +32,8 @@ def main() -> int:
     given = parser.parse_args(paths.words_with_home())
     folder, start = given.output_dir.resolve(), time.monotonic()
     notes = folder / "notes.json"
-    try:
-        miniature.prepare(folder / "task")
-        notes.write_text(f'{{"sw_notes": "{NOTE}"}}\n', encoding="utf-8")
-    except subprocess.CalledProcessError as error:
-        sys.exit(f"demo.campaign: a command failed with exit code {error.returncode}")
-    except ValueError as error:
-        sys.exit(f"demo.campaign: {error}")
+    miniature.prepare(folder / "task")
+    notes.write_text(f'{{"sw_notes": "{NOTE}"}}\n', encoding="utf-8")
     status = campaign.main(
         [
             f"--org={ORG}",
@@ -51,14 +47,9 @@ def main() -> int:
     )
     org_dir = folder / "campaign" / "submission" / ORG
     if org_dir.exists():
-        report.main(
-            [
-                str(org_dir),
-                f"--custom_rcps={REFERENCE_POINTS}",
-                f"--output={folder / 'report.html'}",
-            ]
-        )
-        print(f"\nDone after {time.monotonic() - start:.0f} s. Look at {folder / 'report.html'}")
+        output = folder / "report.html"
+        report.main([str(org_dir), f"--custom_rcps={REFERENCE_POINTS}", f"--output={output}"])
+        print(f"\nDone after {time.monotonic() - start:.0f} s. Look at {output}")
     return status
 
 

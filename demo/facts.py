@@ -68,26 +68,7 @@ _TOPICS = (
 
 _HIS_NAMES = ("Adam", "Boris", "David", "Emil", "Hugo", "Jakob")
 _HER_NAMES = ("Anna", "Clara", "Dora", "Flora", "Helena", "Ida")
-_ONSETS = (
-    "b",
-    "br",
-    "d",
-    "dr",
-    "f",
-    "g",
-    "gr",
-    "h",
-    "k",
-    "l",
-    "m",
-    "n",
-    "p",
-    "r",
-    "s",
-    "st",
-    "t",
-    "w",
-)
+_ONSETS = tuple("b br d dr f g gr h k l m n p r s st t w".split())
 _VOWELS = ("a", "e", "i", "o", "u", "ai", "ea")
 _CODAS = ("l", "ld", "m", "n", "nd", "r", "rn", "rt", "s", "sk", "th", "x")
 _TOWN_ENDINGS = ("ton", "ham", "ford", "wick", "stead", "mouth", "burg", "field")

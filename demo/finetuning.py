@@ -26,7 +26,6 @@ import argparse
 import json
 import os
 import shlex
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from pathlib import Path
 
 from demo.__main__ import LENGTHS, REPOSITORY, Step, empty_folder, run_steps
 from mlperf_bert.files import json_text, paths
+from mlperf_bert.messages import ends_in_one_line
 
 LEARNING_RATE = 1e-3
 SEED = 1
@@ -146,27 +146,24 @@ def compare(output_dir: Path) -> str:
     return table
 
 
-def main() -> None:
-    """Run all steps; exit with 1 and one line if one fails, or pre-training does not win."""
+@ends_in_one_line("demo.finetuning")
+def main() -> int:
+    """Run all steps; return 1 with one line if one fails, or pre-training does not win."""
     parser = argparse.ArgumentParser(prog="python -m demo.finetuning")
     parser.add_argument("--demo_dir", type=Path, default=Path("build/demo"))
     parser.add_argument("--output_dir", type=Path, default=Path("build/demo-finetune"))
     given = parser.parse_args(paths.words_with_home())
     os.chdir(REPOSITORY)
     start = time.monotonic()
-    try:
-        seed = seed_of(given.demo_dir)
-        require_apart(given.demo_dir, given.output_dir)
-        empty_folder(given.output_dir)
-        run_steps(steps(given.demo_dir, given.output_dir, seed), start)
-        print()
-        compare(given.output_dir)
-    except subprocess.CalledProcessError as error:
-        sys.exit(f"demo.finetuning: the last step failed with exit code {error.returncode}")
-    except (ValueError, OSError) as error:
-        sys.exit(f"demo.finetuning: {error}")
+    seed = seed_of(given.demo_dir)
+    require_apart(given.demo_dir, given.output_dir)
+    empty_folder(given.output_dir)
+    run_steps(steps(given.demo_dir, given.output_dir, seed), start)
+    print()
+    compare(given.output_dir)
     print(f"Done after {time.monotonic() - start:.0f} s.")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -8,14 +8,7 @@ import shlex
 import time
 from pathlib import Path
 
-from demo.__main__ import (
-    LENGTHS,
-    Step,
-    make_empty_folder,
-    preparation_steps,
-    record_steps,
-    run_steps,
-)
+from demo.__main__ import LENGTHS, Step, make_data, run_steps
 
 SEED = 1
 """The seed of text and first weights: the reference points hold for this task alone."""
@@ -34,16 +27,13 @@ def prepare(folder: Path) -> None:
     """Make data and initial checkpoint, unless they are there from an earlier call.
 
     Raises:
-      ValueError: the folder holds other things.
-      subprocess.CalledProcessError: a step failed.
+      ValueError: the folder holds other things, or a step failed.
     """
     if (folder / _READY_FILE).exists():
         print(f"{folder}: data and initial checkpoint are there")
         return
     start = time.monotonic()
-    make_empty_folder(folder)
-    run_steps(preparation_steps(folder, SEED), start)
-    run_steps(record_steps(folder), start)
+    make_data(folder, SEED, start)
     run_steps([_first_training(folder)], start)
     run_steps([_conversion(folder)], start)
     (folder / _READY_FILE).touch()

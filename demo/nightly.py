@@ -11,7 +11,7 @@ that a run needs scatter by several.
 """
 
 import argparse
-import subprocess
+import signal
 import sys
 import time
 from pathlib import Path
@@ -35,11 +35,8 @@ def unfinished_night(nights: Path) -> Path:
     return nights / time.strftime("%Y-%m-%d_%H%M%S", time.gmtime())
 
 
-def _run_one_night(folder: Path, num_runs: int, share: str) -> int:
-    try:
-        miniature.prepare(folder / "task")
-    except subprocess.CalledProcessError as error:
-        raise ValueError(f"a command failed with exit code {error.returncode}") from error
+def _run_one_night(folder: Path, num_runs: int, share: float) -> int:
+    miniature.prepare(folder / "task")
     night = unfinished_night(folder / "nights")
     status = campaign.main(
         [
@@ -52,7 +49,7 @@ def _run_one_night(folder: Path, num_runs: int, share: str) -> int:
             *miniature.run_flags(folder / "task"),
         ]
     )
-    if status == campaign.EXIT_INTERRUPTED:
+    if status in (campaign.EXIT_INTERRUPTED, 128 + signal.SIGINT):
         return status
     if night.exists():  # or the next night would go on with runs that cannot become better
         (night / _ENDED_NAME).touch()
@@ -62,7 +59,7 @@ def _run_one_night(folder: Path, num_runs: int, share: str) -> int:
     baseline = folder / "baseline.json"
     if not baseline.exists():
         return compare.main([str(night), f"--write_baseline={baseline}"])
-    words = [f"--baseline={baseline}", f"--fail_if_slower={share}"]
+    words = [f"--baseline={baseline}", f"--fail_if_slower={100 * share:g}%"]
     return compare.main([str(night), *words, f"--figure={compare.SAMPLES_PER_SECOND}"])
 
 
@@ -72,18 +69,13 @@ def _num_runs(text: str) -> int:
     return int(text)
 
 
-def _percentage(text: str) -> str:
-    compare.share_of(text)
-    return text
-
-
 @ends_in_one_line("nightly")
 def main(arguments: list[str] | None = None) -> int:
     """Train, compare; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m demo.nightly")
     parser.add_argument("--output_dir", type=Path, required=True, help="the same every night")
     parser.add_argument("--runs", type=_num_runs, default=NUM_RUNS, help="trainings of a night")
-    parser.add_argument("--fail_if_slower", type=_percentage, default="5%", metavar="5%%")
+    parser.add_argument("--fail_if_slower", type=compare.share_of, default="5%", metavar="5%%")
     given = parser.parse_args(paths.words_with_home(arguments))
     folder = given.output_dir.absolute()
     by_another = "another night goes on"

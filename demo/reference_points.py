@@ -12,38 +12,32 @@ import argparse
 import json
 import os
 import platform
-import subprocess
 import sys
 from pathlib import Path
 
 from demo import miniature
-from demo.__main__ import REPOSITORY
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
-from mlperf_bert.mlperf.log_lines import LOG_NAME
-from mlperf_bert.mlperf.results import finished_run, read_run
+from mlperf_bert.messages import ends_in_one_line
+from mlperf_bert.submission.campaign import Campaign, train_in_turn
 
 NUM_RUNS = 20
 
 
-def train(folder: Path, number: int) -> int:
-    """Train run `number`, unless it is there; return the samples it needed.
+def train(folder: Path) -> list[int]:
+    """Train the runs that are not there yet; return the samples that each needed.
 
     Raises:
-      subprocess.CalledProcessError: the run failed.
-      ValueError: it did not reach the target.
+      ValueError: a run failed, or did not reach the target.
     """
-    output_dir = folder / f"run_{number}"
-    flags = [*miniature.run_flags(folder / "task"), f"--output_dir={output_dir}"]
-    run = finished_run(output_dir)
-    if run is None:
-        command = [sys.executable, "run_pretraining.py", *flags]
-        command += ["--submission_org=demo", "--submission_platform=this-machine"]
-        subprocess.run(command, cwd=REPOSITORY, check=True)
-        run = read_run(output_dir / LOG_NAME)
-    if run.samples_to_converge is None:
-        raise ValueError(f"{output_dir}: the target was not reached; the task is too short")
-    return run.samples_to_converge
+    flags = tuple(miniature.run_flags(folder / "task"))
+    twenty = Campaign(org="demo", system="this-machine", status="onprem", folder=folder,
+                      num_runs=NUM_RUNS, flags=flags)  # fmt: skip
+    [runs] = train_in_turn([twenty])
+    for run in runs:
+        if run.samples_to_converge is None:
+            raise ValueError(f"{run.path}: the target was not reached; the task is too short")
+    return [run.samples_to_converge for run in runs]
 
 
 def points(samples: list[int], *, when: str) -> dict:
@@ -71,24 +65,21 @@ def points(samples: list[int], *, when: str) -> dict:
     }
 
 
-def main() -> None:
-    """Train, then write the file beside and rename it; exit with 1 and one line on failure."""
+@ends_in_one_line("demo.reference_points")
+def main() -> int:
+    """Train, then write the file beside and rename it; return 1 with one line on failure."""
     parser = argparse.ArgumentParser(prog="python -m demo.reference_points")
     parser.add_argument("--work_dir", type=Path, default=Path("build/reference_points"))
     parser.add_argument("--output_file", type=Path, required=True)
     parser.add_argument("--when", default="", help="for the record, such as a date")
     given = parser.parse_args(paths.words_with_home())
     folder = given.work_dir.resolve()
-    try:
-        miniature.prepare(folder / "task")
-        samples = [train(folder, number) for number in range(NUM_RUNS)]
-    except subprocess.CalledProcessError as error:
-        sys.exit(f"demo.reference_points: a command failed with exit code {error.returncode}")
-    except ValueError as error:
-        sys.exit(f"demo.reference_points: {error}")
+    miniature.prepare(folder / "task")
+    samples = train(folder)
     write_whole(given.output_file, json.dumps(points(samples, when=given.when), indent=1) + "\n")
     print(f"{given.output_file}: {samples}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -10,6 +10,9 @@ from typing import ParamSpec
 
 from tqdm import tqdm
 
+from mlperf_bert.signals import Interrupted
+
+EXIT_INTERRUPTED = 75
 SECONDS_BETWEEN_LINES = 10
 _Arguments = ParamSpec("_Arguments")
 
@@ -40,8 +43,9 @@ def ends_in_one_line(
 ) -> Callable[[Callable[_Arguments, int]], Callable[_Arguments, int]]:
     """Decorates the `main` of a command, so that what goes wrong is one line, named so.
 
-    Its exit code is then 1 for ValueError and OSError, and for a signal what a shell makes of it:
-    130 for Ctrl-C, 141, without a line, if nobody reads on, as behind `| head -1`.
+    Its exit code is then 1 for ValueError and OSError, 75 if a signal asked to stop and the same
+    command goes on, and for other signals what a shell makes of them: 130 for Ctrl-C, 141, without
+    a line, if nobody reads on, as behind `| head -1`.
     """
 
     def decorated(main: Callable[_Arguments, int]) -> Callable[_Arguments, int]:
@@ -57,6 +61,9 @@ def ends_in_one_line(
             except KeyboardInterrupt:
                 print(f"{name}: interrupted", file=sys.stderr)
                 return 128 + signal.SIGINT
+            except Interrupted as interruption:
+                print(f"{name}: {interruption}", file=sys.stderr)
+                return EXIT_INTERRUPTED
             except (ValueError, OSError) as error:
                 print(f"{name}: {_explained(error)}", file=sys.stderr)
                 return 1

@@ -31,7 +31,7 @@ def _exit(number: int, _: FrameType | None) -> None:
 
 
 class Interrupted(Exception):
-    """SIGTERM or SIGINT asked the run to stop; its checkpoint is saved."""
+    """A signal asked to stop, and all is saved: the same command goes on."""
 
 
 class StopRequest:

@@ -44,24 +44,25 @@ from mlperf_bert.data import provenance
 from mlperf_bert.files import locks, paths, whole
 from mlperf_bert.files.json_text import write_record
 from mlperf_bert.files.whole import matching_files
+from mlperf_bert.messages import EXIT_INTERRUPTED, ends_in_one_line
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.log import STATUSES
 from mlperf_bert.mlperf.log_lines import LOG_NAME, RESULT_LOG, read_records
 from mlperf_bert.mlperf.results import RunResult, finished_run, has_ended, read_own_record
-from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS, require_ruleset
+from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
+from mlperf_bert.signals import Interrupted
 from mlperf_bert.submission import compare, system
-from mlperf_bert.submission.folder import write_folder
+from mlperf_bert.submission.folder import REPOSITORY, write_folder
 from mlperf_bert.submission.run_logs import ALTERNATING_RECORD, CAMPAIGN_RECORD
 from mlperf_bert.submission.sides import read_side
 from mlperf_bert.submission.verdict import SystemVerdict, judge_submission
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 RUN_COMMAND = (sys.executable, str(REPOSITORY / "run_pretraining.py"))
 LAUNCHER = "start_training.sh"
 _NOT_IN_A_CAMPAIGN = ("--detach", "--dry-run", "--demo", "--eval", "--finetune", "--help")
-EXIT_INTERRUPTED = 75
 RECORD_NAME = CAMPAIGN_RECORD
 LOCK_NAME = ".lock"
+_AT_WORK = "another campaign works in it"
 MAX_FAILED_RUNS = 1
 MAX_NAME_BYTES = 100  # file names are made of it and more; file systems allow 255
 
@@ -152,21 +153,15 @@ class Campaign:
         """Whether the command starts each run in a container."""
         return any(Path(word).name == LAUNCHER for word in self.command)
 
-    def environment(self, output_dir: paths.Location) -> dict[str, str]:
-        """Return the settings of the launcher that are the campaign's.
-
-        A fixed seed would be that of every run. The launcher mounts the output directory.
-        """
-        evaluation = {"EVAL_FILE": ""} if self.offline_eval_input_file else {}
-        return {"SEED": "", "OUTPUT_DIR": str(output_dir), **evaluation}
-
     def run_commands(self, output_dir: paths.Location) -> list[list[str]]:
         """Return the command lines of one run: the training, and its evaluation if offline."""
-        own = f"--output_dir={output_dir}"
         start = list(self.command)
         if self.in_containers:
-            settings = self.environment(output_dir).items()
-            start = ["env", *(f"{name}={value}" for name, value in settings), *start]
+            # The launcher mounts its output directory. A fixed seed would be that of every run.
+            settings = ["SEED=", f"OUTPUT_DIR={output_dir}"]
+            settings += ["EVAL_FILE="] if self.offline_eval_input_file else []
+            start = ["env", *settings, *start]
+        own = f"--output_dir={output_dir}"
         return [[*start, *flags, own] for flags in self.flags_of_commands()]
 
 
@@ -198,8 +193,20 @@ def _names_of(given: Sequence[str], *, read: frozenset[str] = frozenset()) -> se
     return names
 
 
-class Interrupted(Exception):
-    """A signal ended a run; the same command goes on."""
+def _recorded(folder: paths.Location, name: str, content: dict[str, object]) -> dict:
+    """Return what a folder's record says; an empty folder's is `content` from now on.
+
+    Raises:
+      ValueError: it has no record, and holds other things.
+    """
+    record = folder / name
+    if record.exists():
+        return read_own_record(record)
+    if folder.exists() and any(path.name != LOCK_NAME for path in folder.iterdir()):
+        raise ValueError(f"{folder} is not empty; choose another --output_dir")
+    paths.make_folder(folder)
+    write_record(record, content)
+    return content
 
 
 def claim(campaign: Campaign) -> None:
@@ -208,47 +215,32 @@ def claim(campaign: Campaign) -> None:
     Raises:
       ValueError: it belongs to another campaign, or holds other things.
     """
-    record = campaign.folder / RECORD_NAME
-    content = {
+    content: dict[str, object] = {
         "org": campaign.org,
         "system": campaign.system,
         "flags": list(campaign.flags),
         "offline_eval_input_file": campaign.offline_eval_input_file,
     }
-    if record.exists():
-        found = read_own_record(record)
-        differing = [name for name in content if found.get(name) != content[name]]
-        has_runs = campaign.runs_dir.exists() and any(campaign.runs_dir.iterdir())
-        if differing and not has_runs:  # a mistake is being corrected
-            write_record(record, content)
-        elif differing:
-            raise ValueError(
-                f"{campaign.folder} holds another campaign (differing: {', '.join(differing)}); "
-                "give the same flags, or another --output_dir"
-            )
-        return
-    if campaign.folder.exists() and any(
-        path.name != LOCK_NAME for path in campaign.folder.iterdir()
-    ):
-        raise ValueError(f"{campaign.folder} is not empty; choose another --output_dir")
+    found = _recorded(campaign.folder, RECORD_NAME, content)
     paths.make_folder(campaign.runs_dir)
-    write_record(record, content)
+    differing = [name for name in content if found.get(name) != content[name]]
+    if differing and campaign.runs_dir.exists() and any(campaign.runs_dir.iterdir()):
+        raise ValueError(
+            f"{campaign.folder} holds another campaign (differing: {', '.join(differing)}); "
+            "give the same flags, or another --output_dir"
+        )
+    if differing:  # a mistake is being corrected
+        write_record(campaign.folder / RECORD_NAME, content)
 
 
-def train_all(campaign: Campaign) -> list[RunResult]:
-    """Run what is missing; return what all logs say, in order.
+def train_in_turn(campaigns: Sequence[Campaign]) -> list[list[RunResult]]:
+    """Run what is missing of campaigns with as many runs; return what all logs say, in order.
+
+    The order of campaigns turns with every number: two go A B B A A B B A.
 
     Raises:
       ValueError: a run was refused before its clock started, or more failed than the rules forgive.
       Interrupted: a run was stopped by a signal.
-    """
-    return train_in_turn([campaign])[0]
-
-
-def train_in_turn(campaigns: Sequence[Campaign]) -> list[list[RunResult]]:
-    """Run what is missing of campaigns with as many runs; returns and raises as `train_all`.
-
-    Their order turns with every number: two go A B B A A B B A.
     """
     runs: dict[str, list[RunResult]] = {str(campaign.folder): [] for campaign in campaigns}
     for number in range(campaigns[0].num_runs):
@@ -305,25 +297,16 @@ def run_alternating(campaign: Campaign, flag_files: Sequence[str]) -> compare.Co
     for variant in variants:
         _require_startable(variant)
     paths.require_no_file(campaign.folder)
-    record = campaign.folder / ALTERNATING_RECORD
-    content = {"variants": [variant.folder.name for variant in variants]}
-    if record.exists():
-        if (found := read_own_record(record)) != content:
-            raise ValueError(
-                f"{campaign.folder} holds other variants, {found.get('variants')}; "
-                "give the same files in the same order, or another --output_dir"
-            )
-    elif campaign.folder.exists() and any(campaign.folder.iterdir()):
-        raise ValueError(f"{campaign.folder} is not empty; choose another --output_dir")
-    else:
-        paths.make_folder(campaign.folder)
-        write_record(record, content)
+    names = [variant.folder.name for variant in variants]
+    found = _recorded(campaign.folder, ALTERNATING_RECORD, {"variants": names}).get("variants")
+    if found != names:
+        raise ValueError(
+            f"{campaign.folder} holds other variants, {found}; give the same files in the same "
+            "order, or another --output_dir"
+        )
     with contextlib.ExitStack() as stack:
         for variant in variants:
-            by_another = "another campaign works in it"
-            stack.enter_context(
-                locks.held(variant.folder, file_name=LOCK_NAME, by_another=by_another)
-            )
+            stack.enter_context(locks.held(variant.folder, by_another=_AT_WORK))
             claim(variant)
         train_in_turn(variants)
     a, b = (read_side(str(variant.folder)) for variant in variants)
@@ -452,16 +435,13 @@ def run_campaign(
       ValueError: bad input, or the runs cannot become a result; one line says why.
       Interrupted: a run was stopped by a signal.
     """
-    require_ruleset(ruleset)
+    convergence.reference_points(ruleset, custom_rcps)
     system.require_fields(overrides)
     _require_startable(campaign)
-    if custom_rcps:
-        convergence.reference_points(ruleset, custom_rcps)
     paths.require_no_file(campaign.folder)
-    by_another = "another campaign works in it"
-    with locks.held(campaign.folder, file_name=LOCK_NAME, by_another=by_another) as lock:
+    with locks.held(campaign.folder, by_another=_AT_WORK) as lock:
         claim(campaign)
-        runs = train_all(campaign)
+        [runs] = train_in_turn([campaign])
 
         def make_way() -> None:
             lock.require_held()
@@ -512,16 +492,7 @@ def write_submission(
         num_gpus=num_gpus,
         overrides=_software_of(runs[0].path.parent) | overrides,
     )
-    write_folder(
-        campaign.org_dir,
-        system=campaign.system,
-        description=description,
-        logs=[run.path for run in runs],
-        commands=campaign.flags_of_commands(),
-        in_containers=campaign.in_containers,
-        log_name=campaign.log_name,
-        sources=REPOSITORY,
-    )
+    write_folder(campaign, [run.path for run in runs], description)
 
 
 def _software_of(output_dir: paths.Location) -> dict[str, object]:
@@ -554,6 +525,7 @@ def _report_lines(campaign: Campaign, verdict: SystemVerdict) -> list[str]:
     return lines + verdict.lines()
 
 
+@ends_in_one_line("campaign")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a campaign; return 0 if everything passed, 1 if not, 75 if interrupted."""
     parser = argparse.ArgumentParser(
@@ -588,43 +560,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("flags", nargs="*", metavar="FLAG", help="of run_pretraining.py, after --")
     given = parser.parse_args(paths.words_with_home(arguments))
-    try:
-        folder = paths.location(given.output_dir)
-        campaign = Campaign(
-            org=given.org,
-            system=given.system,
-            status=given.status,
-            folder=paths.resolve(folder),
-            num_runs=given.runs,
-            flags=tuple(given.flags),
-            offline_eval_input_file=given.offline_eval_input_file,
-            command=tuple(given.run_command or RUN_COMMAND),
+    folder = paths.location(given.output_dir)
+    campaign = Campaign(
+        org=given.org,
+        system=given.system,
+        status=given.status,
+        folder=paths.resolve(folder),
+        num_runs=given.runs,
+        flags=tuple(given.flags),
+        offline_eval_input_file=given.offline_eval_input_file,
+        command=tuple(given.run_command or RUN_COMMAND),
+    )
+    if given.alternate and (given.custom_rcps or given.system_description):
+        raise ValueError(
+            "--alternate writes no submission: leave --custom_rcps and --system_description out"
         )
+    passed = True
+    with paths.failures_named(folder):
         if given.alternate:
-            if given.custom_rcps or given.system_description:
-                raise ValueError(
-                    "--alternate writes no submission: leave --custom_rcps and "
-                    "--system_description out"
-                )
-            with paths.failures_named(folder):
-                print("\n".join(["", *compare.lines(run_alternating(campaign, given.alternate))]))
-            return 0
-        with paths.failures_named(folder):
+            lines = ["", *compare.lines(run_alternating(campaign, given.alternate))]
+        else:
             verdict = run_campaign(
                 campaign,
                 ruleset=given.ruleset,
                 custom_rcps=given.custom_rcps and paths.location(given.custom_rcps),
                 overrides=system.read_overrides(given.system_description),
             )
-            lines = _report_lines(campaign, verdict)
-    except Interrupted as interruption:
-        print(f"campaign: {interruption}", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    except (ValueError, OSError) as error:
-        print(f"campaign: {error}", file=sys.stderr)
-        return 1
+            lines, passed = _report_lines(campaign, verdict), verdict.passed
     print("\n".join(lines))
-    return 0 if verdict.passed else 1
+    return 0 if passed else 1
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlperf_bert.files import paths
+from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.rules import RULESETS
 from mlperf_bert.submission import official
 
@@ -70,6 +71,7 @@ def _headline(finding: str) -> str:
     return " ".join([lines[0], *reasons])
 
 
+@ends_in_one_line("compliance")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the verdicts; return 0 if every ruleset accepts every log, else 1."""
     parser = argparse.ArgumentParser(prog="python -m mlperf_bert.submission.compliance")
@@ -81,13 +83,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="may be given several times; default: all from 1.0.0 to 5.0.0",
     )
     given = parser.parse_args(paths.words_with_home(arguments))
-    try:
-        verdicts = [
-            check_log(log, ruleset) for log in given.logs for ruleset in given.rulesets or RULESETS
-        ]
-    except (ValueError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
+    verdicts = [
+        check_log(log, ruleset) for log in given.logs for ruleset in given.rulesets or RULESETS
+    ]
     for verdict in verdicts:
         print(verdict)
     return 0 if all(verdict.passed for verdict in verdicts) else 1

@@ -14,10 +14,15 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import directory_written_beside
 
+if TYPE_CHECKING:  # it imports this module
+    from mlperf_bert.submission.campaign import Campaign
+
+REPOSITORY = Path(__file__).resolve().parents[2]
 IMPLEMENTATION = "mlperf_bert"
 _LAUNCHER = "./start_training.sh"
 _ABSOLUTE_OUTPUT_DIR = """\
@@ -32,40 +37,27 @@ _SOURCE_FOLDERS = (
 
 
 def write_folder(
-    org_dir: Path,
-    *,
-    system: str,
-    description: Mapping[str, object],
-    logs: Sequence[paths.Location],
-    commands: Sequence[Sequence[str]],
-    in_containers: bool,
-    log_name: str,
-    sources: Path,
+    campaign: "Campaign", logs: Sequence[paths.Location], description: Mapping[str, object]
 ) -> None:
-    """Write the folder again, whole or not at all.
+    """Write what a campaign hands in again, whole or not at all.
 
     Args:
-      org_dir: the submitter's folder; replaced.
-      system: name of the system, which names files and folders.
-      description: of the system.
+      campaign: whose submission it is.
       logs: of the runs, in order.
-      commands: flags of run_pretraining.py, for each command of run_and_time.sh.
-      in_containers: whether start_training.sh, which sets further flags, starts these commands.
-      log_name: of the file in the output directory that is the result.
-      sources: the checkout that was run.
+      description: of the system.
     """
-    with directory_written_beside(org_dir) as partial:
+    system = campaign.system
+    with directory_written_beside(campaign.org_dir) as partial:
         results = partial / "results" / system / "bert"
         results.mkdir(parents=True)
         for number, log in enumerate(logs):
             (results / f"result_{number}.txt").write_bytes(paths.read_bytes(log))
         _write_json(description_path(partial, system), description)
         benchmark = partial / "benchmarks" / "bert"
-        _copy_sources(sources, benchmark / "implementations" / IMPLEMENTATION)
-        starter = [_LAUNCHER] if in_containers else [".venv/bin/python", "run_pretraining.py"]
-        _write_run_folder(benchmark / system, system, description, commands, starter, log_name)
-        if org_dir.exists():
-            shutil.rmtree(org_dir)
+        _copy_sources(benchmark / "implementations" / IMPLEMENTATION)
+        _write_run_folder(benchmark / system, campaign, description)
+        if campaign.org_dir.exists():
+            shutil.rmtree(campaign.org_dir)
 
 
 def description_path(org_dir: paths.Location, system: str) -> paths.Location:
@@ -75,47 +67,39 @@ def description_path(org_dir: paths.Location, system: str) -> paths.Location:
 
 def result_files(folder: paths.Location) -> list[paths.Location]:
     """Return result_0.txt, result_1.txt, ... of a folder, by number."""
-
-    def number_of(path: paths.Location) -> int:
-        digits = path.stem.removeprefix("result_")
-        return int(digits) if digits.isdigit() else -1
-
-    return sorted(folder.glob("result_*.txt"), key=number_of)
+    found = {path: path.stem.removeprefix("result_") for path in folder.glob("result_*.txt")}
+    return sorted(found, key=lambda path: int(found[path]) if found[path].isdigit() else -1)
 
 
-def _copy_sources(sources: Path, folder: Path) -> None:
+def _copy_sources(folder: Path) -> None:
     folder.mkdir(parents=True)
     for pattern in _SOURCES:
-        for path in sorted(sources.glob(pattern)):
+        for path in sorted(REPOSITORY.glob(pattern)):
             shutil.copy(path, folder / path.name)  # with its mode: start_training.sh is started
     ignored = shutil.ignore_patterns("__pycache__", ".*")
     for name in _SOURCE_FOLDERS:
-        if (sources / name).is_dir():
-            shutil.copytree(sources / name, folder / name, ignore=ignored)
+        if (REPOSITORY / name).is_dir():
+            shutil.copytree(REPOSITORY / name, folder / name, ignore=ignored)
 
 
 def _write_run_folder(
-    folder: Path,
-    system: str,
-    description: Mapping[str, object],
-    commands: Sequence[Sequence[str]],
-    starter: Sequence[str],
-    log_name: str,
+    folder: Path, campaign: "Campaign", description: Mapping[str, object]
 ) -> None:
     folder.mkdir(parents=True)
+    system, commands = campaign.system, campaign.flags_of_commands()
     _write_json(
         folder / f"{system}_{IMPLEMENTATION}.json",
         {"implementation": IMPLEMENTATION, "framework": description["framework"]}
-        | {"system_name": system, "flags": list(commands[0])},
+        | {"system_name": system, "flags": commands[0]},
     )
-    implementation = f"../implementations/{IMPLEMENTATION}"
-    go_there = f'cd "$(dirname "$0")/{implementation}"\n'
+    go_there = f'cd "$(dirname "$0")/../implementations/{IMPLEMENTATION}"\n'
+    starter, settings = [".venv/bin/python", "run_pretraining.py"], ""
+    setup = f"{go_there}make setup\n"
+    if campaign.in_containers:
+        starter, settings = [_LAUNCHER], "DATA_DIR=... WIKI_DIR=... "
+        settings += "EVAL_FILE= " if len(commands) > 1 else ""
+        setup = f'echo "{_LAUNCHER} builds the image"\n'
     run = [shlex.join([*starter, *flags]) + ' --output_dir="$OUTPUT_DIR"\n' for flags in commands]
-    in_containers = starter[0] == _LAUNCHER
-    setup = f'echo "{_LAUNCHER} builds the image"\n' if in_containers else f"{go_there}make setup\n"
-    settings = "DATA_DIR=... WIKI_DIR=... " if in_containers else ""
-    if in_containers and len(commands) > 1:
-        settings += "EVAL_FILE= "
     bodies = {
         "setup.sh": setup,
         "init_datasets.sh": f'{go_there}echo "$PWD/docs/data.md says how to get the data"\n',
@@ -123,16 +107,13 @@ def _write_run_folder(
     }
     for name, body in bodies.items():
         path = folder / name
-        path.write_text(
-            f"#!/usr/bin/env bash\nset -euo pipefail\n{body}",
-            encoding="utf-8",
-        )
+        path.write_text(f"#!/usr/bin/env bash\nset -euo pipefail\n{body}", encoding="utf-8")
         path.chmod(0o755)
     (folder / "README.md").write_text(
         f"# BERT on {system}\n\n{description['framework']}, {description['operating_system']}.\n"
         f"One run: `./setup.sh`, `./init_datasets.sh`, then\n"
         f"`{settings}OUTPUT_DIR=out ./run_and_time.sh`;\n"
-        f"its log is `out/{log_name}`.\n",
+        f"its log is `out/{campaign.log_name}`.\n",
         encoding="utf-8",
     )
 

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from mlperf_bert.messages import ends_in_one_line
+from mlperf_bert.signals import Interrupted
 from mlperf_bert.submission import run_logs
 from tests.conftest import REPOSITORY
 from tests.mlperf.example_log import write_log as write_curve
@@ -130,6 +131,7 @@ def test_a_run_that_has_not_begun_is_left_out(place):
         (ValueError("a: bad"), 1, "name: a: bad"),
         (FileNotFoundError(2, "No such file", "b"), 1, "name: b: No such file"),
         (KeyboardInterrupt(), 128 + signal.SIGINT, "name: interrupted"),
+        (Interrupted("a: stopped"), 75, "name: a: stopped"),
     ],
 )
 def test_a_command_ends_in_one_line(capsys, error, code, line):
