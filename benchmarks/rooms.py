@@ -23,7 +23,7 @@ GUESTS = {"submission", "finetuning", "portable", "convert"}
 """What a counted run does not execute: it may import the heart, which knows nothing of it."""
 BESIDE = [".", "tracing", "benchmarks", "demo", "cleanup_scripts", "cloud", "pages", "exchange"]
 """Not in the package: the root scripts, and what uses it from outside or not at all."""
-_COUNTED = {".py", ".sh", ".bt", ".html", ".sbatch"}
+_COUNTED = {".py", ".sh", ".bt", ".html", ".js", ".sbatch"}
 _COLUMN, _GAP, _LINES_PER_INCH = 1.6, 0.45, 2200
 
 

@@ -30,13 +30,19 @@ def render(template: str, **values: object) -> str:
     return _TEMPLATES.get_template(template).render(values)
 
 
+def text(name: str) -> str:
+    """Returns a file of templates/ as it is, such as a script."""
+    return (_FOLDER / name).read_text(encoding="utf-8")
+
+
 def _escaped(value: object) -> Markup:
     """By html.escape, which spells quotation marks as other HTML tools do: Jinja2 does not."""
     return value if isinstance(value, Markup) else Markup(html.escape(str(value)))
 
 
+_FOLDER = Path(__file__).parent / "templates"
 _TEMPLATES = Environment(
-    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    loader=FileSystemLoader(_FOLDER),
     autoescape=True,
     undefined=StrictUndefined,
     finalize=_escaped,

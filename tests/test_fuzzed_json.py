@@ -16,10 +16,9 @@ from mlperf_bert.data import manifest, overview
 from mlperf_bert.mlperf import convergence, joining, results
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
-from mlperf_bert.submission import comparison, compliance, published, report, scoring, system
-from mlperf_bert.submission.entry import own_entry
-from mlperf_bert.submission.official import ToolVerdict
-from mlperf_bert.submission.rcp import RcpVerdict
+from mlperf_bert.submission import comparison, compliance, published, report, system, verdict
+from mlperf_bert.submission.entry import entry_of
+from mlperf_bert.submission.official import RcpVerdict, ToolVerdict
 from mlperf_bert.submission.verdict import SystemVerdict
 from mlperf_bert.training import workers
 from mlperf_bert.training.output import RESULTS_LINES, read_evaluations, record_evaluation
@@ -115,14 +114,14 @@ def read_log(path: Path) -> None:
         runs=(run, run),
         compliance=(compliance.Verdict(path, "5.0.0", True, ()),) * 2,
         rcp=rcp,
+        rcp_unaided=rcp,
         seeds=ToolVerdict("seed checker", True),
-        problems=tuple(scoring.problems_of_result([run, run])),
-        olympic_minutes=scoring.olympic_mean([run.minutes] * 5),
+        problems=tuple(verdict.problems_of_result([run, run])),
+        olympic_minutes=verdict.olympic_mean([run.minutes] * 5),
     )
     report.as_text(found)
     report.as_json([found])
-    own = own_entry((run, run), org="", system="box", description={}, rcp=rcp, unaided=rcp)
-    comparison.standing_of(own, PUBLISHED).lines()
+    comparison.standing_of(entry_of(found), PUBLISHED).lines()
 
 
 def join_log(path: Path) -> None:

@@ -10,7 +10,7 @@ and train_samples holds the number.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mlperf_bert.files import paths
 from mlperf_bert.files.json_text import read_record
@@ -52,6 +52,7 @@ _HYPERPARAMETERS = (
 )
 """Beginnings of the keys of a run's configuration."""
 _CLOCK_TOLERANCE_MS = 1000  # between hosts
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -208,8 +209,8 @@ def read_run(path: Path, *, may_run: bool = False) -> RunResult:
         seeds=_seeds(records, path),
         evaluations=evaluations,
         phases=_phases(records, start.time_ms),
-        benchmark=(_first_text(records, "submission_benchmark") or "").lower() or None,
-        division=_first_text(records, "submission_division"),
+        benchmark=(_first(records, "submission_benchmark", str) or "").lower() or None,
+        division=_first(records, "submission_division", str),
         cache_cleared=any(value is True for value in values_of(records, "cache_clear")),
         hyperparameters={
             record.key: record.value
@@ -219,18 +220,14 @@ def read_run(path: Path, *, may_run: bool = False) -> RunResult:
         provenance=_provenance(records),
         seconds=_seconds(records),
         energy=energy_of_run(records),
-        max_sequence_length=_first_whole_number(records, "max_sequence_length"),
+        max_sequence_length=_first(records, "max_sequence_length", int),
         num_weights=len(_names_of_weights(records)) or None,
-        num_replicas=_first_whole_number(records, "num_replicas"),
+        num_replicas=_first(records, "num_replicas", int),
     )
 
 
-def _first_whole_number(records: list[Record], key: str) -> int | None:
-    return next((value for value in values_of(records, key) if type(value) is int), None)
-
-
-def _first_text(records: list[Record], key: str) -> str | None:
-    return next((value for value in values_of(records, key) if isinstance(value, str)), None)
+def _first(records: list[Record], key: str, kind: type[_T]) -> _T | None:
+    return next((value for value in values_of(records, key) if type(value) is kind), None)
 
 
 def _names_of_weights(records: list[Record]) -> set[str]:
@@ -243,10 +240,8 @@ def _names_of_weights(records: list[Record]) -> set[str]:
 
 
 def _provenance(records: list[Record]) -> dict[str, str]:
-    found = next(iter(values_of(records, "provenance")), None)
-    return (
-        {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
-    )
+    found = _first(records, "provenance", dict) or {}
+    return {str(name): str(value) for name, value in found.items()}
 
 
 def _seconds(records: list[Record]) -> ledger.Seconds | None:

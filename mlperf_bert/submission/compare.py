@@ -253,13 +253,8 @@ def _values(
 
 
 def _change(key: str, a: np.ndarray, b: np.ndarray, *, pairs: bool, difference: float) -> Change:
-    estimate, method = _estimate(a, b, pairs=pairs)
+    low, high, method = _interval(a, b, pairs=pairs)
     ratio = math.exp(np.log(b).mean() - np.log(a).mean())
-    low, high = (None, None) if estimate is None else (float(estimate.low), float(estimate.high))
-    if low is None or high is None or math.isnan(low):
-        low = high = None
-    else:
-        low, high = math.exp(low), math.exp(high)
     return Change(
         figure=key,
         unit=FIGURES[key].unit,
@@ -269,21 +264,26 @@ def _change(key: str, a: np.ndarray, b: np.ndarray, *, pairs: bool, difference: 
         low=low,
         high=high,
         num_runs=(len(a), len(b)),
-        method=method if low is not None else intervals.NO_INTERVAL,
+        method=method,
         verdict=_verdict(FIGURES[key], a, b, (ratio, low, high), pairs, difference),
     )
 
 
-def _estimate(
+def _interval(
     a: np.ndarray, b: np.ndarray, *, pairs: bool
-) -> tuple[intervals.Estimate | None, str]:
+) -> tuple[float | None, float | None, str]:
+    """Return the ends of the interval of B/A, and its method."""
+    if len(a) == len(b) == 1:
+        return None, None, intervals.NO_INTERVAL
     if pairs:
-        return intervals.paired(a, b), intervals.PAIRED
-    if min(len(a), len(b)) > 1:
-        return intervals.welch(a, b), intervals.WELCH
-    if max(len(a), len(b)) > 1:
-        return intervals.prediction(a, b), intervals.PREDICTION
-    return None, intervals.NO_INTERVAL
+        found, method = intervals.paired(a, b), intervals.PAIRED
+    elif min(len(a), len(b)) > 1:
+        found, method = intervals.welch(a, b), intervals.WELCH
+    else:
+        found, method = intervals.prediction(a, b), intervals.PREDICTION
+    if np.isnan(found.low):
+        return None, None, intervals.NO_INTERVAL
+    return math.exp(found.low), math.exp(found.high), method
 
 
 def _verdict(
@@ -304,20 +304,16 @@ def _verdict(
             words = figure.if_more.format("much")
             return f"B {words}: {ratio:.3g} times A's {figure.unit} ({low:.3g} to {high:.3g})"
         ends = sorted((abs(low - 1), abs(high - 1)))
-        words = (figure.if_less if ratio < 1 else figure.if_more).format(_percent(abs(ratio - 1)))
+        words = (figure.if_less if ratio < 1 else figure.if_more).format(f"{abs(ratio - 1):.1%}")
         return f"B {words} ({100 * ends[0]:.1f} to {100 * ends[1]:.1f})"
     count = intervals.more_runs(a, b, difference=difference, pairs=pairs)
-    told = _percent(difference, digits=3)
+    told = f"{100 * difference:.3g}%"
     if count is None:
         return f"not distinguishable: not even 1,000 more runs of each would tell {told}"
     if count == 0:
         return f"not distinguishable: a difference of {told} would most likely have shown"
     runs = "1 more run" if count == 1 else f"{count} more runs"
     return f"not distinguishable: {runs} of each would tell a difference of {told}"
-
-
-def _percent(share: float, *, digits: int | None = None) -> str:
-    return f"{100 * share:.{digits}g}%" if digits else f"{100 * share:.1f}%"
 
 
 def _parts(a: Side, b: Side) -> tuple[Change, ...]:
@@ -445,7 +441,7 @@ def judge(change: Change, threshold: float) -> tuple[int, str]:
       threshold: relative, 0.03 is 3%.
     """
     label = FIGURES[change.figure].label
-    asked = f"verdict on {label}, slower by {_percent(threshold, digits=3)} or more"
+    asked = f"verdict on {label}, slower by {100 * threshold:.3g}% or more"
     if change.low is None or change.high is None:
         return EXIT_CANNOT_TELL, f"{asked}: cannot tell, there is no interval"
     # Of A's figure: minutes rise, samples/s fall.

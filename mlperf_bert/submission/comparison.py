@@ -14,7 +14,7 @@ from pathlib import Path
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH, RULESETS
 from mlperf_bert.submission.entry import UNKNOWN, Entry, with_twins
-from mlperf_bert.submission.rcp import UNAIDED
+from mlperf_bert.submission.official import UNAIDED
 
 NUM_NEIGHBOURS = 8
 _NUMBERS: Mapping[str, Callable[[Entry], float | None]] = {
@@ -258,22 +258,17 @@ def chosen(entries: Sequence[Entry], conditions: Sequence[str]) -> list[Entry]:
             raise ValueError(
                 f"--where={condition}: give NAME=VALUE; names are {', '.join([*_TEXTS, *_NUMBERS])}"
             )
-        meets = _within(condition) if name in _NUMBERS else _containing(name, value)
-        found = [entry for entry in found if meets(entry)]
+        if name in _TEXTS:
+            text_of, wanted = _TEXTS[name], value.lower()
+            found = [entry for entry in found if wanted in (text_of(entry) or "").lower()]
+            continue
+        limits = re.fullmatch(r"(\d+)|(\d*)\.\.(\d*)", value)
+        if not limits:
+            raise ValueError(f"--where={condition}: give a number, or FROM..TO")
+        least = int(limits[1] or limits[2] or 0)
+        most = int(limits[1] or limits[3]) if limits[1] or limits[3] else math.inf
+        numbers = [(entry, _NUMBERS[name](entry)) for entry in found]
+        found = [entry for entry, n in numbers if n is not None and least <= n <= most]
     if not found:
         raise ValueError(f"no published result meets {' and '.join(conditions)}; ask for less")
     return found
-
-
-def _containing(name: str, value: str) -> Callable[[Entry], bool]:
-    return lambda entry: value.lower() in (_TEXTS[name](entry) or "").lower()
-
-
-def _within(condition: str) -> Callable[[Entry], bool]:
-    name, _, value = condition.partition("=")
-    limits = re.fullmatch(r"(\d+)|(\d*)\.\.(\d*)", value)
-    if not limits:
-        raise ValueError(f"--where={condition}: give a number, or FROM..TO")
-    least = int(limits[1] or limits[2] or 0)
-    most = int(limits[1]) if limits[1] else int(limits[3]) if limits[3] else math.inf
-    return lambda entry: (number := _NUMBERS[name](entry)) is not None and least <= number <= most

@@ -13,16 +13,15 @@ import functools
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pages
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.mlperf.results import Evaluation, RunResult
+from mlperf_bert.mlperf.results import RunResult
 from mlperf_bert.submission import compare, published, reference_runs, report_charts, watch
 from mlperf_bert.submission.compare import Comparison
-from mlperf_bert.submission.entry import Entry, family_of
+from mlperf_bert.submission.entry import family_of
 from mlperf_bert.submission.expect import names_of, whole_number
 from mlperf_bert.submission.expectation import LEVEL, Expectation, Published, Question
 from mlperf_bert.submission.reference_runs import Reference, outlooks
@@ -76,8 +75,8 @@ def page(
         outlooks=[_outlook(side) for side in sides],
         warnings=[line for side in sides for run in side.outside for line in _warnings(run, side)],
         curves=_curves(sides),
-        **_expectation(expected),
-        **_comparison(compared),
+        expectation=_expectation(expected) if expected else None,
+        comparison=_comparison(compared) if compared else None,
         not_compared=not_compared,
     )
 
@@ -123,11 +122,9 @@ def _curves(sides: Sequence[Watched]) -> list[Picture | None]:
     ]
 
 
-def _expectation(expected: Expectation | None) -> dict[str, object]:
-    if expected is None:
-        return {"expectation": [], "basis": ""}
+def _expectation(expected: Expectation) -> dict[str, object]:
     return {
-        "expectation": [
+        "cards": [
             Card("Minutes to 0.720", str(expected.minutes), f"{expected.question}"),
             Card("Samples/s", str(expected.samples_per_second), "evaluation and all"),
             Card("kWh of a run", str(expected.kilowatt_hours or "unknown"), "where measured"),
@@ -136,10 +133,7 @@ def _expectation(expected: Expectation | None) -> dict[str, object]:
     }
 
 
-def _comparison(compared: Comparison | None) -> dict[str, object]:
-    if compared is None:
-        return {"changes": [], "parts": [], "cautions": [], "ratios": None, "methods": "",
-                "parts_title": ""}  # fmt: skip
+def _comparison(compared: Comparison) -> dict[str, object]:
     methods = dict.fromkeys(change.method for change in compared.changes)
     unit = compared.parts[0].unit if compared.parts else ""
     return {
@@ -166,34 +160,8 @@ def read_runs(name: str) -> list[RunResult]:
     """
     if paths.location(name).exists():
         return runs_so_far(name)
-    return _runs_of_entry(published_entry(name))
-
-
-def _runs_of_entry(entry: Entry) -> list[RunResult]:
-    """The converged runs of a published result, as far as the table has their evaluations."""
-    runs = [
-        RunResult(
-            path=Path(f"{entry.name}, run {number}"),
-            status="success",
-            minutes=minutes,
-            init_minutes=None,
-            samples_to_converge=samples[-1],
-            counts_by_train_samples=False,
-            global_batch_size=entry.global_batch_size,
-            num_eval_samples=None,
-            seeds=(),
-            evaluations=tuple(
-                Evaluation(minutes=minutes * at / samples[-1], samples=at, accuracy=accuracy)
-                for at, accuracy in zip(samples, accuracies)
-            ),
-            max_sequence_length=entry.max_sequence_length,
-            num_weights=entry.num_weights,
-        )
-        for number, (minutes, samples, accuracies) in enumerate(
-            zip(entry.run_minutes, entry.evaluation_samples, entry.evaluation_accuracy)
-        )
-        if samples
-    ]
+    entry = published_entry(name)
+    runs = [run for run in entry.results if run.evaluations]
     if not runs:
         raise ValueError(f"{entry.name}: the table has no evaluations of this published result")
     return runs

@@ -5,14 +5,13 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from mlperf_bert.files.paths import Location
-from mlperf_bert.mlperf.results import RunResult
+from mlperf_bert.mlperf.results import Evaluation, RunResult
 from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH
 from mlperf_bert.submission.power import Power, measured_power
-from mlperf_bert.submission.rcp import RcpVerdict
-from mlperf_bert.submission.scoring import olympic_mean
+from mlperf_bert.submission.verdict import System, olympic_mean
 
 NUM_WEIGHTS_OF_BERT_LARGE = 398
 _FAMILIES = tuple(
@@ -129,6 +128,35 @@ class Entry:
         return statistics.fmean(self.run_minutes) if self.run_minutes and is_whole else None
 
     @property
+    def results(self) -> list[RunResult]:
+        """The converged runs, as far as the table has them."""
+        columns = (self.run_samples, self.evaluation_samples, self.evaluation_accuracy)
+        return [
+            RunResult(
+                path=Path(f"{self.name}, run {number}"),
+                status="success",
+                minutes=minutes,
+                init_minutes=None,
+                samples_to_converge=needed,
+                counts_by_train_samples=False,
+                global_batch_size=self.global_batch_size,
+                num_eval_samples=None,
+                seeds=(),
+                evaluations=tuple(
+                    Evaluation(minutes=minutes * at / samples[-1], samples=at, accuracy=accuracy)
+                    for at, accuracy in zip(samples, accuracies)
+                ),
+                benchmark="bert",
+                division=self.division,
+                max_sequence_length=self.max_sequence_length,
+                num_weights=self.num_weights,
+            )
+            for number, (minutes, needed, samples, accuracies) in enumerate(
+                zip(self.run_minutes, *columns, strict=True)
+            )
+        ]
+
+    @property
     def curve(self) -> list[tuple[float, float]]:
         """(samples, accuracy) of the run with the median of samples; empty if not logged."""
         known = [
@@ -194,45 +222,44 @@ def family_of(accelerator: str, number: int | None) -> str:
 
 
 def entry_of(
-    runs: Sequence[RunResult],
+    system: System,
     *,
-    round: str,
-    org: str,
-    system: str,
-    description: Mapping[str, object],
+    round: str = "",
+    org: str = "",
     num_failed_logs: int = 0,
     num_missing_logs: int = 0,
     scaling: float | None = None,
-    folder: Location | None = None,
-    **others: Any,
+    notes: Sequence[str] = (),
 ) -> Entry:
-    """Return the row on runs of one system.
+    """Return the row on a system.
 
     Args:
-      runs: those whose logs can be read.
-      round, org, system: name the row.
-      description: the fields of systems/SYSTEM.json; may be empty.
+      system: with the runs whose logs can be read; beside them those of power may be too.
+      round, org: name the row, with the system's name.
       num_failed_logs: of runs without an end.
       num_missing_logs: of logs that are not there.
-      scaling: multiplies the score of runs that converged faster than the reference.
-      folder: of the logs, where those of power may be too.
-      **others: further fields of the row, as they are.
+      scaling: multiplies the score; None: as the RCP checker says, if it was asked.
+      notes: on the row.
     """
+    runs, description, rcp = system.runs, system.description, system.rcp
+    if rcp and scaling is None and rcp.scaling != 1.0:
+        scaling = rcp.scaling
     converged = [run for run in runs if run.succeeded]
     num_nodes = _whole(description.get("number_of_nodes"))
-    power = measured_power(folder, runs, num_nodes=num_nodes) if folder and runs else Power()
-    why = power.unknown_because and f"{_POWER_UNKNOWN}{power.unknown_because}"
-    others["notes"] = "; ".join(filter(None, (others.get("notes"), why))) or None
-    given = {name: value for name, value in others.items() if value is not None}
+    folder = runs[0].path.parent if runs else None
+    power = measured_power(folder, runs, num_nodes=num_nodes) if folder else Power()
+    if power.unknown_because:
+        notes = [*notes, f"{_POWER_UNKNOWN}{power.unknown_because}"]
     minutes = [run.minutes for run in converged]
     num_failed = len(runs) + num_failed_logs - len(converged)
     mean = None if num_missing_logs else olympic_mean(minutes, num_failed=num_failed)
     accelerators = _accelerators(description, runs)
     name = _text(description, "accelerator_model_name")
+    rating = re.search(r"\((\d+) ?W\)", name or "")
     return Entry(
         round=round,
         org=org,
-        system=system,
+        system=system.name,
         division=_division(description, runs),
         status=_status(description),
         nodes=num_nodes,
@@ -240,6 +267,7 @@ def entry_of(
         accelerator_model_name=name,
         host_processor_model_name=_text(description, "host_processor_model_name"),
         framework=_text(description, "framework"),
+        precision=_precision(runs),
         global_batch_size=_common([run.global_batch_size for run in runs]),
         max_sequence_length=_common([run.max_sequence_length for run in runs]),
         num_weights=_common([run.num_weights for run in runs]),
@@ -250,35 +278,12 @@ def entry_of(
         rcp_scaling_factor=scaling,
         minutes_scored=_rounded(mean and mean * (scaling or 1), 4),
         watts=power.watts,
-        rated_watts=_rated_watts(name or ""),
+        rated_watts=float(rating[1]) if rating else None,
+        rcp=str(rcp) if rcp else None,
+        rcp_unaided=str(system.rcp_unaided) if system.rcp_unaided else None,
+        notes="; ".join(notes) or None,
         run_minutes=tuple(float(f"{value:.4f}") for value in minutes),
         **_convergence(converged, accelerators),
-        **given,
-        precision=_precision(runs),
-    )
-
-
-def own_entry(
-    runs: Sequence[RunResult],
-    *,
-    org: str,
-    system: str,
-    description: Mapping[str, object],
-    rcp: RcpVerdict | None,
-    unaided: RcpVerdict | None,
-    folder: Location | None = None,
-) -> Entry:
-    """Return the row on a system that has been judged; `folder` as in `entry_of`."""
-    return entry_of(
-        runs,
-        round="",
-        org=org,
-        system=system,
-        description=description,
-        scaling=rcp.scaling if rcp and rcp.scaling != 1.0 else None,
-        rcp=rcp and str(rcp),
-        rcp_unaided=unaided and str(unaided),
-        folder=folder,
     )
 
 
@@ -294,7 +299,9 @@ def with_twins(entries: Sequence[Entry]) -> list[Entry]:
 
 def _convergence(runs: Sequence[RunResult], accelerators: int | None) -> dict[str, Any]:
     """Return the fields on samples of converged runs."""
-    counted = [run for run in runs if run.samples_to_converge and not _began_before(run)]
+    # Two entries of Google in the open division of round 1.1 resumed larger models: they count the
+    # samples before the timed run too.
+    counted = [r for r in runs if 0 < (r.samples_to_converge or 0) <= _MOST_SAMPLES_TO_CONVERGE]
     samples = [run.samples_to_converge for run in counted if run.samples_to_converge]
     rates = [run.samples_per_second for run in counted if run.samples_per_second]
     rate = statistics.median(rates) if rates else None
@@ -311,14 +318,6 @@ def _convergence(runs: Sequence[RunResult], accelerators: int | None) -> dict[st
         "evaluation_samples": tuple(tuple(n for n, _ in each) for each in evaluations),
         "evaluation_accuracy": tuple(tuple(a for _, a in each) for each in evaluations),
     }
-
-
-def _began_before(run: RunResult) -> bool:
-    """Return whether a run's count of samples includes training before the timed run.
-
-    Two entries of Google in the open division of round 1.1 resumed larger models.
-    """
-    return (run.samples_to_converge or 0) > _MOST_SAMPLES_TO_CONVERGE
 
 
 def _logged_evaluations(run: RunResult) -> list[tuple[float, float]]:
@@ -371,11 +370,6 @@ def _common(values: Sequence[float | None]) -> int | None:
     """Return what all logs that say it agree on."""
     found = {value for value in values if value is not None}
     return int(found.pop()) if len(found) == 1 else None
-
-
-def _rated_watts(accelerator: str) -> float | None:
-    found = re.search(r"\((\d+) ?W\)", accelerator)
-    return float(found[1]) if found else None
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

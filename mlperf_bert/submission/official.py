@@ -8,6 +8,7 @@ They read local disks only, so the logs of a bucket are copied for each call.
 
 import contextlib
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,9 @@ import json, sys
 from mlperf_logging.package_checker.seed_checker import SeedChecker
 print(json.dumps(SeedChecker(sys.argv[1])._assert_unique_seed_per_run(sys.argv[2:])))
 """
+
+UNAIDED = "official RCP checker, which counts by epoch_num"
+"""Unless it is told to count by train_samples, for logs whose epoch_num counts no samples."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,32 @@ class ToolVerdict:
     def __str__(self) -> str:
         word = {True: "passed", False: "FAILED", None: "not applicable"}[self.passed]
         return f"{self.tool}: {word}" + "".join(f"\n    {reason}" for reason in self.reasons)
+
+
+@dataclass(frozen=True)
+class RcpVerdict:
+    """What the official RCP checker says of one result."""
+
+    passed: bool
+    """Whether the result converged as slowly as is credible, or slower."""
+    reason: str
+    """The checker's last line, without its advice how to bypass the check."""
+    mean_samples: float | None
+    """The reference's at this batch size, as `min_mean_samples`; None if there is none."""
+    min_mean_samples: float | None
+    submission_mean_samples: float | None
+    """Olympic mean of the runs; None if too many failed."""
+    scaling: float
+    """Multiplies the minutes of a result that converged faster than the reference."""
+
+    def __str__(self) -> str:
+        words = f"{'passed' if self.passed else 'FAILED'}, {self.reason}"
+        if self.submission_mean_samples is None or self.min_mean_samples is None:
+            return words
+        return (
+            f"{words}; samples to converge, as it counts: {self.submission_mean_samples:,.0f}, "
+            f"credible from {self.min_mean_samples:,.0f} on"
+        )
 
 
 def ask(tool: str, *arguments: str, ruleset: str) -> Answer:
@@ -91,6 +121,45 @@ def _python(*arguments: str, ruleset: str) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
 
 
+def check_rcp(
+    results_dir: paths.Location,
+    ruleset: str,
+    *,
+    by_train_samples: bool = False,
+    custom_rcps: paths.Location | None = None,
+) -> RcpVerdict:
+    """Run the official RCP checker on the ten logs in `results_dir`.
+
+    Args:
+      results_dir: holds result_0.txt and so on.
+      ruleset: one with BERT.
+      by_train_samples: take the samples from train_samples, for logs whose epoch_num is not.
+      custom_rcps: JSON file of reference points to use instead of the official ones.
+
+    Raises:
+      ValueError: the ruleset has no BERT.
+    """
+    options = ["--rcp_usage", "training", "--rcp_version", ruleset]
+    options += ["--bert_train_samples"] if by_train_samples else []
+    options += ["--custom_rcps", str(custom_rcps)] if custom_rcps else []
+    answer = ask("rcp_checker", *options, str(results_dir), ruleset=ruleset)
+    report = answer.report
+    reason, _, _ = last_line(report).partition(", consider adding")
+    return RcpVerdict(
+        passed=answer.returncode == 0 and "RCP test PASSED" in report,
+        reason=reason.partition(" - ")[2] or reason,
+        mean_samples=_number(r"'RCP Mean': (?:np\.float64\()?([\d.]+)", report),
+        min_mean_samples=_number(r"'Min Epochs': (?:np\.float64\()?([\d.]+)", report),
+        submission_mean_samples=_number(r"Submission mean epochs: ([\d.]+)", report),
+        scaling=_number(r"normalized by factor of .* = ([\d.]+)", report) or 1.0,
+    )
+
+
+def _number(pattern: str, text: str) -> float | None:
+    found = re.search(pattern, text)
+    return float(found.group(1)) if found else None
+
+
 def check_package(org_dir: Path, ruleset: str, *, by_train_samples: bool = False) -> ToolVerdict:
     """Ask the package checker about a submitter's folder.
 
@@ -100,7 +169,8 @@ def check_package(org_dir: Path, ruleset: str, *, by_train_samples: bool = False
     options = ["--rcp-bert-train-samples"] if by_train_samples else []
     answer = ask("package_checker", *options, str(org_dir), "training", ruleset, ruleset=ruleset)
     reasons = _errors(answer.report)
-    divisions = _divisions(org_dir)
+    systems = (org_dir / "systems").glob("*.json")
+    divisions = {str(read_overrides(path).get("division")) for path in systems}
     if other := sorted(divisions - {"closed", "open"}):
         reasons.append(
             f"systems/*.json: division {other[0]!r} is neither closed nor open, so that it left "
@@ -167,11 +237,6 @@ def summarize(org_dir: Path, ruleset: str) -> dict[str, float | None]:
             raise ValueError(f"the official summarizer failed: {last_line(finished.stderr)}")
         rows = json.loads(found.read_text(encoding="utf-8"))
     return {row["system"]: row.get("bert") for row in rows}
-
-
-def _divisions(org_dir: Path) -> set[str]:
-    systems = (org_dir / "systems").glob("*.json")
-    return {str(read_overrides(path).get("division")) for path in systems}
 
 
 def _errors(report: str) -> list[str]:

@@ -10,7 +10,7 @@ that of the readings alone. What is incomplete is unknown here, and the reason i
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlperf_bert.files.paths import Location
@@ -19,7 +19,6 @@ from mlperf_bert.mlperf.results import RunResult
 
 _LEAST_SHARE_READ = 0.5
 _LEAST_WATTS_OF_A_NODE = 20
-_FILE = re.compile(r"(node|sw)_(\d+)\.txt")
 
 
 @dataclass(frozen=True)
@@ -47,44 +46,40 @@ def measured_power(folder: Location, runs: Sequence[RunResult], *, num_nodes: in
     Raises:
       ValueError: a log of power is damaged.
     """
-    logs = {run.path.stem: _logs_of(folder / "power" / run.path.stem) for run in runs}
-    if not any(nodes for nodes, _ in logs.values()):
-        return Power()
     try:
-        _require_all(logs, num_nodes)
+        nodes = _logs(folder, runs, "node")
+        num_measured = len(nodes[runs[0].path.stem])
+        if not num_measured:
+            return Power()
+        switches = _logs(folder, runs, "sw")
+        if num_nodes is not None and num_measured < num_nodes:
+            raise _Incomplete(f"{num_measured} of {num_nodes} nodes have logs of power")
         joules = 0.0
         for run in runs:
-            nodes, switches = logs[run.path.stem]
-            watts = sum(_watts_of_node(node, run) for node in nodes)
-            joules += run.minutes * (watts + sum(map(_watts_of_switch, switches)))
+            watts = sum(_watts_of_node(log, run) for log in nodes[run.path.stem])
+            joules += run.minutes * (watts + sum(map(_watts_of_switch, switches[run.path.stem])))
     except _Incomplete as reason:
         return Power(unknown_because=str(reason))
     minutes = sum(run.minutes for run in runs)
     return Power(joules / minutes if minutes else None)
 
 
-def _logs_of(folder: Location) -> tuple[list[Location], list[Location]]:
-    """Return the logs of the nodes and of the switches of a run, by their numbers."""
-    found = {match[0]: match for p in folder.glob("*.txt") if (match := _FILE.fullmatch(p.name))}
-    names = sorted(found, key=lambda name: int(found[name][2]))
-    of_kind = [[folder / n for n in names if found[n][1] == kind] for kind in ("node", "sw")]
-    return of_kind[0], of_kind[1]
+def _logs(folder: Location, runs: Sequence[RunResult], kind: str) -> dict[str, list[Location]]:
+    """Return the logs of all nodes, or of all switches ("sw"), of each run.
 
-
-def _require_all(
-    logs: Mapping[str, tuple[list[Location], list[Location]]], num_nodes: int | None
-) -> None:
-    """Raise _Incomplete unless every run has the logs of all nodes and of the same switches."""
-    for place, kind in enumerate(("node", "sw")):
-        numbers = [int(p.stem.split("_")[1]) for both in logs.values() for p in both[place]]
-        for run, both in logs.items():
-            found = {path.name for path in both[place]}
-            for number in range(max(numbers, default=-1) + 1):
-                if (name := f"{kind}_{number}.txt") not in found:
-                    raise _Incomplete(f"power/{run}/{name} is missing")
-    num_measured = len(next(iter(logs.values()))[0])
-    if num_nodes is not None and num_measured < num_nodes:
-        raise _Incomplete(f"{num_measured} of {num_nodes} nodes have logs of power")
+    Raises:
+      _Incomplete: a run lacks one that another has.
+    """
+    folders = {run.path.stem: folder / "power" / run.path.stem for run in runs}
+    found = {run: {path.name for path in there.glob("*.txt")} for run, there in folders.items()}
+    matches = [re.fullmatch(rf"{kind}_(\d+)\.txt", name) for name in set().union(*found.values())]
+    number = max((int(match[1]) for match in matches if match), default=-1) + 1
+    names = [f"{kind}_{n}.txt" for n in range(number)]
+    for run, there in found.items():
+        for name in names:
+            if name not in there:
+                raise _Incomplete(f"power/{run}/{name} is missing")
+    return {run: [there / name for name in names] for run, there in folders.items()}
 
 
 def _watts_of_node(log: Location, run: RunResult) -> float:

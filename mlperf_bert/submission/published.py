@@ -11,6 +11,7 @@ the official RCP checker about every system takes some minutes.
 """
 
 import argparse
+import collections
 import dataclasses
 import json
 import os
@@ -29,11 +30,13 @@ import pyarrow.parquet
 
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import written_beside
+from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.results import RunResult, read_run
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
 from mlperf_bert.submission.entry import Entry, entry_of, with_twins
 from mlperf_bert.submission.folder import description_path, result_files
-from mlperf_bert.submission.rcp import check_rcp
+from mlperf_bert.submission.official import check_rcp
+from mlperf_bert.submission.verdict import System
 
 TABLE = Path(__file__).with_name("published.parquet")
 ROUNDS = tuple(ruleset.removesuffix(".0") for ruleset in RULESETS)
@@ -84,7 +87,7 @@ def load(path: Path = TABLE) -> list[Entry]:
     """
     try:
         rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path).to_pylist()
-        return [_entry(row) for row in rows]
+        return [Entry(**{name: _tuples(value) for name, value in row.items()}) for row in rows]
     except (OSError, TypeError, pyarrow.ArrowException) as error:
         reason = next(iter(str(error).splitlines()), "")
         raise ValueError(
@@ -93,12 +96,7 @@ def load(path: Path = TABLE) -> list[Entry]:
         ) from error
 
 
-def _entry(row: Mapping[str, Any]) -> Entry:
-    fields: dict[str, Any] = {name: _tuples(value) for name, value in row.items()}
-    return Entry(**fields)
-
-
-def _tuples(value: object) -> object:
+def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
@@ -114,15 +112,12 @@ def save(entries: Sequence[Entry], commits: Mapping[str, str], path: Path) -> No
         "licence": LICENCE,
         "sources": {SOURCE.format(round=round): commit for round, commit in commits.items()},
     }
-    table = pyarrow.Table.from_pylist([dataclasses.asdict(entry) for entry in entries], _schema())
+    types = get_type_hints(Entry)
+    schema = pyarrow.schema([(name, _TYPES[types[name]]) for name in types])
+    table = pyarrow.Table.from_pylist([dataclasses.asdict(entry) for entry in entries], schema)
     table = table.replace_schema_metadata({_PANDAS_ATTRS: json.dumps(attrs)})
     with written_beside(path) as file:
         pyarrow.parquet.write_table(table, file, compression="zstd", compression_level=19)
-
-
-def _schema() -> pyarrow.Schema:
-    types = get_type_hints(Entry)
-    return pyarrow.schema([(name, _TYPES[types[name]]) for name in types])
 
 
 def collect(clones: Path) -> tuple[list[Entry], dict[str, str]]:
@@ -147,39 +142,27 @@ def collect(clones: Path) -> tuple[list[Entry], dict[str, str]]:
 
 def read_round(folder: Path, round: str) -> list[Entry]:
     """Return the rows of one round's repository, or of a part of it, by name."""
-    listed = [
-        Path(name) for name in _git(folder, "ls-tree", "-rz", "--name-only", "HEAD").split("\0")
-    ]
-    logs = [path for path in listed if path.match("*/results/*/bert/result_*.txt")]
+    listed = map(Path, _git(folder, "ls-tree", "-rz", "--name-only", "HEAD").split("\0"))
+    logs = [path for path in listed if path.match(_LOGS)]
     if not logs:  # no clone, but the same folders
-        logs = [p.relative_to(folder) for p in folder.glob("*/results/*/bert/result_*.txt")]
-    found: dict[tuple[str, str], int] = {}
-    for org, _, system, *_ in sorted(path.parts for path in logs):
-        found[org, system] = found.get((org, system), 0) + 1
+        logs = [path.relative_to(folder) for path in folder.glob(_LOGS)]
+    counts = collections.Counter(path.parent for path in sorted(logs))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(
-            pool.map(
-                lambda place: _read_system(folder / place[0], place[1], round, found[place]), found
-            )
-        )
+        return list(pool.map(lambda part: _read_system(folder / part, round, counts[part]), counts))
 
 
-def _read_system(org_dir: Path, system: str, round: str, num_logs: int) -> Entry:
-    folder = org_dir / "results" / system / "bert"
+def _read_system(folder: Path, round: str, num_logs: int) -> Entry:
+    org_dir, name = folder.parents[2], folder.parent.name
     runs, failures = _read_logs(result_files(folder))
-    description = description_path(org_dir, system)
-    factor = folder / "scaling.json"
+    description = _object(description_path(org_dir, name))
     entry = entry_of(
-        runs,
+        System(name=name, runs=tuple(runs), description=description),
         round=round,
         org=org_dir.name,
-        system=system,
-        description=_object(description),
         num_failed_logs=len(failures),
         num_missing_logs=num_logs - len(runs) - len(failures),
-        scaling=_object(factor).get("scaling_factor"),
-        folder=folder,
-        notes="; ".join(failures) or None,
+        scaling=_object(folder / "scaling.json").get("scaling_factor"),
+        notes=failures,
     )
     if entry.division != "closed" or entry.runs != NUM_RUNS_PER_RESULT:
         return entry
@@ -231,18 +214,15 @@ def _git(folder: Path, *arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
+@ends_in_one_line("published")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make the table from clones; return 1 with one line if something is missing."""
     parser = argparse.ArgumentParser(prog="python -m mlperf_bert.submission.published")
     parser.add_argument("clones", type=Path, help="holds training_results_v1.0 to _v5.0")
     parser.add_argument("--output", type=Path, default=TABLE)
     given = parser.parse_args(paths.words_with_home(arguments))
-    try:
-        entries, commits = collect(given.clones)
-        save(entries, commits, given.output)
-    except (ValueError, OSError) as error:
-        print(f"published: {error}", file=sys.stderr)
-        return 1
+    entries, commits = collect(given.clones)
+    save(entries, commits, given.output)
     print(f"{len(entries)} systems in {given.output}")
     return 0
 

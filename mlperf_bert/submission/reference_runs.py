@@ -17,22 +17,20 @@ nine runs of ten, as `python -m mlperf_bert.submission.watch --table` shows.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 import numpy as np
 
 from mlperf_bert.files import json_text, paths
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.results import RunResult
-from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
+from mlperf_bert.mlperf.rules import INITIAL_MASKED_LM_ACCURACY, TARGET_MASKED_LM_ACCURACY
 from mlperf_bert.submission.comparison import comparable
 from mlperf_bert.submission.entry import Entry
 from mlperf_bert.submission.expectation import log_reference_samples
-from mlperf_bert.submission.run_logs import runs_so_far, task_of
+from mlperf_bert.submission.run_logs import common_task, runs_so_far, task_of
 
-SLOW, FAST, SLACK = 1.15, 1.35, 0.005
-INITIAL_ACCURACY = 0.34085
-"""What the given checkpoint has on the 10,000 examples."""
+SLACK = 0.005
 _NUM_SYSTEMS = 8
 _QUANTILES = (0.03, 0.5, 0.97)
 _USUAL = (0.05, 0.95)
@@ -74,9 +72,9 @@ class Curve:
 class Margins:
     """How far outside of other runs a run may be."""
 
-    slow: float = SLOW
+    slow: float = 1.15
     """Times the samples."""
-    fast: float = FAST
+    fast: float = 1.35
     """Times fewer samples."""
     slack: float = SLACK
     """Of accuracy."""
@@ -92,7 +90,7 @@ class Outlook:
     """Accuracies beyond which it is outside."""
     usual: tuple[float, float]
     """Accuracies between which nine of ten other runs are."""
-    expected: tuple[float, float, float] | None
+    expected: tuple[float, float, float] | None = None
     """Samples at the target: least, median, most; None: it is outside, or at the target."""
 
     @property
@@ -106,42 +104,35 @@ class Outlook:
         return self.is_low or self.accuracy > self.band[1]
 
 
+@dataclass(eq=False)
 class Reference:
     """Runs with which a run is compared."""
 
-    def __init__(
-        self,
-        curves: Sequence[Curve],
-        *,
-        words: str,
-        margins: Margins,
-        target: float = TARGET_MASKED_LM_ACCURACY,
-        initial_accuracy: float | None = None,
-        hyperparameters: Mapping[str, float] | None = None,
-        task: Mapping[str, object] | None = None,
-    ):
-        """Draws the band.
+    curves: Sequence[Curve]
+    """Of runs that have reached the target."""
+    _: KW_ONLY
+    words: str
+    """Name the runs: "published runs at batch 448"."""
+    margins: Margins
+    """Of the band."""
+    target: float = TARGET_MASKED_LM_ACCURACY
+    """The accuracy at which the runs ended."""
+    initial_accuracy: float | None = None
+    """Of the weights with which they began; None: not known."""
+    hyperparameters: Mapping[str, float] = field(default_factory=dict)
+    """Of these runs, by their keys in the MLLOG."""
+    task: Mapping[str, object] = field(default_factory=dict)
+    """What a run must have in common with these, as `run_logs.task_of`."""
 
-        Args:
-          curves: of runs that have reached the target.
-          words: name the runs: "published runs at batch 448".
-          margins: of the band.
-          target: the accuracy at which the runs ended.
-          initial_accuracy: of the weights with which they began; None: not known.
-          hyperparameters: of these runs, by their keys in the MLLOG.
-          task: what a run must have in common with these, as `run_logs.task_of`.
-        """
-        self.words, self.margins = words, margins
-        self.target, self.initial_accuracy = target, initial_accuracy
-        self.hyperparameters, self.task = hyperparameters or {}, task or {}
-        self.curves = curves
+    def __post_init__(self) -> None:
+        """Draws the band."""
         # A flat stretch counts from its end: it is the later evaluation that got no further.
-        self._rising = [curve.best + 1e-9 * np.arange(len(curve.best)) for curve in curves]
-        self._ends = np.array([curve.samples[-1] for curve in curves])
-        self.first_samples = float(min(curve.samples[0] for curve in curves))
+        self._rising = [curve.best + 1e-9 * np.arange(len(curve.best)) for curve in self.curves]
+        self._ends = np.array([curve.samples[-1] for curve in self.curves])
+        self.first_samples = float(min(curve.samples[0] for curve in self.curves))
         """Of the first evaluation of any."""
         self._grid = np.geomspace(self.first_samples / 8, 4 * self._ends.max(), _NUM_POINTS)
-        self._rows = np.array([self._drawn(curve) for curve in curves])
+        self._rows = np.array([self._drawn(curve) for curve in self.curves])
         # Without dips, so that a band has one accuracy for each number of samples.
         self._low = np.maximum.accumulate(self._rows.min(axis=0))
         self._high = np.maximum.accumulate(self._rows.max(axis=0))
@@ -204,11 +195,10 @@ class Reference:
 
     def outlook(self, samples: float, accuracy: float, *, best: float) -> Outlook:
         """Where a run stands; `best` is its best accuracy so far."""
-        seen = Outlook(samples, accuracy, self.band(samples), self.usual(samples), None)
+        seen = Outlook(samples, accuracy, self.band(samples), self.usual(samples))
         if seen.is_outside or best >= self.target or not samples:
             return seen
-        expected = self.forecast(samples, best)
-        return Outlook(samples, accuracy, seen.band, seen.usual, expected)
+        return replace(seen, expected=self.forecast(samples, best))
 
 
 def published_reference(global_batch_size: int, entries: Sequence[Entry]) -> Reference:
@@ -229,8 +219,8 @@ def published_reference(global_batch_size: int, entries: Sequence[Entry]) -> Ref
             f"{published[-1]:,}; give runs like this one as --reference"
         )
 
-    def distance(entry: Entry) -> float:
-        return abs(math.log((entry.global_batch_size or 1) / global_batch_size))
+    def distance(other: Entry | convergence.ReferencePoint) -> float:
+        return abs(math.log((other.global_batch_size or 1) / global_batch_size))
 
     known.sort(key=distance)
     farthest = distance(known[min(_NUM_SYSTEMS, len(known)) - 1])
@@ -245,28 +235,19 @@ def published_reference(global_batch_size: int, entries: Sequence[Entry]) -> Ref
         for entry in near
         for curve in curves_of(entry)
     ]
+    nearest = min(convergence.reference_points().values(), key=distance)
     return Reference(
         curves,
         words=_words(global_batch_size, batches),
         margins=Margins(),
-        initial_accuracy=INITIAL_ACCURACY,
-        hyperparameters=_nearest_point(global_batch_size).hyperparameters,
+        initial_accuracy=INITIAL_MASKED_LM_ACCURACY,
+        hyperparameters=nearest.hyperparameters,
     )
 
 
 def curves_of(entry: Entry) -> list[Curve]:
     """The converged runs of a system whose evaluations are known."""
-    return [
-        curve
-        for samples, accuracy in zip(entry.evaluation_samples, entry.evaluation_accuracy)
-        if (curve := _trained(np.array(samples), np.array(accuracy)))
-    ]
-
-
-def _trained(samples: np.ndarray, accuracy: np.ndarray) -> Curve | None:
-    """Without the evaluation before the first step, which some log, and without NaN."""
-    is_known = (samples > 0) & np.isfinite(accuracy)
-    return Curve(samples[is_known], accuracy[is_known]) if is_known.any() else None
+    return [curve for run in entry.results if (curve := curve_of(run))]
 
 
 def _words(wanted: int, batches: Sequence[int]) -> str:
@@ -274,11 +255,6 @@ def _words(wanted: int, batches: Sequence[int]) -> str:
         return f"published runs at batch {wanted:,}"
     few = "few" if wanted in batches else "nobody"
     return f"published runs at batch {batches[0]:,} to {batches[-1]:,} ({few} published {wanted:,})"
-
-
-def _nearest_point(global_batch_size: int) -> convergence.ReferencePoint:
-    points = convergence.reference_points().values()
-    return min(points, key=lambda p: abs(math.log(p.global_batch_size / global_batch_size)))
 
 
 def own_reference(name: str, *, target: float | None = None) -> Reference:
@@ -324,15 +300,8 @@ def _read_own(name: str) -> _Own:
     runs = [run for run in runs_so_far(name) if run.succeeded]
     known = [(run, curve) for run in runs if (curve := curve_of(run))]
     tasks = [{key: task_of(run)[key] for key in _SAME_WORK} for run, _ in known]
-    for each in tasks[1:]:
-        for key in _SAME_WORK:
-            if each[key] != tasks[0][key]:
-                raise ValueError(
-                    f"--reference={name}: runs of different {key}: {tasks[0][key]} and "
-                    f"{each[key]}; give a folder of each"
-                )
+    task = common_task(f"--reference={name}", tasks)
     hyperparameters = _numbers(known[0][0].hyperparameters) if known else {}
-    task = tasks[0] if tasks else {}
     return [curve for _, curve in known], f"runs of {name}", hyperparameters, task
 
 
@@ -365,9 +334,16 @@ def _curve(samples: Sequence[float], accuracy: Sequence[float]) -> Curve:
 
 
 def curve_of(run: RunResult) -> Curve | None:
-    """The evaluations of a run; None if its log does not say the samples of any."""
-    known = [(e.samples, e.accuracy) for e in run.evaluations if e.samples is not None]
-    return _trained(*np.array(known, dtype=float).reshape(-1, 2).T)
+    """The evaluations of a run; None if its log does not say the samples of any.
+
+    Without the one before the first step, which some log, and without NaN.
+    """
+    known = [
+        (e.samples, e.accuracy)
+        for e in run.evaluations
+        if e.samples is not None and e.samples > 0 and math.isfinite(e.accuracy)
+    ]
+    return Curve(*np.array(known, dtype=float).T) if known else None
 
 
 def outlooks(run: RunResult, reference: Reference) -> list[Outlook]:

@@ -17,21 +17,30 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pages
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import ends_in_one_line
-from mlperf_bert.mlperf import convergence, results
+from mlperf_bert.mlperf import convergence
+from mlperf_bert.mlperf.results import RunResult
 from mlperf_bert.mlperf.rules import RULESETS
 from mlperf_bert.options import duration
-from mlperf_bert.submission import published, report_page, scoring, standing_charts, standing_page
-from mlperf_bert.submission.comparison import Standing, recognised, standing_of
-from mlperf_bert.submission.entry import Entry, own_entry
-from mlperf_bert.submission.rcp import UNAIDED
-from mlperf_bert.submission.verdict import SystemVerdict, judge
+from mlperf_bert.submission import published, report_charts, standing, standing_charts
+from mlperf_bert.submission.comparison import recognised, standing_of
+from mlperf_bert.submission.compliance import Verdict
+from mlperf_bert.submission.entry import entry_of
+from mlperf_bert.submission.official import UNAIDED
+from mlperf_bert.submission.standing_charts import Drawn
+from mlperf_bert.submission.verdict import SystemVerdict, judge, mean_energy, mean_phase_minutes
+from pages import Card
 
 _PLOTS_AMONG = ("minutes", "convergence")
 _NOT_IN_JSON = ("rcp_source", "folder_tools", "official_minutes")
 """What a report says elsewhere, or does not ask for."""
+
+_COLUMNS = ("run", "status", "minutes", "samples", "accuracy", "samples/s", "init min", "seed",
+            "compliance", "kWh")  # fmt: skip
+"""Of the page's table; the last one only if some log says the energy."""
 
 
 def judge_systems(
@@ -52,7 +61,7 @@ def as_text(system: SystemVerdict) -> str:
     """Return the report for a terminal."""
     lines = [f"{system.name}: {_score(system)}", _ROW.format(*_HEADINGS)]
     for run, verdict in zip(system.runs, system.compliance, strict=True):
-        lines.append(_ROW.format(*_cells(run), "yes" if verdict.passed else "NO"))
+        lines.append(_ROW.format(*_row(run), "yes" if verdict.passed else "NO"))
     rcp = system.rcp
     lines.append(f"  RCP: {'passed' if rcp.passed else 'FAILED'} ({rcp.reason})")
     if system.rcp_unaided:
@@ -63,10 +72,10 @@ def as_text(system: SystemVerdict) -> str:
             f"reference's is {rcp.mean_samples:,.0f}, credible from {rcp.min_mean_samples:,.0f} on"
         )
     lines.append(f"  seeds: {'unique' if system.seeds.passed else 'FAILED'}")
-    phases = scoring.mean_phase_minutes(system.runs)
+    phases = mean_phase_minutes(system.runs)
     times = ", ".join(f"{kind} {minutes:.4g}" for kind, minutes in phases.items())
     lines.append(f"  minutes of a run by phase, mean: {times or 'the logs do not say'}")
-    if energy := scoring.mean_energy(system.runs):
+    if energy := mean_energy(system.runs):
         lines.append(f"  energy of a run{', mean' if len(system.runs) > 1 else ''}: {energy}")
     budget_seconds = system.runs[0].hyperparameters.get("time_budget_seconds")
     if isinstance(budget_seconds, int | float) and 0 < budget_seconds < 2**63:
@@ -90,7 +99,7 @@ def as_json(verdicts: Sequence[SystemVerdict]) -> str:
         for name in _NOT_IN_JSON:
             del entry[name]
         entry["scaled_minutes"] = system.scaled_minutes
-        entry["mean_phase_minutes"] = scoring.mean_phase_minutes(system.runs)
+        entry["mean_phase_minutes"] = mean_phase_minutes(system.runs)
         for run, fields in zip(system.runs, entry["runs"], strict=True):
             fields["samples_per_second"] = run.samples_per_second
             fields["energy_joules"] = run.energy.joules if run.energy else None
@@ -106,62 +115,33 @@ def _finite(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def write(verdicts: Sequence[SystemVerdict], output: paths.Location, **parts: Any) -> None:
-    """Write the page, and the numbers beside it; each file whole or not at all.
-
-    Args:
-      verdicts: on the systems.
-      output: of the page.
-      **parts: of the page, as `report_page.page`.
-    """
-    page = report_page.page(verdicts, **parts)
-    numbers = as_json(verdicts)
-    paths.make_folder(output.parent)
-    write_whole(output, page)
-    write_whole(output.with_suffix(".json"), numbers)
-
-
-def standings_of(
-    verdicts: Sequence[SystemVerdict],
-    entries: Sequence[Entry],
-    *,
-    org: str,
-    ruleset: str,
-    custom_rcps: Path | None,
-) -> list[Standing]:
-    """Compare the systems with published ones."""
-    found = []
-    for system in verdicts:
-        own = own_entry(
-            system.runs,
-            org=org,
-            system=system.name,
-            description=system.description,
-            rcp=system.rcp,
-            unaided=system.rcp_unaided,
-            folder=system.runs[0].path.parent,
-        )
-        own = recognised(own, entries)
-        found.append(standing_of(own, entries, ruleset=ruleset, custom_rcps=custom_rcps))
-    return found
-
-
 def _among_published(
-    standings: Sequence[Standing], entries: Sequence[Entry], page: str, ruleset: str
-) -> dict[str, object]:
-    """Write the page of the standings; return what a report shows of them."""
-    output = paths.location(page)
+    verdicts: Sequence[SystemVerdict],
+    org: str,
+    given: argparse.Namespace,
+    custom_rcps: paths.Location | None,
+) -> dict[str, Any]:
+    """Write the page of --standing; return what a report shows of it."""
+    entries = published.load()
+    own = [recognised(entry_of(system, org=org), entries) for system in verdicts]
+    standings = [
+        standing_of(each, entries, ruleset=given.ruleset, custom_rcps=custom_rcps) for each in own
+    ]
+    output = paths.location(given.standing)
     paths.make_folder(output.parent)
-    write_whole(output, standing_page.page(standings, entries, ruleset=ruleset))
-    points = convergence.reference_points(ruleset)
-    return {"among": standing_charts.draw(standings, entries, points, parts=_PLOTS_AMONG)}
+    write_whole(output, standing.page(standings, entries, ruleset=given.ruleset))
+    points = convergence.reference_points(given.ruleset)
+    return {
+        "among": standing_charts.draw(standings, entries, points, parts=_PLOTS_AMONG),
+        "standing": os.path.relpath(given.standing, Path(given.output or "").parent),
+    }
 
 
 _HEADINGS = "run status minutes samples accuracy batch samples/s seed compliant".split()
 _ROW = "  {:<14} {:<8} {:>10} {:>11} {:>8} {:>6} {:>11} {:>11} {:>9}"
 
 
-def _cells(run: results.RunResult) -> list[str]:
+def _row(run: RunResult) -> list[str]:
     return [
         run.path.name,
         run.status,
@@ -183,6 +163,158 @@ def _score(system: SystemVerdict) -> str:
     return text
 
 
+def page(
+    verdicts: Sequence[SystemVerdict],
+    *,
+    title: str,
+    subtitle: str,
+    among: Drawn | None = None,
+    standing: str = "",
+) -> str:
+    """Return the page on systems, each with its pictures.
+
+    Args:
+      verdicts: on the systems.
+      title, subtitle: of the page.
+      among: plots of the systems among all published results; None for a page without scripts.
+      standing: where the page is that shows more of these; linked to.
+    """
+    with_energy = any(_kwh(run) for system in verdicts for run in system.runs)
+    return pages.render(
+        "report.html",
+        title=title,
+        subtitle=subtitle,
+        columns=_COLUMNS if with_energy else _COLUMNS[:-1],
+        systems=[_shown(system, with_energy=with_energy) for system in verdicts],
+        among=among,
+        standing=standing,
+    )
+
+
+def _shown(system: SystemVerdict, *, with_energy: bool) -> dict[str, object]:
+    runs, rcp = system.runs, system.rcp
+    return {
+        "name": system.name,
+        "figures": _cards(system),
+        "problems": _problems(system),
+        "remarks": _remarks(system),
+        "accuracy_over_samples": report_charts.accuracy_over_samples(runs, rcp),
+        "accuracy_over_time": report_charts.accuracy_over_time(runs),
+        "minutes_by_run": report_charts.minutes_by_run(runs, system.olympic_minutes),
+        "samples_by_run": report_charts.samples_by_run(runs, rcp),
+        "timeline": report_charts.timeline(runs),
+        "ledgers": report_charts.ledgers(runs),
+        "energy": report_charts.energy_by_run(runs),
+        "rows": [
+            _cells(run, verdict.passed)[: None if with_energy else -1]
+            for run, verdict in zip(runs, system.compliance, strict=True)
+        ],
+        "hyperparameters": _facts(runs[0].hyperparameters),
+        "provenance": _facts(runs[0].provenance),
+        "description": _facts(system.description),
+    }
+
+
+def _remarks(system: SystemVerdict) -> list[str]:
+    """Return where this report and the official tools disagree."""
+    if system.rcp_unaided is None or system.rcp_unaided.passed == system.rcp.passed:
+        return []
+    return [
+        f"These logs are counted by train_samples here: {system.rcp}.",
+        f"{UNAIDED[0].upper()}{UNAIDED[1:]}: {system.rcp_unaided}.",
+    ]
+
+
+def _cards(system: SystemVerdict) -> list[Card]:
+    score, runs, rcp = system.scaled_minutes, system.runs, system.rcp
+    accepted = sum(verdict.passed for verdict in system.compliance)
+    scaled = f", scaled by {rcp.scaling:.4f}" if rcp.scaling != 1.0 else ""
+    mean = rcp.submission_mean_samples
+    seeds = {run.seeds[0] for run in runs if run.seeds}
+    rates = sorted(run.samples_per_second for run in runs if run.samples_per_second)
+    rate = f"{rates[len(rates) // 2]:,.0f} /s" if rates else "unknown"
+    return [
+        Card("Time to train", "no score" if score is None else f"{score:.5g} min",
+             f"olympic mean of {len(runs)} runs{scaled}", good=score is not None),
+        Card("Convergence (RCP)", "passed" if rcp.passed else "failed",
+             f"{f'{mean:,.0f} samples; ' if mean else ''}{rcp.reason}", good=rcp.passed),
+        Card("Compliance", f"{accepted} of {len(runs)} logs",
+             f"accepted under {system.ruleset}", good=accepted >= len(runs) - 1),
+        Card("Seeds", "unique" if system.seeds.passed else "failed",
+             f"{len(seeds)} different ones", good=system.seeds.passed),
+        Card("Throughput", rate, "of samples, evaluation included; batch "
+             f"{runs[0].global_batch_size or 'unknown'}"),
+        *_energy_card(runs),
+    ]  # fmt: skip
+
+
+def _energy_card(runs: Sequence[RunResult]) -> list[Card]:
+    """Nothing of logs that do not say that it is known or unknown."""
+    energy = mean_energy(runs)
+    if energy is None:
+        return []
+    if energy.joules is None:
+        return [Card("Energy", "unknown", energy.unknown)]
+    words = [f"of the {' and '.join(energy.parts)}, mean of a run", *energy.notes]
+    words += [f"at least: {energy.at_least}"] if energy.at_least else []
+    return [Card("Energy", f"{energy.joules / 3.6e6:.4g} kWh", "; ".join(words))]
+
+
+def _problems(system: SystemVerdict) -> list[str]:
+    found = list(system.problems)
+    if not any("seed" in problem for problem in found):
+        found += system.seeds.reasons
+    return found + _findings_by_message(system.compliance)
+
+
+def _findings_by_message(compliance: Sequence[Verdict]) -> list[str]:
+    """Each finding once, with the logs that have it."""
+    names: dict[str, list[str]] = {}
+    for verdict in compliance:
+        for message in () if verdict.passed else verdict.messages:
+            names.setdefault(message, []).append(verdict.path.name)
+    return [
+        f"{'all logs' if len(logs) == len(compliance) > 1 else ', '.join(logs)}: {message}"
+        for message, logs in names.items()
+    ]
+
+
+def _cells(run: RunResult, compliant: bool) -> list[tuple[str, bool | None]]:
+    """Each cell's text, and whether it is good or bad news; None for neither."""
+    rate, init, kwh = run.samples_per_second, run.init_minutes, _kwh(run)
+    return [
+        (run.path.stem, None),
+        (run.status, run.succeeded),
+        (f"{run.minutes:.4f}", None),
+        ("-" if run.samples_to_converge is None else f"{run.samples_to_converge:,}", None),
+        (f"{run.evaluations[-1].accuracy:.4f}" if run.evaluations else "-", None),
+        (f"{rate:,.1f}" if rate else "-", None),
+        ("-" if init is None else f"{init:.2f}", None),
+        (str(run.seeds[0]) if run.seeds else "-", None),
+        ("yes" if compliant else "no", compliant),
+        ("-" if kwh is None else f"{kwh:.4g}", None),
+    ]
+
+
+def _kwh(run: RunResult) -> float | None:
+    joules = run.energy.joules if run.energy else None
+    return None if joules is None else joules / 3.6e6
+
+
+def _facts(facts: Mapping[str, object]) -> list[tuple[str, str]]:
+    return [
+        (name.replace("_", " "), _plain(value))
+        for name, value in facts.items()
+        if value not in ("", None)
+    ]
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {entry}" for name, entry in value.items())
+    return str(value)
+
+
 @ends_in_one_line("report")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print and write the report; return 1 with one line if something cannot be read."""
@@ -198,26 +330,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     org_dir = paths.location(given.org_dir)
     custom_rcps = given.custom_rcps and paths.location(given.custom_rcps)
     output = given.output and paths.location(given.output)
-    if custom_rcps:
-        convergence.reference_points(given.ruleset, custom_rcps)
+    convergence.reference_points(given.ruleset, custom_rcps)  # so that bad input is refused first
     with paths.failures_named(org_dir):
         verdicts = judge_systems(org_dir, given.ruleset, custom_rcps=custom_rcps)
     for system in verdicts:
         print(as_text(system))
     name = paths.resolve(org_dir).name
-    among = {}
-    if given.standing:
-        entries = published.load()
-        standings = standings_of(
-            verdicts, entries, org=name, ruleset=given.ruleset, custom_rcps=custom_rcps
-        )
-        among = _among_published(standings, entries, given.standing, given.ruleset)
-        among["standing"] = os.path.relpath(given.standing, Path(given.output or "").parent)
+    among = _among_published(verdicts, name, given, custom_rcps) if given.standing else {}
     if output:
         points = custom_rcps.name if custom_rcps else "the official ones"
         subtitle = f"Ruleset {given.ruleset}; reference convergence points: {points}"
         title = f"MLPerf Training BERT: {name}"
-        write(verdicts, output, title=title, subtitle=subtitle, **among)
+        text = page(verdicts, title=title, subtitle=subtitle, **among)
+        numbers = as_json(verdicts)  # before anything is written
+        paths.make_folder(output.parent)
+        write_whole(output, text)
+        write_whole(output.with_suffix(".json"), numbers)
     return 0
 
 

@@ -19,7 +19,7 @@ from mlperf_bert.mlperf import energy, ledger
 from mlperf_bert.mlperf.results import RunResult
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
 from mlperf_bert.submission.compare import Change
-from mlperf_bert.submission.rcp import RcpVerdict
+from mlperf_bert.submission.official import RcpVerdict
 from mlperf_bert.submission.reference_runs import Reference, outlooks
 from pages import charts
 from pages.charts import BLUE, GREEN, GREY, INK, ORANGE, RED
@@ -128,41 +128,42 @@ def accuracy_over_time(runs: Sequence[RunResult]) -> Picture:
 
 def minutes_by_run(runs: Sequence[RunResult], olympic_minutes: float | None) -> Picture | None:
     """Draw each run's minutes with the olympic mean; None if no run reached the target."""
-    values = [run.minutes if run.succeeded else None for run in runs]
-    if not any(run.succeeded for run in runs):
-        return None
 
     def draw(axes: Axes) -> None:
-        _draw_dots(axes, runs, values)
+        _draw_dots(axes, runs, [run.minutes if run.succeeded else None for run in runs])
         if olympic_minutes is not None:
             _draw_level(axes, olympic_minutes, INK, f"olympic mean {olympic_minutes:.4g}")
         axes.set_ylabel("minutes")
         _legend_above(axes, axes.get_legend_handles_labels()[0])
 
-    return Picture("Time to train of every run", _svg(draw, _NARROW_INCHES))
+    return _of_converged(runs, draw, "Time to train of every run")
 
 
 def samples_by_run(runs: Sequence[RunResult], rcp: RcpVerdict) -> Picture | None:
     """Draw each run's samples to converge with the RCP; None if no run reached the target."""
-    values = [run.samples_to_converge for run in runs]
-    if not any(run.succeeded for run in runs):
-        return None
 
     def draw(axes: Axes) -> None:
-        _draw_dots(axes, runs, values)
+        _draw_dots(axes, runs, [run.samples_to_converge for run in runs])
         if rcp.mean_samples and rcp.min_mean_samples:
             axes.axhspan(rcp.min_mean_samples, rcp.mean_samples, color=BAND, zorder=0)
             _draw_level(axes, rcp.mean_samples, GREEN, f"RCP mean {rcp.mean_samples:,.0f}")
             least = f"least credible mean {rcp.min_mean_samples:,.0f}"
             _draw_level(axes, rcp.min_mean_samples, RED, least)
-        if rcp.submission_mean_samples:
-            mean = rcp.submission_mean_samples
+        if mean := rcp.submission_mean_samples:
             _draw_level(axes, mean, INK, f"olympic mean {mean:,.0f}")
         axes.yaxis.set_major_formatter(FuncFormatter(_short))
         axes.set_ylabel("samples to converge")
         _legend_above(axes, axes.get_legend_handles_labels()[0])
 
-    return Picture("Samples to converge of every run", _svg(draw, _NARROW_INCHES))
+    return _of_converged(runs, draw, "Samples to converge of every run")
+
+
+def _of_converged(
+    runs: Sequence[RunResult], draw: Callable[[Axes], None], title: str
+) -> Picture | None:
+    if not any(run.succeeded for run in runs):
+        return None
+    return Picture(title, _svg(draw, _NARROW_INCHES))
 
 
 def timeline(runs: Sequence[RunResult]) -> Picture:
@@ -191,43 +192,53 @@ def timeline(runs: Sequence[RunResult]) -> Picture:
 
 def ledgers(runs: Sequence[RunResult]) -> Picture | None:
     """Draw where every second of every run went, in percent; None if no log keeps a ledger."""
-    seconds = [run.seconds or dict.fromkeys(ledger.KINDS, 0.0) for run in runs]
-    kinds = [kind for kind in _KIND_COLORS if any(found[kind] for found in seconds)]
-    if not kinds:
-        return None
-
-    def draw(axes: Axes) -> None:
-        totals = [sum(found.values()) or 1.0 for found in seconds]
-        ends = [0.0] * len(runs)
-        for kind in kinds:
-            shares = [100 * found[kind] / total for found, total in zip(seconds, totals)]
-            axes.barh(range(len(runs)), shares, left=ends, height=0.72, color=_KIND_COLORS[kind])
-            ends = [end + share for end, share in zip(ends, shares)]
-        axes.set_xlim(0, 100)
-        _finish_rows(axes, runs, "percent of the time from run_start to run_stop")
-        names = {kind: kind.replace("_", " ") for kind in kinds}
-        _legend_above(axes, [Patch(color=_KIND_COLORS[kind], label=names[kind]) for kind in kinds])
-
-    return _both_sizes(draw, "Where every second of every run went")
+    seconds = [run.seconds or {} for run in runs]
+    totals = [sum(found.values()) or 1.0 for found in seconds]
+    shares = [
+        {kind: 100 * spent / total for kind, spent in found.items()}
+        for found, total in zip(seconds, totals)
+    ]
+    colors = {
+        kind: color
+        for kind, color in _KIND_COLORS.items()
+        if any(found.get(kind) for found in seconds)
+    }
+    xlabel = "percent of the time from run_start to run_stop"
+    return _stacked(runs, shares, colors, xlabel, "Where every second of every run went", 100)
 
 
 def energy_by_run(runs: Sequence[RunResult]) -> Picture | None:
     """Draw the energy of every run by what it went into; None if no log says it."""
     phases = [run.energy.phases if run.energy else {} for run in runs]
-    if not any(joules for found in phases for joules in found.values()):
+    kilojoules = [{phase: j / 1000 for phase, j in found.items()} for found in phases]
+    xlabel = "kJ from run_start to run_stop"
+    return _stacked(runs, kilojoules, _ENERGY_COLORS, xlabel, "Energy of every run")
+
+
+def _stacked(
+    runs: Sequence[RunResult],
+    values: Sequence[Mapping[str, float]],
+    colors: Mapping[str, str],
+    xlabel: str,
+    title: str,
+    most: float | None = None,
+) -> Picture | None:
+    """Draw a bar for each run, of parts side by side; None if all are 0."""
+    if not any(value for found in values for value in found.values()):
         return None
 
     def draw(axes: Axes) -> None:
-        ends = [0.0] * len(runs)
-        for phase, color in _ENERGY_COLORS.items():
-            kilojoules = [found.get(phase, 0.0) / 1000 for found in phases]
-            axes.barh(range(len(runs)), kilojoules, left=ends, height=0.72, color=color)
-            ends = [end + part for end, part in zip(ends, kilojoules)]
-        _finish_rows(axes, runs, "kJ from run_start to run_stop")
-        handles = [Patch(color=color, label=phase) for phase, color in _ENERGY_COLORS.items()]
-        _legend_above(axes, handles)
+        ends = np.zeros(len(runs))
+        for kind, color in colors.items():
+            parts = np.array([found.get(kind, 0.0) for found in values])
+            axes.barh(range(len(runs)), parts, left=ends, height=0.72, color=color)
+            ends += parts
+        axes.set_xlim(0, most)
+        _finish_rows(axes, runs, xlabel)
+        words = {kind: kind.replace("_", " ") for kind in colors}
+        _legend_above(axes, [Patch(color=colors[kind], label=words[kind]) for kind in colors])
 
-    return _both_sizes(draw, "Energy of every run")
+    return _both_sizes(draw, title)
 
 
 def ratios(changes: Sequence[Change]) -> Picture | None:
@@ -308,25 +319,15 @@ def _finish_accuracy(
 
 
 def _runs_handles(runs: Sequence[RunResult]) -> list[Line2D]:
-    num_succeeded, num_running = (
-        sum(run.status == status for run in runs) for status in ("success", "running")
-    )
-    kinds = [
-        (num_succeeded, BLUE, "success"),
-        (num_running, ORANGE, "not ended"),
-        (len(runs) - num_succeeded - num_running, RED, "no success"),
+    outcomes = [
+        (BLUE, "success", [run for run in runs if run.succeeded]),
+        (ORANGE, "not ended", [run for run in runs if run.status == "running"]),
+        (RED, "no success", [r for r in runs if not r.succeeded and r.status != "running"]),
     ]
     return [
-        Line2D(
-            [],
-            [],
-            color=color,
-            marker="o",
-            markersize=4,
-            label=f"{_runs(number)}: {outcome}",
-        )
-        for number, color, outcome in kinds
-        if number
+        Line2D([], [], color=color, marker="o", markersize=4, label=f"{_runs(len(of))}: {outcome}")
+        for color, outcome, of in outcomes
+        if of
     ]
 
 
@@ -363,18 +364,11 @@ def _legend_above(axes: Axes, handles: list) -> None:
 
 def _colored(runs: Sequence[RunResult]) -> list[tuple[str, RunResult]]:
     """Give every run a shade of blue; orange if it has not ended, red if it did not succeed."""
-    shades = matplotlib.colormaps["Blues"]
-    scale = [0.45 + 0.5 * place / max(len(runs) - 1, 1) for place in range(len(runs))]
+    shades = matplotlib.colormaps["Blues"](0.45 + 0.5 * np.linspace(0, 1, len(runs)))
+    others = {"running": ORANGE}
     return [
-        (
-            matplotlib.colors.to_hex(shades(shade))
-            if run.succeeded
-            else ORANGE
-            if run.status == "running"
-            else RED,
-            run,
-        )
-        for shade, run in zip(scale, runs, strict=True)
+        (matplotlib.colors.to_hex(shade) if run.succeeded else others.get(run.status, RED), run)
+        for shade, run in zip(shades, runs, strict=True)
     ]
 
 

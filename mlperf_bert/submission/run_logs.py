@@ -7,7 +7,7 @@ a run that was repeated the newest repetition counts. A run that was resumed has
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mlperf_bert.files import paths
@@ -172,3 +172,20 @@ def task_of(run: RunResult) -> dict[str, object]:
         "batch": run.global_batch_size,
         "division": run.division,
     }
+
+
+def common_task(name: str, tasks: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """Return what the runs of a place have in common, as far as their logs say it.
+
+    Raises:
+      ValueError: they are of different tasks.
+    """
+    common: dict[str, object] = {}
+    for key in dict.fromkeys(key for task in tasks for key in task):
+        values = {task[key] for task in tasks if task.get(key) is not None}
+        if len(values) > 1:
+            listed = " and ".join(sorted(map(str, values)))
+            raise ValueError(f"{name}: runs of different {key}: {listed}; give a folder of each")
+        if values:
+            common[key] = values.pop()
+    return common

@@ -7,6 +7,7 @@ Runs that failed, were resumed, have not ended or cannot be read are left out, w
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from typing import NamedTuple
 
 from mlperf_bert.data import provenance
 from mlperf_bert.files import json_text, paths
@@ -16,16 +17,16 @@ from mlperf_bert.mlperf.log_lines import RECORD_NAME
 from mlperf_bert.mlperf.results import RunResult, has_ended, read_own_record, read_run
 from mlperf_bert.submission import published
 from mlperf_bert.submission.entry import Entry
-from mlperf_bert.submission.folder import description_path
 from mlperf_bert.submission.power import measured_power
 from mlperf_bert.submission.run_logs import (
     ALTERNATING_RECORD,
     CAMPAIGN_RECORD,
     RunFiles,
+    common_task,
     runs_in,
     task_of,
 )
-from mlperf_bert.submission.system import read_overrides
+from mlperf_bert.submission.system import read_description
 
 MACHINE = ("host", "processor", "accelerator", "accelerators", "driver", "nodes", "memory")
 """What of `Run.made_on` is hardware: with another one A and B differ in more than is compared."""
@@ -115,14 +116,16 @@ def read_alternating(name: str) -> tuple[str, str] | None:
     return json_text.read_record(record, parsed, remedy="give A and B by themselves")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Read:
-    """One log or folder: a run with its task and machine, or why it does not count."""
+class _LeftOut(Exception):
+    """Why a run does not count."""
 
-    run: Run | None = None
-    left_out: str = ""
-    task: Mapping[str, object] = field(default_factory=dict)
-    made_on: Mapping[str, object] = field(default_factory=dict)
+
+class _Counted(NamedTuple):
+    """One log or folder: a run with its task and machine."""
+
+    run: Run
+    task: Mapping[str, object]
+    made_on: Mapping[str, object]
 
 
 def _side(name: str, place: paths.Location) -> Side:
@@ -132,52 +135,48 @@ def _side(name: str, place: paths.Location) -> Side:
       ValueError: there are none, or not of one task.
     """
     files = runs_in(name)
-    found = [_of_run(each) for each in files]
-    if results_dir := files[0].results_dir:
-        machine = _machine_of_vendor(results_dir)
-        found = [replace(each, made_on=machine | dict(each.made_on)) for each in found]
+    counted, left_out = [], []
+    for each in files:
+        try:
+            counted.append(_of_run(each))
+        except _LeftOut as reason:
+            left_out.append(f"{each.name}: {reason}")
+    results_dir = files[0].results_dir
+    machine = _machine_of_vendor(results_dir) if results_dir else {}
     above = paths.resolve(place).parent
     alternates = (place / CAMPAIGN_RECORD).exists() and (above / ALTERNATING_RECORD).exists()
-    counted = [each for each in found if each.run]
-    task = {}
-    for key in dict.fromkeys(key for each in counted for key in each.task):
-        values = {each.task[key] for each in counted if each.task.get(key) is not None}
-        if len(values) > 1:
-            listed = " and ".join(sorted(map(str, values)))
-            raise ValueError(f"{name}: runs of different {key}: {listed}; give a folder of each")
-        if values:
-            task[key] = values.pop()
-    made_on = {
-        key: tuple(dict.fromkeys(str(each.made_on[key]) for each in counted if key in each.made_on))
-        for key in sorted({key for each in counted for key in each.made_on})
-    }
+    made_on: dict[str, dict[str, None]] = {}  # each value once, in the order of the runs
+    for run in counted:
+        for key, value in (machine | dict(run.made_on)).items():
+            made_on.setdefault(key, {})[str(value)] = None
     return Side(
         name=name,
-        runs=tuple(each.run for each in found if each.run),
-        left_out=tuple(each.left_out for each in found if not each.run),
-        task=task,
-        made_on=made_on,
+        runs=tuple(run.run for run in counted),
+        left_out=tuple(left_out),
+        task=common_task(name, [run.task for run in counted]),
+        made_on={key: tuple(made_on[key]) for key in sorted(made_on)},
         alternates_in=str(above) if alternates else None,
     )
 
 
-def _of_run(files: RunFiles) -> _Read:
+def _of_run(files: RunFiles) -> _Counted:
     folder = files.output_dir
     if folder and (folder / RECORD_NAME).exists() and not has_ended(folder):
-        return _Read(left_out=f"{files.name}: has not ended")
+        raise _LeftOut("has not ended")
     if len(files.logs) > 1:
-        return _Read(left_out=f"{files.name}: was resumed, none of its logs has all of its time")
+        raise _LeftOut("was resumed, none of its logs has all of its time")
     if files.logs:
         found = _of_log(files)
     elif files.metrics:
-        found = _of_metrics(files.metrics, files.name)
+        found = _Counted(_of_metrics(files.metrics, files.name), {}, {})
     else:
-        return _Read(left_out=f"{files.name}: has no log")
-    return _with_machine(found, folder) if folder else found
+        raise _LeftOut("has no log")
+    recorded = _machine_of_run(folder) if folder else {}
+    return found._replace(made_on=dict(found.made_on) | recorded)
 
 
-def _with_machine(found: _Read, folder: paths.Location) -> _Read:
-    """Add what the records of a run's directory say of host, versions and flags."""
+def _machine_of_run(folder: paths.Location) -> dict[str, object]:
+    """Return what the records of a run's directory say of host, versions and flags."""
     made_on: dict[str, object] = {}
     for record in provenance.read(folder)[-1:]:
         made_on |= {key: value for key, value in record.made_with.items() if value}
@@ -185,51 +184,44 @@ def _with_machine(found: _Read, folder: paths.Location) -> _Read:
     for key, value in parameters.items() if isinstance(parameters, dict) else ():
         nested = value.items() if isinstance(value, dict) else ()
         made_on |= {f"{key}.{inner}": each for inner, each in nested} or {key: value}
-    made_on = {key: each for key, each in made_on.items() if key not in _NOT_COMPARED}
-    return replace(found, made_on=dict(found.made_on) | made_on)
+    return {key: each for key, each in made_on.items() if key not in _NOT_COMPARED}
 
 
 def _machine_of_vendor(folder: paths.Location) -> dict[str, object]:
     """Return what the description of a vendor's system says of it."""
-    system = paths.resolve(folder).parent
-    described = description_path(system.parent.parent, system.name)
-    description = read_overrides(described) if described.exists() else {}
+    description = read_description(paths.resolve(folder).parent)
     made_on = {key: description.get(field) for key, field in _DESCRIBED.items()}
     made_on["accelerators"] = description.get("accelerators_per_node")
     return {key: value for key, value in made_on.items() if value}
 
 
-def _of_log(files: RunFiles) -> _Read:
+def _of_log(files: RunFiles) -> _Counted:
     [log] = files.logs
     try:
         result = read_run(log)
     except ValueError as error:
         reason = str(error).removeprefix(f"{log}: ").removeprefix(f"{log} ")
-        return _Read(left_out=f"{files.name}: {reason.replace(': ', ', ')}")
-    if why := _does_not_count(result):
-        return _Read(left_out=f"{files.name}: {why}")
+        raise _LeftOut(reason.replace(": ", ", ")) from error
+    if not result.succeeded:
+        raise _LeftOut(f"{result.status}, without the target")
+    if result.evaluations and not math.isfinite(result.evaluations[-1].accuracy):
+        raise _LeftOut(f"says {result.status} with accuracy {result.evaluations[-1].accuracy}")
+    if not result.minutes > 0:
+        raise _LeftOut("its log has no times, run_start and run_stop are the same")
     joules, parts = _joules(result, files.results_dir)
-    run = Run(
-        name=files.name,
+    run = replace(_measured(result, files.name), joules=joules, measured_parts=parts)
+    return _Counted(run, task_of(result), result.provenance)
+
+
+def _measured(result: RunResult, name: str) -> Run:
+    return Run(
+        name=name,
         minutes=result.minutes,
         samples_to_converge=result.samples_to_converge or None,
         samples_per_second=result.samples_per_second,
-        joules=joules,
-        measured_parts=parts,
         samples=result.samples_to_converge or None,
         seconds=result.seconds,
     )
-    return _Read(run=run, task=task_of(result), made_on=result.provenance)
-
-
-def _does_not_count(result: RunResult) -> str:
-    if not result.succeeded:
-        return f"{result.status}, without the target"
-    if result.evaluations and not math.isfinite(result.evaluations[-1].accuracy):
-        return f"says {result.status} with accuracy {result.evaluations[-1].accuracy}"
-    if not result.minutes > 0:
-        return "its log has no times, run_start and run_stop are the same"
-    return ""
 
 
 def _joules(
@@ -244,7 +236,7 @@ def _joules(
     return energy.joules, tuple(sorted(energy.parts))
 
 
-def _of_metrics(path: paths.Location, name: str) -> _Read:
+def _of_metrics(path: paths.Location, name: str) -> Run:
     """Of a run without its log: samples, and the ledger up to the last line of training."""
     seconds: ledger.Seconds = dict.fromkeys(ledger.KINDS, 0.0)
     samples, where = 0, path
@@ -260,12 +252,11 @@ def _of_metrics(path: paths.Location, name: str) -> _Read:
             seconds = {kind: seconds[kind] + spent[kind] for kind in ledger.KINDS}
         total = sum(seconds.values())
         if not samples or not total:
-            return _Read(left_out=f"{name}: no line of training with samples and seconds")
+            raise _LeftOut("no line of training with samples and seconds")
         rate = samples / total
-        run = Run(name=name, samples_per_second=rate, samples=samples, seconds=seconds)
+        return Run(name=name, samples_per_second=rate, samples=samples, seconds=seconds)
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"{where}: damaged ({error!r:.200}); copy it again") from error
-    return _Read(run=run)
 
 
 def published_entry(name: str) -> Entry:
@@ -286,27 +277,9 @@ def side_of_entry(entry: Entry) -> Side:
     Raises:
       ValueError: none converged.
     """
-    runs = [
-        Run(
-            name=f"run {number}",
-            minutes=minutes,
-            samples_to_converge=samples,
-            samples_per_second=samples / (60 * minutes) if samples else None,
-        )
-        for number, (minutes, samples) in enumerate(
-            zip(entry.run_minutes, entry.run_samples, strict=True)
-        )
-    ]
-    if not runs:
+    results = entry.results
+    if not results:
         raise ValueError(f"{entry.name}: no run of this published result has converged")
-    num_failed = entry.runs - entry.runs_converged
-    task = {
-        "benchmark": "bert",
-        "tokens": entry.max_sequence_length,
-        "weights": entry.num_weights,
-        "batch": entry.global_batch_size,
-        "division": entry.division,
-    }
     made_on = {
         "accelerator": entry.accelerator_model_name,
         "accelerators": entry.accelerators,
@@ -316,9 +289,9 @@ def side_of_entry(entry: Entry) -> Side:
     }
     return Side(
         name=entry.name,
-        runs=tuple(runs),
-        left_out=("a run: did not converge",) * num_failed,
-        task={key: value for key, value in task.items() if value is not None},
+        runs=tuple(_measured(run, f"run {number}") for number, run in enumerate(results)),
+        left_out=("a run: did not converge",) * (entry.runs - entry.runs_converged),
+        task=common_task(entry.name, [task_of(results[0])]),
         made_on={key: (str(value),) for key, value in made_on.items() if value is not None},
     )
 

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pages
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import ends_in_one_line
@@ -22,13 +23,20 @@ from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.log_lines import LOG_NAME, RECORD_NAME
 from mlperf_bert.mlperf.results import RunResult, has_ended, read_own_record, read_run
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
-from mlperf_bert.submission import campaign, published, standing_page
-from mlperf_bert.submission.comparison import chosen, recognised, standing_of
-from mlperf_bert.submission.entry import Entry, entry_of, own_entry
-from mlperf_bert.submission.folder import description_path, result_files
-from mlperf_bert.submission.run_logs import runs_in
-from mlperf_bert.submission.system import read_overrides
-from mlperf_bert.submission.verdict import check_convergence
+from mlperf_bert.submission import published, standing_charts
+from mlperf_bert.submission.comparison import (
+    Standing,
+    chosen,
+    official_words,
+    recognised,
+    standing_of,
+    unlike,
+)
+from mlperf_bert.submission.entry import CPU, Entry, entry_of
+from mlperf_bert.submission.folder import result_files
+from mlperf_bert.submission.run_logs import CAMPAIGN_RECORD, runs_in
+from mlperf_bert.submission.verdict import System, read_system, with_convergence
+from pages import Card
 
 
 def read_own(
@@ -41,24 +49,20 @@ def read_own(
     """
     place = paths.location(path)
     with paths.failures_named(place):
-        return _read(place, ruleset, custom_rcps)
-
-
-def _read(place: paths.Location, ruleset: str, custom_rcps: Path | None) -> list[Entry]:
-    if paths.is_file(place):
-        return [_of_one_run(read_run(place), {}, name=str(place))]
-    if (place / campaign.RECORD_NAME).exists():
-        org_dirs = sorted(found.parent for found in place.glob("submission/*/results"))
-        if not org_dirs:
-            raise ValueError(f"{place}: this campaign has no result yet; give runs/N in it")
-        return [entry for org_dir in org_dirs for entry in _of_org(org_dir, ruleset, custom_rcps)]
-    if (place / LOG_NAME).exists():
-        return [_of_run_dir(place)]
-    if (place / "results").is_dir():
-        return _of_org(place, ruleset, custom_rcps)
+        if paths.is_file(place):
+            return [_of_one_run(read_run(place), {}, name=str(place))]
+        if (place / CAMPAIGN_RECORD).exists():
+            org_dirs = sorted(found.parent for found in place.glob("submission/*/results"))
+            if not org_dirs:
+                raise ValueError(f"{place}: this campaign has no result yet; give runs/N in it")
+            return [row for org_dir in org_dirs for row in _of_org(org_dir, ruleset, custom_rcps)]
+        if (place / LOG_NAME).exists():
+            return [_of_run_dir(place)]
+        if (place / "results").is_dir():
+            return _of_org(place, ruleset, custom_rcps)
     raise ValueError(
         f"{place}: no run, campaign or submission: give a folder with {LOG_NAME}, "
-        f"{campaign.RECORD_NAME} or results/SYSTEM/bert, or a log"
+        f"{CAMPAIGN_RECORD} or results/SYSTEM/bert, or a log"
     )
 
 
@@ -67,27 +71,14 @@ def _of_org(org_dir: paths.Location, ruleset: str, custom_rcps: Path | None) -> 
     folders = [folder for folder in folders if result_files(folder)]
     if not folders:
         raise ValueError(f"{org_dir}: no results/SYSTEM/bert/result_*.txt")
-    found = []
-    name = paths.resolve(org_dir).name
-    for folder in folders:
-        runs = tuple(read_run(log) for log in result_files(folder))
-        system = folder.parent.name
-        described = description_path(org_dir, system)
-        rcp = unaided = None
-        if len(runs) == NUM_RUNS_PER_RESULT:
-            rcp, unaided = check_convergence(folder, runs, ruleset, custom_rcps=custom_rcps)
-        found.append(
-            own_entry(
-                runs,
-                org=name,
-                system=system,
-                description=read_overrides(described) if described.exists() else {},
-                rcp=rcp,
-                unaided=unaided,
-                folder=folder,
-            )
-        )
-    return found
+    systems = [read_system(folder.parent) for folder in folders]
+    judged = [
+        with_convergence(system, ruleset, custom_rcps=custom_rcps)
+        if len(system.runs) == NUM_RUNS_PER_RESULT
+        else system
+        for system in systems
+    ]
+    return [entry_of(system, org=paths.resolve(org_dir).name) for system in judged]
 
 
 def _of_run_dir(folder: paths.Location) -> Entry:
@@ -106,30 +97,87 @@ def _of_one_run(run: RunResult, parameters: Mapping, *, name: str) -> Entry:
     device = parameters.get("device")
     device = device if isinstance(device, dict) else {}
     on_processors = device and not device.get("num_gpus") and not device.get("use_tpu")
-    return entry_of(
-        [run],
-        round="",
-        org="",
-        system=name,
-        description={"number_of_nodes": 1, "accelerators_per_node": 0} if on_processors else {},
-    )
+    described = {"number_of_nodes": 1, "accelerators_per_node": 0} if on_processors else {}
+    return entry_of(System(name=name, runs=(run,), description=described))
 
 
 def as_csv(entries: Sequence[Entry]) -> str:
     """Return the rows as CSV: the fields of an entry, numbers of a list apart by blanks."""
     text = io.StringIO()
-    names = [column.name for column in dataclasses.fields(Entry)]
-    table = csv.DictWriter(text, names, lineterminator="\n")
-    table.writeheader()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(column.name for column in dataclasses.fields(Entry))
     for entry in entries:
-        row = dataclasses.asdict(entry)
-        table.writerow(
-            {
-                name: " ".join(map(str, value)) if isinstance(value, tuple) else value
-                for name, value in row.items()
-            }
-        )
+        values = dataclasses.astuple(entry)
+        table.writerow(" ".join(map(str, v)) if isinstance(v, tuple) else v for v in values)
     return text.getvalue()
+
+
+def page(
+    standings: Sequence[Standing],
+    entries: Sequence[Entry],
+    *,
+    ruleset: str,
+    conditions: Sequence[str] = (),
+) -> str:
+    """Return the page on one's systems among published ones.
+
+    Args:
+      standings: of one's own systems; may be empty.
+      entries: the published ones.
+      ruleset: whose reference convergence points are drawn.
+      conditions: by which the entries were chosen.
+    """
+    points = convergence.reference_points(ruleset)
+    limits = f", only {', '.join(conditions)}" if conditions else ""
+    return pages.render(
+        "standing.html",
+        title="Where do I stand?",
+        subtitle=f"MLPerf Training BERT: {len(entries)} published results of rounds "
+        f"{published.ROUNDS[0]} to {published.ROUNDS[-1]}{limits}; reference convergence points "
+        f"of ruleset {ruleset}",
+        columns=("system", "minutes", "samples", "samples/s each", "unlike yours"),
+        systems=[_shown(standing) for standing in standings],
+        drawn=standing_charts.draw(standings, entries, points),
+        about=published.provenance(),
+    )
+
+
+def _shown(standing: Standing) -> Mapping[str, object]:
+    own = standing.own
+    return {
+        "name": own.name,
+        "caveat": standing.caveat,
+        "published_as": own.same_logs_as,
+        "facts": _facts(own),
+        "figures": [Card(*figure) for figure in standing.figures()],
+        "words": official_words(own),
+        "neighbours": [_cells(own, other) for other in standing.neighbours],
+    }
+
+
+def _facts(own: Entry) -> str:
+    """Return what the system is, in one line."""
+    number = "unknown number of" if own.accelerators is None else f"{own.accelerators:,}"
+    accelerators = f"{number} accelerators: {own.accelerator_model_name or own.family}"
+    if own.family == CPU:
+        accelerators = own.host_processor_model_name or "processors, no accelerators"
+    found = [accelerators, own.framework, own.precision, own.division]
+    if own.max_sequence_length:
+        found.append(f"sequences of {own.max_sequence_length} tokens")
+    if own.global_batch_size:
+        found.append(f"batch {own.global_batch_size:,}")
+    return "; ".join(filter(None, found))
+
+
+def _cells(own: Entry, other: Entry) -> list[str]:
+    rate = other.samples_per_second_per_accelerator
+    return [
+        other.name,
+        "-" if other.minutes is None else f"{other.minutes:,.4g}",
+        "-" if other.samples_mean is None else f"{other.samples_mean:,.0f}",
+        "-" if rate is None else f"{rate:,.4g}",
+        "; ".join(unlike(own, other)) or "nothing that logs name",
+    ]
 
 
 @ends_in_one_line("standing")
@@ -150,8 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--csv", help="file for the rows, one's own first")
     given = parser.parse_args(paths.words_with_home(arguments))
     custom_rcps = given.custom_rcps and paths.location(given.custom_rcps)
-    if custom_rcps:
-        convergence.reference_points(given.ruleset, custom_rcps)
+    convergence.reference_points(given.ruleset, custom_rcps)  # so that bad input is refused first
     entries = published.load()
     shown = chosen(entries, given.where)
     if not (given.runs or given.output or given.csv):
@@ -164,10 +211,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for standing in standings:
         print("\n".join(standing.lines()))
     if given.output:
-        page = standing_page.page(standings, shown, ruleset=given.ruleset, conditions=given.where)
+        text = page(standings, shown, ruleset=given.ruleset, conditions=given.where)
         output = paths.location(given.output)
         paths.make_folder(output.parent)
-        write_whole(output, page)
+        write_whole(output, text)
     if given.csv:
         write_whole(given.csv, as_csv([*(each.own for each in standings), *shown]))
     return 0

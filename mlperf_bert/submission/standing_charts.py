@@ -3,6 +3,7 @@
 Bokeh's own code goes into the page; what reacts to the filters is JavaScript in `CustomJS`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,7 @@ from bokeh.plotting import figure
 from bokeh.resources import Resources
 from bokeh.themes import Theme
 
+import pages
 from mlperf_bert.mlperf.convergence import ReferencePoint
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
 from mlperf_bert.submission.comparison import Standing
@@ -75,68 +77,7 @@ _HOVER = [
     ("RCP", "@rcp"),
     ("official checker", "@rcp_unaided"),
 ]
-_FILTER = """
-const {data} = rows;
-const within = (text, value) => {
-  const limits = text.trim().match(/^(\\d+)$|^(\\d*)\\.\\.(\\d*)$/);
-  if (!limits) return true;
-  const least = Number(limits[1] || limits[2] || 0);
-  const most = limits[1] ? least : (limits[3] ? Number(limits[3]) : Infinity);
-  return value >= least && value <= most;
-};
-const any = (chosen, value) => !chosen.value.length || chosen.value.includes(value);
-const words = text.value.toLowerCase();
-const visible = Array.from(data.name, (name, i) => data.is_own[i] || (
-  (division.value == "all" || data.division[i] == division.value)
-  && any(round, data.round[i]) && any(family, data.family[i])
-  && (!framework.value.length || framework.value.some(f => data.frameworks[i].includes(f)))
-  && within(accelerators.value, data.accelerators[i]) && within(batch.value, data.batch[i])
-  && `${name} ${data.framework[i]}`.toLowerCase().includes(words)));
-row_filter.booleans = visible;
-run_filter.booleans = Array.from(runs.data.row, i => visible[i]);
-const best = new Map();
-visible.forEach((shown, i) => {
-  if (!shown || data.caveat[i] || !(data.accelerators[i] > 0)) return;
-  const points = best.get(data.family[i]) ?? new Map();
-  const known = points.get(data.accelerators[i]) ?? [Infinity];
-  const found = [data.minutes[i], data.color[i]];
-  if (found[0] < known[0]) points.set(data.accelerators[i], found);
-  best.set(data.family[i], points);
-});
-const drawn = {xs: [], ys: [], color: [], family: []};
-for (const [name, points] of best) {
-  const ordered = [...points].sort((a, b) => a[0] - b[0]);
-  drawn.xs.push(ordered.map(p => p[0]));
-  drawn.ys.push(ordered.map(p => p[1][0]));
-  drawn.color.push(ordered[0]?.[1][1]);
-  drawn.family.push(name);
-}
-lines.data = drawn;
-const own = data.is_own.filter(x => x).length;
-const shown = visible.filter(x => x).length - own;
-count.text = `${shown} of ${data.name.length - own} published results`;
-"""
 _SHORT = "return tick >= 1e6 ? `${tick / 1e6}M` : tick >= 1e3 ? `${tick / 1e3}k` : `${tick}`"
-_CURVES = """
-const {data} = rows;
-const drawn = {xs: [], ys: [], name: [], color: []};
-const places = [...rows.selected.indices].filter(i => !data.is_own[i]);
-Array.from(data.name).forEach((name, i) => { if (data.is_own[i]) places.push(i); });
-places.filter(i => data.curve_x[i].length).forEach((i, number) => {
-  drawn.xs.push(data.curve_x[i]);
-  drawn.ys.push(data.curve_y[i]);
-  drawn.name.push(data.name[i]);
-  drawn.color.push(data.is_own[i] ? own_color : palette[number % palette.length]);
-});
-curves.data = drawn;
-const escaped = text => text.replace(/[&<>"']/g, c => `&#${c.charCodeAt(0)};`);
-const names = drawn.name.map((name, i) =>
-  `<span><b style="color: ${drawn.color[i]}">&#9644;</b> ${escaped(name)}</span>`);
-const without = places.filter(i => !data.curve_x[i].length).map(i => escaped(data.name[i]));
-if (without.length)
-  names.push(`<span>no accuracy over samples in the logs of ${without.join(", ")}</span>`);
-legend.text = `<div style="display: flex; flex-wrap: wrap; gap: 0 1rem">${names.join("")}</div>`;
-"""
 
 
 @dataclass(frozen=True)
@@ -163,11 +104,15 @@ def draw(
     own = [standing.own for standing in standings]
     everything = [*own, *entries]
     colors = _colors(everything)
-    rows = ColumnDataSource(_columns(everything, len(own), colors))
-    runs = ColumnDataSource(_runs(everything, len(own), colors))
+    each = [
+        *(_row(entry, True, RED) for entry in own),
+        *(_row(entry, False, colors[entry.family]) for entry in entries),
+    ]
+    columns = {name: [row[name] for row in each] for name in each[0]}
+    rows, runs = ColumnDataSource(columns), ColumnDataSource(_runs(everything, columns))
     row_filter = BooleanFilter(booleans=[True] * len(everything))
     run_filter = BooleanFilter(booleans=[True] * len(runs.data["row"]))
-    lines, curves = (ColumnDataSource({name: [] for name in columns}) for columns in (
+    lines, curves = (ColumnDataSource({name: [] for name in names}) for names in (
         ("xs", "ys", "color", "family"), ("xs", "ys", "color", "name")))  # fmt: skip
     num_each = max(_MOST_CURVES // max(len(standings), 1), 1)
     neighbours = {other.name for standing in standings for other in standing.neighbours[:num_each]}
@@ -178,43 +123,33 @@ def draw(
         Div(text="", sizing_mode="stretch_width", styles={"font-size": "13px"}) for _ in range(2)
     )
     filters = _filters(entries)
-    apply = CustomJS(
-        args={
-            "rows": rows,
-            "runs": runs,
-            "lines": lines,
-            "row_filter": row_filter,
-            "run_filter": run_filter,
-            "count": count,
-            **filters,
-        },
-        code=_FILTER,
-    )
+    of_rows = {"rows": rows, "row_filter": row_filter, "lines": lines, "count": count}
+    of_runs = {"runs": runs, "run_filter": run_filter}
+    apply = CustomJS(args=of_rows | of_runs | filters, code=pages.text("standing_filter.js"))
     for widget in filters.values():
         widget.js_on_change("value_input" if isinstance(widget, TextInput) else "value", apply)
-    show = CustomJS(
-        args={
-            "rows": rows,
-            "curves": curves,
-            "legend": legend,
-            "own_color": RED,
-            "palette": [color for color in Dark2_8 if color != RED],
-        },
-        code=_CURVES,
-    )
+    colors_of_curves = {"own_color": RED, "palette": [c for c in Dark2_8 if c != RED]}
+    of_curves = {"rows": rows, "curves": curves, "legend": legend}
+    show = CustomJS(args=of_curves | colors_of_curves, code=pages.text("standing_curves.js"))
     rows.selected.js_on_change("indices", show)
     views = _views(rows, row_filter)
+    minutes = _over_accelerators(rows, views, "minutes", "minutes", y_axis_type="log")
+    minutes.multi_line(
+        "xs", "ys", color="color", source=lines, line_width=1.5, alpha=0.6, level="underlay"
+    )
     shown: dict[str, Model] = {
         **{f"filter_{name}": widget for name, widget in filters.items()},
         "count": count,
         "legend": legend,
-        "minutes": _minutes(rows, views, lines),
-        "rate": _rate(rows, views),
+        "minutes": minutes,
+        "rate": _over_accelerators(
+            rows, views, "rate", "samples/s per accelerator", y_range=DataRange1d(start=0)
+        ),
         "convergence": _convergence(runs, _views(runs, run_filter), points),
         "accuracy": _accuracy(curves),
         "table": _table(rows, views[0]),
     }
-    for name, model in {**shown, "rows": rows, "row_filter": row_filter, "lines": lines}.items():
+    for name, model in (shown | of_rows).items():
         model.name = name  # by which a script finds it in the page
     shown = {name: model for name, model in shown.items() if parts is None or name in parts}
     document = Document(theme=_THEME)
@@ -236,37 +171,32 @@ def _colors(entries: Sequence[Entry]) -> dict[str, str]:
     return {name: palette[place % len(palette)] for place, name in enumerate(ordered)}
 
 
-def _columns(entries: Sequence[Entry], num_own: int, colors: Mapping[str, str]) -> dict:
-    nan = float("nan")
+def _row(entry: Entry, is_own: bool, color: str) -> dict[str, object]:
+    """Return what plots and table show of an entry."""
     return {
-        "name": [entry.name for entry in entries],
-        "round": [entry.round or YOURS for entry in entries],
-        "family": [entry.family for entry in entries],
-        "color": [
-            RED if place < num_own else colors[entry.family] for place, entry in enumerate(entries)
-        ],
-        "division": [entry.division or "" for entry in entries],
-        "framework": [entry.framework or "" for entry in entries],
-        "frameworks": [list(entry.frameworks) for entry in entries],
-        "accelerators": [entry.accelerators or nan for entry in entries],
-        "accelerators_text": [
-            "unknown" if entry.accelerators is None else str(entry.accelerators)
-            for entry in entries
-        ],
-        "batch": [entry.global_batch_size or nan for entry in entries],
-        "minutes": [entry.minutes or nan for entry in entries],
-        "samples": [entry.samples_mean or nan for entry in entries],
-        "rate": [entry.samples_per_second_per_accelerator or nan for entry in entries],
-        "per_watt": [entry.samples_per_joule or nan for entry in entries],
-        "per_rated_watt": [entry.samples_per_rated_joule or nan for entry in entries],
-        "caveat": [caveat_of(entry) for entry in entries],
-        "rcp": [entry.rcp or "" for entry in entries],
-        "rcp_unaided": [entry.rcp_unaided or "" for entry in entries],
-        "is_own": [place < num_own for place in range(len(entries))],
-        "marker": [_marker(entry, place < num_own) for place, entry in enumerate(entries)],
-        "size": [18 if place < num_own else 8 for place in range(len(entries))],
-        "curve_x": [[samples for samples, _ in entry.curve] for entry in entries],
-        "curve_y": [[accuracy for _, accuracy in entry.curve] for entry in entries],
+        "name": entry.name,
+        "round": entry.round or YOURS,
+        "family": entry.family,
+        "color": color,
+        "division": entry.division or "",
+        "framework": entry.framework or "",
+        "frameworks": list(entry.frameworks),
+        "accelerators": entry.accelerators or math.nan,
+        "accelerators_text": "unknown" if entry.accelerators is None else str(entry.accelerators),
+        "batch": entry.global_batch_size or math.nan,
+        "minutes": entry.minutes or math.nan,
+        "samples": entry.samples_mean or math.nan,
+        "rate": entry.samples_per_second_per_accelerator or math.nan,
+        "per_watt": entry.samples_per_joule or math.nan,
+        "per_rated_watt": entry.samples_per_rated_joule or math.nan,
+        "caveat": caveat_of(entry),
+        "rcp": entry.rcp or "",
+        "rcp_unaided": entry.rcp_unaided or "",
+        "is_own": is_own,
+        "marker": _marker(entry, is_own),
+        "size": 18 if is_own else 8,
+        "curve_x": [samples for samples, _ in entry.curve],
+        "curve_y": [accuracy for _, accuracy in entry.curve],
     }
 
 
@@ -283,25 +213,22 @@ def _marker(entry: Entry, is_own: bool) -> str:
     return "x" if entry.departures else "circle"
 
 
-def _runs(entries: Sequence[Entry], num_own: int, colors: Mapping[str, str]) -> dict:
-    """Return a row for each converged run whose samples are known."""
+def _runs(entries: Sequence[Entry], rows: Mapping[str, Sequence]) -> dict[str, list]:
+    """Return a row for each converged run whose samples are known, with columns of its entry."""
     found = [
-        (place, entry, samples, minutes)
+        (place, samples, minutes)
         for place, entry in enumerate(entries)
         for samples, minutes in zip(entry.run_samples, entry.run_minutes, strict=True)
         if samples and entry.global_batch_size
     ]
+    places = [place for place, *_ in found]
+    of_entry = ("name", "batch", "color", "caveat", "is_own", "marker")
     return {
-        "row": [place for place, *_ in found],
-        "name": [entry.name for _, entry, *_ in found],
-        "batch": [entry.global_batch_size for _, entry, *_ in found],
-        "samples": [samples for *_, samples, _ in found],
+        "row": places,
+        "samples": [samples for _, samples, _ in found],
         "minutes": [minutes for *_, minutes in found],
-        "color": [RED if place < num_own else colors[entry.family] for place, entry, *_ in found],
-        "caveat": [caveat_of(entry) for _, entry, *_ in found],
-        "is_own": [place < num_own for place, *_ in found],
-        "marker": [_marker(entry, place < num_own) for place, entry, *_ in found],
-        "size": [16 if place < num_own else 5 for place, *_ in found],
+        "size": [16 if rows["is_own"][place] else 5 for place in places],
+        **{name: [rows[name][place] for place in places] for name in of_entry},
     }
 
 
@@ -368,29 +295,14 @@ def _scatter(
     ]
 
 
-def _minutes(rows: ColumnDataSource, views: Sequence[CDSView], lines: ColumnDataSource) -> figure:
-    drawn = _figure("accelerators", "minutes", x_axis_type="log", y_axis_type="log")
-    drawn.multi_line("xs", "ys", color="color", source=lines, line_width=1.5, alpha=0.6)
-    _add_hover(drawn, _scatter(drawn, rows, views, "accelerators", "minutes")[:1], _HOVER)
-    _plain_numbers(drawn)
-    return drawn
-
-
-def _rate(rows: ColumnDataSource, views: Sequence[CDSView]) -> figure:
-    drawn = _figure(
-        "accelerators",
-        "samples/s per accelerator",
-        x_axis_type="log",
-        y_range=DataRange1d(start=0),
-    )
-    _add_hover(drawn, _scatter(drawn, rows, views, "accelerators", "rate")[:1], _HOVER)
-    _plain_numbers(drawn)
-    return drawn
-
-
-def _plain_numbers(drawn: figure) -> None:
+def _over_accelerators(
+    rows: ColumnDataSource, views: Sequence[CDSView], column: str, label: str, **options: Any
+) -> figure:
+    drawn = _figure("accelerators", label, x_axis_type="log", **options)
+    _add_hover(drawn, _scatter(drawn, rows, views, "accelerators", column)[:1], _HOVER)
     drawn.xaxis.formatter = NumeralTickFormatter(format="0,0")
     drawn.yaxis.formatter = NumeralTickFormatter(format="0,0.[00]")
+    return drawn
 
 
 def _convergence(
@@ -457,25 +369,19 @@ def _table(rows: ColumnDataSource, view: CDSView) -> DataTable:
         ("rcp", "RCP, today's checker", 330, None),
         ("rcp_unaided", "the same, counting by epoch_num", 330, None),
     ]
+    shown = []
+    for field, title, width, spec in columns:
+        number = NumberFormatter(format=spec or "", nan_format="-", text_align="right")
+        formatter = number if spec else StringFormatter()
+        shown.append(TableColumn(field=field, title=title, width=width, formatter=formatter))
     return DataTable(
         source=rows,
         view=view,
-        columns=[
-            TableColumn(field=field, title=title, width=width,
-                        formatter=_formatter(spec))
-            for field, title, width, spec in columns
-        ],
+        columns=shown,
         autosize_mode="none",
         index_position=None,
         selectable="checkbox",
         reorderable=False,
         height=_HEIGHT_PIXELS,
         sizing_mode="stretch_width",
-    )  # fmt: skip
-
-
-def _formatter(spec: str | None) -> StringFormatter:
-    """Return that of texts, or of numbers in a format."""
-    if spec is None:
-        return StringFormatter()
-    return NumberFormatter(format=spec, nan_format="-", text_align="right")
+    )

@@ -15,8 +15,10 @@ from pathlib import Path
 import psutil
 
 from mlperf_bert.files import json_text
+from mlperf_bert.files.paths import Location
 from mlperf_bert.mlperf.log_lines import RECORD_NAME
 from mlperf_bert.mlperf.results import read_own_record
+from mlperf_bert.submission.folder import description_path
 
 FIELDS = tuple(
     """
@@ -112,6 +114,12 @@ def read_overrides(path: str | os.PathLike | None) -> dict[str, object]:
         return json_text.read_object(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"{error}: no system description; give a JSON object of fields") from error
+
+
+def read_description(folder: Location) -> dict[str, object]:
+    """Return how ORG_DIR/systems describes the system of ORG_DIR/results/SYSTEM, if it does."""
+    path = description_path(folder.parent.parent, folder.name)
+    return read_overrides(path) if path.exists() else {}
 
 
 def _processors() -> dict[str, str]:

@@ -1,37 +1,54 @@
-"""The official tools' verdict on one system: do its runs make a result, and of how many minutes?"""
+"""Do one system's runs make a result, and of how many minutes? The official tools are asked."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mlperf_bert.files.paths import Location
-from mlperf_bert.mlperf.results import RunResult, read_run
-from mlperf_bert.mlperf.rules import require_ruleset
+from mlperf_bert.mlperf import energy
+from mlperf_bert.mlperf.energy import Energy
+from mlperf_bert.mlperf.results import PHASES, RunResult, read_run
+from mlperf_bert.mlperf.rules import NUM_EVAL_SAMPLES, NUM_RUNS_PER_RESULT
 from mlperf_bert.submission import official
 from mlperf_bert.submission.compliance import Verdict, check_log
 from mlperf_bert.submission.folder import description_path, result_files
-from mlperf_bert.submission.official import ToolVerdict
-from mlperf_bert.submission.rcp import UNAIDED, RcpVerdict, check_rcp
-from mlperf_bert.submission.scoring import olympic_mean, problems_of_result
-from mlperf_bert.submission.system import read_overrides
+from mlperf_bert.submission.official import UNAIDED, RcpVerdict, ToolVerdict, check_rcp
+from mlperf_bert.submission.system import read_description
+
+_PARTS_DIFFER = "not the same parts of the system were measured in all runs"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SystemVerdict:
-    """What the official tools say of one system's runs."""
+class System:
+    """One system's runs, and whether they converged credibly."""
 
     name: str
     """The name of the system's folder."""
-    ruleset: str
-    """For instance "5.0.0"."""
     runs: tuple[RunResult, ...]
-    """In the order of their numbers, as `compliance`, the verdicts on each log."""
-    compliance: tuple[Verdict, ...]
-    rcp: RcpVerdict
-    """On the number of samples."""
+    """In the order of their numbers."""
+    description: Mapping[str, object] = field(default_factory=dict)
+    """systems/SYSTEM.json; empty if there is none."""
+    rcp: RcpVerdict | None = None
+    """On the number of samples; None if the RCP checker was not asked."""
     rcp_unaided: RcpVerdict | None = None
     """What the RCP checker says unless it is told to count by train_samples, for logs whose
     epoch_num counts no samples; None for others."""
+
+    @property
+    def counts_by_train_samples(self) -> bool:
+        """Whether the RCP checker must be told to."""
+        return all(run.counts_by_train_samples for run in self.runs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SystemVerdict(System):
+    """What the official tools say of one system's runs."""
+
+    ruleset: str
+    """For instance "5.0.0"."""
+    compliance: tuple[Verdict, ...]
+    """On the log of each run."""
+    rcp: RcpVerdict
     rcp_source: str = ""
     """The reference points that the RCP checker was given."""
     seeds: ToolVerdict
@@ -43,8 +60,6 @@ class SystemVerdict:
     """The score before scaling by the RCP; None if too many runs failed."""
     official_minutes: float | None = None
     """The official summarizer's score, scaled; None if it has none or was not asked."""
-    description: Mapping[str, object] = field(default_factory=dict)
-    """systems/SYSTEM.json; empty if there is none."""
 
     @property
     def scaled_minutes(self) -> float | None:
@@ -95,50 +110,51 @@ class SystemVerdict:
         return [*lines, f"{'PASSED' if self.passed else 'NOT PASSED'} under ruleset {self.ruleset}"]
 
 
+def read_system(folder: Location) -> System:
+    """Return what lies in ORG_DIR/results/SYSTEM; no official tool is asked.
+
+    Raises:
+      ValueError: there are no logs, or one cannot be read.
+    """
+    logs = result_files(folder / "bert")
+    if not logs:
+        raise ValueError(f"{folder}: no bert/result_*.txt")
+    runs = tuple(read_run(log) for log in logs)
+    return System(name=folder.name, runs=runs, description=read_description(folder))
+
+
+def with_convergence(
+    system: System, ruleset: str, *, custom_rcps: Location | None = None
+) -> System:
+    """Ask the RCP checker about the runs.
+
+    Raises:
+      ValueError: the ruleset has no BERT.
+    """
+    folder, by_train_samples = system.runs[0].path.parent, system.counts_by_train_samples
+    verdict = check_rcp(folder, ruleset, by_train_samples=by_train_samples, custom_rcps=custom_rcps)
+    unaided = check_rcp(folder, ruleset, custom_rcps=custom_rcps) if by_train_samples else None
+    return replace(system, rcp=verdict, rcp_unaided=unaided)
+
+
 def judge(folder: Location, ruleset: str, *, custom_rcps: Location | None = None) -> SystemVerdict:
     """Ask the official tools about the logs in ORG_DIR/results/SYSTEM; write nothing there.
 
     Raises:
       ValueError: there are no logs, or one cannot be read, or the ruleset has no BERT.
     """
-    require_ruleset(ruleset)
-    paths = result_files(folder / "bert")
-    if not paths:
-        raise ValueError(f"{folder}: no bert/result_*.txt")
-    runs = tuple(read_run(path) for path in paths)
-    minutes = [run.minutes for run in runs if run.succeeded]
-    description = description_path(folder.parent.parent, folder.name)
-    rcp, rcp_unaided = check_convergence(folder / "bert", runs, ruleset, custom_rcps=custom_rcps)
+    system = with_convergence(read_system(folder), ruleset, custom_rcps=custom_rcps)
+    logs = [run.path for run in system.runs]
+    minutes = [run.minutes for run in system.runs if run.succeeded]
     return SystemVerdict(
-        name=folder.name,
+        **vars(system),
         ruleset=ruleset,
-        runs=runs,
-        compliance=tuple(check_log(path, ruleset) for path in paths),
-        rcp=rcp,
-        rcp_unaided=rcp_unaided,
+        compliance=tuple(check_log(log, ruleset) for log in logs),
         rcp_source=custom_rcps.name if custom_rcps else f"official points of {ruleset}",
-        seeds=official.check_seeds(paths, ruleset),
-        problems=tuple(problems_of_result(runs)),
-        olympic_minutes=olympic_mean(minutes, num_failed=len(runs) - len(minutes)),
-        description=read_overrides(description) if description.exists() else {},
+        seeds=official.check_seeds(logs, ruleset),
+        problems=tuple(problems_of_result(system.runs)),
+        olympic_minutes=olympic_mean(minutes, num_failed=len(logs) - len(minutes)),
     )
-
-
-def check_convergence(
-    folder: Location,
-    runs: tuple[RunResult, ...],
-    ruleset: str,
-    *,
-    custom_rcps: Location | None = None,
-) -> tuple[RcpVerdict, RcpVerdict | None]:
-    """Ask the RCP checker about the runs of a folder with logs.
-
-    Returns: `rcp` and `rcp_unaided` of a `SystemVerdict`.
-    """
-    by_train_samples = _count_by_train_samples(runs)
-    verdict = check_rcp(folder, ruleset, by_train_samples=by_train_samples, custom_rcps=custom_rcps)
-    unaided = check_rcp(folder, ruleset, custom_rcps=custom_rcps) if by_train_samples else None
-    return verdict, unaided
 
 
 def judge_submission(
@@ -153,7 +169,7 @@ def judge_submission(
       ValueError: as `judge`.
     """
     verdict = judge(org_dir / "results" / system, ruleset, custom_rcps=custom_rcps)
-    by_train_samples = _count_by_train_samples(verdict.runs)
+    by_train_samples = verdict.counts_by_train_samples
     tools = (
         official.check_package(org_dir, ruleset, by_train_samples=by_train_samples),
         official.check_system_description(description_path(org_dir, system), ruleset),
@@ -166,5 +182,72 @@ def judge_submission(
     return replace(verdict, folder_tools=tools, official_minutes=official_minutes)
 
 
-def _count_by_train_samples(runs: tuple[RunResult, ...]) -> bool:
-    return all(run.counts_by_train_samples for run in runs)
+def olympic_mean(minutes: Sequence[float], *, num_failed: int = 0) -> float | None:
+    """Return the mean without the fastest and the slowest; one failed run counts as slowest.
+
+    None if more runs failed than the slowest one, or nothing is left.
+    """
+    if num_failed > 1:
+        return None
+    ordered = sorted(minutes)
+    counted = ordered[1 : len(ordered) - (1 - num_failed)]
+    return sum(counted) / len(counted) if counted else None
+
+
+def problems_of_result(runs: Sequence[RunResult]) -> list[str]:
+    """Return why these runs are not one result; empty if they are."""
+    problems = []
+    if len(runs) != NUM_RUNS_PER_RESULT:
+        logs = "log" if len(runs) == 1 else "logs"
+        problems.append(f"{len(runs)} {logs}, the rules require {NUM_RUNS_PER_RESULT}")
+    batch_sizes = {run.global_batch_size for run in runs}
+    if len(batch_sizes) > 1:
+        problems.append(f"different global batch sizes: {sorted(map(str, batch_sizes))}")
+    closed = [run for run in runs if run.division == "closed"]
+    sizes = {run.num_eval_samples for run in closed if run.num_eval_samples is not None}
+    sizes.discard(NUM_EVAL_SAMPLES)
+    if sizes:
+        problems.append(
+            f"evaluated on {', '.join(map(str, sorted(sizes)))} samples, the rules require "
+            f"{NUM_EVAL_SAMPLES:,}"
+        )
+    unseeded = [run.path.name for run in runs if not run.seeds]
+    if unseeded:
+        problems.append(f"no seed in {', '.join(unseeded)}")
+    for name in sorted({name for run in runs for name in run.provenance}):
+        if len({run.provenance.get(name) for run in runs}) > 1:
+            problems.append(f"the runs differ in {name.replace('_', ' ')}, which their logs name")
+    first_seeds = [run.seeds[0] for run in runs if run.seeds]
+    if len(set(first_seeds)) < len(first_seeds):
+        problems.append("the same seed in several runs")
+    failed = [run.path.name for run in runs if not run.succeeded]
+    if len(failed) > 1:
+        problems.append(f"{len(failed)} runs did not converge, the rules forgive 1")
+    return problems
+
+
+def mean_energy(runs: Sequence[RunResult]) -> Energy | None:
+    """Return what a run took, the mean; None if the log of one of them does not say it at all.
+
+    Unknown if not the same parts were measured in all.
+    """
+    known = [run.energy for run in runs if run.energy]
+    if not runs or len(known) < len(runs):
+        return None
+    whole = energy.total(known)
+    if len({frozenset(each.parts) for each in known}) > 1:
+        return replace(whole, unknown=whole.unknown or _PARTS_DIFFER)
+    return replace(
+        whole,
+        parts={name: joules / len(runs) for name, joules in whole.parts.items()},
+        phases={name: joules / len(runs) for name, joules in whole.phases.items()},
+    )
+
+
+def mean_phase_minutes(runs: Sequence[RunResult]) -> dict[str, float]:
+    """Return kind of phase -> minutes that a run spends in it, the mean over runs."""
+    kinds = [kind for kind, _ in PHASES.values()]
+    sums = dict.fromkeys(kinds, 0.0)
+    for phase in (phase for run in runs for phase in run.phases):
+        sums[phase.kind] += phase.stop_minutes - phase.start_minutes
+    return {kind: total / len(runs) for kind, total in sums.items() if total}

@@ -12,8 +12,8 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,19 +53,25 @@ class Evidence:
     vocab_size: int | None = None
 
 
-def causes(seen: Outlook, evidence: Evidence, reference: Reference) -> list[str]:
-    """The likeliest causes of a run's being outside of the band, the likeliest first."""
-    found: list[tuple[float, str]] = []
-    found += _of_rates(evidence, reference)
-    found += _of_weights(seen, evidence, reference)
-    found += _of_data(seen, evidence)
+def causes(seen: Outlook, evidence: Evidence, reference: Reference) -> str:
+    """The likeliest causes of a run's being outside of the band, as the end of a warning."""
+    found = [
+        *_of_rates(evidence, reference),
+        *_of_weights(seen, evidence, reference),
+        *_of_data(seen, evidence),
+    ]
     found.sort(key=lambda weighed: -weighed[0])
-    return [words for _, words in found[:_NUM_CAUSES]]
+    if not found:
+        return "nothing that the run knows of itself says why"
+    return "; ".join(f"({n}) {cause}" for n, (_, cause) in enumerate(found[:_NUM_CAUSES], start=1))
 
 
-def _of_rates(evidence: Evidence, reference: Reference) -> list[tuple[float, str]]:
+# Each of these yields causes and their weights.
+_Weighed = Iterator[tuple[float, str]]
+
+
+def _of_rates(evidence: Evidence, reference: Reference) -> _Weighed:
     """Learning rate, warm-up and epsilon that are not the other runs'."""
-    found = []
     for key, usual in reference.hyperparameters.items():
         value = evidence.hyperparameters.get(key)
         if not isinstance(value, int | float) or key not in _RATES or value == usual:
@@ -74,8 +80,7 @@ def _of_rates(evidence: Evidence, reference: Reference) -> list[tuple[float, str
         # Within a factor of two they are tuned, as the rules allow.
         doublings = abs(math.log2(factor)) if 0 < factor < math.inf else 1
         if doublings >= 1:
-            found.append((doublings, f"{_RATES[key]} is {value:g}, theirs {usual:g}"))
-    return found
+            yield doublings, f"{_RATES[key]} is {value:g}, theirs {usual:g}"
 
 
 _RATES = {
@@ -86,55 +91,49 @@ _RATES = {
 """Keys of the MLLOG, and how a sentence on them begins."""
 
 
-def _of_weights(seen: Outlook, evidence: Evidence, reference: Reference) -> list[tuple[float, str]]:
+def _of_weights(seen: Outlook, evidence: Evidence, reference: Reference) -> _Weighed:
     """The initial checkpoint is not loaded, or is another."""
+    initial = reference.initial_accuracy
     if evidence.first_loss is not None and evidence.vocab_size:
         guessed = math.log(evidence.vocab_size)
         # Much more than a guess are labels that a model with weights finds unlikely.
         if 0.95 * guessed < evidence.first_loss < 1.1 * guessed:
-            return [
-                (
-                    5,
-                    f"the weights are not loaded: the loss of the first step was "
-                    f"{evidence.first_loss:.2f}, a guess among {evidence.vocab_size:,} words has "
-                    f"{guessed:.2f}; check --init_checkpoint",
-                )
-            ]
-        return []
-    initial = reference.initial_accuracy
-    if initial is not None and seen.accuracy < initial - 0.05:
-        return [
-            (
-                3,
-                f"the weights are not loaded: the initial checkpoint alone has {initial}; "
-                "check --init_checkpoint",
+            yield (
+                5,
+                f"the weights are not loaded: the loss of the first step was "
+                f"{evidence.first_loss:.2f}, a guess among {evidence.vocab_size:,} words has "
+                f"{guessed:.2f}; check --init_checkpoint",
             )
-        ]
-    return []
+    elif initial is not None and seen.accuracy < initial - 0.05:
+        yield (
+            3,
+            f"the weights are not loaded: the initial checkpoint alone has {initial}; "
+            "check --init_checkpoint",
+        )
 
 
-def _of_data(seen: Outlook, evidence: Evidence) -> list[tuple[float, str]]:
+def _of_data(seen: Outlook, evidence: Evidence) -> _Weighed:
     """Training and evaluation data that do not belong together."""
     train, evaluated = evidence.train_loss, evidence.eval_loss
     if train is None or evaluated is None:
         if seen.is_low:
-            return [(1, "the data: examples that repeat, wrong masks, another evaluation shard")]
-        return [(1, "the evaluation file: it is not the 10,000 examples, or shows what is masked")]
-    found = []
+            yield 1, "the data: examples that repeat, wrong masks, another evaluation shard"
+        else:
+            yield 1, "the evaluation file: it is not the 10,000 examples, or shows what is masked"
+        return
     ratio = train / max(evaluated, 1e-9)
     losses = f"the training's loss is {train:.2f}, the evaluation's {evaluated:.2f}"
     if ratio < 0.8:
         # By heart means lower and lower; otherwise it is the evaluation that is harder.
         by_heart = 3 if evidence.train_loss_falls else 1
-        found.append((by_heart, "examples repeat and are learned by heart (--input_file)"))
-        found.append((2, "the evaluation file is masked in another way"))
+        yield by_heart, f"examples repeat and are learned by heart (--input_file): {losses}"
+        yield 2, f"the evaluation file is masked in another way: {losses}"
     elif ratio > 1.25 and not seen.is_low:
-        found.append((3, "the evaluation file shows what is masked, or is too easy"))
+        yield 3, f"the evaluation file shows what is masked, or is too easy: {losses}"
     elif ratio > 1.25:
-        found.append((3, "labels or masks of the training data are wrong (--input_file)"))
+        yield 3, f"labels or masks of the training data are wrong (--input_file): {losses}"
     elif seen.is_low:
-        found.append((1, "labels or masks are wrong in both files, or the model learns slowly"))
-    return [(weight, f"{words}: {losses}") for weight, words in found]
+        yield 1, f"labels or masks are wrong in both files, or the model learns slowly: {losses}"
 
 
 def in_words(
@@ -167,11 +166,10 @@ def in_words(
 
 
 def _samples(expected: tuple[float, float, float]) -> str:
-    if expected[1] < 1e6:
-        least, median, most = (f"{samples:,.0f}" for samples in expected)
-        return f"{median} samples ({least} to {most})"
-    least, median, most = (f"{samples / 1e6:.2f}" for samples in expected)
-    return f"{median} million samples ({least} to {most})"
+    least, median, most = expected
+    if median < 1e6:
+        return f"{median:,.0f} samples ({least:,.0f} to {most:,.0f})"
+    return f"{median / 1e6:.2f} million samples ({least / 1e6:.2f} to {most / 1e6:.2f})"
 
 
 def _duration(seconds: float) -> str:
@@ -182,30 +180,24 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} hours"
 
 
+@dataclass(eq=False)
 class Watch(Event):
     """Says at every evaluation where a run stands; warns, or ends it, if it is outside."""
 
-    def __init__(
-        self,
-        reference: Reference,
-        *,
-        batch_size: int,
-        hyperparameters: Mapping[str, object],
-        vocab_size: int,
-        ends_hopeless: bool = False,
-    ):
-        """Has seen nothing yet.
+    reference: Reference
+    """The runs to compare with."""
+    _: KW_ONLY
+    batch_size: int
+    """Samples of a step."""
+    hyperparameters: Mapping[str, object]
+    """Of the run, by their keys in the MLLOG."""
+    vocab_size: int
+    """How many words a model without weights guesses among."""
+    ends_hopeless: bool = False
+    """Ends a run that is below the band."""
 
-        Args:
-          reference: the runs to compare with.
-          batch_size: samples of a step.
-          hyperparameters: of the run, by their keys in the MLLOG.
-          vocab_size: how many words a model without weights guesses among.
-          ends_hopeless: ends a run that is below the band.
-        """
-        self._reference, self._batch_size = reference, batch_size
-        self._hyperparameters, self._vocab_size = hyperparameters, vocab_size
-        self._ends_hopeless = ends_hopeless
+    def __post_init__(self) -> None:
+        """Has seen nothing yet."""
         self._best = 0.0
         self._is_hopeless = False
         self._first_loss: float | None = None
@@ -222,48 +214,39 @@ class Watch(Event):
         losses = trained.figures[:, LOSSES.index("masked_lm_loss")].tolist()
         self._first_loss = losses[0] if self._first_loss is None else self._first_loss
         self._losses += losses
-        return OVER if self._is_hopeless and self._ends_hopeless else None
+        return OVER if self._is_hopeless and self.ends_hopeless else None
 
     def evaluated(self, step: int, evaluation: "Evaluation") -> str:
         """What there is to say of an evaluation."""
-        samples, accuracy = step * self._batch_size, evaluation.masked_lm_accuracy
+        samples, accuracy = step * self.batch_size, evaluation.masked_lm_accuracy
         self._best = max(self._best, accuracy)
-        seen = self._reference.outlook(samples, accuracy, best=self._best)
+        seen = self.reference.outlook(samples, accuracy, best=self._best)
         losses, self._losses = self._losses, []
         self._is_hopeless = seen.is_low
-        words = in_words(seen, self._reference, samples_per_second=self._rate(step))
+        began_step, began = self._began
+        seconds = time.monotonic() - began
+        rate = (step - began_step) * self.batch_size / seconds if seconds > 0 else None
+        words = in_words(seen, self.reference, samples_per_second=rate)
         if not seen.is_outside:
             return words
         evidence = Evidence(
-            hyperparameters=self._hyperparameters,
+            hyperparameters=self.hyperparameters,
             first_loss=self._first_loss,
             train_loss=sum(losses) / len(losses) if losses else None,
             train_loss_falls=_falls(losses),
             eval_loss=evaluation.masked_lm_loss,
-            vocab_size=self._vocab_size,
+            vocab_size=self.vocab_size,
         )
-        words = f"WARNING: {words}: {warned(causes(seen, evidence, self._reference))}"
-        if self._is_hopeless and self._ends_hopeless:
+        words = f"WARNING: {words}: {causes(seen, evidence, self.reference)}"
+        if self._is_hopeless and self.ends_hopeless:
             words += "; --stop_if_hopeless ends the run"
         return words
-
-    def _rate(self, step: int) -> float | None:
-        began_step, began = self._began
-        seconds = time.monotonic() - began
-        return (step - began_step) * self._batch_size / seconds if seconds > 0 else None
 
 
 def _falls(losses: Sequence[float]) -> bool:
     """Whether the last tenth is less than two thirds of the first."""
     few = max(len(losses) // 10, 1)
     return bool(losses) and sum(losses[-few:]) < sum(losses[:few]) * 2 / 3
-
-
-def warned(found: Sequence[str]) -> str:
-    """Causes as the end of a warning."""
-    if not found:
-        return "nothing that the run knows of itself says why"
-    return "; ".join(f"({number}) {cause}" for number, cause in enumerate(found, start=1))
 
 
 def of_run(config: "RunConfig", reference: str | None, *, ends_hopeless: bool) -> list[Event]:
@@ -365,8 +348,8 @@ def lines(run: RunResult, reference: Reference) -> list[str]:
         rate = seen.samples / seconds if seconds > 0 else None
         words = in_words(seen, reference, others="others", samples_per_second=rate)
         if seen.is_outside:
-            found = causes(seen, Evidence(hyperparameters=run.hyperparameters), reference)
-            words = f"WARNING: {words}: {warned(found)}"
+            evidence = Evidence(hyperparameters=run.hyperparameters)
+            words = f"WARNING: {words}: {causes(seen, evidence, reference)}"
         told.append(f"after {seen.samples:,.0f} samples: {seen.accuracy:.4f}; {words}")
     return told
 

@@ -13,7 +13,7 @@ import pytest
 
 from mlperf_bert.mlperf import results
 from mlperf_bert.mlperf.energy import Energy
-from mlperf_bert.submission import rcp, report, report_charts, report_page, scoring, verdict
+from mlperf_bert.submission import official, report, report_charts, verdict
 from tests.mlperf.example_log import write_log
 
 
@@ -177,7 +177,7 @@ def test_what_is_no_result_is_told_in_the_page(org_dir):
         (folder / f"result_{number}.txt").unlink()
         write_log(folder / f"result_{number}.txt", [0.5] * 16 + [0.73], **changes)
     [found] = report.judge_systems(org_dir, "5.0.0")
-    page = report_page.page([found], title="t", subtitle="")
+    page = report.page([found], title="t", subtitle="")
     for problem in (
         "9 logs, the rules require 10",
         "different global batch sizes: [&#x27;256&#x27;, &#x27;448&#x27;]",
@@ -241,7 +241,7 @@ def test_command_writes_page_and_numbers(org_dir, tmp_path, capsys):
 def test_where_every_second_went_is_drawn_if_a_log_says_so(judged):
     picture = report_charts.ledgers(judged.runs)
     assert "compute" in picture.wide and "input wait" not in picture.wide  # 0 s
-    page = report_page.page([judged], title="t", subtitle="s")
+    page = report.page([judged], title="t", subtitle="s")
     assert "Where every second of every run went" in page
     unknown = [dataclasses.replace(run, seconds=None) for run in judged.runs]
     assert report_charts.ledgers(unknown) is None
@@ -250,7 +250,7 @@ def test_where_every_second_went_is_drawn_if_a_log_says_so(judged):
 
 @pytest.mark.all
 def test_energy_is_shown_if_the_logs_say_it(judged):
-    page = report_page.page([judged], title="t", subtitle="s")
+    page = report.page([judged], title="t", subtitle="s")
     assert ">Energy<" not in page and "energy" not in report.as_text(judged)
 
     def with_energy(*each: Energy) -> verdict.SystemVerdict:
@@ -264,7 +264,7 @@ def test_energy_is_shown_if_the_logs_say_it(judged):
         notes=("without processors (RAPL is readable for root only)",),
     )
     system = with_energy(known)
-    page = report_page.page([system], title="t", subtitle="s")
+    page = report.page([system], title="t", subtitle="s")
     assert "1.1 kWh" in page and '<td data-label="kWh">1.1</td>' in page
     assert "of the GPUs and memory, mean of a run; without processors" in page
     assert "energy of a run, mean: 3,960,000.0 J = 1.1 kWh of the GPUs" in report.as_text(system)
@@ -275,14 +275,14 @@ def test_energy_is_shown_if_the_logs_say_it(judged):
     assert numbers["runs"][0]["energy"]["notes"] == list(known.notes)
 
     unknown = with_energy(known, Energy(unknown="GPU 0: GPU is lost"))
-    page = report_page.page([unknown], title="t", subtitle="s")
+    page = report.page([unknown], title="t", subtitle="s")
     assert "GPU 0: GPU is lost" in page and '<td data-label="kWh">-</td>' in page
     assert "  energy of a run, mean: unknown (GPU 0: GPU is lost)" in report.as_text(unknown)
     assert report_charts.energy_by_run(with_energy(Energy(unknown="none")).runs) is None
 
 
 def test_precision_and_parallelism_are_in_the_page(judged):
-    page = report_page.page([judged], title="t", subtitle="s")
+    page = report.page([judged], title="t", subtitle="s")
     assert "<td>lowest numerical precision in linear</td><td>bfloat16</td>" in page
     assert "<td>tensor parallelism</td><td>1</td>" in page
 
@@ -312,7 +312,7 @@ def test_the_runs_that_the_olympic_mean_leaves_out_are_hollow(org_dir, failed, h
         (folder / f"result_{number}.txt").unlink()
         write_log(folder / f"result_{number}.txt", [0.5] * 17, seed=number)
     runs = [results.read_run(path) for path in sorted(folder.iterdir())]
-    picture = report_charts.minutes_by_run(runs, scoring.olympic_mean([1.0] * 10))
+    picture = report_charts.minutes_by_run(runs, verdict.olympic_mean([1.0] * 10))
     assert picture.wide.count("fill: #ffffff") == hollow
 
 
@@ -321,14 +321,14 @@ def test_result_that_converged_too_fast_fails(org_dir):
     for number in range(10):
         (folder / f"result_{number}.txt").unlink()
         write_log(folder / f"result_{number}.txt", [0.73], seed=number)
-    found = rcp.check_rcp(folder, "5.0.0")
+    found = official.check_rcp(folder, "5.0.0")
     assert not found.passed
     assert found.submission_mean_samples == 150_080
 
 
 def test_names_are_escaped(judged):
     named = dataclasses.replace(judged, name="<b>box")
-    page = report_page.page([named], title="a & b", subtitle="")
+    page = report.page([named], title="a & b", subtitle="")
     assert "&lt;b&gt;box" in page
     assert "a &amp; b" in page
     assert not re.search("<b>box", page)
@@ -343,4 +343,4 @@ def test_mistakes_are_named_in_one_line(tmp_path, capsys):
     assert report.main([str(tmp_path), f"--custom_rcps={tmp_path / 'none.json'}"]) == 1
     assert "none.json: no file of reference points" in capsys.readouterr().err
     with pytest.raises(ValueError, match=r"ruleset '5.1.0' has no BERT"):
-        rcp.check_rcp(tmp_path, "5.1.0")
+        official.check_rcp(tmp_path, "5.1.0")

@@ -13,7 +13,15 @@ import pytest
 
 from mlperf_bert.mlperf.convergence import reference_points
 from mlperf_bert.mlperf.results import read_run
-from mlperf_bert.submission import comparison, entry, published, report, standing, standing_charts
+from mlperf_bert.submission import (
+    comparison,
+    entry,
+    published,
+    report,
+    standing,
+    standing_charts,
+    verdict,
+)
 from tests.mlperf.example_log import write_log
 
 HOSTILE = "</script><script>document.title='taken'</script>"
@@ -365,6 +373,6 @@ def test_the_precision_is_the_one_that_all_logs_name(miniature, named, expected)
     """A foreign log may hold any value."""
     run = read_run(miniature / "bert.log")
     key = "lowest_numerical_precision_in_linear"
-    runs = [replace(run, hyperparameters={key: value}) for value in named]
-    found = entry.entry_of(runs, round="", org="", system="box", description={})
+    runs = tuple(replace(run, hyperparameters={key: value}) for value in named)
+    found = entry.entry_of(verdict.System(name="box", runs=runs))
     assert found.precision == expected
