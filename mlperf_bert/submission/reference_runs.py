@@ -15,6 +15,7 @@ median, added to its own, is expected, and the 3% to 97% of theirs are the inter
 nine runs of ten, as `python -m mlperf_bert.submission.watch --table` shows.
 """
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -245,6 +246,7 @@ def published_reference(global_batch_size: int, entries: Sequence[Entry]) -> Ref
     )
 
 
+@functools.cache
 def curves_of(entry: Entry) -> list[Curve]:
     """The converged runs of a system whose evaluations are known."""
     return [curve for run in entry.results if (curve := curve_of(run))]
