@@ -50,16 +50,10 @@ class Standing:
     family_rate: float | None
     """Median of samples/s per accelerator over results on its accelerator."""
 
-    @property
-    def caveat(self) -> str:
-        """Why it is shown and not ranked; empty if it is ranked."""
-        departures = self.own.departures
-        return f"not comparable: {', '.join(departures)}" if departures else ""
-
     def lines(self) -> list[str]:
         """Return the standing for a terminal."""
         own = self.own
-        lines = [f"{own.name}: {self.caveat or 'comparable with closed results'}"]
+        lines = [f"{own.name}: {own.caveat or 'comparable with closed results'}"]
         lines += [f"  {label}: {value} ({note})" for label, value, note in self.figures()]
         if own.same_logs_as:
             lines.append(f"  published as {own.same_logs_as}")

@@ -212,6 +212,11 @@ class Entry:
             found.append("logs missing" if self.runs_missing else "did not converge")
         return tuple(found)
 
+    @property
+    def caveat(self) -> str:
+        """The same in words."""
+        return f"not comparable: {', '.join(self.departures)}" if self.departures else ""
+
 
 def family_of(accelerator: str, number: int | None) -> str:
     """Return the family of an accelerator by its name; the name itself if it is not known."""

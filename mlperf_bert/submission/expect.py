@@ -77,16 +77,14 @@ def _errors_text(errors: Errors, figure: int) -> str:
 
 def price_line(minutes: Sequence[float], price_per_hour: float) -> str:
     """Return the price of a run and of a result; minutes are expected, least and most, or least."""
-    one, ten = (
-        [three_digits(m * price_per_hour / 60 * number) for m in minutes]
-        for number in (1, NUM_RUNS_PER_RESULT)
-    )
-    run, result = (
-        f"{n[0]} ({n[1]} to {n[2]})" if len(n) == 3 else f"{n[0]} or more" for n in (one, ten)
-    )
+
+    def of(number: int) -> str:
+        price, *ends = (three_digits(m * price_per_hour / 60 * number) for m in minutes)
+        return f"{price} ({' to '.join(ends)})" if ends else f"{price} or more"
+
     return (
-        f"  price: a run {run}, the {NUM_RUNS_PER_RESULT} of a result {result}; of the timed "
-        f"minutes alone, at {price_per_hour:g} an hour for the whole system"
+        f"  price: a run {of(1)}, the {NUM_RUNS_PER_RESULT} of a result {of(NUM_RUNS_PER_RESULT)}; "
+        f"of the timed minutes alone, at {price_per_hour:g} an hour for the whole system"
     )
 
 

@@ -146,7 +146,7 @@ def _shown(standing: Standing) -> Mapping[str, object]:
     own = standing.own
     return {
         "name": own.name,
-        "caveat": standing.caveat,
+        "caveat": own.caveat,
         "published_as": own.same_logs_as,
         "facts": _facts(own),
         "figures": [Card(*figure) for figure in standing.figures()],

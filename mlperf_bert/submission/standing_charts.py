@@ -202,9 +202,8 @@ def _row(entry: Entry, is_own: bool, color: str) -> dict[str, object]:
 
 def caveat_of(entry: Entry) -> str:
     """Return why an entry is not ranked; empty if it is."""
-    if entry.departures:
-        return f"not comparable: {', '.join(entry.departures)}"
-    return f"same runs as {entry.same_logs_as}" if entry.same_logs_as and entry.round else ""
+    is_twin = entry.same_logs_as and entry.round
+    return entry.caveat or (f"same runs as {entry.same_logs_as}" if is_twin else "")
 
 
 def _marker(entry: Entry, is_own: bool) -> str:

@@ -271,21 +271,13 @@ def of_run(config: "RunConfig", reference: str | None, *, ends_hopeless: bool) -
         others = reference_runs.own_reference(reference, target=config.target_accuracy)
         task = {"tokens": config.shape.max_seq_length, "batch": batch_size}
         others.require_same_work(task, "this run")
-    elif _is_benchmark(config, model):
+    else:
         try:
-            others = reference_runs.published_reference(batch_size, published.load())
+            others = _published_like(config, model)
         except ValueError as error:
             if ends_hopeless:
                 raise ValueError(f"--stop_if_hopeless: {error}") from error
             return []
-    elif ends_hopeless:
-        raise ValueError(
-            "--stop_if_hopeless: published runs are of BERT-large with "
-            f"{MAX_SEQ_LENGTH} tokens and target {TARGET_MASKED_LM_ACCURACY}; give runs like this "
-            "one as --reference"
-        )
-    else:
-        return []
     hyperparameters = {
         "opt_base_learning_rate": config.learning_rate,
         "opt_epsilon": config.optimizer.epsilon,
@@ -302,13 +294,19 @@ def of_run(config: "RunConfig", reference: str | None, *, ends_hopeless: bool) -
     ]
 
 
-def _is_benchmark(config: "RunConfig", model: Mapping[str, object]) -> bool:
-    return (
+def _published_like(config: "RunConfig", model: Mapping[str, object]) -> Reference:
+    is_benchmark = (
         is_bert_large(model)
         and config.shape.max_seq_length == MAX_SEQ_LENGTH
         and config.target_accuracy == TARGET_MASKED_LM_ACCURACY
         and config.emulate_step_seconds is None
     )
+    if not is_benchmark:
+        raise ValueError(
+            f"published runs are of BERT-large with {MAX_SEQ_LENGTH} tokens and target "
+            f"{TARGET_MASKED_LM_ACCURACY}; give runs like this one as --reference"
+        )
+    return reference_runs.published_reference(config.global_batch_size, published.load())
 
 
 def reference_of_log(run: RunResult) -> Reference:

@@ -91,7 +91,7 @@ def test_a_submission_is_ranked_and_its_neighbours_are_like_it(org_dir, shipped)
     assert own.rcp.startswith("passed")
     assert own.rcp_unaided is None
     found = comparison.standing_of(replace(own, minutes_scored=5.0), shipped)
-    assert found.caveat == ""
+    assert found.own.caveat == ""
     like = [e for e in comparison.comparable(shipped) if e.accelerators == 8]
     faster = [entry for entry in like if entry.minutes < 5.0]
     assert found.minutes_place == (len(faster) + 1, len(like) + 1)
