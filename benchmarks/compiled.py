@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import random_task
@@ -103,15 +103,11 @@ def table(rows: Sequence[dict]) -> str:
             order.index(row["device"]),
             row["num_devices"],
             row["num_examples"] // row["num_devices"],
-            -_peak(row),
+            -(row["peak_bytes"] or float("inf")),
         ),
     )
     lines = [TITLES, ["---"] * len(TITLES), *map(cells, by_device)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _peak(row: dict) -> float:
-    return row["peak_bytes"] or float("inf")
 
 
 def cells(row: dict) -> list[str]:
@@ -135,13 +131,6 @@ def cells(row: dict) -> list[str]:
         f"{peak or 'more'} of {row['usable_bytes'] / GIB:.1f}",
         *figures,
     ]
-
-
-def asked() -> Iterator[tuple[Step, str]]:
-    """Every row: its step and its device."""
-    for step in STEPS:
-        for device in step.devices.split(","):
-            yield step, device
 
 
 def is_of(row: dict, step: Step, device: str) -> bool:
@@ -216,7 +205,7 @@ def main() -> None:
     if not shutil.which(given.compilers):
         sys.exit(f"compiled: --compilers={given.compilers}: no such program")
     rows = json.loads(ROWS.read_text()) if ROWS.exists() else []
-    wanted = list(asked())
+    wanted = [(step, device) for step in STEPS for device in step.devices.split(",")]
     try:
         for number, (step, device) in enumerate(wanted, start=1):
             if any(is_of(row, step, device) for row in rows):

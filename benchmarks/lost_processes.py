@@ -113,16 +113,10 @@ def member(watch: str, flags: dict, folder: Path) -> None:
 
 def start(watch: str, flags: dict, addresses: list[str], index: int, log: Path):
     """Starts one of the two processes, with its output in a file next to what they share."""
+    module = [sys.executable, "-m", "benchmarks.lost_processes"]
     with log.open("w") as file:
         return subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "benchmarks.lost_processes",
-                watch,
-                json.dumps(flags),
-                log.parent,
-            ],
+            [*module, watch, json.dumps(flags), log.parent],
             cwd=ROOT,
             env={**environment_of(addresses, index), "CUDA_VISIBLE_DEVICES": ""},
             stdout=file,

@@ -27,7 +27,6 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from benchmarks import random_task
 from benchmarks.loopback import environment_of, free_addresses
@@ -36,6 +35,7 @@ from mlperf_bert.files import paths
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training.checks import num_weights
+from pages import charts
 
 ROOT = Path(__file__).resolve().parent.parent
 GRADIENT_BYTES = 4  # float32
@@ -116,26 +116,6 @@ def measure(folder: Path, num_workers: int) -> float:
 def draw(machine: Machine, replica_batch_size: int, title: str, measured: list[float], path):
     """Draws the efficiency with and without overlap, and writes the assumptions below."""
     replicas = 2 ** np.arange(11)
-    figure = Figure(figsize=(9, 6.2), layout="constrained")
-    axes = figure.subplots()
-    for label, share, style in (
-        ("gradients are sent during the backward pass", BACKWARD_SHARE, "-"),
-        ("gradients are sent after the backward pass", 0.0, "--"),
-    ):
-        shown = [100 * machine.efficiency(int(n), hidden_share=share) for n in replicas]
-        axes.plot(replicas, shown, style, marker="o", label=label)
-    if measured:
-        ratio = 100 * measured[1] / (2 * measured[0])
-        label = f"measured here: small BERT, 2 processes on 2 cores, {ratio:.0f}%"
-        axes.plot([2], [ratio], "k*", markersize=12, linestyle="none", label=label)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(replicas, [f"{n:,}" for n in replicas])
-    axes.set_ylim(0, 109)
-    axes.set_xlabel("replicas (the batch grows with them)")
-    axes.set_ylabel("samples/s per replica, % of one alone")
-    axes.set_title(f"Expected efficiency, a simulation: {title}")
-    axes.grid(alpha=0.3)
-    axes.legend(loc="lower left")
     assumptions = (
         f"Assumptions: {replica_batch_size} samples per replica in "
         f"{1000 * machine.step_seconds:,.0f} ms;  {machine.gradient_bytes / 1e6:,.0f} MB of "
@@ -144,8 +124,25 @@ def draw(machine: Machine, replica_batch_size: int, title: str, measured: list[f
         f"{1e6 * machine.latency_seconds:g} µs a message; no straggler, no waiting for input, "
         "no congestion."
     )
-    figure.supxlabel(assumptions, fontsize=9, ha="left", x=0.02)
-    figure.savefig(path, dpi=110)
+    with charts.png(path, (9, 6.2)) as [[axes]]:
+        for label, share, style in (
+            ("gradients are sent during the backward pass", BACKWARD_SHARE, "-"),
+            ("gradients are sent after the backward pass", 0.0, "--"),
+        ):
+            shown = [100 * machine.efficiency(int(n), hidden_share=share) for n in replicas]
+            axes.plot(replicas, shown, style, marker="o", label=label)
+        if measured:
+            ratio = 100 * measured[1] / (2 * measured[0])
+            label = f"measured here: small BERT, 2 processes on 2 cores, {ratio:.0f}%"
+            axes.plot([2], [ratio], "k*", markersize=12, linestyle="none", label=label)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(replicas, [f"{n:,}" for n in replicas])
+        axes.set_ylim(0, 109)
+        axes.set_xlabel("replicas (the batch grows with them)")
+        axes.set_ylabel("samples/s per replica, % of one alone")
+        axes.set_title(f"Expected efficiency, a simulation: {title}")
+        axes.legend(loc="lower left")
+        axes.figure.supxlabel(assumptions, fontsize=9, ha="left", x=0.02)
 
 
 def main() -> None:

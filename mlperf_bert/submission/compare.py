@@ -157,9 +157,8 @@ class Comparison:
         Raises:
           ValueError: it is not compared; says why.
         """
-        for change in self.changes:
-            if change.figure == figure:
-                return change
+        if found := [change for change in self.changes if change.figure == figure]:
+            return found[0]
         label = FIGURES[figure].label
         why = [line for line in self.not_compared if line.startswith(label)]
         raise ValueError(why[0] if why else f"{label}: A or B does not have it; choose --figure")
@@ -372,8 +371,7 @@ def lines(compared: Comparison) -> list[str]:
         found.append("on which hosts they ran is not recorded of both")
     if compared.task_differs:
         found.append(f"ANOTHER TASK: {'; '.join(compared.task_differs)}")
-    for line in compared.unlike[:_MOST_DIFFERENCES_SHOWN]:
-        found.append(f"unlike in {line}")
+    found += [f"unlike in {line}" for line in compared.unlike[:_MOST_DIFFERENCES_SHOWN]]
     if (more := len(compared.unlike) - _MOST_DIFFERENCES_SHOWN) > 0:
         found.append(f"unlike in {more} more")
     for change in compared.changes:
@@ -428,9 +426,7 @@ def _ratio(value: float) -> str:
 
 def number_in_words(value: float) -> str:
     """Return a figure with four digits, or whole with commas."""
-    if value >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.4g}"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def judge(change: Change, threshold: float) -> tuple[int, str]:

@@ -4,6 +4,7 @@ A wide picture comes twice, drawn for a screen and for a telephone; the page sho
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -37,6 +38,7 @@ _KIND_COLORS = {
     ledger.HOST: GREY,
 }
 _ENERGY_COLORS = {energy.TRAINING: BLUE, energy.EVALUATION: ORANGE, energy.OTHER: GREY}
+_OUTCOME_COLORS = {"success": BLUE, "not ended": ORANGE, "no success": RED}
 _PHASE_COLORS = {"init": GREY, "train": BLUE, "evaluation": ORANGE, "checkpoint": GREEN}
 
 
@@ -319,16 +321,17 @@ def _finish_accuracy(
 
 
 def _runs_handles(runs: Sequence[RunResult]) -> list[Line2D]:
-    outcomes = [
-        (BLUE, "success", [run for run in runs if run.succeeded]),
-        (ORANGE, "not ended", [run for run in runs if run.status == "running"]),
-        (RED, "no success", [r for r in runs if not r.succeeded and r.status != "running"]),
-    ]
+    counts = Counter(map(_outcome, runs))
     return [
-        Line2D([], [], color=color, marker="o", markersize=4, label=f"{_runs(len(of))}: {outcome}")
-        for color, outcome, of in outcomes
-        if of
+        Line2D([], [], color=color, marker="o", markersize=4, label=f"{_runs(counts[o])}: {o}")
+        for o, color in _OUTCOME_COLORS.items()
+        if counts[o]
     ]
+
+
+def _outcome(run: RunResult) -> str:
+    unended = "not ended" if run.status == "running" else "no success"
+    return "success" if run.succeeded else unended
 
 
 def _draw_dots(axes: Axes, runs: Sequence[RunResult], values: Sequence[float | None]) -> None:
@@ -365,9 +368,9 @@ def _legend_above(axes: Axes, handles: list) -> None:
 def _colored(runs: Sequence[RunResult]) -> list[tuple[str, RunResult]]:
     """Give every run a shade of blue; orange if it has not ended, red if it did not succeed."""
     shades = matplotlib.colormaps["Blues"](0.45 + 0.5 * np.linspace(0, 1, len(runs)))
-    others = {"running": ORANGE}
+    hex_of = matplotlib.colors.to_hex
     return [
-        (matplotlib.colors.to_hex(shade) if run.succeeded else others.get(run.status, RED), run)
+        (hex_of(shade) if run.succeeded else _OUTCOME_COLORS[_outcome(run)], run)
         for shade, run in zip(shades, runs, strict=True)
     ]
 

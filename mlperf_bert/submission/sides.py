@@ -34,6 +34,7 @@ _DESCRIBED = {
     "processor": "host_processor_model_name",
     "memory": "host_memory_capacity",
     "accelerator": "accelerator_model_name",
+    "accelerators": "accelerators_per_node",
     "nodes": "number_of_nodes",
     "framework": "framework",
     "operating system": "operating_system",
@@ -190,9 +191,7 @@ def _machine_of_run(folder: paths.Location) -> dict[str, object]:
 def _machine_of_vendor(folder: paths.Location) -> dict[str, object]:
     """Return what the description of a vendor's system says of it."""
     description = read_description(paths.resolve(folder).parent)
-    made_on = {key: description.get(field) for key, field in _DESCRIBED.items()}
-    made_on["accelerators"] = description.get("accelerators_per_node")
-    return {key: value for key, value in made_on.items() if value}
+    return {key: description[name] for key, name in _DESCRIBED.items() if description.get(name)}
 
 
 def _of_log(files: RunFiles) -> _Counted:

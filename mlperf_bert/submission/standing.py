@@ -21,7 +21,7 @@ from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.log_lines import LOG_NAME, RECORD_NAME
-from mlperf_bert.mlperf.results import RunResult, has_ended, read_own_record, read_run
+from mlperf_bert.mlperf.results import has_ended, read_run
 from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
 from mlperf_bert.submission import published, standing_charts
 from mlperf_bert.submission.comparison import (
@@ -35,6 +35,7 @@ from mlperf_bert.submission.comparison import (
 from mlperf_bert.submission.entry import CPU, Entry, entry_of
 from mlperf_bert.submission.folder import result_files
 from mlperf_bert.submission.run_logs import CAMPAIGN_RECORD, runs_in
+from mlperf_bert.submission.system import recorded_devices
 from mlperf_bert.submission.verdict import System, read_system, with_convergence
 from pages import Card
 
@@ -50,7 +51,7 @@ def read_own(
     place = paths.location(path)
     with paths.failures_named(place):
         if paths.is_file(place):
-            return [_of_one_run(read_run(place), {}, name=str(place))]
+            return [entry_of(System(name=str(place), runs=(read_run(place),)))]
         if (place / CAMPAIGN_RECORD).exists():
             org_dirs = sorted(found.parent for found in place.glob("submission/*/results"))
             if not org_dirs:
@@ -88,17 +89,10 @@ def _of_run_dir(folder: paths.Location) -> Entry:
     [files] = runs_in(str(folder))
     if len(files.logs) > 1:
         raise ValueError(f"{folder}: was resumed, none of its logs has all of its time")
+    _, num_gpus = recorded_devices(folder)
+    described = {"number_of_nodes": 1, "accelerators_per_node": 0} if num_gpus == 0 else {}
     run = read_run(files.logs[0])
-    parameters = read_own_record(folder / RECORD_NAME).get("parameters")
-    return _of_one_run(run, parameters if isinstance(parameters, dict) else {}, name=str(folder))
-
-
-def _of_one_run(run: RunResult, parameters: Mapping, *, name: str) -> Entry:
-    device = parameters.get("device")
-    device = device if isinstance(device, dict) else {}
-    on_processors = device and not device.get("num_gpus") and not device.get("use_tpu")
-    described = {"number_of_nodes": 1, "accelerators_per_node": 0} if on_processors else {}
-    return entry_of(System(name=name, runs=(run,), description=described))
+    return entry_of(System(name=str(folder), runs=(run,), description=described))
 
 
 def as_csv(entries: Sequence[Entry]) -> str:

@@ -58,7 +58,7 @@ def run_of_a_miniature(tmp_path):
     text = log.read_text().replace('"value": "closed"', '"value": "open"')
     log.write_text(text)
     device = {"num_gpus": 0, "use_tpu": False}
-    record = {"status": "success", "parameters": {"device": device}}
+    record = {"status": "success", "parameters": {"device": device, "num_workers": 1}}
     (folder / "run.json").write_text(json.dumps(record))
     return folder
 
