@@ -15,6 +15,7 @@ from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH, RULESETS
 from mlperf_bert.submission.entry import UNKNOWN, Entry, with_twins
 from mlperf_bert.submission.official import UNAIDED
+from pages import Card
 
 NUM_NEIGHBOURS = 8
 _NUMBERS: Mapping[str, Callable[[Entry], float | None]] = {
@@ -54,7 +55,7 @@ class Standing:
         """Return the standing for a terminal."""
         own = self.own
         lines = [f"{own.name}: {own.caveat or 'comparable with closed results'}"]
-        lines += [f"  {label}: {value} ({note})" for label, value, note in self.figures()]
+        lines += [f"  {card.label}: {card.value} ({card.note})" for card in self.figures()]
         if own.same_logs_as:
             lines.append(f"  published as {own.same_logs_as}")
         for label, words in official_words(own):
@@ -67,19 +68,19 @@ class Standing:
             )
         return lines
 
-    def figures(self) -> list[tuple[str, str, str]]:
-        """Return label, value and note of each figure."""
+    def figures(self) -> list[Card]:
+        """Return each figure with a note."""
         own = self.own
         runs = "1 run, no result" if own.runs == 1 else f"{own.runs} runs"
         if own.rcp_scaling_factor:
             runs += f", scaled by {own.rcp_scaling_factor:.4f}"
         return [
-            ("Time to train", _number(own.minutes, ".4g", " min"),
+            Card("Time to train", _number(own.minutes, ".4g", " min"),
              f"{runs}; {_place(self.minutes_place, f'on {own.accelerators} accelerators')}"),
-            ("Samples to converge", _number(own.samples_mean, ",.0f"), self._convergence()),
-            ("Samples/s per accelerator",
+            Card("Samples to converge", _number(own.samples_mean, ",.0f"), self._convergence()),
+            Card("Samples/s per accelerator",
              _number(own.samples_per_second_per_accelerator, ",.4g"), self._rate()),
-            ("Samples/s per watt",
+            Card("Samples/s per watt",
              _number(own.samples_per_joule or own.samples_per_rated_joule, ".3g"), _watts(own)),
         ]  # fmt: skip
 

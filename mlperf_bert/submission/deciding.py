@@ -76,7 +76,9 @@ def page(
         warnings=[line for side in sides for run in side.outside for line in _warnings(run, side)],
         curves=_curves(sides),
         expectation=_expectation(expected) if expected else None,
-        comparison=_comparison(compared) if compared else None,
+        compared=compared,
+        cells_of=_cells,
+        charts=report_charts,
         not_compared=not_compared,
     )
 
@@ -130,19 +132,6 @@ def _expectation(expected: Expectation) -> dict[str, object]:
             Card("kWh of a run", str(expected.kilowatt_hours or "unknown"), "where measured"),
         ],
         "basis": f"From {expected.basis()}, with {LEVEL:.0%} intervals: {names_of(expected)}.",
-    }
-
-
-def _comparison(compared: Comparison) -> dict[str, object]:
-    methods = dict.fromkeys(change.method for change in compared.changes)
-    unit = compared.parts[0].unit if compared.parts else ""
-    return {
-        "changes": [_cells(change) for change in compared.changes],
-        "parts": [_cells(part) for part in compared.parts],
-        "parts_title": f"Where the seconds went, {unit}, largest change first",
-        "cautions": [*compared.other_machine, *compared.task_differs],
-        "ratios": report_charts.ratios(compared.changes),
-        "methods": f"By {'; '.join(methods)}.",
     }
 
 

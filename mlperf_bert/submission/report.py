@@ -185,34 +185,21 @@ def page(
         title=title,
         subtitle=subtitle,
         columns=_COLUMNS if with_energy else _COLUMNS[:-1],
-        systems=[_shown(system, with_energy=with_energy) for system in verdicts],
+        systems=verdicts,
+        charts=report_charts,
+        figures_of=_cards,
+        problems_of=_problems,
+        remarks_of=_remarks,
+        rows_of=_rows,
+        facts_of=_facts,
         among=among,
         standing=standing,
     )
 
 
-def _shown(system: SystemVerdict, *, with_energy: bool) -> dict[str, object]:
-    runs, rcp = system.runs, system.rcp
-    return {
-        "name": system.name,
-        "figures": _cards(system),
-        "problems": _problems(system),
-        "remarks": _remarks(system),
-        "accuracy_over_samples": report_charts.accuracy_over_samples(runs, rcp),
-        "accuracy_over_time": report_charts.accuracy_over_time(runs),
-        "minutes_by_run": report_charts.minutes_by_run(runs, system.olympic_minutes),
-        "samples_by_run": report_charts.samples_by_run(runs, rcp),
-        "timeline": report_charts.timeline(runs),
-        "ledgers": report_charts.ledgers(runs),
-        "energy": report_charts.energy_by_run(runs),
-        "rows": [
-            _cells(run, verdict.passed)[: None if with_energy else -1]
-            for run, verdict in zip(runs, system.compliance, strict=True)
-        ],
-        "hyperparameters": _facts(runs[0].hyperparameters),
-        "provenance": _facts(runs[0].provenance),
-        "description": _facts(system.description),
-    }
+def _rows(system: SystemVerdict) -> list[list[tuple[str, bool | None]]]:
+    pairs = zip(system.runs, system.compliance, strict=True)
+    return [_cells(run, verdict.passed) for run, verdict in pairs]
 
 
 def _remarks(system: SystemVerdict) -> list[str]:

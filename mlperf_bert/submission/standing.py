@@ -12,7 +12,7 @@ import csv
 import dataclasses
 import io
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pages
@@ -37,7 +37,6 @@ from mlperf_bert.submission.folder import result_files
 from mlperf_bert.submission.run_logs import CAMPAIGN_RECORD, runs_in
 from mlperf_bert.submission.system import recorded_devices
 from mlperf_bert.submission.verdict import System, read_system, with_convergence
-from pages import Card
 
 
 def read_own(
@@ -130,23 +129,13 @@ def page(
         f"{published.ROUNDS[0]} to {published.ROUNDS[-1]}{limits}; reference convergence points "
         f"of ruleset {ruleset}",
         columns=("system", "minutes", "samples", "samples/s each", "unlike yours"),
-        systems=[_shown(standing) for standing in standings],
+        standings=standings,
+        facts_of=_facts,
+        words_of=official_words,
+        cells_of=_cells,
         drawn=standing_charts.draw(standings, entries, points),
         about=published.provenance(),
     )
-
-
-def _shown(standing: Standing) -> Mapping[str, object]:
-    own = standing.own
-    return {
-        "name": own.name,
-        "caveat": own.caveat,
-        "published_as": own.same_logs_as,
-        "facts": _facts(own),
-        "figures": [Card(*figure) for figure in standing.figures()],
-        "words": official_words(own),
-        "neighbours": [_cells(own, other) for other in standing.neighbours],
-    }
 
 
 def _facts(own: Entry) -> str:

@@ -285,8 +285,8 @@ def test_incomplete_power_is_unknown_and_said(clone, name, lines, reason):
         power_log(spoiled, *lines)
     [epochs, _] = published.read_round(clone, "3.0")
     assert epochs.watts is None and epochs.power_unknown_because == reason
-    [*_, (_, _, note)] = comparison.standing_of(epochs, []).figures()
-    assert note == f"of an accelerator's rated 250 W; the power is unknown: {reason}"
+    [*_, card] = comparison.standing_of(epochs, []).figures()
+    assert card.note == f"of an accelerator's rated 250 W; the power is unknown: {reason}"
 
 
 def test_a_node_that_no_run_has_measured_is_missed(clone):
