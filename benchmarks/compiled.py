@@ -24,6 +24,7 @@ from benchmarks import random_task
 from mlperf_bert.data.validity import ExampleShape
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
+from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.portable import compile_step
 
@@ -195,7 +196,8 @@ def replace_table(page: str, new: str) -> str:
     return re.sub(pattern, lambda _: new, page, count=1, flags=re.DOTALL)
 
 
-def main() -> None:
+@ends_in_one_line("compiled")
+def main() -> int:
     """Asks for what is missing, and writes the page."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -203,23 +205,19 @@ def main() -> None:
     parser.add_argument("--compilers", required=True, help="a Python with jax and the compilers")
     given = parser.parse_args(paths.words_with_home())
     if not shutil.which(given.compilers):
-        sys.exit(f"compiled: --compilers={given.compilers}: no such program")
+        raise ValueError(f"--compilers={given.compilers}: no such program")
     rows = json.loads(ROWS.read_text()) if ROWS.exists() else []
     wanted = [(step, device) for step in STEPS for device in step.devices.split(",")]
-    try:
-        for number, (step, device) in enumerate(wanted, start=1):
-            if any(is_of(row, step, device) for row in rows):
-                continue
-            rows.append(compiled(step, device, FOLDER, given.compilers))
-            write_whole(ROWS, json.dumps(rows, indent=1) + "\n")
-            shown = "; ".join(each for each in cells(rows[-1]) if each)
-            print(
-                f"{number} of {len(wanted)}, {rows[-1]['compile_seconds']} s: {shown}", flush=True
-            )
-    except (OSError, ValueError) as error:
-        sys.exit(f"compiled: {error}")
+    for number, (step, device) in enumerate(wanted, start=1):
+        if any(is_of(row, step, device) for row in rows):
+            continue
+        rows.append(compiled(step, device, FOLDER, given.compilers))
+        write_whole(ROWS, json.dumps(rows, indent=1) + "\n")
+        shown = "; ".join(each for each in cells(rows[-1]) if each)
+        print(f"{number} of {len(wanted)}, {rows[-1]['compile_seconds']} s: {shown}", flush=True)
     write_whole(PAGE, replace_table(PAGE.read_text(), table(rows)))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

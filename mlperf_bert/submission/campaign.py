@@ -480,17 +480,13 @@ def write_submission(
     campaign: Campaign, runs: Sequence[RunResult], *, ruleset: str, overrides: dict[str, object]
 ) -> None:
     """Write the folder that is handed in, with a description of this machine."""
-    num_nodes, num_gpus = system.recorded_devices(runs[0].path.parent)
+    run_dir = runs[0].path.parent
     description = system.describe(
-        org=campaign.org,
-        system=campaign.system,
+        campaign,
+        run_dir,
         division=division_of(runs),
-        status=campaign.status,
         ruleset=ruleset,
-        folder=campaign.folder,
-        num_nodes=num_nodes,
-        num_gpus=num_gpus,
-        overrides=_software_of(runs[0].path.parent) | overrides,
+        overrides=_software_of(run_dir) | overrides,
     )
     write_folder(campaign, [run.path for run in runs], description)
 

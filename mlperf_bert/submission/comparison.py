@@ -166,17 +166,16 @@ def standing_of(
     ]
     latest_first = others[::-1]  # sorting keeps the order of those that are equally like it
     batch = own.global_batch_size
-    is_ranked = not own.departures
+    minutes = rate = None
+    if not own.departures:  # it is ranked
+        rate = own.samples_per_second_per_accelerator
+        minutes = own.minutes if own.accelerators is not None else None
     return Standing(
         own=own,
         bound=convergence.bound_of(batch, ruleset, custom_rcps) if batch else None,
         neighbours=tuple(sorted(latest_first, key=lambda e: _distance(own, e))[:NUM_NEIGHBOURS]),
-        minutes_place=_place_of(own.minutes, [e.minutes for e in same_size])
-        if is_ranked and own.accelerators is not None
-        else None,
-        rate_place=_place_of(own.samples_per_second_per_accelerator, rates, most_is_first=True)
-        if is_ranked
-        else None,
+        minutes_place=_place_of(minutes, [e.minutes for e in same_size]),
+        rate_place=_place_of(rate, rates, most_is_first=True),
         family_rate=statistics.median(family) if family else None,
     )
 

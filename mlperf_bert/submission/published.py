@@ -153,7 +153,12 @@ def read_round(folder: Path, round: str) -> list[Entry]:
 
 def _read_system(folder: Path, round: str, num_logs: int) -> Entry:
     org_dir, name = folder.parents[2], folder.parent.name
-    runs, failures = _read_logs(result_files(folder))
+    runs, failures = [], []  # what cannot be read is a failed run
+    for log in result_files(folder):
+        try:
+            runs.append(_read_log(log))
+        except ValueError as error:
+            failures.append(str(error).replace(f"{folder}{os.sep}", ""))
     description = _object(description_path(org_dir, name))
     entry = entry_of(
         System(name=name, runs=tuple(runs), description=description),
@@ -170,17 +175,6 @@ def _read_system(folder: Path, round: str, num_logs: int) -> Entry:
     verdict = check_rcp(folder, f"{round}.0", by_train_samples=by_train_samples)
     unaided = str(check_rcp(folder, f"{round}.0")) if by_train_samples else None
     return replace(entry, rcp=str(verdict), rcp_unaided=unaided)
-
-
-def _read_logs(logs: Sequence[Path]) -> tuple[list[RunResult], list[str]]:
-    """Return the runs, and why others are none: those are failed runs."""
-    runs, failures = [], []
-    for log in logs:
-        try:
-            runs.append(_read_log(log))
-        except ValueError as error:
-            failures.append(str(error).replace(f"{log.parent}{os.sep}", ""))
-    return runs, failures
 
 
 def _read_log(log: Path) -> RunResult:

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -19,6 +20,9 @@ from mlperf_bert.files.paths import Location
 from mlperf_bert.mlperf.log_lines import RECORD_NAME
 from mlperf_bert.mlperf.results import read_own_record
 from mlperf_bert.submission.folder import description_path
+
+if TYPE_CHECKING:  # it imports this module
+    from mlperf_bert.submission.campaign import Campaign
 
 FIELDS = tuple(
     """
@@ -47,44 +51,41 @@ _TENSORFLOW_PACKAGES = ("tf-models-official", "tf-keras", "numpy")
 
 
 def describe(
+    campaign: "Campaign",
+    run_dir: Location,
     *,
-    org: str,
-    system: str,
     division: str,
-    status: str,
     ruleset: str,
-    folder: Path,
-    num_nodes: int | None = None,
-    num_gpus: int | None = None,
-    overrides: Mapping[str, object] | None = None,
+    overrides: Mapping[str, object],
 ) -> dict[str, object]:
     """Return the description of this machine with all required fields.
 
     Args:
-      org, system, division, status: as in the logs; status is respelt for rulesets from 4.0.0 on.
-      ruleset: for instance "5.0.0".
-      folder: lies on the storage that is described.
-      num_nodes: that took part; None: 1.
-      num_gpus: of each node, that took part; None: all of this machine.
+      campaign: has the names; its folder lies on the storage that is described.
+      run_dir: of a run that has recorded which nodes and GPUs took part; else all of one machine.
+      division: as in the logs.
+      ruleset: for instance "5.0.0"; from 4.0.0 on the status is respelt.
       overrides: fields from the submitter: cooling, interconnects, notes, other nodes.
 
     Raises:
       ValueError: an override that is not a field of the description.
     """
-    require_fields(overrides or {})
+    require_fields(overrides)
+    num_nodes, num_gpus = recorded_devices(run_dir)
+    status = campaign.status
     return {
         **dict.fromkeys(FIELDS, ""),
-        "submitter": org,
+        "submitter": campaign.org,
         "division": division,
         "status": STATUS_SINCE_4_0[status] if int(ruleset[0]) >= 4 else status,
-        "system_name": system,
+        "system_name": campaign.system,
         "number_of_nodes": str(num_nodes or 1),
         "host_memory_capacity": f"{psutil.virtual_memory().total / _GIB:.0f} GiB",
-        "host_storage_capacity": f"{shutil.disk_usage(folder).total / _GIB:.0f} GiB",
+        "host_storage_capacity": f"{shutil.disk_usage(campaign.folder).total / _GIB:.0f} GiB",
         **_processors(),
         **accelerators(num_gpus),
         **_software(),
-        **(overrides or {}),
+        **overrides,
     }
 
 

@@ -586,13 +586,14 @@ def test_another_command_may_start_the_runs(make, tmp_path, capfd):
     assert "compliance checker: 1 of 1 logs accepted" in printed
 
 
-def test_system_description_has_every_field_and_no_other(tmp_path):
-    given = {"org": "o", "system": "s", "division": "open", "status": "research"}
-    found = system.describe(**given, ruleset="3.0.0", folder=tmp_path)
+def test_system_description_has_every_field_and_no_other(make, tmp_path):
+    made = dataclasses.replace(make(status="research"), folder=tmp_path)
+    found = system.describe(made, tmp_path, division="open", ruleset="3.0.0", overrides={})
     assert tuple(found) == system.FIELDS
     assert found["status"] == "research"
     with pytest.raises(ValueError, match="no such field color"):
-        system.describe(**given, ruleset="5.0.0", folder=tmp_path, overrides={"color": "red"})
+        given = {"division": "open", "ruleset": "5.0.0", "overrides": {"color": "red"}}
+        system.describe(made, tmp_path, **given)
     (tmp_path / "list.json").write_text("[]")
     with pytest.raises(ValueError, match="give a JSON object of fields"):
         system.read_overrides(tmp_path / "list.json")
