@@ -7,9 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mlperf_bert.files import paths
+from mlperf_bert.files import locks, paths
 from mlperf_bert.files.json_text import read_record, write_record
-from mlperf_bert.files.locks import DirectoryLock
 from mlperf_bert.files.whole import written_beside
 from mlperf_bert.finetuning import glue, prepared, tasks, weights
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting
@@ -22,7 +21,7 @@ from mlperf_bert.training.devices import create_strategy, replica_batch_size
 from pages import charts
 
 RESULTS_NAME, PICTURE_NAME, PREDICTIONS_NAME = "results.json", "results.png", "predictions"
-_LONGEST_WRITE_SECONDS = 60
+_LOCK_NAME, _PATIENCE_SECONDS = ".results.lock", 60
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -171,7 +170,9 @@ def run(config: FinetuningConfig) -> Results:
             if config.do_predict:
                 predicted = _predict(config, ready, result, runs)
         finally:
-            _write(folder, result, is_predicted=bool(predicted))
+            # Another task's command may write now.
+            with locks.held(folder, file_name=_LOCK_NAME, patience_seconds=_PATIENCE_SECONDS):
+                _write(folder, result, is_predicted=bool(predicted))
         files += predicted
     return Results(tasks=found, prediction_files=files)
 
@@ -242,15 +243,6 @@ def _predict(
 
 def _write(folder: Path, one: TaskResult, *, is_predicted: bool) -> None:
     """Writes results.json and the picture; tasks of other commands stay in both."""
-    lock = DirectoryLock(folder, file_name=".results.lock")
-    lock.acquire(patience_seconds=_LONGEST_WRITE_SECONDS)  # another task's command may write now
-    try:
-        _write_locked(folder, one, is_predicted=is_predicted)
-    finally:
-        lock.release()
-
-
-def _write_locked(folder: Path, one: TaskResult, *, is_predicted: bool) -> None:
     found = _read(folder / RESULTS_NAME)
     predicted = one.best.setting if is_predicted else _predictions_of(found.get(one.task, {}))
     found[one.task] = one.as_json()
