@@ -31,6 +31,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from benchmarks.processes import in_a_process
 from mlperf_bert.files import paths
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -115,7 +116,8 @@ def measure(given: argparse.Namespace) -> None:
     folders = sorted(given.steps.glob("*/signature.json"), key=lambda file: file.stat().st_size)
     if not folders:
         sys.exit(f"{given.steps}: no programs; run `python -m benchmarks.accelerator export`")
-    device, peak = in_own_process(given.peak_size)
+    # In a process that then leaves the device to the contestants.
+    device, peak = in_a_process(peak_flop_per_second, given.peak_size)
     rows = [{"name": "a product of matrices", "model_tflop_per_second": peak / 1e12}]
     with tempfile.TemporaryDirectory() as work:
         figures = Path(work, "figures.json")
@@ -137,19 +139,6 @@ def measure(given: argparse.Namespace) -> None:
     raw.parent.mkdir(parents=True, exist_ok=True)
     raw.write_text("".join(json.dumps({"device": device, **row}) + "\n" for row in rows))
     report(device, peak, rows, given.output)
-
-
-def in_own_process(peak_size: int) -> tuple[str, float]:
-    """The peak, measured by a process that then leaves the device to the contestants."""
-    code = (
-        "import json; from benchmarks.accelerator import peak_flop_per_second as peak; "
-        f"print(json.dumps(peak({peak_size})))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT
-    )
-    device, peak = json.loads(done.stdout.splitlines()[-1])
-    return device, peak
 
 
 def report(device: str, peak: float, rows: list[dict], output: Path) -> None:

@@ -9,7 +9,6 @@ are not run again.
 """
 
 import argparse
-import json
 import math
 import shlex
 import time
@@ -17,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import demo.__main__ as the_demo
+from demo.picture import read_metrics
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.mlperf import results, rules
@@ -25,10 +25,11 @@ from pages import charts
 
 NUM_TRAIN_STEPS = 2 * the_demo.NUM_TRAIN_STEPS
 """More than four minutes allow on two cores."""
+Metrics = tuple[list[dict], list[dict]]
 
 
-def train(folder: Path, seed: int, seconds: float) -> list[dict]:
-    """The lines of metrics of one training."""
+def train(folder: Path, seed: int, seconds: float) -> Metrics:
+    """The lines of metrics of one training, and those of its evaluations."""
     [step] = the_demo.training_steps(folder, seed)
     run = folder / duration(seconds)
     if not results.has_ended(run):
@@ -36,17 +37,15 @@ def train(folder: Path, seed: int, seconds: float) -> list[dict]:
         given += f" --num_train_steps={NUM_TRAIN_STEPS} --output_dir={shlex.quote(str(run))}"
         training = the_demo.Step(duration(seconds), f"{step.command} {given}")
         the_demo.run_steps([training], time.monotonic())
-    text = (run / "metrics.jsonl").read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()]
+    return read_metrics(run / "metrics.jsonl")
 
 
-def table(found: Mapping[float, list[dict]]) -> str:
+def table(found: Mapping[float, Metrics]) -> str:
     """Markdown, a row for each training."""
     heading = "| budget | accuracy | samples | samples/s | last learning rate |"
     lines = [heading, "|---|---|---|---|---|"]
-    for seconds, metrics in found.items():
-        last = [line for line in metrics if line["kind"] == "eval"][-1]
-        rate = [line["learning_rate"] for line in metrics if line["kind"] == "train"][-1]
+    for seconds, (training, evaluations) in found.items():
+        last, rate = evaluations[-1], training[-1]["learning_rate"]
         lines.append(
             f"| {duration(seconds)} | {last['masked_lm_accuracy']:.4f} "
             f"| {last['samples']:,} | {last['samples'] / seconds:,.0f} | {rate:.5f} |"
@@ -54,11 +53,10 @@ def table(found: Mapping[float, list[dict]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def draw(found: Mapping[float, list[dict]], path: Path) -> None:
+def draw(found: Mapping[float, Metrics], path: Path) -> None:
     """Accuracy over minutes, a line for each training, 1,200 pixels wide."""
     with charts.png(path, (8, 4.5)) as [[axes]]:
-        for seconds, metrics in found.items():
-            evaluations = [line for line in metrics if line["kind"] == "eval"]
+        for seconds, (_, evaluations) in found.items():
             minutes = [line["time_budget_spent_seconds"] / 60 for line in evaluations]
             accuracy = [line["masked_lm_accuracy"] for line in evaluations]
             axes.plot(minutes, accuracy, linewidth=1.2, label=duration(seconds))

@@ -19,17 +19,15 @@ import argparse
 import json
 import resource
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.processes import in_a_process
 from mlperf_bert.files import paths
 from mlperf_bert.tensorflow_import import tensorflow
 
-ROOT = Path(__file__).resolve().parent.parent
 WAYS = ("synchronous", "asynchronous", "TensorFlow's own")
 NUM_SAVES, STEPS_BETWEEN = 2, 3
 
@@ -104,17 +102,6 @@ def seconds_of(function: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def in_a_process(way: str, folder: Path) -> dict:
-    """`measure` in a process and a folder of its own."""
-    with tempfile.TemporaryDirectory(dir=folder) as output:
-        command = [sys.executable, "-m", "benchmarks.checkpointing", f"--measure={way}"]
-        done = subprocess.run(
-            [*command, f"--output={output}"],
-            check=True, capture_output=True, text=True, cwd=ROOT,
-        )  # fmt: skip
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def spread(values: list[float], digits: int = 2) -> str:
     """Median, least and greatest."""
     middle, least, most = statistics.median(values), min(values), max(values)
@@ -146,17 +133,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", help="a folder on the disk to measure; default: temporary")
-    parser.add_argument("--measure", choices=WAYS, help=argparse.SUPPRESS)
     given = parser.parse_args(paths.words_with_home())
-    if given.measure:
-        print(json.dumps(measure(given.measure, given.output)))
-        return
     found: dict[str, list[dict]] = {way: [] for way in WAYS}
-    with tempfile.TemporaryDirectory(prefix="checkpointing-", dir=given.output) as name:
-        for number in range(given.rounds):
-            for way, turns in found.items():
-                turns.append(in_a_process(way, Path(name)))
-                print(f"round {number + 1}: {way}: {json.dumps(turns[-1])}", flush=True)
+    for number in range(given.rounds):
+        for way, turns in found.items():
+            with tempfile.TemporaryDirectory(prefix="checkpointing-", dir=given.output) as folder:
+                turns.append(in_a_process(measure, way, folder))
+            print(f"round {number + 1}: {way}: {json.dumps(turns[-1])}", flush=True)
     report(found)
 
 

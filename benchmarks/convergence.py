@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import demo.__main__ as the_demo
+from demo.picture import read_metrics
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.mlperf import rules
@@ -63,9 +64,7 @@ def train(folder: Path, seed: int, task: Task, variant: str) -> dict:
         began = time.monotonic()
         command = f"{step.command} {task.variants[variant]} --output_dir={run}"
         the_demo.run_steps([the_demo.Step(f"seed {seed}: {variant}", command)], began)
-        text = (run / "metrics.jsonl").read_text(encoding="utf-8")
-        lines = [json.loads(line) for line in text.splitlines()]
-        measured = [line for line in lines if line["kind"] == "eval"]
+        _, measured = read_metrics(run / "metrics.jsonl")
         evaluations = [(line["samples"], line["masked_lm_accuracy"]) for line in measured]
         seconds = time.monotonic() - began
         write_whole(found, json.dumps({"seconds": seconds, "evaluations": evaluations}))

@@ -38,7 +38,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.loopback import environment_of, free_addresses
+from benchmarks.processes import environment_of, free_addresses
 from mlperf_bert.files import paths
 from mlperf_bert.tensorflow_import import tensorflow
 

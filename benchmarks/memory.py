@@ -21,14 +21,13 @@ import itertools
 import json
 import resource
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
+from benchmarks.processes import in_a_process
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.mlperf.rules import BERT_LARGE
@@ -52,43 +51,16 @@ class Case:
     num_gpus: int = 0
 
 
-def measure(case: Case, *, num_steps: int) -> dict:
+def measure(case: Case, num_steps: int) -> dict:
     """Trains in this process; returns peak bytes and median seconds of a step."""
     tf = tensorflow()  # in the child alone
+    from benchmarks.contestants import ours
     from mlperf_bert.input import pipeline
-    from mlperf_bert.input.pipeline import ExampleShape
-    from mlperf_bert.model.pretrainer import build_pretrainer
-    from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
-    from mlperf_bert.optimization.config import OptimizerConfig
-    from mlperf_bert.optimization.optimizers import create_optimizer
-    from mlperf_bert.training.config import DeviceConfig
-    from mlperf_bert.training.devices import choose_compilation, create_strategy
-    from mlperf_bert.training.steps import Trainer
 
-    devices = create_strategy(DeviceConfig(num_gpus=case.num_gpus))
-    compiled = choose_compilation(case.jit_compile, strategy=devices, packs_sequences=False)
-    with devices.scope():
-        model = build_pretrainer(
-            BertConfig(**BERT_LARGE),
-            seed=1,
-            precision=case.precision,
-            compile_passes=compiled.passes,
-            sums_of_vectors=compiled.each_pass,
-            recompute=case.recompute,
-        )
-        optimizer = GradientAggregationOptimizer(
-            create_optimizer(OptimizerConfig(), 1e-4, compiled=compiled.each_pass),
-            steps_per_update=case.steps_per_update,
-        )
-    trainer = Trainer(
-        model=model,
-        optimizer=optimizer,
-        strategy=devices,
-        batch_size=case.batch_size,
-        compiled=compiled,
-    )
-    shape = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
-    batch = pipeline.synthetic_batch(shape, batch_size=case.batch_size)
+    flags = dataclasses.asdict(case)
+    flags["train_batch_size"] = flags.pop("batch_size")
+    trainer = ours.trainer_of(BertConfig(**BERT_LARGE), **flags)
+    batch = pipeline.synthetic_batch(ours.SHAPE, batch_size=case.batch_size)
     batches = trainer.batches(lambda _: tf.data.Dataset.from_tensors(batch).repeat())
     stamps = [time.perf_counter()]
     for _ in range(1 + num_steps):
@@ -99,17 +71,6 @@ def measure(case: Case, *, num_steps: int) -> dict:
     if case.num_gpus:
         peak = tf.config.experimental.get_memory_info("GPU:0")["peak"]
     return {"peak_bytes": peak, "seconds": statistics.median(seconds) if seconds else None}
-
-
-def in_a_process(case: Case, *, num_steps: int) -> dict:
-    """`measure` in a process of its own."""
-    given = json.dumps(dataclasses.asdict(case))
-    command = [sys.executable, "-m", "benchmarks.memory", f"--measure={given}"]
-    done = subprocess.run(
-        [*command, f"--steps={num_steps}"],
-        check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT,
-    )  # fmt: skip
-    return dataclasses.asdict(case) | json.loads(done.stdout.splitlines()[-1])
 
 
 def estimated_bytes(case: Case) -> int:
@@ -216,12 +177,7 @@ def main() -> None:
     parser.add_argument("--jit_compile", default="auto", choices=["auto", "true", "false"])
     parser.add_argument("--num_gpus", type=int, default=0, choices=[0, 1], help="0: the CPU")
     parser.add_argument("--steps", type=int, default=1, help="timed steps; 0: the peak alone")
-    parser.add_argument("--measure", help=argparse.SUPPRESS)
     given = parser.parse_args(paths.words_with_home())
-    if given.measure:
-        case = Case(**json.loads(given.measure))
-        print(json.dumps(measure(case, num_steps=given.steps)))
-        return
     stored = given.output.with_suffix(".json") if given.output else None
     results = json.loads(stored.read_text()) if stored and stored.exists() else []
     for case in cases_of(given):
@@ -235,7 +191,8 @@ def main() -> None:
             print(f"left out: {case}: {available / 2**30:.1f} GiB are available", flush=True)
             continue
         results = [found for found in results if found not in stored_of_case]
-        results.append(in_a_process(case, num_steps=given.steps))
+        measured = in_a_process(measure, case, given.steps)
+        results.append(dataclasses.asdict(case) | measured)
         print(json.dumps(results[-1]), flush=True)
         if stored:
             lines = ",\n".join(json.dumps(found) for found in results)

@@ -29,7 +29,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import random_task
-from benchmarks.loopback import environment_of, free_addresses
+from benchmarks.processes import environment_of, free_addresses
 from mlperf_bert.data.validity import ExampleShape
 from mlperf_bert.files import paths
 from mlperf_bert.mlperf.rules import BERT_LARGE

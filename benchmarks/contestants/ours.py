@@ -7,51 +7,54 @@ if __name__ == "__main__":
 
 import json
 import sys
+from typing import Any
 
 import tensorflow as tf
 
 from mlperf_bert.input import pipeline
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.model.pretrainer import build_pretrainer
-from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
-from mlperf_bert.optimization.config import OptimizerConfig
-from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay, create_optimizer
-from mlperf_bert.training.config import DeviceConfig
+from mlperf_bert.training import build
+from mlperf_bert.training.config import Findings, Setup
 from mlperf_bert.training.devices import choose_compilation, create_strategy
 from mlperf_bert.training.steps import Trainer
+from tests.training.configurations import run_config
 
 SHAPE = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
 
 
+def trainer_of(model: BertConfig, **flags: Any) -> Trainer:
+    """Model, optimizer and step of a run of one process, with these flags."""
+    usual = {"optimizer": "lamb", "learning_rate": 1e-4}
+    usual |= {"num_train_steps": 2**20, "num_warmup_steps": 0}
+    config = run_config(**usual | flags)
+    setup = Setup(
+        config=config,
+        findings=Findings(),
+        bert_config=model,
+        strategy=create_strategy(config.device),
+        files=[],
+        eval_files=[],
+        manifests={},
+    )
+    compiled = choose_compilation(
+        config.jit_compile, strategy=setup.strategy, packs_sequences=config.pack_sequences
+    )
+    _, trainer = build.build_trainer(setup, seed=1, compiled=compiled)
+    return trainer
+
+
 def build_trainer(task: dict) -> Trainer:
-    """Model, optimizer and compiled step, as a run of one process has them."""
-    packs = task["pack_sequences"]
-    devices = create_strategy(DeviceConfig())
-    compiled = choose_compilation(task["jit_compile"], strategy=devices, packs_sequences=packs)
-    with devices.scope():
-        model = build_pretrainer(
-            BertConfig.from_json_file(task["bert_config_file"]),
-            seed=1,
-            precision=task["precision"],
-            compile_passes=compiled.passes,
-            sums_of_vectors=compiled.each_pass,
-            pack_sequences=packs,
-        )
-        rate = WarmupPolynomialDecay(learning_rate=1e-4, num_train_steps=10**6, num_warmup_steps=0)
-        optimizer = GradientAggregationOptimizer(
-            create_optimizer(OptimizerConfig(), rate, compiled=compiled.each_pass)
-        )
-    trainer = Trainer(
-        model=model,
-        optimizer=optimizer,
-        strategy=devices,
-        batch_size=task["batch_size"],
-        compiled=compiled,
+    """The trainer of a task, compiled."""
+    size, packs = task["batch_size"], task["pack_sequences"]
+    trainer = trainer_of(
+        BertConfig.from_json_file(task["bert_config_file"]),
+        train_batch_size=size,
+        precision=task["precision"],
+        jit_compile=task["jit_compile"],
+        pack_sequences=packs,
     )
-    trainer.warm_up(
-        pipeline.synthetic_batches(SHAPE, batch_size=task["batch_size"], pack_sequences=packs)
-    )
+    trainer.warm_up(pipeline.synthetic_batches(SHAPE, batch_size=size, pack_sequences=packs))
     return trainer
 
 

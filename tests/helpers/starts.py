@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.loopback import environment_of, free_addresses
+from benchmarks.processes import environment_of, free_addresses
 from tests.conftest import REPOSITORY
 
 _SERVER = multiprocessing.get_context("forkserver")

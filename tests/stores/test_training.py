@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.loopback import environment_of, free_addresses
+from benchmarks.processes import environment_of, free_addresses
 from tests.helpers import starts
 from tests.stores.rig import Store
 from tests.training import generated_task, small_runs

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tensorflow.python.eager import context
 
-from benchmarks.loopback import environment_of, free_addresses
+from benchmarks.processes import environment_of, free_addresses
 from mlperf_bert.training import coordination, workers
 from mlperf_bert.training.config import Cluster, DeviceConfig
 from mlperf_bert.training.workers import Meeting

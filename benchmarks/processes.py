@@ -1,8 +1,19 @@
-"""The processes of a cluster on loopback."""
+"""Processes that measure: one of its own, or those of a cluster on loopback."""
 
 import json
+import multiprocessing
 import os
 import socket
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+
+def in_a_process(function: Callable, *arguments: Any) -> Any:
+    """What a function of a module returns in a new process, which then ends."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(function, *arguments).result()
 
 
 def free_addresses(count: int) -> list[str]:
