@@ -10,7 +10,6 @@ be gs://BUCKET/FOLDER.
 import argparse
 import dataclasses
 import json
-import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -104,15 +103,9 @@ def as_json(verdicts: Sequence[SystemVerdict]) -> str:
             fields["samples_per_second"] = run.samples_per_second
             fields["energy_joules"] = run.energy.joules if run.energy else None
         entries.append(entry)
-    return json.dumps(_finite(entries), indent=1, default=str, allow_nan=False) + "\n"
-
-
-def _finite(value: object) -> object:
-    if isinstance(value, Mapping):
-        return {name: _finite(entry) for name, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    text = json.dumps(entries, default=str)
+    finite = json.loads(text, parse_constant=lambda name: None)  # NaN, Infinity, -Infinity
+    return json.dumps(finite, indent=1, allow_nan=False) + "\n"
 
 
 def _among_published(
