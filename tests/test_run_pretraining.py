@@ -64,16 +64,6 @@ def test_profile_of_some_steps(work):
 
 
 @pytest.mark.all
-def test_a_run_on_a_sample_of_the_data_says_that_it_is_no_submission(work):
-    parameters = {"examples_per_part": 6000}
-    content = {"parameters": parameters, "versions": {}, "parts": {}}
-    (work / "manifest.json").write_text(json.dumps(content))
-    done = train(work)
-    assert done.returncode == 0, done.stderr
-    assert "all examples of every part, this run has the first 6000 of each" in done.stdout
-
-
-@pytest.mark.all
 def test_steps_that_are_sleeps_read_and_save_and_are_no_result(work):
     done = train(
         work, emulate_step_seconds=0.4, eval_input_file="", num_parallel_files=2,
@@ -90,14 +80,6 @@ def test_steps_that_are_sleeps_read_and_save_and_are_no_result(work):
     assert len(rates) == 4 and all(0 < rate <= 10 for rate in rates)  # 4 samples in 0.4 s
     assert max(rates) > 5
     assert (work / "out" / "run" / "model.ckpt-4.index").exists()
-
-
-def test_foreign_directory_is_refused(work):
-    out = work / "out" / "run"
-    out.mkdir(parents=True)
-    (out / "model.ckpt-7.index").write_bytes(b"")
-    done = train(work)
-    assert done.returncode == 1 and "holds files of another run" in done.stderr
 
 
 @pytest.mark.all

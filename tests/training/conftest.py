@@ -14,9 +14,10 @@ from tests.training.configurations import TINY, run_config
 
 
 @pytest.fixture(scope="module")
-def task(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("speed") / "task"
-    generated_task.write_task(folder)
+def task(request, tmp_path_factory):
+    """The generated task, made as the module's TASK says."""
+    folder = tmp_path_factory.mktemp("task") / "task"
+    generated_task.write_task(folder, **getattr(request.module, "TASK", {}))
     return folder
 
 

@@ -22,6 +22,7 @@ from mlperf_bert.input import pipeline
 from mlperf_bert.input.pipeline import ExampleLimits, ExampleShape
 from mlperf_bert.model import metrics, pretrainer
 from mlperf_bert.model.config import BertConfig
+from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.optimization.aggregation import CLIP_NORM, GradientAggregationOptimizer
 from mlperf_bert.optimization.config import ADAMW, OptimizerConfig
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay, create_optimizer
@@ -175,15 +176,14 @@ def drop_on_replicas(task: dict, precision: str, devices: tf.distribute.Strategy
     return [float(figure) for figures in found for figure in figures]
 
 
-def evaluate(task: dict, trainer: Trainer) -> list[float]:
-    """Number of examples, accuracy and loss after training."""
+def evaluation(task: dict, trainer: Trainer) -> Evaluation:
+    """Of the task's examples, by the weights as they are."""
     batches = pipeline.evaluation_batches(
         [task["eval_input_file"]],
         limits_of(task),
         batch_size=task["eval_batch_size"],
     )
-    found = Evaluator(model=trainer.model, strategy=trainer.strategy).evaluate(batches)
-    return [found.num_examples, found.masked_lm_accuracy, found.loss]
+    return Evaluator(model=trainer.model, strategy=trainer.strategy).evaluate(batches)
 
 
 def main() -> None:
@@ -201,7 +201,9 @@ def main() -> None:
         trainer = make_trainer(task, case, devices)
         imitated = "imitated_replicas" in case
         losses = imitate_replicas(task, case, trainer) if imitated else train(task, trainer)
-        found[case["name"]] = {"losses": losses, "evaluation": evaluate(task, trainer)}
+        after = evaluation(task, trainer)
+        figures = [after.num_examples, after.masked_lm_accuracy, after.loss]
+        found[case["name"]] = {"losses": losses, "evaluation": figures}
     given.output.write_text(json.dumps(found))
 
 

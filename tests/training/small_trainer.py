@@ -1,5 +1,6 @@
-"""A trainer on the generated task, with the options for speed, and its batches."""
+"""A trainer on the generated task, with the options for speed; its batches, losses, gradients."""
 
+import numpy as np
 import tensorflow as tf
 
 from mlperf_bert.input import pipeline
@@ -19,7 +20,13 @@ BATCH_SIZE = 8
 
 
 def make_trainer(
-    task, *, compiled: Compilation = NO_COMPILATION, dropout: float = 0.0, **options
+    *,
+    compiled: Compilation = NO_COMPILATION,
+    dropout: float = 0.0,
+    batch_size: int = BATCH_SIZE,
+    steps_per_update: int = 1,
+    clip_after_allreduce: bool = False,
+    **options,
 ) -> Trainer:
     # Weights so large that attention matters: with usual ones every token sees much the same.
     changed = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
@@ -32,14 +39,21 @@ def make_trainer(
             sums_of_vectors=compiled.each_pass,
             **options,
         )
-    rate = WarmupPolynomialDecay(learning_rate=0.01, num_train_steps=100, num_warmup_steps=0)
+    rate = WarmupPolynomialDecay(
+        learning_rate=0.01,
+        num_train_steps=100,
+        num_warmup_steps=0,
+        steps_per_update=steps_per_update,
+    )
     return Trainer(
         model=model,
         optimizer=GradientAggregationOptimizer(
-            create_optimizer(OptimizerConfig(), rate, compiled=compiled.each_pass)
+            create_optimizer(OptimizerConfig(), rate, compiled=compiled.each_pass),
+            steps_per_update=steps_per_update,
+            clip_after_allreduce=clip_after_allreduce,
         ),
         strategy=CPU,
-        batch_size=BATCH_SIZE,
+        batch_size=batch_size,
         compiled=compiled,
     )
 
@@ -52,3 +66,17 @@ def batches_of(task, *, pack_sequences: bool = False) -> tf.data.Dataset:
         seed=None,
         pack_sequences=pack_sequences,
     )
+
+
+def losses_and_gradients(trainer: Trainer, features, seed=None):
+    num_predictions = tf.reduce_sum(features["masked_lm_weights"])
+    losses, gradients = trainer._compute(features, seed, num_predictions, float(BATCH_SIZE))
+    return losses.numpy(), [gradient.numpy() for gradient in gradients]
+
+
+def assert_same(found, expected, *, tolerance: float, **of_losses: float) -> None:
+    """Of losses and gradients, with a tolerance relative to the norm of all gradients."""
+    np.testing.assert_allclose(found[0], expected[0], **{"rtol": 0, "atol": tolerance} | of_losses)
+    scale = np.sqrt(sum(np.sum(np.square(gradient)) for gradient in expected[1]))
+    for one, other in zip(found[1], expected[1]):
+        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * scale)

@@ -9,35 +9,14 @@ import pytest
 import tensorflow as tf
 
 from mlperf_bert.input import pipeline
-from mlperf_bert.model.config import BertConfig
-from mlperf_bert.model.pretrainer import build_pretrainer
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.config import OptimizerConfig
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay, create_optimizer
 from mlperf_bert.training.steps import Trainer
 from tests.training.generated_task import CONFIG, SHAPE
+from tests.training.small_trainer import make_trainer
 
 NUM_UPDATES = 3
-
-
-def trainer(*, batch_size: int, steps_per_update: int, clip_after_allreduce: bool) -> Trainer:
-    num_steps = 10 * steps_per_update
-    schedule = WarmupPolynomialDecay(
-        learning_rate=0.01,
-        num_train_steps=num_steps,
-        num_warmup_steps=0,
-        steps_per_update=steps_per_update,
-    )
-    return Trainer(
-        model=build_pretrainer(BertConfig(**CONFIG), seed=3),
-        optimizer=GradientAggregationOptimizer(
-            create_optimizer(OptimizerConfig(), schedule),
-            steps_per_update=steps_per_update,
-            clip_after_allreduce=clip_after_allreduce,
-        ),
-        strategy=tf.distribute.get_strategy(),
-        batch_size=batch_size,
-    )
 
 
 def examples(count: int) -> dict[str, np.ndarray]:
@@ -72,8 +51,8 @@ def train(made: Trainer, data: dict[str, np.ndarray], num_steps: int) -> list[np
 @pytest.mark.gate
 def test_four_micro_batches_equal_one_batch():
     data = examples(NUM_UPDATES * 32)
-    one = trainer(batch_size=32, steps_per_update=1, clip_after_allreduce=True)
-    four = trainer(batch_size=8, steps_per_update=4, clip_after_allreduce=True)
+    one = make_trainer(batch_size=32, clip_after_allreduce=True)
+    four = make_trainer(steps_per_update=4, clip_after_allreduce=True)
     one.optimizer.optimizer.learning_rate = four.optimizer.optimizer.learning_rate = 0.01
     before = [variable.numpy() for variable in one.variables_to_train]
     after_one = train(one, data, NUM_UPDATES)
@@ -88,7 +67,7 @@ def test_four_micro_batches_equal_one_batch():
 
 @pytest.mark.gate
 def test_nothing_moves_before_the_window_is_full_and_the_accumulators_hold_the_mean():
-    made = trainer(batch_size=8, steps_per_update=4, clip_after_allreduce=False)
+    made = make_trainer(steps_per_update=4)
     before = [variable.numpy() for variable in made.variables_to_train]
     data = examples(32)
     after = train(made, data, 3)

@@ -379,27 +379,22 @@ def test_checkpoints_of_a_run_that_goes_on_need_no_further_room(config, monkeypa
     assert not any("are free" in text for text in texts(config, "error"))
 
 
-def test_batch_without_reference_point_is_told_for_the_real_model_only(config, tmp_path):
+def test_batch_without_reference_point_is_told_for_the_real_model_only(config):
     assert not any("reference point" in text for text in texts(config, "warning"))
-    (tmp_path / "bert_config.json").write_text(json.dumps(dict(rules.BERT_LARGE)))
-    changed = dataclasses.replace(config, train_batch_size=24)
+    changed = large_model(config, train_batch_size=24)
     [warning] = [text for text in texts(changed, "warning") if "batch size 24" in text]
     assert "judged by batch 448: mean 2,414,421 samples, at least 2,274,732" in warning
     assert "configs/ has a preset for each batch size with a reference point" in warning
     changed = dataclasses.replace(config, train_batch_size=448)
     assert not any("reference point" in text for text in texts(changed, "warning"))
-
-
-def test_a_preset_is_not_sent_to_the_presets(config, tmp_path):
-    (tmp_path / "bert_config.json").write_text(json.dumps(dict(rules.BERT_LARGE)))
+    # A preset's batch is not sent to the presets.
     changed = dataclasses.replace(config, train_batch_size=8192)
     [warning] = [text for text in texts(changed, "warning") if "batch size 8192" in text]
     assert warning.endswith("the reference has a point here, but the checker drops it")
 
 
-def test_hyperparameters_are_compared_with_the_reference_points(config, tmp_path):
-    (tmp_path / "bert_config.json").write_text(json.dumps(dict(rules.BERT_LARGE)))
-    changed = dataclasses.replace(
+def test_hyperparameters_are_compared_with_the_reference_points(config):
+    changed = large_model(
         config, train_batch_size=56, steps_per_update=8, learning_rate=4.25e-4, num_train_steps=80
     )
     found = inspect_closely(changed, measure_initial_accuracy=False)

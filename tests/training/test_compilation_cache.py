@@ -19,7 +19,7 @@ TRAIN = [
 @pytest.fixture
 def start(repository, tmp_path):
     """Trains into a new folder; the cache's name has a space."""
-    generated_task.write_task(tmp_path / "task", dropout=0.1, num_hidden_layers=1)
+    generated_task.write_task(tmp_path / "task", **generated_task.SMALL)
     task, cache = tmp_path / "task", tmp_path / "the cache"
 
     def start(name: str, *flags: str):

@@ -6,16 +6,14 @@ tests with and without aggregation on all of them. The trajectories of the gener
 recorded from the reference too; the soak tests also take those of `shared`.
 """
 
-import dataclasses
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.helpers import starts
-from tests.training import generated_task
+from tests.training.oracles import oracle_of
 
 pytestmark = pytest.mark.gate
 
@@ -27,24 +25,11 @@ BATCH_SIZE = 12  # shared by 1, 2, 3 and 4 replicas
 )
 def task(request, tmp_path_factory) -> dict:
     """Files, shape and trajectories of the generated task, or of the one in `shared`."""
-    if request.param == "golden":
-        folder = request.getfixturevalue("shared") / "golden"
-        checkpoint = "model.ckpt-28252"
-        recorded = folder / "trajectories.json"
-        shape, eval_batch_size = {"max_seq_length": 128, "max_predictions_per_seq": 20}, 156
-    else:
-        folder, checkpoint = tmp_path_factory.mktemp("generated") / "task", "model.ckpt-0"
-        generated_task.write_task(folder)
-        recorded = Path(__file__).with_name("reference_trajectories.json")
-        shape, eval_batch_size = dataclasses.asdict(generated_task.SHAPE), 12
-    return {
-        "bert_config_file": str(folder / "bert_config.json"),
-        "init_checkpoint": str(folder / "init" / checkpoint),
-        "input_file": str(folder / "train.tfrecord"),
-        "eval_input_file": str(folder / "eval.tfrecord"),
-        "eval_batch_size": eval_batch_size,  # no divisor of the number of examples
-        "shape": shape,
-        "trajectories": json.loads(recorded.read_text())["trajectories"],
+    oracle = oracle_of(request, tmp_path_factory)
+    shared_by_replicas = {"generated": 12, "golden": 156}[request.param]
+    return oracle.plan() | {
+        "eval_batch_size": shared_by_replicas,  # no divisor of the number of examples
+        "trajectories": oracle.trajectories,
     }
 
 

@@ -3,41 +3,24 @@
 import json
 import random
 import re
-import sys
 import time
 
 import pytest
 
 from tests.helpers import starts
-from tests.training import generated_task
+from tests.training.generated_task import SMALL
+from tests.training.small_runs import command
+
+TASK = SMALL
 
 
-@pytest.fixture(scope="module")
-def task(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("double") / "task"
-    generated_task.write_task(folder, dropout=0.1, num_hidden_layers=1)
-    return folder
-
-
-def command(task, output) -> list[str]:
-    given = {
-        "bert_config_file": task / "bert_config.json",
-        "input_file": task / "train.tfrecord",
-        "eval_input_file": task / "eval.tfrecord",
-        "output_dir": output,
-        "max_seq_length": 32,
-        "max_predictions_per_seq": 6,
-        "optimizer": "lamb",
-        "num_warmup_steps": 0,
-        "num_train_steps": 30,
-        "train_batch_size": 4,
-        "eval_batch_size": 15,
-        "eval_interval_samples": 60,
-        "save_checkpoints_steps": 10,
-        "log_every_steps": 1,
-    }
-    flags = [f"--{name}={value}" for name, value in given.items()]
-    return [sys.executable, "run_pretraining.py", "--do_train", *flags]
+FLAGS = {
+    "num_train_steps": 30,
+    "steps_per_update": 1,
+    "eval_interval_samples": 8 * 15,
+    "save_checkpoints_steps": 10,
+    "log_every_steps": 1,
+}
 
 
 @pytest.mark.parametrize(
@@ -51,9 +34,9 @@ def test_one_of_two_trains_and_the_other_leaves_no_trace(task, tmp_path, num_sta
     rng = random.Random(num_starts)
     for number in range(num_starts):
         output = tmp_path / str(number)
-        first = starts.Start(command(task, output))
+        first = starts.Start(command(task, output, **FLAGS))
         time.sleep(rng.choice([0, rng.uniform(0, 0.1), rng.uniform(0, 10)]))
-        second = starts.Start(command(task, output))
+        second = starts.Start(command(task, output, **FLAGS))
         texts = [started.communicate(timeout=300)[1] for started in (first, second)]
         codes = [first.returncode, second.returncode]
         assert sorted(codes) == [0, 1], texts

@@ -177,6 +177,12 @@ def test_without_evaluation_the_log_has_the_blocks_that_were_asked_for(tmp_path)
     assert keys(log) == BLOCK
 
 
+def test_the_evaluation_after_a_budget_may_reach_the_target(tmp_path):
+    stand = Stand(time_budget="15s", target_accuracy=0.5)
+    assert stand.run(tmp_path / "bert.log").status == "success"
+    assert stand.events == ["save 15", "saved", "evaluate"]
+
+
 @pytest.mark.parametrize("seconds", [15, 16, 17, 23.5])
 def test_a_budget_ends_on_a_whole_update(tmp_path, seconds):
     """Or the gradients added up so far would be lost."""
@@ -343,6 +349,16 @@ def test_a_budget_that_is_used_up_with_nothing_saved_is_refused(config, latest_s
     found = inspect_closely(given, measure_initial_accuracy=False)
     assert any(str(refusal.value) in error for error in found.findings.errors)
     assert output.time_spent(latest_step=5) == 180
+
+
+def test_another_budget_that_is_used_up_is_refused(config):
+    killed_run(dataclasses.replace(config, time_budget=240.0), minutes=3)
+    given = dataclasses.replace(config, time_budget=120.0)
+    message = (
+        f"--time_budget=2m: the run in --output_dir={given.output_dir} has used 3m already; give "
+        "more, or leave it out"
+    )
+    assert message in inspect_closely(given, measure_initial_accuracy=False).findings.errors
 
 
 def test_a_resumed_run_keeps_the_seed_that_was_drawn(config):

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import re
 import signal
-from pathlib import Path
 
 import pytest
 import tensorflow as tf
@@ -14,17 +13,9 @@ from mlperf_bert.training import run
 from mlperf_bert.training.config import Cluster, DeviceConfig
 from mlperf_bert.training.reporting import precision_of_products
 from tests.helpers import starts
-from tests.training import generated_task
 from tests.training.small_runs import command, run_seconds, wait_for_step
 
-WATTS = 250
-
-
-@pytest.fixture(scope="module")
-def task(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("energy") / "task"
-    generated_task.write_task(folder, num_hidden_layers=1)
-    return folder
+TASK, WATTS = {"num_hidden_layers": 1}, 250
 
 
 @pytest.mark.all

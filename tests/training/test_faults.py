@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import starts
-from tests.training import generated_task
+from tests.training.generated_task import SMALL
 from tests.training.small_runs import assert_same_end, command, last_logged_step
 
 pytestmark = pytest.mark.gate
@@ -22,11 +22,7 @@ NUM_STEPS = 90
 SECONDS_TO_END = 30  # after a loss; a second or so on an idle machine
 
 
-@pytest.fixture(scope="module")
-def task(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("faults") / "task"
-    generated_task.write_task(folder, dropout=0.1, num_hidden_layers=1)
-    return folder
+TASK = SMALL
 
 
 def both(task, output, **changed) -> list:

@@ -5,7 +5,6 @@ of it, however busy the machine.
 """
 
 import json
-import os
 import re
 import subprocess
 import time
@@ -24,12 +23,7 @@ from tests.training import generated_task
 from tests.training.small_runs import command, run_seconds
 from tests.training.small_trainer import BATCH_SIZE, CPU, make_trainer
 
-
-@pytest.fixture(scope="module")
-def task(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("ledger") / "task"
-    generated_task.write_task(folder, num_examples=64 * 40, num_hidden_layers=1)
-    return folder
+TASK = {"num_examples": 64 * 40, "num_hidden_layers": 1}
 
 
 def pause_seconds(step_seconds: float) -> float:
@@ -59,7 +53,7 @@ def waits(trainer, batches, num_steps: int) -> tuple[list[float], float]:
 
 @pytest.mark.gate
 def test_a_sleep_in_the_input_is_waited_for_whatever_is_computed_meanwhile(task):
-    trainer = make_trainer(task)
+    trainer = make_trainer()
     batch = pipeline.synthetic_batch(generated_task.SHAPE, batch_size=BATCH_SIZE)
     fast = tf.data.Dataset.from_tensors(batch).repeat()
     waits(trainer, fast, 2)
@@ -84,7 +78,7 @@ def test_a_sleep_in_the_input_is_waited_for_whatever_is_computed_meanwhile(task)
 @pytest.mark.all
 def test_the_wait_does_not_depend_on_iterations_per_loop(task):
     """One call of 6 steps, and six of one, wait as long as the input really slept."""
-    trainer = make_trainer(task)
+    trainer = make_trainer()
     batch = pipeline.synthetic_batch(generated_task.SHAPE, batch_size=BATCH_SIZE)
     fast, slept = tf.data.Dataset.from_tensors(batch).repeat(), []
     waits(trainer, fast, 2)
@@ -100,7 +94,7 @@ def test_the_wait_does_not_depend_on_iterations_per_loop(task):
 
 @pytest.mark.all
 def test_an_evaluation_waits_for_its_own_input(task):
-    trainer = make_trainer(task)
+    trainer = make_trainer()
     evaluator = Evaluator(model=trainer.model, strategy=CPU)
     batch = pipeline.synthetic_batch(generated_task.SHAPE, batch_size=BATCH_SIZE)
     batches = tf.data.Dataset.from_tensors((batch, tf.ones([BATCH_SIZE]))).repeat(4)
@@ -247,69 +241,3 @@ def test_reads_that_strace_delays_are_waited_for(parts, one_block, tmp_path):
     # Two reads a file: the records and the end. What is read ahead for no step does not count.
     assert calls.read_text().count("DELAYED") >= 2 * NUM_STEPS
     assert_only_waited(output, one_block, 2 * NUM_STEPS * delay_seconds)
-
-
-class Cgroup:
-    """A group of processes that may read so many bytes a second from the disk of a folder."""
-
-    ROOT = Path("/sys/fs/cgroup")
-
-    def __init__(self, folder: Path, *, bytes_per_second: int):
-        """Makes it, by version 2 or 1 of the kernel's interface; skips the test without either."""
-        number = folder.stat().st_dev
-        disk = f"{os.major(number)}:{os.minor(number)}"
-        for parent, name, limit in (
-            (self.ROOT, "io.max", f"{disk} rbps={bytes_per_second}"),
-            (self.ROOT / "blkio", "blkio.throttle.read_bps_device", f"{disk} {bytes_per_second}"),
-        ):
-            self.path = parent / f"bert-test-{os.getpid()}"
-            try:
-                self.path.mkdir()
-            except OSError:
-                continue
-            try:
-                with (self.path / name).open("r+") as file:  # the kernel makes it
-                    file.write(limit)
-                return
-            except OSError:
-                self.path.rmdir()
-        pytest.skip("needs root and a cgroup that can limit reads from the disk of TMPDIR")
-
-    def add(self, pid: int) -> None:
-        (self.path / "cgroup.procs").write_text(str(pid))
-
-    def remove(self) -> None:
-        for _ in range(100):
-            try:
-                self.path.rmdir()
-                return
-            except OSError:  # a process that has ended leaves it a little later
-                time.sleep(0.1)
-
-
-@pytest.mark.soak
-def test_a_slow_disk_is_waited_for(parts, one_block, tmp_path):
-    """The files in pages over the rate are the wait."""
-    rate = 40_000
-    files = sorted(parts.glob("part-*"))
-    group = Cgroup(parts, bytes_per_second=rate)
-    try:
-        process = starts.Start(training(parts, tmp_path / "out", **ONE_BLOCK))
-        try:
-            # Programs and libraries are read by now, and the data are not.
-            while "computing in" not in process.output() and process.poll() is None:
-                time.sleep(0.01)
-            for path in files:
-                with path.open("rb") as file:
-                    os.fsync(file.fileno())
-                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            group.add(process.pid)
-            _, errors = process.communicate(timeout=300)
-        finally:
-            process.kill()
-            process.wait(60)
-    finally:
-        group.remove()
-    assert process.returncode == 0, errors
-    num_bytes = sum(-(-path.stat().st_size // 4096) * 4096 for path in files)
-    assert_only_waited(tmp_path / "out", one_block, num_bytes / rate)

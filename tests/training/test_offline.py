@@ -263,17 +263,6 @@ def test_two_evaluations_into_one_directory(task, one_checkpoint):
     assert not read_evaluations(one_checkpoint) and not list(one_checkpoint.glob(".*"))
 
 
-def test_a_line_that_was_cut_is_written_anew(tmp_path):
-    names = [field.name for field in dataclasses.fields(Evaluation)]
-    found = Evaluation(**dict.fromkeys(names, 0.5))
-    record_evaluation(tmp_path, 10, found)
-    with (tmp_path / RESULTS_LINES).open("a") as file:
-        file.write('{"step": 20, "masked')  # killed while writing
-    assert set(read_evaluations(tmp_path)) == {10}
-    record_evaluation(tmp_path, 20, found)
-    assert read_evaluations(tmp_path) == {10: found, 20: found}
-
-
 @pytest.mark.all
 def test_evaluations_of_different_sizes_are_no_result(run, tmp_path):
     """An evaluation has the same number of samples after every checkpoint."""

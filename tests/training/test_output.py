@@ -1,9 +1,6 @@
 """One directory, one run, one process."""
 
 import json
-import subprocess
-import sys
-import textwrap
 import threading
 from pathlib import Path
 
@@ -36,24 +33,6 @@ def test_a_directory_is_held_until_it_is_released(tmp_path):
     first.require_usable = lambda: None
     first.claim()  # the refusal did not keep the lock
     first.release()
-
-
-@pytest.mark.all
-def test_a_killed_process_leaves_no_lock(repository, tmp_path):
-    program = f"""
-        import os, signal
-        from mlperf_bert.training.output import OutputDirectory
-        output = OutputDirectory({str(tmp_path / "run")!r}, {PARAMETERS!r})
-        output.claim()
-        output.record(status="running", seed=1)
-        os.kill(os.getpid(), signal.SIGKILL)
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], cwd=repository)
-    output = directory(tmp_path / "run")
-    output.require_available()
-    output.claim()
-    assert output.resumes
-    output.release()
 
 
 def test_what_was_not_used_leaves_nothing(tmp_path):

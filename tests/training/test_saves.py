@@ -21,7 +21,7 @@ from tests.training import saved_states, small_trainer
     ],
 )
 def test_training_on_does_not_change_the_copy(task, tmp_path, compiled):
-    trainer = small_trainer.make_trainer(task, compiled=compiled, dropout=0.1)
+    trainer = small_trainer.make_trainer(compiled=compiled, dropout=0.1)
     batches = iter(small_trainer.batches_of(task))
     saved_states.assert_copies_are_the_checkpoints(trainer, batches, tmp_path)
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 import types
 
 import numpy as np
@@ -13,30 +12,19 @@ from mlperf_bert.input import packing, pipeline
 from mlperf_bert.model import fusion
 from mlperf_bert.model.pretrainer import trained_variables
 from mlperf_bert.training.devices import choose_compilation
-from mlperf_bert.training.steps import Trainer
 from tests.helpers import starts
 from tests.training import generated_task
+from tests.training.small_runs import command
 from tests.training.small_trainer import (
     BATCH_SIZE,
     CPU,
     PASSES,
     STEP,
+    assert_same,
     batches_of,
+    losses_and_gradients,
     make_trainer,
 )
-
-
-def losses_and_gradients(trainer: Trainer, features: dict, seed=None):
-    num_predictions = tf.reduce_sum(features["masked_lm_weights"])
-    losses, gradients = trainer._compute(features, seed, num_predictions, float(BATCH_SIZE))
-    return losses.numpy(), [gradient.numpy() for gradient in gradients]
-
-
-def assert_same(found, expected, *, tolerance: float) -> None:
-    np.testing.assert_allclose(found[0], expected[0], rtol=0, atol=tolerance)
-    scale = np.sqrt(sum(np.sum(np.square(gradient)) for gradient in expected[1]))
-    for one, other in zip(found[1], expected[1]):
-        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * scale)
 
 
 @pytest.mark.gate
@@ -53,8 +41,8 @@ def test_a_packed_batch_has_the_losses_and_gradients_of_its_examples(task):
     )
     packed = packing.assemble({n: tf.gather(v, order) for n, v in unpacked.items()}, rows)
     assert len(packed["input_ids"]) < BATCH_SIZE
-    expected = losses_and_gradients(make_trainer(task), unpacked)
-    trainer = make_trainer(task, pack_sequences=True)
+    expected = losses_and_gradients(make_trainer(), unpacked)
+    trainer = make_trainer(pack_sequences=True)
     assert_same(losses_and_gradients(trainer, unpacked), expected, tolerance=1e-5)
     assert_same(losses_and_gradients(trainer, packed), expected, tolerance=1e-5)
     # Nothing crosses from one example of a row to another: this is what would change it.
@@ -68,7 +56,7 @@ def test_a_packed_batch_has_the_losses_and_gradients_of_its_examples(task):
 )
 def test_compiled_steps_compute_the_same(task, compiled):
     batches = batches_of(task).take(3)
-    plain, fast = make_trainer(task), make_trainer(task, compiled=compiled)
+    plain, fast = make_trainer(), make_trainer(compiled=compiled)
     features = next(iter(batches))
     expected = losses_and_gradients(plain, features)
     assert_same(losses_and_gradients(fast, features), expected, tolerance=1e-5)
@@ -82,19 +70,19 @@ def test_compiled_steps_compute_the_same(task, compiled):
 @pytest.mark.all
 def test_compiled_steps_compute_the_same_with_dropout(task, compiled):
     features, seed = next(iter(batches_of(task))), tf.constant([3, 4])
-    plain = make_trainer(task, dropout=0.1, pack_sequences=True)
+    plain = make_trainer(dropout=0.1, pack_sequences=True)
     expected = losses_and_gradients(plain, features, seed)
     other_seed = losses_and_gradients(plain, features, seed + 1)
     assert abs(other_seed[0][0] - expected[0][0]) > 1e-4
-    found = losses_and_gradients(make_trainer(task, dropout=0.1, compiled=compiled), features, seed)
+    found = losses_and_gradients(make_trainer(dropout=0.1, compiled=compiled), features, seed)
     assert_same(found, expected, tolerance=1e-5)
 
 
 @pytest.mark.gate
 def test_bfloat16_is_near_float32_and_keeps_float32_weights(task):
     features = next(iter(batches_of(task)))
-    expected = losses_and_gradients(make_trainer(task), features)
-    trainer = make_trainer(task, precision="bfloat16")
+    expected = losses_and_gradients(make_trainer(), features)
+    trainer = make_trainer(precision="bfloat16")
     found = losses_and_gradients(trainer, features)
     assert_same(found, expected, tolerance=0.02)
     assert abs(found[0][0] - expected[0][0]) > 1e-6
@@ -103,18 +91,18 @@ def test_bfloat16_is_near_float32_and_keeps_float32_weights(task):
 
 
 def test_tf32_is_allowed_only_when_asked_for(task):
-    make_trainer(task, precision="tf32")
+    make_trainer(precision="tf32")
     assert tf.config.experimental.tensor_float_32_execution_enabled()
-    make_trainer(task)
+    make_trainer()
     assert not tf.config.experimental.tensor_float_32_execution_enabled()
     with pytest.raises(ValueError, match=r"precision must be one of .* got 'int8'"):
-        make_trainer(task, precision="int8")
+        make_trainer(precision="int8")
 
 
 @pytest.mark.all
 @pytest.mark.parametrize("pack_sequences", [False, True])
 def test_one_trace_made_before_the_run_serves_all_of_it(task, pack_sequences):
-    trainer = make_trainer(task, compiled=PASSES, dropout=0.1, pack_sequences=pack_sequences)
+    trainer = make_trainer(compiled=PASSES, dropout=0.1, pack_sequences=pack_sequences)
     before = [variable.numpy() for variable in trained_variables(trainer.model)]
     synthetic = pipeline.synthetic_batches(
         generated_task.SHAPE, batch_size=BATCH_SIZE, pack_sequences=pack_sequences
@@ -157,27 +145,10 @@ def test_clusters_that_the_environment_asks_for_are_told(device, flags, expected
 
 
 @pytest.mark.all
-def test_a_packed_bfloat16_run_counts_examples(task, repository, tmp_path):
-    flags = {
-        "bert_config_file": task / "bert_config.json",
-        "init_checkpoint": task / "init" / "model.ckpt-0",
-        "input_file": task / "train.tfrecord",
-        "eval_input_file": task / "eval.tfrecord",
-        "output_dir": tmp_path / "out",
-        "max_seq_length": 32,
-        "max_predictions_per_seq": 6,
-        "optimizer": "lamb",
-        "num_warmup_steps": 0,
-        "num_train_steps": 40,
-        "train_batch_size": 4,
-        "eval_batch_size": 9,
-        "eval_interval_samples": 80,
-        "precision": "bfloat16",
-        "jit_compile": "auto",
-    }
-    given = [f"--{name}={value}" for name, value in flags.items()]
-    command = [sys.executable, "run_pretraining.py", "--do_train", "--pack_sequences", *given]
-    done = starts.run(command, check=True)
+def test_a_packed_bfloat16_run_counts_examples(task, tmp_path):
+    flags = {"num_train_steps": 40, "train_batch_size": 4, "log_every_steps": 10}
+    flags |= {"precision": "bfloat16", "jit_compile": "auto", "pack_sequences": True}
+    done = starts.run(command(task, tmp_path / "out", **flags), check=True)
     assert "computing in bfloat16; XLA compiles the passes between" in done.stdout
     assert re.search(r"packing: \d\d\.\d% of the tokens of \d+ rows were real", done.stdout)
     lines = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()

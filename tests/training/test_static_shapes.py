@@ -1,64 +1,21 @@
 """What a TPU needs, seen on a CPU: static shapes in the step, many steps in one call."""
 
-import dataclasses
-
 import pytest
 import tensorflow as tf
 
 from mlperf_bert.input import pipeline
-from mlperf_bert.model.config import BertConfig
-from mlperf_bert.model.pretrainer import build_pretrainer
-from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
-from mlperf_bert.optimization.config import OptimizerConfig
-from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay, create_optimizer
 from mlperf_bert.training.steps import FIGURES, Trainer
 from tests.training import generated_task
+from tests.training.small_trainer import BATCH_SIZE, batches_of, make_trainer
 
-BATCH_SIZE = 4
 # XLA knows no others that make shapes out of values, or they leave the device.
 DYNAMIC = {"Where", "Unique", "UniqueV2", "DynamicPartition", "NonZero", "PyFunc", "EagerPyFunc"}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("static") / "task"
-    generated_task.write_task(folder, num_examples=48)
-    return folder
-
-
-def make_trainer(folder, *, dropout: float = 0.0) -> Trainer:
-    """A trainer with aggregation, so that everything a TPU would run is traced."""
-    config = dataclasses.replace(
-        BertConfig.from_json_file(folder / "bert_config.json"),
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
-    )
-    rates = WarmupPolynomialDecay(
-        learning_rate=1e-3,
-        num_train_steps=20,
-        num_warmup_steps=2,
-        start_warmup_step=0,
-        poly_power=1.0,
-        steps_per_update=2,
-    )
-    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
-    with strategy.scope():
-        model = build_pretrainer(config, seed=1)
-        optimizer = GradientAggregationOptimizer(
-            create_optimizer(OptimizerConfig(), rates), steps_per_update=2
-        )
-    return Trainer(model=model, optimizer=optimizer, strategy=strategy, batch_size=BATCH_SIZE)
-
-
-@pytest.fixture(scope="module")
-def trainer(folder) -> Trainer:
-    return make_trainer(folder, dropout=0.1)
-
-
-def batches(folder, batch_size=BATCH_SIZE) -> tf.data.Dataset:
-    return pipeline.training_batches(
-        [str(folder / "train.tfrecord")], generated_task.LIMITS, batch_size=batch_size, seed=None
-    )
+def trainer() -> Trainer:
+    """With aggregation, so that everything a TPU would run is traced."""
+    return make_trainer(steps_per_update=2, dropout=0.1)
 
 
 # Its outputs are dimensions to sum over, which XLA takes from the static shapes of its inputs.
@@ -72,17 +29,17 @@ def operations(function) -> list[tf.Operation]:
     return [*function.graph.get_operations(), *nested]
 
 
-def test_batches_have_static_shapes(folder):
+def test_batches_have_static_shapes(task):
     evaluation = pipeline.evaluation_batches(
-        [str(folder / "eval.tfrecord")], generated_task.LIMITS, batch_size=BATCH_SIZE
+        [str(task / "eval.tfrecord")], generated_task.LIMITS, batch_size=BATCH_SIZE
     )
-    for dataset in (batches(folder), evaluation):
+    for dataset in (batches_of(task), evaluation):
         for spec in tf.nest.flatten(dataset.element_spec):
             assert spec.shape.is_fully_defined() and spec.shape[0] == BATCH_SIZE
 
 
 @pytest.mark.parametrize("part", ["step", "update"])
-def test_what_a_replica_runs_has_static_shapes(trainer, folder, part):
+def test_what_a_replica_runs_has_static_shapes(trainer, task, part):
     @tf.function
     def step(features):
         return trainer.strategy.run(trainer._micro_step, args=(features,))
@@ -91,7 +48,7 @@ def test_what_a_replica_runs_has_static_shapes(trainer, folder, part):
     def update():
         trainer.strategy.run(trainer.update)
 
-    given = {"step": [batches(folder).element_spec], "update": []}[part]
+    given = {"step": [batches_of(task).element_spec], "update": []}[part]
     traced = operations({"step": step, "update": update}[part].get_concrete_function(*given))
     assert len(traced) > 500
     assert not {op.type for op in traced} & DYNAMIC
@@ -107,14 +64,14 @@ def test_what_a_replica_runs_has_static_shapes(trainer, folder, part):
 
 
 @pytest.mark.gate
-def test_xla_compiles_the_step_to_the_same_losses(folder):
-    plain, compiled = make_trainer(folder), make_trainer(folder)
+def test_xla_compiles_the_step_to_the_same_losses(task):
+    plain, compiled = (make_trainer(steps_per_update=2) for _ in range(2))
 
     @tf.function(jit_compile=True)
     def step(features):
         return compiled.strategy.run(compiled._micro_step, args=(features,))
 
-    given = batches(folder)
+    given = batches_of(task)
     expected = plain.train(iter(given), tf.constant(2)).numpy()
     found = [step(features).numpy() for features in given.take(2)]
     assert found[0].shape == (len(FIGURES) - 1,)  # all but the wait for the batch
@@ -123,10 +80,10 @@ def test_xla_compiles_the_step_to_the_same_losses(folder):
 
 
 @pytest.mark.all
-def test_many_steps_in_one_call_are_the_steps_one_by_one(folder):
-    together, singly = make_trainer(folder), make_trainer(folder)
-    losses = together.train(iter(batches(folder)), tf.constant(8)).numpy()[:, :-1]
-    iterator = iter(batches(folder))
+def test_many_steps_in_one_call_are_the_steps_one_by_one(task):
+    together, singly = (make_trainer(steps_per_update=2) for _ in range(2))
+    losses = together.train(iter(batches_of(task)), tf.constant(8)).numpy()[:, :-1]
+    iterator = iter(batches_of(task))
     one_by_one = [singly.train(iterator, tf.constant(1)).numpy()[0, :-1] for _ in range(8)]
     assert (losses == one_by_one).all()  # all but how long each waited for its batch
     assert together.train.experimental_get_tracing_count() == 1

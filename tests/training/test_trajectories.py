@@ -14,135 +14,33 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mlperf_bert.checkpoints import initial, names
+from mlperf_bert.checkpoints import names
 from mlperf_bert.convert import saving
-from mlperf_bert.input import pipeline
-from mlperf_bert.input.pipeline import ExampleShape
-from mlperf_bert.model.config import BertConfig
-from mlperf_bert.model.pretrainer import build_pretrainer
-from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
-from mlperf_bert.optimization.config import ADAMW, OptimizerConfig
-from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay, create_optimizer
-from mlperf_bert.training.steps import Evaluator, Trainer
+from mlperf_bert.training.steps import Trainer
 from tests.checkpoints.stored_weights import read_weights
 from tests.helpers import starts
-from tests.training import generated_task
+from tests.training import distributed_losses
+from tests.training.oracles import Oracle, oracle_of
 
 CASES = ["g1_lamb", "g2_lamb_rcp8192", "g3_lamb_accum4", "g4_adamw", "g5_lamb_poly"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Oracle:
-    """A task, and what the reference made of it."""
-
-    folder: Path
-    checkpoint: str
-    shape: ExampleShape
-    eval_batch_size: int
-    trajectories: dict
-    evaluations: dict
-    num_updates_in_weights: dict
-
-    @property
-    def config(self) -> BertConfig:
-        return BertConfig.from_json_file(self.folder / "bert_config.json")
-
-    def delta_l2(self, name: str) -> dict[str, float]:
-        """L2 norm of every weight's change, by TF1 name."""
-        case = self.trajectories[name]
-        if "delta_l2" in case:
-            return case["delta_l2"]
-        return {weight: values["delta_l2"] for weight, values in case["final_weights"].items()}
 
 
 @pytest.fixture(
     scope="module", params=[pytest.param("golden", marks=pytest.mark.gate), "generated"]
 )
 def oracle(request, tmp_path_factory) -> Oracle:
-    if request.param == "golden":
-        folder = request.getfixturevalue("shared") / "golden"
-        recorded = json.loads((folder / "trajectories.json").read_text())
-        return Oracle(
-            folder=folder,
-            checkpoint=str(folder / "init" / "model.ckpt-28252"),
-            shape=ExampleShape(max_seq_length=128, max_predictions_per_seq=20),
-            eval_batch_size=14,
-            trajectories=recorded["trajectories"],
-            evaluations=recorded["evaluations"],
-            # The reference's AdamW reads its step counter while the same step increases it: a
-            # race, seen by printing the rate of every step in its own stack. When the recorded
-            # run's last step lost it, that step's rate was the one of step 20, which is 0; so its
-            # final weights are those after 19 updates.
-            num_updates_in_weights={"g4_adamw": 19},
-        )
-    folder = tmp_path_factory.mktemp("generated") / "task"
-    generated_task.write_task(folder)
-    recorded = json.loads(Path(__file__).with_name("reference_trajectories.json").read_text())
-    return Oracle(
-        folder=folder,
-        checkpoint=str(folder / "init" / "model.ckpt-0"),
-        shape=generated_task.SHAPE,
-        eval_batch_size=9,
-        trajectories=recorded["trajectories"],
-        evaluations=recorded["evaluations"],
-        num_updates_in_weights={},
-    )
+    return oracle_of(request, tmp_path_factory)
 
 
 def make_trainer(oracle: Oracle, name: str, *, recompute: str = "none") -> Trainer:
     """A trainer as the flags of a case describe it, at the initial checkpoint."""
-    flags = oracle.trajectories[name]["flags"]
-    model = build_pretrainer(oracle.config, seed=0, recompute=recompute)
-    schedule = WarmupPolynomialDecay(
-        learning_rate=flags["learning_rate"],
-        num_train_steps=flags["num_train_steps"],
-        num_warmup_steps=flags["num_warmup_steps"],
-        start_warmup_step=flags["start_warmup_step"],
-        poly_power=flags.get("poly_power", 1.0),
-        steps_per_update=flags.get("steps_per_update", 1),
-    )
-    lamb = OptimizerConfig(
-        weight_decay_rate=flags.get("lamb_weight_decay_rate", 0.01),
-        beta_1=flags.get("lamb_beta_1", 0.9),
-        beta_2=flags.get("lamb_beta_2", 0.999),
-    )
-    optimizer = GradientAggregationOptimizer(
-        create_optimizer(lamb if flags["optimizer"] == "lamb" else ADAMW, schedule),
-        steps_per_update=flags.get("steps_per_update", 1),
-        clip_after_allreduce=flags.get("clip_by_global_norm_after_gradient_allreduce", False),
-    )
-    trainer = Trainer(
-        model=model,
-        optimizer=optimizer,
-        strategy=tf.distribute.get_strategy(),
-        batch_size=flags["train_batch_size"],
-    )
-    initial.load_initial_weights(
-        trainer.variables_to_train,
-        oracle.checkpoint,
-        num_hidden_layers=oracle.config.num_hidden_layers,
-    )
-    return trainer
-
-
-def batches_of(oracle: Oracle, name: str):
-    """The training examples in file order."""
-    dataset = pipeline.training_batches(
-        [str(oracle.folder / "train.tfrecord")],
-        oracle.shape.for_model(oracle.config),
-        batch_size=oracle.trajectories[name]["flags"]["train_batch_size"],
-        seed=None,
-    )
-    return iter(dataset)
+    case = {"flags": oracle.trajectories[name]["flags"], "recompute": recompute}
+    case |= {"normalization": "global", "compiled": False}
+    return distributed_losses.make_trainer(oracle.plan(), case, tf.distribute.get_strategy())
 
 
 def assert_evaluation_equals(oracle: Oracle, trainer: Trainer, expected: dict) -> None:
-    batches = pipeline.evaluation_batches(
-        [str(oracle.folder / "eval.tfrecord")],
-        oracle.shape.for_model(oracle.config),
-        batch_size=oracle.eval_batch_size,
-    )
-    found = Evaluator(model=trainer.model, strategy=trainer.strategy).evaluate(batches)
+    found = distributed_losses.evaluation(oracle.plan(), trainer)
     for name, value in expected.items():
         tolerance = 1e-6 if name.endswith("accuracy") else 1e-5
         assert getattr(found, name) == pytest.approx(value, abs=tolerance), name
@@ -165,7 +63,7 @@ def test_losses_weights_and_evaluation(oracle, name, recompute):
     num_steps = len(expected_losses)
     num_updates = oracle.num_updates_in_weights.get(name, num_steps)
     trainer = make_trainer(oracle, name, recompute=recompute)
-    batches = batches_of(oracle, name)
+    batches = distributed_losses.batches_of(oracle.plan(), trainer)
 
     losses = [trainer.train(batches, tf.constant(num_updates)).numpy()[:, 0]]
     layers = oracle.config.num_hidden_layers
