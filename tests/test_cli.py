@@ -1,10 +1,10 @@
 """The command lines: frozen flags, and one clear line for each kind of bad input. CPU, a minute."""
 
+import functools
 import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,12 +13,8 @@ import pytest
 from mlperf_bert import flags_page, options
 from mlperf_bert.training.config import RunConfig
 from tests.conftest import REPOSITORY
-from tests.helpers import starts
-from tests.helpers.frozen_flags import (
-    CHECKPOINT_SCRIPT_FLAGS,
-    RUN_FINETUNING_FLAGS,
-    RUN_PRETRAINING_FLAGS,
-)
+from tests.helpers import programs, starts
+from tests.helpers.frozen_flags import FROZEN_FLAGS
 from tests.helpers.tiny_examples import (
     TINY,
     run,
@@ -29,42 +25,20 @@ from tests.helpers.tiny_examples import (
 from tests.training.configurations import run_config
 
 EXPORTER = "mlperf_bert/portable/export.py"
+CONVERTERS = [f"mlperf_bert/convert/{name}_hugging_face.py" for name in ("from", "to")]
 
 
+@functools.cache
 def described_flags(script) -> list:
     """The flags of a root script, asked in a process of its own."""
     done = starts.run([sys.executable, "mlperf_bert/flags_page.py", script], check=True)
     return json.loads(done.stdout)
 
 
-def flags_of(script) -> dict:
-    """Flag -> default of a root script."""
-    return {flag["name"]: flag["default"] for flag in described_flags(script)}
-
-
-def test_flags_of_run_pretraining_are_frozen():
-    assert flags_of("run_pretraining.py") == RUN_PRETRAINING_FLAGS
-
-
-def test_flags_of_run_finetuning_are_frozen():
-    assert flags_of("run_finetuning.py") == RUN_FINETUNING_FLAGS
-
-
-def test_flags_that_the_exporter_adds_to_those_of_run_pretraining_are_frozen():
-    own = {
-        "do_train": False,  # without effect, as the next
-        "do_eval": False,
-        "evaluation": False,
-        "data_parallel": True,
-        "num_batches": 8,
-        "num_recorded_steps": None,
-    }
-    assert flags_of(EXPORTER) == own
-
-
-@pytest.mark.parametrize("script", CHECKPOINT_SCRIPT_FLAGS)
-def test_flags_of_the_checkpoint_scripts_are_frozen(script):
-    assert flags_of(script) == CHECKPOINT_SCRIPT_FLAGS[script]
+@pytest.mark.parametrize("script", FROZEN_FLAGS)
+def test_flags_are_frozen(script):
+    found = {flag["name"]: flag["default"] for flag in described_flags(script)}
+    assert found == FROZEN_FLAGS[script]
 
 
 @pytest.mark.parametrize("script", [*map(flags_page.name_of, flags_page.scripts())])
@@ -316,8 +290,7 @@ UNREAD_WORDS = [
     ("run_pretraining.py", ["--do_train", "False"], "write --nodo_train or --do_train=false"),
     ("run_finetuning.py", ["--sweep", "no"], "no is not read; write --nosweep or --sweep=false"),
     ("pick_eval_samples.py", ["part"], "part is not read by any flag"),
-    ("mlperf_bert/convert/from_hugging_face.py", ["bert"], "is not read by any flag"),
-    ("mlperf_bert/convert/to_hugging_face.py", ["out"], "out is not read by any flag"),
+    *((script, ["out"], "out is not read by any flag") for script in CONVERTERS),
     (EXPORTER, ["--evaluation", "off"], "write --noevaluation or --evaluation=false"),
     ("checkpoint_add_gradacc.py", ["model.ckpt-1"], "model.ckpt-1 is not read by any flag"),
     ("tf2_encoder_checkpoint_converter.py", ["out"], "out is not read by any flag"),
@@ -327,8 +300,9 @@ REQUIRED = {
     EXPORTER: ["bert_config_file", "input_file", "output_dir"],
     "run_finetuning.py": ["data_dir", "checkpoint", "output_dir"],
     "pick_eval_samples.py": ["input_tfrecord", "output_tfrecord"],
-} | {name: [f for f in given if f != "seed"] for name, given in CHECKPOINT_SCRIPT_FLAGS.items()}
-REQUIRED["tf2_encoder_checkpoint_converter.py"].remove("converted_model")
+}
+for script in ("checkpoint_add_gradacc.py", "tf2_encoder_checkpoint_converter.py", *CONVERTERS):
+    REQUIRED[script] = [name for name, default in FROZEN_FLAGS[script].items() if default is None]
 
 
 @pytest.mark.parametrize("script, words, message", UNREAD_WORDS)
@@ -379,11 +353,10 @@ def test_the_home_folder_stands_for_a_tilde_in_every_path(inputs, tmp_path):
 
 
 @pytest.mark.gate
-def test_bad_input_to_the_script_itself_is_one_line_too(repository, work):
+def test_bad_input_to_the_script_itself_is_one_line_too(work):
     """Started as a user does; the other tests start forks of a process."""
     flags = training_flags(work, input_file=work / "nothing*")
-    command = [sys.executable, "run_pretraining.py", *flags]
-    done = subprocess.run(command, cwd=repository, capture_output=True, text=True)
+    done = programs.run(sys.executable, "run_pretraining.py", *flags)
     assert done.returncode == 1
     [line] = done.stderr.strip().splitlines()
     assert line.startswith("run_pretraining.py: --input_file: no file matches ")

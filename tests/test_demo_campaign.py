@@ -1,15 +1,14 @@
 """The miniature campaign: its task, its recorded reference points, and (slow) the whole of it."""
 
 import json
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from demo import campaign, miniature, reference_points
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.submission.campaign import Campaign
+from tests.helpers import programs
 from tests.mlperf.example_log import write_log
 
 
@@ -54,14 +53,8 @@ def test_a_prepared_task_is_not_made_again(tmp_path, capsys):
 @pytest.mark.soak
 def test_ten_runs_pass_everything_that_can_pass(tmp_path):
     """Takes half an hour on two busy cores."""
-    done = subprocess.run(
-        [sys.executable, "-m", "demo.campaign", f"--output_dir={tmp_path}"],
-        cwd=Path(campaign.REPOSITORY),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    words = [sys.executable, "-m", "demo.campaign", f"--output_dir={tmp_path}"]
+    done = programs.run(*words, check=True)
     assert "PASSED under ruleset 5.0.0" in done.stdout
     [system] = json.loads((tmp_path / "report.json").read_text())
     assert len(system["runs"]) == 10

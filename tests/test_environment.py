@@ -5,7 +5,6 @@ installations are in tests/container/test_bare_machine.py.
 """
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from environment import uv
 from tests.conftest import REPOSITORY
+from tests.helpers import programs
 
 SETUP = REPOSITORY / "environment" / "setup.sh"
 LOCK = "environment/requirements.lock"
@@ -131,31 +131,26 @@ def test_certificates_are_the_machines_or_those_of_requests(home, monkeypatch, t
 @pytest.fixture
 def setup(tmp_path):
     """Runs setup.sh on a machine with stand-ins: {"python3": ((3, 14), "")} is a Python 3.14."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
+    tools = tmp_path / "bin"
+    tools.mkdir()
     for tool in TOOLS:
-        (programs / tool).symlink_to(shutil.which(tool))
+        (tools / tool).symlink_to(shutil.which(tool))
 
-    def stand_in(path: Path, text: str, **values) -> None:
+    def make(path: Path, text: str, **values) -> None:
         for name, value in values.items():
             text = text.replace(f"{{{name}}}", str(value))
-        path.write_text(text)
-        path.chmod(0o755)
+        programs.stand_in(path, text)
 
     def setup(pythons, fetched="", has_uv=True, **environment):
         for name, (version, before) in pythons.items():
-            stand_in(
-                programs / name, PYTHON, real=sys.executable, version=version, before=before or 0
-            )
+            make(tools / name, PYTHON, real=sys.executable, version=version, before=before or 0)
         if fetched:
-            stand_in(tmp_path / "3.13", PYTHON, real=sys.executable, version=(3, 13), before=0)
+            make(tmp_path / "3.13", PYTHON, real=sys.executable, version=(3, 13), before=0)
             fetched = tmp_path / "3.13"
         if has_uv:
-            stand_in(programs / "uv", UV, folder=tmp_path, fetched=fetched)
-        done = subprocess.run(
-            [SETUP, tmp_path / "made", LOCK], capture_output=True, text=True,
-            cwd=REPOSITORY, env={"PATH": str(programs), "HOME": str(tmp_path), **environment},
-        )  # fmt: skip
+            make(tools / "uv", UV, folder=tmp_path, fetched=fetched)
+        given = {"PATH": str(tools), "HOME": str(tmp_path), **environment}
+        done = programs.run(SETUP, tmp_path / "made", LOCK, env=given)
         asked = tmp_path / "asked"
         return done, asked.read_text().splitlines() if asked.exists() else []
 
@@ -167,8 +162,8 @@ WITHOUT_VENV = 'sys.modules["ensurepip"] = None'
 
 
 def version_of(tmp_path) -> str:
-    told = [tmp_path / "made" / "bin" / "python", "-I", "-c", "print(sys.version_info)"]
-    return subprocess.run(told, capture_output=True, text=True, check=True).stdout.strip()
+    python = tmp_path / "made" / "bin" / "python"
+    return programs.run(python, "-I", "-c", "print(sys.version_info)", check=True).stdout.strip()
 
 
 @pytest.mark.parametrize(

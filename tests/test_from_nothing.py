@@ -5,7 +5,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from mlperf_bert.data import chain
 from tests.data import doors
+from tests.helpers import programs
 
 LENGTHS = " --max_seq_length=64 --max_predictions_per_seq=10"
 ADDED = {
@@ -31,12 +31,12 @@ def commands_of(document: Path, heading: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def work(repository, tmp_path_factory) -> Path:
+def work(tmp_path_factory) -> Path:
     """A folder with articles.parquet and public/, a model in Hugging Face's layout."""
     folder = tmp_path_factory.mktemp("from nothing")
 
     def run(*words):
-        subprocess.run([sys.executable, *map(str, words)], cwd=repository, check=True)
+        programs.run(sys.executable, *words, check=True)
 
     run("-m", "demo.encyclopedia", "--seed=1", "--num_articles=400", f"--output_dir={folder}/text")
     texts = [path.read_text() for path in sorted((folder / "text").rglob("wiki_??"))]
@@ -85,11 +85,8 @@ def made(work, repository, shared) -> Path:
     commands = commands_of(repository / "docs" / "data.md", "From nothing to a run")
     assert len(commands) == 7
     for command in commands:
-        done = subprocess.run(
-            small(command, repository), cwd=work, capture_output=True, text=True,
-            env={**os.environ, "PUNKT": str(punkt)},
-        )  # fmt: skip
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        environment = {**os.environ, "PUNKT": str(punkt)}
+        done = programs.run(*small(command, repository), cwd=work, env=environment, check=True)
     assert done.stdout.splitlines()[-1].endswith(" files are as recorded")
     return work
 

@@ -9,7 +9,6 @@ import re
 import shlex
 import shutil
 import signal
-import stat
 import subprocess
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import lacking
+from tests.helpers import programs
 
 ENGINE = """#!/bin/sh
 # Writes each call as a line of quoted words; the image is there unless NO_IMAGE is set.
@@ -39,15 +39,12 @@ SECURITY = "<info><--format><{{.SecurityOptions}}>"
 def host(tmp_path, repository):
     """Calls start_training.sh in a folder with data, whose paths have spaces."""
     folder = tmp_path / "a host"
-    for name in ("data", "wiki", "bin"):
+    for name in ("data", "wiki"):
         (folder / name).mkdir(parents=True)
     (folder / "data" / "part-00000-of-00500").touch()
     (folder / "wiki" / "bert_config.json").touch()
     for name in ("docker", "podman"):
-        engine = folder / "bin" / name
-        engine.write_text(ENGINE)
-        engine.chmod(engine.stat().st_mode | stat.S_IXUSR)
-
+        programs.stand_in(folder / "bin" / name, ENGINE)
     record = folder / "record"
 
     def start(*arguments, **environment) -> subprocess.CompletedProcess:
@@ -58,10 +55,8 @@ def host(tmp_path, repository):
             "NAME": "the-name",
             **environment,
         }
-        return subprocess.run(
-            [repository / "start_training.sh", *arguments],
-            cwd=folder, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        options = {"cwd": folder, "env": environment, "stdin": subprocess.DEVNULL}
+        return programs.run(repository / "start_training.sh", *arguments, **options)
 
     start.folder = folder
     start.calls = lambda: record.read_text().splitlines() if record.exists() else []
@@ -147,9 +142,8 @@ def test_gpus_seed_and_other_values_are_passed(host):
 
 
 def test_an_evaluation_leaves_the_gpus_to_the_training(host):
-    listing = host.folder / "bin" / "nvidia-smi"
-    listing.write_text("#!/bin/sh\necho 'GPU 0: one'; echo 'GPU 1: another'\n")
-    listing.chmod(0o755)
+    listing = "echo 'GPU 0: one'; echo 'GPU 1: another'"
+    programs.stand_in(host.folder / "bin" / "nvidia-smi", listing)
     training = shlex.split(host("--dry-run").stdout)
     assert {"NUM_GPUS=2", "--gpus", "mlperf-bert:gpu"} <= set(training)
     evaluation = shlex.split(host("--dry-run", "--eval").stdout)
@@ -209,9 +203,7 @@ def test_podman_under_the_name_of_docker(host):
 
 
 def with_selinux(host, mode: str) -> None:
-    tool = host.folder / "bin" / "getenforce"
-    tool.write_text(f"#!/bin/sh\necho {mode}\n")
-    tool.chmod(0o755)
+    programs.stand_in(host.folder / "bin" / "getenforce", f"echo {mode}")
 
 
 @pytest.mark.parametrize("engine", ["docker", "podman"])
@@ -382,9 +374,7 @@ def refusal(host, *arguments, **environment) -> str:
 )
 def test_a_mistake_is_one_line(host, environment, message):
     (host.folder / "empty").mkdir()
-    silent = host.folder / "bin" / "silent"
-    silent.write_text("#!/bin/sh\nexit 1\n")
-    silent.chmod(0o755)
+    programs.stand_in(host.folder / "bin" / "silent", "exit 1")
     assert message in refusal(host, **environment)
     assert not list(host.folder.glob("[ax]*"))
 
@@ -438,7 +428,7 @@ def test_sizes_are_those_of_the_engines(host, size):
 
 def test_no_engine_is_one_line(host):
     for name in ("docker", "podman"):
-        (host.folder / "bin" / name).write_text("#!/bin/sh\nexit 1\n")
+        programs.stand_in(host.folder / "bin" / name, "exit 1")
     done = host()
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
@@ -474,25 +464,19 @@ def test_cdpath_leads_nowhere_else(host, repository, tmp_path):
 @pytest.mark.parametrize(
     "script", ["cleanup_scripts/download_and_uncompress.sh", "tracing/trace.sh"]
 )
-def test_scripts_find_their_own_folder_whatever_cdpath_says(repository, tmp_path, script):
+def test_scripts_find_their_own_folder_whatever_cdpath_says(tmp_path, script):
     (tmp_path / "cleanup_scripts").mkdir()
     (tmp_path / "tracing").mkdir()
-    done = subprocess.run(
-        ["bash", script, "--help"],
-        cwd=repository, env={**os.environ, "CDPATH": str(tmp_path)}, capture_output=True, text=True,
-    )  # fmt: skip
+    done = programs.run("bash", script, "--help", env={**os.environ, "CDPATH": str(tmp_path)})
     assert done.returncode == 0 and "usage" in done.stdout, done.stderr
 
 
 def train(repository, script, tmp_path, *flags, **environment) -> list[str]:
     """The words with which a script of the container starts Python."""
-    python = tmp_path / "python"
-    python.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\necho "XLA $TF_XLA_FLAGS" >&2\nexit 9\n')
-    python.chmod(0o755)
+    says = 'printf "%s\\n" "$@"\necho "XLA $TF_XLA_FLAGS" >&2\nexit 9'
+    python = programs.stand_in(tmp_path / "python", says)
     environment = {"PATH": os.environ["PATH"], "PYTHON": str(python), **environment}
-    done = subprocess.run(
-        [repository / script, *flags], env=environment, capture_output=True, text=True
-    )
+    done = programs.run(repository / script, *flags, env=environment)
     assert done.returncode == 9  # Python's own
     assert done.stderr == "XLA --tf_xla_auto_jit=2\n"
     return done.stdout.splitlines()
@@ -541,10 +525,9 @@ def test_a_script_that_is_process_1_ends_when_it_is_stopped_before_python(
     repository, tmp_path, script
 ):
     for name, text in {"nvidia-smi": 'touch "$0.runs"; sleep 1', "python": "exit 9"}.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
+        programs.stand_in(tmp_path / name, text)
     unshared = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
-    if subprocess.run([*unshared, "true"], capture_output=True).returncode:
+    if programs.run(*unshared, "true").returncode:
         lacking("no new namespace of processes can be had here")
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     process = subprocess.Popen([*unshared, repository / script], env=environment)

@@ -30,7 +30,7 @@ def test_efficiency_between_no_and_full_overlap():
         (["--gb_per_second=1", "--step_seconds=1"], "belong together: give both or none"),
     ],
 )
-def test_bad_options_are_told(repository, options, message):
+def test_bad_options_are_told(options, message):
     command = [sys.executable, "benchmarks/scaling.py", "--output_file=none.png", *options]
     done = starts.run(command)
     assert done.returncode == 2 and message in done.stderr.splitlines()[-1]

@@ -1,11 +1,11 @@
 import os
 import re
-import subprocess
 import sys
 
 import pytest
 
 from mlperf_bert import tensorflow_import
+from tests.helpers import programs
 
 
 def test_lines_that_match_are_left_out_whoever_writes_them(capfd):
@@ -27,26 +27,22 @@ PROGRAM = "from mlperf_bert.tensorflow_import import tensorflow; tensorflow()"
 
 
 @pytest.mark.all
-def test_tensorflow_speaks_where_it_is_asked_to(repository):
+def test_tensorflow_speaks_where_it_is_asked_to():
     """tests/test_cli.py shows that it is silent where nothing is asked."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "0"}
-    command = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(
-        command, cwd=repository, env=environment, capture_output=True, text=True, check=True
-    )
+    done = programs.run(sys.executable, "-c", PROGRAM, env=environment, check=True)
     assert "absl::InitializeLog" in done.stderr
 
 
 @pytest.mark.all
-def test_threads_wait_for_the_one_that_imports(repository):
+def test_threads_wait_for_the_one_that_imports():
     program = (
         "from concurrent.futures import ThreadPoolExecutor\n"
         "from mlperf_bert.tensorflow_import import tensorflow\n"
         "with ThreadPoolExecutor(4) as pool:\n"
         "    list(pool.map(lambda _: tensorflow().train, 'abcd'))"
     )
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=repository, capture_output=True, text=True)
+    done = programs.run(sys.executable, "-c", program)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -1,11 +1,13 @@
-"""Data sets of three small parts, made by the command line."""
+"""Data sets of three small parts, made by the command line; the scripts of the clean-up."""
 
 import json
+import os
 import subprocess
 import sys
 
 from mlperf_bert.data import manifest
-from tests.helpers import starts
+from tests.conftest import REPOSITORY
+from tests.helpers import programs, starts
 
 FLAGS = {"max_seq_length": 32, "max_predictions_per_seq": 5, "dupe_factor": 2}
 
@@ -23,12 +25,16 @@ def command(work, **flags) -> list[str]:
     return [sys.executable, "create_pretraining_data.py", *given]
 
 
-def run(repository, work, *, limit_kib=None, **flags) -> subprocess.CompletedProcess:
-    words = command(work, **flags)
-    if not limit_kib:
-        return starts.run(words)
-    words = ["bash", "-c", f'ulimit -f {limit_kib}; exec "$@"', "bash", *words]
-    return subprocess.run(words, capture_output=True, text=True, cwd=repository)
+def run(work, **flags) -> subprocess.CompletedProcess:
+    return starts.run(command(work, **flags))
+
+
+def clean_up(script: str, *words, folder=REPOSITORY, **environment) -> subprocess.CompletedProcess:
+    """Runs one of cleanup_scripts/ in a folder, with this Python."""
+    path = REPOSITORY / "cleanup_scripts" / script
+    command = [sys.executable, path] if script.endswith(".py") else [path]
+    given = {**os.environ, "PYTHON": sys.executable, **environment}
+    return programs.run(*command, *words, cwd=folder, env=given, timeout=600)
 
 
 def lines_of(work) -> dict[str, dict]:

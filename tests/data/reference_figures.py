@@ -1,6 +1,7 @@
 """What the reference made of generated text, recorded, and the same figures of other files."""
 
 import hashlib
+from pathlib import Path
 
 from mlperf_bert.data import example_codec, tfrecord
 
@@ -32,6 +33,10 @@ def content_digest(path) -> str:
             digest.update(name.encode())
             digest.update(values.tobytes())
     return digest.hexdigest()
+
+
+def md5(path) -> str:
+    return hashlib.md5(Path(path).read_bytes()).hexdigest()
 
 
 def figures(path) -> tuple[int, int, str]:

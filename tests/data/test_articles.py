@@ -14,6 +14,7 @@ import pytest
 from mlperf_bert.data import articles, documents, wiki
 from tests.data import doors
 from tests.data.generated_wiki import sentences
+from tests.data.making import clean_up
 
 ODD_TEXTS = [
     "",
@@ -122,17 +123,6 @@ def test_names_of_other_kinds_and_none_at_all(tmp_path):
     assert found == [documents.Document("x", id="7")]
 
 
-def process_wiki(repository, folder, punkt, pattern, **environment):
-    given = {"PYTHON": sys.executable, "PUNKT": str(punkt), "NUM_TEST_ARTICLES": "9"}
-    return subprocess.run(
-        [repository / "cleanup_scripts" / "process_wiki.sh", pattern],
-        cwd=folder,
-        env=os.environ | given | {"BLOCK_SIZE": "0.04"} | environment,
-        capture_output=True,
-        text=True,
-    )
-
-
 def results_in(folder: Path) -> dict[str, bytes]:
     """The clean-up's results; its record names the folder."""
     found = {path.name: path.read_bytes() for path in (folder / "results").iterdir()}
@@ -140,17 +130,22 @@ def results_in(folder: Path) -> dict[str, bytes]:
     return found
 
 
+def process_wiki(folder, punkt, pattern, **environment):
+    given = {"PUNKT": str(punkt), "NUM_TEST_ARTICLES": "9", "BLOCK_SIZE": "0.04"} | environment
+    done = clean_up("process_wiki.sh", pattern, folder=folder, **given)
+    assert done.returncode == 0, done.stderr
+    return results_in(folder)
+
+
 @pytest.mark.gate
-def test_the_same_parts_through_every_door(repository, tmp_path, punkt):
+def test_the_same_parts_through_every_door(tmp_path, punkt):
     results = {}
     for door in ("", *doors.DOCUMENTS):
         folder = tmp_path / f"door{door}"
         folder.mkdir()
         for number in range(5):
             doors.write(folder / f"wiki_0{number}{door}", generated(number))
-        done = process_wiki(repository, folder, punkt, f"wiki_??{door}")
-        assert done.returncode == 0, done.stderr
-        results[door] = results_in(folder)
+        results[door] = process_wiki(folder, punkt, f"wiki_??{door}")
     folder = tmp_path / "json"
     (folder / "AA").mkdir(parents=True)
     for number in range(5):
@@ -158,20 +153,21 @@ def test_the_same_parts_through_every_door(repository, tmp_path, punkt):
         # Parts are packed by the sizes of the raw files.
         size = (tmp_path / "door" / f"wiki_0{number}").stat().st_size
         (folder / "AA" / f"wiki_0{number}").write_text(text + "\n" * (size - len(text.encode())))
-    done = process_wiki(repository, folder, punkt, "AA/wiki_??")
-    assert done.returncode == 0, done.stderr
-    results["json"] = results_in(folder)
+    results["json"] = process_wiki(folder, punkt, "AA/wiki_??")
     assert len(results[""]) > 4
     assert all(found == results[""] for found in results.values())
 
 
-def extract(repository, folder, *flags, **environment) -> tuple[int, str]:
-    """Exit code and the last line of extract_documents.py."""
-    script = repository / "cleanup_scripts" / "extract_documents.py"
-    command = [sys.executable, script, f"--out_dir={folder}/text", "--nworker=1", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+def ended(script, *flags, **environment) -> tuple[int, str]:
+    """Exit code and the last line of a script."""
+    done = clean_up(script, *flags, **environment)
     assert "Traceback" not in done.stderr
     return done.returncode, (done.stderr.strip().splitlines() or [""])[-1]
+
+
+def extract(folder, *flags, **environment) -> tuple[int, str]:
+    given = [f"--out_dir={folder}/text", "--nworker=1", *flags]
+    return ended("extract_documents.py", *given, **environment)
 
 
 def parquet(path: Path, **columns) -> None:
@@ -234,34 +230,29 @@ def test_a_bad_file_is_one_line_and_leaves_no_text(tmp_path, make):
     assert not written(tmp_path / "a")
 
 
-def test_scripts_say_the_same_in_one_line(repository, tmp_path, punkt):
+def test_scripts_say_the_same_in_one_line(tmp_path, punkt):
     parquet(tmp_path / "a.parquet", body=["a"])
-    code, line = extract(repository, tmp_path, f"--data={tmp_path}/*.parquet")
+    code, line = extract(tmp_path, f"--data={tmp_path}/*.parquet")
     assert code == 1 and line.startswith("extract_documents.py: ") and "there are body" in line
-    code, line = extract(repository, tmp_path, f"--data={tmp_path}/*.parquet", "--text_column=body")
+    code, line = extract(tmp_path, f"--data={tmp_path}/*.parquet", "--text_column=body")
     assert code == 0
 
     parquet(tmp_path / "b.parquet", body=["b"])
-    code, line = extract(repository, tmp_path, f"--data={tmp_path}/b*", "--text_column=body")
+    code, line = extract(tmp_path, f"--data={tmp_path}/b*", "--text_column=body")
     assert code == 1
     assert f"{tmp_path}/text: holds a/, of which this run has no input (1 such folders)" in line
     (tmp_path / "b.jsonl").write_text("\n")
-    code, line = extract(repository, tmp_path, f"--data={tmp_path}/?.*")
+    code, line = extract(tmp_path, f"--data={tmp_path}/?.*")
     assert code == 1 and "b.parquet: a second file would be written to" in line
-    code, line = extract(repository, tmp_path, f"--data={tmp_path}/text/*/wiki*")
+    code, line = extract(tmp_path, f"--data={tmp_path}/text/*/wiki*")
     assert code == 1 and "expected a name that ends with .jsonl, .json, .jsonl.zst," in line
 
-    def script(name, *flags):
-        command = [sys.executable, repository / "cleanup_scripts" / name, *flags]
-        done = subprocess.run(command, capture_output=True, text=True)
-        return done.returncode, done.stderr.strip().splitlines()[-1]
-
-    code, line = script("cleanup_file.py", f"--data={tmp_path}/*.jsonl")
+    code, line = ended("cleanup_file.py", f"--data={tmp_path}/*.jsonl")
     assert code == 1 and "b.jsonl: documents, not text; run extract_documents.py first" in line
     segment = ("do_sentence_segmentation.py", f"--punkt={punkt}", f"--data={tmp_path}/a.parquet")
-    code, line = script(*segment)
+    code, line = ended(*segment)
     assert code == 1 and "no single column 'text'; there are body" in line
-    assert script(*segment, "--text_column=body")[0] == 0
+    assert ended(*segment, "--text_column=body")[0] == 0
     assert (tmp_path / "a.parquet.3").read_text() == "\na\n\n"
 
 
@@ -337,7 +328,7 @@ def hub(tmp_path) -> tuple[Path, dict[str, str]]:
 
 
 @pytest.mark.all
-def test_files_on_hugging_face(repository, tmp_path, hub, punkt):
+def test_files_on_hugging_face(tmp_path, hub, punkt):
     folder, environment = hub
     for number in range(2):
         doors.write(folder / f"train-{number}.parquet", generated(number))
@@ -347,41 +338,35 @@ def test_files_on_hugging_face(repository, tmp_path, hub, punkt):
         work = tmp_path / f"work {index}"
         work.mkdir()
         text = {"TEXT_DIR": "the text"} if index else {}
-        done = process_wiki(
-            repository, work, punkt, f"{place}/train-*.parquet", **environment, **text
-        )
-        assert done.returncode == 0, done.stderr
-        results.append(results_in(work))
+        pattern = f"{place}/train-*.parquet"
+        results.append(process_wiki(work, punkt, pattern, **environment, **text))
     assert results[0] == results[1] and len(results[0]) > 3
     assert not list(folder.glob("*.parquet.*"))
 
 
 @pytest.mark.all
-def test_sentences_of_files_on_hugging_face_are_written_to_the_working_folder(
-    repository, tmp_path, hub, punkt
-):
+def test_sentences_of_files_on_hugging_face_are_written_to_the_working_folder(tmp_path, hub, punkt):
     folder, environment = hub
     doors.write(folder / "a.jsonl.zst", generated(1))
     doors.write(tmp_path / "a.jsonl.zst", generated(1))
     (tmp_path / "work").mkdir()
-    script = repository / "cleanup_scripts" / "do_sentence_segmentation.py"
     for place in (tmp_path, "hf://datasets/owner/name"):
-        command = [sys.executable, script, f"--data={place}/*.zst", f"--punkt={punkt}"]
-        subprocess.run(command, cwd=tmp_path / "work", env=os.environ | environment, check=True)
+        given = ["do_sentence_segmentation.py", f"--data={place}/*.zst", f"--punkt={punkt}"]
+        assert clean_up(*given, folder=tmp_path / "work", **environment).returncode == 0
     made = (tmp_path / "work" / "a.jsonl.zst.3").read_bytes()
     assert made == (tmp_path / "a.jsonl.zst.3").read_bytes()
 
 
 @pytest.mark.all
-def test_what_hugging_face_refuses_is_a_line(repository, tmp_path, hub):
+def test_what_hugging_face_refuses_is_a_line(tmp_path, hub):
     folder, environment = hub
     data = "--data=hf://datasets/owner/name"
     parquet(folder / "gated.parquet", text=["a"])
-    code, line = extract(repository, tmp_path, f"{data}/gated.parquet", **environment)
+    code, line = extract(tmp_path, f"{data}/gated.parquet", **environment)
     assert code == 1
     assert line.endswith("name/gated.parquet: Hugging Face cannot be read: 401 Client Error")
-    code, line = extract(repository, tmp_path, f"{data}/none.parquet", **environment)
+    code, line = extract(tmp_path, f"{data}/none.parquet", **environment)
     assert code == 1 and "none.parquet: no file matches" in line
     (tmp_path / "modules" / "huggingface_hub.py").write_text("raise ImportError\n")
-    code, line = extract(repository, tmp_path, f"{data}/*.parquet", **environment)
+    code, line = extract(tmp_path, f"{data}/*.parquet", **environment)
     assert code == 1 and "needs huggingface_hub; pip install huggingface_hub" in line

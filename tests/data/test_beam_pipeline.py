@@ -20,26 +20,26 @@ def contents(folder) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("options", [DIRECT, f"{DIRECT} --direct_num_workers=2"])
-def test_the_direct_runner_makes_the_same_bytes(repository, work, options):
-    assert run(repository, work, output_dir=work / "pool").returncode == 0
-    done = run(repository, work, beam_options=options)
+def test_the_direct_runner_makes_the_same_bytes(work, options):
+    assert run(work, output_dir=work / "pool").returncode == 0
+    done = run(work, beam_options=options)
     assert done.returncode == 0, done.stderr
     assert "3 parts made" in done.stdout
     assert contents(work / "out") == contents(work / "pool")
-    assert run(repository, work, verify=True).returncode == 0
+    assert run(work, verify=True).returncode == 0
 
 
-def test_a_rerun_makes_only_what_is_missing_also_after_the_pool(repository, work):
-    assert run(repository, work).returncode == 0
+def test_a_rerun_makes_only_what_is_missing_also_after_the_pool(work):
+    assert run(work).returncode == 0
     before = contents(work / "out")
     (work / "out" / "part-1").unlink()
-    done = run(repository, work, beam_options=DIRECT)
+    done = run(work, beam_options=DIRECT)
     assert done.returncode == 0 and "1 parts made" in done.stdout
     assert contents(work / "out") == before
-    assert "0 parts made" in run(repository, work, beam_options=DIRECT).stdout
+    assert "0 parts made" in run(work, beam_options=DIRECT).stdout
     with (work / "part-2").open("ab") as file:
         file.write(b"\n\nOne more article.\n")
-    assert "1 parts made" in run(repository, work, beam_options=DIRECT).stdout
+    assert "1 parts made" in run(work, beam_options=DIRECT).stdout
     assert lines_of(work)["part-2"]["input_bytes"] == (work / "part-2").stat().st_size
 
 
@@ -53,29 +53,19 @@ def test_a_rerun_makes_only_what_is_missing_also_after_the_pool(repository, work
     ],
     ids=["beam", "pool", "one file"],
 )
-def test_a_fifo_is_refused_and_not_waited_for(repository, work, flags, name):
+def test_a_fifo_is_refused_and_not_waited_for(work, flags, name):
     (work / name).unlink()
     os.mkfifo(work / name)
     if "output_file" in flags:
         flags = {**flags, "output_file": work / flags["output_file"]}
-    message = fails(run(repository, work, **flags))
+    message = fails(run(work, **flags))
     assert f"{work}/{name}: a FIFO; give a regular file" in message
     assert not list(work.glob("*.tfrecord"))
 
 
-def test_bad_input_is_one_line(repository, work):
+def test_a_failed_part_is_one_line_and_the_others_are_kept(work):
     (work / "part-1").write_bytes(b"good\n\xff\n")
-    message = fails(run(repository, work, beam_options=DIRECT))
+    message = fails(run(work, beam_options=DIRECT))
     assert "1 of 3 parts failed" in message and f"{work}/part-1: byte 5 is not UTF-8" in message
     assert set(lines_of(work)) == {"part-0", "part-2"}
     assert visible(work / "out") == {"part-0", "part-2", "manifest.json"}
-    other = run(repository, work, beam_options=DIRECT, dupe_factor=3)
-    assert "made with dupe_factor=2, now it is 3" in fails(other)
-    absent = run(repository, work, beam_options=DIRECT, input_file=work / "absent-*")
-    assert "no file matches" in fails(absent)
-    (work / "more").mkdir()
-    (work / "more" / "part-0").write_bytes(b"a\n")
-    two = f"{work}/part-*,{work}/more/part-0"
-    assert "two files have one name" in fails(
-        run(repository, work, beam_options=DIRECT, input_file=two)
-    )

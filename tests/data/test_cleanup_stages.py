@@ -5,7 +5,6 @@ digests that the reference's scripts (Python 3.7.16, nltk 3.4.5, GNU sed and gre
 generated text, which needs nothing from outside.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -22,6 +21,8 @@ from mlperf_bert.data import gathering, punkt, segmentation, stages, wiki
 from tests.conftest import lacking
 from tests.data.conftest import small_splitter
 from tests.data.generated_wiki import wiki_text
+from tests.data.making import clean_up
+from tests.data.reference_figures import md5
 
 # Recorded from the reference: generated file number -> MD5 of the text and of stages .1 to .4.
 GENERATED = [
@@ -44,10 +45,6 @@ GENERATED_RESULTS = {
     "part-00000-of-00500": "ed56ab50cfebb8dc18a9ab9c32e329ac",
     "part-00001-of-00500": "4a51e9109fbb40102d5576f8d4d17511",
 }
-
-
-def md5(path) -> str:
-    return hashlib.md5(Path(path).read_bytes()).hexdigest()
 
 
 def test_generated_text_through_all_stages(tmp_path):
@@ -73,22 +70,13 @@ def test_generated_text_through_all_stages(tmp_path):
     assert {path.name: md5(path) for path in results.iterdir()} == GENERATED_RESULTS
 
 
-def process_wiki(repository, folder, **environment) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [repository / "cleanup_scripts" / "process_wiki.sh", "wiki_??"],
-        cwd=folder,
-        env={**os.environ, "PYTHON": sys.executable, **environment},
-        capture_output=True,
-        text=True,
-    )
-
-
-def test_real_sample_through_the_script_in_a_folder_with_a_space(repository, shared, tmp_path):
+def test_real_sample_through_the_script_in_a_folder_with_a_space(shared, tmp_path):
     golden = json.loads((shared / "golden" / "data.json").read_text())
     folder = shutil.copytree(shared / "data" / "wiki_sample", tmp_path / "with space")
-    done = process_wiki(
-        repository,
-        folder,
+    done = clean_up(
+        "process_wiki.sh",
+        "wiki_??",
+        folder=folder,
         PUNKT=str(shared / "data" / "nltk_data" / "tokenizers" / "punkt_tab" / "english"),
         NUM_TEST_ARTICLES=str(golden["separation"]["num_test_articles"]),
         BLOCK_SIZE=str(golden["gather"]["block_size_mb"]),
@@ -101,22 +89,24 @@ def test_real_sample_through_the_script_in_a_folder_with_a_space(repository, sha
     assert not leftovers
 
 
-def test_clean_sh_on_one_file_equals_stage_2(repository, tmp_path):
+def test_clean_sh_on_one_file_equals_stage_2(tmp_path):
     given, made = tmp_path / "a b", tmp_path / "c"
     wiki.write_stage_1(_written(tmp_path / "raw", wiki_text(0)), given)
-    subprocess.run(
-        [repository / "cleanup_scripts" / "clean.sh", given, made],
-        env={**os.environ, "PYTHON": sys.executable},
-        check=True,
-    )
+    assert clean_up("clean.sh", given, made).returncode == 0
     assert md5(made) == GENERATED[0].split()[2]
 
 
-def test_clean_sh_without_its_two_files_says_how_it_is_called(repository):
-    done = subprocess.run(
-        [repository / "cleanup_scripts" / "clean.sh", "one"], capture_output=True, text=True
-    )
-    assert done.returncode == 2 and done.stderr == "usage: clean.sh INPUT OUTPUT\n"
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["clean.sh", "one"], "usage: clean.sh INPUT OUTPUT\n"),
+        (["process_wiki.sh", "a", "b"], "quote the glob"),
+        (["do_gather.py", "--nworker=0"], "--nworker=0: must be a number at least 1"),
+    ],
+)
+def test_a_script_that_is_called_otherwise_says_how(words, message):
+    done = clean_up(*words)
+    assert done.returncode == 2 and message in done.stderr
 
 
 def _written(path: Path, text: str) -> Path:
@@ -124,42 +114,39 @@ def _written(path: Path, text: str) -> Path:
     return path
 
 
-def script(repository, name, *flags) -> str:
+def script(name, *flags) -> str:
     """Runs a script that must fail; returns its one line."""
-    command = [sys.executable, repository / "cleanup_scripts" / name, *map(str, flags)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = clean_up(name, *flags)
     assert done.returncode == 1
     [line] = done.stderr.strip().splitlines()
     return line
 
 
-def test_bad_input_is_one_line_and_leaves_no_output(repository, tmp_path):
+def test_bad_input_is_one_line_and_leaves_no_output(tmp_path):
     data = f"--data={tmp_path}/wiki_*"
-    assert "no file matches" in script(repository, "cleanup_file.py", data)
+    assert "no file matches" in script("cleanup_file.py", data)
 
     (tmp_path / "wiki_00").write_bytes(b"good \xff bad")
-    line = script(repository, "cleanup_file.py", data)
+    line = script("cleanup_file.py", data)
     assert "wiki_00: byte 5 is not UTF-8" in line
     (tmp_path / "wiki_00.1").write_bytes(b"a\0b\n")
     data = f"--data={tmp_path}/wiki_??"
-    assert "wiki_00.1: a NUL character" in script(repository, "clean.py", data)
+    assert "wiki_00.1: a NUL character" in script("clean.py", data)
     (tmp_path / "wiki_00.2").write_bytes(b"\xff")
     punkt = tmp_path / "punkt"
     punkt.mkdir()
     segment = ("do_sentence_segmentation.py", data, f"--punkt={punkt}")
-    assert "abbrev_types.txt" in script(repository, *segment)
+    assert "abbrev_types.txt" in script(*segment)
     separate = ("seperate_test_set.py", data, f"--test_output={tmp_path}/eval")
-    assert "wiki_00.3: no such file" in script(repository, *separate)
+    assert "wiki_00.3: no such file" in script(*separate)
     (tmp_path / "wiki_00.3").write_bytes(b"one \xff")
-    assert "wiki_00.3: byte 4 is not UTF-8" in script(repository, *separate)
+    assert "wiki_00.3: byte 4 is not UTF-8" in script(*separate)
     gather = ("do_gather.py", data, f"--out_dir={tmp_path}/out")
-    assert "wiki_00.3: byte 4 is not UTF-8" in script(repository, *gather)
+    assert "wiki_00.3: byte 4 is not UTF-8" in script(*gather)
     (tmp_path / "wiki_00.3").write_text("one\n\ntwo\n\n")
-    line = script(repository, *separate, "--num_test_articles=4")
+    line = script(*separate, "--num_test_articles=4")
     assert "4 test articles wanted, but the file has 3 articles" in line
-    line = script(
-        repository, "do_gather.py", data, "--input_suffix=.4", f"--out_dir={tmp_path}/out"
-    )
+    line = script("do_gather.py", data, "--input_suffix=.4", f"--out_dir={tmp_path}/out")
     assert "wiki_00.4: no such file" in line
     made = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert made == {"wiki_00", "wiki_00.1", "wiki_00.2", "wiki_00.3"}
@@ -180,9 +167,7 @@ def test_bad_input_is_one_line_and_leaves_no_output(repository, tmp_path):
         ),
     ],
 )
-def test_a_fifo_or_device_is_refused_and_not_waited_for(
-    repository, tmp_path, make, name, script_name, options
-):
+def test_a_fifo_or_device_is_refused_and_not_waited_for(tmp_path, make, name, script_name, options):
     (tmp_path / "punkt").mkdir()
     for table in punkt.PUBLISHED_SHA256:
         (tmp_path / "punkt" / table).touch()
@@ -192,9 +177,7 @@ def test_a_fifo_or_device_is_refused_and_not_waited_for(
     make(tmp_path / name)
     pattern = "wiki_00.jsonl" if name.endswith("jsonl") else "wiki_0[0]"
     given = [option.format(folder=tmp_path) for option in options]
-    command = [sys.executable, repository / "cleanup_scripts" / script_name]
-    command += [f"--data={tmp_path}/{pattern}", *given]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = clean_up(script_name, f"--data={tmp_path}/{pattern}", *given)
     assert done.returncode == 1
     line = done.stderr.splitlines()[-1]  # a note about the tables may stand before it
     assert re.match(rf"{script_name}: .*/{name}: a (FIFO|device); give a regular file", line)
@@ -212,38 +195,37 @@ def test_without_worker_processes_a_stage_still_runs(tmp_path, monkeypatch):
     assert [(tmp_path / f"{n}.1").read_text() for n in range(3)] == ["\nText\n"] * 3
 
 
-def test_a_full_disk_leaves_nothing_half_written(repository, tmp_path, small_disk):
+def test_a_full_disk_leaves_nothing_half_written(tmp_path, small_disk):
     raw = tmp_path / "wiki_00"
     raw.write_text('<doc id="1">\nTitle\n\n' + "One sentence is here.\n" * 20_000 + "</doc>\n")
     disk = small_disk(200)
     (disk / "wiki_00").symlink_to(raw)
     for stage, suffix in (("cleanup_file.py", ""), ("clean.py", "--input_suffix=")):
-        line = script(repository, stage, f"--data={disk}/wiki_??", *filter(None, [suffix]))
+        line = script(stage, f"--data={disk}/wiki_??", *filter(None, [suffix]))
         assert "No space left on device" in line
     gather = ("do_gather.py", f"--data={disk}/wiki_??", "--input_suffix=", f"--out_dir={disk}")
-    assert "No space left on device" in script(repository, *gather)
+    assert "No space left on device" in script(*gather)
     assert [path.name for path in disk.iterdir()] == ["wiki_00"]
 
 
-def test_parts_of_another_run_are_not_mixed_in(repository, tmp_path):
+def test_parts_of_another_run_are_not_mixed_in(tmp_path):
     for name in ("wiki_00", "wiki_00.3"):
         (tmp_path / name).write_text("One.\n\n")
     gather = ("do_gather.py", f"--data={tmp_path}/wiki_??", f"--out_dir={tmp_path}/out")
-    command = [sys.executable, repository / "cleanup_scripts" / gather[0], *gather[1:]]
     for _ in range(2):  # a rerun replaces its own parts
-        subprocess.run(command, check=True, capture_output=True)
-    line = script(repository, *gather, "--num_outputs=7")
+        assert clean_up(*gather).returncode == 0
+    line = script(*gather, "--num_outputs=7")
     assert "holds part-00000-of-00500, which this run does not make (1 such files)" in line
 
 
-def test_a_folder_with_other_parts_is_refused_before_anything_changes(repository, tmp_path):
+def test_a_folder_with_other_parts_is_refused_before_anything_changes(tmp_path):
     results = tmp_path / "results"
     results.mkdir()
     before = {"eval.txt": "held out", "eval.md5": "digests", "part-00001-of-00500": "text"}
     for name, content in before.items():
         (results / name).write_text(content)
     (tmp_path / "wiki_00").write_text('<doc id="1">\nTitle\n\nOne.\n</doc>\n')
-    done = process_wiki(repository, tmp_path)
+    done = clean_up("process_wiki.sh", "wiki_??", folder=tmp_path)
     assert done.returncode == 1 and "holds part-00001-of-00500, which this" in done.stderr
     assert {path.name: path.read_text() for path in results.iterdir()} == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["results", "wiki_00"]
@@ -265,22 +247,13 @@ def test_the_checkouts_python_is_found(repository, tmp_path):
     assert chosen(PYTHON="/opt/my python") == "/opt/my python"
 
 
-def test_a_glob_that_matches_what_the_stages_wrote_is_refused(repository, tmp_path):
+def test_a_glob_that_matches_what_the_stages_wrote_is_refused(tmp_path):
     for name in ("wiki_00", "wiki_00.1", "wiki_01", "provenance.json"):
         (tmp_path / name).write_text("text")
     data = f"--data={tmp_path}/*"
-    line = script(repository, "cleanup_file.py", data)
+    line = script("cleanup_file.py", data)
     assert f"{data}: matches provenance.json, wiki_00.1 too, written beside the texts; give" in line
     assert stages.input_files(f"{tmp_path}/wiki_??") == [f"{tmp_path}/wiki_0{n}" for n in (0, 1)]
-
-
-def test_process_wiki_wants_one_argument(repository):
-    done = subprocess.run(
-        [repository / "cleanup_scripts" / "process_wiki.sh", "a", "b"],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2 and "quote the glob" in done.stderr
 
 
 def test_the_empty_last_article_counts_and_can_be_picked():
@@ -321,10 +294,3 @@ def test_ctrl_c_ends_a_script_with_one_line(capsys):
         raise KeyboardInterrupt
     assert end.value.code == 130
     assert capsys.readouterr().err == "clean.py: interrupted\n"
-
-
-def test_at_least_one_process_gathers(repository):
-    command = [sys.executable, "cleanup_scripts/do_gather.py", "--nworker=0"]
-    done = subprocess.run(command, cwd=repository, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "--nworker=0: must be a number at least 1" in done.stderr

@@ -1,14 +1,14 @@
 """JSON lines, plain and compressed, become what stage .3 makes of extracted articles."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import zstandard
 
 from mlperf_bert.data import documents, stages
+from tests.data.making import clean_up
 
+SCRIPT = "do_sentence_segmentation.py"
 TEXTS = [
     "It rains. He stays in.\nDr. No left.",
     "",
@@ -23,20 +23,14 @@ def json_lines(texts=TEXTS) -> bytes:
     return b"".join(json.dumps({"text": text, "id": 1}).encode() + b"\n" for text in texts)
 
 
-def run_script(repository, tmp_path, punkt, *flags):
-    script = repository / "cleanup_scripts" / "do_sentence_segmentation.py"
-    command = [sys.executable, script, f"--data={tmp_path}/*", f"--punkt={punkt}", *flags]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def test_all_forms_give_the_lines_of_stage_3(repository, tmp_path, punkt):
+def test_all_forms_give_the_lines_of_stage_3(tmp_path, punkt):
     folder = tmp_path / "texts"
     folder.mkdir()
     frames = zstandard.compress(json_lines(TEXTS[:2])) + zstandard.compress(json_lines(TEXTS[2:]))
     (folder / "a.jsonl").write_bytes(json_lines())
     (folder / "b.jsonl.zst").write_bytes(zstandard.compress(json_lines()))
     (folder / "c.jsonl.zst").write_bytes(frames)
-    result = run_script(repository, folder, punkt)
+    result = clean_up(SCRIPT, f"--data={folder}/*", f"--punkt={punkt}")
     assert result.returncode == 0, result.stderr
     for name in ("a.jsonl", "b.jsonl.zst", "c.jsonl.zst"):
         assert (folder / f"{name}.3").read_text(encoding="utf-8") == EXPECTED
@@ -59,11 +53,11 @@ def test_articles_of_two_files_stay_apart_in_a_part(tmp_path, punkt):
         (b'{"text": "\xff"}\n', "line 1: not JSON"),
     ],
 )
-def test_bad_lines_are_named(repository, tmp_path, punkt, content, message):
+def test_bad_lines_are_named(tmp_path, punkt, content, message):
     folder = tmp_path / "texts"
     folder.mkdir()
     (folder / "bad.jsonl").write_bytes(content)
-    result = run_script(repository, folder, punkt)
+    result = clean_up(SCRIPT, f"--data={folder}/*", f"--punkt={punkt}")
     assert result.returncode == 1
     assert f"{folder}/bad.jsonl: {message}" in result.stderr
     assert "Traceback" not in result.stderr

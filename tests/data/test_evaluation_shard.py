@@ -80,7 +80,7 @@ BAD_REQUESTS = {
 
 
 @pytest.mark.parametrize("case", BAD_REQUESTS)
-def test_a_bad_request_is_one_line_at_once_and_writes_nothing(repository, stored, case):
+def test_a_bad_request_is_one_line_at_once_and_writes_nothing(stored, case):
     change, message = BAD_REQUESTS[case]
     flags = flags_of(stored, **change(stored))
     before = set(stored.parent.iterdir())

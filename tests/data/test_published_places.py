@@ -10,7 +10,6 @@ import json
 import os
 import re
 import runpy
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -20,6 +19,8 @@ import pytest
 from mlperf_bert.data import download, published, unpacking
 from mlperf_bert.data.manifest import PUBLISHED_PARTS
 from tests.data.file_server import serving
+from tests.data.making import clean_up
+from tests.helpers import programs
 
 DATA = "tf1_ckpt/model.ckpt-28252.data-00000-of-00001"
 DATA_THERE = "tf1_ckpt/model.ckpt-28252-003.data-00000-of-00001"
@@ -156,15 +157,9 @@ def test_one_command_and_no_option_brings_what_a_run_needs(there, repository, tm
     files = [small(f, there.url, whole) for group in published.GROUPS.values() for f in group]
     table = tmp_path / "table.json"
     table.write_text(json.dumps({f.path: (f.size_bytes, f.md5, f.place.base_url) for f in files}))
-    python = tmp_path / "python"
-    python.write_text(
-        STAND_IN.format(python=sys.executable, repository=str(repository), table=str(table))
-    )
-    python.chmod(0o755)
-    script = repository / "cleanup_scripts" / "download_and_uncompress.sh"
-    done = subprocess.run(
-        [script], env={**os.environ, "PYTHON": str(python)}, capture_output=True, text=True
-    )
+    text = STAND_IN.format(python=sys.executable, repository=str(repository), table=str(table))
+    python = programs.stand_in(tmp_path / "python", text)
+    done = clean_up("download_and_uncompress.sh", folder=tmp_path, PYTHON=str(python))
     assert done.returncode == 0, done.stderr
     wiki = tmp_path / "wiki"
     expected = {file.path for name in ("config", "tf1", "text") for file in published.GROUPS[name]}
@@ -217,33 +212,6 @@ def test_the_dump_comes_with_its_md5sum_when_it_is_named(there, run, monkeypatch
         f"/input_files/{published.DUMP}.bz2.md5sum",
     ]
     assert f"/input_files/{published.GROUPS['tf2'][0].path}" in asked(there)
-
-
-def test_the_archive_of_the_text_is_checked_by_its_md5(there, run, tmp_path):
-    there.files[f"/processed_dataset/{TEXT}"] = packed(TEXTS | {"eval.md5": b"other\n"})
-    code, _, errors = run("text")
-    assert code == 1 and f"{TEXT}: not the published file (MD5" in errors.replace(
-        f"{there.url}/processed_dataset/", ""
-    )
-    assert not (tmp_path / "wiki" / TEXT).exists()
-    assert not (tmp_path / "wiki" / "results").exists()
-
-
-def test_an_interrupted_download_goes_on(there, run, tmp_path):
-    there.plan = ["serve", "serve", "half"] + ["drop"] * download.TRIES_WITHOUT_PROGRESS
-    code, _, errors = run("tf1")
-    assert code == 1 and "gave up after 5 tries" in errors and COMMAND in errors
-    assert run("tf1")[0] == 0
-    assert there.ranges[-1] == "bytes=1000-"
-    assert (tmp_path / "wiki" / DATA).read_bytes() == FILES[DATA]
-
-
-def test_a_part_that_is_whole_needs_no_answer(there, run, tmp_path):
-    part = tmp_path / "wiki" / "tf1_ckpt" / f".{Path(DATA).name}.partial"
-    part.parent.mkdir(parents=True)
-    part.write_bytes(FILES[DATA])
-    assert run("tf1")[0] == 0
-    assert f"/input_files/{DATA_THERE}" not in asked(there)
 
 
 def test_the_progress_of_a_file_of_unknown_size_knows_its_end(there, run, monkeypatch):

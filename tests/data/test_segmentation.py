@@ -4,7 +4,6 @@ import hashlib
 import itertools
 import os
 import re
-import subprocess
 import sys
 
 import nltk.data
@@ -12,6 +11,7 @@ import pytest
 
 from mlperf_bert.data import punkt, segmentation
 from tests.data import generated_sentences
+from tests.helpers import programs
 
 # Recorded by nltk 3.4.5 on Python 3.7.16 with the tables of generated_sentences, for seeds
 # 0, 1, 2 and so on: MD5 of the text and of its sentences.
@@ -105,13 +105,11 @@ def test_tables_are_found_in_nltk_data(tmp_path, tables, monkeypatch):
     assert punkt.find_punkt() == folder
 
 
-def test_the_environment_names_a_place_for_tables(repository, tmp_path, tables):
+def test_the_environment_names_a_place_for_tables(tmp_path, tables):
     punkt.write_tables(tables, tmp_path / "tokenizers" / "punkt_tab" / "english")
     program = "from mlperf_bert.data import punkt; print(punkt.find_punkt())"
-    found = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=repository,
-        env={**os.environ, "NLTK_DATA": f"{tmp_path / 'none'}:{tmp_path}"},
-    )  # fmt: skip
+    environment = {**os.environ, "NLTK_DATA": f"{tmp_path / 'none'}:{tmp_path}"}
+    found = programs.run(sys.executable, "-c", program, env=environment)
     assert (found.stdout, found.stderr) == (f"{tmp_path}/tokenizers/punkt_tab/english\n", "")
 
 
