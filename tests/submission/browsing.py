@@ -1,29 +1,11 @@
-"""A page in a real browser, from a server on loopback.
-
-Debian: apt-get install chromium. In CI it must be there; elsewhere the tests skip without it.
-"""
+"""A page in a real browser, from a server on loopback."""
 
 import contextlib
 import functools
 import http.server
-import shutil
-import subprocess
 import threading
 
-import pytest
-
-from tests.conftest import lacking
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """The path of a Chromium."""
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
-        lacking("no Chromium here: apt-get install chromium")
-    return found
+from tests.helpers import programs
 
 
 class _Server(http.server.SimpleHTTPRequestHandler):
@@ -49,16 +31,8 @@ def served(folder):
 
 def look(browser, profile, address, *options):
     """Run the browser over a page; return its DOM and what came on its console."""
-    done = subprocess.run(
-        [
-            browser,
-            *["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"],
-            *["--disable-background-networking", "--enable-logging=stderr"],
-            *["--virtual-time-budget=5000", f"--user-data-dir={profile}", *options, address],
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    words = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+    words += ["--disable-background-networking", "--enable-logging=stderr"]
+    words += ["--virtual-time-budget=5000", f"--user-data-dir={profile}", *options, address]
+    done = programs.run(browser, *words, timeout=120, check=True)
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]

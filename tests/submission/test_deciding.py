@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from mlperf_bert.submission import compare, deciding, published, watch
-from mlperf_bert.submission.expectation import Published, Question
+from mlperf_bert.submission import compare, deciding, watch
+from mlperf_bert.submission.expectation import Question
 from mlperf_bert.submission.sides import read_side
 from tests.mlperf.example_log import write_log
 
@@ -29,33 +29,39 @@ def shown(page):
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text))
 
 
-def test_the_page_shows_all_three(pair, tmp_path, capsys):
-    output = tmp_path / "page.html"
-    words = [*map(str, pair), f"--output={output}", "--accelerator=H100", "--count=8"]
-    assert deciding.main(words) == 0, capsys.readouterr().err
-    page = output.read_text()
-    text = shown(page)
+@pytest.fixture
+def page_of(tmp_path):
+    """Makes a page of sides; returns it, and its text."""
+
+    def made(*words):
+        output = tmp_path / "page.html"
+        assert deciding.main([*map(str, words), f"--output={output}"]) == 0
+        return output.read_text(), shown(output.read_text())
+
+    return made
+
+
+def test_the_page_shows_all_three(pair, known, page_of):
+    page, text = page_of(*pair, "--accelerator=H100", "--count=8")
     assert page.count("<svg") == 4 and "http-equiv" not in page and "<script" not in page
     compared = compare.compare(*(read_side(str(side)) for side in pair))
     for change in compared.changes:
         assert change.verdict in text
-    expected = Published(published.load()).expectation(Question("H100 SXM", 8))
+    expected = known.expectation(Question("H100 SXM", 8))
     assert str(expected.minutes) in text and str(expected.samples_per_second) in text
     assert "published runs at batch 448" in text and "0.7205 after 2.70 million samples" in text
 
 
-def test_a_run_that_goes_on_has_a_forecast_and_one_outside_a_warning(tmp_path, capsys):
+def test_a_run_that_goes_on_has_a_forecast_and_one_outside_a_warning(tmp_path, page_of):
     log = tmp_path / "bert.log"
     write_log(log, [0.38, 0.40, 0.46, 0.56], num_layers=24)
     text = log.read_text()
     log.write_text(text[: text.index('"run_stop"')].rpartition("\n")[0] + "\n")
-    assert deciding.main([str(log), f"--output={tmp_path / 'page.html'}"]) == 0
-    text = shown((tmp_path / "page.html").read_text())
+    _, text = page_of(log)
     assert "expected after" in text and "A or B?" not in text and "How long" not in text
     log = tmp_path / "other.log"
     write_log(log, [0.2, 0.2], num_layers=24)
-    assert deciding.main([str(log), f"--output={tmp_path / 'page.html'}"]) == 0
-    text = shown((tmp_path / "page.html").read_text())
+    _, text = page_of(log)
     assert "Outside of the other runs" in text and "the weights are not loaded" in text
 
 
@@ -67,11 +73,10 @@ def test_a_run_that_goes_on_has_a_forecast_and_one_outside_a_warning(tmp_path, c
         (["bert.log", "bert.log"], "same"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys, words, reason):
+def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, refusal, words, reason):
     monkeypatch.chdir(tmp_path)
     write_log(tmp_path / "bert.log", [0.38, 0.73], num_layers=24)
-    assert deciding.main([*words, "--output=page.html"]) == 1
-    [line] = capsys.readouterr().err.splitlines()
+    line = refusal(deciding, *words, "--output=page.html")
     assert line.startswith("deciding: ") and reason in line
     assert not (tmp_path / "page.html").exists()
 
@@ -104,24 +109,21 @@ def test_a_and_b_of_other_batches_have_bands_of_their_own(pair, tmp_path):
     assert page.count("<svg") == 4 and "beside published runs at batch 3,072" in text
 
 
-def test_b_is_compared_only_after_both_have_reached_the_target(pair, tmp_path):
+def test_b_is_compared_only_after_both_have_reached_the_target(pair, tmp_path, page_of):
     log = tmp_path / "bert.log"
     write_log(log, [0.38, 0.40, 0.46], num_layers=24)
-    assert deciding.main([str(pair[0]), str(log), f"--output={tmp_path / 'page.html'}"]) == 0
-    assert "No run of B has reached the target." in shown((tmp_path / "page.html").read_text())
+    assert "No run of B has reached the target." in page_of(pair[0], log)[1]
 
 
-def test_logs_that_count_no_samples_are_compared_all_the_same(pair, tmp_path):
+def test_logs_that_count_no_samples_are_compared_all_the_same(pair, tmp_path, page_of):
     for log in tmp_path.glob("*/*/bert.log"):
         log.write_text(re.sub(r'"epoch_num": \d+', '"epoch_num": 1', log.read_text()))
-    assert deciding.main([*map(str, pair), f"--output={tmp_path / 'page.html'}"]) == 0
-    text = shown((tmp_path / "page.html").read_text())
+    _, text = page_of(*pair)
     assert "These logs have no evaluation that says its samples" in text and "A or B?" in text
 
 
-def test_published_results_are_sides_by_their_names(tmp_path):
+def test_published_results_are_sides_by_their_names(page_of):
     names = ["3.1/Dell/XE9680x8H100-SXM-80GB", "4.1/Dell/XE9680x8H200-SXM-141GB"]
     runs = deciding.read_runs(names[0])
     assert len(runs) == 10 and all(run.evaluations[-1].accuracy >= 0.72 for run in runs)
-    assert deciding.main([*names, f"--output={tmp_path / 'page.html'}"]) == 0
-    assert "one of 10 runs; none outside" in shown((tmp_path / "page.html").read_text())
+    assert "one of 10 runs; none outside" in page_of(*names)[1]

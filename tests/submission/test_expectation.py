@@ -25,14 +25,9 @@ KINDS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def shipped():
-    return Published(published.load())
-
-
-@pytest.fixture(scope="module")
-def example():
-    [found] = [e for e in published.load() if e.name == "4.0/smc/1xSMC-H100-SXM-80GB"]
+@pytest.fixture(scope="session")
+def example(shipped):
+    [found] = [e for e in shipped if e.name == "4.0/smc/1xSMC-H100-SXM-80GB"]
     return replace(found, watts=None)
 
 
@@ -89,11 +84,11 @@ def test_a_law_of_count_batch_and_nodes_is_found_again(law, example, place):
     assert found.minutes.least == pytest.approx(found.minutes.most)  # no error, no width
 
 
-def test_without_batch_and_nodes_a_rate_is_the_median_on_these_accelerators(shipped):
-    found = shipped.expectation(Question("H100 SXM", 8))
+def test_without_batch_and_nodes_a_rate_is_the_median_on_these_accelerators(known):
+    found = known.expectation(Question("H100 SXM", 8))
     rates = [
         e.samples_per_second_median
-        for e in shipped.entries
+        for e in known.entries
         if (e.family, e.accelerators) == ("H100 SXM", 8)
     ]
     assert found.samples_per_second.expected == pytest.approx(np.median(rates))
@@ -128,13 +123,13 @@ def test_logs_that_were_published_again_count_once_and_lend_their_power(example)
     assert [(e.org, e.watts) for e in found] == [("smc", 6000.0)]
 
 
-def test_energy_is_the_minutes_times_the_measured_power_of_as_many_accelerators(shipped):
-    of_eight, of_four = (shipped.expectation(Question("H100 SXM", n)) for n in (8, 4))
-    [measured] = [e.watts for e in shipped.entries if e.family == "H100 SXM" and e.watts]
+def test_energy_is_the_minutes_times_the_measured_power_of_as_many_accelerators(known):
+    of_eight, of_four = (known.expectation(Question("H100 SXM", n)) for n in (8, 4))
+    [measured] = [e.watts for e in known.entries if e.family == "H100 SXM" and e.watts]
     hours = of_four.minutes.expected / 60
     assert of_four.kilowatt_hours.expected == pytest.approx(measured / 2 / 1000 * hours)
     assert of_eight.kilowatt_hours.least < of_eight.kilowatt_hours.expected
-    assert shipped.expectation(Question("A100 SXM", 8)).kilowatt_hours is None
+    assert known.expectation(Question("A100 SXM", 8)).kilowatt_hours is None
 
 
 def test_open_results_and_those_that_did_not_converge_are_left_out(example):
@@ -142,17 +137,17 @@ def test_open_results_and_those_that_did_not_converge_are_left_out(example):
     assert len(Published([example, *bad]).entries) == 1
 
 
-def test_no_comparable_result_with_accelerators_is_left_out(shipped):
+def test_no_comparable_result_with_accelerators_is_left_out(known):
     """None for a large error or a missing figure."""
     comparable = [e for e in expectation.distinct(published.load()) if e.accelerators]
-    assert len(shipped.entries) == len(comparable)
+    assert len(known.entries) == len(comparable)
 
 
-def test_the_errors_are_less_than_those_found_by_hand(shipped):
+def test_the_errors_are_less_than_those_found_by_hand(known):
     """By hand, others of the same family and count: rates 4.3% and 36%, minutes 5.5% and 37%."""
     by_hand = {RATE: (0.043, 0.36), MINUTES: (0.055, 0.37)}
     for columns in ((COUNT,), (COUNT, BATCH, NODES)):
-        found = shipped.errors(columns, True)
+        found = known.errors(columns, True)
         for figure, (median, ninth_decile) in by_hand.items():
             assert found.relative(figure, 0.5) < median
             assert found.relative(figure, 0.9) < ninth_decile
@@ -160,22 +155,22 @@ def test_the_errors_are_less_than_those_found_by_hand(shipped):
 
 
 @pytest.mark.parametrize(("columns", "is_published"), KINDS)
-def test_intervals_hold_what_they_say(shipped, columns, is_published):
+def test_intervals_hold_what_they_say(known, columns, is_published):
     for figure in (RATE, MINUTES):
-        _, coverage = shipped.errors(columns, is_published).level_and_coverage(figure)
+        _, coverage = known.errors(columns, is_published).level_and_coverage(figure)
         assert LEVEL <= coverage < LEVEL + 0.05
 
 
 @pytest.mark.all
 @pytest.mark.parametrize(("columns", "is_published"), KINDS)
 def test_intervals_of_half_of_the_submitters_hold_the_results_of_the_other_half(
-    shipped, columns, is_published
+    known, columns, is_published
 ):
     """In the mean over 30 halves, whose coverages scatter by 6 to 14 points about it.
 
     One submitter has 39 of 200 results, so that halves are alike: 5 points, not 14 / sqrt(30).
     """
-    errors = shipped.errors(columns, is_published)
+    errors = known.errors(columns, is_published)
     names = np.unique(errors.submitters)
     for figure in (RATE, MINUTES):
         shares = []
@@ -197,18 +192,18 @@ def test_intervals_of_half_of_the_submitters_hold_the_results_of_the_other_half(
         assert LEVEL - 0.05 <= np.mean(shares) <= LEVEL + 0.05
 
 
-def test_an_interval_is_wider_far_from_all_counts(shipped):
+def test_an_interval_is_wider_far_from_all_counts(known):
     def width(count):
-        rate = shipped.expectation(Question("H200", count)).samples_per_second
+        rate = known.expectation(Question("H200", count)).samples_per_second
         return np.log(rate.most / rate.least)
 
     assert width(48) < width(512) < width(4096)
     assert width(8) < width(512)
 
 
-def test_a_family_with_errors_of_its_own_has_an_interval_of_its_own(shipped):
+def test_a_family_with_errors_of_its_own_has_an_interval_of_its_own(known):
     def width(family):
-        rate = shipped.expectation(Question(family, 8, 448, 1)).samples_per_second
+        rate = known.expectation(Question(family, 8, 448, 1)).samples_per_second
         return np.log(rate.most / rate.least)
 
     assert width("H200") < width("A100 SXM") < width("A100 PCIe")
@@ -217,9 +212,9 @@ def test_a_family_with_errors_of_its_own_has_an_interval_of_its_own(shipped):
 @pytest.mark.parametrize(
     ("asked", "nearest"), [("H10O SXM", "H100 SXM"), ("mi300", "MI300X"), ("Gaudi3", "Gaudi")]
 )
-def test_a_family_that_nobody_published_is_answered_with_the_nearest_names(shipped, asked, nearest):
+def test_a_family_that_nobody_published_is_answered_with_the_nearest_names(known, asked, nearest):
     with pytest.raises(ValueError, match=f"nobody published .* nearest names are.*{nearest}"):
-        shipped.expectation(Question(asked, 8))
+        known.expectation(Question(asked, 8))
 
 
 def test_an_interval_has_three_digits():

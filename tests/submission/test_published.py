@@ -24,18 +24,18 @@ NUMBERS = """
 """.split()
 
 
-@pytest.fixture(scope="module")
-def shipped() -> dict[str, Entry]:
-    return {entry.name: entry for entry in published.load()}
+@pytest.fixture(name="by_name")
+def entries_by_name(shipped) -> dict[str, Entry]:
+    return {entry.name: entry for entry in shipped}
 
 
 def test_the_shipped_table(shipped):
     assert len(shipped) == 337
     assert published.TABLE.stat().st_size < 1_000_000
-    rounds = [entry.round for entry in shipped.values()]
+    rounds = [entry.round for entry in shipped]
     counts = [24, 36, 53, 47, 52, 35, 27, 29, 34]
     assert [rounds.count(name) for name in published.ROUNDS] == counts
-    for entry in shipped.values():
+    for entry in shipped:
         assert len(entry.run_minutes) == len(entry.run_samples) == entry.runs_converged
         assert len(entry.evaluation_samples) == entry.runs_converged
         assert list(map(len, entry.evaluation_samples)) == list(map(len, entry.evaluation_accuracy))
@@ -54,12 +54,12 @@ def test_pandas_reads_it_in_one_line():
     assert table.attrs == published.provenance()
 
 
-def test_numbers_equal_what_others_read_from_the_logs(shared, shipped):
+def test_numbers_equal_what_others_read_from_the_logs(shared, by_name):
     facts = json.loads((shared / "facts" / "published_bert_results.json").read_text())
-    assert len(facts["results"]) == len(shipped)
+    assert len(facts["results"]) == len(by_name)
     assert list(facts["commits"].values()) == list(published.provenance()["sources"].values())
     for row in facts["results"]:
-        entry = shipped[f"{row['round']}/{row['org']}/{row['system']}"]
+        entry = by_name[f"{row['round']}/{row['org']}/{row['system']}"]
         assert entry.division == row["division"]
         assert entry.status == row["status"]
         assert entry.accelerator_model_name == (row["accelerator_model_name"] or None)
@@ -72,16 +72,16 @@ def test_numbers_equal_what_others_read_from_the_logs(shared, shipped):
 
 
 @pytest.mark.gate
-def test_the_real_logs_give_the_shipped_rows(shared, shipped):
+def test_the_real_logs_give_the_shipped_rows(shared, by_name):
     found = published.read_round(shared / "real_logs", "1.0")
     assert len(found) == 6
     for entry in found:
-        assert entry == shipped[entry.name]
+        assert entry == by_name[entry.name]
 
 
 def test_the_shipped_power_is_what_the_official_summarizer_says(shipped):
     """As mlperf-logging 4.1.68 counts the published logs; it divides by zero on the other two."""
-    watts = {name: entry.watts for name, entry in shipped.items() if entry.watts is not None}
+    watts = {entry.name: entry.watts for entry in shipped if entry.watts is not None}
     assert watts.pop("5.0/Lenovo/SR780aV3-8xB200_SXM_180GB") == pytest.approx(9104.3966, abs=1e-4)
     assert {name: round(value) for name, value in watts.items()} == {
         "4.0/smc-ac-power/1xSMC-H100-SXM-80GB": 5719,
@@ -183,6 +183,17 @@ def power_log(path, *lines):
     )
 
 
+def write_power(clone, *lines, switch=("interconnect_power_est", 50.0), num_nodes=2):
+    """Logs of three runs on some nodes and, unless it is None, a switch; returns their folder."""
+    power = clone / "here/results/counts-epochs/bert/power"
+    for number in range(3):
+        for node in range(num_nodes):
+            power_log(power / f"result_{number}" / f"node_{node}.txt", *lines)
+        if switch:
+            power_log(power / f"result_{number}/sw_0.txt", (0, *switch))
+    return power
+
+
 def readings(*spans: tuple[int, float], start: int = 0):
     """(until which ms, watts) of each reading."""
     return [(start + time, "power_reading", watts) for time, watts in spans]
@@ -214,14 +225,11 @@ WHOLE = [
 )
 @pytest.mark.parametrize("switch", [None, [("interconnect_power_est", 50.0)]])
 def test_measured_power(clone, lines, watts, switch):
-    power = clone / "here/results/counts-epochs/bert/power"
-    for number in range(3):
-        for node in range(2):
-            power_log(power / f"result_{number}" / f"node_{node}.txt", *lines)
-        if switch:
-            about = [("conversion_eff", 0.9), *switch, ("conversion_eff", 7.0)]
-            for name in ("sw_0", "sw_1"):
-                power_log(power / f"result_{number}/{name}.txt", *((0, *line) for line in about))
+    power = write_power(clone, *lines, switch=None)
+    for number in range(3 if switch else 0):
+        about = [("conversion_eff", 0.9), *switch, ("conversion_eff", 7.0)]
+        for name in ("sw_0", "sw_1"):
+            power_log(power / f"result_{number}/{name}.txt", *((0, *line) for line in about))
     [epochs, _] = published.read_round(clone, "3.0")
     whole = 2 * watts + (2 * 0.9 * 50 if switch else 0)
     assert epochs.watts == pytest.approx(whole)
@@ -231,11 +239,7 @@ def test_measured_power(clone, lines, watts, switch):
 
 def test_power_agrees_with_the_official_summarizer(clone, capsys):
     """For logs that it can read."""
-    power = clone / "here/results/counts-epochs/bert/power"
-    for number in range(3):
-        for node in range(2):
-            power_log(power / f"result_{number}" / f"node_{node}.txt", *WHOLE)
-        power_log(power / f"result_{number}/sw_0.txt", (0, "interconnect_power_est", 50.0))
+    power = write_power(clone, *WHOLE)
     [epochs, _] = published.read_round(clone, "3.0")
     for log in power.glob("*/*.txt"):  # it wants whole lines
         lines = [json.loads(line.removeprefix(":::MLLOG ")) for line in log.open()]
@@ -273,11 +277,7 @@ def test_power_agrees_with_the_official_summarizer(clone, capsys):
     ],
 )
 def test_incomplete_power_is_unknown_and_said(clone, name, lines, reason):
-    power = clone / "here/results/counts-epochs/bert/power"
-    for number in range(3):
-        for node in range(2):
-            power_log(power / f"result_{number}" / f"node_{node}.txt", *WHOLE)
-        power_log(power / f"result_{number}/sw_0.txt", (0, "interconnect_power_est", 50.0))
+    power = write_power(clone, *WHOLE)
     spoiled = power / f"{name}.txt"
     if lines is None:
         spoiled.unlink()
@@ -290,20 +290,16 @@ def test_incomplete_power_is_unknown_and_said(clone, name, lines, reason):
 
 
 def test_a_node_that_no_run_has_measured_is_missed(clone):
-    power = clone / "here/results/counts-epochs/bert/power"
-    for number in range(3):
-        power_log(power / f"result_{number}" / "node_0.txt", *WHOLE)
+    write_power(clone, *WHOLE, switch=None, num_nodes=1)
     [epochs, _] = published.read_round(clone, "3.0")
     assert epochs.power_unknown_because == "1 of 2 nodes have logs of power"
 
 
 @pytest.mark.parametrize("value", ["much", None, True, -1, [3], "nan"])
 def test_a_reading_that_is_not_a_number_is_refused(clone, value):
-    path = clone / "here/results/counts-epochs/bert/power/result_0/node_0.txt"
-    for number in range(3):
-        for node in range(2):
-            power_log(path.parents[1] / f"result_{number}" / f"node_{node}.txt", *WHOLE)
-    power_log(path, (0, START, None), (MINUTES_12, "power_reading", value))
+    power = write_power(clone, *WHOLE, switch=None)
+    reading = (MINUTES_12, "power_reading", value)
+    power_log(power / "result_0/node_0.txt", (0, START, None), reading)
     with pytest.raises(ValueError, match=r"node_0\.txt: power_reading is .* not a number; copy it"):
         published.read_round(clone, "3.0")
 
@@ -319,10 +315,9 @@ def test_runs_that_were_handed_in_twice_are_marked(clone):
     ]
 
 
-def test_the_command_asks_for_all_clones(tmp_path, capsys):
-    assert published.main([str(tmp_path)]) == 1
-    [line] = capsys.readouterr().err.splitlines()
-    assert "training_results_v1.0: no clone; git clone --depth 1 https://github.com/" in line
+def test_the_command_asks_for_all_clones(tmp_path, refusal):
+    asks = "training_results_v1.0: no clone; git clone --depth 1 https://github.com/"
+    assert asks in refusal(published, tmp_path)
 
 
 def test_a_damaged_table_is_one_line(tmp_path):

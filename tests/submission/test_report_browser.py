@@ -9,7 +9,7 @@ import pytest
 
 from mlperf_bert.submission import deciding, report
 from tests.mlperf.example_log import write_log
-from tests.submission.browsing import browser, look, served  # noqa: F401 - a fixture
+from tests.submission.browsing import look, served
 
 # Tells how wide the page is that a frame of some width shows, and which texts are too small.
 FRAME = """<!doctype html><link rel="icon" href="data:,"><body style="margin:0"><script>
@@ -48,7 +48,7 @@ def site(tmp_path_factory):
 
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize(("name", "num_pictures"), [("report", 10), ("deciding", 2)])
-def test_readable_at_both_widths(browser, site, tmp_path, width, name, num_pictures):  # noqa: F811
+def test_readable_at_both_widths(browser, site, tmp_path, width, name, num_pictures):
     folder, address, requests = site
     frame = FRAME.replace("WIDTH", str(width)).replace("PAGE", name)
     (folder / f"frame_{width}.html").write_text(frame)
@@ -67,7 +67,7 @@ def test_readable_at_both_widths(browser, site, tmp_path, width, name, num_pictu
     assert found == num_pictures
 
 
-def test_screenshot_shows_the_page(browser, site, tmp_path):  # noqa: F811
+def test_screenshot_shows_the_page(browser, site, tmp_path):
     _, address, _ = site
     picture = tmp_path / "report.png"
     look(browser, tmp_path, f"{address}/report.html", f"--screenshot={picture}",

@@ -7,7 +7,7 @@ import pytest
 
 from mlperf_bert.submission import standing
 from tests.mlperf.example_log import write_log
-from tests.submission.browsing import browser, look, served  # noqa: F401 - a fixture
+from tests.submission.browsing import look, served
 
 # Of closed results, counted in shared/facts/published_bert_results.json.
 COUNTS = {
@@ -92,7 +92,7 @@ def site(tmp_path_factory):
 
 @pytest.mark.gate
 @pytest.mark.parametrize("width", [1280, 400])
-def test_filters_table_and_curves_react(browser, site, tmp_path, width):  # noqa: F811
+def test_filters_table_and_curves_react(browser, site, tmp_path, width):
     folder, address, requests = site
     (folder / f"frame_{width}.html").write_text(FRAME.replace("WIDTH", str(width)))
     requests.clear()
