@@ -8,6 +8,8 @@ from mlperf_bert.tensorflow_import import tensorflow
 
 tensorflow()  # quietly, before other modules import it
 
+from mlperf_bert.convert.exporting import export
+from mlperf_bert.model.config import BertConfig
 from tests.finetuning import generated_glue
 
 
@@ -17,6 +19,16 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     generated_glue.write_glue(folder / "glue")
     generated_glue.write_model(folder / "model")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def hugging_face(made, tmp_path_factory):
+    """The same model in Hugging Face's layout, not to be changed."""
+    model, folder = made / "model", tmp_path_factory.mktemp("hf") / "hf"
+    config = BertConfig.from_json_file(str(model / "bert_config.json"))
+    vocab_file = str(model / "vocab.txt")
+    export(str(model / "model.ckpt-0"), str(folder), config=config, vocab_file=vocab_file)
     return folder
 
 

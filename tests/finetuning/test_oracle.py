@@ -12,7 +12,6 @@ import pytest
 import tensorflow as tf
 import transformers
 
-from mlperf_bert.convert.exporting import export
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.finetuning import glue, model, weights
 from mlperf_bert.finetuning.training import Trainer, order_of_epoch
@@ -35,18 +34,11 @@ def source(made):
     )
 
 
-@pytest.fixture(scope="module")
-def exported(source, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("hf") / "model"
-    export(source.name, str(folder), config=source.config, vocab_file=source.vocab_file)
-    return folder
-
-
 @pytest.mark.parametrize("name", glue.NAMES)
-def test_features_are_those_of_transformers(made, exported, name):
-    theirs = transformers.BertTokenizer.from_pretrained(exported)
+def test_features_are_those_of_transformers(made, hugging_face, name):
+    theirs = transformers.BertTokenizer.from_pretrained(hugging_face)
     theirs.wordpiece_tokenizer.max_input_chars_per_word = 200  # as in the reference
-    tokenizer = Tokenizer(str(exported / "vocab.txt"))
+    tokenizer = Tokenizer(str(hugging_face / "vocab.txt"))
     task = glue.create(name, str(made / "glue"))
     for split in ("train", *task.eval_splits, *task.test_splits):
         examples = task.read(split)
@@ -164,11 +156,11 @@ def task_and_features(name, made, source):
 @pytest.mark.parametrize(
     "name", ["cola", *(pytest.param(name, marks=pytest.mark.gate) for name in ("mnli", "stsb"))]
 )
-def test_losses_and_predictions_of_classifiers(made, source, exported, name):
+def test_losses_and_predictions_of_classifiers(made, source, hugging_face, name):
     task, features = task_and_features(name, made, source)
     trainer = trainer_of(task, source)
     theirs = transformers.TFBertForSequenceClassification.from_pretrained(
-        exported, num_labels=task.num_labels
+        hugging_face, num_labels=task.num_labels
     )
     assert theirs.config.hidden_dropout_prob == 0
     head = trainer.model.classifier.out_proj
@@ -189,14 +181,14 @@ def test_losses_and_predictions_of_classifiers(made, source, exported, name):
 
 
 @pytest.mark.gate
-def test_losses_and_predictions_of_spans(made, source, exported):
+def test_losses_and_predictions_of_spans(made, source, hugging_face):
     _, features = task_and_features("rte", made, source)
     del features["labels"]
     lengths = features["input_mask"].sum(axis=1)
     features["start_positions"] = (lengths // 3).astype(np.int32)
     features["end_positions"] = (lengths // 2).astype(np.int32)
     trainer = trainer_of(SPANS, source)
-    theirs = transformers.TFBertForQuestionAnswering.from_pretrained(exported)
+    theirs = transformers.TFBertForQuestionAnswering.from_pretrained(hugging_face)
     names = [v.name for v in trainer.model.trainable_variables]
     assert any("pooler" in name for name in names)
     pooler = [v for v in trainer.model.trainable_variables if "pooler" in v.name]

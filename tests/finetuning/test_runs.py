@@ -16,7 +16,6 @@ import pytest
 import safetensors.numpy
 import tensorflow as tf
 
-from mlperf_bert.convert.exporting import export
 from mlperf_bert.finetuning import glue, prepared, sweep, weights
 from mlperf_bert.finetuning import model as task_model
 from mlperf_bert.finetuning.config import Setting
@@ -106,14 +105,9 @@ def test_the_seed_fixes_a_run_and_another_one_changes_it(own):
     run_of(own, "c", Setting(learning_rate=1e-3, seed=2), **changes).train(never)
     other = weights_of(own / "c")
     assert not any(np.array_equal(other[n], v) for n, v in first.items() if "dense/kernel" in n)
-    finished = run_of(own, "a", **changes)
-    assert finished.finished().setting == ONE
+    assert run_of(own, "a", **changes).finished().setting == ONE
     with pytest.raises(ValueError, match="max_seq_length: 24 there, 20 here"):
         run_of(own, "a", **changes, max_seq_length=20).finished()
-    for damage in ('{"epochs": []}', '{"epochs": [{"dev": 1}]}', '{"epochs": 3}'):
-        (own / "a" / "result.json").write_text(damage)
-        with pytest.raises(ValueError, match=r"json: damaged .*; remove the folder .* to train"):
-            finished.finished()
 
 
 @pytest.mark.all
@@ -172,10 +166,6 @@ def test_results_of_other_commands_stay(own):
     sweep.run(config_of(own, task="rte", settings=(single, other), **changes))
     kept = {path.parent.name for path in (own / "out" / "rte").rglob("model.ckpt-*.index")}
     assert single.folder in kept
-    for damage in ('{"tasks": []}', '{"tasks": {"rte": {"runs": [{}]}}}'):
-        path.write_text(damage)
-        with pytest.raises(ValueError, match=r"results.json: damaged .*; remove it: the results"):
-            sweep.run(config_of(own, task="rte", **changes))
 
 
 @pytest.mark.all
@@ -359,12 +349,8 @@ def test_a_checkpoint_without_pooler_is_refused_but_for_spans(own):
     assert "no such checkpoint" in refusal(own, checkpoint=f"{own}/model/model.ckpt-9")
 
 
-def test_a_hugging_face_model_without_pooler_is_refused(made, tmp_path):
-    config = BertConfig.from_json_file(str(made / "model" / "bert_config.json"))
-    vocab_file = str(made / "model" / "vocab.txt")
-    prefix = str(made / "model" / "model.ckpt-0")
-    export(prefix, str(tmp_path / "hf"), config=config, vocab_file=vocab_file)
-    path = tmp_path / "hf" / "model.safetensors"
+def test_a_hugging_face_model_without_pooler_is_refused(hugging_face, tmp_path):
+    path = shutil.copytree(hugging_face, tmp_path / "hf") / "model.safetensors"
     tensors = safetensors.numpy.load_file(path)
     safetensors.numpy.save_file({n: v for n, v in tensors.items() if "pooler" not in n}, path)
     source = weights.find(str(tmp_path / "hf"), bert_config_file=None, vocab_file=None)
@@ -432,11 +418,7 @@ def test_a_logit_that_is_not_finite_ends_the_run(own, monkeypatch):
 
 
 @pytest.mark.all
-def test_models_of_every_layout_give_the_same_weights(made, tmp_path):
-    config = BertConfig.from_json_file(str(made / "model" / "bert_config.json"))
-    vocab_file = str(made / "model" / "vocab.txt")
-    prefix = str(made / "model" / "model.ckpt-0")
-    export(prefix, str(tmp_path / "hf"), config=config, vocab_file=vocab_file)
+def test_models_of_every_layout_give_the_same_weights(made, hugging_face, tmp_path):
     # A run's folder: the newest checkpoint counts.
     run_folder = tmp_path / "run"
     run_folder.mkdir()
@@ -445,17 +427,16 @@ def test_models_of_every_layout_give_the_same_weights(made, tmp_path):
         shutil.copy(path, run_folder / path.name)
     for path in (made / "model").glob("model.ckpt-0.*"):
         shutil.copy(path, run_folder / path.name.replace("-0.", "-7.", 1))
-    options = {
-        "bert_config_file": str(made / "model" / "bert_config.json"),
-        "vocab_file": vocab_file,
-    }
+    config_file = str(made / "model" / "bert_config.json")
+    options = {"bert_config_file": config_file, "vocab_file": str(made / "model" / "vocab.txt")}
     task = glue.create("cola", str(made / "glue"))
     found = []
-    hugging_face = weights.find(str(tmp_path / "hf"), bert_config_file=None, vocab_file=None)
+    converted = weights.find(str(hugging_face), bert_config_file=None, vocab_file=None)
     newest = weights.find(f"{run_folder}/", **options)
     assert newest.name.endswith("run/model.ckpt-7")
-    assert hugging_face.config == config
-    for source in (weights.find(prefix, **options), hugging_face, newest):
+    assert converted.config == BertConfig.from_json_file(config_file)
+    prefix = str(made / "model" / "model.ckpt-0")
+    for source in (weights.find(prefix, **options), converted, newest):
         built = task_model.build(task, source, seed=1)
         found.append([v.numpy() for v in task_model.trained_variables(built)])
     for other in found[1:]:
@@ -463,11 +444,9 @@ def test_models_of_every_layout_give_the_same_weights(made, tmp_path):
             np.testing.assert_array_equal(one, two)
 
 
-def test_a_hugging_face_model_says_itself_what_it_is(made, tmp_path):
-    config = BertConfig.from_json_file(str(made / "model" / "bert_config.json"))
+def test_a_hugging_face_model_says_itself_what_it_is(made, hugging_face, tmp_path):
     vocab_file = str(made / "model" / "vocab.txt")
-    folder = tmp_path / "hf"
-    export(str(made / "model" / "model.ckpt-0"), str(folder), config=config, vocab_file=vocab_file)
+    folder = shutil.copytree(hugging_face, tmp_path / "hf")
     own = {"checkpoint": str(folder), "bert_config_file": None, "vocab_file": None}
 
     def lower_cases(given: bool | None) -> bool:

@@ -56,19 +56,35 @@ def tokenizer(vocab_file):
     return Tokenizer(vocab_file)
 
 
-def write(folder, name, split, content):
+def of_sizes(max_seq_length, doc_stride, max_query_length) -> dict[str, int]:
+    return {
+        "max_seq_length": max_seq_length,
+        "doc_stride": doc_stride,
+        "max_query_length": max_query_length,
+    }
+
+
+def file_of(context, *questions):
+    """A file with one paragraph."""
+    qas = [
+        {"id": f"q{number}", "question": "what", "answers": []} | question
+        for number, question in enumerate(questions)
+    ]
+    return {"data": [{"paragraphs": [{"context": context, "qas": qas}]}]}
+
+
+def encoded(name, split, content, folder, tokenizer, *, max_seq_length=64, **fields):
+    """The task of a file, its examples and their features."""
     (folder / f"{split}-v{VERSIONS[name]}.json").write_text(json.dumps(content))
-
-
-def task_of(name, folder, sizes=(384, 128, 64), **fields):
-    _, doc_stride, max_query_length = sizes
-    return SquadTask(
-        name=name,
-        data_dir=str(folder),
-        doc_stride=doc_stride,
-        max_query_length=max_query_length,
-        **fields,
+    task = SquadTask(name=name, data_dir=str(folder), **fields)
+    examples = task.read(split)
+    features = task.encode(
+        examples,
+        tokenizer=tokenizer,
+        max_seq_length=max_seq_length,
+        is_training=split == "train",
     )
+    return task, examples, features
 
 
 def their_features(example, sizes, *, is_training):
@@ -97,10 +113,7 @@ def assert_same_inputs(features, rows, expected):
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_windows_for_training_equal_theirs(name, sizes, tokenizer, tmp_path, capsys):
     content = generated_squad.questions(3, impossible=name == "squad2", num_paragraphs=24)
-    write(tmp_path, name, "train", content)
-    task = task_of(name, tmp_path, sizes)
-    examples = task.read("train")
-    features = task.encode(examples, tokenizer=tokenizer, max_seq_length=sizes[0], is_training=True)
+    _, examples, features = encoded(name, "train", content, tmp_path, tokenizer, **of_sizes(*sizes))
     rows = rows_of_question(features, examples)
     expected = PROCESSORS[name]().get_train_examples(str(tmp_path))
     num_skipped = num_answers = 0
@@ -126,12 +139,7 @@ def test_windows_for_prediction_equal_theirs(name, sizes, tokenizer, tmp_path):
     content = generated_squad.questions(
         4, impossible=name == "squad2", num_answers=3, num_paragraphs=16
     )
-    write(tmp_path, name, "dev", content)
-    task = task_of(name, tmp_path, sizes)
-    examples = task.read("dev")
-    features = task.encode(
-        examples, tokenizer=tokenizer, max_seq_length=sizes[0], is_training=False
-    )
+    _, examples, features = encoded(name, "dev", content, tmp_path, tokenizer, **of_sizes(*sizes))
     rows = rows_of_question(features, examples)
     expected = PROCESSORS[name]().get_dev_examples(str(tmp_path))
     assert [example.question_id for example in examples] == [one.qas_id for one in expected]
@@ -153,13 +161,9 @@ def test_windows_for_prediction_equal_theirs(name, sizes, tokenizer, tmp_path):
 def test_a_short_last_window_counts_less(num_words, tokenizer, tmp_path):
     sizes = (384, 330, 64)
     content = file_of("bu " * num_words, {})
-    write(tmp_path, "squad2", "dev", content)
+    _, _, features = encoded("squad2", "dev", content, tmp_path, tokenizer, **of_sizes(*sizes))
     content["data"][0]["title"] = ""  # theirs needs one
     [one] = theirs.SquadV2Processor()._create_examples(content["data"], "dev")
-    task = task_of("squad2", tmp_path, sizes)
-    features = task.encode(
-        task.read("dev"), tokenizer=tokenizer, max_seq_length=sizes[0], is_training=False
-    )
     expected = their_features(one, sizes, is_training=False)
     for row, feature in zip(features["is_max_context"], expected, strict=True):
         best = [i for i, is_best in feature.token_is_max_context.items() if is_best]
@@ -192,11 +196,8 @@ def their_predictions(examples, features, logits, tokenizer, folder, task):
 
 def predicted_both(name, content, folder, tokenizer, their_tokenizer, sizes, seed=0, **fields):
     """Predictions of random logits, by us and by them."""
-    write(folder, name, "dev", content)
-    task = task_of(name, folder, sizes, **fields)
-    examples = task.read("dev")
-    features = task.encode(
-        examples, tokenizer=tokenizer, max_seq_length=sizes[0], is_training=False
+    task, examples, features = encoded(
+        name, "dev", content, folder, tokenizer, **of_sizes(*sizes), **fields
     )
     shape = *features["input_ids"].shape, 2
     logits = np.random.default_rng(seed).normal(size=shape).astype(np.float32) * 3
@@ -378,28 +379,6 @@ def test_tokens_that_differ(kind, tokenizer, their_tokenizer):
     assert tokenizer.vocabulary["[SEP]"] not in found
 
 
-def file_of(context, *questions):
-    """A file with one paragraph."""
-    qas = [
-        {"id": f"q{number}", "question": "what", "answers": []} | question
-        for number, question in enumerate(questions)
-    ]
-    return {"data": [{"paragraphs": [{"context": context, "qas": qas}]}]}
-
-
-def encoded(name, split, content, folder, tokenizer, *, max_seq_length=64, **fields):
-    write(folder, name, split, content)
-    task = SquadTask(name=name, data_dir=str(folder), **fields)
-    examples = task.read(split)
-    features = task.encode(
-        examples,
-        tokenizer=tokenizer,
-        max_seq_length=max_seq_length,
-        is_training=split == "train",
-    )
-    return task, examples, features
-
-
 @pytest.mark.parametrize(
     ("text", "start"), [("", 0), (" ", 3), ("bu", 99), ("da", 0), ("bu da", 5)]
 )
@@ -488,10 +467,10 @@ def test_no_threshold_but_the_given_one(tokenizer, tmp_path):
         assert task.metrics(examples, features, logits)["f1"] == 50
 
 
-@pytest.mark.parametrize("content", [file_of("bu", {}), {}], ids=["empty list", "no key"])
-def test_a_file_without_answers_can_be_predicted_but_not_scored(content, tokenizer, tmp_path):
-    if not content:
-        content = file_of("bu", {})
+@pytest.mark.parametrize("has_key", [True, False])
+def test_a_file_without_answers_can_be_predicted_but_not_scored(has_key, tokenizer, tmp_path):
+    content = file_of("bu", {})
+    if not has_key:
         del content["data"][0]["paragraphs"][0]["qas"][0]["answers"]
     task, examples, features = encoded("squad1", "dev", content, tmp_path, tokenizer)
     logits = np.zeros((*features["input_ids"].shape, 2), np.float32)

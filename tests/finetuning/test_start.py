@@ -6,27 +6,21 @@ import subprocess
 
 import pytest
 
+from tests.conftest import REPOSITORY
+from tests.helpers import programs
+
 
 @pytest.fixture
 def tools(tmp_path):
     """A folder with a container engine and a Python that print their arguments."""
     for name in ("docker", "python"):
-        path = tmp_path / "bin" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
-        path.chmod(0o755)
+        programs.stand_in(tmp_path / "bin" / name, 'printf "%s\\n" "$@"')
     return tmp_path / "bin"
 
 
-def start(repository, tools, script, *flags, **environment) -> subprocess.CompletedProcess:
+def start(tools, script, *flags, **environment) -> subprocess.CompletedProcess:
     given = {"PATH": f"{tools}:{os.environ['PATH']}", "PYTHON": str(tools / "python")}
-    return subprocess.run(
-        [repository / script, *flags],
-        cwd=tools.parent,
-        env={**given, **environment},
-        capture_output=True,
-        text=True,
-    )
+    return programs.run(REPOSITORY / script, *flags, cwd=tools.parent, env={**given, **environment})
 
 
 @pytest.mark.parametrize(
@@ -39,47 +33,39 @@ def start(repository, tools, script, *flags, **environment) -> subprocess.Comple
         (["--sweep=False"], "--seed=4"),
     ],
 )
-def test_the_seed_is_that_of_the_run_or_of_the_sweep(repository, tools, flags, expected):
-    done = start(repository, tools, "finetune_model.sh", *flags, SEED="4", NUM_GPUS="0")
+def test_the_seed_is_that_of_the_run_or_of_the_sweep(tools, flags, expected):
+    done = start(tools, "finetune_model.sh", *flags, SEED="4", NUM_GPUS="0")
     words = done.stdout.splitlines()
     assert [word for word in words if word.startswith("--seed")] == [expected], done.stderr
     assert words[len(words) - len(flags) :] == flags
 
 
-def test_a_hugging_face_model_gets_no_other_configuration(repository, tools, tmp_path):
+def test_a_hugging_face_model_gets_no_other_configuration(tools, tmp_path):
     (tmp_path / "hf").mkdir()
     (tmp_path / "hf" / "config.json").touch()
     place = str(tmp_path / "hf")
-    done = start(repository, tools, "finetune_model.sh", INIT_CHECKPOINT=place, NUM_GPUS="0")
+    done = start(tools, "finetune_model.sh", INIT_CHECKPOINT=place, NUM_GPUS="0")
     words = done.stdout.splitlines()
     assert f"--checkpoint={place}" in words, done.stderr
     assert not [word for word in words if word.startswith(("--vocab_file", "--bert_config_file"))]
 
 
-def test_start_training_refuses_what_fine_tuning_cannot_do(repository, tools, tmp_path):
+def test_start_training_refuses_what_fine_tuning_cannot_do(tools, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "file").touch()
 
     def refusal(*flags, **environment) -> str:
-        done = start(repository, tools, "start_training.sh", "--dry-run", *flags, **environment)
+        done = start(tools, "start_training.sh", "--dry-run", *flags, **environment)
         [line] = done.stderr.splitlines()
         assert done.returncode == 1
         return line
 
-    assert "--eval and --finetune: give one of them" in refusal("--eval", "--finetune")
-    assert "--finetune and --eval: give one of them" in refusal("--finetune", "--eval")
     remote = refusal("--finetune", OUTPUT_DIR="gs://b/run")
     assert "OUTPUT_DIR=gs://b/run: fine-tuning writes to a local folder; name one" in remote
     wiki = refusal("--finetune")
     assert "wiki: no bert_config.json; name the folder with it and vocab.txt" in wiki
-    own = start(
-        repository,
-        tools,
-        "start_training.sh",
-        "--dry-run",
-        "--finetune",
-        INIT_CHECKPOINT="/data/hf",
-    )
+    given = ["start_training.sh", "--dry-run", "--finetune"]
+    own = start(tools, *given, INIT_CHECKPOINT="/data/hf")
     assert own.returncode == 0, own.stderr
     words = shlex.split(own.stdout)
     assert "INIT_CHECKPOINT=/data/hf" in words and not [w for w in words if "/wiki" in w]
