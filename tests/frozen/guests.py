@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 
 from mlperf_bert.data import manifest
@@ -13,7 +12,7 @@ from tests.data import generated_wiki
 from tests.finetuning import generated_glue
 from tests.frozen import readers
 from tests.frozen.runs import Room
-from tests.helpers import starts
+from tests.helpers import programs, starts
 from tests.tracing import example_training
 from tracing import tables
 
@@ -76,10 +75,7 @@ def campaign_values(room: Room, name: str) -> dict:
 
 
 def _module(name: str, *words: object) -> str:
-    command = [sys.executable, "-m", name, *map(str, words)]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return programs.run(sys.executable, "-m", name, *words, check=True).stdout
 
 
 def _after(beginning: str, printed: str) -> list[str]:
@@ -134,10 +130,7 @@ def trace_values(room: Room, name: str) -> dict:
     words = [sys.executable, "-m", "tests.tracing.example_training", folder, "--wait_s=1.2"]
     command = ["tracing/trace.sh", "--output", folder / "trace", "--backend=strace", "--", *words]
     environment = {**os.environ, "PYTHON": sys.executable}
-    done = subprocess.run(
-        list(map(str, command)), cwd=REPOSITORY, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    programs.run(*command, env=environment, check=True)
     summary = json.loads((folder / "trace" / "summary.json").read_text())
     of_data = ("num_reads", "read_bytes", "num_writes", "written_bytes")
     values = {

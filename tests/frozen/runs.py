@@ -3,13 +3,12 @@
 import dataclasses
 import os
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.frozen import readers
 from tests.helpers import starts
-from tests.training import generated_task
+from tests.training import generated_task, small_runs
 
 NUM_STEPS = 40
 _DISTURBED = "tests/frozen/disturbed.py"
@@ -23,35 +22,24 @@ class Room:
         self.folder = folder
         self.task = folder / "task"
         if not self.task.exists():
-            generated_task.write_task(self.task, dropout=0.1, num_hidden_layers=1)
+            generated_task.write_task(self.task, **generated_task.SMALL)
 
     def command(
         self, output: Path | str, *, task: Path | str | None = None, **changed
     ) -> list[str]:
         """Trains 40 steps of 8 samples; evaluates after every 12th, saves after every 11th."""
-        task = task or self.task
         flags = {
-            "bert_config_file": f"{task}/bert_config.json",
-            "init_checkpoint": f"{task}/init/model.ckpt-0",
-            "input_file": f"{task}/train.tfrecord",
-            "eval_input_file": f"{task}/eval.tfrecord",
-            "output_dir": output,
-            "max_seq_length": 32,
-            "max_predictions_per_seq": 6,
-            "optimizer": "lamb",
             "learning_rate": 0.01,
-            "num_warmup_steps": 10,
             "num_train_steps": NUM_STEPS,
-            "train_batch_size": 8,
-            "eval_batch_size": 20,
+            "steps_per_update": 1,
             "eval_interval_samples": 8 * 12,
             "save_checkpoints_steps": 11,
             "log_every_steps": 4,
             "keep_checkpoint_max": 0,
-            "seed": 7,
         } | changed
-        given = [f"--{name}={value}" for name, value in flags.items()]
-        return [sys.executable, "run_pretraining.py", "--do_train", *given]
+        # A bucket's path would lose a slash as a Path.
+        words = small_runs.command(Path("TASK"), output, **flags)
+        return [word.replace("=TASK/", f"={task or self.task}/") for word in words]
 
     def end(self, command: list[str], environment: dict | None = None) -> dict:
         """Runs a process, and says how it ended."""
@@ -174,13 +162,9 @@ def offline_values(room: Room, name: str) -> dict:
     trains = room.command(output, eval_input_file="")
     ends = [room.end(trains)]
     for target in (0.72, 0.01):
-        flags = {"input_file": room.task / "eval.tfrecord", "output_dir": output}
-        flags |= {"bert_config_file": room.task / "bert_config.json", "target_accuracy": target}
-        flags |= {"max_seq_length": 32, "max_predictions_per_seq": 6, "eval_batch_size": 20}
-        flags |= {"num_train_steps": NUM_STEPS}
-        given = [f"--{flag}={value}" for flag, value in flags.items()]
-        evaluates = [sys.executable, "run_pretraining.py", "--nodo_train", "--do_eval", *given]
-        ends.append(room.end(evaluates))
+        flags = ["--eval_batch_size=20", f"--num_train_steps={NUM_STEPS}"]
+        flags += [f"--target_accuracy={target}"]
+        ends.append(room.end(small_runs.offline_evaluation(room.task, output, *flags)))
         if target == 0.72:
             values = readers.run_values(output, root=room.folder)
     reached = readers.log_values(output / readers.OFFLINE_LOG)

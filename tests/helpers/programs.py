@@ -1,10 +1,13 @@
-"""Programs that end by themselves, and stand-ins for those of others.
+"""Programs that end by themselves, their refusals, and stand-ins for those of others.
 
 `starts` is for the root scripts, whose imports take seconds.
 """
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from tests.conftest import REPOSITORY
 
@@ -15,6 +18,15 @@ def run(*words: object, check: bool = False, **options) -> subprocess.CompletedP
     done = subprocess.run(list(map(str, words)), **given)
     assert not check or done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done
+
+
+def refusal(main: Callable, *words: object) -> str:
+    """The one line with which the main of a command ends this process."""
+    with pytest.raises(SystemExit) as raised:
+        main(list(map(str, words)))
+    line = str(raised.value)
+    assert len(line.splitlines()) == 1
+    return line
 
 
 def stand_in(path: Path, text: str) -> Path:

@@ -33,7 +33,7 @@ PACKED = ["--optimizer=lamb", "--pack_sequences", "--train_batch_size=2"]  # 1 o
 def task(tmp_path_factory):
     """A task whose model has dropout, and one layer: XLA compiles it in half the time of two."""
     folder = tmp_path_factory.mktemp("task") / "task"
-    generated_task.write_task(folder, dropout=0.1, num_hidden_layers=1)
+    generated_task.write_task(folder, **generated_task.SMALL)
     return folder
 
 

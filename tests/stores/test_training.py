@@ -27,7 +27,7 @@ BUCKET = "gs://bucket"
 @pytest.fixture(scope="module")
 def task(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("stores") / "task"
-    generated_task.write_task(folder, dropout=0.1, num_hidden_layers=1)
+    generated_task.write_task(folder, **generated_task.SMALL)
     return folder
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import lacking
-from tests.tracing import example_training
+from tests.helpers import programs
+from tests.tracing import example_training, generated_trace
 from tracing import backends, limits
 
 BACKENDS = [
@@ -77,10 +78,7 @@ def environment(**more: str) -> dict[str, str]:
 def trace(output: Path, *words, options=(), **more) -> Traced:
     """Takes a trace of a command."""
     more = {"env": environment(), **more}
-    done = subprocess.run(
-        command_line(output, *words, options=options), capture_output=True, text=True, **more
-    )
-    return Traced(output, done)
+    return Traced(output, programs.run(*command_line(output, *words, options=options), **more))
 
 
 @pytest.fixture(scope="session", params=BACKENDS)
@@ -114,6 +112,12 @@ def with_calls_for_module(tmp_path_factory) -> Traced:
     example_training.make_data(folder)
     words = example_command(folder, "--wait_s=1.2")
     return trace(folder / "trace", *words, options=["--backend=strace"])
+
+
+@pytest.fixture(scope="session")
+def generated(tmp_path_factory) -> Path:
+    """A trace that was written and not taken, not to be changed."""
+    return generated_trace.write(tmp_path_factory.mktemp("generated") / "trace")
 
 
 @pytest.fixture(scope="session")

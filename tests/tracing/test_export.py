@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,8 @@ import pandas as pd
 import pytest
 
 from tests.conftest import lacking
+from tests.helpers import programs
+from tests.helpers.programs import refusal
 from tests.tracing import generated_trace
 from tests.tracing.generated_trace import moved_in
 from tracing import calls, export, tables
@@ -20,22 +21,8 @@ PROGRAMS = Path(sys.executable).parent
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return generated_trace.write(tmp_path_factory.mktemp("generated") / "trace")
-
-
-@pytest.fixture(scope="module")
-def file_ops(folder) -> pd.DataFrame:
-    return tables.read_table(folder, "file_ops")
-
-
-def refused(*words) -> str:
-    """The one line of an export that comes to nothing."""
-    with pytest.raises(SystemExit) as raised:
-        export.main(list(map(str, words)))
-    line = str(raised.value)
-    assert line.startswith("export: ") and "\n" not in line
-    return line
+def file_ops(generated) -> pd.DataFrame:
+    return tables.read_table(generated, "file_ops")
 
 
 @pytest.mark.parametrize("target", ["dftracer", "fio", "perfetto"])
@@ -46,7 +33,7 @@ def test_a_target_without_output_writes_into_the_traces_folder(tmp_path, target,
     printed = capsys.readouterr()
     assert printed.out == f"{output}\n" and output.exists()
     assert re.match(r"export: [\d,]+ (calls|events)", printed.err)
-    line = refused(trace, f"--to={target}")
+    line = refusal(export.main, trace, f"--to={target}")
     assert line == f"export: {output} exists: remove it, or name another --output"
     assert not list(trace.glob("*.unfinished"))
 
@@ -62,23 +49,25 @@ def test_a_target_without_output_writes_into_the_traces_folder(tmp_path, target,
 )
 def test_what_is_no_finished_trace_is_refused(tmp_path, target, make, reason):
     make(tmp_path / "trace")
-    assert re.search(f"{reason}$", refused(tmp_path / "trace", f"--to={target}"))
+    assert re.search(f"{reason}$", refusal(export.main, tmp_path / "trace", f"--to={target}"))
 
 
 @pytest.mark.parametrize("target", export.OUTPUTS)
-def test_an_output_in_no_folder_and_a_flag_of_another_target_are_refused(folder, tmp_path, target):
+def test_an_output_in_no_folder_and_a_flag_of_another_target_are_refused(
+    generated, tmp_path, target
+):
     output = tmp_path / "none" / "there"
-    line = refused(folder, f"--to={target}", f"--output={output}")
+    line = refusal(export.main, generated, f"--to={target}", f"--output={output}")
     assert line.endswith(f"there is no folder {output.parent}; make it first")
     if target != "fio":
-        line = refused(folder, f"--to={target}", "--per=trace")
+        line = refusal(export.main, generated, f"--to={target}", "--per=trace")
         assert line == "export: --per=trace is for --to=fio alone; leave it out"
 
 
 @pytest.mark.parametrize("target", ["dftracer", "fio"])
 def test_a_trace_without_single_calls_is_refused(tmp_path, target):
     trace = generated_trace.write(tmp_path / "trace", backend="proc")
-    line = refused(trace, f"--to={target}")
+    line = refusal(export.main, trace, f"--to={target}")
     assert line.endswith(
         "holds no single calls: trace with strace or bpftrace, this one was made with proc"
     )
@@ -88,10 +77,10 @@ def test_a_trace_without_single_calls_is_refused(tmp_path, target):
 def test_damaged_traces_are_one_line(tmp_path, target):
     trace = generated_trace.write(tmp_path / "trace")
     (trace / "file_ops.parquet").write_bytes(b"no table")
-    refused(trace, f"--to={target}")
+    refusal(export.main, trace, f"--to={target}")
     found = json.loads((trace / "summary.json").read_text()) | {"begin_monotonic_ns": None}
     (trace / "summary.json").write_text(json.dumps(found))
-    line = refused(trace, f"--to={target}")
+    line = refusal(export.main, trace, f"--to={target}")
     assert line.endswith("is not a finished trace: when it began is not recorded")
 
 
@@ -101,7 +90,7 @@ def test_foreign_tables_are_one_line(tmp_path, target, strange):
     trace = generated_trace.write(tmp_path / "trace")
     for table in ("file_ops", "mllog", "files", "spans", "threads"):
         pd.DataFrame(strange).to_parquet(trace / f"{table}.parquet")
-    line = refused(trace, f"--to={target}")
+    line = refusal(export.main, trace, f"--to={target}")
     assert line.endswith("; the tracing has not written it: copy the trace here again")
 
 
@@ -109,17 +98,19 @@ def test_a_table_of_another_version_and_one_that_is_gone_are_refused(tmp_path):
     trace = generated_trace.write(tmp_path / "trace")
     found = pd.read_parquet(trace / "file_ops.parquet")
     found.drop(columns="latency_ns").to_parquet(trace / "file_ops.parquet")
-    line = refused(trace, "--to=dftracer")
+    line = refusal(export.main, trace, "--to=dftracer")
     assert "lacks latency_ns: another version of tracing/trace.sh wrote it" in line
     (trace / "file_ops.parquet").unlink()
-    assert "is damaged: file_ops.parquet is missing" in refused(trace, "--to=dftracer")
+    for target in ("dftracer", "perfetto"):
+        line = refusal(export.main, trace, f"--to={target}")
+        assert "is damaged: file_ops.parquet is missing" in line
 
 
 @pytest.mark.parametrize("target", ["dftracer", "perfetto", "fio"])
-def test_a_full_disk_leaves_nothing(folder, small_disk, target):
+def test_a_full_disk_leaves_nothing(generated, small_disk, target):
     disk = small_disk(4)
     (disk / "full").write_bytes(bytes(4096))
-    line = refused(folder, f"--to={target}", f"--output={disk / 'export'}")
+    line = refusal(export.main, generated, f"--to={target}", f"--output={disk / 'export'}")
     assert "No space left on device" in line
     assert list(disk.iterdir()) == [disk / "full"]
 
@@ -128,9 +119,9 @@ def test_a_full_disk_leaves_nothing(folder, small_disk, target):
 
 
 @pytest.fixture(scope="module")
-def pfw(folder, tmp_path_factory) -> Path:
+def pfw(generated, tmp_path_factory) -> Path:
     output = tmp_path_factory.mktemp("dftracer") / "trace.pfw.gz"
-    dftracer.write(Finished(folder), output)
+    dftracer.write(Finished(generated), output)
     return output
 
 
@@ -138,8 +129,7 @@ def told_by(program: str, *words) -> str:
     """What one of DFTracer's own programs prints."""
     if not (PROGRAMS / program).exists():
         lacking(f"{program} is not installed: pip install dftracer-utils")
-    command = [str(word) for word in [PROGRAMS / program, *words]]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return programs.run(PROGRAMS / program, *words, check=True).stdout
 
 
 def test_dftracer_finds_every_line_valid_and_counts_all_events(pfw, file_ops):
@@ -183,9 +173,9 @@ def test_dftracers_replay_understands_every_call(pfw, file_ops):
 
 
 @pytest.fixture(scope="module", params=fio.GROUPS)
-def replay(request, folder, tmp_path_factory) -> Path:
+def replay(request, generated, tmp_path_factory) -> Path:
     output = tmp_path_factory.mktemp("fio") / "replay"
-    fio.write(Finished(folder), output, per=request.param)
+    fio.write(Finished(generated), output, per=request.param)
     return output
 
 
@@ -240,11 +230,11 @@ def test_files_to_read_are_sparse_and_long_enough(replay):
     assert sum(path.stat().st_blocks for path in (replay / "files").iterdir()) == 0
 
 
-def test_too_many_threads_for_fio_are_refused(tmp_path, monkeypatch, folder):
+def test_too_many_threads_for_fio_are_refused(tmp_path, monkeypatch, generated):
     monkeypatch.setattr(fio, "_MOST_LOGS", 2)
     message = "3 logs, one for each thread, and fio replays 2 at most; --per=process or --per=trace"
     with pytest.raises(ValueError, match=message):
-        fio.write(Finished(folder), tmp_path / "replay", per="thread")
+        fio.write(Finished(generated), tmp_path / "replay", per="thread")
 
 
 def test_a_trace_without_transfers_has_nothing_to_replay(tmp_path):

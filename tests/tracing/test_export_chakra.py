@@ -10,6 +10,7 @@ import pytest
 
 from exchange import chakra
 from tests.conftest import REPOSITORY
+from tests.helpers.programs import refusal
 from tests.tracing import generated_trace
 from tests.tracing.generated_trace import BEGIN_NS, REALTIME_AHEAD_NS, moved_in
 from tracing import bpftrace, export, tables
@@ -17,15 +18,6 @@ from tracing.exports.chakra import MAPPING
 
 WEIGHTS = ["bert/pooler/dense/bias", "bert/pooler/dense/kernel"]
 NUM_STEPS, EXAMPLES = 10, 64
-
-
-def refused(*words) -> str:
-    """The one line of an export that comes to nothing."""
-    with pytest.raises(SystemExit) as raised:
-        export.main(list(map(str, words)))
-    line = str(raised.value)
-    assert line.startswith("export: ") and "\n" not in line
-    return line
 
 
 def trained(folder: Path) -> Path:
@@ -246,34 +238,36 @@ def test_every_rank_has_the_step_in_each_batch_and_the_first_the_storage(trace, 
 )
 def test_a_step_of_another_training_is_refused(trace, tmp_path, other, ranks, reason):
     words = [trace, "--to=chakra", f"--step={step_of(tmp_path, **other)}", f"--ranks={ranks}"]
-    assert reason in refused(*words, f"--output={tmp_path / 'none'}")
+    assert reason in refusal(export.main, *words, f"--output={tmp_path / 'none'}")
     assert not (tmp_path / "none").exists()
 
 
 def test_a_step_needs_a_training_and_its_own_file(trace, step, tmp_path):
     bare = generated_trace.write(tmp_path / "bare")
-    line = refused(bare, "--to=chakra", f"--step={step}", "--ranks=8")
+    line = refusal(export.main, bare, "--to=chakra", f"--step={step}", "--ranks=8")
     assert "holds no training to take a step: no block_start" in line
-    assert f"--step={bare}: has no step.0.et; python -m" in refused(
-        trace, "--to=chakra", f"--step={bare}", "--ranks=8"
+    assert f"--step={bare}: has no step.0.et; python -m" in refusal(
+        export.main, trace, "--to=chakra", f"--step={bare}", "--ranks=8"
     )
     (tmp_path / "step.0.et").write_bytes(b"no trace")
-    line = refused(trace, "--to=chakra", f"--step={tmp_path}", "--ranks=8")
+    line = refusal(export.main, trace, "--to=chakra", f"--step={tmp_path}", "--ranks=8")
     assert "step.0.et is not a Chakra trace" in line
 
 
 @pytest.mark.parametrize("seconds", ["5", "2:1", "a:b", "-1:3", "nan:2"])
 def test_other_flags_are_one_line(trace, seconds):
-    line = refused(trace, "--to=chakra", f"--seconds={seconds}")
+    line = refusal(export.main, trace, "--to=chakra", f"--seconds={seconds}")
     assert line == f"export: --seconds={seconds}: give two, BEGIN:END, the second later"
-    assert "--ranks=8: give at least 1, and --step" in refused(trace, "--to=chakra", "--ranks=8")
-    line = refused(trace, "--to=dlio", "--seconds=0:1")
+    assert "--ranks=8: give at least 1, and --step" in refusal(
+        export.main, trace, "--to=chakra", "--ranks=8"
+    )
+    line = refusal(export.main, trace, "--to=dlio", "--seconds=0:1")
     assert line == "export: --seconds=0:1 is for --to=chakra alone; leave it out"
 
 
 def test_too_many_nodes_are_refused(trace, step, monkeypatch):
     monkeypatch.setattr("tracing.exports.chakra._MOST_NODES", 29)
-    line = refused(trace, "--to=chakra", f"--step={step}", "--ranks=8")
+    line = refusal(export.main, trace, "--to=chakra", f"--step={step}", "--ranks=8")
     assert "would be 30 nodes for each rank; --seconds=BEGIN:END takes a part" in line
     assert not (trace / "chakra.unfinished").exists()
 

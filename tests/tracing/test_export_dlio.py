@@ -6,7 +6,6 @@ variable DLIO_BENCHMARK names a clone of github.com/argonne-lcf/dlio_benchmark.
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 import yaml
 
 from tests.conftest import lacking
+from tests.helpers import programs
 from tests.tracing import example_training as example
 from tests.tracing import generated_trace
 from tracing import export
@@ -117,7 +117,7 @@ def packages(tmp_path_factory) -> Path:
     """DLIO 2.0.0 and what it imports to load a workload, without TensorFlow's and torch's world."""
     folder = tmp_path_factory.mktemp("packages")
     words = ["install", "--quiet", "--no-deps", "--no-compile", f"--target={folder}", *PACKAGES]
-    done = subprocess.run([sys.executable, "-m", "pip", *words], capture_output=True, text=True)
+    done = programs.run(sys.executable, "-m", "pip", *words)
     if done.returncode:
         lacking(f"dlio_benchmark cannot be had from PyPI: {done.stderr.strip()[-300:]}")
     return folder
@@ -127,11 +127,8 @@ def loaded_by(source: Path, packages: Path, workload_file: Path, folder: Path) -
     """What DLIO's own code makes of the workload."""
     environment = {**os.environ, "PYTHONPATH": f"{source}:{packages}"}
     words = [source, workload_file, folder / "configs"]
-    done = subprocess.run(
-        [sys.executable, "-c", LOADER, *map(str, words)],
-        cwd=folder, env=environment, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    loader = [sys.executable, "-c", LOADER]
+    done = programs.run(*loader, *words, cwd=folder, env=environment, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -172,11 +169,6 @@ def test_dlios_repository_loads_it(packages, workload_file, tmp_path):
     assert found["model"] == "bert" and found["run_dir"].startswith("./hydra_log/bert/")
     train = yaml.safe_load(workload_file.read_text())["train"]
     assert found["computation_time"]["mean"] == train["computation_time"]
-
-
-def test_what_is_no_trace_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="is not a finished trace"):
-        dlio.workload(Finished(tmp_path))
 
 
 @pytest.mark.all

@@ -2,12 +2,12 @@
 
 import json
 import shutil
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.helpers import programs
 from tests.tracing import generated_trace
 from tests.tracing.generated_trace import moved_in
 from tracing import tables
@@ -36,12 +36,9 @@ def test_a_replay_moves_the_bytes_of_the_trace(tmp_path, per):
     trace = generated_trace.write(tmp_path / "trace")
     fio.write(Finished(trace), tmp_path / "replay", per=per)
     began = time.monotonic()
-    done = subprocess.run(
-        ["fio", "replay.fio", "--output-format=json"],
-        cwd=tmp_path / "replay", capture_output=True, text=True,
-    )  # fmt: skip
+    words = ["fio", "replay.fio", "--output-format=json"]
+    done = programs.run(*words, cwd=tmp_path / "replay", check=True)
     seconds = time.monotonic() - began
-    assert done.returncode == 0, done.stdout + done.stderr
     jobs = json.loads(done.stdout)["jobs"]
     assert moved_by(jobs) == moved_by_the_trace(trace)
     stamps = moved_in(tables.read_table(trace, "file_ops"))["monotonic_ns"]

@@ -1,11 +1,11 @@
 """A tiny training by run_pretraining.py under strace: do the bytes add up?"""
 
 import json
-import subprocess
 import sys
 
 import pytest
 
+from tests.helpers import programs
 from tests.helpers.tiny_examples import TINY, example
 from tests.tracing.conftest import require, trace
 from tracing import tables
@@ -138,9 +138,5 @@ def test_bytes_read_are_sizes_times_epochs_at_the_demos_scale(repository, tmp_pa
         [file] = [f for f in found.summary["files"] if f["path"] == str(path)]
         assert file["file_class"] == "tfrecords"
         assert file["read_bytes"] == pytest.approx(3 * path.stat().st_size, rel=0.01)
-    told = subprocess.run(
-        [sys.executable, "-m", "tracing.export", found.folder, "--to=dlio"],
-        capture_output=True,
-        text=True,
-    )
+    told = programs.run(sys.executable, "-m", "tracing.export", found.folder, "--to=dlio")
     assert "holds no training" in told.stderr

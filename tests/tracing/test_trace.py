@@ -17,6 +17,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
+from tests.helpers import programs
 from tests.tracing import example_training as example
 from tests.tracing.conftest import (
     command_line,
@@ -427,12 +428,11 @@ def test_a_backend_that_does_not_work_here_says_what_is_missing(tmp_path):
 @pytest.mark.all
 def test_a_tracer_that_the_kernel_refuses_is_replaced_by_the_next(tmp_path):
     require(backends.BPFTRACE)
-    refused = tmp_path / "bpftrace"
-    refused.write_text(
-        '#!/bin/sh\n[ "$1" = --version ] && echo "bpftrace v0.20.1" && exit\n'
-        'echo "ERROR: Could not load program: Operation not permitted" >&2; exit 1\n'
+    programs.stand_in(
+        tmp_path / "bpftrace",
+        '[ "$1" = --version ] && echo "bpftrace v0.20.1" && exit\n'
+        'echo "ERROR: Could not load program: Operation not permitted" >&2; exit 1',
     )
-    refused.chmod(0o755)
     path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     found = trace(tmp_path / "trace", "echo", "once", env=environment(**path))
     assert found.done.returncode == 0, found.done.stderr
@@ -455,10 +455,8 @@ def test_without_privileges_the_rest_is_recorded(tmp_path):
         pytest.skip("only root can become somebody else")
     tmp_path.chmod(0o777)
     command = command_line(tmp_path / "trace", "true")
-    found = subprocess.run(
-        command, capture_output=True, text=True, env=environment(HOME=str(tmp_path)),
-        user=65534, group=65534, extra_groups=[],
-    )  # fmt: skip
+    nobody = {"user": 65534, "group": 65534, "extra_groups": []}
+    found = programs.run(*command, env=environment(HOME=str(tmp_path)), **nobody)
     if "lacks pyarrow" in found.stderr or "Permission denied" in found.stderr:
         pytest.skip("this checkout or interpreter is not readable for others")
     assert found.returncode == 0, found.stderr
@@ -512,9 +510,9 @@ def test_a_trace_is_finished_later(tmp_path, training_folder, soonest):
     (tmp_path / "trace" / "summary.json").unlink()
     script = command_line(tmp_path)[0]
     command = [script, "--convert", str(tmp_path / "trace")]
-    subprocess.run(command, check=True, env=environment(), capture_output=True)
+    programs.run(*command, check=True, env=environment())
     assert json.loads((tmp_path / "trace" / "summary.json").read_text()) == before
     assert not (tmp_path / "trace" / "raw").exists()
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    done = programs.run(*command, env=environment())
     assert done.returncode == 1
     assert "the raw files are needed" in done.stderr

@@ -81,21 +81,6 @@ def test_every_checkpoint_once_and_all_examples(task, run):
 
 
 @pytest.mark.all
-def test_a_target_reached_offline_stops_the_clock_at_its_checkpoint(task, tmp_path):
-    output = tmp_path / "out"
-    starts.run(training_to_evaluate(task, output), check=True)
-    for _ in range(2):
-        done = evaluate(task, output, "--num_train_steps=30", "--target_accuracy=0.01")
-        assert [line["step"] for line in lines_of(output)] == [0, 10]  # 0 is before the training
-        assert "bert.offline.log: success after 80 samples" in done.stdout
-    log = (output / "bert.log").read_text()
-    saved = re.search(r'"time_ms": (\d+)[^\n]*"checkpoint_stop"[^\n]*"step_num": 10\b', log)
-    joined = (output / "bert.offline.log").read_text()
-    stopped = re.search(r'"time_ms": (\d+)[^\n]*"run_stop"', joined)
-    assert stopped[1] == saved[1]
-
-
-@pytest.mark.all
 def test_beside_a_training_it_waits_and_no_waiting_checkpoint_is_pruned(task, tmp_path):
     output = tmp_path / "out"
     flags = ("--num_train_steps=3000", "--save_checkpoints_steps=500", "--keep_checkpoint_max=1")
