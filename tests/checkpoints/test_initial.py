@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 from official.legacy.bert import configs
-from official.nlp.modeling import models, networks
+from official.nlp.modeling import models
 from official.nlp.tools import tf2_bert_encoder_checkpoint_converter
 
 from mlperf_bert.checkpoints import initial, names
@@ -19,6 +19,8 @@ from mlperf_bert.convert import saving, tf1_tf2
 from mlperf_bert.convert.tf1_tf2 import convert
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
+from tests.checkpoints.stored_weights import assert_same_bits
+from tests.checkpoints.tf_models import encoder_of_tf_models
 
 
 @pytest.fixture
@@ -63,13 +65,6 @@ def refusal(prefix: str, config: BertConfig) -> str:
     return str(error.value)
 
 
-def assert_equal_bits(found: dict, expected: dict) -> None:
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        assert found[name].dtype == value.dtype and found[name].shape == value.shape, name
-        assert found[name].tobytes() == value.tobytes(), name
-
-
 def copied(prefix: str, folder: Path) -> Path:
     """A copy of a checkpoint that a test may damage; returns its data file."""
     for path in Path(prefix).parent.glob(f"{Path(prefix).name}.*"):
@@ -82,7 +77,7 @@ def test_tf1_with_and_without_slots_and_accumulators(generated, tmp_path, capsys
     accumulating = str(tmp_path / "model.ckpt-28252")
     tf1_tf2.add_accumulators(generated.checkpoint, accumulating)
     for prefix in (bare, generated.checkpoint, accumulating):
-        assert_equal_bits(load(prefix, generated.config), generated.weights)
+        assert_same_bits(load(prefix, generated.config), generated.weights)
         assert f"Initial weights: 46 from {prefix} (TF1, by name)\n" == capsys.readouterr().out
 
 
@@ -101,23 +96,14 @@ def test_a_weight_that_is_not_finite_is_named(generated, tmp_path, number):
 
 
 def test_tf2_as_we_convert_it(generated, tf2, capsys):
-    assert_equal_bits(load(tf2, generated.config), generated.weights)
+    assert_same_bits(load(tf2, generated.config), generated.weights)
     assert f"Initial weights: 46 from {tf2} (TF2, by object)\n" == capsys.readouterr().out
 
 
 def test_tf2_of_tf_models_first_pretrainer(generated, tmp_path):
     """Both heads, under the names that tf-models' converter gives them."""
     config = generated.config
-    encoder = networks.BertEncoder(
-        vocab_size=config.vocab_size,
-        hidden_size=config.hidden_size,
-        num_layers=config.num_hidden_layers,
-        num_attention_heads=config.num_attention_heads,
-        intermediate_size=config.intermediate_size,
-        max_sequence_length=config.max_position_embeddings,
-        type_vocab_size=config.type_vocab_size,
-        activation=tf_keras.activations.gelu,
-    )
+    encoder = encoder_of_tf_models(config)
     model = models.BertPretrainer(encoder, num_classes=2, num_token_predictions=6)
     by_name = {names.our_name(variable.name): variable for variable in model.variables}
     for weight in names.weights(config.num_hidden_layers):
@@ -126,7 +112,7 @@ def test_tf2_of_tf_models_first_pretrainer(generated, tmp_path):
         value = weight.from_tf1(generated.weights[weight.tf1_name], tuple(variable.shape))
         variable.assign(value)
     prefix = tf.train.Checkpoint(model=model).save(str(tmp_path / "model.ckpt"))
-    assert_equal_bits(load(prefix, config), generated.weights)
+    assert_same_bits(load(prefix, config), generated.weights)
 
 
 @pytest.mark.parametrize("kind, num_missing", [("encoder", 7), ("pretrainer", 2)])
@@ -157,7 +143,7 @@ def test_output_of_our_run_is_refused(generated, tmp_path):
     expected = saving.weights_by_tf1_name(
         trained_variables(model), num_hidden_layers=generated.config.num_hidden_layers
     )
-    assert_equal_bits(load(initial_again, generated.config), expected)
+    assert_same_bits(load(initial_again, generated.config), expected)
 
 
 def test_output_of_the_reference_is_refused(generated, tmp_path):

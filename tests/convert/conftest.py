@@ -1,9 +1,32 @@
-"""The checkpoints of tests/checkpoints, and vocabularies for them."""
+"""The checkpoints of tests/checkpoints, vocabularies for them, and a model in the hub's layout."""
 
+from pathlib import Path
+
+import pytest
+
+from mlperf_bert.convert.exporting import export
 from tests.checkpoints.conftest import generated, start  # noqa: F401 - fixtures
 
 
-def write_vocabulary(path, size: int):
+def write_vocabulary(path, size: int) -> str:
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"token{n}" for n in range(5, size))]
     path.write_text("".join(f"{token}\n" for token in tokens))
     return str(path)
+
+
+@pytest.fixture(scope="session")
+def vocabulary(generated, tmp_path_factory) -> str:  # noqa: F811 - a fixture
+    return write_vocabulary(
+        tmp_path_factory.mktemp("words") / "vocab.txt", generated.config.vocab_size
+    )
+
+
+@pytest.fixture(scope="session")
+def exported(generated, vocabulary, tmp_path_factory) -> Path:  # noqa: F811 - a fixture
+    """The generated checkpoint in Hugging Face's layout; only to be read."""
+    folder = tmp_path_factory.mktemp("hugging_face") / "exported"
+    num_weights = export(
+        generated.checkpoint, str(folder), config=generated.config, vocab_file=vocabulary
+    )
+    assert num_weights == 46
+    return folder

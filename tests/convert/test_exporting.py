@@ -6,7 +6,7 @@ holds the bytes to those that passed the same comparison in torch.
 
 import hashlib
 import json
-import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,22 +17,16 @@ from mlperf_bert.checkpoints import initial
 from mlperf_bert.convert.exporting import export
 from mlperf_bert.model.pretrainer import build_pretrainer, forward, trained_variables
 from tests.convert.conftest import write_vocabulary
-from tests.helpers import starts
 
 # SHA-256 of model.safetensors from the generated checkpoint, with which transformers 5.23.0 on
 # torch 2.13.0 computed our logits to 1e-5.
 VERIFIED_SHA256 = "325fe2fb90e666c0e7a4d6b0983dc5e5300159447dc8420d02c8a35dd68e5c66"
 
 
-@pytest.fixture
-def exported(start, tmp_path):
-    vocabulary = write_vocabulary(tmp_path / "vocab.txt", start.config.vocab_size)
-    folder = tmp_path / "exported"
-    assert export(start.checkpoint, str(folder), config=start.config, vocab_file=vocabulary) == 46
-    return folder
-
-
-def test_transformers_computes_our_logits(start, exported):
+def test_transformers_computes_our_logits(start, tmp_path):
+    exported, config = tmp_path / "exported", start.config
+    vocabulary = write_vocabulary(tmp_path / "vocab.txt", config.vocab_size)
+    assert export(start.checkpoint, str(exported), config=config, vocab_file=vocabulary) == 46
     theirs, report = transformers.TFBertForPreTraining.from_pretrained(
         exported, output_loading_info=True
     )
@@ -40,13 +34,13 @@ def test_transformers_computes_our_logits(start, exported):
 
     random, size = np.random.RandomState(8), (3, 24)
     features = {
-        "input_ids": random.randint(0, start.config.vocab_size, size),
+        "input_ids": random.randint(0, config.vocab_size, size),
         "input_mask": (np.arange(size[1]) < [[24], [17], [9]]).astype(np.int64),
         "segment_ids": random.randint(0, 2, size),
         "masked_lm_positions": np.tile(np.arange(9), (3, 1)),
     }
-    ours = build_pretrainer(start.config, seed=3)
-    layers = start.config.num_hidden_layers
+    ours = build_pretrainer(config, seed=3)
+    layers = config.num_hidden_layers
     initial.load_initial_weights(
         trained_variables(ours), start.checkpoint, num_hidden_layers=layers
     )
@@ -66,26 +60,23 @@ def test_transformers_computes_our_logits(start, exported):
     assert np.abs(masked_lm.numpy()).max() > 0.1
 
 
-def test_bytes_are_those_that_were_verified(generated, tmp_path):
-    vocabulary = write_vocabulary(tmp_path / "vocab.txt", generated.config.vocab_size)
-    folder = tmp_path / "exported"
-    export(generated.checkpoint, str(folder), config=generated.config, vocab_file=vocabulary)
-    content = (folder / "model.safetensors").read_bytes()
+def test_bytes_are_those_that_were_verified(generated, exported, vocabulary):
+    content = (exported / "model.safetensors").read_bytes()
     assert hashlib.sha256(content).hexdigest() == VERIFIED_SHA256
-    assert (folder / "vocab.txt").read_text() == (tmp_path / "vocab.txt").read_text()
-    config = json.loads((folder / "config.json").read_text())
+    assert (exported / "vocab.txt").read_text() == Path(vocabulary).read_text()
+    config = json.loads((exported / "config.json").read_text())
     expected = json.loads(generated.config_file.read_text())
     assert {name: config[name] for name in expected} == expected | {"hidden_act": "gelu_new"}
     assert config["architectures"] == ["BertForPreTraining"] and config["layer_norm_eps"] == 1e-12
-    assert json.loads((folder / "tokenizer_config.json").read_text()) == {
+    assert json.loads((exported / "tokenizer_config.json").read_text()) == {
         "do_lower_case": True,
         "model_max_length": 48,
         "tokenizer_class": "BertTokenizer",
     }
 
 
-def test_refusals_and_failures_leave_nothing(generated, tmp_path, monkeypatch):
-    vocabulary = write_vocabulary(tmp_path / "vocab.txt", generated.config.vocab_size)
+def test_refusals_and_failures_leave_nothing(generated, vocabulary, tmp_path, monkeypatch):
+    other = write_vocabulary(tmp_path / "other.txt", 41)
 
     def refusal(checkpoint=generated.checkpoint, output="out", vocab_file=vocabulary) -> str:
         before = sorted(tmp_path.iterdir())
@@ -96,10 +87,9 @@ def test_refusals_and_failures_leave_nothing(generated, tmp_path, monkeypatch):
         assert sorted(tmp_path.iterdir()) == before
         return str(error.value)
 
-    assert "exists; choose another --output_dir" in refusal(output="vocab.txt")
+    assert "exists; choose another --output_dir" in refusal(output="other.txt")
     assert "no such checkpoint" in refusal(checkpoint=str(tmp_path / "none"))
     assert "no such file; --vocab_file takes" in refusal(vocab_file=str(tmp_path / "none"))
-    other = write_vocabulary(tmp_path / "other.txt", 41)
     assert "has 41 words, but the configuration says vocab_size=40" in refusal(vocab_file=other)
 
     def fill_disk(path, tensors):
@@ -108,22 +98,3 @@ def test_refusals_and_failures_leave_nothing(generated, tmp_path, monkeypatch):
 
     monkeypatch.setattr("mlperf_bert.convert.exporting.write_safetensors", fill_disk)
     assert "No space left" in refusal()
-
-
-def test_command_line(generated, tmp_path):
-    vocabulary = write_vocabulary(tmp_path / "vocab.txt", generated.config.vocab_size)
-
-    def run(checkpoint):
-        command = [sys.executable, "mlperf_bert/convert/to_hugging_face.py"]
-        command += [f"--checkpoint={checkpoint}"]
-        command += [f"--bert_config_file={generated.config_file}", f"--vocab_file={vocabulary}"]
-        command += [f"--output_dir={tmp_path}/out"]
-        return starts.run(command)
-
-    result = run(tmp_path / "none")
-    assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr.startswith(f"to_hugging_face.py: {tmp_path}/none: no such")
-    assert result.stderr.count("\n") == 1
-    result = run(generated.checkpoint)
-    expected = f"46 weights exported: {tmp_path}/out\n"
-    assert (result.returncode, result.stdout, result.stderr) == (0, expected, "")

@@ -25,8 +25,7 @@ from mlperf_bert.convert.importing import import_model
 from mlperf_bert.data import provenance
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
-from tests.checkpoints.stored_weights import read_weights
-from tests.convert.conftest import write_vocabulary
+from tests.checkpoints.stored_weights import assert_same_bits, read_weights
 from tests.helpers import starts
 
 WORDS = "bert.embeddings.word_embeddings.weight"
@@ -68,32 +67,16 @@ class Model:
         return str(error.value)
 
 
-@pytest.fixture(scope="session")
-def exported(generated, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("hugging_face")
-    vocabulary = write_vocabulary(folder / "vocab.txt", generated.config.vocab_size)
-    output = str(folder / "exported")
-    export(generated.checkpoint, output, config=generated.config, vocab_file=vocabulary)
-    return Path(output)
-
-
 @pytest.fixture
 def model(generated, exported, tmp_path_factory) -> Model:
     folder = tmp_path_factory.mktemp("model") / "bert"
     return Model(shutil.copytree(exported, folder), generated.weights)
 
 
-def assert_equal(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
-    assert sorted(found) == sorted(expected)
-    for name, value in expected.items():
-        assert found[name].dtype == np.float32
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
-
-
 def test_export_after_import_gives_the_same_bytes(model, tmp_path):
     found, lines = model.imported(tmp_path)
     assert lines == []
-    assert_equal(found, model.weights)
+    assert_same_bits(found, model.weights)
     imported, again = tmp_path / "imported", tmp_path / "again"
     config = BertConfig.from_json_file(str(imported / "bert_config.json"))
     vocabulary = str(imported / "vocab.txt")
@@ -171,7 +154,7 @@ def test_a_masked_lm_model_gets_the_rest_from_the_seed(model, tmp_path):
     ours = our_outputs(tmp_path / "imported")["prediction_logits"]
     np.testing.assert_allclose(theirs, ours, rtol=0, atol=1e-5)
 
-    assert_equal(model.imported(tmp_path, seed=5)[0], found)
+    assert_same_bits(model.imported(tmp_path, seed=5)[0], found)
     other = model.imported(tmp_path, seed=6)[0]
     kernel = "bert/pooler/dense/kernel"
     assert not np.array_equal(other[kernel], found[kernel])
@@ -211,7 +194,7 @@ def test_old_names_buffers_and_copies_of_tied_weights(model, tmp_path):
     model.write()
     found, lines = model.imported(tmp_path)
     assert lines == []
-    assert_equal(found, model.weights)
+    assert_same_bits(found, model.weights)
 
 
 @pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
@@ -225,7 +208,7 @@ def test_half_precision_is_converted_and_said(model, tmp_path, kind):
     assert lines == [f"Converted to float32: 45 weights of {np.dtype(kind).name}"]
     rounded = {name: v.astype(kind).astype(np.float32) for name, v in model.weights.items()}
     whole = "bert/embeddings/LayerNorm/gamma"
-    assert_equal(found, rounded | {whole: model.weights[whole]})
+    assert_same_bits(found, rounded | {whole: model.weights[whole]})
 
 
 def split(model: Model) -> list[Path]:
@@ -243,7 +226,7 @@ def split(model: Model) -> list[Path]:
 
 def test_weights_in_several_files(model, tmp_path):
     *files, index = split(model)
-    assert_equal(model.imported(tmp_path)[0], model.weights)
+    assert_same_bits(model.imported(tmp_path)[0], model.weights)
     files[1].rename(tmp_path / "away")
     shutil.rmtree(tmp_path / "imported")
     missing = "model-00002-of-00002.safetensors missing; fetch the whole model"
@@ -255,7 +238,7 @@ def test_weights_in_several_files(model, tmp_path):
 def test_a_missing_vocabulary_is_said(model, tmp_path):
     (model.folder / "vocab.txt").unlink()
     found, lines = model.imported(tmp_path)
-    assert_equal(found, model.weights)
+    assert_same_bits(found, model.weights)
     assert lines == ["No vocab.txt there: take the one that the model was trained with"]
 
 
@@ -422,7 +405,7 @@ def test_a_name_on_the_hub_by_the_command(model, tmp_path):
     for name in ("org/bert", f"org/bert@{commit}"):
         expected = f"46 weights imported from {name}: {tmp_path}/out/model.ckpt-0\n"
         assert run(name) == (0, expected, "")
-        assert_equal(read_weights(f"{tmp_path}/out/model.ckpt-0"), model.weights)
+        assert_same_bits(read_weights(f"{tmp_path}/out/model.ckpt-0"), model.weights)
         shutil.rmtree(tmp_path / "out")
 
 

@@ -1,7 +1,5 @@
 """TF1 to TF2 and back, bit by bit, and loaded by tf-models itself. CPU, 40 s."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +12,8 @@ from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert import saving
 from mlperf_bert.convert.tf1_tf2 import convert
 from mlperf_bert.model.pretrainer import build_pretrainer
-from tests.checkpoints.stored_weights import read_weights
-from tests.helpers import starts
+from tests.checkpoints.stored_weights import assert_same_bits, read_weights
+from tests.checkpoints.tf_models import encoder_of_tf_models
 
 
 @pytest.fixture(scope="module")
@@ -24,22 +22,6 @@ def tf2(start, tmp_path_factory) -> str:
     report = convert(start.checkpoint, prefix, config=start.config)
     assert report == f"46 weights converted from TF1 to TF2 (pretrainer): {prefix}"
     return prefix
-
-
-def encoder_of_tf_models(config, network=networks.BertEncoder) -> networks.BertEncoder:
-    """An encoder as a user of tf-models builds it, with random weights."""
-    inner = "inner_dim" if network is networks.BertEncoderV2 else "intermediate_size"
-    encoder = network(
-        vocab_size=config.vocab_size,
-        hidden_size=config.hidden_size,
-        num_layers=config.num_hidden_layers,
-        num_attention_heads=config.num_attention_heads,
-        max_sequence_length=config.max_position_embeddings,
-        type_vocab_size=config.type_vocab_size,
-        **{inner: config.intermediate_size},
-    )
-    encoder(encoder.inputs)
-    return encoder
 
 
 def pretrainer_of_tf_models(config) -> models.BertPretrainerV2:
@@ -67,11 +49,8 @@ def test_there_and_back_changes_no_bit(start, tf2, tmp_path):
     report = convert(tf2, prefix, config=start.config)
     assert report == f"46 weights converted from TF2 to TF1: {prefix}"
     found, expected = StoredCheckpoint(prefix), start.weights
-    assert sorted(found.shapes) == sorted(expected) and len(expected) == 46
-    for name, value in expected.items():
-        tensor = found.tensor(name)
-        assert (tensor.dtype, tensor.shape) == (value.dtype, value.shape)
-        assert tensor.tobytes() == value.tobytes(), name
+    assert_same_bits({name: found.tensor(name) for name in found.shapes}, expected)
+    assert len(expected) == 46
     assert [path.name for path in sorted(tmp_path.iterdir())] == [
         "model.ckpt-28252.data-00000-of-00001",
         "model.ckpt-28252.index",
@@ -114,9 +93,7 @@ def test_an_encoder_without_heads_is_converted_both_ways(start, tmp_path, kept):
     report = convert(tf2, back, config=start.config, converted_model="encoder")
     assert report == f"39 weights converted from TF2 to TF1 (encoder): {back}"
     expected = {name: value for name, value in start.weights.items() if name.startswith("bert/")}
-    assert sorted(found := read_weights(back)) == sorted(expected)
-    for name, value in expected.items():
-        assert found[name].tobytes() == value.tobytes()
+    assert_same_bits(read_weights(back), expected)
 
     for lacking in (tf2, back):
         message = "an encoder without the heads of pre-training; --converted_model=encoder conv"
@@ -175,29 +152,27 @@ def test_refuses_the_name_of_a_folder(generated, tmp_path, name):
     assert [path.name for path in tmp_path.rglob("*")] == ["there"]
 
 
-def test_failure_while_writing_leaves_nothing(generated, tmp_path, monkeypatch):
+def test_failures_while_writing_leave_nothing(generated, tmp_path, monkeypatch):
     def fill_disk(self, prefix):
         Path(f"{prefix}.data-00000-of-00001").write_bytes(b"half")
         raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
 
-    monkeypatch.setattr(tf.train.Checkpoint, "save", fill_disk)
-    with pytest.raises(ValueError, match=r"cannot be written \(No space left.*make room$"):
-        convert(generated.checkpoint, str(tmp_path / "model.ckpt-1"), config=generated.config)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_nothing_remains_when_the_index_cannot_be_renamed(generated, tmp_path, monkeypatch):
     rename = tf.io.gfile.rename
 
-    def refused(source, target, **options):
+    def rename_no_index(source, target, **options):
         if target.endswith(".index"):
             raise tf.errors.PermissionDeniedError(None, None, "read-only")
         rename(source, target, **options)
 
-    monkeypatch.setattr(tf.io.gfile, "rename", refused)
-    with pytest.raises(ValueError, match="cannot be written"):
-        convert(generated.checkpoint, str(tmp_path / "model.ckpt-1"), config=generated.config)
-    assert list(tmp_path.iterdir()) == []
+    for owner, name, failing, reason in (
+        (tf.train.Checkpoint, "save", fill_disk, r"\(No space left.*make room$"),
+        (tf.io.gfile, "rename", rename_no_index, ""),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, failing)
+            with pytest.raises(ValueError, match=f"cannot be written {reason}"):
+                convert(generated.checkpoint, f"{tmp_path}/model.ckpt-1", config=generated.config)
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_directory_that_cannot_be_made(generated, tmp_path):
@@ -215,25 +190,3 @@ def test_what_a_killed_conversion_left_is_removed(generated, tmp_path):
         ".data-00000-of-00001",
         ".index",
     ]
-
-
-def run_script(config_file, *checkpoints) -> subprocess.CompletedProcess:
-    flags = ("checkpoint_to_convert", "converted_checkpoint_path")
-    command = [sys.executable, "tf2_encoder_checkpoint_converter.py"]
-    command += [f"--bert_config_file={config_file}"]
-    command += [f"--{flag}={value}" for flag, value in zip(flags, checkpoints)]
-    return starts.run(command)
-
-
-@pytest.mark.gate
-def test_command_line(generated, tmp_path):
-    result = run_script(generated.config_file, generated.checkpoint, tmp_path / "out" / "bert")
-    expected = f"46 weights converted from TF1 to TF2 (pretrainer): {tmp_path}/out/bert\n"
-    assert (result.returncode, result.stdout, result.stderr) == (0, expected, "")
-
-    result = run_script(generated.config_file, tmp_path / "none", tmp_path / "bert")
-    assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr.startswith(
-        f"tf2_encoder_checkpoint_converter.py: {tmp_path}/none: no such checkpoint"
-    )
-    assert result.stderr.count("\n") == 1 and sorted(tmp_path.iterdir()) == [tmp_path / "out"]
