@@ -1,18 +1,16 @@
 """What compile_step.py counts in a compiled program, what it says, and its exit codes."""
 
 import json
-import subprocess
 import sys
 import types
 from pathlib import Path
 
 import jax
 import pytest
-from jax.interpreters import mlir
-from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import stablehlo
 
 from mlperf_bert.portable import compile_step, run_step
+from tests.helpers import programs
+from tests.portable.programs_by_hand import serialized
 
 # A program as XLA writes it: a product with a cast, a sum, a picked row, a library call, a copy
 # that a TPU keeps on its chip, a condition, and an all-reduce with two kernels beside it.
@@ -89,17 +87,24 @@ def test_what_is_beside_an_all_reduce_and_its_bytes():
     assert sum(compile_step._all_reduce_bytes(TEXT)) == 128
 
 
-def test_the_flop_of_products():
-    with mlir.make_ir_context() as context, ir.Location.unknown(context):
-        module = ir.Module.parse(
-            "func.func @main(%0: tensor<3x4x5xf32>, %1: tensor<3x5x7xf32>) -> tensor<3x4x7xf32> {"
-            "  %2 = stablehlo.dot_general %0, %1, batching_dims = [0] x [0],"
-            "    contracting_dims = [2] x [1] :"
-            "    (tensor<3x4x5xf32>, tensor<3x5x7xf32>) -> tensor<3x4x7xf32>"
-            "  return %2 : tensor<3x4x7xf32> }"
-        )
-        program = stablehlo.serialize_portable_artifact(module, stablehlo.get_current_version())
-    assert compile_step.product_flop(program) == 2 * 3 * 4 * 5 * 7
+BATCHED = """func.func @main(%0: tensor<3x4x5xf32>, %1: tensor<3x5x7xf32>) -> tensor<3x4x7xf32> {
+  %2 = stablehlo.dot_general %0, %1, batching_dims = [0] x [0], contracting_dims = [2] x [1] :
+    (tensor<3x4x5xf32>, tensor<3x5x7xf32>) -> tensor<3x4x7xf32>
+  return %2 : tensor<3x4x7xf32> }"""
+ONE_THAT_NOBODY_USES = """func.func @main(%0: tensor<4x4xf32>) -> tensor<4x4xf32> {
+  %1 = stablehlo.dot %0, %0 : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  %2 = stablehlo.dot %1, %0 : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  %3 = stablehlo.abs %2 : tensor<4x4xf32>
+  return %1 : tensor<4x4xf32> }"""
+
+
+@pytest.mark.parametrize(
+    ("text", "flop"),
+    [(BATCHED, 2 * 3 * 4 * 5 * 7), (ONE_THAT_NOBODY_USES, 2 * 4 * 4 * 4)],
+    ids=["batched", "one that nobody uses"],
+)
+def test_the_flop_of_products(text, flop):
+    assert compile_step.product_flop(serialized(text)) == flop
 
 
 @pytest.mark.parametrize(
@@ -154,11 +159,6 @@ def test_a_program_that_jax_cannot_read_has_its_memory(tmp_path, monkeypatch):
     assert row["reason"] == "this jax cannot read the compiled program: INTERNAL: RET_CHECK failure"
 
 
-def main(*words: object) -> subprocess.CompletedProcess:
-    command = [sys.executable, "mlperf_bert/portable/compile_step.py", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True)
-
-
 @pytest.mark.parametrize(
     "words, reason",
     [
@@ -188,12 +188,13 @@ def test_wrong_usage_is_one_line(words, reason, tmp_path, monkeypatch, capsys):
 
 
 def test_a_folder_that_is_not_an_export_is_one_line(tmp_path):
-    done = main(tmp_path, "--devices=h100")
+    words = [sys.executable, "mlperf_bert/portable/compile_step.py", tmp_path, "--devices=h100"]
+    done = programs.run(*words)
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
     assert line.startswith(f"compile_step.py: {tmp_path}: FileNotFoundError")
     (tmp_path / "signature.json").write_text(json.dumps({"format": 1}))
-    done = main(tmp_path, "--devices=h100")
+    done = programs.run(*words)
     assert "export the step again" in done.stderr and done.returncode == 1
 
 
@@ -262,16 +263,3 @@ def test_what_the_compiler_refuses_is_a_row_with_its_reason(monkeypatch):
     row = compile_step.compiled(Path("step"), {}, entry, "h100", 1)
     assert row["result"] == "does not compile"
     assert row["reason"] == "failed to legalize operation 'mhlo.copy'"
-
-
-def test_products_that_nobody_uses_are_not_counted():
-    with mlir.make_ir_context() as context, ir.Location.unknown(context):
-        module = ir.Module.parse(
-            "func.func @main(%0: tensor<4x4xf32>) -> tensor<4x4xf32> {"
-            "  %1 = stablehlo.dot %0, %0 : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>"
-            "  %2 = stablehlo.dot %1, %0 : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>"
-            "  %3 = stablehlo.abs %2 : tensor<4x4xf32>"
-            "  return %1 : tensor<4x4xf32> }"
-        )
-        program = stablehlo.serialize_portable_artifact(module, stablehlo.get_current_version())
-    assert compile_step.product_flop(program) == 2 * 4 * 4 * 4

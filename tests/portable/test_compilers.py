@@ -5,6 +5,7 @@ They have an environment of their own: make .venv-compilers/.installed, and for 
 """
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -13,26 +14,18 @@ import pytest
 
 from mlperf_bert.portable import compile_step
 from tests.conftest import REPOSITORY, lacking
-from tests.helpers import starts
+from tests.helpers import programs, starts
+from tests.portable.programs_by_hand import export
 from tests.training import generated_task
 
 PYTHON = REPOSITORY / ".venv-compilers/bin/python"
-TRAIN = ["--train_batch_size=4", "--learning_rate=0.001", "--num_warmup_steps=2", "--seed=5"]
-TRAIN += ["--max_seq_length=32", "--max_predictions_per_seq=6", "--num_train_steps=40"]
-TRAIN += ["--num_recorded_steps=0"]
+UNRECORDED = ["--train_batch_size=4", "--num_recorded_steps=0"]
 
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("task") / "task"
     generated_task.write_task(folder, dropout=0.1, num_hidden_layers=2)
-    return folder
-
-
-def export(task: Path, folder: Path, *flags: str) -> Path:
-    given = [f"--bert_config_file={task}/bert_config.json", f"--output_dir={folder}"]
-    given += [f"--input_file={task}/train.tfrecord", *TRAIN, *flags]
-    starts.run([sys.executable, "mlperf_bert/portable/export.py", *given], check=True)
     return folder
 
 
@@ -43,7 +36,7 @@ def compiled(folder: Path, *flags: str, package: str = "libtpu", code: int = 0) 
         lacking(f"{PYTHON} has no {package}: make test-compilers")
     output = folder.parent / "table.json"
     command = [PYTHON, "mlperf_bert/portable/compile_step.py", folder, *flags, f"--output={output}"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
+    done = programs.run(*command)
     assert done.returncode == code, done.stdout + done.stderr
     rows = json.loads(output.read_text())["rows"]
     for row in rows:  # the table of peaks goes by jax's name
@@ -54,25 +47,19 @@ def compiled(folder: Path, *flags: str, package: str = "libtpu", code: int = 0) 
 @pytest.mark.gate
 def test_a_step_and_its_halves_on_tpus(task, tmp_path):
     """LAMB in float32: on one core, and on eight with one all-reduce of all gradients."""
-    folder = export(task, tmp_path / "step", "--optimizer=lamb")
+    folder = tmp_path / "step"
+    export(task, folder, *UNRECORDED, "--optimizer=lamb")
     one, new, eight = compiled(folder, "--devices=tpu-v3,tpu-v5e,tpu-v3:8")
     assert {row["result"] for row in (one, new, eight)} == {"fits"}
     assert one["collective_bytes"] == new["collective_bytes"] == 0
     programs = json.loads((folder / "signature.json").read_text())["programs"]
     [update] = [program for program in programs if program["kind"] == "update"]
     gradients = [v["shape"] for v in update["inputs"] if v["role"] == "gradient"]
-    num_gradients = sum(_product(shape) for shape in gradients)
+    num_gradients = sum(math.prod(shape) for shape in gradients)
     # Beside the gradients three losses and two counts are added up.
     assert eight["collective_bytes"] / 4 == pytest.approx(num_gradients + 5, rel=0.001)
     assert one["product_flop"] == new["product_flop"] == eight["product_flop"] > 0
     assert 0 < one["num_kernels"] < one["kernel_bytes"]
-
-
-def _product(shape: list[int]) -> int:
-    size = 1
-    for each in shape:
-        size *= each
-    return size
 
 
 @pytest.mark.all
@@ -88,7 +75,8 @@ def _product(shape: list[int]) -> int:
 def test_other_steps_on_tpus(task, tmp_path, flags):
     evaluates = "--evaluation" in flags
     also = [f"--eval_input_file={task}/eval.tfrecord", "--eval_batch_size=9"] if evaluates else []
-    folder = export(task, tmp_path / "step", "--nodata_parallel", *flags, *also)
+    folder = tmp_path / "step"
+    export(task, folder, *UNRECORDED, "--nodata_parallel", *flags, *also)
     rows = compiled(folder, "--devices=tpu-v3,tpu-v5e")
     rows += compiled(folder, "--devices=tpu-v3", "--kind=evaluation") if evaluates else []
     assert {row["result"] for row in rows} == {"fits"}
@@ -96,7 +84,8 @@ def test_other_steps_on_tpus(task, tmp_path, flags):
 
 @pytest.mark.soak
 def test_steps_on_the_gpus_that_the_documents_name(task, tmp_path):
-    folder = export(task, tmp_path / "step", "--optimizer=lamb", "--precision=bfloat16")
+    folder = tmp_path / "step"
+    export(task, folder, *UNRECORDED, "--optimizer=lamb", "--precision=bfloat16")
     names = "v100,a100-40,a100-80,l4,h100,h200,b200,h100:8"
     rows = compiled(folder, f"--devices={names}", package="jax_cuda12_plugin")
     assert {row["result"] for row in rows} == {"fits"} and len(rows) == 8

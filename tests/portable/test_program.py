@@ -15,16 +15,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from jax.interpreters import mlir
-from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo as jaxlib_stablehlo
 
 from benchmarks import program_profile
 from mlperf_bert.portable import program, program_folder, run_step, stablehlo
-from tests.helpers import starts
+from tests.helpers import programs, starts
+from tests.portable.programs_by_hand import export as export_step
+from tests.portable.programs_by_hand import serialized
 from tests.training import generated_task
 
-TRAIN = ["--train_batch_size=8", "--learning_rate=0.001", "--num_warmup_steps=2", "--seed=5"]
-TRAIN += ["--max_seq_length=32", "--max_predictions_per_seq=6", "--num_train_steps=40"]
 RUN_STEP = "mlperf_bert/portable/run_step.py"
 PACKED = ["--optimizer=lamb", "--pack_sequences", "--train_batch_size=2"]  # 1 or 2 rows
 
@@ -46,11 +45,10 @@ class Export:
     def __call__(
         self, *flags: str, weights: bool = True, data_parallel: bool = False, check: bool = True
     ):
-        given = [f"--bert_config_file={self.task}/bert_config.json", f"--output_dir={self.folder}"]
-        given += [f"--input_file={self.task}/train.tfrecord", *TRAIN, *flags]
+        given = ["--train_batch_size=8", *flags]
         given += [f"--init_checkpoint={self.task}/init/model.ckpt-0"] * weights
         given += ["--nodata_parallel"] * (not data_parallel)  # saves half of the time
-        return starts.run([sys.executable, "mlperf_bert/portable/export.py", *given], check=check)
+        return export_step(self.task, self.folder, *given, check=check)
 
 
 @pytest.fixture
@@ -320,13 +318,10 @@ def test_the_profile_counts_kernels_by_what_they_do():
 
 
 @pytest.mark.all
-def test_the_profile_of_a_step(lamb_step, repository, tmp_path):
+def test_the_profile_of_a_step(lamb_step, tmp_path):
     output = tmp_path / "profile"
     words = [sys.executable, "-m", "benchmarks.program_profile", lamb_step, "--num_steps=2"]
-    words.append(f"--output={output}")
-    done = subprocess.run(words, capture_output=True, text=True, cwd=repository)
-    assert done.returncode == 0, done.stderr
-    printed = done.stdout
+    printed = programs.run(*words, f"--output={output}", check=True).stdout
     found = json.loads(output.with_suffix(".json").read_text()).values()
     products = [each for each in found if each["kind"] == "matrix products"]
     assert {each["part"] for each in products} == {"forward", "backward"}
@@ -363,14 +358,11 @@ def test_every_operation_is_stablehlos(unrecorded_step):
 
 def test_a_program_names_the_oldest_version_that_holds_it():
     def exported(operation):
-        with mlir.make_ir_context() as context, ir.Location.unknown(context):
-            module = ir.Module.parse(
-                "func.func @main(%0: tensor<2xf32>) -> tensor<2xf32> {"
-                f"  %1 = {operation} return %1 : tensor<2xf32> }}"
-            )
-            return jaxlib_stablehlo.serialize_portable_artifact(
-                module, jaxlib_stablehlo.get_current_version(), True
-            )
+        return serialized(
+            "func.func @main(%0: tensor<2xf32>) -> tensor<2xf32> {"
+            f"  %1 = {operation} return %1 : tensor<2xf32> }}",
+            True,
+        )
 
     assert stablehlo.portable(exported("stablehlo.tan %0 : tensor<2xf32>")).version == "1.4.0"
     old = stablehlo.portable(exported("stablehlo.abs %0 : tensor<2xf32>"))
@@ -383,14 +375,6 @@ def test_the_export_without_jax_is_one_line(monkeypatch):
     monkeypatch.setattr(stablehlo, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"needs jax, .*pip install jax$"):
         stablehlo.require_jax()
-
-
-@pytest.mark.gate
-def test_an_older_folder_says_what_to_do(unrecorded_step, tmp_path):
-    signature = json.loads((unrecorded_step / "signature.json").read_text())
-    (tmp_path / "signature.json").write_text(json.dumps({**signature, "format": 1}))
-    with pytest.raises(ValueError, match=r"format is 1, and this file reads 2: export the step"):
-        run_step.Exported(tmp_path, "training")
 
 
 @pytest.mark.all

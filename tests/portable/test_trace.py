@@ -3,14 +3,14 @@
 import json
 import math
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
 from exchange import chakra
 from mlperf_bert.portable import compile_step, run_step, trace
-from tests.helpers import starts
+from tests.helpers import programs
+from tests.portable.programs_by_hand import export
 from tests.training import generated_task
 
 # A fused product with an addition, a loop that runs three times, a sum, a copy, two outputs.
@@ -72,19 +72,13 @@ def test_the_kernels_of_a_program_their_operations_and_sources():
     assert outputs == [{"total"}, {"copied"}]
 
 
-TRAIN = ["--train_batch_size=8", "--learning_rate=0.001", "--num_warmup_steps=2", "--seed=5"]
-TRAIN += ["--max_seq_length=32", "--max_predictions_per_seq=6", "--num_train_steps=40"]
-TRAIN += ["--optimizer=lamb", "--num_recorded_steps=0", "--normalization=global"]
-
-
 @pytest.fixture(scope="module")
 def step(tmp_path_factory) -> Path:
     """The folder of a step of one layer; only to be read."""
     folder = tmp_path_factory.mktemp("traced")
     generated_task.write_task(folder / "task", dropout=0.1, num_hidden_layers=1)
-    given = [f"--bert_config_file={folder}/task/bert_config.json", f"--output_dir={folder}/step"]
-    given += [f"--input_file={folder}/task/train.tfrecord", *TRAIN]
-    starts.run([sys.executable, "mlperf_bert/portable/export.py", *given], check=True)
+    given = ["--train_batch_size=8", "--optimizer=lamb", "--num_recorded_steps=0"]
+    export(folder / "task", folder / "step", *given, "--normalization=global")
     return folder / "step"
 
 
@@ -169,10 +163,8 @@ def test_buckets_are_reduced_as_soon_as_they_are_full_and_one_rank_reduces_nothi
 
 
 def refused(*words) -> str:
-    with pytest.raises(SystemExit) as raised:
-        trace.main([*map(str, words), "--to=chakra"])
-    line = str(raised.value)
-    assert line.startswith("trace: ") and "\n" not in line
+    line = programs.refusal(trace.main, *words, "--to=chakra")
+    assert line.startswith("trace: ")
     return line
 
 
