@@ -27,7 +27,7 @@ SOURCES = [
     path
     for pattern in ("*.py", "*.sh", "*/*.py", "*/*.sh", "cloud/*", "mlperf_bert/*/*.py")
     for path in REPOSITORY.glob(pattern)
-    if path.is_file() and path.parts[-2] != "tests"
+    if path.is_file() and path.parent != REPOSITORY / "tests"
 ]
 # Programs of others, and their options in sentences.
 FOREIGN = {"apptainer", "docker", "export", "kubectl", "pip", "run_glue.py", "run_qa.py"}

@@ -68,8 +68,8 @@ def counts() -> dict[str, int]:
 
 
 def rounded_down(number: int) -> int:
-    """To a multiple of 5, from 100 on of 50, from 1000 on of 500."""
-    unit = max(1, 5 * 10 ** (len(str(number)) - 2))
+    """To a multiple of 5, from 100 on of 50, from 1000 on of 100."""
+    unit = min(100, max(1, 5 * 10 ** (len(str(number)) - 2)))
     return number // unit * unit
 
 
