@@ -10,13 +10,12 @@ import shlex
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import lacking
-from tests.helpers import programs
+from tests.helpers import programs, waiting
 
 ENGINE = """#!/bin/sh
 # Writes each call as a line of quoted words; the image is there unless NO_IMAGE is set.
@@ -531,9 +530,7 @@ def test_a_script_that_is_process_1_ends_when_it_is_stopped_before_python(
         lacking("no new namespace of processes can be had here")
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     process = subprocess.Popen([*unshared, repository / script], env=environment)
-    while not (tmp_path / "nvidia-smi.runs").exists():
-        assert process.poll() is None
-        time.sleep(0.02)
+    waiting.until((tmp_path / "nvidia-smi.runs").exists, process)
     [first] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     os.kill(int(first), signal.SIGTERM)
     assert process.wait(timeout=30) == 143

@@ -15,6 +15,7 @@ from tests.conftest import open_to_all
 from tests.container.conftest import install, run
 from tests.data.generated_wiki import sentences, vocabulary
 from tests.data.reference_figures import GENERATED, figures
+from tests.helpers import waiting
 from tests.training import generated_task
 
 pytestmark = pytest.mark.gate
@@ -71,13 +72,6 @@ def steps_logged(output: Path) -> int:
     path = output / "metrics.jsonl"
     found = re.findall(r'"kind": "train", "step": (\d+)', path.read_text()) if path.exists() else []
     return int(found[-1]) if found else 0
-
-
-def wait_until(condition, seconds=600):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def test_the_image_has_what_runs_and_nothing_else(docker, image):
@@ -150,7 +144,7 @@ def test_python_is_process_1_under_a_read_only_root_as_any_user(docker, image, t
     words += ["--mount", f"type=bind,source={output},target=/output", image, "./train_model.sh"]
     run(*words, *TRAIN, "--num_train_steps=100000", "--target_accuracy=0.999", env=docker)
     try:
-        wait_until(lambda: steps_logged(output) > 20)
+        waiting.until(lambda: steps_logged(output) > 20)
         look = "tr '\\0' ' ' < /proc/1/cmdline; echo; id -u; touch /opt/x 2>&1 || true"
         found = run("docker", "exec", "bert-user", "sh", "-c", look, env=docker).stdout
         first, uid, touched = found.splitlines()
@@ -168,13 +162,13 @@ def test_stop_saves_within_its_time_and_the_next_start_goes_on(docker, start):
     limit = run("docker", "inspect", "--format={{.HostConfig.Memory}}", "bert-stop", env=docker)
     assert int(limit.stdout) == 3 << 30
     found = re.fullmatch(r"container bert-stop  host PID (\d+)\n", detached.stdout)
-    wait_until(lambda: steps_logged(start.output) > 200)
+    waiting.until(lambda: steps_logged(start.output) > 200)
     host_process = Path(f"/proc/{found[1]}/cmdline").read_bytes()
     assert host_process.startswith(b"python\0run_pretraining.py\0")
     began = time.monotonic()
     run("docker", "stop", "bert-stop", env=docker)
     assert time.monotonic() - began < 300
-    wait_until(lambda: run("docker", "inspect", "bert-stop", env=docker, check=False).returncode)
+    waiting.until(lambda: run("docker", "inspect", "bert-stop", env=docker, check=False).returncode)
     log = (start.output / "bert.log").read_text()
     assert re.findall(r'"run_stop".*"status": "(\w+)"', log) == ["aborted"]
     saved = [int(path.stem.split("-")[1]) for path in start.output.glob("model.ckpt-*.index")]
@@ -202,7 +196,7 @@ def test_a_campaign_of_containers_is_stopped_and_goes_on(docker, image, reposito
         "SEED": "3",
     }
     first = subprocess.Popen(command, cwd=repository, env=environment)
-    wait_until(lambda: steps_logged(folder / "runs" / "0") > 5)
+    waiting.until(lambda: steps_logged(folder / "runs" / "0") > 5)
     first.terminate()
     assert first.wait(timeout=300) == 75
     done = run(*command, cwd=repository, env=environment, check=False)

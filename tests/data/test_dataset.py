@@ -23,7 +23,7 @@ from mlperf_bert.data.manifest import Manifest, Part
 from mlperf_bert.files.locks import DirectoryLock
 from tests.data.generated_wiki import sentences, vocabulary
 from tests.data.making import clean_up, command, fails, lines_of, run, visible
-from tests.helpers import programs, starts
+from tests.helpers import programs, starts, waiting
 
 NUM_PARTS = 20
 ALL_FILES = {"part-0", "part-1", "part-2", "manifest.json", "histograms.png", "provenance.json"}
@@ -231,10 +231,7 @@ def test_a_worker_that_outlives_a_killed_run_keeps_others_from_its_part(reposito
         [sys.executable, "-c", STOPPED, *command(work)[2:]],
         cwd=repository, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    deadline = time.monotonic() + 300
-    while not (work / "worker").exists() or len(lines_of(work)) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    waiting.until(lambda: (work / "worker").exists() and len(lines_of(work)) >= 2)
     worker = psutil.Process(int((work / "worker").read_text()))
     killed.kill()
     killed.wait()

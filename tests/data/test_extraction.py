@@ -23,7 +23,7 @@ from mlperf_bert.files.locks import lock_of
 from tests.conftest import lacking
 from tests.data import wiki_dump as generated
 from tests.data.making import clean_up
-from tests.helpers import programs
+from tests.helpers import programs, waiting
 
 TODAY = datetime.date(2020, 1, 20)
 
@@ -408,9 +408,8 @@ def test_the_files_are_the_same_with_any_number_of_processes_and_after_a_kill(
     words[-1] = "--nworker=1"
     command = [repository / "cleanup_scripts/extract_wiki.sh", "dump.xml.bz2", *words]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as running:
-        while not (tmp_path / "text/AA/wiki_00").exists():
-            assert running.poll() is None
-            time.sleep(0.005)
+        begun = (tmp_path / "text/AA/wiki_00").exists
+        waiting.until(begun, running, every_seconds=0.005)
         running.send_signal(signal.SIGKILL)
     done = clean_up("extract_wiki.sh", "dump.xml.bz2", *words, folder=tmp_path)
     assert done.returncode == 0, done.stderr

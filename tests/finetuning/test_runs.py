@@ -8,7 +8,6 @@ import shutil
 import signal
 import statistics
 import sys
-import time
 import types
 
 import numpy as np
@@ -28,7 +27,7 @@ from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.training.config import DeviceConfig
 from tests.finetuning import generated_glue
 from tests.finetuning.generated_glue import config_of
-from tests.helpers import starts
+from tests.helpers import starts, waiting
 
 ONE = Setting(learning_rate=1e-3, seed=1)
 SPANS = types.SimpleNamespace(name="spans", head="spans", num_labels=2)
@@ -572,19 +571,13 @@ def test_bad_command_lines_are_one_line(own):
 def test_sigterm_saves_and_the_same_command_goes_on(own):
     started = starts.Start(command(own, num_train_epochs=2000))
     metrics = own / "out" / "cola" / "learning_rate_0.001_seed_1" / "metrics.jsonl"
-    deadline = time.monotonic() + 300
-    while not (metrics.exists() and '"eval"' in metrics.read_text()):
-        assert started.poll() is None and time.monotonic() < deadline, started.errors()
-        time.sleep(0.1)
+    waiting.until(lambda: metrics.exists() and '"eval"' in metrics.read_text(), started)
     started.send_signal(signal.SIGTERM)
     _, errors = started.communicate(timeout=300)
     assert started.returncode == 75, errors
     assert "run_finetuning.py: SIGTERM after step" in errors.splitlines()[-1]
     again = starts.Start(command(own, num_train_epochs=2000))
-    deadline = time.monotonic() + 300
-    while "Going on from" not in again.output():
-        assert again.poll() is None and time.monotonic() < deadline, again.errors()
-        time.sleep(0.1)
+    waiting.until(lambda: "Going on from" in again.output(), again)
     again.send_signal(signal.SIGTERM)
     again.communicate(timeout=300)
     assert again.returncode == 75

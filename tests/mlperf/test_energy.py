@@ -5,7 +5,6 @@ Long because every kind of counter has a stand-in of its own.
 
 import os
 import threading
-import time
 
 import pytest
 
@@ -13,6 +12,7 @@ from mlperf_bert.mlperf import energy, log_lines, results
 from mlperf_bert.mlperf.energy import Energy, Meter
 from mlperf_bert.mlperf.log import MlperfLog, close_log
 from mlperf_bert.submission import compliance
+from tests.helpers import waiting
 from tests.mlperf.example_log import Clock, initialise
 
 NEVER = 3600.0
@@ -297,17 +297,10 @@ def test_a_thread_reads_in_between(tmp_path):
     meter.start()
     for _ in range(5):  # each time around almost all of the counter
         count(folder, 0, 65_000_000_000)
-        _await(lambda: meter._sensors[0]._last[1] == 65_000)
+        waiting.until(lambda: meter._sensors[0]._last[1] == 65_000, every_seconds=0.001)
         count(folder, 0, 1_000)
-        _await(lambda: meter._sensors[0]._last[1] == 0.001)
+        waiting.until(lambda: meter._sensors[0]._last[1] == 0.001, every_seconds=0.001)
     assert meter.stop().joules == pytest.approx(5 * 65_532.610987)
-
-
-def _await(condition) -> None:
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def test_no_reading_comes_between_the_last_one_and_the_close(clock):

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from tests.checkpoints.conftest import generated
 from tests.conftest import REPOSITORY
 from tests.data import doors
 from tests.data.generated_wiki import sentences, vocabulary, wiki_text
-from tests.helpers import starts
+from tests.helpers import starts, waiting
 from tests.stores.rig import Store
 
 __all__ = ["generated"]
@@ -121,10 +120,7 @@ def test_after_a_kill_a_rerun_makes_what_is_missing_though_requests_fail(store, 
     expected = make_local(store, work)
     flags = dataset("gs://bucket", nworker=1)
     killed = start(store, "create_pretraining_data.py", **flags)
-    deadline = time.monotonic() + 300
-    while len(made(store)) < 1:
-        assert killed.poll() is None and time.monotonic() < deadline, killed.errors()
-        time.sleep(0.02)
+    waiting.until(lambda: made(store), killed)
     killed.kill()
     killed.wait()
     assert len(before := made(store)) < NUM_PARTS and "out/.lock" in outputs(store)
@@ -144,10 +140,7 @@ def test_a_second_run_is_refused_and_requests_are_few(store, work):
     store.delay_s = 0.05
     flags = dataset("gs://bucket", nworker=1)
     first = start(store, "create_pretraining_data.py", **flags)
-    deadline = time.monotonic() + 300
-    while f"out/{manifest.NAME}" not in outputs(store):
-        assert first.poll() is None and time.monotonic() < deadline, first.errors()
-        time.sleep(0.1)
+    waiting.until(lambda: f"out/{manifest.NAME}" in outputs(store), first)
     first.send_signal(signal.SIGSTOP)  # so that it does not end meanwhile
     code, _, error = run(store, "create_pretraining_data.py", **flags)
     first.send_signal(signal.SIGCONT)

@@ -4,13 +4,12 @@ import json
 import os
 import shutil
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from mlperf_bert.submission import campaign
-from tests.helpers import starts
+from tests.helpers import starts, waiting
 from tests.mlperf.example_log import write_log
 
 IN_BUCKET = "gs://bucket/campaign"
@@ -167,10 +166,7 @@ def test_two_campaigns_do_not_share_a_folder(host, store, flags_into):
     sleeps = f"--run_command={sys.executable} -c 'import time; time.sleep(60)'"
     first = host.start("campaign", *(sleeps if "run_command" in word else word for word in flags))
     try:
-        deadline = time.monotonic() + 300
-        while "campaign/campaign.json" not in store.objects("bucket"):
-            assert time.monotonic() < deadline and first.poll() is None
-            time.sleep(0.05)
+        waiting.until(lambda: "campaign/campaign.json" in store.objects("bucket"), first)
         code, _, errors = host.run("campaign", *flags)
         assert (code, errors) == (
             1,

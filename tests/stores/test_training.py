@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.processes import environment_of, free_addresses
-from tests.helpers import starts
+from tests.helpers import starts, waiting
 from tests.stores.rig import Store
 from tests.training import generated_task, small_runs
 from tests.training.small_runs import NUM_STEPS, assert_same_end, command
@@ -106,11 +106,9 @@ def has_ended(store: Store) -> bool:
     return json.loads(record).get("status", "running") != "running"
 
 
-def wait_for_checkpoint(store: Store, started: starts.Start) -> None:
-    """Until that of step 66, a third of the run, is in the bucket."""
-    while b"model.ckpt-66" not in store.objects("bucket").get("run/checkpoint", b""):
-        assert started.poll() is None, started.output()
-        time.sleep(0.02)
+def has_a_third(store: Store) -> bool:
+    """Whether the checkpoint of step 66, a third of the run, is in the bucket."""
+    return b"model.ckpt-66" in store.objects("bucket").get("run/checkpoint", b"")
 
 
 def last_line(text: str) -> str:
@@ -205,7 +203,7 @@ def test_a_kill_half_a_checkpoint_and_faults_at_random_lose_nothing(
     """Refused requests until a third of the run is saved; killed; cut connections from then on."""
     filled.fail(0.1, 503, seed=1)
     started = host.start(training())
-    wait_for_checkpoint(filled, started)
+    waiting.until(lambda: has_a_third(filled), started)
     started.kill()
     started.wait(60)
     objects = filled.objects("bucket")
@@ -225,7 +223,7 @@ def test_a_bucket_that_refuses_a_checkpoint_ends_the_run_before_the_next(
     host, filled, undisturbed, tmp_path
 ):
     started = host.start(training())
-    wait_for_checkpoint(filled, started)
+    waiting.until(lambda: has_a_third(filled), started)
     filled.deny_writes()
     text, _ = started.communicate(timeout=300)
     assert started.returncode == 1 and "Traceback" not in text
@@ -241,9 +239,7 @@ def test_the_offline_evaluator_meets_the_training_in_the_bucket_alone(filled, ta
     words = in_bucket(small_runs.training_to_evaluate("BUCKET/task", "BUCKET/run", "--seed=7"))
     trainer = Host(filled, tmp_path / "trainer").start(words)
     evaluator = Host(filled, tmp_path / "evaluator")
-    while "run/model.ckpt-0.index" not in filled.objects("bucket"):
-        assert trainer.poll() is None, trainer.output()
-        time.sleep(0.05)
+    waiting.until(lambda: "run/model.ckpt-0.index" in filled.objects("bucket"), trainer)
     evaluation = in_bucket(
         small_runs.offline_evaluation("BUCKET/task", "BUCKET/run", "--num_train_steps=30")
     )
@@ -288,9 +284,7 @@ def test_two_processes_share_a_bucket(filled, task, tmp_path):
 @pytest.mark.all
 def test_a_second_run_into_the_folder_is_refused(host, filled, tmp_path):
     first = host.start(training())
-    while not host.logs.joinpath("metrics.jsonl").exists():
-        assert first.poll() is None, first.output()
-        time.sleep(0.02)
+    waiting.until(host.logs.joinpath("metrics.jsonl").exists, first)
     first.send_signal(signal.SIGSTOP)  # so that it does not end meanwhile
     expected = f"--output_dir={BUCKET}/run: another process trains into it; wait for it, or stop it"
     assert last_line(host.run(training(), code=1)).endswith(expected)

@@ -3,11 +3,11 @@
 import json
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
 
+from tests.helpers import waiting
 from tracing import containers, processes
 
 INSPECTED = json.dumps(
@@ -94,16 +94,9 @@ def test_a_tracers_fork_is_no_process_of_the_command_until_it_becomes_one():
     target.leave_out(tracer.pid)
     target.add_tree(tracer.pid)
     try:
-        (child,) = _until(lambda: processes.tree(tracer.pid) - {tracer.pid})
+        (child,) = waiting.until(lambda: processes.tree(tracer.pid) - {tracer.pid})
         assert target.pids() == []
         tracer.stdin.write(b"\n")
-        assert _until(target.pids) == [child]
+        assert waiting.until(target.pids) == [child]
     finally:
         tracer.communicate(timeout=300)
-
-
-def _until(found, within_s=30.0):
-    ends = time.monotonic() + within_s
-    while not (answer := found()) and time.monotonic() < ends:
-        time.sleep(0.01)
-    return answer

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import REPOSITORY
+from tests.helpers import waiting
 from tracing import emulate
 
 # Takes the flags of a training: logs two blocks of which it waits for 3 of 4 and 1 of 5 seconds.
@@ -116,9 +117,7 @@ def test_a_signal_ends_all_devices(command, tmp_path, number):
     words = [sys.executable, "-m", "tracing.emulate", "--emulate_devices=2", "--", *command]
     process = subprocess.Popen([*words, "--waits=1"], cwd=REPOSITORY, start_new_session=True)
     given = [tmp_path / f"out/device-{n}/given.json" for n in range(2)]
-    while not all(path.exists() for path in given):
-        assert process.poll() is None
-        time.sleep(0.05)
+    waiting.until(lambda: all(path.exists() for path in given), process)
     process.send_signal(number)
     assert process.wait(timeout=20) == 128 + number
     with pytest.raises(ProcessLookupError):  # nobody of its session is left

@@ -17,7 +17,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers import programs
+from tests.helpers import programs, waiting
 from tests.tracing import example_training as example
 from tests.tracing.conftest import (
     command_line,
@@ -214,21 +214,13 @@ def command_of(pid: int) -> str:
 # --- ends of all kinds --------------------------------------------------------------------------
 
 
-def wait_for(path: Path, process: subprocess.Popen) -> None:
-    deadline = time.monotonic() + 300
-    while not path.exists():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def start(output, training_folder, *options, **more) -> subprocess.Popen:
     words = example_command(training_folder, "--wait_s=600")
     command = command_line(output, *words, options=["--interval_s=0.1", *options])
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, env=environment(), **more
     )
-    wait_for(training_folder / "is_running", process)
+    waiting.until((training_folder / "is_running").exists, process)
     time.sleep(3)  # for the sampler to see which files are open, on a busy machine too
     return process
 
@@ -277,7 +269,7 @@ def test_ctrl_c_on_a_terminal_reaches_the_training_once(tmp_path, training_folde
         command, stdin=follower, stderr=subprocess.PIPE, text=True, env=environment(),
         start_new_session=True, preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),
     )  # fmt: skip
-    wait_for(training_folder / "is_running", process)
+    waiting.until((training_folder / "is_running").exists, process)
     os.write(leader, b"\x03")
     _, lines = process.communicate(timeout=300)
     assert process.returncode == 11, lines
@@ -365,7 +357,7 @@ def test_a_trace_within_a_trace_has_no_second_strace(tmp_path):
 def test_what_runs_already_is_traced_and_goes_on(tmp_path, training_folder, backend):
     require(backend)
     training = subprocess.Popen(example_command(training_folder, "--wait_s=600"))
-    wait_for(training_folder / "is_running", training)
+    waiting.until((training_folder / "is_running").exists, training)
     options = ["--output", str(tmp_path / "trace"), f"--pid={training.pid}"]
     script = command_line(tmp_path)[0]
     process = subprocess.Popen(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import starts
+from tests.helpers import starts, waiting
 from tests.training.generated_task import SMALL
 from tests.training.small_runs import assert_same_end, command, last_logged_step
 
@@ -141,9 +141,7 @@ def test_a_signal_ends_a_process_that_waits_for_another_with_one_line(task, tmp_
     [chief, other] = starts.workers([command(task, folder)] * 2)
     other.kill()
     try:
-        while not (folder / ".worker-0.json").exists():
-            assert chief.poll() is None, chief.errors()
-            time.sleep(0.05)
+        waiting.until((folder / ".worker-0.json").exists, chief)
         chief.terminate()
         output, errors = chief.communicate(timeout=SECONDS_TO_END)
     finally:

@@ -22,7 +22,7 @@ from mlperf_bert.training.output import (
     read_evaluations,
     record_evaluation,
 )
-from tests.helpers import starts
+from tests.helpers import starts, waiting
 from tests.training import generated_task
 from tests.training.configurations import run_config
 from tests.training.small_runs import offline_evaluation, training_to_evaluate
@@ -85,10 +85,7 @@ def test_beside_a_training_it_waits_and_no_waiting_checkpoint_is_pruned(task, tm
     output = tmp_path / "out"
     flags = ("--num_train_steps=3000", "--save_checkpoints_steps=500", "--keep_checkpoint_max=1")
     trainer = starts.Start(training_to_evaluate(task, output, *flags))
-    deadline = time.monotonic() + 300
-    while not (output / "model.ckpt-1000.index").exists():
-        assert time.monotonic() < deadline and trainer.poll() is None
-        time.sleep(0.05)
+    waiting.until((output / "model.ckpt-1000.index").exists, trainer)
     assert saved_steps(output)[:3] == [0, 500, 1000]  # more than keep_checkpoint_max
     done = evaluate(task, output, "--num_train_steps=3000")
     assert done.returncode == 0, done.stderr
@@ -101,9 +98,8 @@ def test_beside_a_training_it_waits_and_no_waiting_checkpoint_is_pruned(task, tm
 def test_evaluated_checkpoints_are_pruned(task, tmp_path):
     output = tmp_path / "out"
     trainer = starts.Start(training_to_evaluate(task, output, "--keep_checkpoint_max=1"))
-    while not (output / "run.json").exists():  # an evaluator waits for it too
-        assert trainer.poll() is None, trainer.errors()
-        time.sleep(0.01)
+    # An evaluator waits for it too.
+    waiting.until((output / "run.json").exists, trainer, every_seconds=0.01)
     values = dict.fromkeys(
         ["masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss",
          "loss", "num_examples"], 0,
@@ -121,14 +117,13 @@ def test_waiting_burns_no_cpu(task, tmp_path):
     """A training that is not there yet: the evaluation waits for it until it is stopped."""
     output = tmp_path / "out"
     output.mkdir()
-    waiting = starts.Start(offline_evaluation(task, output, "--num_train_steps=30"))
-    while "waiting for the checkpoints of a training" not in waiting.errors():
-        assert waiting.poll() is None
-        time.sleep(0.05)
-    told = waiting.errors()
+    evaluator = starts.Start(offline_evaluation(task, output, "--num_train_steps=30"))
+    wanted = "waiting for the checkpoints of a training"
+    waiting.until(lambda: wanted in evaluator.errors(), evaluator)
+    told = evaluator.errors()
 
     def cpu_seconds() -> float:
-        stat = Path(f"/proc/{waiting.pid}/stat").read_text()
+        stat = Path(f"/proc/{evaluator.pid}/stat").read_text()
         user, system = stat.rpartition(")")[2].split()[11:13]
         return (int(user) + int(system)) / 100
 
@@ -136,9 +131,9 @@ def test_waiting_burns_no_cpu(task, tmp_path):
     before = cpu_seconds()
     time.sleep(5)
     burnt = cpu_seconds() - before
-    waiting.terminate()
-    _, errors = waiting.communicate(timeout=300)
-    assert waiting.returncode == 75
+    evaluator.terminate()
+    _, errors = evaluator.communicate(timeout=300)
+    assert evaluator.returncode == 75
     [line] = errors.removeprefix(told).splitlines()
     assert line == "run_pretraining.py: interrupted; run the same command again to resume"
     assert burnt < 0.5  # of 5 seconds

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import starts
+from tests.helpers import starts, waiting
 from tests.training.generated_task import SMALL
 from tests.training.small_runs import (
     NUM_STEPS,
@@ -73,9 +73,8 @@ def test_sigterm_saves_and_the_same_command_goes_on(repository, task, undisturbe
 def test_sigterm_before_the_clock_leaves_nothing(task, tmp_path):
     output = tmp_path / "out"
     process = start(task, output)
-    while "This run is not a submission" not in process.output():
-        assert process.poll() is None
-        time.sleep(0.002)
+    told = "This run is not a submission"
+    waiting.until(lambda: told in process.output(), process, every_seconds=0.002)
     process.send_signal(signal.SIGTERM)  # the model is being built
     text, _ = process.communicate(timeout=300)
     assert process.returncode == 75, text

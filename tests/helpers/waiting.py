@@ -1,0 +1,20 @@
+"""Waits for what a process that goes on, or another thread, will have done."""
+
+import time
+from collections.abc import Callable
+
+
+def until(condition: Callable, *running, seconds: float = 300, every_seconds: float = 0.02):
+    """Returns what the condition gives once that is true; no process may end before."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        for process in running:
+            assert process.poll() is None, said_by(process)
+        assert time.monotonic() < deadline
+        time.sleep(every_seconds)
+    return found
+
+
+def said_by(process) -> str:
+    """All that an ended process of `starts` or of subprocess has written."""
+    return "\n".join(str(text) for text in process.communicate(timeout=60))
