@@ -14,7 +14,7 @@ import pytest
 
 from tests.helpers import starts, waiting
 from tests.training.generated_task import SMALL
-from tests.training.small_runs import assert_same_end, command, last_logged_step
+from tests.training.small_runs import assert_same_end, command, last_logged_step, wait_for_step
 
 pytestmark = pytest.mark.gate
 
@@ -29,13 +29,6 @@ def both(task, output, **changed) -> list:
     """Starts the two processes of a run."""
     flags = {"num_train_steps": NUM_STEPS, "save_checkpoints_steps": 11, "steps_per_update": 2}
     return starts.workers([command(task, output, **flags | changed)] * 2)
-
-
-def wait_for_step(chief, output: Path, step: int) -> None:
-    deadline = time.monotonic() + 200
-    while last_logged_step(output) < step and chief.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def run_stops(output: Path) -> list[list[str]]:
