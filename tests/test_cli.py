@@ -345,9 +345,7 @@ def test_the_home_folder_stands_for_a_tilde_in_every_path(inputs, tmp_path):
     where = {"bert_config_file": "~/bert_config.json", "input_file": "~/train,~/t*"}
     flags = training_flags(inputs, **where, output_dir="~/run", eval_input_file="~/eval")
     command = [sys.executable, "run_pretraining.py", *flags, "--check"]
-    started = starts.Start(command, env={**os.environ, "HOME": str(home)})
-    output, errors = started.communicate(timeout=300)
-    assert started.returncode == 0, output + errors
+    starts.run(command, env={**os.environ, "HOME": str(home)}, check=True)
     done = run([*training_flags(inputs), "--output_dir=~no such user/run"])
     assert done.returncode == 1 and "~no such user/run: there is no such home folder" in done.stderr
 

@@ -395,9 +395,8 @@ def test_a_name_on_the_hub_by_the_command(model, tmp_path):
 
     def run(name: str) -> tuple[int, str, str]:
         command = [sys.executable, "mlperf_bert/convert/from_hugging_face.py", f"--model={name}"]
-        started = starts.Start([*command, f"--output_dir={tmp_path}/out"], env=environment)
-        output, errors = started.communicate(timeout=300)
-        return started.returncode, output, errors
+        done = starts.run([*command, f"--output_dir={tmp_path}/out"], env=environment)
+        return done.returncode, done.stdout, done.stderr
 
     code, output, errors = run("org/other")
     assert (code, output, errors.count("\n")) == (1, "", 1)

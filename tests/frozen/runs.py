@@ -43,12 +43,8 @@ class Room:
 
     def end(self, command: list[str], environment: dict | None = None) -> dict:
         """Runs a process, and says how it ended."""
-        process = starts.Start(command, env=environment)
-        try:
-            printed, _ = process.communicate(timeout=300)
-        finally:
-            process.kill()
-        return {"exit": process.returncode, "result": readers.printed_result(printed)}
+        done = starts.run(command, env=environment)
+        return {"exit": done.returncode, "result": readers.printed_result(done.stdout)}
 
     def trained(self, name: str, disturbances: Sequence[str], flags: dict) -> dict:
         """Runs the same command until its process is not disturbed, or has ended nevertheless."""
@@ -138,9 +134,7 @@ def bucket_values(room: Room, name: str) -> dict:
 
     with Store() as store:
         store.make_bucket("bucket")
-        for path in room.task.rglob("*"):
-            if path.is_file():
-                store.put("bucket", f"task/{path.relative_to(room.task)}", path.read_bytes())
+        store.upload(room.task, "bucket", "task/")
         command = room.command("gs://bucket/run", task="gs://bucket/task", **_WAITS)
         ends = []
         for host, disturbance in enumerate((f"KILL at {_EVALUATION}", "")):
@@ -148,11 +142,7 @@ def bucket_values(room: Room, name: str) -> dict:
             temporary.mkdir()
             environment = {**os.environ, **store.environment, "TMPDIR": str(temporary)}
             ends.append(room.end(_disturbed(command, disturbance), environment))
-        for path, content in store.objects("bucket").items():
-            if path.startswith("run/") and not path.endswith("/"):
-                local = room.folder / name / path.removeprefix("run/")
-                local.parent.mkdir(parents=True, exist_ok=True)
-                local.write_bytes(content)
+        store.download("bucket", "run/", room.folder / name)
     return {"processes": ends, **readers.run_values(room.folder / name, root=room.folder)}
 
 

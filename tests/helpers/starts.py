@@ -85,9 +85,11 @@ class Start:
         self.send_signal(signal.SIGKILL)
 
 
-def run(command: Sequence[object], *, check: bool = False) -> subprocess.CompletedProcess:
-    """Runs a program to its end, which must come within five minutes."""
-    started = Start(command)
+def run(
+    command: Sequence[object], *, check: bool = False, **options
+) -> subprocess.CompletedProcess:
+    """Runs a program, started with the options, to its end, which must come in five minutes."""
+    started = Start(command, **options)
     try:
         output, errors = started.communicate(timeout=300)
     finally:

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import random
 import re
+import shutil
 import ssl
 import sys
 import tempfile
@@ -106,6 +107,23 @@ class Store:
         with self._lock:
             resource = objects._checksums(content, resource)
             self._storage.create_file(bucket, name, content, resource)
+
+    def upload(self, folder: Path, bucket: str, place: str = "") -> None:
+        """Puts the files of a folder, and of those in it, below a place that ends with a slash."""
+        for path in folder.rglob("*"):
+            if path.is_file():
+                name = f"{place}{path.relative_to(folder).as_posix()}"
+                self.put(bucket, name, path.read_bytes())
+
+    def download(self, bucket: str, place: str, folder: Path) -> Path:
+        """Writes what is below a place into a folder, which holds nothing else then."""
+        shutil.rmtree(folder, ignore_errors=True)
+        for name, content in self.objects(bucket).items():
+            if name.startswith(place) and not name.endswith("/"):
+                path = folder / name.removeprefix(place)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+        return folder
 
     def remove(self, bucket: str, name: str) -> None:
         with self._lock:

@@ -42,8 +42,7 @@ def work(tmp_path, store, bucket) -> Path:
     (tmp_path / "vocab.txt").write_bytes(vocabulary(1).encode())
     for number in range(NUM_PARTS):
         (tmp_path / f"part-{number}").write_bytes(sentences(number + 1).encode())
-    for path in tmp_path.iterdir():
-        store.put(bucket, path.name, path.read_bytes())
+    store.upload(tmp_path, bucket)
     return tmp_path
 
 

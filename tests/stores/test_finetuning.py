@@ -13,8 +13,7 @@ from tests.helpers import starts
 def test_a_task_and_a_model_in_a_bucket_give_the_same_result(store, bucket, tmp_path):
     generated_glue.write_glue(tmp_path / "glue")
     generated_glue.write_model(tmp_path / "model")
-    for path in [*(tmp_path / "glue" / "CoLA").iterdir(), *(tmp_path / "model").iterdir()]:
-        store.put(bucket, path.relative_to(tmp_path).as_posix(), path.read_bytes())
+    store.upload(tmp_path, bucket)
 
     def run(place: str, name: str) -> str:
         command = [
@@ -24,10 +23,8 @@ def test_a_task_and_a_model_in_a_bucket_give_the_same_result(store, bucket, tmp_
             f"--bert_config_file={place}/model/bert_config.json",
             f"--output_dir={tmp_path}/{name}",
         ]
-        started = starts.Start(command, env=os.environ | store.environment)
-        output, errors = started.communicate(timeout=300)
-        assert started.returncode == 0, errors
-        return output.splitlines()[-1]
+        done = starts.run(command, env=os.environ | store.environment, check=True)
+        return done.stdout.splitlines()[-1]
 
     assert run(f"gs://{bucket}", "a") == run(str(tmp_path), "b")
     metrics = [next((tmp_path / name).rglob("metrics.jsonl")).read_text() for name in ("a", "b")]

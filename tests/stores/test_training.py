@@ -7,7 +7,6 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import sys
 import time
@@ -41,9 +40,7 @@ def undisturbed(task, tmp_path_factory) -> Path:
 @pytest.fixture
 def filled(store, bucket, task) -> Store:
     """A store whose bucket holds the task."""
-    for path in task.rglob("*"):
-        if path.is_file():
-            store.put(bucket, f"task/{path.relative_to(task)}", path.read_bytes())
+    store.upload(task, bucket, "task/")
     return store
 
 
@@ -65,14 +62,10 @@ class Host:
         return starts.Start(words, env=self.environment | more, errors_in_output=True)
 
     def run(self, words: list[str], *, code: int = 0) -> str:
-        started = self.start(words)
-        try:
-            text, _ = started.communicate(timeout=300)
-        finally:
-            started.kill()
-        assert started.returncode == code, text
-        assert "Traceback" not in text
-        return text
+        done = starts.run(words, env=self.environment, errors_in_output=True)
+        assert done.returncode == code, done.stdout
+        assert "Traceback" not in done.stdout
+        return done.stdout
 
 
 @pytest.fixture
@@ -87,17 +80,6 @@ def in_bucket(words: list[str]) -> list[str]:
 
 def training(output_dir: str = "BUCKET/run", **changed) -> list[str]:
     return in_bucket(command(Path("BUCKET/task"), output_dir, **changed))
-
-
-def downloaded(store: Store, folder: Path) -> Path:
-    """The run's folder of the bucket, on the local disk."""
-    shutil.rmtree(folder, ignore_errors=True)
-    for name, content in store.objects("bucket").items():
-        if name.startswith("run/") and not name.endswith("/"):
-            path = folder / name.removeprefix("run/")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-    return folder
 
 
 def has_ended(store: Store) -> bool:
@@ -118,7 +100,7 @@ def last_line(text: str) -> str:
 @pytest.mark.all
 def test_a_run_in_a_bucket_is_the_run_on_disks(host, filled, undisturbed, repository, tmp_path):
     text = host.run(training())
-    found = downloaded(filled, tmp_path / "found")
+    found = filled.download("bucket", "run/", tmp_path / "found")
     assert_same_end(found, undisturbed)
     assert {path.name for path in found.iterdir() if "tfevents" not in path.name} == {
         path.name for path in undisturbed.iterdir() if "tfevents" not in path.name
@@ -189,7 +171,7 @@ def test_kills_on_the_same_host_and_on_others(filled, undisturbed, tmp_path, mos
     assert num_kills >= most / 2
     if not has_ended(filled):
         host.run(training())
-    assert_same_end(downloaded(filled, tmp_path / "found"), undisturbed)
+    assert_same_end(filled.download("bucket", "run/", tmp_path / "found"), undisturbed)
     for name, content in filled.objects("bucket").items():
         if name.startswith("run/bert."):
             text = content.decode()
@@ -213,7 +195,7 @@ def test_a_kill_half_a_checkpoint_and_faults_at_random_lose_nothing(
     found = re.search(rf"Going on from {BUCKET}/run/model.ckpt-(\d+)\n", host.run(training()))
     assert 66 <= int(found[1]) < 999
     filled.fail(0)
-    assert_same_end(downloaded(filled, tmp_path / "found"), undisturbed)
+    assert_same_end(filled.download("bucket", "run/", tmp_path / "found"), undisturbed)
     statuses = [request.status for request in filled.requests]
     assert statuses.count(503) > 10 and statuses.count(0) > 10
 
@@ -231,7 +213,7 @@ def test_a_bucket_that_refuses_a_checkpoint_ends_the_run_before_the_next(
     filled.deny_writes(False)
     found = re.search(rf"Going on from {BUCKET}/run/model.ckpt-(\d+)\n", host.run(training()))
     assert int(found[1]) >= 66
-    assert_same_end(downloaded(filled, tmp_path / "found"), undisturbed)
+    assert_same_end(filled.download("bucket", "run/", tmp_path / "found"), undisturbed)
 
 
 @pytest.mark.all
@@ -246,7 +228,7 @@ def test_the_offline_evaluator_meets_the_training_in_the_bucket_alone(filled, ta
     text = evaluator.run(evaluation)
     assert trainer.wait(60) == 0
     assert f"{BUCKET}/run/bert.offline.log: aborted after 240 samples" in text
-    found = downloaded(filled, tmp_path / "found")
+    found = filled.download("bucket", "run/", tmp_path / "found")
     local = tmp_path / "local"
     starts.run(small_runs.training_to_evaluate(task, local, "--seed=7"), check=True)
     starts.run(small_runs.offline_evaluation(task, local, "--num_train_steps=30"), check=True)
