@@ -2,43 +2,24 @@
 
 import itertools
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from mlperf_bert.data import example_codec, tfrecord
 from mlperf_bert.input import pipeline
 from mlperf_bert.input.pipeline import ExampleLimits
+from tests.input import numbered_examples
 
 LIMITS = ExampleLimits(
     max_seq_length=8, max_predictions_per_seq=2, vocab_size=60, type_vocab_size=2
 )
-EXAMPLES_PER_FILE = 20
-
-
-def write_examples(path: Path, numbers: range) -> str:
-    """Examples that are known by the number in all their tokens."""
-    ones = {
-        name: np.ones(length, example_codec.FEATURE_DTYPES[name])
-        for name, length in LIMITS.lengths().items()
-    }
-    framed = [
-        tfrecord.frame(example_codec.encode(ones | {"input_ids": np.full(8, number)}))
-        for number in numbers
-    ]
-    path.write_bytes(b"".join(framed))
-    return str(path)
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> list[str]:
     folder = tmp_path_factory.mktemp("records")
-    return [
-        write_examples(folder / f"part-{file}", range(file * 20, file * 20 + EXAMPLES_PER_FILE))
-        for file in range(3)
-    ]
+    return numbered_examples.write(folder, LIMITS, files=3, examples_per_file=20)
 
 
 def order(files, *, seed, batches=6, batch_size=10, **options) -> list[int]:

@@ -3,12 +3,11 @@
 import collections
 import itertools
 
-import numpy as np
 import pytest
 
-from mlperf_bert.data import example_codec, tfrecord
 from mlperf_bert.input import pipeline
 from mlperf_bert.input.pipeline import ExampleLimits
+from tests.input import numbered_examples
 
 LIMITS = ExampleLimits(
     max_seq_length=4, max_predictions_per_seq=2, vocab_size=60, type_vocab_size=2
@@ -18,24 +17,9 @@ NUM_EXAMPLES = 60
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory) -> list[str]:
-    """Five files of twelve examples, each known by its first token."""
-    folder, paths = tmp_path_factory.mktemp("parts"), []
-    for part in range(5):
-        examples = [
-            {
-                "input_ids": np.full(4, 12 * part + index),
-                "input_mask": np.ones(4, np.int64),
-                "segment_ids": np.zeros(4, np.int64),
-                "masked_lm_positions": np.zeros(2, np.int64),
-                "masked_lm_ids": np.zeros(2, np.int64),
-                "masked_lm_weights": np.ones(2, np.float32),
-                "next_sentence_labels": np.zeros(1, np.int64),
-            }
-            for index in range(12)
-        ]
-        paths.append(folder / f"part-{part}")
-        paths[-1].write_bytes(b"".join(tfrecord.frame(example_codec.encode(e)) for e in examples))
-    return [str(path) for path in paths]
+    """Five files of twelve examples."""
+    folder = tmp_path_factory.mktemp("parts")
+    return numbered_examples.write(folder, LIMITS, files=5, examples_per_file=12)
 
 
 def stream(parts, num_examples: int, **given):
