@@ -3,10 +3,12 @@
 import json
 from pathlib import Path
 
+from mlperf_bert.data import tfrecord
 from tracing import outputs, tables
 from tracing.clocks import Alignment, ClockPair
 from tracing.recording import RAW, RawFile, Recording
 
+DATA_BYTES = 40_000
 SECOND = 10**9
 BEGIN_S = 1_795_000_000
 """CLOCK_REALTIME when the trace begins; CLOCK_MONOTONIC is at 1,000 s then."""
@@ -61,6 +63,32 @@ def pairs(seconds: float, *, monotonic_s: int = 1000, ahead_s: float = 0.0) -> l
         )
         for at in (0, round(seconds * SECOND))
     ]
+
+
+def training(folder: Path, ledger: dict | None = None) -> tuple[Path, list[str]]:
+    """Writes data, and the log of a block of 20 samples from 0.5 s to 8 s.
+
+    Args:
+      ledger: seconds of the block, if it logs them.
+
+    Returns: the data, and strace's lines of the log's writing.
+    """
+    data, log = folder / "part-00000", folder / "bert.log"
+    data.write_bytes((tfrecord.frame(bytes(3984)) * 10)[:DATA_BYTES])
+    log.write_text("".join(_events(ledger or {})))
+    opening = f'openat(AT_FDCWD</>, "{log}", O_WRONLY|O_CREAT) = 9<{log}>'
+    return data, [line(8.1, opening), line(8.2, f'write(9<{log}>, "", 100) = 100')]
+
+
+def _events(ledger: dict):
+    found = [("block_start", 0.5, {}, None)]
+    found += [("block_stop", 8.0, {"first_epoch_num": 0, "samples_count": 20}, None)]
+    found += [("tracked_stats", 8.0, {"of": "block"}, ledger)] if ledger else []
+    for key, at, metadata, value in found:
+        kind = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}.get(key.split("_")[-1], "P")
+        event = {"key": key, "event_type": kind, "value": value, "metadata": metadata}
+        event["time_ms"] = BEGIN_S * 1000 + int(at * 1000)
+        yield f":::MLLOG {json.dumps(event)}\n"
 
 
 def make(

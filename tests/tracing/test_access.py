@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mlperf_bert.data import tfrecord
 from tests.tracing import by_hand
 from tests.tracing.conftest import require, trace
 from tracing import access, counters, sampling
@@ -203,21 +202,7 @@ def test_without_the_right_to_read_counters_there_are_none():
 def summary(tmp_path_factory):
     """Two passes over a file of 40 kB in four reads each, a jump, and a socket."""
     folder = tmp_path_factory.mktemp("by_hand")
-    data = folder / "part-00000"
-    data.write_bytes((tfrecord.frame(bytes(3984)) * 10)[:40_000])
-    log = folder / "bert.log"
-    events = [
-        ("block_start", "INTERVAL_START", 0.5, {}),
-        ("block_stop", "INTERVAL_END", 8.0, {"first_epoch_num": 0, "samples_count": 20}),
-    ]
-    log.write_text(
-        "".join(
-            f':::MLLOG {{"key": "{key}", "event_type": "{kind}", "value": null, '
-            f'"time_ms": {by_hand.BEGIN_S * 1000 + round(at * 1000)}, '
-            f'"metadata": {str(metadata).replace(chr(39), chr(34))}}}\n'
-            for key, kind, at, metadata in events
-        )
-    )
+    data, writing_of_log = by_hand.training(folder)
     lines = [by_hand.opened(1, data)]
     lines += [by_hand.pread(2 + n, data, n * 10_000, 10_000, latency_s=0.5) for n in range(4)]
     lines += [by_hand.opened(6, data, fd=4)]
@@ -232,8 +217,7 @@ def summary(tmp_path_factory):
         by_hand.line(7.2, f'sendto(5<{server}>, "", 30, 0, NULL, 0) = 30'),
         by_hand.line(7.3, f'recvfrom(6<{loopback}>, "", 900, 0, NULL, NULL) = 9'),
         by_hand.line(7.4, 'read(8<UNIX-STREAM:[1->2, "/run/x"]>, "", 900) = 9'),
-        by_hand.line(8.1, f'openat(AT_FDCWD</>, "{log}", O_WRONLY|O_CREAT) = 9<{log}>'),
-        by_hand.line(8.2, f'write(9<{log}>, "", 100) = 100'),
+        *writing_of_log,
     ]
     # Storage gives the first pass, and none of the second.
     processes = [by_hand.process(s, 7, 1, 0, min(s, 5) * 10_000) for s in range(10)]

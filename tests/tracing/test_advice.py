@@ -1,16 +1,13 @@
 """Each rule of advice: a trace where it applies, and one where it does not."""
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 
-from mlperf_bert.data import tfrecord
 from tests.tracing import by_hand
+from tests.tracing.by_hand import DATA_BYTES
 from tracing import advice, outputs
-
-DATA_BYTES = 40_000
 
 
 def advised(
@@ -32,9 +29,7 @@ def advised(
       passes: over the file of 40,000 bytes, which is opened for each, in seconds 1, 3, ...
       ledger: seconds of the training's block, if it logs them.
     """
-    data, log = folder / "part-00000", folder / "bert.log"
-    data.write_bytes((tfrecord.frame(bytes(3984)) * 10)[:DATA_BYTES])
-    log.write_text("".join(_events(ledger or {})))
+    data, writing_of_log = by_hand.training(folder, ledger)
     num, lines = DATA_BYTES // size, []
     for turn in range(passes):
         begin = 1 + 2 * turn
@@ -43,25 +38,12 @@ def advised(
             offset = n * step % num * size
             at = begin + 0.1 + 1.2 * n / (num - 1)
             lines.append(by_hand.pread(at, data, offset, size, fd=3 + turn, latency_s=latency_s))
-    lines += [by_hand.line(8.1, f'openat(AT_FDCWD</>, "{log}", O_WRONLY|O_CREAT) = 9<{log}>')]
-    lines += [by_hand.line(8.2, f'write(9<{log}>, "", 100) = 100')]
-    lines += ["7 no line of strace\n"] * damaged
+    lines += [*writing_of_log, *["7 no line of strace\n"] * damaged]
     processes = [
         by_hand.process(s, 7, 1, 0, storage[min(s, len(storage) - 1)] * DATA_BYTES // 10)
         for s in range(10)
     ]
     return by_hand.make(folder / "trace", lines, processes=processes)["advice"]
-
-
-def _events(ledger: dict):
-    found = [("block_start", 0.5, {}, None)]
-    found += [("block_stop", 8.0, {"first_epoch_num": 0, "samples_count": 20}, None)]
-    found += [("tracked_stats", 8.0, {"of": "block"}, ledger)] if ledger else []
-    for key, at, metadata, value in found:
-        kind = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}.get(key.split("_")[-1], "P")
-        event = {"key": key, "event_type": kind, "value": value, "metadata": metadata}
-        event["time_ms"] = by_hand.BEGIN_S * 1000 + int(at * 1000)
-        yield f":::MLLOG {json.dumps(event)}\n"
 
 
 WAITS = {"input_wait_seconds": 3, "compute_seconds": 4, "saving_seconds": 0.5}
