@@ -67,7 +67,7 @@ QUICK := tests/test_architecture.py tests/test_documents.py tests/mlperf tests/m
 	tests/finetuning/test_glue.py tests/finetuning/test_scores.py \
 	tests/checkpoints/test_names.py tests/data/test_pretraining_data.py tests/input/test_pipeline.py \
 	$(addprefix tests/test_cli.py::test_, flags_are_frozen[run_pretraining.py] \
-	a_flag_out_of_its_range_is_one_line_that_says_the_range all_flags_out_of_range_are_found_at_once) \
+	all_flags_out_of_range_are_found_at_once_each_with_its_range) \
 	tests/training/test_trajectories.py
 quick: setup
 	$(PYTEST) -n 2 -m "$(FAST)" $(QUICK)

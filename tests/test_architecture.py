@@ -95,11 +95,12 @@ def test_what_is_imported_of_ours_is_there():
                         assert found, f"{path} line {node.lineno}: {module}.{alias.name}"
 
 
-@pytest.mark.parametrize("path", OURS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_nothing_imports_a_test(path):
+def test_nothing_imports_a_test():
     """What several tests need is in a helper: of their folder, or of tests/helpers."""
-    for module in imports_of(path):
-        assert not re.match(r"tests\.(.*\.)?test_", module), f"{module}: move what it needs"
+    for path in OURS:
+        for module in imports_of(path):
+            is_test = re.match(r"tests\.(.*\.)?test_", module)
+            assert not is_test, f"{path}: {module}: move what it needs"
 
 
 def test_a_test_file_of_400_lines_says_why():
@@ -110,14 +111,14 @@ def test_a_test_file_of_400_lines_says_why():
             )
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_imports_go_one_way(path):
-    if path.parent == ROOT / PACKAGE:
-        assert rooms_imported(path) <= {"files"}
-        return
-    room = path.relative_to(ROOT / PACKAGE).parts[0]
-    for other in rooms_imported(path) - {room}:
-        assert level_of(other) < level_of(room), f"{name_of(path)} imports {other}"
+def test_imports_go_one_way():
+    for path in MODULES:
+        if path.parent == ROOT / PACKAGE:
+            assert rooms_imported(path) <= {"files"}, path
+            continue
+        room = path.relative_to(ROOT / PACKAGE).parts[0]
+        for other in rooms_imported(path) - {room}:
+            assert level_of(other) < level_of(room), f"{name_of(path)} imports {other}"
 
 
 def test_what_describes_a_run_is_on_the_ground_floor_and_needs_no_tensorflow():
@@ -149,36 +150,34 @@ def test_what_stands_beside_imports_nothing_of_the_benchmark(name):
         assert imported <= MAY_IMPORT[name], path
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_only_named_guests_take_what_stands_beside_and_nothing_needs_tracing(path):
-    imported = {module.split(".")[0] for module in imports_of(path)} & OUR_OWN
-    assert imported <= {PACKAGE} | TAKES.get(name_of(path).split("/")[0], set())
+def test_only_named_guests_take_what_stands_beside_and_nothing_needs_tracing():
+    for path in MODULES:
+        imported = {module.split(".")[0] for module in imports_of(path)} & OUR_OWN
+        assert imported <= {PACKAGE} | TAKES.get(name_of(path).split("/")[0], set()), path
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_data_rules_and_submissions_need_no_tensorflow(path):
-    if name_of(path).startswith(("data/", "mlperf/", "submission/")):
-        foreign = {name.split(".")[0] for name in imports_of(path)}
-        assert not foreign & {"tensorflow", "tf_keras", "official"}
+def test_data_rules_and_submissions_need_no_tensorflow():
+    for path in MODULES:
+        if name_of(path).startswith(("data/", "mlperf/", "submission/")):
+            foreign = {name.split(".")[0] for name in imports_of(path)}
+            assert not foreign & {"tensorflow", "tf_keras", "official"}, path
 
 
-@pytest.mark.parametrize("path", [*MODULES, *SCRIPTS], ids=lambda path: path.stem)
-def test_only_files_asks_whether_a_path_is_of_a_bucket(path):
-    if path.parent.name != "files":
+def test_only_files_asks_whether_a_path_is_of_a_bucket():
+    for path in [path for path in [*MODULES, *SCRIPTS] if path.parent.name != "files"]:
         asked = re.search(r"is_remote|isinstance\([^()]*, Path\)|[\"']gs:", path.read_text("utf-8"))
         assert not asked, f"{path}: {asked[0]}; give files/ a function that says what is meant"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_only_root_scripts_read_flags_and_environment(path):
-    if name_of(path) not in FRONT:
-        imported = imports_of(path)
-        assert not any(
-            name.startswith(("absl.flags", f"{PACKAGE}.command_line")) for name in imported
-        )
-    if name_of(path) not in READS_ENVIRONMENT and path not in ALONE:
-        source = path.read_text(encoding="utf-8")
-        assert "os.environ" not in source and "getenv" not in source
+def test_only_root_scripts_read_flags_and_environment():
+    for path in MODULES:
+        if name_of(path) not in FRONT:
+            names = imports_of(path)
+            of_flags = ("absl.flags", f"{PACKAGE}.command_line")
+            assert not any(name.startswith(of_flags) for name in names), path
+        if name_of(path) not in READS_ENVIRONMENT and path not in ALONE:
+            source = path.read_text(encoding="utf-8")
+            assert "os.environ" not in source and "getenv" not in source, path
 
 
 COMMANDS = [
@@ -189,24 +188,25 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("path", COMMANDS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_command_line_expands_the_home_folder(path):
+def test_every_command_line_expands_the_home_folder():
     calls = [
-        node
+        (path, node)
+        for path in COMMANDS
         for node in ast.walk(parsed(path))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr.startswith("parse_")
         and ast.unparse(node.func.value).endswith("parser")
     ]
-    for call in calls:
+    assert calls
+    for path, call in calls:
         expands = call.args and ast.unparse(call.args[0]).startswith("paths.words_with_home(")
         assert expands, f"{path}:{call.lineno}: give parse_args paths.words_with_home(arguments)"
 
 
-@pytest.mark.parametrize("path", [*sorted(ALONE), *(ROOT / "tracing").glob("*.py")])
-def test_so_do_those_that_import_nothing_of_the_package(path):
-    assert "type=Path" not in path.read_text(encoding="utf-8")
+def test_so_do_those_that_import_nothing_of_the_package():
+    for path in [*ALONE, *(ROOT / "tracing").glob("*.py")]:
+        assert "type=Path" not in path.read_text(encoding="utf-8"), path
 
 
 def loaded_with(path: Path) -> set[Path]:
