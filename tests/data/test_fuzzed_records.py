@@ -14,12 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlperf_bert.data import provenance, tfrecord
-from mlperf_bert.model.config import BertConfig
-from mlperf_bert.model.pretrainer import build_pretrainer
-from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
-from mlperf_bert.optimization.config import OptimizerConfig
-from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay, create_optimizer
-from mlperf_bert.training.steps import Trainer
 from tests.data.hostile_records import (
     BATCH_SIZE,
     LIMITS,
@@ -35,7 +29,7 @@ from tests.data.hostile_records import (
     varint,
 )
 from tests.helpers.fuzzing import seeded
-from tests.training import generated_task
+from tests.training.small_trainer import make_trainer
 
 EXAMPLES = valid_examples()
 SECONDS_UNTIL_IT_HANGS = 120
@@ -185,17 +179,8 @@ class Model:
     """A tiny model that is trained on every batch of four that comes through."""
 
     def __init__(self):
-        config = BertConfig(
-            **generated_task.CONFIG
-            | {"vocab_size": LIMITS.vocab_size, "hidden_size": 8, "num_hidden_layers": 1}
-        )
-        rate = WarmupPolynomialDecay(learning_rate=1e-4, num_train_steps=10**6, num_warmup_steps=0)
-        self._trainer = Trainer(
-            model=build_pretrainer(config, seed=1),
-            optimizer=GradientAggregationOptimizer(create_optimizer(OptimizerConfig(), rate)),
-            strategy=tf.distribute.get_strategy(),
-            batch_size=BATCH_SIZE,
-        )
+        changed = {"vocab_size": LIMITS.vocab_size, "hidden_size": 8, "num_hidden_layers": 1}
+        self._trainer = make_trainer(batch_size=BATCH_SIZE, config=changed)
         self.num_steps = 0
 
     def step(self, features: dict[str, tf.Tensor]) -> None:

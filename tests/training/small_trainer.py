@@ -26,14 +26,16 @@ def make_trainer(
     batch_size: int = BATCH_SIZE,
     steps_per_update: int = 1,
     clip_after_allreduce: bool = False,
+    config: dict | None = None,
     **options,
 ) -> Trainer:
+    """Of the generated task's model with the configuration's changes; options are the model's."""
     # Weights so large that attention matters: with usual ones every token sees much the same.
     changed = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     changed["initializer_range"] = 0.3
     with CPU.scope():
         model = build_pretrainer(
-            BertConfig(**generated_task.CONFIG | changed),
+            BertConfig(**generated_task.CONFIG | changed | (config or {})),
             seed=1,
             compile_passes=compiled.passes,
             sums_of_vectors=compiled.each_pass,
