@@ -217,8 +217,16 @@ def test_two_campaigns_do_not_share_a_folder(host, store, flags_into):
             "report: gs://nowhere/o: the store answers 404: no such bucket",
         ),
         ("report", ["gs://"], "report: gs://: names no bucket; give gs://BUCKET/FOLDER"),
-        ("compliance", ["gs://nowhere/o"], "gs://nowhere/o: no such log; give the path"),
-        ("compliance", ["ftp://a/b"], "ftp://a/b: give a local path or gs://BUCKET/FOLDER"),
+        (
+            "compliance",
+            ["gs://nowhere/o"],
+            "compliance: gs://nowhere/o: no such log; give the path",
+        ),
+        (
+            "compliance",
+            ["ftp://a/b"],
+            "compliance: ftp://a/b: give a local path or gs://BUCKET/FOLDER",
+        ),
     ],
 )
 def test_bad_input_is_one_line(host, store, command, words, message):
