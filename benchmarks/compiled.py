@@ -84,11 +84,8 @@ STEPS = [
     Step(
         num_examples=64,
         recompute="blocks",
-        devices="tpu-v2,tpu-v3,tpu-v3:128,tpu-v4:64,tpu-v5e,tpu-v5e:64,tpu-v5p,tpu-v6e",
+        devices="tpu-v3,tpu-v3:128,tpu-v4:64,tpu-v5e,tpu-v5e:64,tpu-v6e",
     ),
-    # Beside the limits of cloud/gcp_tpu.sh.
-    Step(num_examples=192, recompute="blocks", devices="tpu-v3"),
-    Step(num_examples=256, recompute="blocks", devices="tpu-v3"),
     Step(num_examples=5, kind="evaluation", devices="tpu-v3"),
     Step(num_examples=80, kind="evaluation", devices="tpu-v3"),
 ]

@@ -25,6 +25,7 @@ from mlperf_bert.messages import Problems
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.training.config import DeviceConfig
+from pages import charts
 from tests.finetuning import generated_glue
 from tests.finetuning.generated_glue import config_of
 from tests.helpers import starts, waiting
@@ -274,12 +275,12 @@ def test_medians_and_the_best_by_hand(tmp_path):
 def test_the_picture_has_a_panel_for_each_task(tmp_path, monkeypatch):
     figures = []
 
-    class Kept(sweep.Figure):
+    class Kept(charts.Figure):
         def __init__(self, **options):
             super().__init__(**options)
             figures.append(self)
 
-    monkeypatch.setattr(sweep, "Figure", Kept)
+    monkeypatch.setattr(charts, "Figure", Kept)
     panels = {f"task {n}": {"one": [1.0, 2.0], "two": [0.0, float(n)]} for n in range(5)}
     sweep.draw(panels, tmp_path / "all.png")
     assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")
