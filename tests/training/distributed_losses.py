@@ -16,6 +16,7 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
+import tf_keras
 
 from mlperf_bert.checkpoints import initial
 from mlperf_bert.input import pipeline
@@ -176,6 +177,36 @@ def drop_on_replicas(task: dict, precision: str, devices: tf.distribute.Strategy
     return [float(figure) for figures in found for figure in figures]
 
 
+def reduced(normalization: str, devices: tf.distribute.Strategy) -> list[float]:
+    """The loss of one step that is reported, and a weight after it.
+
+    The replicas have the losses and gradients 0.5 and 2.0; the weight is 0 before the step, which
+    is one of plain descent at rate 1.
+    """
+    model = tf.Module()
+    model.fused = False
+    with devices.scope():
+        model.weight = tf.Variable(0.0)
+        optimizer = GradientAggregationOptimizer(tf_keras.optimizers.legacy.SGD(1.0))
+    trainer = Trainer(
+        model=model,
+        optimizer=optimizer,
+        strategy=devices,
+        batch_size=devices.num_replicas_in_sync,
+        normalization=normalization,
+    )
+
+    def of_replica(features, seed, num_predictions, num_examples):
+        index = tf.distribute.get_replica_context().replica_id_in_sync_group
+        own = tf.gather([0.5, 2.0], index)
+        return tf.repeat(own, 3), [own]
+
+    trainer._compute = of_replica
+    mask = tf.ones([1, 1], tf.int32)
+    figures = trainer._step({"masked_lm_weights": tf.ones([1, 1]), "input_mask": mask})
+    return [float(figures[0]), float(model.weight.numpy())]
+
+
 def evaluation(task: dict, trainer: Trainer) -> Evaluation:
     """Of the task's examples, by the weights as they are."""
     batches = pipeline.evaluation_batches(
@@ -195,6 +226,8 @@ def main() -> None:
     given = parser.parse_args()
     task = json.loads(given.plan.read_text())
     devices, found = make_strategy(given.devices), {}
+    for normalization in task.get("reduced_by", []):
+        found[normalization] = reduced(normalization, devices)
     for precision in task.get("dropout_in", []):
         found[precision] = drop_on_replicas(task, precision, devices)
     for case in task["cases"]:

@@ -1,18 +1,24 @@
 """n micro-batches of b make the update of one batch of n*b, where the two are the same mathematics.
 
 They are where every micro-batch has as many predictions as the next (the masked-LM loss is a mean
-over a micro-batch's predictions) and where clipping waits for the update. CPU, seconds.
+over a micro-batch's predictions) and where clipping waits for the update. And what becomes of the
+gradients of two replicas. CPU, seconds.
 """
+
+import json
+import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 from mlperf_bert.input import pipeline
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.config import OptimizerConfig
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay, create_optimizer
 from mlperf_bert.training.steps import Trainer
+from tests.helpers import starts
 from tests.training.generated_task import CONFIG, SHAPE
 from tests.training.small_trainer import make_trainer
 
@@ -79,6 +85,31 @@ def test_nothing_moves_before_the_window_is_full_and_the_accumulators_hold_the_m
     assert not any(np.array_equal(left, right) for left, right in zip(before, after))
     assert all(not np.any(a.numpy()) for a in made.optimizer.accumulators)
     assert int(made.optimizer.optimizer.iterations) == 1
+
+
+def test_the_mean_of_the_micro_batches_is_applied():
+    """By plain descent: LAMB and AdamW hardly see a factor that all gradients have."""
+    weight = tf.Variable([1.0, 2.0])
+    made = GradientAggregationOptimizer(tf_keras.optimizers.legacy.SGD(1.0), steps_per_update=2)
+    made.build([weight])
+    for gradient in ([0.25, 0.0], [0.25, 0.5]):
+        made.step([tf.constant(gradient)], [weight])
+        assert weight.numpy().tolist() == [1.0, 2.0]
+    made.update([weight])
+    assert weight.numpy().tolist() == [0.75, 1.75]
+
+
+# Replicas with the losses and gradients 0.5 and 2.0, of which the second is clipped to 1: what is
+# reported, and what a weight is then under plain descent.
+REDUCED = {"global": [2.5, -1.0], "replica_sum": [1.25, -1.5], "replica_mean": [1.25, -0.75]}
+
+
+def test_replicas_are_added_up_or_averaged(tmp_path):
+    plan, found = tmp_path / "plan.json", tmp_path / "found.json"
+    plan.write_text(json.dumps({"reduced_by": list(REDUCED), "cases": []}))
+    program = [sys.executable, "tests/training/distributed_losses.py", plan, found]
+    starts.run([*program, "--devices=2"], check=True)
+    assert json.loads(found.read_text()) == REDUCED
 
 
 def test_an_update_takes_the_rate_of_its_last_micro_batch():
