@@ -248,6 +248,7 @@ def test_a_flag_that_cannot_be_read_is_one_line(inputs, name, value, message):
     assert done.returncode == 1
     [line] = done.stderr.strip().splitlines()
     assert line.startswith("run_pretraining.py: ") and name in line and message in line
+    assert not (inputs / "out").exists()
 
 
 OTHER_SCRIPTS = {

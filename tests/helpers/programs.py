@@ -21,11 +21,12 @@ def run(*words: object, check: bool = False, **options) -> subprocess.CompletedP
 
 
 def refusal(main: Callable, *words: object) -> str:
-    """The one line with which the main of a command ends this process."""
+    """The one line with which the main of a command ends this process; it begins with its name."""
     with pytest.raises(SystemExit) as raised:
         main(list(map(str, words)))
     line = str(raised.value)
-    assert len(line.splitlines()) == 1
+    name = main.__module__.rpartition(".")[2]
+    assert len(line.splitlines()) == 1 and line.startswith(f"{name}: "), line
     return line
 
 

@@ -36,7 +36,9 @@ def refusal(capsys):
 
     def refusal(command, *words):
         assert command.main([str(word) for word in words]) == 1
-        [line] = capsys.readouterr().err.splitlines()
+        printed = capsys.readouterr()
+        [line] = printed.err.splitlines()
+        assert printed.out == ""
         return line
 
     return refusal

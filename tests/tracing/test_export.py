@@ -104,6 +104,7 @@ def test_a_table_of_another_version_and_one_that_is_gone_are_refused(tmp_path):
     for target in ("dftracer", "perfetto"):
         line = refusal(export.main, trace, f"--to={target}")
         assert "is damaged: file_ops.parquet is missing" in line
+    assert not list(trace.glob("trace.*"))
 
 
 @pytest.mark.parametrize("target", ["dftracer", "perfetto", "fio"])
