@@ -42,6 +42,9 @@ def test_a_reference_run_that_misses_the_target_is_no_point(tmp_path, monkeypatc
         (folder / "run.json").write_text('{"status": "success"}')
     with pytest.raises(ValueError, match=r"runs/0/bert\.log: the target was not reached; the task"):
         reference_points.train(tmp_path)
+    (tmp_path / "runs/0/bert.log").unlink()
+    write_log(tmp_path / "runs/0/bert.log", [0.5, 0.73])
+    assert reference_points.train(tmp_path) == [300_160] * 2
 
 
 def test_a_prepared_task_is_not_made_again(tmp_path, capsys):

@@ -23,22 +23,24 @@ def difference(folder: Path) -> None:
     raise ValueError(unpacking._difference(folder / unpacking.RECORD_NAME, {}, {}))
 
 
-# Who reads a record from its folder -> its name, fields that are wrong, and what is to be done.
+# Who reads a record from its folder -> its name, texts whose fields are wrong, and what to do.
 READERS = {
-    manifest.load: (manifest.NAME, '{"parts": []}', "remove it and its parts"),
-    provenance.read: (provenance.NAME, '{"records": [{"inputs": [{}]}]}', AGAIN),
-    output.read_record: (log_lines.RECORD_NAME, '{"status": "running"}', f"{AGAIN}, or choose"),
-    results.has_ended: (log_lines.RECORD_NAME, None, f"{AGAIN}, or choose another --output_dir"),
+    manifest.load: (manifest.NAME, ['{"parts": []}'], "remove it and its parts"),
+    provenance.read: (provenance.NAME, ['{"records": [{"inputs": [{}]}]}'], AGAIN),
+    output.read_record: (log_lines.RECORD_NAME, ['{"status": "running"}'], f"{AGAIN}, or choose"),
+    results.has_ended: (log_lines.RECORD_NAME, [], f"{AGAIN}, or choose another --output_dir"),
     (lambda folder: results.read_own_record(folder / campaign.RECORD_NAME)): (
-        campaign.RECORD_NAME, None, f"{AGAIN}, or choose another --output_dir",
+        campaign.RECORD_NAME, [], f"{AGAIN}, or choose another --output_dir",
     ),
-    difference: (unpacking.RECORD_NAME, '{"archive": 1, "files": {}}', ""),
-    extraction._read: (extraction.RECORD_NAME, '{"dump": 1}', "remove .* and extract again"),
+    difference: (unpacking.RECORD_NAME, ['{"archive": 1, "files": {}}'], ""),
+    extraction._read: (extraction.RECORD_NAME, ['{"dump": 1}'], "remove .* and extract again"),
     (lambda folder: run.read_result(folder, SETTING, TASK)): (
-        run.RESULT_NAME, '{"epochs": [{"dev": 1}]}', "remove the folder .* to train again",
+        run.RESULT_NAME, ['{"epochs": [{"dev": 1}]}', '{"epochs": []}', '{"epochs": 3}'],
+        "remove the folder .* to train again",
     ),
     (lambda folder: sweep._read(folder / sweep.RESULTS_NAME)): (
-        sweep.RESULTS_NAME, '{"tasks": {"rte": {"runs": [{}]}}}', "remove it: the results of",
+        sweep.RESULTS_NAME, ['{"tasks": {"rte": {"runs": [{}]}}}', '{"tasks": []}'],
+        "remove it: the results of",
     ),
 }  # fmt: skip
 
@@ -60,13 +62,11 @@ DAMAGED = {
 def test_a_damaged_record_is_refused_in_the_same_words(tmp_path, read, damage):
     name, fields, remedy = READERS[read]
     content, reason = DAMAGED[damage]
-    if (content := (fields and fields.encode()) if content is None else content) is None:
-        return  # its reader takes any fields
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(
-        ValueError, match=rf"^{tmp_path}/{name}: damaged \(.*{reason}.*\).*{remedy}"
-    ):
-        read(tmp_path)
+    message = rf"^{tmp_path}/{name}: damaged \(.*{reason}.*\).*{remedy}"
+    for each in [text.encode() for text in fields] if content is None else [content]:
+        (tmp_path / name).write_bytes(each)
+        with pytest.raises(ValueError, match=message):
+            read(tmp_path)
 
 
 def test_a_folder_is_not_a_record(tmp_path):

@@ -156,6 +156,17 @@ def test_a_killed_worker_names_its_part_and_the_others_are_kept(work):
     assert visible(work / "out") == {"part-0", "part-2", "manifest.json"}
 
 
+@pytest.mark.all
+def test_a_file_that_may_grow_no_further_leaves_nothing_half_written(work):
+    """Unlike a small disk it needs no right."""
+    (work / "part-0").write_bytes(sentences(1).encode() * 20)
+    assert run(work, output_dir=work / "warm").returncode == 0  # compiles, if need be
+    most_kib = (work / "warm" / "part-0").stat().st_size // 1024 // 2
+    limited = ["bash", "-c", f'ulimit -f {most_kib}; exec "$@"', "bash", *command(work)]
+    assert "part-0: File too large; free space" in fails(programs.run(*limited))
+    assert visible(work / "out") == {"part-1", "part-2", "manifest.json"}
+
+
 @pytest.mark.gate
 def test_a_full_disk_leaves_nothing_half_written(work, small_disk):
     assert run(work, output_dir=work / "warm").returncode == 0

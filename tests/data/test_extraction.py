@@ -200,10 +200,11 @@ def test_a_folder_of_another_extraction_is_refused(dump_of, extract, tmp_path):
     (folder / "AA/wiki_00").unlink()
     with pytest.raises(ValueError, match=r"wiki_00: missing; remove .* and extract again"):
         extract(dump, folder)
-    record = (folder / RECORD_NAME).read_text()
-    (folder / RECORD_NAME).write_text(record.replace("2020-01-20", "soon"))
-    with pytest.raises(ValueError, match=r"extraction.json: damaged .*; remove .* and extract"):
-        extract(dump, folder)
+    record = json.loads((folder / RECORD_NAME).read_text())
+    for damaged in ({"files": "3"}, {"today": "soon"}):
+        (folder / RECORD_NAME).write_text(json.dumps(record | damaged))
+        with pytest.raises(ValueError, match=r"extraction.json: damaged .*; remove .* and extract"):
+            extract(dump, folder)
     (folder / RECORD_NAME).unlink()
     with pytest.raises(ValueError, match=r"wiki_01: no extraction.json says what it is from"):
         extract(dump, folder)

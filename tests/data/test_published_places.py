@@ -214,6 +214,14 @@ def test_the_dump_comes_with_its_md5sum_when_it_is_named(there, run, monkeypatch
     assert f"/input_files/{published.GROUPS['tf2'][0].path}" in asked(there)
 
 
+def test_the_archive_of_the_text_is_checked_by_its_md5(there, run, tmp_path):
+    there.files[f"/processed_dataset/{TEXT}"] = packed(TEXTS | {"eval.md5": b"other\n"})
+    code, _, errors = run("text")
+    place = f"{there.url}/processed_dataset/{TEXT}"
+    assert code == 1 and f"{place}: not the published file (MD5" in errors
+    assert not (tmp_path / "wiki" / TEXT).exists() and not (tmp_path / "wiki" / "results").exists()
+
+
 def test_the_progress_of_a_file_of_unknown_size_knows_its_end(there, run, monkeypatch):
     monkeypatch.setattr("mlperf_bert.messages.SECONDS_BETWEEN_LINES", 0)
     _, _, errors = run("text")

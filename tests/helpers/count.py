@@ -22,7 +22,7 @@ KINDS = {
         r"send_signal|raise_signal|os\.kill|SIGKILL|kill_at_step|by_crash|\.kill\(\)|\.terminate\("
     ),
     "fill a disk, refuse a request, cut a connection or damage a file": (
-        r"small_disk|RLIMIT_FSIZE|limit_kib|No space left|\.fail\(|deny_writes|damage|spoil"
+        r"small_disk|RLIMIT_FSIZE|ulimit -f|No space left|\.fail\(|deny_writes|damage|spoil"
     ),
     "make many odd inputs from a seed (Hypothesis, or bytes that are changed)": (
         r"seeded\(|fuzzed|mutated"

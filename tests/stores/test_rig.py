@@ -171,3 +171,14 @@ def test_delay_is_each_requests_own(store, bucket):
     seconds = store.call(_seconds_of_stats, [f"gs://{bucket}/{name}" for name in names])
     assert store.kinds() == {"stat": 20}
     assert 3.0 <= seconds < 45  # 60, one after the other
+
+
+def _large(path):
+    _write(path, "x" * 50_000_000)
+    files.rename(path, path + "2")
+    return len(_read(path + "2"))
+
+
+def test_a_large_object_is_one_request(store, bucket):
+    assert store.call(_large, f"gs://{bucket}/x") == 50_000_000
+    assert store.kinds()["write"] == 1

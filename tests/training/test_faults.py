@@ -157,3 +157,11 @@ def test_the_failure_of_one_process_is_told_by_the_other(task, tmp_path):
     assert "worker 0 (localhost:" in ended[1][2]
     assert f"has ended: {reason}; run the same command on all processes to resume" in ended[1][2]
     assert run_stops(tmp_path / "o") == [["aborted"]]
+
+
+@pytest.mark.all
+def test_a_batch_that_two_processes_cannot_share_is_told_once_each(task, tmp_path):
+    for code, _, errors in starts.ends(both(task, tmp_path / "o", train_batch_size=7)):
+        assert code == 1
+        assert "--train_batch_size=7 cannot be shared by 2 replicas; try 6 or 8" in errors
+    assert not (tmp_path / "o").exists()

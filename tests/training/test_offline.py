@@ -152,6 +152,18 @@ def configuration(task, output, **changed) -> RunConfig:
     return dataclasses.replace(config, **changed)
 
 
+def test_the_first_trained_checkpoint_that_reaches_the_target_is_the_last(tmp_path, monkeypatch):
+    """The initial weights do not count, and another call evaluates nothing."""
+    names = [field.name for field in dataclasses.fields(Evaluation)]
+    found = Evaluation(**dict.fromkeys(names, 0.5))
+    monkeypatch.setattr(offline, "_evaluator", lambda config: lambda prefix: found)
+    for step in (0, 10, 20):
+        (tmp_path / f"model.ckpt-{step}.index").touch()
+    for _ in range(2):
+        offline.evaluate_checkpoints(configuration(tmp_path, tmp_path, target_accuracy=0.5))
+        assert [line["step"] for line in lines_of(tmp_path)] == [0, 10]
+
+
 @pytest.fixture
 def one_checkpoint(run, tmp_path):
     """A directory that holds nothing but the run's last checkpoint."""

@@ -90,13 +90,14 @@ def test_sigterm_before_the_clock_leaves_nothing(task, tmp_path):
     "options", [{"precision": "bfloat16", "pack_sequences": True}, {"recompute": "blocks"}]
 )
 def test_runs_with_options_for_speed_go_on_bitwise_too(task, tmp_path, options):
-    options = {**options, "num_train_steps": 120}
-    starts.run(command(task, tmp_path / "alone", **options), check=True)
+    flags = {**options, "num_train_steps": 120}
+    starts.run(command(task, tmp_path / "alone", **flags), check=True)
     output = tmp_path / "out"
-    kill_at_step(60, task, output, **options)
+    kill_at_step(60, task, output, **flags)
     done = starts.run(command(task, output, num_train_steps=120))
     assert done.returncode == 1 and "holds another run (" in done.stderr
-    starts.run(command(task, output, **options), check=True)
+    assert all(f"{name}: {value} there, " in done.stderr for name, value in options.items())
+    starts.run(command(task, output, **flags), check=True)
     assert_same_end(output, tmp_path / "alone", num_steps=120)
 
 
