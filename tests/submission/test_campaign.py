@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ from mlperf_bert.files.locks import DirectoryLock, lock_of
 from mlperf_bert.submission import campaign, folder, official, system
 from mlperf_bert.submission.campaign import Campaign, run_campaign
 from tests.conftest import REPOSITORY
-from tests.helpers import programs
+from tests.helpers import programs, waiting
 from tests.submission import stand_in
 
 # As a process of its own.
@@ -135,8 +134,7 @@ time.sleep(60)
 """
 
     def interrupt():
-        while not ready.exists():
-            time.sleep(0.01)
+        waiting.until(ready.exists)
         os.kill(os.getpid(), number)
 
     def handler(*_) -> None:

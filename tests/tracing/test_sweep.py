@@ -9,13 +9,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from mlperf_bert.data import tfrecord
+from tests.helpers import waiting
 from tests.tracing.conftest import environment, require, require_limits
 from tracing import limits, sweep, sweep_figures, sweep_page
 from tracing.sweep import Point
@@ -131,10 +131,7 @@ def test_finished_points_are_kept_and_half_ones_done_again(data, tmp_path):
         env=environment(),
     )  # fmt: skip
     second = output / "points" / "batch-20_real.unfinished"
-    deadline = time.monotonic() + 300
-    while not (second / "run" / "is_running").exists():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
+    waiting.until((second / "run" / "is_running").exists, process)
     process.send_signal(signal.SIGTERM)
     _, lines = process.communicate(timeout=300)
     assert process.returncode == 130, lines

@@ -168,7 +168,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_ends_as_aborted(
                 file.write(bytes(2**14))
         file.truncate(file.tell() - each // 2)
     process.send_signal(signal.SIGCONT)
-    printed, _ = process.communicate()
+    printed, _ = process.communicate(timeout=300)
     assert process.returncode == 1
     line = printed.strip().splitlines()[-1]
     failed = re.search(r"model\.ckpt-(\d+): cannot be saved \(.*No space left.*make room", line)
@@ -201,9 +201,8 @@ def test_twenty_kills_at_random_moments(task, tmp_path, capsys):
     starts.run(command(task, alone, async_checkpoint="false", **flags), check=True)
     output, rng, kills, halves = tmp_path / "out", random.Random(1), 1, 0
     process = start(task, output, **flags)
-    while not (output / "run.json").exists():  # before there is a log or a checkpoint
-        assert process.poll() is None
-        time.sleep(0.0005)
+    # Before there is a log or a checkpoint.
+    waiting.until((output / "run.json").exists, process, every_seconds=0.0005)
     process.kill()
     process.communicate()
     while kills < 20:

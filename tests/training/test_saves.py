@@ -8,6 +8,7 @@ import pytest
 
 from mlperf_bert.checkpoints.state import Saves
 from mlperf_bert.training.devices import NO_COMPILATION
+from tests.helpers import waiting
 from tests.training import saved_states, small_trainer
 
 
@@ -101,8 +102,7 @@ def test_a_failure_comes_out_at_the_next_event_the_next_save_and_the_end():
         with pytest.raises(OSError, match=line), saves_to(disk) as saves:
             saves.save(1)
             disk.may_finish.set()
-            while not saves._writing.done():
-                pass
+            waiting.until(saves._writing.done)
             ending(saves)
     disk = Disk()
     disk.is_full = True

@@ -18,7 +18,7 @@ from benchmarks.processes import environment_of, free_addresses
 from mlperf_bert.training import coordination, workers
 from mlperf_bert.training.config import Cluster, DeviceConfig
 from mlperf_bert.training.workers import Meeting
-from tests.helpers import starts
+from tests.helpers import starts, waiting
 
 ADDRESSES = ("a:1", "b:2", "c:3")
 
@@ -312,6 +312,14 @@ def test_tensorflow_waits_for_the_others_so_long_only(tmp_path):
     assert "in _wait" in (tmp_path / "errors").read_text()
 
 
+def answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port)).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
 @pytest.mark.all
 def test_ctrl_c_ends_a_process_while_tensorflow_waits_for_another(tmp_path):
     """After both have met, the other one has ended: TensorFlow calls no handler of Python then."""
@@ -324,13 +332,7 @@ def test_ctrl_c_ends_a_process_while_tensorflow_waits_for_another(tmp_path):
     )
     try:
         host, _, port = addresses[0].rpartition(":")
-        while True:
-            try:
-                socket.create_connection((host, int(port))).close()
-                break
-            except ConnectionRefusedError:
-                assert process.poll() is None, process.errors()
-                time.sleep(0.1)
+        waiting.until(lambda: answers(host, int(port)), process)
         time.sleep(0.5)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=10) == -signal.SIGINT
