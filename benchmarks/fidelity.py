@@ -25,6 +25,7 @@ import random
 import re
 import runpy
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -36,7 +37,7 @@ from benchmarks import random_task
 from mlperf_bert.data.validity import ExampleShape
 from mlperf_bert.files import paths
 from mlperf_bert.training import build
-from tracing import fidelity
+from tracing import fidelity, limits
 from tracing.exports.finished import Finished
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -102,14 +103,6 @@ def script(*words: str) -> list[str]:
     return [sys.executable, *words]
 
 
-def drop(files: Sequence[Path]) -> None:
-    """Takes files out of the page cache: pages that are there already are not limited."""
-    for file in files:
-        with file.open("rb") as opened:
-            os.fsync(opened.fileno())
-            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
 def call(words: Sequence[str], log: Path, **environment: str) -> None:
     """Runs a command; its output is kept.
 
@@ -148,9 +141,11 @@ class Measurement:
         self.data = folder / "data"
         self.files = make_data(self.data, num_files)
         self.data_bytes = sum(file.stat().st_size for file in self.files)
+        # Now: it fills the page cache, which is emptied before each trace.
+        self.bytes_per_second = self._probed()
 
-    def probe(self) -> dict:
-        """How fast a run without limits goes."""
+    def _probed(self) -> float:
+        """Bytes a second that a run without limits reads."""
         known = self.folder / "probe.json"
         if known.exists():
             return json.loads(known.read_text())
@@ -158,21 +153,17 @@ class Measurement:
         shutil.rmtree(run, ignore_errors=True)
         call(script("run_pretraining.py", *training(self.data, run)), self.folder / "probe.txt")
         lines = train_lines(run)
-        half = lines[len(lines) // 2 :]
-        speed = BATCH * len(half) / sum(BATCH / line["samples_per_second"] for line in half)
-        found = {
-            "samples_per_second": speed,
-            "bytes_per_second": speed * self.data_bytes / (len(self.files) * EXAMPLES_OF_FILE),
-        }
-        known.write_text(json.dumps(found))
-        return found
+        half = [line["samples_per_second"] for line in lines[len(lines) // 2 :]]
+        of_a_sample = self.data_bytes / (len(self.files) * EXAMPLES_OF_FILE)
+        bytes_per_second = statistics.harmonic_mean(half) * of_a_sample
+        known.write_text(json.dumps(bytes_per_second))
+        return bytes_per_second
 
     def limits(self, case: str, name: str) -> list[str]:
         """Words before a command."""
         words = ["-m", "tracing.limits", f"--disk={self.data}"]
         if case != CACHED:
-            speed = round(DISK_SHARE * self.probe()["bytes_per_second"])
-            words.append(f"--read_speed={speed}")
+            words.append(f"--read_speed={round(DISK_SHARE * self.bytes_per_second)}")
         if case == LITTLE_MEMORY:
             memory = self.held_bytes(name) + round(CACHED_SHARE * self.data_bytes)
             words.append(f"--memory={memory}")
@@ -195,7 +186,7 @@ class Measurement:
             return trace
         shutil.rmtree(trace, ignore_errors=True)
         prepare()
-        drop(files)
+        limits.drop_from_cache(files)
         tracer = ["tracing/trace.sh", f"--output={trace}", f"--backend={self.backend}", "--"]
         limited = [*tracer, *self.limits(case, name), *words]
         environment = {"PYTHON": sys.executable, **environment}
@@ -229,8 +220,7 @@ class Measurement:
                         for begin in range(0, size, 1 << 20):
                             opened.write(os.urandom(min(1 << 20, size - begin)))
         files = sorted((folder / "files").iterdir())
-        words = ["/bin/sh", "-c", f"cd {folder} && exec fio replay.fio"]
-        return words, files
+        return ["/bin/sh", "-c", 'cd "$0" && exec fio replay.fio', str(folder)], files
 
     def workload(self, real: Path) -> tuple[list[str], list[Path], Path]:
         """DLIO's command for a trace, its files, generated, and the folder of its results."""
@@ -289,14 +279,13 @@ def main() -> None:
     parser.add_argument("--dlio", type=Path, help="the program dlio_benchmark")
     parser.add_argument("--backend", default="bpftrace", choices=("bpftrace", "strace"))
     parser.add_argument("--files", type=int, default=8, help="of 7 MB, read twice")
-    parser.add_argument("--case", action="append", choices=CASES, help="may be repeated; all")
+    parser.add_argument("--case", action="append", choices=CASES, help="may be repeated")
     given = parser.parse_args(paths.words_with_home(sys.argv[1:]))
     dlio = given.dlio.absolute() if given.dlio else None
     measurement = Measurement(given.output_dir.absolute(), given.files, dlio, given.backend)
-    measurement.probe()  # before files are dropped from the page cache, which it fills
     cases = []
-    # Without limits first: it says what each program needs.
-    for case in sorted(given.case or CASES, key=CASES.index):
+    # Without limits first, and always: it says what each program needs.
+    for case in sorted({CACHED, *(given.case or CASES)}, key=CASES.index):
         (_, trace, _), *others = measurement.measure(case)
         real = fidelity.figures(Finished(trace))
         found = {name: fidelity.figures(Finished(of), used) for name, of, used in others}

@@ -67,9 +67,9 @@ def _masked_crc32c(data: bytes) -> int:
 
 
 def record_lengths(path: str | Path, most: int) -> list[int]:
-    """The lengths in bytes of a TFRecord file's first records, up to what is none.
+    """The lengths in bytes of a TFRecord file's first records, without length and CRCs.
 
-    They are without length and CRCs.
+    What is not a record ends the list.
 
     Raises:
       OSError: it cannot be read.

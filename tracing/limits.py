@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -147,9 +147,16 @@ def disk_of(place: Path) -> str:
     if not device.exists():
         raise OSError(errno.ENODEV, "it is on no disk whose speed can be limited", str(place))
     device = device.resolve()
-    return (
-        ((device.parent if (device / "partition").exists() else device) / "dev").read_text().strip()
-    )
+    disk = device.parent if (device / "partition").exists() else device
+    return (disk / "dev").read_text().strip()
+
+
+def drop_from_cache(files: Iterable[str | Path]) -> None:
+    """Takes files out of the page cache: pages belong to the group that read them first."""
+    for path in files:
+        with Path(path).open("rb") as file:
+            os.fsync(file.fileno())  # pages that are not written back yet would stay
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 @contextlib.contextmanager
@@ -207,10 +214,10 @@ def run(command: list[str], *, memory_bytes: int | None, read_speed: int | None,
         process = subprocess.Popen(group.joined(command))
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda received, _: process.send_signal(received))
-        held = 0
+        held = group.held_bytes
         while (code := process.poll()) is None:
-            held = max(held, group.held_bytes)
             time.sleep(_TURN_S)
+            held = max(held, group.held_bytes)
         print(f"limits: the programs held {held:,} bytes of memory at most", file=sys.stderr)
         if kills := group.num_kills:
             print(f"limits: processes killed for want of memory: {kills}", file=sys.stderr)

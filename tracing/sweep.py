@@ -254,15 +254,8 @@ def _traced(sweep: Sweep, point: Point, folder: Path, step_s: float | None, say)
 
 
 def _prepare_cache(sweep: Sweep, point: Point, group: limits.MemoryGroup | None) -> None:
-    """Drops the data from the page cache; for a warm one reads them from within the group.
-
-    Pages belong to the group that read them first: a limit holds only for a group's own.
-    """
-    for path in sweep.data:
-        descriptor = os.open(path, os.O_RDONLY)
-        os.fsync(descriptor)  # pages that are not written back yet would stay
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(descriptor)
+    """Drops the data from the page cache; for a warm one reads them from within the group."""
+    limits.drop_from_cache(sweep.data)
     if point.cache == WARM:
         reading = ["/bin/cat", *sweep.data]
         subprocess.run(group.joined(reading) if group else reading, stdout=subprocess.DEVNULL)

@@ -89,7 +89,7 @@ def train(
         # Lazy again: what stands behind the event that ends the run does not act any more.
         ending = next(filter(None, (event.at(trained) for event in events)), None)
     # All of them, whichever ended the run: each may have a block, a file or a thread to close. The
-    # last evaluation may still reach the target, and those behind it then see that ending.
+    # last evaluation may still reach the target: events that stand later then see that ending.
     for event in events:
         ending = event.end(step, ending) or ending
     return step, ending

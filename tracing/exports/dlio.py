@@ -121,9 +121,9 @@ class Measured:
             stop = mllog.stop_of(block, self.events)
             if stop is not None:
                 ledger = mllog.ledger_of(block, self.events) or {}
-                seconds = (block.end_monotonic_ns - block.monotonic_ns) / 1e9
-                seconds -= mllog.saving_seconds(block, self.events, self.spans)
-                seconds = float(ledger.get("compute_seconds") or seconds)
+                if not (seconds := ledger.get("compute_seconds")):
+                    seconds = (block.end_monotonic_ns - block.monotonic_ns) / 1e9
+                    seconds -= mllog.saving_seconds(block, self.events, self.spans)
                 found.append((mllog.trained_samples(json.loads(stop.metadata)), seconds))
         return found
 
