@@ -5,8 +5,9 @@
 
 starts the command N times at once, with every N-th file each and a folder of its own, so the host
 reads what N such accelerators need. They do not wait for each other's steps. tracing/trace.sh
-before it records all of them. Prints samples per second, and utilization by MLPerf Storage's rule:
-computing / (computing + waiting), the first block left out, 90% is enough.
+before it records all of them. Prints samples per second, and utilization as MLPerf Storage has it:
+computing / (computing + waiting), 90% is enough. Where a log has several blocks, the first one is
+left out; that of a training that sleeps has one.
 
 Exit codes: 0; 1 bad input; else that of the first command that failed, and the others are ended.
 """

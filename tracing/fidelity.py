@@ -5,8 +5,8 @@
 prints for each how far utilization, bytes, request sizes and queue depth are from the real run's,
 and writes the table with --output=table.md, a picture with --picture=errors.svg. docs/tracing.md
 says how the traces are made.
-Utilization is MLPerf Storage's, from the log's ledger without its first block; what logs none, as
-DLIO, gives its own behind a comma. Exit codes: 0; 1 bad input.
+Utilization is MLPerf Storage's, from the log's ledger, without the first of several blocks; what
+logs none, as DLIO, gives its own after a comma. Exit codes: 0; 1 bad input.
 """
 
 import argparse
@@ -31,7 +31,7 @@ FIGURES = ("utilization", "call bytes", "storage bytes", "request size", "queue 
 
 
 def utilization(trace: Finished) -> float | None:
-    """Computing / (computing + waiting) of the blocks but the first; None without a ledger."""
+    """Computing / (computing + waiting), without the first of several blocks; None: no ledger."""
     blocks = list(mllog.ledger_shares(trace.table("mllog")))
     computing = waiting = 0.0
     for begin, end, shares in blocks[1:] or blocks:

@@ -394,13 +394,7 @@ class RunConfig:
     @property
     def evaluation_interval_steps(self) -> int | None:
         """Steps between evaluations; None: none during the training."""
-        return self.block_steps if self.eval_input_file else None
-
-    @property
-    def block_steps(self) -> int | None:
-        """Steps of a block of training in the log; None: they are one block."""
-        # A training that does not evaluate has blocks only if it is told how long they are.
-        if not (self.eval_input_file or self.eval_interval_samples):
+        if not self.eval_input_file:
             return None
         return self.evaluation_interval_samples // self.train_batch_size
 

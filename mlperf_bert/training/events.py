@@ -145,20 +145,11 @@ def _column(figures: np.ndarray, name: str) -> np.ndarray:
 class Blocks(Event):
     """Logs the blocks of training between evaluations, as the rules name them."""
 
-    def __init__(
-        self, run: Run, *, batch_size: int, every: int | None, last_step: int, evaluates: bool
-    ):
-        """A block ends every `every` steps and at the last step; None: only there.
-
-        It is closed before an evaluation, by that. A run that does not evaluate closes its own.
-        """
-        self._run, self._batch_size, self._evaluates = run, batch_size, evaluates
+    def __init__(self, run: Run, *, batch_size: int, every: int | None, last_step: int):
+        """A block ends every `every` steps and at the last step; None: only there."""
+        self._run, self._batch_size = run, batch_size
         self._every, self._last_step = every or last_step, last_step
         self._is_open = False
-
-    def next(self, step: int) -> int | None:
-        """The end of the block, if no evaluation ends it."""
-        return None if self._evaluates else next_multiple(step, self._every)
 
     def begin(self, step: int) -> None:
         """Opens the first block."""
@@ -169,11 +160,9 @@ class Blocks(Event):
         self._is_open = True
 
     def at(self, trained: Trained) -> None:
-        """Opens the next one after an evaluation, or where one would be."""
+        """Opens the next one after an evaluation."""
         # If the run is aborted, its log says so many.
         self._run.samples = trained.step * self._batch_size
-        if not self._evaluates and trained.step % self._every == 0:
-            self.close(trained.step)
         if not self._is_open:
             self.begin(trained.step)
 

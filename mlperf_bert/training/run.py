@@ -254,9 +254,8 @@ def list_of_events(
     blocks = events.Blocks(
         run,
         batch_size=config.train_batch_size,
-        every=config.block_steps,
+        every=config.evaluation_interval_steps,
         last_step=config.num_train_steps,
-        evaluates=config.evaluation_interval_steps is not None,
     )
     evaluation = _evaluation(config, run, team, outputs, blocks, limit, evaluate, observers)
     in_order: list[Event | None] = [

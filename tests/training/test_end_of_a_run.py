@@ -166,23 +166,6 @@ def test_a_budget_without_evaluation_saves_and_ends(tmp_path):
     assert stand.events == ["save 15", "saved"] and keys(tmp_path / "bert.log") == BLOCK
 
 
-def test_without_evaluation_the_log_has_the_blocks_that_were_asked_for(tmp_path):
-    log = tmp_path / "bert.log"
-    assert Stand(evaluates=False, num_train_steps=90).run(log).step == 90
-    stops = [record for record in log_lines.read_records(log) if record.key == "block_stop"]
-    assert [stop.metadata["samples_count"] // 8 for stop in stops] == [20, 40, 60, 80, 90]
-    assert keys(log) == 5 * BLOCK
-    log.unlink()
-    Stand(evaluates=False, eval_interval_samples=None).run(log)
-    assert keys(log) == BLOCK
-
-
-def test_the_evaluation_after_a_budget_may_reach_the_target(tmp_path):
-    stand = Stand(time_budget="15s", target_accuracy=0.5)
-    assert stand.run(tmp_path / "bert.log").status == "success"
-    assert stand.events == ["save 15", "saved", "evaluate"]
-
-
 @pytest.mark.parametrize("seconds", [15, 16, 17, 23.5])
 def test_a_budget_ends_on_a_whole_update(tmp_path, seconds):
     """Or the gradients added up so far would be lost."""
