@@ -3,12 +3,17 @@
 Reports on submissions and on traces share a base, a style sheet and the look of their pictures.
 """
 
+import functools
 import html
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_FOLDER = Path(__file__).parent / "templates"
 
 
 class Card(NamedTuple):
@@ -27,7 +32,7 @@ def render(template: str, **values: object) -> str:
     Raises:
       jinja2.UndefinedError: the template asks for a value that is not given.
     """
-    return _TEMPLATES.get_template(template).render(values)
+    return _templates().get_template(template).render(values)
 
 
 def text(name: str) -> str:
@@ -40,12 +45,16 @@ def _escaped(value: object) -> Markup:
     return value if isinstance(value, Markup) else Markup(html.escape(str(value)))
 
 
-_FOLDER = Path(__file__).parent / "templates"
-_TEMPLATES = Environment(
-    loader=FileSystemLoader(_FOLDER),
-    autoescape=True,
-    undefined=StrictUndefined,
-    finalize=_escaped,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
+@functools.cache
+def _templates() -> "Environment":
+    # At the first page: a training imports this module too, by the watch, and makes no page.
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    return Environment(
+        loader=FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_escaped,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

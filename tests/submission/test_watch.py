@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 import types
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from mlperf_bert.submission import reference_runs, watch, watch_table
 from mlperf_bert.submission.reference_runs import Curve, Margins, Reference
 from mlperf_bert.training.loop import FIGURES, OVER, Trained
 from tests.conftest import REPOSITORY
+from tests.helpers import programs
 from tests.mlperf.example_log import write_log, write_runs
 
 
@@ -34,6 +36,14 @@ def five_straight_runs():
         initial_accuracy=0.3,
         hyperparameters={"opt_base_learning_rate": 0.001},
     )
+
+
+def test_a_run_that_is_watched_loads_nothing_that_draws_or_makes_pages():
+    """The start of every run would take longer."""
+    slow = {"jinja2", "matplotlib", "scipy", "bokeh"}
+    loaded = f"', '.join({slow} & sys.modules.keys())"
+    program = f"import sys, mlperf_bert.submission.watch; sys.exit({loaded} or 0)"
+    programs.run(sys.executable, "-c", program, check=True)
 
 
 def test_the_band_is_the_others_with_more_and_fewer_samples(others):
