@@ -147,6 +147,15 @@ def test_a_damaged_log_is_one_line(org_dir, refusal):
     assert re.search(r"result_3.txt line \d+: cut or damaged; copy the log again", line)
 
 
+def test_a_seed_without_a_place_fails_the_seed_checker(tmp_path):
+    """The checker itself ends in a trace-back."""
+    log = write_log(tmp_path / "result_0.txt", [0.73])
+    log.write_text(re.sub(r'("key": "seed".*?"file": )"[^"]*"', r"\1[]", log.read_text()))
+    found = official.check_seeds([log], "5.0.0")
+    assert found.passed is False
+    assert found.reasons == ("TypeError: unhashable type: 'list'",)
+
+
 @pytest.mark.all
 def test_what_is_no_result_is_told_in_the_page(org_dir):
     folder = org_dir / "results" / "box" / "bert"
