@@ -45,6 +45,8 @@ def main() -> int:
             *miniature.run_flags(folder / "task"),
         ]
     )
+    if status > 1:  # interrupted: a report would ask the official tools again
+        return status
     org_dir = folder / "campaign" / "submission" / ORG
     if org_dir.exists():
         output = folder / "report.html"

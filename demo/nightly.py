@@ -5,13 +5,12 @@
 The first call makes the task (demo/miniature.py) and FOLDER/baseline.json. Later ones, of cron or
 of a scheduler's job, make FOLDER/nights/DATE and end with the exit code of
 `python -m mlperf_bert.submission.compare`: 0 the machine is not slower by so much, 3 it is, 4 more
-runs are needed to tell; 1 the runs failed, 75 interrupted: the same command goes on. Compared are
-samples/s, which scatter by a percent or less on a machine that does nothing else, while the samples
-that a run needs scatter by several.
+runs are needed to tell; 1 the runs failed, 75 or 130 interrupted: the same command goes on.
+Compared are samples/s, which scatter by a percent or less on a machine that does nothing else. The
+samples that a run needs scatter by several.
 """
 
 import argparse
-import signal
 import sys
 import time
 from pathlib import Path
@@ -49,7 +48,7 @@ def _run_one_night(folder: Path, num_runs: int, share: float) -> int:
             *miniature.run_flags(folder / "task"),
         ]
     )
-    if status in (campaign.EXIT_INTERRUPTED, 128 + signal.SIGINT):
+    if status > 1:  # interrupted: the runs have neither succeeded nor failed
         return status
     if night.exists():  # or the next night would go on with runs that cannot become better
         (night / _ENDED_NAME).touch()

@@ -1,6 +1,7 @@
 """The miniature campaign: its task, its recorded reference points, and (slow) the whole of it."""
 
 import json
+import signal
 import sys
 
 import pytest
@@ -51,6 +52,16 @@ def test_a_prepared_task_is_not_made_again(tmp_path, capsys):
     (tmp_path / "ready").touch()
     miniature.prepare(tmp_path)
     assert "data and initial checkpoint are there" in capsys.readouterr().out
+
+
+def test_after_ctrl_c_there_is_no_report(tmp_path, monkeypatch):
+    """The folder of the submission is there already: it came while the official tools judged."""
+    (tmp_path / "campaign" / "submission" / campaign.ORG).mkdir(parents=True)
+    monkeypatch.setattr(sys, "argv", ["campaign", f"--output_dir={tmp_path}"])
+    monkeypatch.setattr(miniature, "prepare", lambda folder: None)
+    monkeypatch.setattr(campaign.campaign, "main", lambda words: 128 + signal.SIGINT)
+    monkeypatch.setattr(campaign.report, "main", lambda words: pytest.fail("a report is made"))
+    assert campaign.main() == 128 + signal.SIGINT
 
 
 @pytest.mark.soak

@@ -61,9 +61,10 @@ def test_a_slower_machine_fails(machine, tmp_path, minutes, code):
     assert night(tmp_path) == code
 
 
-def test_an_interrupted_night_goes_on(machine, tmp_path):
-    machine.status = campaign.EXIT_INTERRUPTED
-    assert night(tmp_path) == campaign.EXIT_INTERRUPTED
+@pytest.mark.parametrize("status", [campaign.EXIT_INTERRUPTED, 130, 141])
+def test_an_interrupted_night_goes_on(machine, tmp_path, status):
+    machine.status = status
+    assert night(tmp_path) == status
     machine.status = 0
     assert night(tmp_path) == 0
     assert machine.nights[0] == machine.nights[1]

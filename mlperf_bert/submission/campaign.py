@@ -24,7 +24,8 @@ submission is written; at the end stands what `compare ab` says.
 Every path may be gs://BUCKET/FOLDER. A bucket has no rename: there a run that was cut off stays in
 runs/N, and its repetition goes to runs/N.repeat-1.
 
-Exit codes: 0 everything passed, 1 something did not (said in one line), 75 interrupted.
+Exit codes: 0 everything passed, 1 something did not (said in one line), 75 interrupted,
+130 Ctrl-C between runs.
 """
 
 import argparse
