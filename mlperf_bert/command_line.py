@@ -23,11 +23,9 @@ from mlperf_bert.files.paths import (
     require_supported,
     with_home,
 )
-from mlperf_bert.messages import Problems, as_lines, printable
+from mlperf_bert.messages import EXIT_TRY_AGAIN, Problems, as_lines, printable
 from mlperf_bert.tensorflow_import import tensorflow
 
-EXIT_TRY_AGAIN = 75
-"""Nothing is wrong: the same command goes on."""
 _Configuration = TypeVar("_Configuration")
 _COMMENT = re.compile(r"(^|\s)#")
 _LISTS = ("--input_file", "--eval_input_file")

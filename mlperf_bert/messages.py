@@ -12,7 +12,8 @@ from tqdm import tqdm
 
 from mlperf_bert.signals import Interrupted
 
-EXIT_INTERRUPTED = 75
+EXIT_TRY_AGAIN = 75
+"""Nothing is wrong: the same command goes on."""
 SECONDS_BETWEEN_LINES = 10
 _Arguments = ParamSpec("_Arguments")
 
@@ -43,9 +44,9 @@ def ends_in_one_line(
 ) -> Callable[[Callable[_Arguments, int]], Callable[_Arguments, int]]:
     """Decorates the `main` of a command, so that what goes wrong is one line, named so.
 
-    Its exit code is then 1 for ValueError and OSError, 75 if a signal asked to stop and the same
-    command goes on, and for other signals what a shell makes of them: 130 for Ctrl-C, 141, without
-    a line, if nobody reads on, as behind `| head -1`.
+    Its exit code is then 1 for ValueError and OSError; EXIT_TRY_AGAIN if a signal asked to stop;
+    130 for Ctrl-C, as a shell has it; 141, without a line, if what it prints goes to a program that
+    has ended, such as `head -1`.
     """
 
     def decorated(main: Callable[_Arguments, int]) -> Callable[_Arguments, int]:
@@ -63,7 +64,7 @@ def ends_in_one_line(
                 return 128 + signal.SIGINT
             except Interrupted as interruption:
                 print(f"{name}: {interruption}", file=sys.stderr)
-                return EXIT_INTERRUPTED
+                return EXIT_TRY_AGAIN
             except (ValueError, OSError) as error:
                 print(f"{name}: {_explained(error)}", file=sys.stderr)
                 return 1

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from mlperf_bert.messages import EXIT_TRY_AGAIN
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.submission.campaign import EXIT_INTERRUPTED
 from mlperf_bert.training import memory
 from tests.conftest import REPOSITORY
 from tests.helpers import programs
@@ -236,7 +236,7 @@ def test_the_service_restarts_what_can_go_on_and_nothing_else(tmp_path):
     service = unit["Service"]
     assert service["Restart"] == "always"
     ends = {int(code) for code in service["RestartPreventExitStatus"].split()}
-    assert {0, 1} <= ends and EXIT_INTERRUPTED not in ends and 128 + 9 not in ends
+    assert {0, 1} <= ends and EXIT_TRY_AGAIN not in ends and 128 + 9 not in ends
     assert unit["Install"]["WantedBy"] == "multi-user.target"  # it starts again after a reboot
     if verify := shutil.which("systemd-analyze"):
         copy = tmp_path / "bert@root.service"
@@ -250,7 +250,7 @@ def test_the_service_runs_the_training_and_ends_as_it_does(tmp_path):
     programs.stand_in(python, 'echo "$TPU_LOAD_LIBRARY" "$@"\nexit 75')
     (tmp_path / "bert" / "start.sh").write_text(start_script("train"))
     done = programs.run("bash", "bert/start.sh", cwd=tmp_path, env={})
-    assert done.returncode == EXIT_INTERRUPTED
+    assert done.returncode == EXIT_TRY_AGAIN
     assert done.stdout == " ".join(["0 run_pretraining.py", *remote_command("train")]) + "\n"
 
 

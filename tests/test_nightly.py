@@ -61,7 +61,7 @@ def test_a_slower_machine_fails(machine, tmp_path, minutes, code):
     assert night(tmp_path) == code
 
 
-@pytest.mark.parametrize("status", [campaign.EXIT_INTERRUPTED, 130, 141])
+@pytest.mark.parametrize("status", [campaign.EXIT_TRY_AGAIN, 130, 141])
 def test_an_interrupted_night_goes_on(machine, tmp_path, status):
     machine.status = status
     assert night(tmp_path) == status

@@ -45,7 +45,7 @@ from mlperf_bert.data import provenance
 from mlperf_bert.files import locks, paths, whole
 from mlperf_bert.files.json_text import write_record
 from mlperf_bert.files.whole import matching_files
-from mlperf_bert.messages import EXIT_INTERRUPTED, ends_in_one_line
+from mlperf_bert.messages import EXIT_TRY_AGAIN, ends_in_one_line
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.log import STATUSES
 from mlperf_bert.mlperf.log_lines import LOG_NAME, RESULT_LOG, read_records
@@ -348,7 +348,7 @@ def _train(campaign: Campaign, number: int) -> RunResult:
             flush=True,
         )
         returncode = _call(command)
-        if returncode == EXIT_INTERRUPTED or returncode < 0:
+        if returncode == EXIT_TRY_AGAIN or returncode < 0:
             if has_ended(output_dir):
                 raise Interrupted(f"stopped after run {number}; the same command goes on")
             raise Interrupted(
@@ -412,7 +412,7 @@ def _call(command: Sequence[str]) -> int:
                 child.send_signal(signal_number)
             returncode = child.wait()
             # It may have ended by itself, just then.
-            return EXIT_INTERRUPTED if received and returncode == 0 else returncode
+            return EXIT_TRY_AGAIN if received and returncode == 0 else returncode
     finally:
         for signal_number, handler in previous.items():
             signal.signal(signal_number, handler)

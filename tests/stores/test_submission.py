@@ -13,7 +13,7 @@ from tests.helpers import starts, waiting
 from tests.mlperf.example_log import write_log
 
 IN_BUCKET = "gs://bucket/campaign"
-INTERRUPTED = campaign.EXIT_INTERRUPTED
+INTERRUPTED = campaign.EXIT_TRY_AGAIN
 # In place of run_pretraining.py: leaves the files of the first folder in runs/N, next to it, as the
 # run's, and removes that folder, whose name is the exit code.
 STAND_IN = """

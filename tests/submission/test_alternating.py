@@ -56,7 +56,7 @@ def test_variants_run_in_turn_each_with_its_own_flags(alternate, tmp_path, capsy
 
 
 def test_a_stopped_one_goes_on_where_it_was(alternate, tmp_path):
-    assert alternate(plan={"1": "exit 75"}) == campaign.EXIT_INTERRUPTED
+    assert alternate(plan={"1": "exit 75"}) == campaign.EXIT_TRY_AGAIN
     assert alternate.order == ["old 0", "new 0", "new 1"]
     assert alternate() == 0
     assert alternate.order[3:] == ["new 1", "old 1", "old 2", "new 2", "new 3", "old 3"]

@@ -143,7 +143,7 @@ time.sleep(60)
     before = signal.signal(number, handler)  # under nohup SIGHUP is ignored
     try:
         threading.Thread(target=interrupt, daemon=True).start()
-        assert campaign._call([sys.executable, "-c", child]) == campaign.EXIT_INTERRUPTED
+        assert campaign._call([sys.executable, "-c", child]) == campaign.EXIT_TRY_AGAIN
         assert signal.getsignal(number) is handler
     finally:
         signal.signal(number, before)
