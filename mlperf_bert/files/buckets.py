@@ -25,6 +25,7 @@ from pathlib import Path
 
 from mlperf_bert.files import json_text, paths
 from mlperf_bert.files.json_text import read_record, write_record
+from mlperf_bert.files.locks import LOCK_NAME
 from mlperf_bert.files.whole import matching_files, written_beside
 
 REWRITE_SECONDS = 10.0
@@ -38,7 +39,7 @@ _UPLOADED_NAME = ".uploaded.json"
 class ObjectLock:
     """A lock on a folder of a bucket; as `locks.DirectoryLock`."""
 
-    def __init__(self, folder: paths.Location, *, file_name: str = ".lock"):
+    def __init__(self, folder: paths.Location, *, file_name: str = LOCK_NAME):
         """Only names the folder."""
         self._path = folder / file_name
         self._token = secrets.token_hex(8)

@@ -18,11 +18,14 @@ from mlperf_bert.files import paths
 if TYPE_CHECKING:
     from mlperf_bert.files.buckets import ObjectLock
 
+LOCK_NAME = ".lock"
 # A network file system may have no locks.
 _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
-def lock_of(directory: paths.Location, *, file_name: str = ".lock") -> "DirectoryLock | ObjectLock":
+def lock_of(
+    directory: paths.Location, *, file_name: str = LOCK_NAME
+) -> "DirectoryLock | ObjectLock":
     """The lock of a local directory, or of a folder in a bucket."""
     if isinstance(directory, Path):
         return DirectoryLock(directory, file_name=file_name)
@@ -35,7 +38,7 @@ def lock_of(directory: paths.Location, *, file_name: str = ".lock") -> "Director
 def held(
     folder: paths.Location,
     *,
-    file_name: str = ".lock",
+    file_name: str = LOCK_NAME,
     patience_seconds: float = 0,
     by_another: str = "another process writes here",
     of: paths.Location | None = None,
@@ -75,7 +78,7 @@ class DirectoryLock:
     not share it: a worker that outlives this process needs a lock of its own on what it writes.
     """
 
-    def __init__(self, directory: Path, *, file_name: str = ".lock"):
+    def __init__(self, directory: Path, *, file_name: str = LOCK_NAME):
         """Only names the directory."""
         self._directory = directory
         self._path = directory / file_name

@@ -62,7 +62,6 @@ RUN_COMMAND = (sys.executable, str(REPOSITORY / "run_pretraining.py"))
 LAUNCHER = "start_training.sh"
 _NOT_IN_A_CAMPAIGN = ("--detach", "--dry-run", "--demo", "--eval", "--finetune", "--help")
 RECORD_NAME = CAMPAIGN_RECORD
-LOCK_NAME = ".lock"
 _AT_WORK = "another campaign works in it"
 MAX_FAILED_RUNS = 1
 MAX_NAME_BYTES = 100  # file names are made of it and more; file systems allow 255
@@ -203,7 +202,7 @@ def _recorded(folder: paths.Location, name: str, content: dict[str, object]) -> 
     record = folder / name
     if record.exists():
         return read_own_record(record)
-    if folder.exists() and any(path.name != LOCK_NAME for path in folder.iterdir()):
+    if folder.exists() and any(path.name != locks.LOCK_NAME for path in folder.iterdir()):
         raise ValueError(f"{folder} is not empty; choose another --output_dir")
     paths.make_folder(folder)
     write_record(record, content)
