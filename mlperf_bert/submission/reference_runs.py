@@ -302,7 +302,7 @@ def _read_own(name: str) -> _Own:
     runs = [run for run in runs_so_far(name) if run.succeeded]
     known = [(run, curve) for run in runs if (curve := curve_of(run))]
     tasks = [{key: task_of(run)[key] for key in _SAME_WORK} for run, _ in known]
-    task = common_task(f"--reference={name}", tasks)
+    task = common_task(f"--reference={name}", tasks, all_say=True)
     hyperparameters = _numbers(known[0][0].hyperparameters) if known else {}
     return [curve for _, curve in known], f"runs of {name}", hyperparameters, task
 

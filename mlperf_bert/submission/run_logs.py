@@ -174,18 +174,23 @@ def task_of(run: RunResult) -> dict[str, object]:
     }
 
 
-def common_task(name: str, tasks: Sequence[Mapping[str, object]]) -> dict[str, object]:
+def common_task(
+    name: str, tasks: Sequence[Mapping[str, object]], *, all_say: bool = False
+) -> dict[str, object]:
     """Return what the runs of a place have in common, as far as their logs say it.
+
+    With `all_say`, a log that does not say what another one says is of another task.
 
     Raises:
       ValueError: they are of different tasks.
     """
     common: dict[str, object] = {}
     for key in dict.fromkeys(key for task in tasks for key in task):
-        values = {task[key] for task in tasks if task.get(key) is not None}
+        values = {task.get(key) for task in tasks}
+        if not all_say:
+            values.discard(None)
         if len(values) > 1:
             listed = " and ".join(sorted(map(str, values)))
             raise ValueError(f"{name}: runs of different {key}: {listed}; give a folder of each")
-        if values:
-            common[key] = values.pop()
-    return common
+        common[key] = next(iter(values), None)
+    return {key: value for key, value in common.items() if value is not None}

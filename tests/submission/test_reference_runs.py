@@ -45,6 +45,23 @@ def test_an_evaluation_that_is_nan_does_not_spoil_the_band(tmp_path):
     assert np.isfinite(others.band(1_000_000)).all()
 
 
+@pytest.mark.parametrize(("new", "told"), [('value": 256', "256 and 512"), (None, "512 and None")])
+def test_runs_of_another_or_of_an_unknown_task_are_no_band(tmp_path, new, told):
+    folder = write_runs(tmp_path / "campaign", (10, 11, 12))
+    log = folder / "runs" / "1" / "bert.log"
+    lines = log.read_text().splitlines(keepends=True)
+    is_tokens = ["max_sequence_length" in line for line in lines]
+    changed = [
+        line.replace('value": 512', new) if of_it and new else "" if of_it else line
+        for line, of_it in zip(lines, is_tokens)
+    ]
+    assert changed != lines
+    log.write_text("".join(changed))
+    message = f"--reference={folder}: runs of different tokens: {told}; give a folder of each"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        reference_runs.own_reference(str(folder))
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
