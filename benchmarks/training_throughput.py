@@ -2,18 +2,22 @@ r"""How fast a training step is, against tf-models', Hugging Face's and the refe
 
     python -m benchmarks.training_throughput --input_file=part-00000.tfrecord \
         --tf_models_python=venv_tfm/bin/python --hugging_face_python=venv_hf/bin/python \
+        --jax_python=venv_jax/bin/python --ipex_python=venv_ipex/bin/python \
         --reference=training/retired_benchmarks/bert --reference_python=venv37/bin/python \
         --output=benchmarks/training_throughput
 
-BERT-base, 512 tokens, dropout 0.1, the same examples and batch for all. All use LAMB, but Hugging
-Face uses PyTorch's AdamW (less work). Contestants take turns, `--rounds` times; each is a separate
-process that is alone on the machine, warms up, and then is timed for `--steps` steps. With packing
-it is ten times as many steps, because their number of rows varies. Every turn is appended to
-OUTPUT.jsonl, so that a measurement can be split over several calls (`--only`, then `--rounds=0` to
-draw); OUTPUT.md and OUTPUT.png show all turns in it. Without --input_file the examples are random
-words with the lengths of the published data (random_task.py has the source). A contestant
-without an interpreter is left out: tf-models' trainer needs packages that this project does not
-install.
+BERT-base, 512 tokens, dropout 0.1, the same examples and batch for all. All use LAMB but where a
+name says AdamW (less work), and compute the masked-LM head at the predicted places only, but for
+Hugging Face's own model (more work). Contestants take turns, `--rounds` times; each is a process
+that is alone on the machine, warms up, and then is timed for `--steps` steps; without padding five
+times as many, because their number of tokens varies, and in every turn other examples. Every turn
+is appended to OUTPUT.jsonl, and those that are in it count: the same command goes on where it was
+stopped, and a measurement can be split over several calls (`--only`; `--rounds=0` draws). OUTPUT.md
+and OUTPUT.png show all turns in it. Without --input_file the examples are random words with the
+lengths of the published data (random_task.py has the source). A contestant without an interpreter
+is left out; one that fails, or takes longer than `--turn_seconds`, has no further turns. An
+interpreter may be a script that sets variables, such as LD_PRELOAD of an allocator, and ends with
+`exec .../bin/python "$@"`.
 
 Model FLOP are the multiplications and additions of the matrix products of real tokens, forward and
 backward (three times forward), without padding. The peak is that of a product of 2048x3072x3072 on
@@ -26,6 +30,7 @@ if __name__ == "__main__":
     tensorflow()  # before other modules import it
 
 import argparse
+import collections
 import json
 import os
 import re
@@ -34,7 +39,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -55,13 +62,24 @@ ROOT = Path(__file__).resolve().parent.parent
 SHAPE = ExampleShape(max_seq_length=512, max_predictions_per_seq=76)
 NUM_EXAMPLES = 1500
 BERT_BASE = BERT_LARGE | MODELS["base"]
-# Name -> script, options; "compiled" is --jit_compile=auto.
-CONTESTANTS: dict[str, tuple[str, dict]] = {
-    "reference, TensorFlow 2.4": ("reference", {"precision": "float32"}),
-    "tf-models, float32": ("tf_models", {"precision": "float32"}),
-    "tf-models, mixed_bfloat16": ("tf_models", {"precision": "bfloat16"}),
+# Interpreters that the project does not have: their options, and the packages that they need.
+INTERPRETERS = {
+    "tf_models": ("tensorflow", "official", "tensorflow_datasets"),
+    "hugging_face": ("torch", "transformers"),
+    "ipex": ("torch", "transformers", "intel_extension_for_pytorch"),
+    "tpp": ("torch", "transformers", "tpp_pytorch_extension"),
+    "zentorch": ("torch", "transformers", "zentorch"),
+    "jax": ("jax", "numpy"),
+    "reference": ("tensorflow",),
+}
+# Name -> script, interpreter (None: this project's), options; "compiled" is --jit_compile=auto.
+CONTESTANTS: dict[str, tuple[str, str | None, dict]] = {
+    "reference, TensorFlow 2.4": ("reference", "reference", {"precision": "float32"}),
+    "tf-models, float32": ("tf_models", "tf_models", {"precision": "float32"}),
+    "tf-models, mixed_bfloat16": ("tf_models", "tf_models", {"precision": "bfloat16"}),
     **{
-        f"Hugging Face, {precision}{', torch.compile' if compiled else ''}": (
+        f"Hugging Face, {precision}{', torch.compile' if compiled else ''}, AdamW": (
+            "hugging_face",
             "hugging_face",
             {"precision": precision, "compile": compiled},
         )
@@ -69,9 +87,28 @@ CONTESTANTS: dict[str, tuple[str, dict]] = {
         for compiled in (False, True)
     },
     **{
+        name: ("pytorch", interpreter, {"precision": "bfloat16", "extension": extension, **more})
+        for name, interpreter, extension, more in (
+            ("PyTorch, bfloat16, torch.compile, AdamW", "hugging_face", None, {}),
+            ("zentorch, bfloat16, torch.compile, AdamW", "zentorch", "zentorch", {}),
+            ("IPEX, bfloat16", "ipex", "ipex", {}),
+            ("TPP, bfloat16, no padding", "tpp", "tpp", {"has_padding": False}),
+        )
+    },
+    **{
+        f"JAX, {precision}": ("plain_jax", "jax", {"precision": precision})
+        for precision in ("float32", "bfloat16")
+    },
+    **{
         f"ours, {precision}{how}": (
             "ours",
-            {"precision": precision, "jit_compile": jit_compile, "pack_sequences": packs},
+            None,
+            {
+                "precision": precision,
+                "jit_compile": jit_compile,
+                "pack_sequences": packs,
+                "has_padding": not packs,
+            },
         )
         for precision, how, jit_compile, packs in (
             ("float32", "", "false", False),
@@ -83,7 +120,11 @@ CONTESTANTS: dict[str, tuple[str, dict]] = {
         )
     },
     **{
-        f"ours, {precision}, exported program under jax": ("program", {"precision": precision})
+        f"ours, {precision}, exported program under jax": (
+            "program",
+            None,
+            {"precision": precision},
+        )
         for precision in ("float32", "bfloat16")
     },
 }
@@ -127,8 +168,14 @@ def peak_flop_per_second(dtype: str) -> float:
     return 2 * 2048 * 3072 * 3072 / min(seconds)
 
 
-def measure(command: list[str], folder: Path, *, num_warm_up: int, num_steps: int) -> list[float]:
-    """Seconds of each step; a contestant that fails ends the benchmark."""
+def measure(
+    command: list[str], folder: Path, *, num_warm_up: int, num_steps: int, limit_seconds: float
+) -> list[float]:
+    """Seconds of each step.
+
+    Raises:
+      RuntimeError: the contestant ended or was stopped before, with its last words.
+    """
     errors = (folder / "errors.txt").open("w+")
     process = subprocess.Popen(
         command,
@@ -138,7 +185,9 @@ def measure(command: list[str], folder: Path, *, num_warm_up: int, num_steps: in
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
-    stamps = []
+    stamps, began = [], time.perf_counter()
+    limit = threading.Timer(limit_seconds, process.kill)
+    limit.start()
     try:
         for line in process.stdout:
             if line.startswith("STEP"):
@@ -146,16 +195,40 @@ def measure(command: list[str], folder: Path, *, num_warm_up: int, num_steps: in
             if len(stamps) == num_warm_up + num_steps:
                 break
     finally:
+        limit.cancel()
         process.kill()  # the next contestant must not share the machine with it
         process.wait()
     if len(stamps) < num_warm_up + num_steps:
+        if time.perf_counter() - began >= limit_seconds:
+            raise RuntimeError(f"stopped after {limit_seconds:g} s; raise --turn_seconds")
         errors.seek(0)
-        sys.exit(f"{' '.join(command)}: {errors.read()[-2000:]}")
+        last = ["it said nothing", *errors.read().split("\n")]
+        words = next(line.strip() for line in reversed(last) if line.strip())
+        raise RuntimeError(f"ended with exit code {process.returncode}: {words}")
     return np.diff(stamps[num_warm_up - 1 :]).tolist()
 
 
-def run_rounds(args: argparse.Namespace, folder: Path, results: Path) -> None:
-    """Lets the contestants take turns and appends every step to `results`."""
+def packages_missing(python: Path, packages: Sequence[str]) -> str:
+    """Names, with commas, of those that the interpreter does not find; nothing is imported."""
+    code = (
+        "import importlib.util as u, sys; "
+        "print(*(name for name in sys.argv[1:] if not u.find_spec(name)), sep=', ')"
+    )
+    try:
+        command = [str(python), "-c", code, *packages]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        sys.exit(f"{python} is not an interpreter of Python; give one, or a script that starts it")
+
+
+def run_rounds(args: argparse.Namespace, folder: Path, results: Path) -> set[str]:
+    """Lets the contestants take turns and appends every step to `results`.
+
+    Returns the names of those that failed.
+    """
+    failed: set[str] = set()
+    lines = results.read_text().splitlines() if results.exists() else []
+    num_turns = collections.Counter(json.loads(line)["name"] for line in lines)
     task = {
         "bert_config_file": str(folder / "bert_config.json"),
         "record_file": str(folder / "train.tfrecord"),
@@ -163,30 +236,32 @@ def run_rounds(args: argparse.Namespace, folder: Path, results: Path) -> None:
         "batch_size": args.batch_size,
         "reference": str(args.reference),
     }
-    interpreters = {
-        "ours": sys.executable,
-        "program": sys.executable,
-        "tf_models": args.tf_models_python,
-        "hugging_face": args.hugging_face_python,
-        "reference": args.reference_python,
-    }
     for number in range(args.rounds):
-        for name, (script, options) in CONTESTANTS.items():
-            if not interpreters[script] or (args.only and args.only not in name):
+        for name, (script, interpreter, options) in CONTESTANTS.items():
+            python = vars(args)[f"{interpreter}_python"] if interpreter else sys.executable
+            ended = name in failed or num_turns[name] > number
+            if ended or not python or not re.search(args.only, name):
                 continue
             path = ROOT / "benchmarks" / "contestants" / f"{script}.py"
-            with tempfile.TemporaryDirectory(dir=folder) as work:
-                seconds = measure(
-                    [str(interpreters[script]), str(path), json.dumps(task | options)],
-                    Path(work),
-                    num_warm_up=args.warm_up_steps,
-                    num_steps=args.steps * (10 if options.get("pack_sequences") else 1),
-                )
+            try:
+                with tempfile.TemporaryDirectory(dir=folder) as work:
+                    seconds = measure(
+                        [str(python), str(path), json.dumps(task | options | {"turn": number})],
+                        Path(work),
+                        num_warm_up=args.warm_up_steps,
+                        num_steps=args.steps * (1 if options.get("has_padding", True) else 5),
+                        limit_seconds=args.turn_seconds,
+                    )
+            except RuntimeError as error:
+                failed.add(name)
+                print(f"round {number + 1}: {name}: {error}", file=sys.stderr, flush=True)
+                continue
             rate = args.batch_size / statistics.mean(seconds)
             print(f"round {number + 1}: {name}: {rate:.2f} samples/s", flush=True)
             entry = {"name": name, "batch_size": args.batch_size, "seconds": seconds}
             with results.open("a") as file:
                 file.write(json.dumps(entry) + "\n")
+    return failed
 
 
 def processor() -> str:
@@ -219,7 +294,7 @@ def report(results: Path, output: Path, flop_per_sample: float) -> None:
         mean, flops = statistics.mean(rates), statistics.mean(rates) * flop_per_sample
         lines.append(
             f"| {name} | {mean:.2f} | {min(rates):.2f} to {max(rates):.2f} | {mean / first:.2f} "
-            f"| {flops / 1e9:.0f} | {flops / peaks[CONTESTANTS[name][1]['precision']]:.0%} |"
+            f"| {flops / 1e9:.0f} | {flops / peaks[CONTESTANTS[name][2]['precision']]:.0%} |"
         )
     shown = ", ".join(f"{dtype} {peak / 1e9:.0f} GFLOP/s" for dtype, peak in peaks.items())
     lines += [
@@ -255,29 +330,40 @@ def main() -> None:
     parser.add_argument("--input_file", type=absolute_path, help="TFRecords of 512 tokens")
     parser.add_argument("--output", type=absolute_path, required=True, help="without suffix")
     parser.add_argument("--batch_size", type=int, default=4, help="examples per step")
-    parser.add_argument("--rounds", type=int, default=2, help="turns of each contestant")
+    parser.add_argument("--rounds", type=int, default=2, help="turns of each, with those in OUTPUT")
     parser.add_argument("--steps", type=int, default=3, help="timed steps of a turn")
     parser.add_argument("--warm_up_steps", type=int, default=2, help="steps before the timed ones")
-    parser.add_argument("--only", help="only contestants whose name contains this")
-    parser.add_argument("--tf_models_python", type=absolute_path, help="has tf-models' packages")
-    parser.add_argument("--hugging_face_python", type=absolute_path, help="has transformers, torch")
+    parser.add_argument("--turn_seconds", type=float, default=600, help="limit of a turn")
+    parser.add_argument("--only", default="", help="only names that this regular expression finds")
     parser.add_argument("--reference", type=absolute_path, help="its bert folder")
-    parser.add_argument("--reference_python", type=absolute_path, help="its interpreter")
+    for name, packages in INTERPRETERS.items():
+        has = f"has {', '.join(packages)}"
+        parser.add_argument(f"--{name}_python", type=absolute_path, help=has)
     args = parser.parse_args(paths.words_with_home())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` is run
     if bool(args.reference) != bool(args.reference_python):
         parser.error("--reference and --reference_python go together")
+    try:
+        re.compile(args.only)
+    except re.error as error:
+        parser.error(f"--only={args.only}: is not a regular expression: {error}")
+    for name, packages in INTERPRETERS.items():
+        python = vars(args)[f"{name}_python"]
+        if python and (missing := packages_missing(python, packages)):
+            parser.error(f"--{name}_python={python}: install {missing} there")
     results = args.output.with_suffix(".jsonl")
     results.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as work:
         arrays = write_task(Path(work), args.input_file)
         lengths = arrays["input_mask"].sum(axis=1)
         print(f"{len(lengths)} examples, {lengths.mean():.0f} tokens on average", flush=True)
-        run_rounds(args, Path(work), results)
+        failed = run_rounds(args, Path(work), results)
         if not results.exists():
             sys.exit(f"{results}: nothing was measured; give --rounds")
         num_predictions = arrays["masked_lm_weights"].sum(axis=1)
         report(results, args.output, model_flop_per_sample(lengths, num_predictions))
+        if failed:
+            sys.exit(f"failed: {'; '.join(sorted(failed))}")
 
 
 if __name__ == "__main__":

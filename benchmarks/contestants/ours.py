@@ -64,7 +64,7 @@ def training_batches(task: dict) -> tf.data.Dataset:
         [task["record_file"]],
         SHAPE.for_model(BertConfig.from_json_file(task["bert_config_file"])),
         batch_size=task["batch_size"],
-        seed=1,
+        seed=1 + task.get("turn", 0),
         pack_sequences=task["pack_sequences"],
     )
 

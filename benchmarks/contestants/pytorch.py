@@ -1,0 +1,121 @@
+"""BERT in PyTorch with its heads at the predicted places only, alone or with an extension for CPUs.
+
+Runs in a separate interpreter with torch, transformers and the extension; see
+training_throughput.py. The extensions:
+
+  ipex      Intel's, intel_extension_for_pytorch: ipex.optimize, its fused LAMB.
+  tpp       libxsmm's kernels, tpp_pytorch_extension, as its own examples/bert/pretrain_mlperf uses
+            them with --use_tpp --tpp_bf16 --unpad --dist_lamb: no padding, fused LAMB.
+  zentorch  AMD's, as the backend of torch.compile; PyTorch's fused AdamW.
+  none      torch.compile, and PyTorch's fused AdamW.
+"""
+
+import contextlib
+import json
+import sys
+
+import numpy
+import torch
+from transformers import BertConfig, BertModel
+from transformers.models.bert.modeling_bert import BertPreTrainingHeads
+
+
+class Pretrainer(torch.nn.Module):
+    """The encoder and both heads; the masked-LM head sees [B * P, H], not [B * S, H]."""
+
+    def __init__(self, config: BertConfig, *, in_bfloat16: bool):
+        super().__init__()
+        self.in_bfloat16 = in_bfloat16
+        self.bert = BertModel(config)
+        self.heads = BertPreTrainingHeads(config)
+        self.heads.predictions.decoder.weight = self.bert.embeddings.word_embeddings.weight
+
+    def forward(self, inputs: dict, places, labels, next_sentence_labels):
+        """The sum of both losses; `places` [B * P] count through the batch."""
+        encoded = self.bert(**inputs)
+        chosen = encoded.last_hidden_state.flatten(0, 1)[places]
+        # TPP casts its encoder itself; its example leaves the heads in float32, which takes longer.
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.in_bfloat16):
+            logits, sentence = self.heads(chosen, encoded.pooler_output)
+        loss = torch.nn.functional.cross_entropy
+        return loss(logits.float(), labels) + loss(sentence.float(), next_sentence_labels)
+
+
+def batches(path: str, size: int, first: int):
+    """Yields the examples again and again, from `first` on."""
+    arrays = numpy.load(path)
+    num_examples, length = arrays["input_ids"].shape
+    at = first
+    while True:
+        chosen = numpy.arange(at, at + size) % num_examples
+        at += size
+        batch = {name: torch.from_numpy(arrays[name][chosen]) for name in arrays.files}
+        places = batch["masked_lm_positions"] + length * torch.arange(size)[:, None]
+        labels = torch.where(batch["masked_lm_weights"] > 0, batch["masked_lm_ids"], -100)
+        inputs = {
+            "input_ids": batch["input_ids"],
+            "attention_mask": batch["input_mask"],
+            "token_type_ids": batch["segment_ids"],
+        }
+        yield inputs, places.flatten(), labels.flatten(), batch["next_sentence_labels"][:, 0]
+
+
+def groups(model: torch.nn.Module) -> list[dict]:
+    """Weights that decay, and vectors, which do not."""
+    weights = list(model.parameters())
+    return [
+        {"params": [each for each in weights if each.ndim > 1], "weight_decay": 0.01},
+        {"params": [each for each in weights if each.ndim <= 1], "weight_decay": 0.0},
+    ]
+
+
+def build(task: dict):
+    """Model, optimizer, how the gradients are clipped, and the context of the forward pass."""
+    extension, in_bfloat16 = task["extension"], task["precision"] == "bfloat16"
+    config = BertConfig.from_json_file(task["bert_config_file"])
+    cast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=in_bfloat16)
+    if extension == "tpp":
+        from tpp_pytorch_extension import bert as tpp
+
+        config._attn_implementation = "eager"  # its encoder takes a mask of [B, 1, 1, S]
+        with tpp.tpp_impl(use_low_prec=in_bfloat16, use_unpad=True):
+            model = Pretrainer(config, in_bfloat16=in_bfloat16).train()
+        tpp.block(model)
+        optimizer = tpp.DistLamb(groups(model), lr=1e-4)
+        return model, optimizer, optimizer.clip_grad_norm_, contextlib.nullcontext()
+    model = Pretrainer(config, in_bfloat16=in_bfloat16).train()
+
+    def clip(norm: float) -> None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), norm)
+
+    if extension == "ipex":
+        import intel_extension_for_pytorch as ipex
+        from intel_extension_for_pytorch.optim._lamb import Lamb
+
+        optimizer = Lamb(groups(model), lr=1e-4)
+        dtype = torch.bfloat16 if in_bfloat16 else torch.float32
+        model, optimizer = ipex.optimize(model, dtype=dtype, optimizer=optimizer)
+        return model, optimizer, clip, cast
+    optimizer = torch.optim.AdamW(groups(model), lr=1e-4, fused=True)
+    if extension == "zentorch":
+        import zentorch  # noqa: F401 - registers the backend
+    return torch.compile(model, backend=extension or "inductor"), optimizer, clip, cast
+
+
+def main() -> None:
+    """Trains, and prints STEP after every step."""
+    task = json.loads(sys.argv[1])
+    torch.manual_seed(1)
+    model, optimizer, clip, cast = build(task)
+    for batch in batches(task["array_file"], task["batch_size"], 100 * task["turn"]):
+        optimizer.zero_grad()
+        with cast:
+            loss = model(*batch)
+        loss.backward()
+        clip(1.0)
+        optimizer.step()
+        print("STEP", loss.item(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
