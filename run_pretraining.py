@@ -29,6 +29,7 @@ from mlperf_bert.training.devices import compilation_cache_flags
 from mlperf_bert.training.loop import Event
 from mlperf_bert.training.workers import read_cluster
 
+gc.freeze()  # Else the first collection would look for garbage in all that was imported.
 gc.enable()
 
 FLAGS = flags.FLAGS

@@ -1,5 +1,6 @@
 """Writes lines of an MLLOG with mllog, but with plain JSON values and separate handlers."""
 
+import inspect
 import logging
 import math
 import re
@@ -13,6 +14,8 @@ from mlperf_logging.mllog.mllog import MLLogger
 TimeMs = float | None  # since 1970; None for now
 Metadata = Mapping[str, object] | None
 _PROJECT_ROOT = Path(__file__).resolve().parents[2]
+# mllog asks for the caller of every line, whose module Python would look for among thousands.
+inspect.modulesbyfile[__file__] = __name__
 
 
 class MllogWriter:
