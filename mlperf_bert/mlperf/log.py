@@ -3,7 +3,7 @@
     with MlperfLog(path) as log:
         log.init_start(cache_cleared=True)
         log.submission(SubmissionInfo(org="example", platform="8xExample"))
-        log.hyperparameters(Hyperparameters(...))
+        log.hyperparameters({"global_batch_size": 448, ...})
         log.weights_initialization(tf1_names)
         log.init_stop()
         with log.run() as run:
@@ -19,7 +19,7 @@ first_epoch_num. Every method takes `time_ms` (milliseconds since 1970) for even
 which an evaluation after the training needs.
 
 Source: the rule files of mlperf_logging.compliance_checker, rulesets 1.0.0 to 5.0.0, and
-training_6.1.0/common.yaml for `Computation`.
+training_6.1.0/common.yaml for `computation`.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,67 +78,6 @@ class SubmissionInfo:
             raise ValueError(f"submission division={self.division!r}: use {' or '.join(DIVISIONS)}")
         if self.status not in STATUSES:
             raise ValueError(f"submission status={self.status!r}: use one of {', '.join(STATUSES)}")
-
-
-@dataclass(frozen=True)
-class Hyperparameters:
-    """What the log must contain before the run starts."""
-
-    global_batch_size: int
-    """Samples per update, over all replicas and accumulated gradients."""
-    gradient_accumulation_steps: int
-    """Gradients summed on a replica for one update; 1 for none."""
-    optimizer: str
-    """lamb or adamw; epsilon, beta_1, beta_2 and weight_decay_rate are of it."""
-    learning_rate: float
-    """The peak of the schedule, whose lengths are in steps."""
-    epsilon: float
-    num_train_steps: int
-    num_warmup_steps: int
-    start_warmup_step: int
-    beta_1: float
-    beta_2: float
-    weight_decay_rate: float
-    poly_power: float
-    """The power of the polynomial decay."""
-    max_seq_length: int
-    """Tokens per sample."""
-    max_predictions_per_seq: int
-    """Masked tokens per sample."""
-    num_eval_samples: int | None
-    """Samples in every evaluation; None if they may not be counted before the clock starts: then
-    log `Run.eval_samples`."""
-    seed: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Computation:
-    """What rulesets from 6.1.0 on require of every benchmark, and older ones ignore.
-
-    The replicas share nothing but the data: no tensor, pipeline, context or expert parallelism.
-
-    Raises:
-      ValueError: a precision that the rules do not know.
-    """
-
-    precision_in_linear: str
-    """The lowest one; one of PRECISIONS, as the next two."""
-    precision_in_attention: str
-    precision_in_communication: str
-    """The precision of what the replicas send each other."""
-    micro_batch_size: int
-    """Samples of a step on one replica."""
-    config_filename: str
-    """The file that names every parameter of the run."""
-
-    def __post_init__(self) -> None:
-        for precision in (
-            self.precision_in_linear,
-            self.precision_in_attention,
-            self.precision_in_communication,
-        ):
-            if precision not in PRECISIONS:
-                raise ValueError(f"precision {precision!r}: use one of {', '.join(PRECISIONS)}")
 
 
 class MlperfLog(MllogWriter):
@@ -234,24 +173,51 @@ class MlperfLog(MllogWriter):
         self.event(constants.SUBMISSION_STATUS, info.status)
         self._steps_done.add("submission")
 
-    def hyperparameters(self, given: Hyperparameters) -> None:
-        """Log sizes, seed, schedule and optimizer."""
-        for key, value in _hyperparameter_events(given).items():
+    def hyperparameters(self, values: Mapping[str, object]) -> None:
+        """Log sizes, seed, schedule and optimizer, MLLOG key -> value."""
+        for key, value in values.items():
             self.event(key, value)
         self._steps_done.add("hyperparameters")
 
-    def computation(self, given: Computation) -> None:
-        """Log precisions, kinds of parallelism, and the share of one replica."""
+    def computation(
+        self,
+        *,
+        precision_in_linear: str,
+        precision_in_attention: str,
+        precision_in_communication: str,
+        micro_batch_size: int,
+        config_filename: str,
+    ) -> None:
+        """Log what rulesets from 6.1.0 on require of every benchmark, and older ones ignore.
+
+        The replicas share nothing but the data: no tensor, pipeline, context or expert parallelism.
+
+        Args:
+          precision_in_linear: the lowest one; one of PRECISIONS, as the next two.
+          precision_in_attention: as well.
+          precision_in_communication: of what the replicas send each other.
+          micro_batch_size: samples of a step on one replica.
+          config_filename: of the file that names every parameter of the run.
+
+        Raises:
+          ValueError: a precision that the rules do not know.
+        """
+        precisions = {
+            constants.LOWEST_NUMERICAL_PRECISION_IN_LINEAR: precision_in_linear,
+            constants.LOWEST_NUMERICAL_PRECISION_IN_ATTN: precision_in_attention,
+            constants.LOWEST_NUMERICAL_PRECISION_IN_COMM: precision_in_communication,
+        }
+        for precision in precisions.values():
+            if precision not in PRECISIONS:
+                raise ValueError(f"precision {precision!r}: use one of {', '.join(PRECISIONS)}")
         for key, value in {
-            constants.LOWEST_NUMERICAL_PRECISION_IN_LINEAR: given.precision_in_linear,
-            constants.LOWEST_NUMERICAL_PRECISION_IN_ATTN: given.precision_in_attention,
-            constants.LOWEST_NUMERICAL_PRECISION_IN_COMM: given.precision_in_communication,
+            **precisions,
             constants.TENSOR_PARALLELISM: 1,
             constants.PIPELINE_PARALLELISM: 1,
             constants.CONTEXT_PARALLELISM: 1,
             constants.EXPERT_PARALLELISM: 1,
-            constants.MICRO_BATCH_SIZE: given.micro_batch_size,
-            constants.CONFIG_FILENAME: given.config_filename,
+            constants.MICRO_BATCH_SIZE: micro_batch_size,
+            constants.CONFIG_FILENAME: config_filename,
         }.items():
             self.event(key, value)
 
@@ -333,40 +299,3 @@ class _LogFile(logging.FileHandler):
     def close(self) -> None:
         with contextlib.suppress(OSError):  # a line that failed has raised its error
             super().close()
-
-
-def _hyperparameter_events(given: Hyperparameters) -> dict[str, object]:
-    """Return log key -> value; with both keys of epsilon, as the rulesets differ in it."""
-    events: dict[str, object] = {
-        constants.SEED: given.seed,
-        constants.GLOBAL_BATCH_SIZE: given.global_batch_size,
-        constants.GRADIENT_ACCUMULATION_STEPS: given.gradient_accumulation_steps,
-        constants.MAX_SEQUENCE_LENGTH: given.max_seq_length,
-        "max_predictions_per_seq": given.max_predictions_per_seq,
-        constants.EVAL_SAMPLES: given.num_eval_samples,
-        constants.OPT_NAME: given.optimizer,
-        constants.OPT_BASE_LR: given.learning_rate,
-        constants.OPT_LR_TRAINING_STEPS: given.num_train_steps,
-        constants.OPT_LR_WARMUP_STEPS: given.num_warmup_steps,
-        constants.NUM_WARMUP_STEPS: given.num_warmup_steps,
-        constants.START_WARMUP_STEP: given.start_warmup_step,
-        "opt_epsilon": given.epsilon,
-    }
-    if given.num_eval_samples is None:
-        del events[constants.EVAL_SAMPLES]
-    if given.optimizer == constants.ADAMW:
-        return events | {
-            constants.OPT_ADAMW_EPSILON: given.epsilon,
-            constants.OPT_ADAMW_BETA_1: given.beta_1,
-            constants.OPT_ADAMW_BETA_2: given.beta_2,
-            constants.OPT_ADAMW_WEIGHT_DECAY: given.weight_decay_rate,
-        }
-    if given.optimizer != constants.LAMB:
-        raise ValueError(f"optimizer {given.optimizer!r}: it is not known by which keys to log it")
-    return events | {
-        constants.OPT_LAMB_EPSILON: given.epsilon,
-        constants.OPT_LAMB_BETA_1: given.beta_1,
-        constants.OPT_LAMB_BETA_2: given.beta_2,
-        constants.OPT_LAMB_WEIGHT_DECAY: given.weight_decay_rate,
-        constants.OPT_LAMB_LR_DECAY_POLY_POWER: given.poly_power,
-    }

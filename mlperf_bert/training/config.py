@@ -7,6 +7,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from mlperf_logging.mllog import constants
+
 from mlperf_bert.data.validity import ExampleLimits, ExampleShape
 from mlperf_bert.messages import Problems, printable
 from mlperf_bert.mlperf import energy, rules
@@ -436,6 +438,27 @@ class RunConfig:
         what is in them, not by their names; see output.py.
         """
         return free_to_change(RunConfig)
+
+    def hyperparameters(self, *, seed: int) -> dict[str, object]:
+        """MLLOG key -> value of what the log must contain before the run starts.
+
+        `seed` is the one that was drawn, if none was given. The number of evaluation examples is
+        counted after run_start, by `check_at_first_touch`: their files are data too.
+        """
+        return {
+            constants.SEED: seed,
+            constants.GLOBAL_BATCH_SIZE: self.global_batch_size,
+            constants.GRADIENT_ACCUMULATION_STEPS: self.steps_per_update,
+            constants.MAX_SEQUENCE_LENGTH: self.shape.max_seq_length,
+            "max_predictions_per_seq": self.shape.max_predictions_per_seq,
+            constants.OPT_NAME: self.optimizer.name,
+            constants.OPT_BASE_LR: self.learning_rate,
+            constants.OPT_LR_TRAINING_STEPS: self.num_train_steps,
+            constants.OPT_LR_WARMUP_STEPS: self.num_warmup_steps,
+            constants.NUM_WARMUP_STEPS: self.num_warmup_steps,
+            constants.START_WARMUP_STEP: self.start_warmup_step,
+            **self.optimizer.hyperparameters(poly_power=self.poly_power),
+        }
 
     def departures(self, bert_config: BertConfig) -> list[rules.Issue]:
         """Every way in which the run departs from the closed division's rules."""

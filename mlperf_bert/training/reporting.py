@@ -15,7 +15,7 @@ import tensorflow as tf
 from mlperf_bert.files import json_text, paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.mlperf import caches, rules
-from mlperf_bert.mlperf.log import Computation, Hyperparameters, MlperfLog, SubmissionInfo
+from mlperf_bert.mlperf.log import MlperfLog, SubmissionInfo
 from mlperf_bert.mlperf.log_lines import RECORD_NAME
 from mlperf_bert.training import checks
 from mlperf_bert.training.config import DeviceConfig, Setup
@@ -155,29 +155,17 @@ _FIRST_WITH_TF32 = (8, 0)  # compute capability: Ampere
 def log_header(log: MlperfLog, setup: Setup, team: Team, origin: Origin | None) -> None:
     """Empties the file caches if asked to, then logs everything that the checkers require."""
     config, provenance = setup.config, origin.summary() if origin else {}
-    hyperparameters = Hyperparameters(
-        global_batch_size=config.global_batch_size,
-        gradient_accumulation_steps=config.steps_per_update,
-        optimizer=config.optimizer.name,
-        learning_rate=config.learning_rate,
-        epsilon=config.optimizer.epsilon,
-        num_train_steps=config.num_train_steps,
-        num_warmup_steps=config.num_warmup_steps,
-        start_warmup_step=config.start_warmup_step,
-        beta_1=config.optimizer.beta_1,
-        beta_2=config.optimizer.beta_2,
-        weight_decay_rate=config.optimizer.weight_decay_rate,
-        poly_power=config.poly_power,
-        max_seq_length=config.shape.max_seq_length,
-        max_predictions_per_seq=config.shape.max_predictions_per_seq,
-        # Counted after run_start, by check_at_first_touch: their files are data too.
-        num_eval_samples=None,
-        seed=team.seed,
-    )
     log.init_start(cache_cleared=caches.drop() is None if config.drop_caches else None)
     log.submission(_submission(setup, team, provenance))
-    log.hyperparameters(hyperparameters)
-    log.computation(_computation(setup))
+    log.hyperparameters(config.hyperparameters(seed=team.seed))
+    precision = precision_of_products(config.precision, config.device)
+    log.computation(
+        precision_in_linear=precision,
+        precision_in_attention=precision,  # of its products; the softmax is fp32
+        precision_in_communication="fp32",  # gradients have the type of the weights
+        micro_batch_size=config.train_batch_size // setup.strategy.num_replicas_in_sync,
+        config_filename=RECORD_NAME,
+    )
     log.event("gradient_normalization", config.normalization)
     log.event("num_replicas", setup.strategy.num_replicas_in_sync)
     if config.emulate_step_seconds is not None:
@@ -185,18 +173,6 @@ def log_header(log: MlperfLog, setup: Setup, team: Team, origin: Origin | None) 
     if config.time_budget is not None:
         log.event("time_budget_seconds", config.time_budget)
     log.event("provenance", provenance)
-
-
-def _computation(setup: Setup) -> Computation:
-    config = setup.config
-    precision = precision_of_products(config.precision, config.device)
-    return Computation(
-        precision_in_linear=precision,
-        precision_in_attention=precision,  # of its products; the softmax is fp32
-        precision_in_communication="fp32",  # gradients have the type of the weights
-        micro_batch_size=config.train_batch_size // setup.strategy.num_replicas_in_sync,
-        config_filename=RECORD_NAME,
-    )
 
 
 def precision_of_products(precision: str, device: DeviceConfig) -> str:

@@ -2,38 +2,35 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from mlperf_bert.mlperf import ledger
-from mlperf_bert.mlperf.log import Computation, Hyperparameters, MlperfLog, SubmissionInfo
+from mlperf_bert.mlperf.log import MlperfLog, SubmissionInfo
+from mlperf_bert.optimization.config import OptimizerConfig
 
 SUBMISSION = SubmissionInfo(org="example", platform="1xExample")
-HYPERPARAMETERS = Hyperparameters(
-    global_batch_size=448,
-    gradient_accumulation_steps=1,
-    optimizer="lamb",
-    learning_rate=4.25e-4,
-    epsilon=1e-6,
-    num_train_steps=6700,
-    num_warmup_steps=0,
-    start_warmup_step=0,
-    beta_1=0.9,
-    beta_2=0.999,
-    weight_decay_rate=0.01,
-    poly_power=1.0,
-    max_seq_length=512,
-    max_predictions_per_seq=76,
-    num_eval_samples=10_000,
-    seed=1234,
-)
-COMPUTATION = Computation(
-    precision_in_linear="bfloat16",
-    precision_in_attention="bfloat16",
-    precision_in_communication="fp32",
-    micro_batch_size=56,
-    config_filename="run.json",
-)
+HYPERPARAMETERS = {
+    "seed": 1234,
+    "global_batch_size": 448,
+    "gradient_accumulation_steps": 1,
+    "max_sequence_length": 512,
+    "max_predictions_per_seq": 76,
+    "opt_name": "lamb",
+    "opt_base_learning_rate": 4.25e-4,
+    "opt_learning_rate_training_steps": 6700,
+    "opt_learning_rate_warmup_steps": 0,
+    "num_warmup_steps": 0,
+    "start_warmup_step": 0,
+    **OptimizerConfig(name="lamb").hyperparameters(poly_power=1.0),
+}
+NUM_EVAL_SAMPLES = {"eval_samples": 10_000}
+COMPUTATION = {
+    "precision_in_linear": "bfloat16",
+    "precision_in_attention": "bfloat16",
+    "precision_in_communication": "fp32",
+    "micro_batch_size": 56,
+    "config_filename": "run.json",
+}
 INTERVAL_SAMPLES = 150_080
 
 
@@ -58,8 +55,8 @@ def initialise(log: MlperfLog, *, num_layers: int = 1, **changes: object) -> Non
     """Log everything that comes before run_start."""
     log.init_start(cache_cleared=True)
     log.submission(SUBMISSION)
-    log.hyperparameters(replace(HYPERPARAMETERS, **changes))
-    log.computation(COMPUTATION)
+    log.hyperparameters(HYPERPARAMETERS | NUM_EVAL_SAMPLES | changes)
+    log.computation(**COMPUTATION)
     log.weights_initialization(bert_weight_names(num_layers))
     log.init_stop()
 

@@ -7,8 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from mlperf_bert.mlperf.log import Computation, MlperfLog, SubmissionInfo
+from mlperf_bert.mlperf.log import MlperfLog, SubmissionInfo
 from tests.mlperf.example_log import (
+    COMPUTATION,
     HYPERPARAMETERS,
     SUBMISSION,
     initialise,
@@ -193,16 +194,9 @@ def test_every_evaluation_covers_the_number_of_samples_that_is_logged(log):
             run.eval_accuracy(0.9, 896, step=2, num_eval_samples=49)
 
 
-def test_a_precision_that_no_ruleset_knows_is_refused():
-    given = dict.fromkeys(
-        ("precision_in_linear", "precision_in_attention", "precision_in_communication"), "fp32"
-    )
+def test_a_precision_that_no_ruleset_knows_is_refused(log):
     with pytest.raises(ValueError, match="precision 'float32': use one of fp64, fp32"):
-        Computation(
-            **given | {"precision_in_attention": "float32"},
-            micro_batch_size=1,
-            config_filename="run.json",
-        )
+        log.computation(**COMPUTATION | {"precision_in_attention": "float32"})
 
 
 def test_block_without_samples_is_refused(log):
@@ -224,23 +218,6 @@ def test_run_needs_its_preparation(path):
         with pytest.raises(RuntimeError, match="one log, one run"), log.run():
             pass
     assert [record["key"] for record in read_log(path)].count("run_start") == 1
-
-
-def test_an_optimizer_without_keys_of_its_own_is_not_logged_as_another(path):
-    with (
-        MlperfLog(path, echo=False) as log,
-        pytest.raises(ValueError, match="'no_such': it is not"),
-    ):
-        initialise(log, optimizer="no_such")
-
-
-def test_adamw_logs_its_own_keys(path):
-    with MlperfLog(path, echo=False) as log:
-        initialise(log, optimizer="adamw")
-    records = read_log(path)
-    assert values(records, "opt_name") == ["adamw"]
-    assert values(records, "opt_adamw_beta_2") == [0.999]
-    assert values(records, "opt_lamb_beta_2") == []
 
 
 def test_two_runs_in_one_process_do_not_mix(tmp_path, capsys):

@@ -31,7 +31,7 @@ def test_problems_of_a_result(tmp_path):
 
 
 def test_another_number_of_evaluation_samples_is_a_problem_of_the_closed_division(tmp_path):
-    log = write_log(tmp_path / "result_0.txt", [0.73], num_eval_samples=9_999)
+    log = write_log(tmp_path / "result_0.txt", [0.73], eval_samples=9_999)
     problem = "evaluated on 9999 samples, the rules require 10,000"
     assert problem in verdict.problems_of_result([results.read_run(log)])
     log.write_text(log.read_text().replace('"closed"', '"open"'))

@@ -47,7 +47,7 @@ def run_of_a_miniature(tmp_path):
     """The directory of a run as the demo's: open, a tiny model, short sequences."""
     folder = tmp_path / "run"
     folder.mkdir()
-    log = write_log(folder / "bert.log", [0.5, 0.73], max_seq_length=64)
+    log = write_log(folder / "bert.log", [0.5, 0.73], max_sequence_length=64)
     text = log.read_text().replace('"value": "closed"', '"value": "open"')
     log.write_text(text)
     device = {"num_gpus": 0, "use_tpu": False}

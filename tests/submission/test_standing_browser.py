@@ -83,7 +83,7 @@ document.body.append(frame);
 def site(tmp_path_factory):
     """The standing of a run of a miniature on loopback; as `served` yields."""
     folder = tmp_path_factory.mktemp("site")
-    log = write_log(folder / "bert.log", [0.4, 0.5, 0.73], max_seq_length=64)
+    log = write_log(folder / "bert.log", [0.4, 0.5, 0.73], max_sequence_length=64)
     log.write_text(log.read_text().replace('"value": "closed"', '"value": "open"'))
     assert standing.main([str(folder), f"--output={folder / 'standing.html'}"]) == 0
     with served(folder) as found:
