@@ -116,6 +116,22 @@ def describe(path: str | os.PathLike, folder: paths.Location, *, digest: str | N
     )
 
 
+def describe_all(
+    files: Iterable[File | str | os.PathLike],
+    folder: paths.Location,
+    digests: Mapping[str, str] | None = None,
+) -> list[File]:
+    """As `describe`, several at a time; `digests` are known, what is described stays as it is."""
+    known = digests or {}
+
+    def described(file: File | str | os.PathLike) -> File:
+        if isinstance(file, File):
+            return file
+        return describe(file, folder, digest=known.get(os.fspath(file)))
+
+    return paths.in_parallel(described, list(files))
+
+
 def note(
     folder: paths.Location,
     *,
@@ -127,17 +143,10 @@ def note(
     continues: bool = False,
 ) -> None:
     """Describes a step of this process and adds it, as `add`; `digests` are those known already."""
-    known = digests or {}
-
-    def described(file: File | str | os.PathLike) -> File:
-        if isinstance(file, File):
-            return file
-        return describe(file, folder, digest=known.get(os.fspath(file)))
-
     record = Record(
         step=step,
-        inputs=paths.in_parallel(described, list(inputs)),
-        outputs=paths.in_parallel(described, list(outputs)),
+        inputs=describe_all(inputs, folder, digests),
+        outputs=describe_all(outputs, folder, digests),
         parameters=dict(parameters),
         made_with=made_with(),
     )

@@ -13,14 +13,13 @@ from mlperf_bert.data import tfrecord, validity
 from mlperf_bert.files import paths
 from mlperf_bert.input import pipeline
 from mlperf_bert.mlperf import caches, convergence, rules
-from mlperf_bert.mlperf.log_lines import samples_at_success
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training import build, checks
 from mlperf_bert.training.config import ERROR, NOTE, WARNING, RunConfig, Setup
 from mlperf_bert.training.devices import choose_compilation
 from mlperf_bert.training.memory import checkpoint_bytes
-from mlperf_bert.training.output import Origin, OutputDirectory, run_logs
+from mlperf_bert.training.output import Origin, OutputDirectory
 from mlperf_bert.training.steps import Evaluator
 
 _INITIAL_ACCURACY_TOLERANCE = 0.001
@@ -66,11 +65,7 @@ def _inspect_with_output(config: RunConfig) -> Setup:
     obstacle, latest_step = None, None
     try:
         output.require_available()
-        latest_step = state.latest_step(config.output_dir) if output.resumes else None
-        # What a resumed run reads of its logs.
-        output.time_spent(latest_step=latest_step)
-        if output.resumes:
-            samples_at_success(run_logs(output.path))
+        latest_step = output.beginning(config.seed)["latest_step"]
     except (ValueError, OSError) as error:
         obstacle = str(error)
     # Whatever is in the way of the directory, the rest is checked: all problems are told at once.

@@ -5,8 +5,10 @@ import fnmatch
 import hashlib
 import json
 import posixpath
+import secrets
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from mlperf_bert.checkpoints.state import latest_step, saved_checkpoints
 from mlperf_bert.data import provenance
@@ -20,6 +22,7 @@ from mlperf_bert.mlperf.log_lines import (
     RECORD_REMEDY,
     RESULT_LOG,
     is_end,
+    samples_at_success,
     seconds_spent,
 )
 from mlperf_bert.model.metrics import Evaluation
@@ -140,13 +143,13 @@ class OutputDirectory:
           ValueError: the directory holds another run, a finished one, or files of an unknown run.
         """
         if self.resumes:
-            status = read_record(self.path).status
-            if is_end(status):
+            record = read_record(self.path)
+            if is_end(record.status):
                 raise ValueError(
-                    f"{self._name} holds a finished run (status {status}); choose a new directory, "
-                    "or remove this one to train again"
+                    f"{self._name} holds a finished run (status {record.status}); choose a new "
+                    "directory, or remove this one to train again"
                 )
-            self.require_same_run()
+            self._require_same_run(record.parameters)
             return
         # Files that no run has left, such as a user's notes, are in nobody's way.
         names = sorted(path.name for path in self.location.glob("*"))
@@ -231,6 +234,33 @@ class OutputDirectory:
             )
         return spent
 
+    def beginning(self, seed: int | None) -> dict[str, Any]:
+        """Where the run begins or goes on: what its record, logs and checkpoints say.
+
+        `seed` is the given one; if it is None, one is drawn.
+
+        Returns: fields of `workers.Team`, as JSON has them.
+
+        Raises:
+          ValueError: as `time_spent`, or a record or log is damaged.
+        """
+        newest = latest_step(str(self.location))
+        spent = self.time_spent(latest_step=newest)
+        if seed is None:
+            seed = secrets.randbits(31)
+        reached_at = None
+        if self.resumes:
+            # A seed that was drawn is kept: a resumed run must draw the same examples.
+            seed = read_record(self.path).seed
+            reached_at = samples_at_success(run_logs(self.path))
+        return {
+            "seed": seed,
+            "resumes": self.resumes,
+            "latest_step": newest,
+            "time_spent": spent,
+            "samples_at_success": reached_at,
+        }
+
     def publish(self) -> None:
         """Uploads what was written since the last time, where the directory is in a bucket.
 
@@ -242,13 +272,12 @@ class OutputDirectory:
     def _taken(self) -> ValueError:
         return ValueError(f"{self._name}: another process trains into it; wait for it, or stop it")
 
-    def require_same_run(self) -> None:
+    def _require_same_run(self, recorded: dict) -> None:
         """Checks the recorded parameters against those given.
 
         Raises:
-          ValueError: they differ, or the record is damaged.
+          ValueError: they differ.
         """
-        recorded = read_record(self.path).parameters
         names = [*self._parameters, *sorted(recorded.keys() - self._parameters.keys())]
         # What one side lacks counts as None: so a flag that a newer version adds may be None.
         compared = [name for name in names if name not in self._may_change]
@@ -389,72 +418,67 @@ class Origin:
           ValueError: a record is damaged, or a resumed run was begun with other files.
         """
         config, self._output = setup.config, output
-        # One look at each folder's records, not one for each of hundreds of files.
-        known = provenance.known_digests([*setup.files, *setup.eval_files])
         self._parameters = config.parameters()
-        self._before = read_record(output.path) if output.resumes else None
-        self._data = self._described(setup.files, known)
-        self._eval_data = self._described(setup.eval_files, known)
+        before = read_record(output.path) if output.resumes else None
+        self._inputs_before = before.inputs if before else {}
+        self._summary_before = before.provenance if before else {}
         # A checkpoint's index has a checksum of every tensor: gigabytes need not be read for it.
         weights = [f"{config.init_checkpoint}.index"] if config.init_checkpoint else []
         if goes_on:
             weights = [path for path in weights if paths.status(path)]
-        self._weights = self._described(weights)
-        self._model = self._described([config.bert_config_file])
+        files = {
+            "input_file": setup.files,
+            "eval_input_file": setup.eval_files,
+            "init_checkpoint": weights,
+            "bert_config_file": [config.bert_config_file],
+        }
+        # One look at each folder's records, not one for each of hundreds of files.
+        known = provenance.known_digests([*setup.files, *setup.eval_files])
+        self._files = {
+            flag: provenance.describe_all(each, output.location, known)
+            for flag, each in files.items()
+        }
         self._require_same_inputs(goes_on=goes_on)
         self._made_with = provenance.made_with() | provenance.machine()
 
-    def _described(self, files: Sequence[str], known: dict[str, str] | None = None):
-        def described(path: str) -> provenance.File:
-            digest = known[path] if known else None
-            return provenance.describe(path, self._output.location, digest=digest)
-
-        return paths.in_parallel(described, files)
-
     def summary(self) -> dict[str, str]:
         """What the run is known by: commit, image, and one digest for each kind of input."""
+        files, digest_of = self._files, provenance.digest_of_files
+        # A resumed run need not name its initial weights: run.json says what it began with.
+        weights_before = str(self._summary_before.get("initial_weights", ""))
         return {name: self._made_with[name] for name in ("commit", "image")} | {
-            "data": provenance.digest_of_files(self._data),
-            "evaluation_data": provenance.digest_of_files(self._eval_data),
-            "initial_weights": self._digest_of_weights(),
+            "data": digest_of(files["input_file"]),
+            "evaluation_data": digest_of(files["eval_input_file"]),
+            "initial_weights": (
+                digest_of(files["init_checkpoint"]) if files["init_checkpoint"] else weights_before
+            ),
         }
 
     def inputs(self) -> dict[str, str]:
         """Flag -> what tells its files from others, wherever they are."""
-        [model] = self._model
+        [model] = self._files["bert_config_file"]
+        weights = [file.digest for file in self._files["init_checkpoint"]]
+        weights_before = str(self._inputs_before.get("init_checkpoint", ""))  # as in `summary`
         return {
-            "input_file": _names_and_sizes(self._data),
-            "eval_input_file": _names_and_sizes(self._eval_data),
+            "input_file": _names_and_sizes(self._files["input_file"]),
+            "eval_input_file": _names_and_sizes(self._files["eval_input_file"]),
             "bert_config_file": model.digest,
-            "init_checkpoint": self._index_of_weights(),
+            "init_checkpoint": weights[0] if weights else weights_before,
         }
 
     def _require_same_inputs(self, *, goes_on: bool) -> None:
-        if self._before is None:
-            return
         now = self.inputs()
         # Without a checkpoint of its own the run begins again, and needs the initial one again.
-        if not goes_on:
-            now["init_checkpoint"] = self._weights[0].digest if self._weights else ""
+        if not goes_on and not self._files["init_checkpoint"]:
+            now["init_checkpoint"] = ""
         for flag, found in now.items():
-            then = self._before.inputs.get(flag, found)
+            then = self._inputs_before.get(flag, found)
             if found != then:
                 raise ValueError(
                     f"--{flag}: not what the run in {self._output.location} began with (then "
                     f"{_shortly(then)}; now {_shortly(found)}): give the same, or choose a new "
                     "--output_dir"
                 )
-
-    def _index_of_weights(self) -> str:
-        # A resumed run need not name them: run.json says what it began with.
-        if self._weights:
-            return self._weights[0].digest
-        return str(self._before.inputs.get("init_checkpoint", "")) if self._before else ""
-
-    def _digest_of_weights(self) -> str:
-        if self._weights:
-            return provenance.digest_of_files(self._weights)
-        return str(self._before.provenance.get("initial_weights", "")) if self._before else ""
 
     def record(self) -> None:
         """Writes provenance.json: what there is of logs and metrics, and the newest checkpoint.
@@ -463,17 +487,15 @@ class Origin:
           OSError: it cannot be written.
         """
         local, location = self._output.path, self._output.location
-        outputs = [
-            provenance.describe(path, local)
-            for path in [*run_logs(local), local / METRICS_NAME]
-            if path.exists()
-        ]
+        written = [path for path in [*run_logs(local), local / METRICS_NAME] if path.exists()]
+        outputs = provenance.describe_all(written, local)
         step = latest_step(str(location))
         if step is not None:
-            outputs += self._described([f"{saved_checkpoints(str(location))[step]}.index"])
+            index = f"{saved_checkpoints(str(location))[step]}.index"
+            outputs.append(provenance.describe(index, location))
         made = provenance.Record(
             step="training",
-            inputs=[*self._data, *self._eval_data, *self._weights, *self._model],
+            inputs=[file for files in self._files.values() for file in files],
             outputs=outputs,
             parameters=self._parameters,
             made_with=self._made_with,

@@ -24,15 +24,13 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from mlperf_bert.checkpoints import state
 from mlperf_bert.files import json_text, paths
 from mlperf_bert.files.whole import read_regular_file, write_whole
 from mlperf_bert.input import pipeline
-from mlperf_bert.mlperf.log_lines import samples_at_success
 from mlperf_bert.signals import Interrupted
 from mlperf_bert.training import coordination, devices
 from mlperf_bert.training.config import Cluster, DeviceConfig, RunConfig
-from mlperf_bert.training.output import OutputDirectory, read_record, run_logs
+from mlperf_bert.training.output import OutputDirectory
 
 MEETING_SECONDS = 300.0
 _LOOK_SECONDS = 0.5
@@ -157,11 +155,13 @@ def agree(config: RunConfig) -> Team:
             meeting = Meeting(cluster, output.location)
             release = functools.partial(_release, output, meeting)
             obstacle = _obstacle(config.device, cluster)
-            decision = meeting.hold(_compared(config), obstacle, lambda: _decide(config, output))
+            decision = meeting.hold(
+                _compared(config), obstacle, lambda: _claim(output, config.seed)
+            )
             # Only now: TensorFlow waits for all of them, and could not name one that is missing.
             strategy = devices.create_strategy(config.device, cluster)
         else:
-            decision = _decide(config, output)
+            decision = _claim(output, config.seed)
         return Team(cluster=cluster, strategy=strategy, output=output, release=release, **decision)
     except BaseException:
         release()
@@ -175,21 +175,11 @@ def _release(output: OutputDirectory, meeting: "Meeting") -> None:
             folder.rmdir()
 
 
-def _decide(config: RunConfig, output: OutputDirectory) -> dict:
+def _claim(output: OutputDirectory, seed: int | None) -> dict:
     # The lock first: between a look and a lock another process could begin. It also fetches what a
     # bucket holds of the run, which the rest of this reads.
     output.claim()
-    seed = secrets.randbits(31) if config.seed is None else config.seed
-    latest_step = state.latest_step(config.output_dir)
-    spent = output.time_spent(latest_step=latest_step)
-    return {
-        # A seed that was drawn is kept: a resumed run must draw the same examples.
-        "seed": read_record(output.path).seed if output.resumes else seed,
-        "resumes": output.resumes,
-        "latest_step": latest_step,
-        "time_spent": spent,
-        "samples_at_success": samples_at_success(run_logs(output.path)) if output.resumes else None,
-    }
+    return output.beginning(seed)
 
 
 def _compared(config: RunConfig) -> dict:
