@@ -23,15 +23,23 @@ def difference(folder: Path) -> None:
     raise ValueError(unpacking._difference(folder / unpacking.RECORD_NAME, {}, {}))
 
 
+def finished_run(folder: Path) -> None:
+    (folder / log_lines.LOG_NAME).touch()
+    results.finished_run(folder)
+
+
+def claim(folder: Path) -> None:
+    given = {"org": "o", "system": "s", "status": "onprem", "num_runs": 1, "flags": ("--x=1",)}
+    campaign.claim(campaign.Campaign(**given, folder=folder))
+
+
 # Who reads a record from its folder -> its name, texts whose fields are wrong, and what to do.
 READERS = {
     manifest.load: (manifest.NAME, ['{"parts": []}'], "remove it and its parts"),
     provenance.read: (provenance.NAME, ['{"records": [{"inputs": [{}]}]}'], AGAIN),
     output.read_record: (log_lines.RECORD_NAME, ['{"status": "running"}'], f"{AGAIN}, or choose"),
-    results.has_ended: (log_lines.RECORD_NAME, [], f"{AGAIN}, or choose another --output_dir"),
-    (lambda folder: results.read_own_record(folder / campaign.RECORD_NAME)): (
-        campaign.RECORD_NAME, [], f"{AGAIN}, or choose another --output_dir",
-    ),
+    finished_run: (log_lines.RECORD_NAME, [], f"{AGAIN}, or choose another --output_dir"),
+    claim: (campaign.RECORD_NAME, [], f"{AGAIN}, or choose another --output_dir"),
     difference: (unpacking.RECORD_NAME, ['{"archive": 1, "files": {}}'], ""),
     extraction._read: (extraction.RECORD_NAME, ['{"dump": 1}'], "remove .* and extract again"),
     (lambda folder: run.read_result(folder, SETTING, TASK)): (

@@ -24,6 +24,8 @@ def work(tmp_path):
 
 @pytest.mark.gate
 def test_a_run_its_files_and_a_second_run_into_the_same_directory(work):
+    of_a_sample = {"parameters": {"examples_per_part": 6000}, "versions": {}, "parts": {}}
+    (work / "manifest.json").write_text(json.dumps(of_a_sample))
     began = time.time()
     done = train(work)
     assert done.returncode == 0, done.stderr
@@ -43,6 +45,7 @@ def test_a_run_its_files_and_a_second_run_into_the_same_directory(work):
     assert seconds / 2 < told <= seconds + 1
     log = (out / "bert.log").read_text()
     assert "evaluation examples: the rules require 10,000, this run has 50" in done.stdout
+    assert "all examples of every part, this run has the first 6000 of each" in done.stdout
     assert re.findall(r'"submission_division", "value": "(\w+)"', log) == ["open"]
     assert list(out.glob("events.out.tfevents.*")) and (out / "model.ckpt-4.index").exists()
 
@@ -50,6 +53,14 @@ def test_a_run_its_files_and_a_second_run_into_the_same_directory(work):
     again = train(work)
     assert again.returncode == 1 and "holds a finished run" in again.stderr
     assert before == {path: path.read_bytes() for path in out.iterdir()}
+
+
+def test_foreign_directory_is_refused(work):
+    out = work / "out" / "run"
+    out.mkdir(parents=True)
+    (out / "model.ckpt-7.index").write_bytes(b"")
+    done = train(work)
+    assert done.returncode == 1 and "holds files of another run" in done.stderr
 
 
 @pytest.mark.all

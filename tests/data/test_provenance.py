@@ -129,6 +129,12 @@ def test_a_record_is_added_from_the_command_line(chained):
     assert checked(chained / "out") == (7, [], [])
 
 
+def test_a_damaged_record_above_is_a_line(chained):
+    (chained / "text" / provenance.NAME).write_text("{")
+    with pytest.raises(SystemExit, match=r"text/provenance.json: damaged .* copy it here again"):
+        chain.main([str(chained / "records")])
+
+
 def test_a_folder_without_a_record_is_a_line(tmp_path):
     with pytest.raises(SystemExit, match=r"no provenance\.json, so it is unknown what it was made"):
         chain.main([str(tmp_path)])

@@ -278,6 +278,12 @@ def test_a_page_in_the_place_of_the_rest_spoils_nothing(there, run, tmp_path):
     assert there.ranges[-1] == "bytes=1000-"
 
 
+def test_a_place_that_drops_every_connection_is_given_up_with_the_official_command(there, run):
+    there.always = "drop"
+    code, _, errors = run("tf1")
+    assert code == 1 and "gave up after 5 tries" in errors and COMMAND in errors
+
+
 def test_a_redirect_that_is_not_to_a_login_is_followed(there, run):
     there.plan = [answer("302 Found", Location=f"{there.url}/input_files/bert_config.json")]
     assert run("config")[0] == 0

@@ -7,6 +7,7 @@ tests compare with what the runs have recorded.
 import itertools
 import json
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from mlperf_bert.training.loop import Event, next_multiple, train
 from mlperf_bert.training.output import read_record
 from tests.helpers import starts
 from tests.training.generated_task import SMALL
-from tests.training.small_runs import command
+from tests.training.small_runs import command, kill_at_step, start, wait_for_step
 
 
 class Machine(Event):
@@ -191,6 +192,56 @@ def test_a_run_ends_with_its_budget_evaluates_saves_and_says_what_it_reached(tas
     assert f" and {last['step']:,} steps\n" in done.stderr.partition("4s is over after ")[2]
     again = starts.run(command(task, output, **BUDGET, time_budget="60s"))
     assert again.returncode == 1 and "holds a finished run" in again.stderr
+
+
+@pytest.mark.all
+def test_without_evaluation_it_ends_and_saves(task, tmp_path):
+    output = tmp_path / "out"
+    flags = {**BUDGET, "time_budget": "2s", "eval_input_file": ""}
+    done = starts.run(command(task, output, **flags), check=True)
+    assert re.search(r"^RESULT,bert,7,.*,aborted,,\d+$", done.stdout, re.MULTILINE)
+    step = metrics(output, "train")[-1]["step"]
+    assert (output / f"model.ckpt-{step}.index").exists()
+
+
+@pytest.mark.all
+def test_of_a_killed_run_what_is_trained_twice_counts_twice_and_another_budget_is_refused(
+    task, tmp_path
+):
+    output, flags = tmp_path / "out", {**BUDGET, "time_budget": "150s"}
+    used_up = {**flags, "time_budget": "0.1s"}
+    kill_at_step(80, task, output, **flags)
+    before = {line["step"]: line for line in metrics(output, "train")}
+    files = {path: path.read_bytes() for path in output.glob("[!.]*")}
+    for words in ({}, {"check": "true"}):
+        done = starts.run(command(task, output, **used_up, **words))
+        assert done.returncode == 1
+        said = (done.stdout if words else done.stderr).splitlines()
+        [line] = [line for line in said if "--time_budget" in line]
+        assert re.search(
+            r"--time_budget=0\.1s: the run in --output_dir=\S+ has used \S+ already; give more, or "
+            "leave it out",
+            line,
+        )
+    assert {path: path.read_bytes() for path in output.glob("[!.]*")} == files
+
+    process = start(task, output, **flags)
+    wait_for_step(process, output, max(before) + 10)
+    process.send_signal(signal.SIGTERM)
+    printed, _ = process.communicate(timeout=300)
+    assert process.returncode == 75 and "model.ckpt-50\n" in printed, printed
+    after = {line["step"]: line for line in metrics(output, "train")}
+    spent = [lines[max(before)]["time_budget_spent_seconds"] for lines in (before, after)]
+    assert spent[1] > spent[0]
+
+    # With the same budget a run that was killed after its last step makes its end.
+    record = json.loads((output / "run.json").read_text())
+    (output / "run.json").write_text(json.dumps(record | {"time_budget_seconds": 0.1}))
+    done = starts.run(command(task, output, **used_up), check=True)
+    assert "the time budget of 0.1s was used up before: nothing more is trained" in done.stderr
+    [step] = re.findall(r"Going on from .*model\.ckpt-(\d+)", done.stdout)
+    assert re.search(rf",aborted,0\.\d+,{8 * int(step)}$", done.stdout, re.MULTILINE)
+    assert read_record(output).status == "aborted"
 
 
 @pytest.mark.all

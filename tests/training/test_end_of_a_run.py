@@ -4,6 +4,7 @@ The loop is the real one; stand-ins train by a clock that they move.
 """
 
 import dataclasses
+import re
 import types
 
 import numpy as np
@@ -32,7 +33,7 @@ class Stand:
     batch_size = 8
 
     def __init__(self, *, step=0, used=0.0, reached_at=None, evaluates=True, **flags):
-        self.clock, self.events, self.signal_name = Clock(), [], None
+        self.clock, self.events, self.said, self.signal_name = Clock(), [], [], None
         self.step, self.time_spent, self.samples_at_success = step, used, reached_at
         self.trained_step, self.signal_at, self.evaluated = step, None, []
         given = {
@@ -86,7 +87,7 @@ class Stand:
         pass
 
     def line(self, text):
-        pass
+        self.said.append(text)
 
     def publish(self):
         pass
@@ -158,6 +159,22 @@ def test_an_evaluation_that_ends_the_budget_is_the_last(tmp_path):
     stand = Stand(time_budget="40s")
     assert stand.run(tmp_path / "bert.log").step == 20
     assert stand.events == ["evaluate", "save 20", "saved"]
+
+
+def test_the_evaluation_after_a_spent_budget_may_reach_the_target(tmp_path):
+    stand = Stand(time_budget="15s", target_accuracy=0.5)
+    assert stand.run(tmp_path / "bert.log").status == "success"
+    assert stand.events == ["save 15", "saved", "evaluate"]
+    warning = "warning: --time_budget=15s ends before the first evaluation, at step 20: "
+    assert [line.startswith(warning) for line in stand.said].count(True) == 1
+
+
+def test_a_resumed_run_has_spent_what_its_killed_process_has(tmp_path):
+    stand = Stand(step=60, used=50.0, time_budget="1h")
+    stand.run(tmp_path / "bert.log")
+    records = log_lines.read_records(tmp_path / "bert.log")
+    spent = [record.value for record in records if record.key == "time_budget_spent"]
+    assert spent[0] > 50 and spent[-1] == 50 + 40 + 2 * EVALUATION
 
 
 def test_a_budget_without_evaluation_saves_and_ends(tmp_path):
@@ -335,13 +352,18 @@ def test_a_budget_that_is_used_up_with_nothing_saved_is_refused(config, latest_s
 
 
 def test_another_budget_that_is_used_up_is_refused(config):
-    killed_run(dataclasses.replace(config, time_budget=240.0), minutes=3)
+    """By a run and by --check: every file stays as it is."""
+    output = killed_run(dataclasses.replace(config, time_budget=240.0), minutes=3)
+    before = {path: path.read_bytes() for path in output.path.iterdir()}
     given = dataclasses.replace(config, time_budget=120.0)
     message = (
         f"--time_budget=2m: the run in --output_dir={given.output_dir} has used 3m already; give "
         "more, or leave it out"
     )
     assert message in inspect_closely(given, measure_initial_accuracy=False).findings.errors
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        run.train(given)
+    assert {path: path.read_bytes() for path in output.path.iterdir()} == before
 
 
 def test_a_resumed_run_keeps_the_seed_that_was_drawn(config):

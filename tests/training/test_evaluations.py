@@ -45,6 +45,8 @@ def test_other_figures_are_refused(tmp_path):
 def test_a_line_that_was_cut_is_left_out_and_replaced(tmp_path):
     path = tmp_path / RESULTS_LINES
     path.write_bytes(ENTRY + b"\n" + ENTRY[:20])
-    record_evaluation(tmp_path, 9, Evaluation(**FIGURES))
-    assert list(read_evaluations(tmp_path)) == [5, 9]
+    found = Evaluation(**FIGURES)
+    assert read_evaluations(tmp_path) == {5: found}
+    record_evaluation(tmp_path, 9, found)
+    assert read_evaluations(tmp_path) == {5: found, 9: found}
     assert path.read_bytes().startswith(ENTRY + b"\n{")

@@ -13,6 +13,7 @@ import pytest
 from mlperf_bert.files.locks import DirectoryLock
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.mlperf import results
+from mlperf_bert.mlperf.log_lines import RESULT_LOG
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.training import offline
 from mlperf_bert.training.config import RunConfig
@@ -78,6 +79,21 @@ def test_every_checkpoint_once_and_all_examples(task, run):
     result = results.read_run(run / "bert.offline.log")
     assert result.status == "aborted"
     assert [found.samples for found in result.evaluations] == [80, 160, 240]
+
+
+@pytest.mark.all
+def test_a_target_reached_offline_stops_the_clock_at_its_checkpoint(task, run, tmp_path):
+    output = tmp_path / "out"
+    shutil.copytree(run, output, ignore=shutil.ignore_patterns("eval_results*", RESULT_LOG))
+    for _ in range(2):
+        done = evaluate(task, output, "--num_train_steps=30", "--target_accuracy=0.01")
+        assert [line["step"] for line in lines_of(output)] == [0, 10]  # 0 is before the training
+        assert "bert.offline.log: success after 80 samples" in done.stdout
+    log = (output / "bert.log").read_text()
+    saved = re.search(r'"time_ms": (\d+)[^\n]*"checkpoint_stop"[^\n]*"step_num": 10\b', log)
+    joined = (output / RESULT_LOG).read_text()
+    stopped = re.search(r'"time_ms": (\d+)[^\n]*"run_stop"', joined)
+    assert stopped[1] == saved[1]
 
 
 @pytest.mark.all

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from mlperf_bert.checkpoints import state
 from tests.helpers import starts, waiting
 from tests.training.generated_task import SMALL
 from tests.training.small_runs import (
@@ -37,6 +38,20 @@ def undisturbed(task, tmp_path_factory) -> Path:
     waits = {"async_checkpoint": "false", "keep_checkpoint_max": 0}
     starts.run(command(task, output, **waits), check=True)
     return output
+
+
+@pytest.mark.all
+def test_every_checkpoint_is_that_of_a_run_that_waits(task, undisturbed, tmp_path):
+    output = tmp_path / "out"
+    starts.run(command(task, output, keep_checkpoint_max=0), check=True)
+    steps = [*range(22, NUM_STEPS, 22), NUM_STEPS]
+    for folder in (output, undisturbed):
+        assert sorted(state.complete_checkpoints(str(folder))) == steps
+        for event in ("checkpoint_start", "checkpoint_stop"):
+            log = (folder / "bert.log").read_text()
+            assert re.findall(rf'"{event}".*"step_num": (\d+)', log) == list(map(str, steps))
+    for step in steps:
+        assert_same_end(output, undisturbed, num_steps=step)
 
 
 @pytest.mark.gate
@@ -87,16 +102,21 @@ def test_sigterm_before_the_clock_leaves_nothing(task, tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    "options", [{"precision": "bfloat16", "pack_sequences": True}, {"recompute": "blocks"}]
+    ("options", "without"),
+    [
+        ({"precision": "bfloat16", "pack_sequences": True}, ["float32", "False"]),
+        ({"recompute": "blocks"}, ["None"]),
+    ],
 )
-def test_runs_with_options_for_speed_go_on_bitwise_too(task, tmp_path, options):
+def test_runs_with_options_for_speed_go_on_bitwise_too(task, tmp_path, options, without):
     flags = {**options, "num_train_steps": 120}
     starts.run(command(task, tmp_path / "alone", **flags), check=True)
     output = tmp_path / "out"
     kill_at_step(60, task, output, **flags)
     done = starts.run(command(task, output, num_train_steps=120))
     assert done.returncode == 1 and "holds another run (" in done.stderr
-    assert all(f"{name}: {value} there, " in done.stderr for name, value in options.items())
+    for (name, value), here in zip(options.items(), without, strict=True):
+        assert re.search(rf"[(, ]{name}: {value} there, {here} here[,)]", done.stderr)
     starts.run(command(task, output, **flags), check=True)
     assert_same_end(output, tmp_path / "alone", num_steps=120)
 
@@ -125,6 +145,21 @@ def test_a_resume_needs_the_same_files_wherever_they_are_and_no_initial_checkpoi
     found = json.loads((output / "run.json").read_text())
     assert found["status"] == "aborted" and found["provenance"]["initial_weights"] == recorded != ""
     assert_same_end(output, undisturbed)
+
+
+@pytest.mark.all
+def test_a_run_that_was_cut_off_after_its_target_has_only_to_end(task, tmp_path):
+    changed = {"target_accuracy": 1e-6, "eval_interval_samples": 32, "num_train_steps": 40}
+    first = starts.run(command(task, tmp_path, **changed), check=True)
+    record = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(record | {"status": "running"}))
+    second = starts.run(command(task, tmp_path, **changed), check=True)
+    results = [
+        re.search("^RESULT,.*,(success,.*)$", done.stdout, re.M)[1] for done in (first, second)
+    ]
+    assert results[0] == results[1] and results[0].endswith(",32")
+    assert json.loads((tmp_path / "run.json").read_text())["status"] == "success"
+    assert '"train_samples"' in (tmp_path / "bert.resumed-1.log").read_text()
 
 
 @pytest.mark.all
