@@ -36,11 +36,11 @@ def test_flags_of_a_run_leave_the_seed_to_chance(tmp_path):
 def test_a_reference_run_that_misses_the_target_is_no_point(tmp_path, monkeypatch):
     """The rules forgive a campaign one such run; the other is there and is not repeated."""
     monkeypatch.setattr(reference_points, "NUM_RUNS", 2)
-    for number, last in enumerate((0.5, 0.73)):
+    for number, (last, status) in enumerate(((0.5, "aborted"), (0.73, "success"))):
         folder = tmp_path / "runs" / str(number)
         folder.mkdir(parents=True)
         write_log(folder / "bert.log", [0.5, last])
-        (folder / "run.json").write_text('{"status": "success"}')
+        (folder / "run.json").write_text(json.dumps({"status": status}))
     with pytest.raises(ValueError, match=r"runs/0/bert\.log: the target was not reached; the task"):
         reference_points.train(tmp_path)
     (tmp_path / "runs/0/bert.log").unlink()

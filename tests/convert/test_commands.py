@@ -28,7 +28,7 @@ FILES = ("--bert_config_file={config_file}", "--vocab_file={vocabulary}")
 )
 def test_it_says_what_it_has_done_or_refuses(generated, vocabulary, tmp_path, script, flags, done):
     def run(old) -> tuple[int, str, str]:
-        places = {"old": old, "new": tmp_path / "new", "vocabulary": vocabulary}
+        places = {"old": old, "new": tmp_path / "out" / "new", "vocabulary": vocabulary}
         given = [flag.format(config_file=generated.config_file, **places) for flag in flags]
         ended = starts.run([sys.executable, script, *given])
         return ended.returncode, ended.stdout, ended.stderr
@@ -37,4 +37,4 @@ def test_it_says_what_it_has_done_or_refuses(generated, vocabulary, tmp_path, sc
     assert (code, output, errors.count("\n")) == (1, "", 1) and not list(tmp_path.iterdir())
     name = script.rpartition("/")[2]
     assert errors.startswith(f"{name}: {tmp_path}/none: no such checkpoint")
-    assert run(generated.checkpoint) == (0, f"{done}: {tmp_path}/new\n", "")
+    assert run(generated.checkpoint) == (0, f"{done}: {tmp_path}/out/new\n", "")

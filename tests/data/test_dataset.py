@@ -118,6 +118,8 @@ def test_other_parameters_and_foreign_files_are_refused(work):
     assert "made with vocab_md5=" in fails(run(work))
     (work / "out" / manifest.NAME).unlink()
     assert "holds part-0 but no manifest.json" in fails(run(work))
+    (work / "out" / manifest.NAME).write_text("{}")
+    assert "manifest.json: damaged (lacks" in fails(run(work))
 
 
 def test_one_failed_part_is_named_and_the_others_are_kept(work):

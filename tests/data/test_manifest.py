@@ -57,8 +57,13 @@ def test_a_whole_one_is_read(tmp_path):
     assert manifest.load(tmp_path).parts == {"part-0": manifest.Part(**PART)}
 
 
-def test_verify_says_so_in_one_line(tmp_path):
-    (tmp_path / manifest.NAME).write_text(DAMAGED["a negative size"][0])
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, *(DAMAGED[case][0] for case in ("a negative size", "parts as a list"))],
+    ids=["nested", "a negative size", "parts as a list"],
+)
+def test_verify_says_so_in_one_line(text, tmp_path):
+    (tmp_path / manifest.NAME).write_text(text)
     command = [sys.executable, "create_pretraining_data.py", "--verify", f"--output_dir={tmp_path}"]
     done = starts.run(command)
     assert done.returncode == 1 and done.stdout == ""

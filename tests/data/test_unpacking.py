@@ -148,6 +148,11 @@ def test_no_flipped_byte_of_an_archive_goes_unnoticed(published_text, tmp_path):
         ("eval.md5", None, "eval.md5 is missing"),
         ("unpacked.json", None, None),
         ("unpacked.json", b"{}", "unpacked.json: damaged (lacks 'files')"),
+        (
+            "unpacked.json",
+            b'{"archive": 1, "files": {}}',
+            "unpacked.json: damaged ('int' object is not subscriptable)",
+        ),
     ],
 )
 def test_a_second_run_trusts_only_the_record(published_text, tmp_path, capsys, name, content, told):

@@ -105,9 +105,14 @@ def test_the_seed_fixes_a_run_and_another_one_changes_it(own):
     run_of(own, "c", Setting(learning_rate=1e-3, seed=2), **changes).train(never)
     other = weights_of(own / "c")
     assert not any(np.array_equal(other[n], v) for n, v in first.items() if "dense/kernel" in n)
-    assert run_of(own, "a", **changes).finished().setting == ONE
+    finished = run_of(own, "a", **changes)
+    assert finished.finished().setting == ONE
     with pytest.raises(ValueError, match="max_seq_length: 24 there, 20 here"):
         run_of(own, "a", **changes, max_seq_length=20).finished()
+    for damage in ('{"epochs": []}', '{"epochs": [{"dev": 1}]}', '{"epochs": 3}'):
+        (own / "a" / "result.json").write_text(damage)
+        with pytest.raises(ValueError, match=r"json: damaged .*; remove the folder .* to train"):
+            finished.finished()
 
 
 @pytest.mark.all
@@ -166,6 +171,10 @@ def test_results_of_other_commands_stay(own):
     sweep.run(config_of(own, task="rte", settings=(single, other), **changes))
     kept = {path.parent.name for path in (own / "out" / "rte").rglob("model.ckpt-*.index")}
     assert single.folder in kept
+    for damage in ('{"tasks": []}', '{"tasks": {"rte": {"runs": [{}]}}}'):
+        path.write_text(damage)
+        with pytest.raises(ValueError, match=r"results.json: damaged .*; remove it: the results"):
+            sweep.run(config_of(own, task="rte", **changes))
 
 
 @pytest.mark.all

@@ -291,9 +291,15 @@ def test_a_damaged_log_ends_the_campaign_with_its_name(make, tmp_path):
     made = make(num_runs=2)
     train(made)
     log = tmp_path / "campaign" / "runs" / "1" / "bert.log"
-    log.write_text(log.read_text()[:-30])
-    with pytest.raises(ValueError, match=r"runs/1/bert.log line \d+: cut or damaged"):
-        train(made)
+    whole = log.read_text()
+    for text, message in (
+        (whole[:-30], r"runs/1/bert.log line \d+: cut or damaged"),
+        (whole + whole.splitlines(keepends=True)[-1], "2 lines run_stop"),
+        ("hello", "no line starts with :::MLLOG"),
+    ):
+        log.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            train(made)
     assert (tmp_path / "calls").read_text().split() == ["0", "1"]
 
 

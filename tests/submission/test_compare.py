@@ -275,16 +275,21 @@ def test_hosts_that_differ_are_told(tmp_path, call):
 def test_bad_input_is_told_in_one_line(tmp_path, call):
     for name, minutes in (("a", SLOW), ("b", FAST)):
         write_results(tmp_path / name, minutes)
+    (tmp_path / "empty").mkdir()
     write_results(tmp_path / "again", SLOW)
     write_results(tmp_path / "mixed", SLOW[:2])
     write_log(tmp_path / "mixed" / "result_2.txt", 20, batch=256)
     write_log(tmp_path / "running" / "bert.log", 20)
     (tmp_path / "running" / "run.json").write_text('{"status": "running"}')
+    for name in ("A", "B"):
+        write_results(tmp_path / "org" / "results" / name / "bert", FAST)
     for words, message in [
+        (["a", "empty"], "empty: no run in it; give a log, a folder with bert.log"),
         (["a", "./a"], "A and B are both a; give two"),
         (["a", "again"], "a and again are the same runs, time for time; give those of two"),
         (["a", "mixed"], "mixed: runs of different batch: 256 and 448; give a folder of each"),
         (["a", "running"], "running: no run in it counts; running: has not ended"),
+        (["a", "org"], "org: results of 2 systems; give one, as org/results/A/bert"),
         (["a", "none"], "none: no such file or folder, and no published result ROUND/ORG/SYSTEM"),
         (["a", "b", "a"], "3 given: give A and B"),
         (["a"], "a: give B too, or --baseline=FILE or --write_baseline=FILE"),

@@ -38,18 +38,25 @@ def judged(tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize("org", ["Google", "NVIDIA"])
+@pytest.mark.parametrize("org", ["Google", "NVIDIA", pytest.param("Habana", marks=pytest.mark.all)])
 @pytest.mark.gate
-def test_minutes_equal_the_official_summarizer(shared, tmp_path, org):
+def test_minutes_equal_the_official_summarizer(shared, shipped, tmp_path, org):
     copy = tmp_path / org  # the summarizer writes into the submission
     shutil.copytree(shared / "real_logs" / org, copy)
     command = [sys.executable, "-m", "mlperf_logging.result_summarizer", str(copy), "training"]
     command += ["1.0.0", "--csv", str(tmp_path / "official.csv")]
     subprocess.run(command, check=True, capture_output=True)
     official = json.loads((tmp_path / "official.json").read_text())
-    ours = [system.olympic_minutes for system in report.judge_systems(copy, "1.0.0")]
+    judged = report.judge_systems(copy, "1.0.0")
     # it calls systems as their descriptions do, which need not be the folder's name
-    assert sorted(ours) == pytest.approx(sorted(entry["bert"] for entry in official), abs=1e-9)
+    expected = sorted(entry["bert"] for entry in official)
+    ours = sorted(system.olympic_minutes for system in judged)
+    assert ours == pytest.approx(expected, abs=1e-9)
+    # The table has four digits.
+    names = {system.name for system in judged}
+    rows = [e for e in shipped if (e.round, e.org) == ("1.0", org) and e.system in names]
+    found = sorted(row.minutes_olympic_mean for row in rows)
+    assert found == pytest.approx(expected, abs=5.1e-5)
 
 
 @pytest.mark.all
@@ -142,9 +149,19 @@ def test_a_time_budget_is_in_the_report(org_dir, capsys):
 
 def test_a_damaged_log_is_one_line(org_dir, refusal):
     log = org_dir / "results" / "box" / "bert" / "result_3.txt"
-    log.write_text(log.read_text()[:-30])
-    line = refusal(report, org_dir)
-    assert re.search(r"result_3.txt line \d+: cut or damaged; copy the log again", line)
+    whole = log.read_text()
+    [stop] = [line for line in whole.splitlines(keepends=True) if "run_stop" in line]
+    for text, message in (
+        (whole[:-30], r"line \d+: cut or damaged; copy the log again"),
+        (whole + stop, "2 lines run_stop, a log of one run has 1"),
+        (
+            re.sub(r'"time_ms": (\d+)(.*"run_stop")', r'"time_ms": 5\2', whole),
+            "run_stop lies before run_start: the clocks ran backwards",
+        ),
+        ("hello", "no line starts with :::MLLOG, so this is no MLPerf"),
+    ):
+        log.write_text(text)
+        assert re.search(f"result_3.txt:? {message}", refusal(report, org_dir))
 
 
 def test_a_seed_without_a_place_fails_the_seed_checker(tmp_path):

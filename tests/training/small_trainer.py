@@ -25,6 +25,7 @@ def make_trainer(
     dropout: float = 0.0,
     batch_size: int = BATCH_SIZE,
     steps_per_update: int = 1,
+    num_warmup_steps: int = 0,
     clip_after_allreduce: bool = False,
     config: dict | None = None,
     **options,
@@ -44,7 +45,7 @@ def make_trainer(
     rate = WarmupPolynomialDecay(
         learning_rate=0.01,
         num_train_steps=100,
-        num_warmup_steps=0,
+        num_warmup_steps=num_warmup_steps,
         steps_per_update=steps_per_update,
     )
     return Trainer(

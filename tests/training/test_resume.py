@@ -163,9 +163,16 @@ def test_a_run_that_was_cut_off_after_its_target_has_only_to_end(task, tmp_path)
 
 
 @pytest.mark.all
-def test_a_damaged_newest_checkpoint_is_named(task, undisturbed, tmp_path):
+def test_another_command_is_refused_and_a_damaged_newest_checkpoint_is_named(
+    task, undisturbed, tmp_path
+):
     output = tmp_path / "out"
     kill_at_step(60, task, output)
+    before = {path.name: path.stat().st_mtime_ns for path in output.glob("[!.]*")}
+    done = starts.run(command(task, output, learning_rate=0.002))
+    assert done.returncode == 1
+    assert "holds another run (learning_rate: 0.001 there, 0.002 here)" in done.stderr
+    assert before == {path.name: path.stat().st_mtime_ns for path in output.glob("[!.]*")}
     newest = max(output.glob("model.ckpt-*.index"), key=lambda path: path.stat().st_mtime)
     data = newest.with_suffix(".data-00000-of-00001")
     whole = data.read_bytes()

@@ -11,11 +11,13 @@ from tests.training.small_trainer import BATCH_SIZE, batches_of, make_trainer
 # XLA knows no others that make shapes out of values, or they leave the device.
 DYNAMIC = {"Where", "Unique", "UniqueV2", "DynamicPartition", "NonZero", "PyFunc", "EagerPyFunc"}
 
+# Also the warm-up of the rate, so that everything a TPU would run is traced.
+AGGREGATES = {"steps_per_update": 2, "num_warmup_steps": 2}
+
 
 @pytest.fixture(scope="module")
 def trainer() -> Trainer:
-    """With aggregation, so that everything a TPU would run is traced."""
-    return make_trainer(steps_per_update=2, dropout=0.1)
+    return make_trainer(**AGGREGATES, dropout=0.1)
 
 
 # Its outputs are dimensions to sum over, which XLA takes from the static shapes of its inputs.
@@ -65,7 +67,7 @@ def test_what_a_replica_runs_has_static_shapes(trainer, task, part):
 
 @pytest.mark.gate
 def test_xla_compiles_the_step_to_the_same_losses(task):
-    plain, compiled = (make_trainer(steps_per_update=2) for _ in range(2))
+    plain, compiled = (make_trainer(**AGGREGATES) for _ in range(2))
 
     @tf.function(jit_compile=True)
     def step(features):
@@ -81,7 +83,7 @@ def test_xla_compiles_the_step_to_the_same_losses(task):
 
 @pytest.mark.all
 def test_many_steps_in_one_call_are_the_steps_one_by_one(task):
-    together, singly = (make_trainer(steps_per_update=2) for _ in range(2))
+    together, singly = (make_trainer(**AGGREGATES) for _ in range(2))
     losses = together.train(iter(batches_of(task)), tf.constant(8)).numpy()[:, :-1]
     iterator = iter(batches_of(task))
     one_by_one = [singly.train(iterator, tf.constant(1)).numpy()[0, :-1] for _ in range(8)]
