@@ -143,13 +143,13 @@ class OutputDirectory:
           ValueError: the directory holds another run, a finished one, or files of an unknown run.
         """
         if self.resumes:
-            record = read_record(self.path)
-            if is_end(record.status):
+            status = read_record(self.path).status
+            if is_end(status):
                 raise ValueError(
-                    f"{self._name} holds a finished run (status {record.status}); choose a new "
-                    "directory, or remove this one to train again"
+                    f"{self._name} holds a finished run (status {status}); choose a new directory, "
+                    "or remove this one to train again"
                 )
-            self._require_same_run(record.parameters)
+            self.require_same_run()
             return
         # Files that no run has left, such as a user's notes, are in nobody's way.
         names = sorted(path.name for path in self.location.glob("*"))
@@ -272,12 +272,13 @@ class OutputDirectory:
     def _taken(self) -> ValueError:
         return ValueError(f"{self._name}: another process trains into it; wait for it, or stop it")
 
-    def _require_same_run(self, recorded: dict) -> None:
+    def require_same_run(self) -> None:
         """Checks the recorded parameters against those given.
 
         Raises:
-          ValueError: they differ.
+          ValueError: they differ, or the record is damaged.
         """
+        recorded = read_record(self.path).parameters
         names = [*self._parameters, *sorted(recorded.keys() - self._parameters.keys())]
         # What one side lacks counts as None: so a flag that a newer version adds may be None.
         compared = [name for name in names if name not in self._may_change]

@@ -101,7 +101,7 @@ def test_what_changes_the_computation_makes_another_run(config, changed, others)
     config = dataclasses.replace(config, **changed)
     again = OutputDirectory(begun.path, config.parameters(), may_change=config.may_change)
     with pytest.raises(ValueError, match="holds another run") if others else nullcontext():
-        again.require_usable()
+        again.require_same_run()
 
 
 def in_folder(config, folder):
