@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mlperf_bert.data import vocabulary
-from mlperf_bert.files import json_text, whole
+from mlperf_bert.files import folders, json_text, whole
 from mlperf_bert.model.config import BertConfig
 
 CONFIG = "config.json"
@@ -59,7 +59,7 @@ def model_folder(model: str) -> Iterator[Path]:
       ValueError: no such folder, and the hub cannot be asked or gives no such model.
       OSError: a bucket refuses it.
     """
-    with whole.copied_to_disk([model], only=WANTED) as copies:
+    with folders.copied_to_disk([model], only=WANTED) as copies:
         folder = copies.get(model, Path(model))
         yield folder if copies or folder.is_dir() else _from_hub(model)
 

@@ -15,8 +15,7 @@ from mlperf_bert.checkpoints import initial, names
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert import saving
 from mlperf_bert.data import casing, provenance, vocabulary
-from mlperf_bert.files import paths
-from mlperf_bert.files.whole import directory_written_beside
+from mlperf_bert.files import folders, paths
 from mlperf_bert.mlperf.log_lines import RECORD_NAME
 from mlperf_bert.mlperf.results import read_own_record
 from mlperf_bert.model.config import BertConfig
@@ -63,7 +62,7 @@ def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str)
     }
     tokenizer = {"tokenizer_class": "BertTokenizer", "do_lower_case": do_lower_case}
     tokenizer["model_max_length"] = config.max_position_embeddings
-    with directory_written_beside(target) as folder:
+    with folders.written_beside(target) as folder:
         _write_json(folder / "config.json", hugging_face_config(config))
         _write_json(folder / "tokenizer_config.json", tokenizer)
         (folder / "vocab.txt").write_bytes(vocabulary.as_text(words))

@@ -14,8 +14,7 @@ from mlperf_bert.checkpoints import hub, stored_model
 from mlperf_bert.checkpoints.stored_model import StoredModel
 from mlperf_bert.convert import saving
 from mlperf_bert.data import casing, provenance, vocabulary
-from mlperf_bert.files import paths, whole
-from mlperf_bert.files.whole import directory_written_beside
+from mlperf_bert.files import folders, paths, whole
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 
 CHECKPOINT = "model.ckpt-0"
@@ -52,7 +51,7 @@ def import_model(model: str, output_dir: str, *, seed: int) -> list[str]:
         variables = trained_variables(build_pretrainer(config, seed=seed))
         drawn = stored_model.load(variables, stored, num_hidden_layers=config.num_hidden_layers)
     weights = saving.weights_by_tf1_name(variables, num_hidden_layers=config.num_hidden_layers)
-    with directory_written_beside(target) as beside:
+    with folders.written_beside(target) as beside:
         text = json.dumps(dataclasses.asdict(config), indent=2, sort_keys=True) + "\n"
         (beside / "bert_config.json").write_text(text, encoding="utf-8")
         for name, content in tokenizer.files.items():

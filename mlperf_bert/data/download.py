@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import IO
 
 from mlperf_bert.data.published import PublishedFile
-from mlperf_bert.files.whole import partial, require_regular_file, require_room, written_beside
+from mlperf_bert.files import paths
+from mlperf_bert.files.whole import partial, require_room, written_beside
 from mlperf_bert.messages import Progress, printable
 
 USER_AGENT = "mlperf-bert/0.1"  # some servers refuse the one that urllib sends
@@ -135,7 +136,7 @@ def check(path: Path, published: PublishedFile) -> None:
 
 
 def _difference(path: Path, published: PublishedFile) -> str | None:
-    size_bytes = require_regular_file(path).stat().st_size
+    size_bytes = paths.require_regular_file(path).stat().st_size
     if published.size_bytes not in (None, size_bytes):
         return f"{size_bytes:,} bytes, published are {published.size_bytes:,}"
     if published.md5 and (found := md5_of(path)) != published.md5:
@@ -172,7 +173,7 @@ def fetch(url: str, path: Path, published: PublishedFile) -> None:
 
 
 def _size_of(beside: Path) -> int:
-    return require_regular_file(beside).stat().st_size if beside.exists() else 0
+    return paths.require_regular_file(beside).stat().st_size if beside.exists() else 0
 
 
 def _not_published(reason: str) -> NotServed:

@@ -108,7 +108,7 @@ def describe(path: str | os.PathLike, folder: paths.Location, *, digest: str | N
         return File(
             path=os.fspath(path), bytes=whole.size_on_hugging_face(os.fspath(path)), digest=""
         )
-    found = whole.require_regular_file(path)
+    found = paths.require_regular_file(path)
     return File(
         path=paths.name_from(str(found), folder),
         bytes=paths.size_bytes(found),

@@ -1,6 +1,7 @@
 """How a clean-up stage runs: one function per file, many files at once, all or a clear error."""
 
 import concurrent.futures
+import json
 import multiprocessing
 import os
 import posixpath
@@ -17,6 +18,8 @@ _RECORDS = re.compile(
     r"(provenance|manifest|extraction|unpacked)\.json|wikiextractor\.log|histograms.*\.png"
     r"|eval\.(txt|md5)"
 )
+_DIGEST = re.compile("[0-9a-f]{32}", re.IGNORECASE)
+_LINES_LOOKED_AT = 10
 _COPY = re.compile(r"\.\d$")  # what the stages leave beside a raw file
 
 
@@ -82,13 +85,13 @@ def with_plain_line_ends(text: str) -> str:
 
 def require_sentences(text: str, path: str) -> None:
     """Raises ValueError for JSON and lists of MD5 digests, whose lines would pass for text."""
-    if whole.is_json(text):
+    if is_json(text):
         raise ValueError(
             f"{path}: is JSON, not text; process_wiki.sh reads WikiExtractor's --json files and "
             "documents (.jsonl, .json); do_sentence_segmentation.py reads documents that need no "
             "clean-up"
         )
-    if whole.is_list_of_digests(text):
+    if _is_list_of_digests(text):
         raise ValueError(f"{path}: is a list of MD5 digests, not text; leave it out")
 
 
@@ -151,3 +154,32 @@ def worker_context(files: Iterable[str | os.PathLike]) -> BaseContext:
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(["tensorflow", "mlperf_bert.data.dataset"])
     return server
+
+
+def _is_list_of_digests(text: str) -> bool:
+    """Whether each of a text's first lines is an MD5 digest, as in eval.md5."""
+    lines = text.split("\n", _LINES_LOOKED_AT)[:_LINES_LOOKED_AT]
+    filled = [line.strip() for line in lines if line.strip()]
+    return bool(filled) and all(_DIGEST.fullmatch(line) for line in filled)
+
+
+def is_json(text: str) -> bool:
+    """Whether a whole text is JSON with objects: one, a list of them, or one on every line."""
+    text = text.lstrip(whole.BYTE_ORDER_MARK).strip()
+    if text[:1] not in ("{", "["):
+        return False
+    first, _, rest = text.partition("\n")
+    if _has_objects(first):
+        lines = (line.lstrip() for line in rest.split("\n", _LINES_LOOKED_AT)[:_LINES_LOOKED_AT])
+        return all(line[0] in "{[" for line in lines if line)
+    return text[-1] in "}]" and _has_objects(text)
+
+
+def _has_objects(text: str) -> bool:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) or (
+        isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+    )

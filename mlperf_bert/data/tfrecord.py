@@ -17,7 +17,6 @@ import numpy as np
 
 from mlperf_bert.data.jit import kernel
 from mlperf_bert.files import paths, whole
-from mlperf_bert.files.whole import require_regular_file
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
@@ -129,7 +128,7 @@ def _damaged(path: str | os.PathLike, index: int, offset: int, reason: str) -> B
 @contextlib.contextmanager
 def _opened(path: str | os.PathLike, *, headers_only: bool = False) -> Iterator[BinaryIO]:
     message = f"{os.fspath(path)}: not a regular file; give a TFRecord file"
-    found = require_regular_file(path, message=message)
+    found = paths.require_regular_file(path, message=message)
     with paths.opened(found, skips=headers_only) as file:
         yield file
 

@@ -15,11 +15,11 @@ from typing import IO
 from mlperf_bert.data.download import check, chunks, md5_of
 from mlperf_bert.data.manifest import PUBLISHED_PARTS, PUBLISHED_TEXT
 from mlperf_bert.data.published import DUMP, MD5S_OF_TEXT, UNCOMPRESSED_DUMP
+from mlperf_bert.files import paths
 from mlperf_bert.files.json_text import read_record, write_record
 from mlperf_bert.files.whole import (
     digest,
     packed_file,
-    require_regular_file,
     require_room,
     written_beside,
 )
@@ -42,7 +42,7 @@ def uncompress_dump(folder: Path) -> None:
         return
     require_room(target, UNCOMPRESSED_DUMP.at_most_bytes)
     md5 = hashlib.md5()
-    total_bytes = require_regular_file(source).stat().st_size
+    total_bytes = paths.require_regular_file(source).stat().st_size
     with (
         Progress(total=total_bytes, unit="B", description=f"uncompress {source.name}") as progress,
         source.open("rb") as raw,
@@ -118,7 +118,7 @@ def unpack_text(archive: Path, folder: Path, md5s: Mapping[str, str]) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     record = folder / RECORD_NAME
-    source = {"bytes": require_regular_file(archive).stat().st_size, "md5": md5_of(archive)}
+    source = {"bytes": paths.require_regular_file(archive).stat().st_size, "md5": md5_of(archive)}
     is_unpacked = record.exists()
     if is_unpacked and (difference := _difference(record, source, md5s)):
         print(f"{difference}; unpacking again", file=sys.stderr, flush=True)

@@ -8,12 +8,12 @@ import re
 
 from mlperf_bert.data import articles
 from mlperf_bert.data.stages import (
+    is_json,
     lines_of,
     read_any_text,
     require_sentences,
     with_plain_line_ends,
 )
-from mlperf_bert.files import whole
 from mlperf_bert.files.whole import read_regular_file, write_whole, written_beside
 
 
@@ -60,7 +60,7 @@ def _edited(line: str) -> str:
 def write_stage_1(input_path: str, output_path: str) -> None:
     """Stage .1 from file to file; the input may be one of WikiExtractor's --json."""
     text = read_any_text(input_path)
-    if whole.is_json(text):
+    if is_json(text):
         text = articles.from_json(text, input_path)
     else:
         require_sentences(text, input_path)

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
-from mlperf_bert.files import whole
-from mlperf_bert.files.whole import require_regular_file
+from mlperf_bert.files import paths, whole
 from mlperf_bert.messages import printable
 
 LANGUAGE = "en"
@@ -59,7 +58,7 @@ class Dump:
           OSError: no such file, or it cannot be read.
         """
         self.path = path
-        self.size_bytes = require_regular_file(path).stat().st_size
+        self.size_bytes = paths.require_regular_file(path).stat().st_size
         self.position = 0
         self._sha256 = hashlib.sha256()
         self._chunks = self._content()

@@ -1,1 +1,1 @@
-"""Local or in a bucket: where paths lead, whole files, locks, records. Nobody else asks which."""
+"""Local or in a bucket: paths, whole files and folders, locks, records. Nobody else asks which."""

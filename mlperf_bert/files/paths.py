@@ -50,6 +50,15 @@ _ADVICE = {
 }
 
 
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
 class StoreUnavailable(OSError):
     """A store could not be reached for a while; the same command may succeed later."""
 
@@ -183,22 +192,6 @@ def require_no_file(path: Location) -> None:
         raise NotADirectoryError(f"{path}: is a file, not a folder; choose another name")
 
 
-def remove_folder(path: Location) -> None:
-    """Removes a folder and all that is in it; nothing where there is none.
-
-    Raises:
-      OSError: the bucket refuses it.
-    """
-    with failures_named(path), contextlib.suppress(FileNotFoundError):
-        if path.is_dir():
-            tensorflow().io.gfile.rmtree(str(path))
-
-
-def is_renamed_whole(path: Location) -> bool:
-    """Whether renaming a folder is one step; in a bucket its objects are copied one by one."""
-    return isinstance(path, Path)
-
-
 def free_bytes(folder: Location) -> float:
     """The room on the disk of a folder, which need not exist; a bucket has room without end."""
     if not isinstance(folder, Path):
@@ -252,6 +245,23 @@ def status(path: str | os.PathLike) -> Status | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return found if found.is_file else None
+
+
+def require_regular_file(path: str | os.PathLike, *, message: str | None = None) -> Location:
+    """Returns the path of an input file, which may be a link to one, or an object of a bucket.
+
+    Raises:
+      OSError: no such file, or no permission.
+      ValueError: not a regular file; the text is `message`, if given.
+    """
+    found = look_up(path)
+    if not found.is_file:
+        raise ValueError(
+            message
+            or f"{path}: {_KINDS.get(found.kind, 'no file')}; give a regular file (write what it "
+            "would deliver into one)"
+        )
+    return location(path)
 
 
 def is_file(path: str | os.PathLike) -> bool:

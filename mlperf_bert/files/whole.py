@@ -9,14 +9,11 @@ these. The end of this file names what a file is that a reader did not expect.
 import contextlib
 import glob
 import hashlib
-import json
 import os
 import re
 import secrets
-import shutil
-import stat
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -113,43 +110,6 @@ def written_beside(path: str | os.PathLike) -> Iterator[BinaryIO]:
         raise
 
 
-@contextlib.contextmanager
-def on_disk(
-    folder: paths.Location, *, before_upload: Callable[[], None] = lambda: None
-) -> Iterator[Path]:
-    """Yields a local folder itself; for a bucket's an empty one, whose files are uploaded then."""
-    if isinstance(folder, Path):
-        yield folder
-        return
-    with tempfile.TemporaryDirectory(prefix="mlperf-bert-") as name:
-        yield Path(name)
-        before_upload()
-        for file in sorted(Path(name).rglob("*")):
-            if file.is_file():
-                paths.upload(file, folder / file.relative_to(name).as_posix())
-
-
-@contextlib.contextmanager
-def directory_written_beside(path: paths.Location) -> Iterator[Path]:
-    """Yields a hidden directory next to `path`, which becomes `path` once all is written.
-
-    When anything fails, the hidden directory is removed, and so is what a killed process left. In
-    a bucket the files appear one after the other, each as a whole.
-    """
-    if not isinstance(path, Path):
-        with on_disk(path) as folder:
-            yield folder
-        return
-    beside = partial(path)
-    shutil.rmtree(beside, ignore_errors=True)
-    try:
-        beside.mkdir(parents=True)
-        yield beside
-        beside.rename(path)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-
-
 def write_whole(path: str | os.PathLike, text: str) -> None:
     """Replaces the content of `path` by a text, with `written_beside`."""
     with written_beside(path) as file:
@@ -157,13 +117,6 @@ def write_whole(path: str | os.PathLike, text: str) -> None:
 
 
 HUGGING_FACE = "hf://"
-_KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-}
 
 
 def matching_files(pattern: str) -> list[str]:
@@ -183,23 +136,6 @@ def matching_files(pattern: str) -> list[str]:
         return sorted(str(path) for path in wanted.parent.glob(wanted.name))
 
 
-def require_regular_file(path: str | os.PathLike, *, message: str | None = None) -> paths.Location:
-    """Returns the path of an input file, which may be a link to one, or an object of a bucket.
-
-    Raises:
-      OSError: no such file, or no permission.
-      ValueError: not a regular file; the text is `message`, if given.
-    """
-    status = paths.look_up(path)
-    if not status.is_file:
-        raise ValueError(
-            message
-            or f"{path}: {_KINDS.get(status.kind, 'no file')}; give a regular file (write what it "
-            "would deliver into one)"
-        )
-    return paths.location(path)
-
-
 def read_regular_file(path: str | os.PathLike) -> bytes:
     """The content of an input file.
 
@@ -207,44 +143,10 @@ def read_regular_file(path: str | os.PathLike) -> bytes:
       OSError: no such file, or no permission.
       ValueError: not a regular file, or one that is compressed, an archive or a Git LFS pointer.
     """
-    content = paths.read_bytes(require_regular_file(path))
+    content = paths.read_bytes(paths.require_regular_file(path))
     if problem := packed(content[:HEAD_BYTES]):
         raise ValueError(f"{os.fspath(path)}: {problem}")
     return content
-
-
-@contextlib.contextmanager
-def copied_to_disk(
-    names: Sequence[str], *, only: Sequence[str] = ("*",)
-) -> Iterator[dict[str, Path]]:
-    """Copies the files, and folders of files, of a bucket; removes the copies at the end.
-
-    Args:
-      names: those that are not of a bucket stay as they are, whatever they are.
-      only: globs of the files to copy from a folder.
-
-    Yields: what is of a bucket -> its copy.
-
-    Raises:
-      OSError: the bucket refuses it.
-    """
-
-    def copy(name: str) -> None:
-        source = paths.location(name)
-        with paths.failures_named(source):
-            found = list(source.iterdir()) if source.is_dir() else [source]
-        for file in found:
-            if file == source or any(file.match(pattern) for pattern in only):
-                target = copies[name] / file.relative_to(source).as_posix()
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with paths.opened(file) as there, target.open("wb") as here:
-                    shutil.copyfileobj(there, here)
-
-    with tempfile.TemporaryDirectory(prefix="mlperf-bert-") as folder:
-        remote = list(filter(paths.is_remote, names))
-        copies = {name: Path(folder, str(n), Path(name).name) for n, name in enumerate(remote)}
-        paths.in_parallel(copy, remote)
-        yield copies
 
 
 def packed_file(path: str | os.PathLike) -> str | None:
@@ -260,16 +162,17 @@ def packed_file(path: str | os.PathLike) -> str | None:
 
 @contextlib.contextmanager
 def opened_input(path: str) -> Iterator[BinaryIO]:
-    """Opens an input file, which may also lie on Hugging Face; raises as `require_regular_file`.
+    """Opens an input file, which may also lie on Hugging Face.
 
     Raises:
-      ValueError: huggingface_hub is needed and not installed.
+      OSError: as `paths.require_regular_file`.
+      ValueError: as well, or huggingface_hub is needed and not installed.
     """
     if path.startswith(HUGGING_FACE):
         with _failures_named(path), _hugging_face(path).open(path, "rb") as file:
             yield file
     else:
-        with paths.opened(require_regular_file(path)) as file:
+        with paths.opened(paths.require_regular_file(path)) as file:
             yield file
 
 
@@ -338,8 +241,6 @@ _OTHER = (
     (rb"\x89HDF", "an HDF5 file"),
     (rb"\s*<(!doctype html|html)", "a web page"),
 )
-_DIGEST = re.compile("[0-9a-f]{32}", re.IGNORECASE)
-_LINES_LOOKED_AT = 10
 
 
 def packed(head: bytes) -> str | None:
@@ -399,32 +300,3 @@ def decode(text: bytes, path: str, *, encoding: str = "utf-8") -> str:
             f"{path}: byte {error.start} is not UTF-8; make the file again, or drop such bytes "
             "with iconv -f UTF-8 -t UTF-8 -c"
         ) from error
-
-
-def is_list_of_digests(text: str) -> bool:
-    """Whether each of a text's first lines is an MD5 digest, as in eval.md5."""
-    lines = text.split("\n", _LINES_LOOKED_AT)[:_LINES_LOOKED_AT]
-    filled = [line.strip() for line in lines if line.strip()]
-    return bool(filled) and all(_DIGEST.fullmatch(line) for line in filled)
-
-
-def is_json(text: str) -> bool:
-    """Whether a whole text is JSON with objects: one, a list of them, or one on every line."""
-    text = text.lstrip(BYTE_ORDER_MARK).strip()
-    if text[:1] not in ("{", "["):
-        return False
-    first, _, rest = text.partition("\n")
-    if _has_objects(first):
-        lines = (line.lstrip() for line in rest.split("\n", _LINES_LOOKED_AT)[:_LINES_LOOKED_AT])
-        return all(line[0] in "{[" for line in lines if line)
-    return text[-1] in "}]" and _has_objects(text)
-
-
-def _has_objects(text: str) -> bool:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(value, dict) or (
-        isinstance(value, list) and bool(value) and isinstance(value[0], dict)
-    )

@@ -23,9 +23,8 @@ import tensorflow as tf
 
 from mlperf_bert.checkpoints import initial
 from mlperf_bert.data import provenance
-from mlperf_bert.files import paths
+from mlperf_bert.files import folders, paths
 from mlperf_bert.files.json_text import write_record
-from mlperf_bert.files.whole import directory_written_beside
 from mlperf_bert.input import packing, pipeline
 from mlperf_bert.messages import Progress
 from mlperf_bert.model import pretrainer
@@ -101,7 +100,7 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
     evaluator = Evaluator(model=trainer.model, strategy=setup.strategy)
     batches = _training_batches(setup, wanted)
     evaluation = _evaluation_batches(setup, wanted)
-    with directory_written_beside(output) as folder:
+    with folders.written_beside(output) as folder:
         programs = list(_write_programs(setup, folder, trainer, evaluator, wanted))
         _write_arrays(
             folder / BATCHES,

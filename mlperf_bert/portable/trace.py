@@ -21,7 +21,7 @@ import jax
 from jax.sharding import SingleDeviceSharding
 
 from exchange import chakra
-from mlperf_bert.files import paths, whole
+from mlperf_bert.files import folders, paths
 from mlperf_bert.portable import compile_step, run_step
 
 CPU, OUTPUT = "cpu", "chakra"
@@ -295,7 +295,7 @@ def write(folder: Path, output: Path, *, ranks: int, device: str, bucket_mb: flo
     if output.exists():
         raise ValueError(f"{output} exists: remove it, or name another --output")
     step = Step(folder, device)
-    with whole.directory_written_beside(output) as unfinished:
+    with folders.written_beside(output) as unfinished:
         for rank in range(ranks):
             with (unfinished / f"step.{rank}.et").open("wb") as file:
                 writer = chakra.Writer(file, **step.about(ranks), rank=rank)

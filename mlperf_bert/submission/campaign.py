@@ -42,7 +42,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mlperf_bert.data import provenance
-from mlperf_bert.files import locks, paths, whole
+from mlperf_bert.files import folders, locks, paths
 from mlperf_bert.files.json_text import write_record
 from mlperf_bert.files.whole import matching_files
 from mlperf_bert.messages import EXIT_TRY_AGAIN, ends_in_one_line
@@ -377,7 +377,7 @@ def _vacant_dir(campaign: Campaign, number: int) -> paths.Location:
         raise ValueError(f"{output_dir}: run {number} is still training; stop it, or wait for it")
     if not any(output_dir.iterdir()):
         return output_dir  # made for a container that has refused to run
-    if not paths.is_renamed_whole(output_dir):
+    if not folders.is_renamed_whole(output_dir):
         return campaign.runs_dir / f"{number}.repeat-{len(dirs)}"
     count = 1
     while (aside := output_dir.with_name(f"{number}.interrupted-{count}")).exists():
@@ -445,9 +445,9 @@ def run_campaign(
 
         def make_way() -> None:
             lock.require_held()
-            paths.remove_folder(campaign.org_dir)
+            folders.remove(campaign.org_dir)
 
-        with whole.on_disk(campaign.folder, before_upload=make_way) as folder:
+        with folders.on_disk(campaign.folder, before_upload=make_way) as folder:
             local = replace(campaign, folder=folder)
             write_submission(local, runs, ruleset=ruleset, overrides=overrides)
             verdict = judge_submission(

@@ -16,8 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlperf_bert.files import paths
-from mlperf_bert.files.whole import directory_written_beside
+from mlperf_bert.files import folders, paths
 
 if TYPE_CHECKING:  # it imports this module
     from mlperf_bert.submission.campaign import Campaign
@@ -47,7 +46,7 @@ def write_folder(
       description: of the system.
     """
     system = campaign.system
-    with directory_written_beside(campaign.org_dir) as partial:
+    with folders.written_beside(campaign.org_dir) as partial:
         results = partial / "results" / system / "bert"
         results.mkdir(parents=True)
         for number, log in enumerate(logs):

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from mlperf_logging.package_checker.seed_checker import SeedChecker
 
-from mlperf_bert.files import paths, whole
+from mlperf_bert.files import folders, paths
 from mlperf_bert.mlperf.rules import require_ruleset
 from mlperf_bert.submission.system import read_overrides
 
@@ -103,7 +103,7 @@ def _copied(arguments: Sequence[str]) -> Iterator[tuple[list[str], Callable[[str
 
     Yields: the arguments with the copies' names; what puts the bucket's names into a text again.
     """
-    with whole.copied_to_disk(arguments) as copies:
+    with folders.copied_to_disk(arguments) as copies:
 
         def original(text: str) -> str:
             for name, copied in copies.items():

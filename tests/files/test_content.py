@@ -18,7 +18,7 @@ from mlperf_bert.convert import saving
 from mlperf_bert.data import stages, tfrecord, tokenization, unpacking, wiki
 from mlperf_bert.data.documents import read_texts
 from mlperf_bert.data.wiki_dump import Dump
-from mlperf_bert.files import json_text, whole
+from mlperf_bert.files import json_text
 from mlperf_bert.finetuning import tables
 
 TEXT = b"The river rises.\n" * 99
@@ -151,7 +151,7 @@ def test_what_is_no_text_is_named(tmp_path, reader, found, message):
     ["", "{\n", "[1] See the list.\n", '{"a": 1}\nis an object of JSON.\n', "[[Category:X]]\n"],
 )
 def test_text_about_json_is_text(text):
-    assert not whole.is_json(text)
+    assert not stages.is_json(text)
 
 
 def test_a_byte_order_mark(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from mlperf_bert.data import manifest, punkt, segmentation, tokenization
 from mlperf_bert.data.documents import read_texts
-from mlperf_bert.files.whole import require_regular_file
+from mlperf_bert.files.paths import require_regular_file
 from mlperf_bert.mlperf import convergence, log_lines
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.submission import system
