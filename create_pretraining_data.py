@@ -18,7 +18,7 @@ from absl import flags
 
 from mlperf_bert import command_line
 from mlperf_bert.command_line import in_range, not_empty
-from mlperf_bert.data import casing, manifest, overview, provenance, vocabulary
+from mlperf_bert.data import casing, overview, provenance, verification, vocabulary
 from mlperf_bert.data.dataset import DatasetConfig, write_dataset
 from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.data.instances import InstanceConfig
@@ -194,7 +194,7 @@ def _verify() -> None:
     if not FLAGS.output_dir:
         raise ValueError("--verify needs --output_dir, the folder with the manifest")
     texts = map(paths.location, expand_input(FLAGS.input_file)) if FLAGS.input_file else ()
-    issues = manifest.verify(paths.location(FLAGS.output_dir), texts)
+    issues = verification.verify(paths.location(FLAGS.output_dir), texts)
     if issues:
         raise Problems(issues)
     print(f"{FLAGS.output_dir}: all parts agree with the manifest")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlperf_bert.data import manifest, overview
+from mlperf_bert.data import manifest, overview, verification
 from mlperf_bert.mlperf import convergence, joining, results
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
@@ -98,7 +98,7 @@ def log_lines(folder: Path) -> list[dict]:
 def read_manifest(path: Path) -> None:
     (path.parent / "part-0").write_bytes(b"12345")
     found = manifest.load(path.parent)
-    manifest.verify(path.parent)
+    verification.verify(path.parent)
     overview.summary(found, num_made=0, seconds=1.0, samples_needed={448: 2.5e6})
     found.content()
     assert found.is_whole in (True, False)

@@ -116,3 +116,15 @@ GROUPS: dict[str, tuple[PublishedFile, ...]] = {
     "text": (TEXT, MD5S_OF_TEXT),
 }
 """Argument of the script -> files."""
+
+PUBLISHED_TEXT = {
+    "eval.md5": (330_000, "71a58382a68947e93e88aa0d42431b6c"),
+    "eval.txt": (32_851_144, "2a220f790517261547b1b45ed3ada07a"),
+    "part-00000-of-00500": (27_150_902, "a64a7c31eff5cd38ae6d94f7a6229dab"),
+    "part-00001-of-00500": (27_198_569, "549a9ed4f805257245bec936563abfd0"),
+    "part-00002-of-00500": (27_395_616, "1a1366ddfc03aef9d41ce552ee247abf"),
+    "part-00497-of-00500": (24_775_043, "66835aa75d4855f2e678e8f3d73812e9"),
+    "part-00498-of-00500": (24_575_505, "e6d68a7632e9f4aa1a94128cce556dc9"),
+    "part-00499-of-00500": (21_873_644, "b3b087ad24e3770d879a351664cebc5a"),
+}
+"""Text file -> bytes, MD5; source: the benchmark's README."""

@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from mlperf_bert.data.download import check, chunks, md5_of
-from mlperf_bert.data.manifest import PUBLISHED_PARTS, PUBLISHED_TEXT
-from mlperf_bert.data.published import DUMP, MD5S_OF_TEXT, UNCOMPRESSED_DUMP
+from mlperf_bert.data.manifest import PUBLISHED_PARTS
+from mlperf_bert.data.published import DUMP, MD5S_OF_TEXT, PUBLISHED_TEXT, UNCOMPRESSED_DUMP
 from mlperf_bert.files import paths
 from mlperf_bert.files.json_text import read_record, write_record
 from mlperf_bert.files.whole import (

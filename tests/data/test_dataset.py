@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mlperf_bert.data import manifest, tfrecord
+from mlperf_bert.data import manifest, tfrecord, verification
 from mlperf_bert.data.dataset import num_workers
 from mlperf_bert.data.manifest import Manifest, Part
 from mlperf_bert.files.locks import DirectoryLock
@@ -269,13 +269,13 @@ def official(**sizes) -> Manifest:
     """The published figures; parts of unknown size share what is left of the total."""
     known = {n: s for n, s in manifest.PUBLISHED_RECORD_BYTES.items() if n.startswith("part")}
     unknown = sorted(manifest.PUBLISHED_PARTS - set(known))
-    left = manifest.PUBLISHED_TOTAL_BYTES - sum(known.values())
+    left = verification.PUBLISHED_TOTAL_BYTES - sum(known.values())
     expected = dict.fromkeys(unknown, left // len(unknown)) | known
     expected[unknown[0]] += left % len(unknown)
     parts = {
         name: Part(
             input_bytes=1,
-            input_md5=manifest.PUBLISHED_TEXT.get(name, (0, ""))[1],
+            input_md5=verification.PUBLISHED_TEXT.get(name, (0, ""))[1],
             examples=1,
             bytes=size,
             sha256="",
@@ -284,7 +284,7 @@ def official(**sizes) -> Manifest:
         )
         for name, size in (expected | sizes).items()
     }
-    return Manifest({"examples_per_part": 0, **manifest.PUBLISHED_LENGTHS}, {}, parts)
+    return Manifest({"examples_per_part": 0, **verification.PUBLISHED_LENGTHS}, {}, parts)
 
 
 @pytest.mark.parametrize(
@@ -306,8 +306,8 @@ def test_published_sizes(tmp_path, monkeypatch, sizes, eval_bytes, messages):
     official(**sizes).save(tmp_path)
     with (tmp_path / "eval_10k").open("wb") as file:
         file.truncate(eval_bytes)
-    monkeypatch.setattr(manifest, "_check", lambda *_: [])  # the 391 GB are not at hand
-    assert manifest.verify(tmp_path) == messages
+    monkeypatch.setattr(verification, "_check", lambda *_: [])  # the 391 GB are not at hand
+    assert verification.verify(tmp_path) == messages
 
 
 def test_records_of_another_text_are_told(tmp_path, monkeypatch):
@@ -315,8 +315,8 @@ def test_records_of_another_text_are_told(tmp_path, monkeypatch):
     other = dataclasses.replace(made.parts["part-00001-of-00500"], input_md5="0" * 32)
     made.parts["part-00001-of-00500"] = other
     made.save(tmp_path)
-    monkeypatch.setattr(manifest, "_check", lambda *_: [])
-    (issue,) = manifest.verify(tmp_path)
+    monkeypatch.setattr(verification, "_check", lambda *_: [])
+    (issue,) = verification.verify(tmp_path)
     assert issue.startswith("part-00001-of-00500: made from a text with MD5 000")
     assert issue.endswith("published is 549a9ed4f805257245bec936563abfd0")
 
@@ -325,11 +325,11 @@ def test_sizes_are_published_for_one_length_of_records(tmp_path, monkeypatch):
     made = official(**{"part-00000-of-00500": 5})
     made.parameters |= {"max_seq_length": 128, "max_predictions_per_seq": 20}
     made.save(tmp_path)
-    monkeypatch.setattr(manifest, "_check", lambda *_: [])
-    assert manifest.verify(tmp_path) == []
+    monkeypatch.setattr(verification, "_check", lambda *_: [])
+    assert verification.verify(tmp_path) == []
     made.parts["part-00001-of-00500"] = made.parts["part-00002-of-00500"]  # its text is read too
     made.save(tmp_path)
-    (issue,) = manifest.verify(tmp_path)
+    (issue,) = verification.verify(tmp_path)
     assert issue.startswith("part-00001-of-00500: made from a text with MD5")
 
 
@@ -339,8 +339,8 @@ def test_published_text(tmp_path):
     for name in names:
         (tmp_path / name).touch()
     with (tmp_path / "eval.txt").open("wb") as file:
-        file.truncate(manifest.PUBLISHED_TEXT["eval.txt"][0])  # right size, wrong content
-    issues = manifest.verify(tmp_path, [tmp_path / name for name in names])
+        file.truncate(verification.PUBLISHED_TEXT["eval.txt"][0])  # right size, wrong content
+    issues = verification.verify(tmp_path, [tmp_path / name for name in names])
     assert any("part-00499-of-00500: 0 bytes, published are 21873644" in line for line in issues)
     assert any("published is 2a220f790517261547b1b45ed3ada07a" in line for line in issues)
 
