@@ -180,7 +180,7 @@ def _check_memory(setup: Setup) -> None:
     if not config.saves_while_training:
         return
     copied = checkpoint_bytes(setup.bert_config, steps_per_update=config.steps_per_update)
-    on_device = config.device.num_gpus or config.device.use_tpu
+    on_device = config.device.kind != "CPU"
     # On a CPU the state itself and its gradients are in the same memory as the copy.
     needed = copied if on_device else 2 * copied + gradients
     available = memory_bytes()

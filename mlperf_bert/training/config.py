@@ -46,6 +46,11 @@ class DeviceConfig:
     gcp_project: str | None = None
     num_tpu_cores: int = 8
 
+    @property
+    def kind(self) -> str:
+        """What computes: CPU, GPU or TPU."""
+        return "TPU" if self.use_tpu else "GPU" if self.num_gpus else "CPU"
+
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:

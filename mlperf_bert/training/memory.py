@@ -250,12 +250,6 @@ def _memory_of(config: RunConfig, host_bytes: int) -> tuple[float | None, str]:
     return host_bytes, "available here"
 
 
-def _kind_of(config: RunConfig) -> str:
-    if config.device.use_tpu:
-        return "TPU"
-    return "GPU" if config.device.num_gpus else "CPU"
-
-
 def gpu_bytes(num_gpus: int) -> int | None:
     """The memory of the smallest GPU; None if NVML does not report it, or it shows other GPUs too.
 
@@ -296,8 +290,8 @@ def _step_of(setup: Setup) -> Step:
         ),
         recompute=config.recompute,
         steps_per_update=config.steps_per_update,
-        device=_kind_of(config),
-        copies_state=config.saves_while_training and _kind_of(config) == "CPU",
+        device=config.device.kind,
+        copies_state=config.saves_while_training and config.device.kind == "CPU",
     )
 
 

@@ -235,14 +235,10 @@ class OutputDirectory:
         return spent
 
     def beginning(self, seed: int | None) -> dict[str, Any]:
-        """Where the run begins or goes on: what its record, logs and checkpoints say.
-
-        `seed` is the given one; if it is None, one is drawn.
-
-        Returns: fields of `workers.Team`, as JSON has them.
+        """Where the run begins or goes on, as fields of `workers.Team`; a seed of None is drawn.
 
         Raises:
-          ValueError: as `time_spent`, or a record or log is damaged.
+          ValueError: as `time_spent`, or run.json is damaged.
         """
         newest = latest_step(str(self.location))
         spent = self.time_spent(latest_step=newest)
