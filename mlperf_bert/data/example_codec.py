@@ -74,20 +74,31 @@ def _put_varint(out, at, value):
 
 
 @kernel
+def _with_head(num_bytes):
+    """The bytes of a message of so many, with its tag and its length before it."""
+    return 1 + _varint_bytes(num_bytes) + num_bytes
+
+
+@kernel
+def _entry_bytes(name_bytes, payload_bytes):
+    """The bytes of a map entry without its head: key and value, a Feature of one packed list."""
+    return 2 + name_bytes + _with_head(_with_head(_with_head(payload_bytes)))
+
+
+@kernel
 def _put_feature_head(out, at, names, name_lengths, feature, payload_bytes, tag):
     """Writes one map entry up to its packed values."""
-    list_bytes = 1 + _varint_bytes(payload_bytes) + payload_bytes
-    feature_bytes = 1 + _varint_bytes(list_bytes) + list_bytes
+    list_bytes = _with_head(payload_bytes)
     name_bytes = name_lengths[feature]
-    entry_bytes = 2 + name_bytes + 1 + _varint_bytes(feature_bytes) + feature_bytes
     out[at] = 0x0A  # Features.feature, one map entry
-    at = _put_varint(out, at + 1, entry_bytes)
+    at = _put_varint(out, at + 1, _entry_bytes(name_bytes, payload_bytes))
     out[at] = 0x0A  # the entry's key
     at = _put_varint(out, at + 1, name_bytes)
-    out[at : at + name_bytes] = names[feature, :name_bytes]
+    for n in range(name_bytes):
+        out[at + n] = names[feature, n]
     at += name_bytes
     out[at] = 0x12  # the entry's value, a Feature
-    at = _put_varint(out, at + 1, feature_bytes)
+    at = _put_varint(out, at + 1, _with_head(list_bytes))
     out[at] = tag  # Feature.float_list (2) or int64_list (3)
     at = _put_varint(out, at + 1, list_bytes)
     out[at] = 0x0A  # value, packed
@@ -95,49 +106,70 @@ def _put_feature_head(out, at, names, name_lengths, feature, payload_bytes, tag)
 
 
 @kernel
-def _put_ints(out, at, names, name_lengths, feature, values):
-    payload_bytes = 0
-    for value in values:
-        payload_bytes += _varint_bytes(value)
-    at = _put_feature_head(out, at, names, name_lengths, feature, payload_bytes, 0x1A)
-    for value in values:
-        at = _put_varint(out, at, value)
-    return at
+def _packed_bytes(values):
+    """The bytes of values below 2**35 as varints."""
+    # Sums of comparisons, which become vector instructions.
+    size = len(values)
+    for shift in (7, 14, 21, 28):
+        for n in range(len(values)):
+            size += values[n] >> shift != 0
+    return size
 
 
 @kernel
-def _put_weights(out, at, names, name_lengths, feature, weights):
-    at = _put_feature_head(out, at, names, name_lengths, feature, 4 * len(weights), 0x12)
-    raw = weights.view(np.uint8)
-    out[at : at + len(raw)] = raw
-    return at + len(raw)
+def _put_values(out, at, values, packed_bytes):
+    """Writes values below 2**35 as varints; may write a byte behind them."""
+    if packed_bytes == len(values):  # a byte each
+        for n in range(len(values)):
+            out[at + n] = values[n]
+        return at + packed_bytes
+    for value in values:
+        if value < 1 << 14:  # nearly all: without a branch on how many bytes it takes
+            is_long = value >= 128
+            out[at] = (value & 127) | (is_long << 7)
+            out[at + 1] = value >> 7
+            at += 1 + is_long
+        else:
+            at = _put_varint(out, at, value)
+    return at
 
 
 @kernel
 def _encode_records(tokens, predictions, weights, next_sentence, names, name_lengths, tables, out):
     """Writes whole TFRecords into `out`; returns the number of bytes."""
     at = 0
-    # The map's length, a varint of 1 to 5 bytes, stands before it but is known only after it: the
-    # map is written a few bytes further on, and then moved up.
+    sizes = np.empty(len(name_lengths), np.int64)
     for example in range(tokens.shape[1]):
+        last = next_sentence[example : example + 1]
+        for n in range(3):
+            sizes[n] = _packed_bytes(tokens[n, example])
+        for n in range(2):
+            sizes[3 + n] = _packed_bytes(predictions[n, example])
+        sizes[5] = 4 * weights.shape[1]
+        sizes[6] = _packed_bytes(last)
+        # The map's length stands before it.
+        map_bytes = 0
+        for feature in range(len(sizes)):
+            map_bytes += _with_head(_entry_bytes(name_lengths[feature], sizes[feature]))
         record = at
-        body = record + HEADER_BYTES + 8
-        end = body
-        for feature in range(3):
-            end = _put_ints(out, end, names, name_lengths, feature, tokens[feature, example])
-        for feature in range(2):
-            end = _put_ints(
-                out, end, names, name_lengths, 3 + feature, predictions[feature, example]
-            )
-        end = _put_weights(out, end, names, name_lengths, 5, weights[example])
-        end = _put_ints(out, end, names, name_lengths, 6, next_sentence[example : example + 1])
-        map_bytes = end - body
-        out[record + HEADER_BYTES] = 0x0A  # Example.features
-        data = _put_varint(out, record + HEADER_BYTES + 1, map_bytes)
-        for i in range(map_bytes):
-            out[data + i] = out[body + i]
-        end = data + map_bytes
-        at = close_frame(out, record, end, tables)
+        at += HEADER_BYTES
+        out[at] = 0x0A  # Example.features
+        at = _put_varint(out, at + 1, map_bytes)
+        for feature in range(len(sizes)):
+            tag = 0x12 if feature == 5 else 0x1A
+            at = _put_feature_head(out, at, names, name_lengths, feature, sizes[feature], tag)
+            if feature < 3:
+                at = _put_values(out, at, tokens[feature, example], sizes[feature])
+            elif feature < 5:
+                at = _put_values(out, at, predictions[feature - 3, example], sizes[feature])
+            elif feature == 5:
+                raw = weights[example].view(np.uint8)
+                for n in range(len(raw)):
+                    out[at + n] = raw[n]
+                at += len(raw)
+            else:
+                at = _put_values(out, at, last, sizes[feature])
+        at = close_frame(out, record, at, tables)
     return at
 
 

@@ -51,7 +51,7 @@ from mlperf_bert.data.example_codec import Batch
 from mlperf_bert.data.jit import kernel
 
 _NUM_BINS = 16
-_EXAMPLES_AT_ONCE = 512
+_EXAMPLES_AT_ONCE = 64  # so many arrays stay in the cache
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -210,6 +210,7 @@ def _make(
     positions = np.empty(1 << 16, np.int16)
     replacements = np.empty(1 << 16, np.int32)
     candidates = np.empty(max_seq_length, np.int64)
+    masked = np.full(max_seq_length, -1, np.int32)
     found = 0
     for _ in range(dupe_factor):
         for document in range(len(text.document_starts) - 1):
@@ -231,7 +232,7 @@ def _make(
                         replacements = _grown(replacements, at + max_seq_length)
                     starts[found + 1] = at + _mask(
                         text.tokens, segments[found], special, num_words, num_to_predict,
-                        candidates, state, positions[at:], replacements[at:],
+                        candidates, masked, state, positions[at:], replacements[at:],
                     )  # fmt: skip
                     found += 1
                 last += 1
@@ -288,40 +289,44 @@ def _cut(text, document, first, stop, target, max_tokens, state, segment):
 
 
 @kernel
-def _place(a_start, a_length, b_start, position):
-    """Where the token at a position of [CLS] A [SEP] B [SEP] stands in the text."""
-    return a_start + position - 1 if position <= a_length else b_start + position - a_length - 2
+def _collect(tokens, start, length, special, position, candidates, count):
+    """Appends the positions of a segment's tokens to `candidates`; returns how many there are."""
+    for n in range(length):
+        token = tokens[start + n]
+        candidates[count] = position + n
+        # Quirk: "[CLS]" and "[SEP]" that stand in the text are not candidates either.
+        count += (token != special[0]) & (token != special[1])
+    return count
 
 
 @kernel
 def _mask(
-    tokens, segment, special, num_words, num_to_predict, candidates, state, positions, replacements
-):
-    """Masks one instance; returns how many tokens it masked."""
+    tokens, segment, special, num_words, num_to_predict, candidates, masked, state,
+    positions, replacements,
+):  # fmt: skip
+    """Masks one instance; returns how many tokens it masked. `masked` is -1 everywhere."""
     a_start, a_length, b_start, b_length, _ = segment
-    end = a_length + b_length + 2  # the position of the last [SEP]
-    num_candidates = 0
-    for position in range(1, end):
-        if position == a_length + 1:  # the first [SEP]
-            continue
-        token = tokens[_place(a_start, a_length, b_start, position)]
-        # Quirk: "[CLS]" and "[SEP]" that stand in the text are not candidates either.
-        if token != special[0] and token != special[1]:
-            candidates[num_candidates] = position
-            num_candidates += 1
+    b_position = a_length + 2
+    num_candidates = _collect(tokens, a_start, a_length, special, 1, candidates, 0)
+    num_candidates = _collect(
+        tokens, b_start, b_length, special, b_position, candidates, num_candidates
+    )
     mersenne.shuffle(state, candidates[:num_candidates])
-    num_masked = min(num_to_predict[end + 1], num_candidates)
-    for n in range(num_masked):
-        position = candidates[n]
-        token = tokens[_place(a_start, a_length, b_start, position)]
+    num_masked = min(num_to_predict[b_position + b_length + 1], num_candidates)
+    for position in candidates[:num_masked]:
         if mersenne.uniform(state) < 0.8:
             token = special[2]
-        elif mersenne.uniform(state) >= 0.5:
+        elif mersenne.uniform(state) < 0.5:
+            is_in_a = position < b_position
+            token = tokens[a_start + position - 1 if is_in_a else b_start + position - b_position]
+        else:
             token = mersenne.below(state, num_words)
-        # Sorted by position while it goes in.
-        at = n
-        while at > 0 and positions[at - 1] > position:
-            positions[at], replacements[at] = positions[at - 1], replacements[at - 1]
-            at -= 1
-        positions[at], replacements[at] = position, token
+        masked[position] = token
+    # A pass over all positions sorts the masked ones: each is written, and the next one takes its
+    # place unless it is masked.
+    count = 0
+    for position in range(1, b_position + b_length):
+        positions[count], replacements[count] = position, masked[position]
+        count += masked[position] >= 0
+        masked[position] = -1
     return num_masked

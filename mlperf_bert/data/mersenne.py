@@ -23,7 +23,8 @@ before it: here places 3, 2 and 1 with places 3 (below 4), 2 (below 3) and 0 (be
     >>> values.tolist()
     [1, 0, 2, 3]
 
-A state is an int64 array: the 624 words of the Mersenne Twister, then the index of the next.
+A state is an int64 array: the 624 words of the Mersenne Twister, the index of the next, and the 624
+numbers that these words give.
 
 Source: Matsumoto and Nishimura, "Mersenne Twister" (1998); Lib/random.py of Python 3.7.
 """
@@ -35,34 +36,49 @@ import numpy as np
 from mlperf_bert.data.jit import kernel
 
 _NUM_WORDS = 624
+_NUMBERS = _NUM_WORDS + 1  # where they begin in a state
 
 
 def state_from_seed(seed: int) -> np.ndarray:
-    """Returns the state of `random.Random(seed)`, [625] int64."""
-    return np.array(random.Random(seed).getstate()[1], np.int64)
+    """Returns the state of `random.Random(seed)`, [1249] int64."""
+    words_and_index = random.Random(seed).getstate()[1]  # all words are used up: the index is 624
+    return np.array([*words_and_index, *[0] * _NUM_WORDS], np.int64)
+
+
+@kernel
+def _twisted(word, neighbour, other):
+    mixed = (word & 0x80000000) | (neighbour & 0x7FFFFFFF)
+    return other ^ (mixed >> 1) ^ ((mixed & 1) * 0x9908B0DF)
 
 
 @kernel
 def _refill(state):
     """Makes the next 624 words: each from itself, its neighbour, and the one 397 places on."""
+    # Loops without a condition or a remainder become vector instructions.
+    wrapped = _NUM_WORDS - 397
+    for i in range(wrapped):
+        state[i] = _twisted(state[i], state[i + 1], state[i + 397])
+    for i in range(wrapped, _NUM_WORDS - 1):
+        state[i] = _twisted(state[i], state[i + 1], state[i - wrapped])
+    state[_NUM_WORDS - 1] = _twisted(state[_NUM_WORDS - 1], state[0], state[396])
+    # Tempering spreads the bits of a word; the words themselves stay as they are.
     for i in range(_NUM_WORDS):
-        word = (state[i] & 0x80000000) | (state[(i + 1) % _NUM_WORDS] & 0x7FFFFFFF)
-        state[i] = state[(i + 397) % _NUM_WORDS] ^ (word >> 1) ^ (0x9908B0DF if word & 1 else 0)
+        word = state[i]
+        word ^= word >> 11
+        word ^= (word << 7) & 0x9D2C5680
+        word ^= (word << 15) & 0xEFC60000
+        state[_NUMBERS + i] = word ^ (word >> 18)
     state[_NUM_WORDS] = 0
 
 
 @kernel
 def next_word(state):
     """Returns the next 32 random bits."""
-    if state[_NUM_WORDS] >= _NUM_WORDS:
+    if state[_NUM_WORDS] == _NUM_WORDS:
         _refill(state)
-    word = state[state[_NUM_WORDS]]
-    state[_NUM_WORDS] += 1
-    # Tempering spreads the bits of the word; the state keeps the word as it was.
-    word ^= word >> 11
-    word ^= (word << 7) & 0x9D2C5680
-    word ^= (word << 15) & 0xEFC60000
-    return word ^ (word >> 18)
+    index = state[_NUM_WORDS]
+    state[_NUM_WORDS] = index + 1
+    return state[_NUMBERS + index]
 
 
 @kernel
@@ -87,6 +103,24 @@ def below(state, limit):
 @kernel
 def shuffle(state, values):
     """`Random.shuffle(values)`, in place."""
-    for i in range(len(values) - 1, 0, -1):
-        j = below(state, i + 1)
-        values[i], values[j] = values[j], values[i]
+    # `below` written out, because nobody can predict which draws are rejected: here a rejected one
+    # swaps a value with itself and stays at its place, so that the loop has no branch on it.
+    i = len(values) - 1
+    num_bits = 0
+    while (i + 1) >> num_bits:
+        num_bits += 1
+    index = state[_NUM_WORDS]
+    while i > 0:
+        last = max(1, (1 << (num_bits - 1)) - 1)  # that draws so many bits
+        while i >= last:
+            if index == _NUM_WORDS:
+                _refill(state)
+                index = 0
+            drawn = state[_NUMBERS + index] >> (32 - num_bits)
+            index += 1
+            is_accepted = drawn <= i
+            j = drawn if is_accepted else i
+            values[i], values[j] = values[j], values[i]
+            i -= is_accepted
+        num_bits -= 1
+    state[_NUM_WORDS] = index

@@ -5,9 +5,10 @@ token only on demand, other brackets are punctuation; a word is cut by greedy lo
 unknown with more than 200 characters. Characters are classified as by Python 3.7 (unicode11).
 """
 
+import itertools
 import re
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -45,6 +46,18 @@ class _Cleaner(dict):
         return replacement
 
 
+class _Memo(dict):
+    """Word -> token ids, each computed once, on demand."""
+
+    def __init__(self, ids_of: Callable[[str], Iterable[int]]):
+        super().__init__()
+        self._ids_of = ids_of
+
+    def __missing__(self, word: str) -> tuple[int, ...]:
+        ids = self[word] = tuple(self._ids_of(word))  # the garbage collector passes over these
+        return ids
+
+
 class Tokenizer:
     """Turns lines of text into token ids; every distinct word is computed once."""
 
@@ -55,28 +68,34 @@ class Tokenizer:
         self.do_lower_case = do_lower_case
         self.preserve_unused_tokens = preserve_unused_tokens
         self._cleaner = _Cleaner()
-        self._words: dict[str, list[int]] = {}
+        self._forget_words()
+
+    def _forget_words(self) -> None:
+        self._words = _Memo(self._ids_of_word)
+        self._pieces = _Memo(self._wordpiece)
 
     def tokenize(self, text: str) -> list[int]:
         """Token ids of a line."""
-        ids = []
-        for raw_word in _WHITE_SPACE_CONTROLS.sub("", text).split():
-            found = self._words.get(raw_word)
-            if found is None:
-                words = raw_word.translate(self._cleaner).split()
-                found = [token for word in words for token in self._word_ids(word)]
-                self._words[raw_word] = found
-            ids += found
-        return ids
+        words = _WHITE_SPACE_CONTROLS.sub("", text).split()
+        # Without a loop here, nearly all words are looked up without a step of the interpreter.
+        return list(itertools.chain.from_iterable(map(self._words.__getitem__, words)))
+
+    def _ids_of_word(self, raw_word: str) -> Iterable[int]:
+        if raw_word.isascii() and raw_word.isalnum():  # the rules below would change nothing else
+            return self._pieces[raw_word.lower() if self.do_lower_case else raw_word]
+        words = raw_word.translate(self._cleaner).split()
+        return [token for word in words for token in self._word_ids(word)]
 
     def _word_ids(self, word: str) -> list[int]:
         if self.preserve_unused_tokens and word in self.vocabulary and _UNUSED_TOKEN.match(word):
             return [self.vocabulary[word]]
         if self.do_lower_case:
-            word = unicode11.decompose(unicode11.lower(word)).translate(_ACCENTS)
+            word = unicode11.lower(word)
+            if not word.isascii():
+                word = unicode11.decompose(word).translate(_ACCENTS)
         # Splitting again at white space: lower-casing and decomposition can bring some in.
         pieces = word.translate(_PUNCTUATION).split()
-        return [token for piece in pieces for token in self._wordpiece(piece)]
+        return [token for piece in pieces for token in self._pieces[piece]]
 
     def _wordpiece(self, piece: str) -> list[int]:
         if piece in self.vocabulary:

@@ -88,7 +88,8 @@ class _Normalizer(Tokenizer):
     """Stops before pieces of words are looked up in the vocabulary."""
 
     def __init__(self, tokenizer: Tokenizer):
-        vars(self).update(vars(tokenizer), preserve_unused_tokens=False, _words={})
+        vars(self).update(vars(tokenizer), preserve_unused_tokens=False)
+        self._forget_words()
 
     def _wordpiece(self, piece: str) -> list:
         return [piece]
