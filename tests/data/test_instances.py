@@ -1,6 +1,7 @@
 """How instances are drawn: the worked examples in docstrings, and quirks that few texts show."""
 
 import doctest
+import random
 
 import numpy as np
 import pytest
@@ -28,3 +29,15 @@ def test_half_a_masked_token_is_rounded_to_the_even_number(length, num_masked):
     lengths = made.segments[:, 1] + made.segments[:, 3] + 3
     counts = np.diff(made.mask_starts)[lengths == length]
     assert len(counts) > 100 and set(counts) == {num_masked}
+
+
+def test_shuffles_and_draws_are_those_of_python():
+    """Around powers of two the number of drawn bits changes; 624 words are made at a time."""
+    theirs, state = random.Random(12345), mersenne.state_from_seed(12345)
+    for length in (0, 1, 2, 3, 4, 5, 7, 8, 9, 63, 64, 65, 509, 512, 513, 3000):
+        expected, values = list(range(length)), np.arange(length)
+        theirs.shuffle(expected)
+        mersenne.shuffle(state, values)
+        assert values.tolist() == expected
+        assert mersenne.uniform(state) == theirs.random()
+        assert mersenne.below(state, length + 1) == theirs.randrange(length + 1)

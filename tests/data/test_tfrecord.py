@@ -114,6 +114,15 @@ def test_values_that_cannot_be_encoded(name, values, message):
         example_codec.encode(good | {name: np.full(len(good[name]), values)})
 
 
+def test_values_on_both_sides_of_each_length_are_encoded():
+    """A varint has seven bits a byte; tokens up to two bytes are written by a way of their own."""
+    around = [2**bits + step for bits in (0, 7, 14, 21, 28) for step in (-1, 0)]
+    values = np.array([*around, *reversed(around)])
+    given = example(1) | {"input_ids": values, "input_mask": values[::-1], "segment_ids": values}
+    decoded = example_codec.decode(example_codec.encode(given))
+    assert all((decoded[name] == given[name]).all() for name in given)
+
+
 def test_the_greatest_value_fits_in_the_buffer():
     great = {
         name: np.full(length, 2**35 - 1, example_codec.FEATURE_DTYPES[name])
