@@ -214,11 +214,12 @@ def run(command: list[str], *, memory_bytes: int | None, read_speed: int | None,
         process = subprocess.Popen(group.joined(command))
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda received, _: process.send_signal(received))
-        held = group.held_bytes
+        held = [group.held_bytes]
         while (code := process.poll()) is None:
             time.sleep(_TURN_S)
-            held = max(held, group.held_bytes)
-        print(f"limits: the programs held {held:,} bytes of memory at most", file=sys.stderr)
+            held.append(group.held_bytes)
+        words = f"{max(held):,} bytes of memory at most, {sorted(held)[len(held) // 2]:,}"
+        print(f"limits: the programs held {words} half of the time", file=sys.stderr)
         if kills := group.num_kills:
             print(f"limits: processes killed for want of memory: {kills}", file=sys.stderr)
     return code if code >= 0 else 128 - code
