@@ -84,8 +84,9 @@ STEPS = [
     Step(
         num_examples=64,
         recompute="blocks",
-        devices="tpu-v3,tpu-v3:128,tpu-v4:64,tpu-v5e,tpu-v5e:64,tpu-v6e",
+        devices="tpu-v2,tpu-v3,tpu-v3:128,tpu-v4:64,tpu-v5e,tpu-v5e:64,tpu-v5p,tpu-v6e",
     ),
+    Step(num_examples=192, recompute="blocks", devices="tpu-v3"),
     Step(num_examples=5, kind="evaluation", devices="tpu-v3"),
     Step(num_examples=80, kind="evaluation", devices="tpu-v3"),
 ]
