@@ -10,6 +10,7 @@ logs none, as DLIO, gives its own after a comma. Exit codes: 0; 1 bad input.
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -110,7 +111,7 @@ def table(real: dict, emulated: dict[str, dict]) -> str:
     notes = []
     for name, errors in errors_of(real, emulated).items():
         near = {figure: abs(e) <= NEAR for figure, e in errors.items() if e is not None}
-        cells = ["unknown" if e is None else f"{e:+.0%}" for e in errors.values()]
+        cells = list(map(_percent, errors.values()))
         lines.append([name, *cells, f"{sum(near.values())} of {len(near)}"])
         far = [figure for figure, is_near in near.items() if not is_near]
         if far:
@@ -123,6 +124,11 @@ def table(real: dict, emulated: dict[str, dict]) -> str:
             "nothing about storage; limit the memory to less than the data"
         )
     return "\n".join([*("| " + " | ".join(line) + " |" for line in lines), "", *notes]).rstrip()
+
+
+def _percent(value: float | None) -> str:
+    """An error, without the sign of a zero."""
+    return "unknown" if value is None else re.sub(r"[+-]0%", "0%", f"{value:+.0%}")
 
 
 def _cell(name: str, value: float | None) -> str:
@@ -155,7 +161,7 @@ def _draw_errors(axes: Any, errors: dict[str, float | None]) -> None:
         drawn = min(max(value or 0.0, -_MOST_DRAWN), _MOST_DRAWN)
         near = value is not None and abs(value) <= NEAR
         axes.barh(n, drawn, height=0.55, color=charts.GREEN if near else charts.ORANGE)
-        words = "unknown" if value is None else f"{value:+.0%}"
+        words = _percent(value)
         side = -1 if drawn > 0 else 1  # on the side without the bar
         axes.text(
             0.05 * side, n, words, ha="right" if side < 0 else "left", va="center", fontsize=8
