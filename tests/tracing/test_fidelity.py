@@ -60,8 +60,8 @@ def test_the_table_has_every_error_and_what_is_missing(tmp_path, capsys):
     assert told == (tmp_path / "table.md").read_text()
     lines = told.splitlines()
     assert lines[2] == "| the real run | 75.0% | 1,000 | 500 | 100 | 2 |  |"
-    assert lines[3] == "| sleep | +7% | +9% | +9% | -5% | +0% | 5 of 5 |"
-    assert lines[4] == "| dlio | +20% | +100% | -100% | +0% | unknown | 1 of 4 |"
+    assert lines[3] == "| sleep | +7% | +9% | +9% | -5% | 0% | 5 of 5 |"
+    assert lines[4] == "| dlio | +20% | +100% | -100% | 0% | unknown | 1 of 4 |"
     assert lines[6:] == [
         "- dlio: to be within 10% it must be nearer in utilization, call bytes, storage bytes",
         "- the page cache gave all data of dlio: there the comparison says nothing about storage; "
@@ -88,14 +88,14 @@ def test_the_picture_says_every_error(tmp_path):
     texts = re.findall(r"<text [^>]*>([^<]*)</text>", picture.read_text())
     assert [*fidelity.FIGURES] == [text for text in texts if text in fidelity.FIGURES]
     words = [text for text in texts if text == "unknown" or text.endswith("%")]
-    assert words == ["+0%", "+250%", "+250%", "-5%", "unknown"]
+    assert words == ["0%", "+250%", "+250%", "-5%", "unknown"]
 
 
 def test_without_a_ledger_utilization_is_unknown(tmp_path, capsys):
     real, same = (traced(tmp_path / name) for name in ("real", "same"))
     fidelity.main([str(real), f"fio={same}"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[3] == "| fio | unknown | +0% | +0% | +0% | +0% | 4 of 4 |" and len(lines) == 4
+    assert lines[3] == "| fio | unknown | 0% | 0% | 0% | 0% | 4 of 4 |" and len(lines) == 4
 
 
 @pytest.mark.parametrize("word", ["sleep", "=x", "a=", "a=x,b", "a=x,1.5", "a=x,-1", "a=x,nan"])
