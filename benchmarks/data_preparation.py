@@ -156,9 +156,9 @@ def measure_parts(text: Path, vocab_file: str) -> None:
         encoded = part("encode", example_codec.encode_records, batch)
         part("floor: a copy of the bytes", bytes, encoded)
     # A shuffle draws 2 ln 2 words for each token, as a draw is rejected in a quarter of all cases;
-    # a masked token takes two fractions of two words.
+    # a masked token takes a fraction, a fifth of them two, of two words each, and a tenth a draw.
     num_tokens = int(made.segments[:, [1, 3]].sum())
-    num_words = int(1.39 * num_tokens) + 4 * len(made.mask_tokens)
+    num_words = int(1.39 * num_tokens + 2.54 * len(made.mask_tokens))
     part(f"floor: {num_words / 1e6:.0f} million random words", _draw, state, num_words)
     for name, value in taken.items():
         print(f"  {name}: {value:.2f}")

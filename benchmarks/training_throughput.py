@@ -10,14 +10,14 @@ BERT-base, 512 tokens, dropout 0.1, the same examples and batch for all. All use
 name says AdamW (less work), and compute the masked-LM head at the predicted places only, but for
 Hugging Face's own model (more work). Contestants take turns, `--rounds` times; each is a process
 that is alone on the machine, warms up, and then is timed for `--steps` steps; without padding five
-times as many, because their number of tokens varies, and in every turn other examples. Every turn
-is appended to OUTPUT.jsonl, and those that are in it count: the same command goes on where it was
-stopped, and a measurement can be split over several calls (`--only`; `--rounds=0` draws). OUTPUT.md
-and OUTPUT.png show all turns in it. Without --input_file the examples are random words with the
-lengths of the published data (random_task.py has the source). A contestant without an interpreter
-is left out; one that fails, or takes longer than `--turn_seconds`, has no further turns. An
-interpreter may be a script that sets variables, such as LD_PRELOAD of an allocator, and ends with
-`exec .../bin/python "$@"`.
+times as many, because their number of tokens varies (of these and of PyTorch's, every turn takes
+other examples). Every turn is appended to OUTPUT.jsonl, and those that are in it count: the same
+command goes on where it was stopped, and a measurement can be split over several calls (`--only`;
+`--rounds=0` draws). OUTPUT.md and OUTPUT.png show all turns in it. Without --input_file the
+examples are random words with the lengths of the published data (random_task.py has the source). A
+contestant without an interpreter is left out; one that fails, or takes longer than
+`--turn_seconds`, has no further turns. An interpreter may be a script that sets variables, such as
+LD_PRELOAD of an allocator, and ends with `exec .../bin/python "$@"`.
 
 Model FLOP are the multiplications and additions of the matrix products of real tokens, forward and
 backward (three times forward), without padding. The peak is that of a product of 2048x3072x3072 on
@@ -228,7 +228,10 @@ def run_rounds(args: argparse.Namespace, folder: Path, results: Path) -> set[str
     """
     failed: set[str] = set()
     lines = results.read_text().splitlines() if results.exists() else []
-    num_turns = collections.Counter(json.loads(line)["name"] for line in lines)
+    turns = [json.loads(line) for line in lines]
+    if any(turn["batch_size"] != args.batch_size for turn in turns):
+        sys.exit(f"{results}: has turns of another --batch_size; name another --output")
+    num_turns = collections.Counter(turn["name"] for turn in turns)
     task = {
         "bert_config_file": str(folder / "bert_config.json"),
         "record_file": str(folder / "train.tfrecord"),
@@ -284,6 +287,8 @@ def report(results: Path, output: Path, flop_per_sample: float) -> None:
         for name in CONTESTANTS
         if name in turns
     }
+    if not rows:
+        sys.exit(f"{results}: has turns of older names only; name another --output")
     first = statistics.mean(next(iter(rows.values())))
     peaks = {dtype: peak_flop_per_second(dtype) for dtype in ("float32", "bfloat16")}
     lines = [
@@ -359,7 +364,8 @@ def main() -> None:
         print(f"{len(lengths)} examples, {lengths.mean():.0f} tokens on average", flush=True)
         failed = run_rounds(args, Path(work), results)
         if not results.exists():
-            sys.exit(f"{results}: nothing was measured; give --rounds")
+            why = f"failed: {'; '.join(sorted(failed))}" if failed else "give --rounds"
+            sys.exit(f"{results}: nothing was measured; {why}")
         num_predictions = arrays["masked_lm_weights"].sum(axis=1)
         report(results, args.output, model_flop_per_sample(lengths, num_predictions))
         if failed:

@@ -43,13 +43,13 @@ class Pretrainer(torch.nn.Module):
 
 def batches(path: str, size: int, first: int):
     """Yields the examples again and again, from `first` on."""
-    arrays = numpy.load(path)
+    arrays = dict(numpy.load(path))
     num_examples, length = arrays["input_ids"].shape
     at = first
     while True:
         chosen = numpy.arange(at, at + size) % num_examples
         at += size
-        batch = {name: torch.from_numpy(arrays[name][chosen]) for name in arrays.files}
+        batch = {name: torch.from_numpy(arrays[name][chosen]) for name in arrays}
         places = batch["masked_lm_positions"] + length * torch.arange(size)[:, None]
         labels = torch.where(batch["masked_lm_weights"] > 0, batch["masked_lm_ids"], -100)
         inputs = {

@@ -65,7 +65,9 @@ def _inspect_with_output(config: RunConfig) -> Setup:
     obstacle, latest_step = None, None
     try:
         output.require_available()
-        latest_step = output.beginning(config.seed)["latest_step"]
+        # First: whatever its logs say, a run that has a checkpoint needs no initial one.
+        latest_step = state.latest_step(config.output_dir) if output.resumes else None
+        output.beginning(config.seed)
     except (ValueError, OSError) as error:
         obstacle = str(error)
     # Whatever is in the way of the directory, the rest is checked: all problems are told at once.

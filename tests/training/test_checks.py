@@ -307,7 +307,12 @@ def test_a_close_look_reads_the_weights(config, tmp_path, value):
     assert "model.ckpt-1: cannot be read (" in error and "copy it here again" in error
 
 
-def test_a_close_look_at_a_run_that_goes_on_reads_its_own_checkpoint(config, checkpoints, tmp_path):
+def test_a_close_look_at_a_run_that_goes_on_reads_its_own_checkpoint(
+    config, checkpoints, tmp_path, monkeypatch
+):
+    def refuse(*_, **__):
+        raise ValueError("the budget is used up")
+
     for name in ("part-0", "part-1", "eval"):
         (tmp_path / name).write_bytes(record(config.shape))
     given = dataclasses.replace(config, init_checkpoint=str(tmp_path / "is gone"))
@@ -316,6 +321,10 @@ def test_a_close_look_at_a_run_that_goes_on_reads_its_own_checkpoint(config, che
         path.rename(path.with_name(path.name.replace("-1.", "-5.", 1)))
     OutputDirectory(config.output_dir, given.parameters()).record(status="running", seed=1)
     assert inspect_closely(given, measure_initial_accuracy=False).findings.errors == []
+    with monkeypatch.context() as patched:  # its initial checkpoint is not looked for then either
+        patched.setattr(OutputDirectory, "time_spent", refuse)
+        [error] = inspect_closely(given, measure_initial_accuracy=False).findings.errors
+        assert error == "the budget is used up"
     other = dataclasses.replace(TINY, vocab_size=72)
     (tmp_path / "bert_config.json").write_text(json.dumps(dataclasses.asdict(other)))
     [error] = inspect_closely(given, measure_initial_accuracy=False).findings.errors
