@@ -221,14 +221,19 @@ def packages_missing(python: Path, packages: Sequence[str]) -> str:
         sys.exit(f"{python} is not an interpreter of Python; give one, or a script that starts it")
 
 
+def turns_in(results: Path) -> list[dict]:
+    """The finished turns, in their order; none without the file."""
+    lines = results.read_text().splitlines() if results.exists() else []
+    return [json.loads(line) for line in lines]
+
+
 def run_rounds(args: argparse.Namespace, folder: Path, results: Path) -> set[str]:
     """Lets the contestants take turns and appends every step to `results`.
 
     Returns the names of those that failed.
     """
     failed: set[str] = set()
-    lines = results.read_text().splitlines() if results.exists() else []
-    turns = [json.loads(line) for line in lines]
+    turns = turns_in(results)
     if any(turn["batch_size"] != args.batch_size for turn in turns):
         sys.exit(f"{results}: has turns of another --batch_size; name another --output")
     num_turns = collections.Counter(turn["name"] for turn in turns)
@@ -278,15 +283,11 @@ def processor() -> str:
 
 def report(results: Path, output: Path, flop_per_sample: float) -> None:
     """Writes the table and the picture of all measured steps."""
-    turns: dict[str, list[dict]] = {}
-    for line in results.read_text().splitlines():
-        entry = json.loads(line)
-        turns.setdefault(entry["name"], []).append(entry)
-    rows = {
-        name: [entry["batch_size"] / statistics.mean(entry["seconds"]) for entry in turns[name]]
-        for name in CONTESTANTS
-        if name in turns
-    }
+    rates_of: dict[str, list[float]] = {}
+    for turn in turns_in(results):
+        rate = turn["batch_size"] / statistics.mean(turn["seconds"])
+        rates_of.setdefault(turn["name"], []).append(rate)
+    rows = {name: rates_of[name] for name in CONTESTANTS if name in rates_of}
     if not rows:
         sys.exit(f"{results}: has turns of older names only; name another --output")
     first = statistics.mean(next(iter(rows.values())))

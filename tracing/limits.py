@@ -15,6 +15,7 @@ import errno
 import os
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -218,7 +219,7 @@ def run(command: list[str], *, memory_bytes: int | None, read_speed: int | None,
         while (code := process.poll()) is None:
             time.sleep(_TURN_S)
             held.append(group.held_bytes)
-        words = f"{max(held):,} bytes of memory at most, {sorted(held)[len(held) // 2]:,} bytes"
+        words = f"{max(held):,} bytes of memory at most, {statistics.median_high(held):,} bytes"
         print(f"limits: the programs held {words} half of the time", file=sys.stderr)
         if kills := group.num_kills:
             print(f"limits: processes killed for want of memory: {kills}", file=sys.stderr)

@@ -13,7 +13,7 @@ from transformers import BertConfig, BertForPreTraining
 
 def batches(path: str, batch_size: int):
     """Yields the examples again and again, with one label per token, as the model requires."""
-    arrays = numpy.load(path)
+    arrays = dict(numpy.load(path))  # else every use reads the file again
     num_examples = len(arrays["input_ids"])
     labels = numpy.full_like(arrays["input_ids"], -100)
     example, place = numpy.nonzero(arrays["masked_lm_weights"])

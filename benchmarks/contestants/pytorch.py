@@ -43,7 +43,7 @@ class Pretrainer(torch.nn.Module):
 
 def batches(path: str, size: int, first: int):
     """Yields the examples again and again, from `first` on."""
-    arrays = dict(numpy.load(path))
+    arrays = dict(numpy.load(path))  # else every use reads the file again
     num_examples, length = arrays["input_ids"].shape
     at = first
     while True:
