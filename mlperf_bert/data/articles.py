@@ -5,14 +5,12 @@ same, and the sizes of these files, by which parts are packed, are too.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from mlperf_bert.data.documents import SUFFIXES, Document, documents_of_lines, read_documents
+from mlperf_bert.data.extraction import in_files
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import written_beside
-
-# As WikiExtractor's default. A file is a unit of work of every stage.
-FILE_BYTES = 1024 * 1024
 
 
 def folders_of(files: Iterable[str], out_dir: paths.Location) -> dict[str, paths.Location]:
@@ -62,9 +60,9 @@ def write_articles(input_path: str, folder: paths.Location, text_column: str) ->
     paths.make_folder(folder)
     documents = read_documents(input_path, text_column=text_column)
     number = -1
-    for number, content in enumerate(_files(map(_article, documents))):
+    for number, content in enumerate(in_files(map(_article, documents))):
         with written_beside(folder / _name(number)) as output:
-            output.write(content)
+            output.writelines(content)
     if number < 0:
         raise ValueError(f"{input_path}: holds no document; leave it out, or fetch it again")
     if paths.status(following := folder / _name(number + 1)):
@@ -95,17 +93,3 @@ def _article(document: Document) -> bytes:
 def _in_a_line(name: str) -> str:
     """The line behind <doc> is dropped, and only that."""
     return re.sub(r"[\r\n]+", " ", name)
-
-
-def _files(articles: Iterable[bytes]) -> Iterator[bytes]:
-    """Whole articles, in files of at most FILE_BYTES, unless one alone is larger."""
-    held: list[bytes] = []
-    held_bytes = 0
-    for article in articles:
-        if held and held_bytes + len(article) > FILE_BYTES:
-            yield b"".join(held)
-            held, held_bytes = [], 0
-        held.append(article)
-        held_bytes += len(article)
-    if held:
-        yield b"".join(held)

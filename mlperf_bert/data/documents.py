@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 import zstandard
 
 from mlperf_bert.data.segmentation import SentenceSplitter, load_splitter
+from mlperf_bert.data.wiki_dump import decompressed
 from mlperf_bert.files import json_text, paths, whole
 from mlperf_bert.files.whole import opened_input, written_beside
 
@@ -95,7 +96,7 @@ def _is_compressed(path: str, head: bytes) -> bool:
 
 def _read_json(chunks: Iterable[bytes], path: str, text_column: str) -> Iterator[Document]:
     compression = next((new for suffix, new in _COMPRESSION.items() if path.endswith(suffix)), None)
-    lines = _lines(_decompressed(chunks, compression) if compression else chunks)
+    lines = _lines(decompressed(chunks, compression) if compression else chunks)
     yield from documents_of_lines(lines, path, text_column=text_column)
 
 
@@ -122,19 +123,6 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield from lines
     if tail:
         yield tail
-
-
-def _decompressed(chunks: Iterable[bytes], new_frame: Callable) -> Iterator[bytes]:
-    """All frames; zstandard's own reader takes a stream that is cut off for a short one."""
-    frame, is_open = new_frame(), False
-    for chunk in chunks:
-        while chunk:
-            yield frame.decompress(chunk)
-            is_open, chunk = not frame.eof, frame.unused_data
-            if not is_open:
-                frame = new_frame()
-    if is_open:
-        raise EOFError("it is cut off")
 
 
 def _document_of(line: bytes, text_column: str, where: str) -> Document:

@@ -39,7 +39,8 @@ PYTHONS = ("3.10", "3.9", "3.8", "3.7")
 "(?i)" in the middle."""
 RECORD_NAME = "extraction.json"
 LOG_NAME = "wikiextractor.log"
-_FILE_BYTES = 1 << 20
+FILE_BYTES = 1 << 20
+"""As WikiExtractor's default. A file is a unit of work of every stage."""
 _FILES_PER_FOLDER = 100
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _LINE_BYTES = 2000
@@ -185,7 +186,7 @@ def file_name(number: int) -> str:
 
 def _write_files(folder: Path, record: Record, articles: Iterable[bytes]) -> Record:
     """Writes the files that are not there yet, and the record after each."""
-    for content in _in_files(articles):
+    for content in in_files(articles):
         path = folder / file_name(record.files)
         path.parent.mkdir(exist_ok=True)
         with written_beside(path) as file:
@@ -204,12 +205,12 @@ def _write(folder: Path, record: Record) -> None:
     write_record(folder / RECORD_NAME, dataclasses.asdict(record))
 
 
-def _in_files(articles: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """The articles of each file: 1 MiB at most, or one article."""
+def in_files(articles: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """The articles of each file: FILE_BYTES at most, or one article."""
     content: list[bytes] = []
     size_bytes = 0
     for article in articles:
-        if content and size_bytes + len(article) > _FILE_BYTES:
+        if content and size_bytes + len(article) > FILE_BYTES:
             yield content
             content, size_bytes = [], 0
         content.append(article)

@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -146,9 +146,10 @@ class Dump:
         if not first.startswith(_BZ2):
             yield from filter(None, raw)
             return
-        decompress = _many_streams if _STREAM in first[1:] else _one_by_one
+        has_many = _STREAM in first[1:]
         try:
-            yield from filter(None, decompress(raw))
+            xml = _many_streams(raw) if has_many else decompressed(raw, bz2.BZ2Decompressor)
+            yield from filter(None, xml)
         except (OSError, EOFError, ValueError) as error:
             if isinstance(error, OSError) and error.errno:
                 raise
@@ -255,14 +256,23 @@ def _streams(raw: Iterable[bytes]) -> Iterator[bytes]:
     yield rest
 
 
-def _one_by_one(raw: Iterable[bytes]) -> Iterator[bytes]:
-    """Decompresses streams that are too long to be held in memory."""
-    stream, is_open = bz2.BZ2Decompressor(), False
-    for chunk in raw:
+def decompressed(chunks: Iterable[bytes], new_stream: Callable) -> Iterator[bytes]:
+    """The content of streams that follow each other, which may be too long for memory.
+
+    Args:
+      chunks: of the file.
+      new_stream: makes a decompressor with `eof` and `unused_data`. zstandard's own reader would
+        take a stream that is cut off for a short one.
+
+    Raises:
+      EOFError: the last stream has no end.
+    """
+    stream, is_open = new_stream(), False
+    for chunk in chunks:
         while chunk:
             yield stream.decompress(chunk)
             is_open, chunk = not stream.eof, stream.unused_data
             if not is_open:
-                stream = bz2.BZ2Decompressor()
+                stream = new_stream()
     if is_open:
         raise EOFError("it is cut off")
