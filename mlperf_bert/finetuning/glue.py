@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -205,97 +206,63 @@ def _mrpc_ids(row: Row) -> tuple[str, ...]:
     return tuple(row.values[name] for name in _MRPC_IDS)
 
 
+def _task(
+    folder: str, *sentences: str, kind: type[GlueTask] = GlueTask, **others: Any
+) -> Callable[..., GlueTask]:
+    """A task whose answers are FOLDER.tsv, unless `others` says so."""
+    fields = {"answer_files": (f"{folder}.tsv",)} | others
+    return functools.partial(kind, folder=folder, sentences=sentences, **fields)
+
+
+_F1 = {"metric_names": ("f1", "accuracy"), "main_metric": "f1"}
 _INFERENCE = ("entailment", "not_entailment")
-_TASKS: dict[str, tuple[type[GlueTask], dict]] = {
-    "cola": (
-        GlueTask,
-        {
-            "folder": "CoLA",
-            "sentences": ("sentence",),
-            "metric_names": ("matthews",),
-            "main_metric": "matthews",
-            "answer_files": ("CoLA.tsv",),
-            "names_without_header": _COLA_COLUMNS,
-        },
+_TASKS = {
+    "cola": _task(
+        "CoLA",
+        "sentence",
+        metric_names=("matthews",),
+        main_metric="matthews",
+        names_without_header=_COLA_COLUMNS,
     ),
-    "sst2": (
-        GlueTask,
-        {"folder": "SST-2", "sentences": ("sentence",), "answer_files": ("SST-2.tsv",)},
+    "sst2": _task("SST-2", "sentence"),
+    "mrpc": _task("MRPC", *_MRPC_SENTENCES, kind=Mrpc, label_column="Quality", **_F1),
+    "stsb": _task(
+        "STS-B",
+        "sentence1",
+        "sentence2",
+        label_column="score",
+        labels=(),
+        metric_names=("pearson", "spearman"),
+        main_metric="spearman",
     ),
-    "mrpc": (
-        Mrpc,
-        {
-            "folder": "MRPC",
-            "sentences": _MRPC_SENTENCES,
-            "label_column": "Quality",
-            "metric_names": ("f1", "accuracy"),
-            "main_metric": "f1",
-            "answer_files": ("MRPC.tsv",),
-        },
+    "qqp": _task(
+        "QQP",
+        "question1",
+        "question2",
+        label_column="is_duplicate",
+        index_column="id",
+        skips_incomplete=True,
+        **_F1,
     ),
-    "stsb": (
-        GlueTask,
-        {
-            "folder": "STS-B",
-            "sentences": ("sentence1", "sentence2"),
-            "label_column": "score",
-            "labels": (),
-            "metric_names": ("pearson", "spearman"),
-            "main_metric": "spearman",
-            "answer_files": ("STS-B.tsv",),
-        },
+    "mnli": _task(
+        "MNLI",
+        "sentence1",
+        "sentence2",
+        label_column="gold_label",
+        labels=("contradiction", "entailment", "neutral"),
+        eval_splits=("dev_matched", "dev_mismatched"),
+        test_splits=("test_matched", "test_mismatched"),
+        answer_files=("MNLI-m.tsv", "MNLI-mm.tsv"),
     ),
-    "qqp": (
-        GlueTask,
-        {
-            "folder": "QQP",
-            "sentences": ("question1", "question2"),
-            "label_column": "is_duplicate",
-            "metric_names": ("f1", "accuracy"),
-            "main_metric": "f1",
-            "answer_files": ("QQP.tsv",),
-            "index_column": "id",
-            "skips_incomplete": True,
-        },
-    ),
-    "mnli": (
-        GlueTask,
-        {
-            "folder": "MNLI",
-            "sentences": ("sentence1", "sentence2"),
-            "label_column": "gold_label",
-            "labels": ("contradiction", "entailment", "neutral"),
-            "eval_splits": ("dev_matched", "dev_mismatched"),
-            "test_splits": ("test_matched", "test_mismatched"),
-            "answer_files": ("MNLI-m.tsv", "MNLI-mm.tsv"),
-        },
-    ),
-    "qnli": (
-        GlueTask,
-        {
-            "folder": "QNLI",
-            "sentences": ("question", "sentence"),
-            "labels": _INFERENCE,
-            "answer_files": ("QNLI.tsv",),
-        },
-    ),
-    "rte": (
-        GlueTask,
-        {
-            "folder": "RTE",
-            "sentences": ("sentence1", "sentence2"),
-            "labels": _INFERENCE,
-            "answer_files": ("RTE.tsv",),
-        },
-    ),
+    "qnli": _task("QNLI", "question", "sentence", labels=_INFERENCE),
+    "rte": _task("RTE", "sentence1", "sentence2", labels=_INFERENCE),
 }
 NAMES = tuple(_TASKS)
 
 
 def create(name: str, data_dir: str) -> GlueTask:
     """A task of GLUE, over the folder that holds those of all tasks."""
-    kind, fields = _TASKS[name]
-    return kind(name=name, data_dir=data_dir, **fields)
+    return _TASKS[name](name=name, data_dir=data_dir)
 
 
 def _correlation(function: Callable) -> Callable[[np.ndarray, np.ndarray], float]:

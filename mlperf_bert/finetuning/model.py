@@ -16,8 +16,6 @@ from mlperf_bert.finetuning.task import SPANS, Task
 from mlperf_bert.finetuning.weights import Source
 from mlperf_bert.model import pretrainer
 
-PRECISIONS = pretrainer.PRECISIONS
-
 
 # As in model/pretrainer.py: AutoGraph would rewrite Python without effect.
 @tf.autograph.experimental.do_not_convert
@@ -29,10 +27,8 @@ def build(task: Task, source: Source, *, seed: int, precision: str = "float32") 
     Keras's own policy.
 
     Raises:
-      ValueError: as `weights.load`, or the precision is unknown.
+      ValueError: as `weights.load`.
     """
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision must be one of {PRECISIONS}, got {precision!r}")
     config = source.config
     initializer = tf_keras.initializers.TruncatedNormal(stddev=config.initializer_range)
     with _policy("mixed_bfloat16" if precision == "bfloat16" else "float32"):

@@ -24,11 +24,7 @@ _WITH_IMPOSSIBLE = "squad2"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SquadTask:
-    """SQuAD in the form that fine-tuning takes; the defaults are the field's.
-
-    Raises:
-      ValueError: a number is out of range.
-    """
+    """SQuAD in the form that fine-tuning takes; the defaults are the field's."""
 
     name: str
     """squad1 or squad2."""
@@ -48,11 +44,6 @@ class SquadTask:
     main_metric: str = dataclasses.field(default="f1", init=False)
     eval_splits: tuple[str, ...] = dataclasses.field(default=("dev",), init=False)
     test_splits: tuple[str, ...] = dataclasses.field(default=(), init=False)
-
-    def __post_init__(self):
-        for name in ("doc_stride", "max_query_length", "max_answer_length", "n_best_size"):
-            if (value := getattr(self, name)) < 1:
-                raise ValueError(f"{name} must be 1 or more, got {value}")
 
     def read(self, split: str) -> list[SquadExample]:
         """The questions of "train" or "dev"; for training only those whose answer is found.

@@ -15,7 +15,6 @@ from mlperf_bert.finetuning.task import Features
 from mlperf_bert.model import tf_models
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.optimizers import NOT_DECAYED, WarmupPolynomialDecay
-from mlperf_bert.training.devices import replica_batch_size
 
 _WEIGHT = "weights"
 _WEIGHT_DECAY_RATE, _EPSILON = 0.01, 1e-8
@@ -60,15 +59,12 @@ class Trainer(tf.Module):
         batch_size: int,
         eval_batch_size: int,
     ):
-        """Builds the model in the strategy's scope; batch sizes are over all replicas.
+        """Builds the model in the strategy's scope; the replicas divide both batch sizes.
 
         Raises:
-          ValueError: as `build_model`, or a batch cannot be shared by the replicas.
+          ValueError: as `build_model`.
         """
         super().__init__(name="fine_tuning")
-        num_replicas = strategy.num_replicas_in_sync
-        replica_batch_size(batch_size, num_replicas, flag="train_batch_size")
-        replica_batch_size(eval_batch_size, num_replicas, flag="eval_batch_size")
         self.batch_size, self._eval_batch_size = batch_size, eval_batch_size
         self._strategy = strategy
         with strategy.scope():

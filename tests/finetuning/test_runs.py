@@ -572,7 +572,8 @@ def test_bad_command_lines_are_one_line(own):
     unused = "--seeds=1,2: has an effect only with --sweep; leave the flag out"
     assert unused in refused("--seeds=1,2")
     assert "--doc_stride=64: has an effect only on SQuAD; leave" in refused("--doc_stride=64")
-    assert "flag --warmup_proportion=1.0" in refused(warmup_proportion=1)
+    for flag in ("warmup_proportion=1.0", "doc_stride=0", "max_query_length=0"):
+        assert f"flag --{flag}: " in refused(f"--{flag}")
     gone = refused(data_dir=f"{own}/none")
     assert f"{own}/none/CoLA/train.tsv: no such file; --data_dir takes" in gone
 
