@@ -60,12 +60,21 @@ class Measured:
                 f"{trace.folder} holds no training: no block_start of an MLPerf log within its "
                 f"{self.summary['seconds']} s"
             )
-        if self._within(_TRAINING_SPAN, self.reads).empty:
+        self.training_reads = self._within(_TRAINING_SPAN, self.reads)
+        if self.training_reads.empty:
             raise ValueError(
                 f"{trace.folder} holds no reads of TFRecords during training: trace with strace or "
                 f"bpftrace, this one was made with {self.summary['backend']}"
             )
         self.eval_paths = self._eval_paths()
+        self.training_paths = sorted({*self.training_reads["path"]} - {*self.eval_paths})
+        evaluations = self._spans(_EVAL_SPAN)
+        evaluations = evaluations[evaluations["is_closed"]]
+        lengths_ns = evaluations["end_monotonic_ns"] - evaluations["monotonic_ns"]
+        self.seconds_of_evaluation = list(lengths_ns / 1e9)
+        # Those that the training wrote: the log has a span for each, none for an initial one.
+        checkpoints = self.summary["checkpoints"]
+        self.checkpoints = [each for each in checkpoints if each["span_seconds"] is not None]
 
     def _spans(self, name: str) -> pd.DataFrame:
         return self.spans[self.spans["name"] == name]
@@ -82,11 +91,6 @@ class Measured:
         in_eval = self._within(_EVAL_SPAN, self.reads).groupby("path")["size_bytes"].sum()
         share = in_eval.reindex(in_all.index, fill_value=0) / in_all
         return list(share.index[share > 0.5])
-
-    def training_paths(self) -> list[str]:
-        """Files read while training."""
-        paths = self._within(_TRAINING_SPAN, self.reads)["path"].unique()
-        return sorted(set(paths) - set(self.eval_paths))
 
     def value(self, key: str, default=None):
         """The value of an event of the MLPerf log."""
@@ -127,37 +131,12 @@ class Measured:
                 found.append((mllog.trained_samples(json.loads(stop.metadata)), seconds))
         return found
 
-    def file_sizes(self, paths: list[str]) -> list[int]:
-        """Sizes in bytes of those that were still there at the end."""
-        sizes = self.files[self.files["path"].isin(paths)]["size_bytes"].dropna()
-        return [int(size) for size in sizes]
-
-    def num_reading_threads(self) -> int:
-        """Threads that read training files while training."""
-        reads = self._within(_TRAINING_SPAN, self.reads)
-        return int(reads[reads["path"].isin(self.training_paths())]["tid"].nunique())
-
-    def request_bytes(self) -> int:
-        """What the reads asked for, mostly."""
-        reads = self._within(_TRAINING_SPAN, self.reads)["requested_bytes"].dropna()
-        return int(reads.mode().iloc[-1])
-
-    def checkpoints(self) -> list[dict]:
-        """Those that the training wrote: the log has a span for each, none for an initial one."""
-        return [c for c in self.summary["checkpoints"] if c["span_seconds"] is not None]
-
     def files_are_shuffled(self) -> bool:
         """Whether the training files were opened in another order than that of their names."""
         opens = self.operations[self.operations["kind"] == "open"]
         opens = self._within(_TRAINING_SPAN, opens)
-        first = [p for p in opens["path"].drop_duplicates() if p in set(self.training_paths())]
+        first = [p for p in opens["path"].drop_duplicates() if p in set(self.training_paths)]
         return first != sorted(first)
-
-    def seconds_of_evaluation(self) -> list[float]:
-        """Each finished evaluation."""
-        spans = self._spans(_EVAL_SPAN)
-        spans = spans[spans["is_closed"]]
-        return list((spans["end_monotonic_ns"] - spans["monotonic_ns"]) / 1e9)
 
 
 def write(trace: Finished, output: Path) -> str:
@@ -181,7 +160,7 @@ def workload(trace: Finished) -> dict:
     """
     measured = Measured(trace)
     steps = measured.steps()
-    checkpoints = measured.checkpoints()
+    checkpoints, reads = measured.checkpoints, measured.training_reads
     found: dict = {
         # 2.0.0 has no use for it; it names its log's folder after the whole of it.
         "model": {"name": "bert"},
@@ -189,15 +168,15 @@ def workload(trace: Finished) -> dict:
         "workflow": {
             "generate_data": True,
             "train": True,
-            "evaluation": bool(measured.seconds_of_evaluation()),
+            "evaluation": bool(measured.seconds_of_evaluation),
             "checkpoint": bool(checkpoints),
         },
         "dataset": _dataset(measured),
         "reader": {
             "data_loader": "tensorflow",
             "batch_size": steps.batch_size,
-            "read_threads": measured.num_reading_threads(),
-            "transfer_size": measured.request_bytes(),
+            "read_threads": reads[reads["path"].isin(measured.training_paths)]["tid"].nunique(),
+            "transfer_size": int(reads["requested_bytes"].mode().iloc[-1]),
             "file_shuffle": "seed" if measured.files_are_shuffled() else "off",
         },
         "train": {
@@ -222,8 +201,9 @@ def workload(trace: Finished) -> dict:
 
 def _dataset(measured: Measured) -> dict:
     records = measured.summary["records"]
-    paths = measured.training_paths()
-    sizes = measured.file_sizes(paths)
+    paths, known = measured.training_paths, measured.files
+    # Of those that were still there at the end.
+    sizes = [int(n) for n in known[known["path"].isin(paths)]["size_bytes"].dropna()]
     if not (records and sizes):
         raise ValueError("the TFRecords were gone when the trace ended: their records are unknown")
     record_bytes = records["mean_bytes"]
@@ -245,7 +225,7 @@ def _dataset(measured: Measured) -> dict:
 
 
 def _evaluation(measured: Measured, steps: Steps) -> dict:
-    seconds = statistics.mean(measured.seconds_of_evaluation())
+    seconds = statistics.mean(measured.seconds_of_evaluation)
     num_samples = measured.value("eval_samples") or steps.batch_size
     # DLIO evaluates in steps, each so long: a training batch at a time here.
     return {"eval_time": round(seconds * steps.batch_size / num_samples, 6)}
