@@ -40,7 +40,6 @@ class Change:
     """One figure of both traces."""
 
     what: str
-    unit: str
     a: float
     b: float
 
@@ -51,26 +50,14 @@ class Change:
 
 
 @dataclass(frozen=True)
-class CallChange:
-    """The calls of one kind on one class of files in one phase, in both traces."""
-
-    phase: str
-    file_class: str
-    kind: str
-    calls: Change
-    bytes: Change
-    waits: Change
-    """In seconds."""
-
-
-@dataclass(frozen=True)
 class Comparison:
     """Two traces; each list has the largest change first."""
 
     phases: tuple[Change, ...]
     """Seconds of each phase, those of the same name together."""
-    calls: tuple[CallChange, ...]
-    """By their waits; empty if a trace has no single calls."""
+    calls: pd.DataFrame
+    """Phase, file_class and kind, calls, bytes and seconds of waits of each trace (_a, _b), and how
+    much longer B waits; empty if a trace has no single calls."""
     usage: tuple[Change, ...]
     """Of all processes, by the ratio."""
     remarks: tuple[str, ...]
@@ -87,7 +74,7 @@ def compare(a: Finished, b: Finished) -> Comparison:
         raise ValueError(f"A and B are both {a.folder}; give two traces")
     remarks = list(_remarks(a, b))
     has_calls = all(trace.summary["backend"] != backends.PROC for trace in (a, b))
-    calls: list[CallChange] = []
+    calls = pd.DataFrame()
     if has_calls:
         for trace in (a, b):
             trace.require_calls()
@@ -95,13 +82,13 @@ def compare(a: Finished, b: Finished) -> Comparison:
     else:
         remarks.append("single calls are not compared: proc records none")
     usage = [
-        Change(words, "", float(a.summary["usage"][name]), float(b.summary["usage"][name]))
+        Change(words, float(a.summary["usage"][name]), float(b.summary["usage"][name]))
         for name, words in _USAGE.items()
         if all(isinstance(_usage(trace, name), int | float) for trace in (a, b))
     ]
     return Comparison(
         phases=tuple(_largest_first(_phase_changes(a, b), lambda each: each.difference)),
-        calls=tuple(_largest_first(calls, lambda each: each.waits.difference)),
+        calls=calls,
         usage=tuple(_largest_first(usage, lambda each: np.log((each.b + 1) / (each.a + 1)))),
         remarks=tuple(remarks),
     )
@@ -148,9 +135,9 @@ def _phase_changes(a: Finished, b: Finished) -> list[Change]:
         length = (spans["end_monotonic_ns"] - spans["monotonic_ns"]) / 1e9
         seconds.append(length.groupby(spans["name"]).sum().to_dict())
     whole = [trace.summary.get("seconds", 0) for trace in (a, b)]
-    changes = [Change("the whole trace", "s", *map(float, whole))]
+    changes = [Change("the whole trace", *map(float, whole))]
     for name in dict.fromkeys([*seconds[0], *seconds[1]]):
-        changes.append(Change(str(name), "s", *(float(each.get(name, 0)) for each in seconds)))
+        changes.append(Change(str(name), *(float(each.get(name, 0)) for each in seconds)))
     return changes
 
 
@@ -175,17 +162,10 @@ def _calls(trace: Finished) -> pd.DataFrame:
     return by.agg(calls=("bytes", "size"), bytes=("bytes", "sum"), waits=("waits", "sum"))
 
 
-def _call_changes(a: pd.DataFrame, b: pd.DataFrame) -> list[CallChange]:
-    both = a.index.union(b.index)
-    of_a, of_b = (side.reindex(both, fill_value=0) for side in (a, b))
-    found = []
-    for key, row_a, row_b in zip(both, of_a.itertuples(), of_b.itertuples(), strict=True):
-        phase, file_class, kind = map(str, key)
-        calls = Change("calls", "", float(row_a.calls), float(row_b.calls))
-        moved = Change("bytes", "bytes", float(row_a.bytes), float(row_b.bytes))
-        waits = Change("waits", "s", float(row_a.waits), float(row_b.waits))
-        found.append(CallChange(phase, file_class, kind, calls, moved, waits))
-    return found
+def _call_changes(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
+    both = a.add_suffix("_a").join(b.add_suffix("_b"), how="outer").fillna(0)
+    both["longer"] = both["waits_b"] - both["waits_a"]
+    return both.sort_values("longer", key=lambda each: -each.abs(), kind="stable").reset_index()
 
 
 def lines(compared: Comparison) -> list[str]:
@@ -194,28 +174,27 @@ def lines(compared: Comparison) -> list[str]:
     row = "  {:<28}{:>16}{:>16}{:>16}"
     found.append(row.format("", "A", "B", "B - A"))
     for change in compared.phases:
-        found.append(row.format(change.what, *_cells(change)))
-    if compared.calls:
+        found.append(row.format(change.what, *_cells(change, in_seconds=True)))
+    if not compared.calls.empty:
         found.append("calls, by the change of their waits:")
         wide = "  {:<28}{:>10}{:>10}{:>15}{:>15}{:>10}{:>10}{:>10}"
         heads = "calls A", "calls B", "bytes A", "bytes B", "waits A", "waits B", "B - A s"
         found.append(wide.format("", *heads))
-        for each in compared.calls[:_MOST_ROWS]:
-            counts = (each.calls.a, each.calls.b, each.bytes.a, each.bytes.b)
-            waits = (each.waits.a, each.waits.b)
-            name = f"{each.phase} {each.file_class} {each.kind}"
+        for each in compared.calls[:_MOST_ROWS].itertuples():
+            counts = (each.calls_a, each.calls_b, each.bytes_a, each.bytes_b)
             found.append(
                 wide.format(
-                    name,
+                    f"{each.phase} {each.file_class} {each.kind}",
                     *(f"{count:,.0f}" for count in counts),
-                    *(f"{wait:.3f}" for wait in waits),
-                    f"{each.waits.difference:+.3f}",
+                    *(f"{wait:.3f}" for wait in (each.waits_a, each.waits_b)),
+                    f"{each.longer:+.3f}",
                 )
             )
-        rest = compared.calls[_MOST_ROWS:]
-        if rest:
-            most = max(abs(each.waits.difference) for each in rest)
-            found.append(f"  and {len(rest)} more, none of which changed by more than {most:.3f} s")
+        rest = compared.calls["longer"][_MOST_ROWS:].abs()
+        if len(rest):
+            found.append(
+                f"  and {len(rest)} more, none of which changed by more than {rest.max():.3f} s"
+            )
     if compared.usage:
         found.append("all processes:")
         for change in compared.usage:
@@ -223,8 +202,8 @@ def lines(compared: Comparison) -> list[str]:
     return [*found, "one trace of each: how much of this is noise is not known"]
 
 
-def _cells(change: Change) -> tuple[str, str, str]:
-    if change.unit == "s" or not (change.a.is_integer() and change.b.is_integer()):
+def _cells(change: Change, *, in_seconds: bool = False) -> tuple[str, str, str]:
+    if in_seconds or not (change.a.is_integer() and change.b.is_integer()):
         return f"{change.a:,.3f}", f"{change.b:,.3f}", f"{change.difference:+,.3f}"
     return f"{change.a:,.0f}", f"{change.b:,.0f}", f"{change.difference:+,.0f}"
 

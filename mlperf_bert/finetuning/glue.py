@@ -214,7 +214,7 @@ def _task(
     return functools.partial(kind, folder=folder, sentences=sentences, **fields)
 
 
-_F1 = {"metric_names": ("f1", "accuracy"), "main_metric": "f1"}
+_F1: dict[str, Any] = {"metric_names": ("f1", "accuracy"), "main_metric": "f1"}
 _INFERENCE = ("entailment", "not_entailment")
 _TASKS = {
     "cola": _task(

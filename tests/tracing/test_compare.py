@@ -53,14 +53,15 @@ def test_the_largest_change_stands_first_whatever_its_sign(a, tmp_path):
 
     b = changed(tmp_path / "b", slower)
     found = compare.compare(a, b)
-    first, second = found.calls[:2]
+    first, second = found.calls[:2].itertuples()
     assert (first.phase, first.kind) == ("checkpoint", "write")
-    assert first.waits.difference == pytest.approx(8 * 0.05)
-    assert (first.calls.difference, first.bytes.difference) == (0, 0)
+    assert first.longer == pytest.approx(8 * 0.05)
+    assert (first.calls_b - first.calls_a, first.bytes_b - first.bytes_a) == (0, 0)
     assert (second.phase, second.kind, second.file_class) == ("block", "read", "other")
     # The second turn's five reads, and the one at the end of the file.
-    assert (second.calls.difference, second.bytes.difference) == (-6, -5 * 65536)
-    assert not any(each.waits.difference for each in found.calls[2:])
+    assert second.calls_b - second.calls_a == -6
+    assert second.bytes_b - second.bytes_a == -5 * 65536
+    assert not found.calls["longer"][2:].any()
     printed = compare.lines(found)
     assert any(
         "checkpoint checkpoints write" in line and line.endswith("+0.400") for line in printed
@@ -85,7 +86,7 @@ def test_without_single_calls_phases_and_usage_are_compared(a, tmp_path):
     b = changed(tmp_path / "b", backend=backends.PROC, usage=usage)
     a.summary["usage"] = {"cpu_seconds": 1.5, "major_faults": 3}
     found = compare.compare(a, b)
-    assert not found.calls
+    assert found.calls.empty
     assert "single calls are not compared: proc records none" in found.remarks
     assert [(each.what, each.difference) for each in found.usage] == [
         ("processor seconds", 1.0),
@@ -104,8 +105,8 @@ def test_the_sample_compares_with_a_copy_without_its_evaluations(tmp_path, capsy
     evaluating = sum(each["seconds"] for each in summary["phases"] if each["name"] == "eval")
     assert f"{evaluating:.3f}           0.000" in printed
     found = compare.compare(Finished(SAMPLE), Finished(tmp_path))
-    moved = sum(each.bytes.a for each in found.calls if each.file_class == "tfrecords")
-    assert moved == summary["file_classes"]["tfrecords"]["read_bytes"]
+    moved = found.calls.groupby("file_class")["bytes_a"].sum()
+    assert moved["tfrecords"] == summary["file_classes"]["tfrecords"]["read_bytes"]
 
 
 def test_bad_input_is_told_in_one_line(tmp_path):
