@@ -36,6 +36,7 @@ def svg(
     size_inches: tuple[float, float],
     *,
     salt: str,
+    alt: str = "",
     rows: int = 1,
     columns: int = 1,
     **saved: Any,
@@ -46,6 +47,7 @@ def svg(
       draw: is given the axes, as an array of rows and columns.
       size_inches: width and height.
       salt: of the names inside; the same data then give the same bytes.
+      alt: says what is shown, where the page around it does not.
       rows, columns: of axes.
       saved: further arguments of `Figure.savefig`.
     """
@@ -55,7 +57,8 @@ def svg(
         draw(figure.subplots(rows, columns, squeeze=False))
         text = io.StringIO()
         figure.savefig(text, format="svg", **{"metadata": {"Date": None}} | saved)
-    return text.getvalue()[text.getvalue().index("<svg") :]
+    drawn = text.getvalue()[text.getvalue().index("<svg") :]
+    return drawn.replace("<svg ", f'<svg role="img" aria-label="{alt}" ', 1) if alt else drawn
 
 
 @contextlib.contextmanager

@@ -40,23 +40,10 @@ _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 
 def _drawn(
-    draw: Callable[[np.ndarray], None],
-    alt: str,
-    *,
-    height_inches: float,
-    rows: int = 1,
-    columns: int = 1,
+    draw: Callable[[np.ndarray], None], alt: str, *, height_inches: float, **grid: int
 ) -> str:
-    svg = charts.svg(
-        draw,
-        (_WIDTH_INCHES, height_inches),
-        salt="trace",
-        rows=rows,
-        columns=columns,
-        metadata=_NO_METADATA,
-        dpi=110,  # of what is rasterized
-    )
-    return svg.replace("<svg ", f'<svg role="img" aria-label="{alt}" ', 1)
+    size, dpi = (_WIDTH_INCHES, height_inches), 110  # of what is rasterized
+    return charts.svg(draw, size, salt="trace", alt=alt, metadata=_NO_METADATA, dpi=dpi, **grid)
 
 
 def _shade_phases(axes: Axes, trace: Loaded) -> list[Patch]:

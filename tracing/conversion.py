@@ -81,7 +81,7 @@ def write_tables(trace: Path, recording: Recording) -> tuple[Losses, Locator]:
         }
         for raw_file in recording.raw_files:
             _convert(trace, recording, raw_file, writers, losses, locator)
-    _write_clock_pairs(trace, recording, alignment)
+    write_table(trace, "clock_pairs", map(vars, recording.pairs), alignment)
     _write_mllog(trace, recording, alignment, locator)
     return losses, locator
 
@@ -114,12 +114,6 @@ def _convert(trace, recording: Recording, raw_file: RawFile, writers, losses, lo
 
 def _lines(path: Path):
     return path.open(encoding="utf-8", errors="backslashreplace", newline="\n")
-
-
-def _write_clock_pairs(trace: Path, recording: Recording, alignment: Alignment) -> None:
-    names = ("monotonic_ns", "realtime_ns", "boottime_ns", "uncertainty_ns")
-    rows = ({name: getattr(pair, name) for name in names} for pair in recording.pairs)
-    write_table(trace, "clock_pairs", rows, alignment)
 
 
 def _write_mllog(trace: Path, recording: Recording, alignment: Alignment, locator) -> None:

@@ -226,7 +226,7 @@ def _usage(trace: Loaded) -> dict:
     processes = trace.table("processes")
     last = processes.groupby("pid").max(numeric_only=True)
     together = processes.groupby("monotonic_ns").sum(numeric_only=True)
-    memory = trace.table("memory")
+    cached = trace.table("memory")["page_cache_bytes"]
     return {
         "num_processes_sampled": len(last),
         "most_threads": int(together["num_threads"].max()) if len(together) else 0,
@@ -236,7 +236,7 @@ def _usage(trace: Loaded) -> dict:
         "major_faults": int(last["major_faults"].sum()),
         **{n: int(trace.counters[n].max()) if len(trace.counters) else 0 for n in counters.COLUMNS},
         "machine_cpu_busy_percent": _machine_busy_percent(trace.table("cpus")),
-        "page_cache_growth_bytes": _growth(memory, "page_cache_bytes"),
+        "page_cache_growth_bytes": int(cached.iloc[-1] - cached.iloc[0]) if len(cached) else None,
         "disks": _growth_by_device(trace.table("disks"), ["read_bytes", "written_bytes"]),
         "networks": _growth_by_device(trace.table("networks"), ["received_bytes", "sent_bytes"]),
     }
@@ -251,10 +251,6 @@ def _machine_busy_percent(cpus: pd.DataFrame) -> float | None:
     total = spent.sum()
     busy = spent["user_ms"] + spent["system_ms"]
     return round(100 * float(busy / total), 1) if total else None
-
-
-def _growth(table: pd.DataFrame, column: str) -> int | None:
-    return int(table[column].iloc[-1] - table[column].iloc[0]) if len(table) else None
 
 
 def _growth_by_device(table: pd.DataFrame, columns: list[str]) -> dict:

@@ -12,7 +12,6 @@ import argparse
 import itertools
 import json
 import shlex
-import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -111,21 +110,14 @@ def write(hosts: Sequence[Host], output: Path) -> dict:
     Raises:
       ValueError: the folder is there already.
     """
-    try:
-        output.mkdir(parents=True)
-    except FileExistsError:
-        raise ValueError(f"{output} is there already: name another folder") from None
-    try:
+    if output.exists():
+        raise ValueError(f"{output} is there already: name another folder")
+    found = _figures(hosts)
+    with tables.folder_written_beside(output) as folder:
         for table in _MERGED:
-            _write_table(hosts, table, output)
-        found = _figures(hosts)
-        with tables.written_beside(output / "summary.json") as file:
-            file.write(json.dumps(found, indent=1) + "\n")
-        with tables.written_beside(output / "summary.html") as file:
-            file.write(_page(hosts, found, output))
-    except BaseException:
-        shutil.rmtree(output)
-        raise
+            _write_table(hosts, table, folder)
+        (folder / "summary.json").write_text(json.dumps(found, indent=1) + "\n")
+        (folder / "summary.html").write_text(_page(hosts, found, folder), encoding="utf-8")
     return found
 
 
@@ -139,8 +131,7 @@ def _write_table(hosts: Sequence[Host], table: str, output: Path) -> None:
         column = pa.array([host.name] * len(found), pa.string()).dictionary_encode()
         parts.append(found.add_column(0, "host", column))
     merged = pa.concat_tables(parts, promote_options="permissive").unify_dictionaries()
-    with tables.written_beside(output / f"{table}.parquet", "wb") as file:
-        pq.write_table(merged.sort_by("realtime_ns"), file, compression="zstd")
+    pq.write_table(merged.sort_by("realtime_ns"), output / f"{table}.parquet", compression="zstd")
 
 
 def _figures(hosts: Sequence[Host]) -> dict:

@@ -33,7 +33,7 @@ def options(output: Path, *, can_filter: bool = True) -> list[str]:
 _LINE = re.compile(r"(\d+) +(\d+)\.(\d{9}) (.*)", re.DOTALL)
 _DONE = re.compile(
     r"(?P<name>\w+)\((?P<arguments>.*)\) += (?P<result>-?\d+|0x[0-9a-f]+|\?)(?:<(?P<path>[^>]*)>)?"
-    r"(?:\(deleted\))?(?: (?P<error>E\w+) \(.*\))?.*? <(?P<latency>\d+\.\d{9})>",
+    r"(?:\(deleted\))?(?: (?P<error>E\w+) \(.*\))?.*? <(?P<seconds>\d+)\.(?P<fraction>\d{9})>",
     re.DOTALL,
 )
 _UNFINISHED = " <unfinished ...>"
@@ -42,11 +42,6 @@ _EXIT = re.compile(r"\+\+\+ (exited with \d+|killed by \w+.*) \+\+\+")
 # What a socket is connected to has an arrow: TCP:[ADDRESS->ADDRESS].
 _FILE = re.compile(r"(-?\w+)<([A-Z][\w-]*:\[[^<>]*(?:->[^<>]*)?\]|[^>]*)>")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
-
-
-def _nanoseconds(text: str) -> int:
-    seconds, fraction = text.split(".")
-    return int(seconds) * 10**9 + int(fraction)
 
 
 def _unescaped(text: str) -> str:
@@ -96,7 +91,7 @@ class Parser(CallParser):
             # Calls that a kill or an exit cut short have no result; anything else is damage.
             self.num_damaged_lines += not re.search(r"\) += \?|<unfinished|\?\s*<unavail", text)
             return
-        row["latency_ns"] = _nanoseconds(found["latency"])
+        row["latency_ns"] = int(found["seconds"]) * 10**9 + int(found["fraction"])
         if found["name"] in PROCESS_CALLS:
             yield from self._process_rows(row, found)
         elif found["name"] in KIND_OF:

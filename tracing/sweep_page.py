@@ -129,8 +129,7 @@ def _finish(place: Axes, rows: Sequence[dict], *, has_label: bool = True) -> Non
 
 
 def _drawn(draw, alt: str, height_inches: float, **grid) -> str:
-    svg = charts.svg(draw, (9.6, height_inches), salt="sweep", **grid)
-    return svg.replace("<svg ", f'<svg role="img" aria-label="{alt}" ', 1)
+    return charts.svg(draw, (9.6, height_inches), salt="sweep", alt=alt, **grid)
 
 
 def speed(done: Sequence[dict]) -> str | None:

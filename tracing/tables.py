@@ -1,6 +1,7 @@
 """The tables of a trace: names, columns, units, and how they are written and read."""
 
 import contextlib
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
@@ -196,6 +197,19 @@ def written_beside(path: Path, mode: str = "w") -> Iterator[IO]:
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def folder_written_beside(path: Path) -> Iterator[Path]:
+    """A new folder beside `path`, renamed to it once all is written; a failure leaves nothing."""
+    unfinished = path.with_name(path.name + ".unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        unfinished.mkdir(parents=True)
+        yield unfinished
+        unfinished.rename(path)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 class TableWriter:

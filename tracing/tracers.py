@@ -202,17 +202,14 @@ def _open_gate(gate: Path, process: subprocess.Popen) -> None:
 def _start(command: Sequence[str], user: User | None, **more) -> subprocess.Popen:
     whose: dict = {}
     if user:
-        whose = {"user": user.uid, "group": user.gid, "extra_groups": _groups_of(user)}
+        groups = os.getgrouplist(user.name, user.gid)
+        whose = {"user": user.uid, "group": user.gid, "extra_groups": groups}
     return subprocess.Popen(command, preexec_fn=_unblock_signals, **whose, **more)
 
 
 def _unblock_signals() -> None:
     """The recorder waits for signals with a mask, which its children would inherit."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-
-
-def _groups_of(user: User) -> list[int]:
-    return os.getgrouplist(user.name, user.gid)
 
 
 def _last_line(path: Path) -> str:

@@ -8,7 +8,6 @@ import collections
 import heapq
 import json
 import math
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from exchange import chakra
 from tracing import files, mllog
 from tracing.bpftrace import ADD_TO_PAGE_CACHE, PAGE_BYTES
 from tracing.exports.finished import Finished
-from tracing.tables import written_beside
+from tracing.tables import folder_written_beside, written_beside
 
 MAPPING: Mapping[str, tuple[str, str]] = {
     "open, openat, openat2, creat": ("STORAGE", "FS_OP_OPEN"),
@@ -123,17 +122,11 @@ def write(
             return _Rank(log, file, seconds, rank=0, ranks=1).write(None)
     kernels = read_step(step, ranks)
     log.require_step(kernels, ranks)
-    unfinished = output.with_name(output.name + ".unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    try:
-        unfinished.mkdir()
-        held = []
+    held = []
+    with folder_written_beside(output) as folder:
         for rank in range(ranks):
-            with (unfinished / f"trace.{rank}.et").open("wb") as file:
+            with (folder / f"trace.{rank}.et").open("wb") as file:
                 held.append(_Rank(log, file, seconds, rank=rank, ranks=ranks).write(kernels))
-        unfinished.rename(output)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     return f"{held[0]}; {ranks} ranks"
 
 

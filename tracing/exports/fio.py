@@ -6,7 +6,6 @@ the option `directory` the names of a log are not found.
 """
 
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pandas as pd
 from tracing import files
 from tracing.exports.finished import Finished
 from tracing.loaded import TRANSFERS
+from tracing.tables import folder_written_beside
 
 GROUPS: Mapping[str, list[str]] = {"thread": ["pid", "tid"], "process": ["pid"], "trace": []}
 """What a log is of -> the columns whose values its calls share."""
@@ -58,16 +58,11 @@ def write(trace: Finished, output: Path, *, per: str) -> str:
             f"{trace.folder} has {num_logs:,} logs, one for each {per}, and fio replays "
             f"{_MOST_LOGS:,} at most; --per=process or --per=trace makes fewer"
         )
-    unfinished = output.with_name(output.name + ".unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    try:
-        (unfinished / "logs").mkdir(parents=True)
-        (unfinished / "files").mkdir()
-        _write_files(calls, unfinished)
-        _write_logs(calls, unfinished, per, trace.begin_ns)
-        unfinished.rename(output)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+    with folder_written_beside(output) as folder:
+        (folder / "logs").mkdir()
+        (folder / "files").mkdir()
+        _write_files(calls, folder)
+        _write_logs(calls, folder, per, trace.begin_ns)
     return f"{len(calls):,} calls in {num_logs:,} logs; replay: cd {output} && fio replay.fio"
 
 
