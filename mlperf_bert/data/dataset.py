@@ -116,7 +116,7 @@ def write_dataset(
         found = open_manifest(folder, config, inputs)
         missing = missing_parts(folder, found, inputs)
         if missing:
-            print("compiling (takes long the first time only)", file=sys.stderr, flush=True)
+            print("compiling (takes long the first time only)", file=sys.stderr)
             _warm_up(tokenizer, config.instances)
         failures = {}
         making = _make_parts(missing, folder, tokenizer, config, workers, hints)
@@ -131,7 +131,7 @@ def write_dataset(
     manifest.raise_failures(failures, len(inputs))
     if hints:
         others = f" ({len(hints)} parts have such a hint)" if len(hints) > 1 else ""
-        print(f"{hints[0]}{others}", file=sys.stderr, flush=True)
+        print(f"{hints[0]}{others}", file=sys.stderr)
     if missing:
         note_provenance(folder, found, inputs, vocab_file=config.vocab_file)
     return found, sorted(missing)
@@ -321,7 +321,7 @@ def make_part(
     tokenizer: Tokenizer,
     config: DatasetConfig,
     *,
-    on_hint: Callable[[str], object] = lambda hint: print(hint, file=sys.stderr, flush=True),
+    on_hint: Callable[[str], object] = lambda hint: print(hint, file=sys.stderr),
 ) -> Part:
     """Makes one TFRecord of one text file; `on_hint` as in `write_examples`.
 

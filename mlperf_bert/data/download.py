@@ -88,7 +88,7 @@ def fetch_group(
 
 
 def _note(text: object) -> None:
-    print(f"note: {printable(str(text))}", file=sys.stderr, flush=True)
+    print(f"note: {printable(str(text))}", file=sys.stderr)
 
 
 def _take(published: PublishedFile, folder: Path) -> bool:

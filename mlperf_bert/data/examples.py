@@ -61,7 +61,7 @@ def write_examples(
     at_most: int = 0,
     silent: bool = False,
     on_written: Callable[[memoryview], object] = lambda encoded: None,
-    on_hint: Callable[[str], object] = lambda hint: print(hint, file=sys.stderr, flush=True),
+    on_hint: Callable[[str], object] = lambda hint: print(hint, file=sys.stderr),
 ) -> Statistics:
     """Makes all examples of the inputs; returns counts of what was written.
 

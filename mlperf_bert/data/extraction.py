@@ -173,7 +173,6 @@ def _go_on(folder: Path, wanted: Record) -> Record:
             f"{folder}: {record.files:,} files are there; the dump is read up to article "
             f"{record.articles + 1:,}, and the extraction goes on",
             file=sys.stderr,
-            flush=True,
         )
     return record
 
@@ -321,7 +320,7 @@ def find_program(path: Path | None, cache: Path) -> Path:
 
 
 def _cloned() -> bytes:
-    print(f"fetching {REPOSITORY}", file=sys.stderr, flush=True)
+    print(f"fetching {REPOSITORY}", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="mlperf-bert-") as folder:
         done = None
         for words in (
@@ -368,7 +367,7 @@ def _on_path() -> Iterator[Path]:
 def _of_uv() -> Iterator[Path]:
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
     if uv:
-        print(f"uv: looking for Python {PYTHONS[0]}", file=sys.stderr, flush=True)
+        print(f"uv: looking for Python {PYTHONS[0]}", file=sys.stderr)
         _output(uv, "python", "install", "--quiet", PYTHONS[0])
         yield Path(_output(uv, "python", "find", "--managed-python", "--no-project", PYTHONS[0]))
 

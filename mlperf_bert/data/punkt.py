@@ -90,7 +90,7 @@ def _nltk_data() -> list[str]:
 
 def fetch_punkt(nltk_data: Path) -> bool:
     """Fetches punkt_tab into `nltk_data` with nltk's downloader; returns whether it succeeded."""
-    print(f"fetching nltk's punkt_tab into {nltk_data}", file=sys.stderr, flush=True)
+    print(f"fetching nltk's punkt_tab into {nltk_data}", file=sys.stderr)
     nltk_data.mkdir(parents=True, exist_ok=True)
     return (
         _nltk("downloader")

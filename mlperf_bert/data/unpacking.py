@@ -83,7 +83,6 @@ def md5s_of_text(path: Path) -> dict[str, str]:
         print(
             f"note: {printable(problem)}; the MD5 of the archive has to do for the rest",
             file=sys.stderr,
-            flush=True,
         )
     return found
 
@@ -121,7 +120,7 @@ def unpack_text(archive: Path, folder: Path, md5s: Mapping[str, str]) -> None:
     source = {"bytes": paths.require_regular_file(archive).stat().st_size, "md5": md5_of(archive)}
     is_unpacked = record.exists()
     if is_unpacked and (difference := _difference(record, source, md5s)):
-        print(f"{difference}; unpacking again", file=sys.stderr, flush=True)
+        print(f"{difference}; unpacking again", file=sys.stderr)
         is_unpacked = False
     if not is_unpacked:
         with contextlib.ExitStack() as outputs:

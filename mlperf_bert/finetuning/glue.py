@@ -168,7 +168,7 @@ class GlueTask:
 
 @functools.cache  # Of all of GLUE the files are read twice.
 def _report_skipped(path: str, number: int) -> None:
-    print(f"{path}: skipped {number} lines without all columns", file=sys.stderr, flush=True)
+    print(f"{path}: skipped {number} lines without all columns", file=sys.stderr)
 
 
 class Mrpc(GlueTask):

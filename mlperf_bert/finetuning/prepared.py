@@ -66,7 +66,7 @@ def start(config: FinetuningConfig) -> Start:
     for doubt in casing.doubts(
         source.vocab_file, words, do_lower_case=do_lower_case, model=source.name
     ):
-        print(f"warning: {doubt}", file=sys.stderr, flush=True)
+        print(f"warning: {doubt}", file=sys.stderr)
     return Start(source, Tokenizer(source.vocab_file, do_lower_case=do_lower_case))
 
 
@@ -143,7 +143,6 @@ class Prepared:
             print(
                 f"{self.task.name}: {len(examples):,} examples of {name}",
                 file=sys.stderr,
-                flush=True,
             )
         return self._splits[name]
 

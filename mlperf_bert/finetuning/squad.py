@@ -175,7 +175,6 @@ def _with_found_answers(
             f"{path}: {num_skipped:,} of {len(examples):,} questions left out: their answer is not "
             "at its answer_start",
             file=sys.stderr,
-            flush=True,
         )
     return found
 

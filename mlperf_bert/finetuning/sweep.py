@@ -200,7 +200,7 @@ def _run_task(config: FinetuningConfig, ready: Prepared) -> tuple[TaskResult, Se
     trained = []
     for number, one in enumerate(runs):
         if one.finished():
-            print(f"finished before: {one.folder}", file=sys.stderr, flush=True)
+            print(f"finished before: {one.folder}", file=sys.stderr)
         else:
             with StopRequest() as stop:
                 one.train(stop)
@@ -253,7 +253,6 @@ def _write(folder: Path, one: TaskResult, *, is_predicted: bool) -> None:
             f"warning: {folder / PREDICTIONS_NAME} has the answers of an earlier best run of "
             f"{one.task} ({predicted}); the best is now {one.best.setting}: give --do_predict",
             file=sys.stderr,
-            flush=True,
         )
     scores = [found[name]["task_score"] for name in glue.NAMES if name in found]
     listed = {name: found[name] for name in tasks.NAMES if name in found}
