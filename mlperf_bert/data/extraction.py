@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO
 
 from mlperf_bert.data import provenance
+from mlperf_bert.data.provenance import printed_by
 from mlperf_bert.data.wiki_dump import Dump
 from mlperf_bert.files.json_text import read_record, write_record
 from mlperf_bert.files.locks import held
@@ -361,25 +362,18 @@ def _on_path() -> Iterator[Path]:
         if found := shutil.which(f"python{version}"):
             yield Path(found)
         # pyenv's python3.10 on the PATH ends with an error unless that version is its chosen one.
-        yield from map(Path, _output("pyenv", "whence", "--path", f"python{version}").split("\n"))
+        yield from map(
+            Path, printed_by("pyenv", "whence", "--path", f"python{version}").split("\n")
+        )
 
 
 def _of_uv() -> Iterator[Path]:
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
     if uv:
         print(f"uv: looking for Python {PYTHONS[0]}", file=sys.stderr)
-        _output(uv, "python", "install", "--quiet", PYTHONS[0])
-        yield Path(_output(uv, "python", "find", "--managed-python", "--no-project", PYTHONS[0]))
+        printed_by(uv, "python", "install", "--quiet", PYTHONS[0])
+        yield Path(printed_by(uv, "python", "find", "--managed-python", "--no-project", PYTHONS[0]))
 
 
 def _version(python: Path) -> str:
-    return _output(str(python), "-I", "-c", "import platform; print(platform.python_version())")
-
-
-def _output(*command: str) -> str:
-    """What a program writes; empty if there is none or it fails."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-    return done.stdout.strip()
+    return printed_by(str(python), "-I", "-c", "import platform; print(platform.python_version())")

@@ -90,11 +90,16 @@ def _version(packages: Sequence[str]) -> str:
 def _commit() -> str:
     if in_image := os.environ.get("MLPERF_BERT_COMMIT"):
         return in_image
-    command = ["git", "-C", str(_REPOSITORY), "describe", "--always", "--abbrev=40", "--dirty"]
+    words = ["-C", str(_REPOSITORY), "describe", "--always", "--abbrev=40", "--dirty"]
+    return printed_by("git", *words) or "unknown"
+
+
+def printed_by(*command: str) -> str:
+    """What a program prints; empty if there is none or it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+        return ""
     return done.stdout.strip()
 
 

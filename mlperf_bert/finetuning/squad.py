@@ -14,7 +14,7 @@ from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.finetuning import squad_features, squad_metrics, squad_predictions
-from mlperf_bert.finetuning.squad_predictions import Prediction
+from mlperf_bert.finetuning.squad_predictions import Prediction, Rules
 from mlperf_bert.finetuning.squad_reading import SquadExample, read_examples
 from mlperf_bert.finetuning.squad_tokens import words_of_answer
 
@@ -34,11 +34,8 @@ class SquadTask:
     """Tokens from the start of a window to that of the next."""
     max_query_length: int = 64
     """Tokens of a question; the rest is cut off."""
-    max_answer_length: int = 30
-    """Tokens of a predicted answer."""
-    n_best_size: int = 20
-    null_score_diff_threshold: float = 0.0
-    """squad2: no answer is predicted where its score is higher than the best answer's by more."""
+    rules: Rules = dataclasses.field(default_factory=Rules)
+    """The threshold is squad2's."""
     head: str = dataclasses.field(default="spans", init=False)
     num_labels: int = dataclasses.field(default=2, init=False)
     main_metric: str = dataclasses.field(default="f1", init=False)
@@ -150,12 +147,9 @@ class SquadTask:
         features: Mapping[str, np.ndarray],
         outputs: np.ndarray,
     ) -> dict[str, Prediction]:
-        has_impossible = self.name == _WITH_IMPOSSIBLE
-        rules = squad_predictions.Rules(
-            max_answer_length=self.max_answer_length,
-            n_best_size=self.n_best_size,
-            null_score_diff_threshold=self.null_score_diff_threshold if has_impossible else None,
-        )
+        rules = self.rules
+        if self.name != _WITH_IMPOSSIBLE:
+            rules = dataclasses.replace(rules, null_score_diff_threshold=None)
         return squad_predictions.predict(examples, features, outputs, rules=rules)
 
 

@@ -50,10 +50,10 @@ class Prediction:
 class Rules:
     """Which answers are considered."""
 
-    max_answer_length: int
+    max_answer_length: int = 30
     """In tokens."""
-    n_best_size: int
-    null_score_diff_threshold: float | None
+    n_best_size: int = 20
+    null_score_diff_threshold: float | None = 0.0
     """An answer is predicted unless the null odds are above; None: there is always an answer."""
 
 

@@ -8,13 +8,13 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
+from mlperf_bert.data.provenance import printed_by
 from mlperf_bert.files import json_text
 from mlperf_bert.files.paths import Location
 from mlperf_bert.mlperf.log_lines import RECORD_NAME
@@ -148,7 +148,7 @@ def accelerators(num_gpus: int | None) -> dict[str, str]:
     if num_gpus == 0:
         return {"accelerators_per_node": "0"}
     query = "name,memory.total,clocks.max.sm"
-    rows = _output("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader").splitlines()
+    rows = printed_by("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader").splitlines()
     if not rows:
         return {"accelerators_per_node": str(num_gpus or 0)}
     name, memory, clock = (cell.strip() for cell in rows[0].split(","))
@@ -176,14 +176,6 @@ def _version(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return "not installed"
-
-
-def _output(*command: str) -> str:
-    """Return what a tool prints; nothing if it is missing or fails."""
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return ""
 
 
 def recorded_devices(output_dir: Path) -> tuple[int | None, int | None]:

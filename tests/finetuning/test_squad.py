@@ -17,6 +17,7 @@ from transformers.data.processors import squad as theirs
 
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.finetuning.squad import SquadTask
+from mlperf_bert.finetuning.squad_predictions import Rules
 from mlperf_bert.finetuning.squad_tokens import OffsetTokenizer, piece_of
 from tests.data import generated_words
 from tests.finetuning import generated_squad
@@ -182,13 +183,13 @@ def their_predictions(examples, features, logits, tokenizer, folder, task):
         examples,
         features,
         results,
-        task.n_best_size,
-        task.max_answer_length,
+        task.rules.n_best_size,
+        task.rules.max_answer_length,
         True,
         *map(str, files),
         False,
         task.name == "squad2",
-        task.null_score_diff_threshold,
+        task.rules.null_score_diff_threshold,
         tokenizer,
     )
     return [json.loads(file.read_text()) if file.exists() else None for file in files]
@@ -254,9 +255,9 @@ def test_predictions_and_metrics_equal_theirs(
         num_paragraphs=16,
         make=generated_squad.plain_word,
     )
-    fields = {"n_best_size": n_best_size, "max_answer_length": 12}
+    rules = Rules(n_best_size=n_best_size, max_answer_length=12)
     both = predicted_both(
-        name, content, tmp_path, tokenizer, their_tokenizer, sizes, seed=1, **fields
+        name, content, tmp_path, tokenizer, their_tokenizer, sizes, seed=1, rules=rules
     )
     nothing = {i for i in both.expected_predictions if is_nothing(both, i)}
     assert len(nothing) < len(both.predictions) / 4
@@ -450,8 +451,9 @@ def test_no_threshold_but_the_given_one(tokenizer, tmp_path):
     """With a high one all questions are answered, with a low one none."""
     content = file_of("bu da", {"answers": [{"text": "bu", "answer_start": 0}]}, {})
     for threshold, expected in [(1e9, "bu"), (-1e9, "")]:
+        rules = Rules(null_score_diff_threshold=threshold)
         task, examples, features = encoded(
-            "squad2", "dev", content, tmp_path, tokenizer, null_score_diff_threshold=threshold
+            "squad2", "dev", content, tmp_path, tokenizer, rules=rules
         )
         logits = np.zeros((*features["input_ids"].shape, 2), np.float32)
         logits[:, 3] = 1

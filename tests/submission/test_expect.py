@@ -161,7 +161,7 @@ def test_check_expects_what_gpus_like_those_of_the_machine_reached(
     large, monkeypatch, driver, start
 ):
     rows = f"{driver}, 81559 MiB, 1980 MHz\n" * 8 if driver else ""
-    monkeypatch.setattr(system, "_output", lambda *command: rows)
+    monkeypatch.setattr(system, "printed_by", lambda *command: rows)
     line = expect.line_of_machine(config(num_gpus=8), large)
     assert line.startswith(start) and "\n" not in line
 
