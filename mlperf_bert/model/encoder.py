@@ -86,7 +86,7 @@ class Encoder:
         if "position_ids" in features:
             positions = tf.gather(self._layers.positions, features["position_ids"])
         else:
-            positions = self._layers.positions[tf.newaxis, : features["input_ids"].shape[1]]
+            positions = _for_each_row(self._layers.positions[: words.shape[1]], words)
         # A product, not a gather: the gradient of a gather from two rows adds up S * R terms one
         # after the other.
         one_hot = tf.one_hot(features["segment_ids"], self._config.type_vocab_size)
@@ -206,6 +206,16 @@ def _twice(hidden: tf.Tensor):
         return tf.cast(total, hidden.dtype)
 
     return (tf.identity(hidden), tf.identity(hidden)), backward
+
+
+def _for_each_row(table: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """[S, H] -> [R, S, H], as many rows as `rows` has.
+
+    A broadcast would do, but its gradient is a sum over the first of three axes. XLA has the axis
+    of a sum last in memory, on a GPU, and then stores all of a block's arrays like that.
+    """
+    flat = tf.tile(tf.reshape(table, [1, -1]), [tf.shape(rows)[0], 1])
+    return tf.reshape(flat, [-1, *table.shape])
 
 
 def _first_tokens(features: dict[str, tf.Tensor]) -> tf.Tensor:

@@ -356,6 +356,16 @@ def test_every_operation_is_stablehlos(unrecorded_step):
     assert kinds == ["training", "gradients", "update"]
 
 
+def test_no_sum_is_over_the_rows_of_hidden_states_alone(unrecorded_step):
+    # XLA would store the hidden states of all blocks with the rows last on a GPU (encoder.py).
+    module = jaxlib_stablehlo.deserialize_portable_artifact(
+        mlir.make_ir_context(), (unrecorded_step / "step.stablehlo").read_bytes()
+    )
+    sums = [op for op in stablehlo.operations(module) if op.name == "stablehlo.reduce"]
+    over = [(len(op.operands[0].type.shape), list(op.attributes["dimensions"])) for op in sums]
+    assert (3, [0]) not in over and (3, [2]) in over
+
+
 def test_a_program_names_the_oldest_version_that_holds_it():
     def exported(operation):
         return serialized(
