@@ -20,7 +20,6 @@ Model FLOP count all 512 tokens of a row, padding too; samples per second count 
 """
 
 import argparse
-import datetime
 import json
 import os
 import subprocess
@@ -29,10 +28,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from benchmarks.processes import in_a_process
 from mlperf_bert.files import paths
+from pages import charts
 
 ROOT = Path(__file__).resolve().parent.parent
 # What differs from BERT-large; the tiny model is for a try without an accelerator.
@@ -138,44 +136,47 @@ def measure(given: argparse.Namespace) -> None:
     raw = given.output.with_suffix(".jsonl")
     raw.parent.mkdir(parents=True, exist_ok=True)
     raw.write_text("".join(json.dumps({"device": device, **row}) + "\n" for row in rows))
-    report(device, peak, rows, given.output)
+    show(argparse.Namespace(raw=[raw], output=given.output))
 
 
-def report(device: str, peak: float, rows: list[dict], output: Path) -> None:
-    """Writes the table and the picture."""
+def show(given: argparse.Namespace) -> None:
+    """Writes the table and the picture of raw figures, of one device or of several."""
+    rows = [json.loads(line) for raw in given.raw for line in raw.read_text().splitlines()]
+    given.output.with_suffix(".md").write_text(table(rows))
+    print(table(rows), end="")
+    shown = [row for row in rows if "samples_per_second" in row]
+    with charts.png(given.output.with_suffix(".png"), (8, 0.3 * len(shown) + 1)) as [[axes]]:
+        names = [f"{row['device']}: {row['name']}" for row in shown]
+        colours = ["#1f5fa8" if row["name"].startswith("ours") else "#b0b7c0" for row in shown]
+        bars = axes.barh(names, [row["samples_per_second"] for row in shown], color=colours)
+        axes.bar_label(bars, fmt="%.3g", padding=3)
+        axes.invert_yaxis()
+        axes.margins(x=0.12)
+        axes.set_xlabel("samples per second")
+
+
+def table(rows: list[dict]) -> str:
+    """The table; the share is that of the product of matrices measured before a row."""
     lines = [
-        f"{device}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d}; bfloat16; peak of a product of "
-        f"matrices {peak / 1e12:.4g} TFLOP/s.",
-        "",
-        "| | samples/s | step, ms | model TFLOP/s | of the peak | memory, GB |",
-        "|---|---|---|---|---|---|",
+        "| device | | samples/s | step, ms | model TFLOP/s | of the product | memory, GiB |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for row in rows[1:]:
+    peak = float("nan")
+    for row in rows:
+        device, name, rate = row["device"], row["name"], row.get("model_tflop_per_second")
         if "failed" in row:
-            lines.append(f"| {row['name']} | {row['failed']} | | | | |")
-            continue
-        memory = row.get("peak_memory_bytes")
-        shown = f"{memory / 1e9:.1f}" if isinstance(memory, int) else "unknown"
-        rate = row["model_tflop_per_second"]
-        lines.append(
-            f"| {row['name']} | {row['samples_per_second']:.4g} | {1e3 * row['step_seconds']:.4g} "
-            f"| {rate:.4g} | {rate * 1e12 / peak:.0%} | {shown} |"
-        )
-    output.with_suffix(".md").write_text("\n".join(lines) + "\n")
-    print("\n".join(lines))
-    shown_rows = [row for row in rows if "samples_per_second" in row]
-    figure = Figure(figsize=(8, 0.3 * len(shown_rows) + 1), dpi=150, layout="constrained")
-    axes = figure.subplots()
-    names = [row["name"] for row in shown_rows]
-    colours = ["#1f5fa8" if name.startswith("ours") else "#b0b7c0" for name in names]
-    bars = axes.barh(names, [row["samples_per_second"] for row in shown_rows], color=colours)
-    axes.bar_label(bars, fmt="%.3g", padding=3)
-    axes.invert_yaxis()
-    axes.margins(x=0.12)
-    axes.set_xlabel("samples per second")
-    axes.set_title(lines[0], fontsize="small", loc="left")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(output.with_suffix(".png"))
+            lines.append(f"| {device} | {name} | {row['failed']} | | | | |")
+        elif "samples_per_second" not in row:
+            peak = rate
+            lines.append(f"| {device} | {name} | | | {rate:.4g} | | |")
+        else:
+            memory = row.get("peak_memory_bytes")
+            size = f"{memory / 2**30:.1f}" if isinstance(memory, int) else "unknown"
+            lines.append(
+                f"| {device} | {name} | {row['samples_per_second']:.4g} "
+                f"| {1e3 * row['step_seconds']:.4g} | {rate:.4g} | {rate / peak:.0%} | {size} |"
+            )
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
@@ -196,6 +197,10 @@ def main() -> None:
     measures.add_argument("--peak_size", type=int, default=8192, help="of the matrices")
     measures.add_argument("--torch_python", help="an interpreter with torch and transformers")
     measures.set_defaults(run=measure)
+    shows = commands.add_parser("show", help="table and picture of raw figures")
+    shows.add_argument("raw", nargs="+", type=Path, help="OUTPUT.jsonl of measure")
+    shows.add_argument("--output", type=Path, required=True, help="without suffix")
+    shows.set_defaults(run=show)
     given = parser.parse_args(paths.words_with_home())
     given.run(given)
 

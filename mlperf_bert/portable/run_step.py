@@ -53,6 +53,9 @@ PEAK_TFLOP: dict[str, float | None] = {
 }
 jax.config.update("jax_enable_x64", True)  # the counters are int64; jax would cut them to 32 bits
 warnings.filterwarnings("ignore", "Some donated buffers were not usable")  # the constants'
+if "XLA_CLIENT_MEM_FRACTION" not in os.environ:  # jax's other name of the same
+    # jax takes 75% of a GPU's memory, and compiles for that: steps that fit the device would not.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.96")
 
 
 FORMAT = 2
