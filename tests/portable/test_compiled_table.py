@@ -1,10 +1,11 @@
-"""The table of docs/portable_step.md is what the recorded rows of benchmarks/compiled.py render."""
+"""The tables of docs/portable_step.md are what recorded rows render: compiled, and measured."""
 
+import argparse
 import json
 
 import pytest
 
-from benchmarks import compiled
+from benchmarks import accelerator, compiled
 from mlperf_bert.portable import compile_step
 
 ROWS = json.loads(compiled.ROWS.read_text())
@@ -14,6 +15,19 @@ def test_the_table_of_the_page_is_that_of_the_rows():
     assert compiled.table(ROWS) in compiled.PAGE.read_text(), (
         "python -m benchmarks.compiled writes it again"
     )
+
+
+def test_the_measured_table_is_that_of_the_raw_figures(tmp_path, capsys):
+    raw = accelerator.ROOT / "benchmarks" / "accelerator.jsonl"
+    failed = {"device": "NVIDIA H100", "name": "ours large_999", "failed": "out of memory"}
+    more = tmp_path / "more.jsonl"
+    more.write_text(json.dumps(failed) + "\n")
+    accelerator.show(argparse.Namespace(raw=[raw, more], output=tmp_path / "table"))
+    *measured, last = capsys.readouterr().out.splitlines(keepends=True)
+    assert "".join(measured) in compiled.PAGE.read_text()
+    assert last == "| NVIDIA H100 | ours large_999 | out of memory | | | | |\n"
+    assert (tmp_path / "table.md").read_text().endswith(last)
+    assert (tmp_path / "table.png").stat().st_size > 0
 
 
 def test_every_row_is_asked_for_once_and_every_device_is_known():
