@@ -44,9 +44,9 @@ def version(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in found.groups()) if found else ()
 
 
-def event_folder(roots: Iterable[Path] = TRACEFS) -> Path | None:
+def event_folder() -> Path | None:
     """Where this kernel describes its tracepoints; None if it has none or hides them."""
-    return next((r / "events" for r in roots if (r / "events" / "block").is_dir()), None)
+    return next((r / "events" for r in TRACEFS if (r / "events" / "block").is_dir()), None)
 
 
 def command(*words: str) -> list[str]:

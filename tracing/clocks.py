@@ -24,9 +24,9 @@ class ClockPair:
     """How far apart the readings may lie."""
 
 
-def read_pair(num_tries: int = 50) -> ClockPair:
+def read_pair() -> ClockPair:
     """Reads the clocks between two readings of the monotonic one; keeps the tightest try."""
-    return min((_one_pair() for _ in range(num_tries)), key=lambda pair: pair.uncertainty_ns)
+    return min((_one_pair() for _ in range(50)), key=lambda pair: pair.uncertainty_ns)
 
 
 def _one_pair() -> ClockPair:

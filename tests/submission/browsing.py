@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import http.server
+import re
 import threading
 
 from tests.helpers import programs
@@ -27,6 +28,22 @@ def served(folder):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield folder, f"http://127.0.0.1:{server.server_port}", handler.requests
         server.shutdown()
+
+
+def measured(browser, site, profile, name: str, frame: str, width: int, *options):
+    """Look at a page in a frame of some width, which writes its title; return that and the console.
+
+    Nothing else may be asked for.
+    """
+    folder, address, requests = site
+    (folder / f"frame_{width}.html").write_text(frame.replace("WIDTH", str(width)))
+    requests.clear()
+    words = ["--dump-dom", "--window-size=1300,9000", *options]
+    dom, console = look(browser, profile, f"{address}/frame_{width}.html", *words)
+    assert set(requests) == {f"/frame_{width}.html", f"/{name}.html"}
+    title = re.search(r"<title>(.*)</title>", dom)
+    assert title, dom[:2000]
+    return title[1], console
 
 
 def look(browser, profile, address, *options):

@@ -3,13 +3,11 @@
 Nothing is missing, on the console, or beside the edge.
 """
 
-import re
-
 import pytest
 
 from mlperf_bert.submission import deciding, report
 from tests.mlperf.example_log import write_log
-from tests.submission.browsing import look, served
+from tests.submission.browsing import look, measured, served
 
 # Tells how wide the page is that a frame of some width shows, and which texts are too small.
 FRAME = """<!doctype html><link rel="icon" href="data:,"><body style="margin:0"><script>
@@ -49,18 +47,10 @@ def site(tmp_path_factory):
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize(("name", "num_pictures"), [("report", 10), ("deciding", 2)])
 def test_readable_at_both_widths(browser, site, tmp_path, width, name, num_pictures):
-    folder, address, requests = site
-    frame = FRAME.replace("WIDTH", str(width)).replace("PAGE", name)
-    (folder / f"frame_{width}.html").write_text(frame)
-    requests.clear()
-    dom, console = look(
-        browser, tmp_path, f"{address}/frame_{width}.html", "--dump-dom", "--window-size=1300,9000"
-    )
+    frame = FRAME.replace("PAGE", name)
+    title, console = measured(browser, site, tmp_path, name, frame, width)
     assert console == []
-    assert set(requests) == {f"/frame_{width}.html", f"/{name}.html"}
-    measured = re.search(r"<title>([\d,]+)</title>", dom)
-    assert measured, dom
-    page_width, num_outside, least_height, found = map(int, measured[1].split(","))
+    page_width, num_outside, least_height, found = map(int, title.split(","))
     assert page_width <= width
     assert num_outside == 0
     assert least_height >= 8

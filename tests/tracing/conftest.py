@@ -81,6 +81,12 @@ def trace(output: Path, *words, options=(), **more) -> Traced:
     return Traced(output, programs.run(*command_line(output, *words, options=options), **more))
 
 
+def rows(parsed, table: str, **wanted) -> list[dict]:
+    """Of what a parser, the first of two, made of lines: those of a table with these values."""
+    found = [row for name, row in parsed[1] if name == table]
+    return [row for row in found if all(row.get(key) == value for key, value in wanted.items())]
+
+
 @pytest.fixture(scope="session", params=BACKENDS)
 def traced(request, tmp_path_factory) -> Traced:
     """The example training, traced with each backend that works here."""

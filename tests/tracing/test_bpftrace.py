@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tracing.conftest import require
+from tests.tracing.conftest import require, rows
 from tracing import backends, bpftrace
 
 RECORDED = Path(__file__).parent / "recorded_bpftrace.txt"
@@ -17,11 +17,6 @@ NEW_KERNEL = frozenset(tracepoint for a in bpftrace.ALTERNATIVES.values() for _,
 def parsed():
     parser = bpftrace.Parser(folder="/data/example", path_of_inode={260811: "/usr/bin/x"})
     return parser, list(parser.parse(RECORDED.read_text().splitlines(keepends=True)))
-
-
-def rows(parsed, table, **wanted):
-    found = [row for name, row in parsed[1] if name == table]
-    return [row for row in found if all(row.get(key) == value for key, value in wanted.items())]
 
 
 def test_every_line_is_understood(parsed):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tracing.conftest import require
+from tests.tracing.conftest import require, rows
 from tracing import backends, strace
 
 RECORDED = Path(__file__).parent / "recorded_strace.txt"
@@ -17,11 +17,6 @@ def parsed():
     lines = RECORDED.read_text().splitlines(keepends=True)
     parser = strace.Parser(process_of_thread=strace.threads_in(lines), folder="/data/example")
     return parser, list(parser.parse(lines))
-
-
-def rows(parsed, table, **wanted):
-    found = [row for name, row in parsed[1] if name == table]
-    return [row for row in found if all(row.get(key) == value for key, value in wanted.items())]
 
 
 def test_every_line_is_understood(parsed):
