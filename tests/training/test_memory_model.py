@@ -20,6 +20,10 @@ from tests.training.configurations import large_model
 
 RECORDED = json.loads(Path(measuring.ROOT / "benchmarks" / "memory.json").read_text())
 COMPILED = json.loads(Path(measuring.ROOT / "benchmarks" / "compiled.json").read_text())
+MEASURED = [
+    json.loads(line)
+    for line in (measuring.ROOT / "benchmarks" / "accelerator.jsonl").read_text().splitlines()
+]
 LARGE = memory.Step(
     model=BertConfig(**BERT_LARGE),
     num_rows=8,
@@ -95,6 +99,21 @@ def test_the_estimate_is_within_its_tolerance_of_what_compilers_say(found):
         assert estimate == pytest.approx(peak, rel=memory.TOLERANCE)
     else:
         assert peak < 1.4 * estimate
+
+
+@pytest.mark.parametrize(
+    "name, num_rows, device",
+    [
+        ("ours large_112_packed", 56, "NVIDIA H100 80GB HBM3"),
+        ("ours large_56_packed", 28, "NVIDIA H100 80GB HBM3"),
+        ("ours large_56", 56, "NVIDIA H200"),
+    ],
+)
+def test_the_estimate_is_within_its_tolerance_of_what_gpus_took(name, num_rows, device):
+    """Under jax, which adds nothing to the program's memory."""
+    [found] = [row for row in MEASURED if (row["name"], row["device"]) == (name, device)]
+    estimate = of_compiler(num_rows, "none", 1, "GPU")
+    assert estimate == pytest.approx(found["peak_memory_bytes"], rel=memory.TOLERANCE)
 
 
 @pytest.mark.parametrize(
