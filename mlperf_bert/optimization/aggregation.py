@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import tensorflow as tf
 import tf_keras
 
+from mlperf_bert.optimization.optimizers import LAMB
+
 # Source: the reference clips the global norm of the gradients to 1.0; the rules fix it.
 CLIP_NORM = 1.0
 
@@ -72,27 +74,39 @@ class GradientAggregationOptimizer(tf.Module):
         norm = _norm_of_all(gradients) if self._whole_step else None
         return tf.clip_by_global_norm(gradients, CLIP_NORM, use_norm=norm)[0]
 
-    def step(self, gradients: list[tf.Tensor], variables: list[tf.Variable]) -> None:
-        """Takes the gradients of one micro-batch, clipped and reduced, in the order of `variables`.
+    def step(
+        self, gradients: list[tf.Tensor], variables: list[tf.Variable], *, clips: bool = False
+    ) -> None:
+        """Takes the reduced gradients of one micro-batch, in the order of `variables`.
 
-        Without aggregation this is the whole update; with it, call `update` after every
-        `steps_per_update` calls. Call both in replica context.
+        With `clips` they are clipped as by `clip`. Without aggregation this is the whole update;
+        with it, call `update` after every `steps_per_update` calls. Call both in replica context.
         """
         if self.steps_per_update == 1:
-            self._apply(gradients, variables)
+            self._apply(gradients, variables, clips=clips or self.clip_after_allreduce)
             return
+        if clips:
+            gradients = self.clip(gradients)
         # The mean: n micro-batches of b examples stand for one of n * b.
         for accumulator, gradient in zip(self.accumulators, gradients):
             accumulator.assign_add(gradient / self.steps_per_update)
 
     def update(self, variables: list[tf.Variable]) -> None:
         """Applies the accumulated gradients and sets the accumulators to zero."""
-        self._apply([accumulator.read_value() for accumulator in self.accumulators], variables)
+        gradients = [accumulator.read_value() for accumulator in self.accumulators]
+        self._apply(gradients, variables, clips=self.clip_after_allreduce)
         for accumulator in self.accumulators:
             accumulator.assign(tf.zeros_like(accumulator))
 
-    def _apply(self, gradients: list[tf.Tensor], variables: list[tf.Variable]) -> None:
-        if self.clip_after_allreduce:
+    def _apply(
+        self, gradients: list[tf.Tensor], variables: list[tf.Variable], *, clips: bool
+    ) -> None:
+        if clips and isinstance(self.optimizer, LAMB) and self.optimizer.is_compiled:
+            norm = tf.linalg.global_norm(gradients)
+            [factor], _ = tf.clip_by_global_norm([tf.ones([])], CLIP_NORM, use_norm=norm)
+            self.optimizer.apply_scaled(zip(gradients, variables), factor)
+            return
+        if clips:
             gradients = self._clipped(gradients)
         # They are reduced already; Keras would add them up over the replicas once more.
         self.optimizer.apply_gradients(

@@ -28,11 +28,21 @@ class LAMB(lamb.LAMB):
 
     def __init__(self, *, compiled: bool, **kwargs):
         super().__init__(**kwargs)
-        self._change = lamb_change
-        if compiled and tf.distribute.get_strategy().num_replicas_in_sync == 1:
-            change = functools.partial(lamb_change, norm=_norm_by_slices)
-            self._change = tf.function(change, jit_compile=True, autograph=False)
+        self._change: Callable[..., tf.Tensor] = lamb_change
+        self.is_compiled = compiled and tf.distribute.get_strategy().num_replicas_in_sync == 1
+        if self.is_compiled:
+            self._change = tf.function(_scaled_change, jit_compile=True, autograph=False)
+        self._factor: tf.Tensor | None = None
         self._last_changes: dict[str, list] = {}
+
+    def apply_scaled(self, gradients_and_variables, factor: tf.Tensor) -> None:
+        """Applies reduced gradients times a float32 scalar; only of one that is compiled.
+
+        The program multiplies while it reads them, and no scaled gradient is written.
+        """
+        self._factor = factor
+        self.apply_gradients(gradients_and_variables, experimental_aggregate_gradients=False)
+        self._factor = None
 
     def _prepare(self, var_list):
         # Before each update: what was changed in another trace is not in this graph.
@@ -43,6 +53,8 @@ class LAMB(lamb.LAMB):
         place = var.device, var.dtype.base_dtype
         constants = (apply_state or {}).get(place) or self._fallback_apply_state(*place)
         m, v = self.get_slot(var, "m"), self.get_slot(var, "v")
+        if self.is_compiled:
+            constants = constants | {"factor": 1.0 if self._factor is None else self._factor}
         # After the variable before it, whose temporary results are gone by then.
         with tf.control_dependencies(self._last_changes.get(var.device, [])):
             change = self._change(
@@ -93,6 +105,17 @@ def lamb_change(
         both_positive = (weight_norm > 0) & (update_norm > 0)
         trust_ratio = tf.where(both_positive, weight_norm / update_norm, 1.0)
     return weight.assign(weight - trust_ratio * constants["lr_t"] * update)
+
+
+def _scaled_change(weight, gradient, m, v, constants, *, decays: bool) -> tf.Tensor:
+    """`lamb_change` by the gradient times `factor`, a constant; returns a scalar that waits for it.
+
+    XLA would copy the new weight, if its program returned it.
+    """
+    scaled = gradient * constants["factor"]
+    change = lamb_change(weight, scaled, m, v, constants, decays=decays, norm=_norm_by_slices)
+    with tf.control_dependencies([change]):
+        return tf.identity(constants["lr_t"])
 
 
 def _norm_by_slices(tensor: tf.Tensor) -> tf.Tensor:

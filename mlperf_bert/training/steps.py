@@ -173,9 +173,8 @@ class Trainer(tf.Module):
 
     def step_of_reduced(self, gradients: list[tf.Tensor]) -> None:
         """Passes the reduced gradients to the optimizer; the step is not counted."""
-        if self.normalization == "global":
-            gradients = self.optimizer.clip(gradients)
-        self.optimizer.step(gradients, self.variables_to_train)
+        clips = self.normalization == "global"
+        self.optimizer.step(gradients, self.variables_to_train, clips=clips)
 
     @tf.autograph.experimental.do_not_convert
     def update(self) -> None:

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 from official.modeling.optimization import lamb
 
+from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.config import OptimizerConfig
 from mlperf_bert.optimization.optimizers import NOT_DECAYED, create_optimizer, lamb_change
 
@@ -85,3 +86,32 @@ def test_the_equations_of_the_paper(decays):
             step *= np.linalg.norm(expected) / np.linalg.norm(step)
         expected -= 0.01 * step
     np.testing.assert_allclose(weight.numpy(), expected, rtol=1e-5, atol=1e-7)
+
+
+def trained_by_xla(gradient_scale: float, *, clips_itself: bool) -> list[np.ndarray]:
+    """Two weights, the optimizer's count and slots after three updates of a compiled LAMB."""
+    inner = create_optimizer(CONFIG, lambda: learning_rate(inner.iterations), compiled=True)
+    optimizer = GradientAggregationOptimizer(inner)
+    weights = [tf.Variable(draw(0.05), name=name) for name in ("kernel", "bias")]
+    optimizer.build(weights)
+
+    @tf.function(autograph=False)
+    def update(gradients):
+        if not clips_itself:
+            gradients = optimizer.clip(gradients)
+        optimizer.step(gradients, weights, clips=clips_itself)
+
+    for number in range(1, 4):
+        update([tf.constant(draw(gradient_scale, number + each)) for each in (0, 9)])
+    return [each.numpy() for each in (*weights, *inner.variables())]
+
+
+@pytest.mark.parametrize("gradient_scale", [1.0, 1e-3, np.inf])
+def test_a_compiled_update_that_clips_is_one_of_clipped_gradients(gradient_scale):
+    """Bit by bit: where clipping changes something, where not, and where all becomes NaN."""
+    itself = trained_by_xla(gradient_scale, clips_itself=True)
+    outside = trained_by_xla(gradient_scale, clips_itself=False)
+    for left, right in zip(itself, outside, strict=True):
+        np.testing.assert_array_equal(left, right)
+    assert np.isnan(itself[0]).all() == np.isinf(gradient_scale)
+    assert (itself[0] != draw(0.05)).all()
