@@ -19,6 +19,7 @@ Shapes: R=rows, N=heads, Q=queries, S=sequence.
 """
 
 import functools
+import math
 import operator
 from collections.abc import Callable
 
@@ -51,7 +52,9 @@ class Passes:
         """Takes a key of `ACTIVATIONS`."""
         self._is_compiled = compiled
         self.activation = self._fused(_in_float32(ACTIVATIONS[activation]))
-        self.add_and_normalise = self._fused(_add_and_normalise)
+        self.add_and_normalise = self._fused(
+            *(_NORMALISE_BY_VECTORS if sums_of_vectors else [_add_and_normalise])
+        )
         self._masked = self._compiled(_keep)
         row_sums = _sums_of_vectors if sums_of_vectors else _row_sums
         self._softmax_gradient = self._compiled(
@@ -98,11 +101,13 @@ class Passes:
             return function
         return tf.function(function, jit_compile=True, autograph=False)
 
-    def _fused(self, function: Callable) -> Callable:
+    def _fused(self, function: Callable, gradient: Callable | None = None) -> Callable:
         forward = self._compiled(function)
 
         @self._compiled
         def backward(inputs, upstream):
+            if gradient:
+                return gradient(*inputs, upstream)
             # Computed again inside the compiled backward pass: a second time is cheaper than
             # writing what the forward pass saw to memory and reading it back.
             with tf.GradientTape() as tape:
@@ -130,6 +135,37 @@ def _add_and_normalise(hidden, update, gamma, beta) -> tf.Tensor:
     return tf.cast(normalised, hidden.dtype)
 
 
+def _normalise_by_vectors(hidden, update, gamma, beta) -> tf.Tensor:
+    """`_add_and_normalise` with sums of vectors."""
+    normalised, _ = _statistics(hidden, update)
+    return tf.cast(normalised * gamma + beta, hidden.dtype)
+
+
+def _gradient_by_vectors(hidden, update, gamma, beta, upstream) -> tuple[tf.Tensor, ...]:
+    """Its gradients, of all four; TensorFlow's own add up rows one after the other."""
+    width = upstream.shape[-1]
+    x, scale = _statistics(hidden, update)
+    up = tf.cast(upstream, tf.float32)
+    weighted = up * gamma
+    # dx = (w - mean(w) - x * mean(w * x)) / deviation, w = gamma * up; each sum is of H elements.
+    centred = weighted - _sums_of_vectors(weighted) / width
+    of_total = scale * (centred - x * (_sums_of_vectors(weighted * x) / width))
+    of_hidden, of_update = (tf.cast(of_total, each.dtype) for each in (hidden, update))
+    return of_hidden, of_update, _column_sums(up * x), _column_sums(up)
+
+
+_NORMALISE_BY_VECTORS = _normalise_by_vectors, _gradient_by_vectors
+
+
+def _statistics(hidden, update) -> tuple[tf.Tensor, tf.Tensor]:
+    """The sum with mean 0 and variance 1, [..., H], and one over its deviation, [..., 1]."""
+    total = tf.cast(hidden, tf.float32) + tf.cast(update, tf.float32)
+    width = total.shape[-1]
+    centred = total - _sums_of_vectors(total) / width
+    scale = tf.math.rsqrt(_sums_of_vectors(centred * centred) / width + _EPSILON)
+    return centred * scale, scale
+
+
 def _softmax_gradient(
     probabilities: tf.Tensor, upstream: tf.Tensor, *, row_sums: Callable
 ) -> tf.Tensor:
@@ -153,6 +189,13 @@ def _sums_of_vectors(values: tf.Tensor) -> tf.Tensor:
     width = values.shape[-1]
     parts = tf.split(values, width // 128, axis=-1) if width % 128 == 0 else [values]
     return _row_sums(functools.reduce(operator.add, parts))
+
+
+def _column_sums(values: tf.Tensor) -> tf.Tensor:
+    """Sums over all axes but the last, [..., H] -> [H], of eight slices at a time."""
+    num_rows = math.prod(size or 1 for size in values.shape[:-1])  # of those that are known
+    slices = tf.reshape(values, [math.gcd(num_rows, 8), -1, values.shape[-1]])
+    return tf.reduce_sum(functools.reduce(operator.add, tf.unstack(slices)), axis=0)
 
 
 def _keep(values: tf.Tensor, seed: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:

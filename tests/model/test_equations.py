@@ -82,12 +82,14 @@ def test_softmax_over_the_allowed_keys_and_its_gradient(compiled, sums_of_vector
     close(slope, expected * (upstream - (upstream * expected).sum(axis=-1, keepdims=True)))
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_the_norm_of_a_sum_and_its_gradients(compiled):
+@pytest.mark.parametrize(("compiled", "sums_of_vectors"), WAYS)
+@pytest.mark.parametrize("shape", [(2, 3, 12), (3, 8, 256)])
+def test_the_norm_of_a_sum_and_its_gradients(compiled, sums_of_vectors, shape):
     """With x = (h + u - mean) / std: y = x * gamma + beta; dh = du."""
-    passes = fusion.Passes("gelu", compiled=compiled)
-    hidden, update, gamma, beta = draw(2, 3, 12), draw(2, 3, 12, seed=1), draw(12), draw(12, seed=1)
-    upstream = draw(2, 3, 12, seed=2)
+    passes = fusion.Passes("gelu", compiled=compiled, sums_of_vectors=sums_of_vectors)
+    hidden, update = draw(*shape), draw(*shape, seed=1)
+    gamma, beta = draw(shape[-1]), draw(shape[-1], seed=1)
+    upstream = draw(*shape, seed=2)
     found, slopes = gradients_of(
         passes.add_and_normalise, float32(hidden, update, gamma, beta), upstream
     )
