@@ -11,13 +11,15 @@ name says AdamW (less work), and compute the masked-LM head at the predicted pla
 Hugging Face's own model (more work). Contestants take turns, `--rounds` times; each is a process
 that is alone on the machine, warms up, and then is timed for `--steps` steps; without padding five
 times as many, because their number of tokens varies (of these and of PyTorch's, every turn takes
-other examples). Every turn is appended to OUTPUT.jsonl, and those that are in it count: the same
-command goes on where it was stopped, and a measurement can be split over several calls (`--only`;
-`--rounds=0` draws). OUTPUT.md and OUTPUT.png show all turns in it. Without --input_file the
-examples are random words with the lengths of the published data (random_task.py has the source). A
-contestant without an interpreter is left out; one that fails, or takes longer than
-`--turn_seconds`, has no further turns. An interpreter may be a script that sets variables, such as
-LD_PRELOAD of an allocator, and ends with `exec .../bin/python "$@"`.
+other examples: compare them by tokens a second). A contestant prints STEP after every step and,
+where it knows its examples, how many tokens without padding they had. Every turn is appended to
+OUTPUT.jsonl, and those that are in it count: the same command goes on where it was stopped, and a
+measurement can be split over several calls (`--only`; `--rounds=0` draws). OUTPUT.md and OUTPUT.png
+show all turns in it. Without --input_file the examples are random words with the lengths of the
+published data (random_task.py has the source). A contestant without an interpreter is left out; one
+that fails, or takes longer than `--turn_seconds`, has no further turns, and what it has started
+ends with it. An interpreter may be a script that sets variables, such as LD_PRELOAD of an
+allocator, and ends with `exec .../bin/python "$@"`.
 
 Model FLOP are the multiplications and additions of the matrix products of real tokens, forward and
 backward (three times forward), without padding. The peak is that of a product of 2048x3072x3072 on
@@ -31,6 +33,7 @@ if __name__ == "__main__":
 
 import argparse
 import collections
+import contextlib
 import json
 import os
 import re
@@ -170,8 +173,8 @@ def peak_flop_per_second(dtype: str) -> float:
 
 def measure(
     command: list[str], folder: Path, *, num_warm_up: int, num_steps: int, limit_seconds: float
-) -> list[float]:
-    """Seconds of each step.
+) -> dict[str, list]:
+    """The seconds of each timed step, and its tokens without padding where the contestant says.
 
     Raises:
       RuntimeError: the contestant ended or was stopped before, with its last words.
@@ -184,19 +187,27 @@ def measure(
         stderr=errors,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
+        start_new_session=True,
     )
-    stamps, began = [], time.perf_counter()
-    limit = threading.Timer(limit_seconds, process.kill)
+
+    def kill() -> None:
+        # What it has started as well: a compiler or an export would share the machine with others.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    stamps, tokens, began = [], [], time.perf_counter()
+    limit = threading.Timer(limit_seconds, kill)
     limit.start()
     try:
         for line in process.stdout:
             if line.startswith("STEP"):
                 stamps.append(time.perf_counter())
+                tokens += map(int, line.split()[1:])
             if len(stamps) == num_warm_up + num_steps:
                 break
     finally:
         limit.cancel()
-        process.kill()  # the next contestant must not share the machine with it
+        kill()
         process.wait()
     if len(stamps) < num_warm_up + num_steps:
         if time.perf_counter() - began >= limit_seconds:
@@ -205,7 +216,8 @@ def measure(
         last = ["it said nothing", *errors.read().split("\n")]
         words = next(line.strip() for line in reversed(last) if line.strip())
         raise RuntimeError(f"ended with exit code {process.returncode}: {words}")
-    return np.diff(stamps[num_warm_up - 1 :]).tolist()
+    seconds = np.diff(stamps[num_warm_up - 1 :]).tolist()
+    return {"seconds": seconds, "tokens": tokens[num_warm_up:]}
 
 
 def packages_missing(python: Path, packages: Sequence[str]) -> str:
@@ -253,7 +265,7 @@ def run_rounds(args: argparse.Namespace, folder: Path, results: Path) -> set[str
             path = ROOT / "benchmarks" / "contestants" / f"{script}.py"
             try:
                 with tempfile.TemporaryDirectory(dir=folder) as work:
-                    seconds = measure(
+                    measured = measure(
                         [str(python), str(path), json.dumps(task | options | {"turn": number})],
                         Path(work),
                         num_warm_up=args.warm_up_steps,
@@ -264,12 +276,25 @@ def run_rounds(args: argparse.Namespace, folder: Path, results: Path) -> set[str
                 failed.add(name)
                 print(f"round {number + 1}: {name}: {error}", file=sys.stderr, flush=True)
                 continue
-            rate = args.batch_size / statistics.mean(seconds)
-            print(f"round {number + 1}: {name}: {rate:.2f} samples/s", flush=True)
-            entry = {"name": name, "batch_size": args.batch_size, "seconds": seconds}
+            entry = {"name": name, "batch_size": args.batch_size, **measured}
+            rates = [f"{samples_per_second(entry):.2f} samples/s"]
+            if tokens := tokens_per_second(entry):
+                rates.append(f"{tokens:.0f} tokens/s without padding")
+            print(f"round {number + 1}: {name}: {', '.join(rates)}", flush=True)
             with results.open("a") as file:
                 file.write(json.dumps(entry) + "\n")
     return failed
+
+
+def samples_per_second(turn: dict) -> float:
+    """The rate of a turn, whatever the lengths of its examples."""
+    return turn["batch_size"] / statistics.mean(turn["seconds"])
+
+
+def tokens_per_second(turn: dict) -> float | None:
+    """The rate of a turn without padding; None if its examples are not known."""
+    tokens = turn.get("tokens")
+    return sum(tokens) / sum(turn["seconds"]) if tokens else None
 
 
 def processor() -> str:
@@ -283,24 +308,30 @@ def processor() -> str:
 
 def report(results: Path, output: Path, flop_per_sample: float) -> None:
     """Writes the table and the picture of all measured steps."""
-    rates_of: dict[str, list[float]] = {}
+    rates_of, tokens_of = collections.defaultdict(list), collections.defaultdict(list)
     for turn in turns_in(results):
-        rate = turn["batch_size"] / statistics.mean(turn["seconds"])
-        rates_of.setdefault(turn["name"], []).append(rate)
+        rates_of[turn["name"]].append(samples_per_second(turn))
+        if tokens := tokens_per_second(turn):
+            tokens_of[turn["name"]].append(tokens)
     rows = {name: rates_of[name] for name in CONTESTANTS if name in rates_of}
     if not rows:
         sys.exit(f"{results}: has turns of older names only; name another --output")
     first = statistics.mean(next(iter(rows.values())))
     peaks = {dtype: peak_flop_per_second(dtype) for dtype in ("float32", "bfloat16")}
     lines = [
-        "| | samples/s | slowest to fastest turn | times the first | model GFLOP/s | of the peak |",
-        "|---|---|---|---|---|---|",
+        "| | samples/s | slowest to fastest turn | times the first | model GFLOP/s | of the peak "
+        "| tokens/s without padding | slowest to fastest turn |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, rates in rows.items():
         mean, flops = statistics.mean(rates), statistics.mean(rates) * flop_per_sample
+        cells, of_tokens = "| | |", tokens_of[name]
+        if of_tokens:
+            cells = f"| {statistics.mean(of_tokens):.0f} "
+            cells += f"| {min(of_tokens):.0f} to {max(of_tokens):.0f} |"
         lines.append(
             f"| {name} | {mean:.2f} | {min(rates):.2f} to {max(rates):.2f} | {mean / first:.2f} "
-            f"| {flops / 1e9:.0f} | {flops / peaks[CONTESTANTS[name][2]['precision']]:.0%} |"
+            f"| {flops / 1e9:.0f} | {flops / peaks[CONTESTANTS[name][2]['precision']]:.0%} {cells}"
         )
     shown = ", ".join(f"{dtype} {peak / 1e9:.0f} GFLOP/s" for dtype, peak in peaks.items())
     lines += [

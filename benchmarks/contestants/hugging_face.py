@@ -45,7 +45,7 @@ def main() -> None:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        print("STEP", flush=True)
+        print("STEP", int(batch["attention_mask"].sum()), flush=True)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training import build
 from mlperf_bert.training.config import Findings, Setup
 from mlperf_bert.training.devices import choose_compilation, create_strategy
+from mlperf_bert.training.loop import FIGURES
 from mlperf_bert.training.steps import Trainer
 from tests.training.configurations import run_config
 
@@ -75,8 +76,8 @@ def main() -> None:
     trainer = build_trainer(task)
     batches = trainer.batches(lambda _: training_batches(task))
     while True:
-        trainer.train(batches, tf.constant(1)).numpy()
-        print("STEP", flush=True)
+        figures = dict(zip(FIGURES, trainer.train(batches, tf.constant(1)).numpy()[0]))
+        print("STEP", int(figures["num_real_tokens"]), flush=True)
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def main() -> None:
         loss.backward()
         clip(1.0)
         optimizer.step()
-        print("STEP", loss.item(), flush=True)
+        print("STEP", int(batch[0]["attention_mask"].sum()), flush=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
+import psutil
 import pytest
 
 from benchmarks import training_throughput
@@ -111,10 +112,17 @@ def test_one_that_fails_has_no_further_turns_and_the_same_command_goes_on(
     folder = tmp_path / "benchmarks" / "contestants"
     folder.mkdir(parents=True)
     (folder / "good.py").write_text("while True: print('STEP', flush=True)")
+    (folder / "tells.py").write_text("for n in range(9): print('STEP', 100 * n, flush=True)")
     (folder / "bad.py").write_text("print('STEP'); raise SystemExit('no kernel for this')")
-    (folder / "hangs.py").write_text("import time; time.sleep(60)")
+    # A child that holds no file of its parent's, so that nothing else would end it.
+    (folder / "hangs.py").write_text(
+        "import subprocess, time; quiet = dict.fromkeys(('stdout', 'stderr'), subprocess.DEVNULL)\n"
+        "child = subprocess.Popen(['sleep', '60'], **quiet)\n"
+        f"open({str(tmp_path / 'child')!r}, 'w').write(str(child.pid))\n"
+        "time.sleep(60)"
+    )
     monkeypatch.setattr(training_throughput, "ROOT", tmp_path)
-    contestants = {name: (name, None, {}) for name in ("bad", "good", "hangs")}
+    contestants = {name: (name, None, {}) for name in ("bad", "good", "hangs", "tells")}
     monkeypatch.setattr(training_throughput, "CONTESTANTS", contestants)
     flags = {"rounds": 2, "steps": 1, "warm_up_steps": 1, "turn_seconds": 60.0, "batch_size": 4}
     results = tmp_path / "results.jsonl"
@@ -127,9 +135,38 @@ def test_one_that_fails_has_no_further_turns_and_the_same_command_goes_on(
         return [json.loads(line)["name"] for line in results.read_text().splitlines()]
 
     assert turns("bad|good") == {"bad"} and names() == ["good"] * 2
-    assert turns("hangs", turn_seconds=0.1) == {"hangs"}
+    assert turns("hangs", turn_seconds=2) == {"hangs"}
+    child = int((tmp_path / "child").read_text())
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
     assert capsys.readouterr().err.splitlines() == [
         "round 1: bad: ended with exit code 1: no kernel for this",
-        "round 1: hangs: stopped after 0.1 s; raise --turn_seconds",
+        "round 1: hangs: stopped after 2 s; raise --turn_seconds",
     ]
     assert turns("good", rounds=3) == set() and names() == ["good"] * 3
+    assert turns("tells", rounds=1, steps=3) == set()
+    first, *_, last = training_throughput.turns_in(results)
+    assert first["tokens"] == [] and last["tokens"] == [100, 200, 300]
+
+
+def test_the_table_has_tokens_where_they_are_known(tmp_path, monkeypatch):
+    monkeypatch.setattr(training_throughput, "peak_flop_per_second", lambda dtype: 1e12)
+    monkeypatch.setattr(
+        training_throughput,
+        "CONTESTANTS",
+        {name: (name, None, {"precision": "float32"}) for name in ("knows", "does not", "older")},
+    )
+    turn = {"batch_size": 4, "seconds": [1.0, 3.0]}
+    turns = [
+        {"name": "knows", "tokens": [1000, 2000], **turn},
+        {"name": "knows", "tokens": [500, 500], **turn},
+        {"name": "does not", "tokens": [], **turn},
+        {"name": "older", **turn},
+    ]
+    results = tmp_path / "out.jsonl"
+    results.write_text("".join(json.dumps(each) + "\n" for each in turns))
+    training_throughput.report(results, tmp_path / "out", 1e9)
+    rows = (tmp_path / "out.md").read_text().splitlines()
+    expected = [("knows", "| 500 | 250 to 750 |"), ("does not", "| | |"), ("older", "| | |")]
+    for name, cells in expected:
+        (row,) = (row for row in rows if row.startswith(f"| {name} |"))
+        assert row.startswith(f"| {name} | 2.00 |") and row.endswith(f"% {cells}"), row
