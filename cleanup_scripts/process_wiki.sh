@@ -24,7 +24,10 @@ workers=${NWORKER:-$(nproc)}
 
 # What was made from what, in provenance.json.
 record() { PYTHONPATH=$scripts/..${PYTHONPATH:+:$PYTHONPATH} "$python" -m mlperf_bert.data.provenance "$@"; }
-stage() { "$python" "$scripts/$1" --data="$glob" "${@:2}"; }
+# Adds a stage to those that `run` runs, in one process.
+stages=()
+stage() { stages+=(-- "$1" --data="$glob" "${@:2}"); }
+run() { "$python" "$scripts/in_one_process.py" "${stages[@]}"; stages=(); }
 gather() { stage do_gather.py --input_suffix=.4 --block_size="${BLOCK_SIZE:-26.92}" --out_dir="$results" "$@"; }
 glob=$1
 
@@ -32,6 +35,7 @@ case $glob in
   *.parquet | *.json | *.jsonl | *.json.gz | *.jsonl.gz | *.json.zst | *.jsonl.zst)
     stage extract_documents.py --out_dir="${TEXT_DIR:-./text}" --nworker="$workers" \
       --text_column="${TEXT_COLUMN:-text}"
+    run
     record "${TEXT_DIR:-./text}" --add="documents to text" --inputs "$1" \
       --outputs "${TEXT_DIR:-./text}/*/wiki_??????" --parameters "text_column=${TEXT_COLUMN:-text}"
     glob="${TEXT_DIR:-./text}/*/wiki_??????"
@@ -45,5 +49,6 @@ stage do_sentence_segmentation.py --input_suffix=.2 --output_suffix=.3 --nworker
 stage seperate_test_set.py --input_suffix=.3 --output_suffix=.4 --nworker="$workers" \
   --num_test_articles="${NUM_TEST_ARTICLES:-10000}" --test_output="$results/eval"
 gather
+run
 record "$results" --add=clean-up --inputs "$glob" --outputs "$results/part-*" "$results/eval.*" \
   --parameters "num_test_articles=${NUM_TEST_ARTICLES:-10000}" "block_size=${BLOCK_SIZE:-26.92}" "punkt=${PUNKT:-nltk}"

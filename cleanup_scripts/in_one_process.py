@@ -1,0 +1,24 @@
+"""Runs scripts of this folder one after the other in one process: SCRIPT FLAGS -- SCRIPT FLAGS ...
+
+Of few files, importing what the scripts need takes as long as what they do. The first that fails
+ends the process as it would end its own.
+"""
+
+import itertools
+import runpy
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    """Gives each script the words up to the next --."""
+    folder = Path(__file__).resolve().parent
+    words = sys.argv[1:]
+    for is_end, command in itertools.groupby(words, "--".__eq__):
+        if not is_end:
+            sys.argv = list(command)
+            runpy.run_path(str(folder / sys.argv[0]), run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
