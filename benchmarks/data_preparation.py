@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from mlperf_bert.data import example_codec, instances, mersenne
+from mlperf_bert.data import example_encoder, instances, mersenne
 from mlperf_bert.data.jit import kernel
 from mlperf_bert.data.tokenization import Tokenizer, read_documents
 from mlperf_bert.files import paths
@@ -140,7 +140,7 @@ def measure_parts(text: Path, vocab_file: str) -> None:
     for batch in instances.batches(
         instances.make_instances(few, vocabulary, config), vocabulary, config
     ):
-        example_codec.encode_records(batch)  # compiles, or reads the cache
+        example_encoder.encode_records(batch)  # compiles, or reads the cache
     _draw(state, 1)
     taken: dict[str, float] = {}
 
@@ -154,7 +154,7 @@ def measure_parts(text: Path, vocab_file: str) -> None:
     made = part("cut and mask", instances.make_instances, documents, vocabulary, config)
     made_batches = instances.batches(made, vocabulary, config)
     while (batch := part("fill arrays", next, made_batches, None)) is not None:
-        encoded = part("encode", example_codec.encode_records, batch)
+        encoded = part("encode", example_encoder.encode_records, batch)
         part("floor: a copy of the bytes", bytes, encoded)
     # A shuffle draws 2 ln 2 words for each token, as a draw is rejected in a quarter of all cases;
     # a masked token takes a fraction, a fifth of them two, of two words each, and a tenth a draw.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mlperf_bert.data import example_codec, tfrecord
+from mlperf_bert.data import example_encoder, tfrecord
 from mlperf_bert.data.validity import ExampleShape
 
 
@@ -37,5 +37,5 @@ def write(folder: Path, config: Mapping, shape: ExampleShape, lengths: Iterable[
         is_real = np.arange(shape.max_predictions_per_seq) < count
         example["masked_lm_weights"] = is_real.astype(np.float32)
         example["next_sentence_labels"][0] = random.integers(0, 2)
-        framed.append(tfrecord.frame(example_codec.encode(example)))
+        framed.append(tfrecord.frame(example_encoder.encode(example)))
     (folder / "train.tfrecord").write_bytes(b"".join(framed))

@@ -22,7 +22,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from mlperf_bert.data import example_codec, manifest, provenance, stages
+from mlperf_bert.data import example_encoder, manifest, provenance, stages
 from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.data.instances import InstanceConfig, batches, make_instances
 from mlperf_bert.data.manifest import Manifest, Part
@@ -227,7 +227,7 @@ def _warm_up(tokenizer: Tokenizer, config: InstanceConfig) -> None:
         documents, tokenizer.vocabulary, dataclasses.replace(config, dupe_factor=1)
     )
     for batch in batches(instances, tokenizer.vocabulary, config):
-        example_codec.encode_records(batch)
+        example_encoder.encode_records(batch)
 
 
 def _make_parts(

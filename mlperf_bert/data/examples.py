@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from mlperf_bert.data import example_codec, stages
+from mlperf_bert.data import example_encoder, stages
 from mlperf_bert.data.instances import InstanceConfig, Statistics, batches, make_instances
 from mlperf_bert.data.tokenization import Tokenizer, read_documents
 from mlperf_bert.files import paths
@@ -102,7 +102,7 @@ def write_examples(
 
 
 def _deal_out(
-    batch: example_codec.Batch,
+    batch: example_encoder.Batch,
     files: list[BinaryIO],
     *,
     first: int,
@@ -111,12 +111,12 @@ def _deal_out(
     """Writes example n to file n modulo the number of files; the batch begins with n = `first`."""
     for index, file in enumerate(files):
         own = slice((index - first) % len(files), None, len(files))
-        own_batch = example_codec.Batch(
+        own_batch = example_encoder.Batch(
             tokens=np.ascontiguousarray(batch.tokens[:, own]),
             predictions=np.ascontiguousarray(batch.predictions[:, own]),
             weights=np.ascontiguousarray(batch.weights[own]),
             next_sentence=np.ascontiguousarray(batch.next_sentence[own]),
         )
-        encoded = example_codec.encode_records(own_batch)
+        encoded = example_encoder.encode_records(own_batch)
         file.write(encoded)
         on_written(encoded)

@@ -47,7 +47,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mlperf_bert.data import mersenne
-from mlperf_bert.data.example_codec import Batch
+from mlperf_bert.data.example_encoder import Batch
 from mlperf_bert.data.jit import kernel
 
 _NUM_BINS = 16

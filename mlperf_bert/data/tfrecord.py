@@ -39,8 +39,8 @@ CRC_TABLES = _crc_tables()
 
 
 @kernel
-def _masked_crc(data, start, stop, tables):
-    """The masked CRC-32C of data[start:stop], as an int64 below 2**32."""
+def masked_crc(data, start, stop, tables):
+    """The masked CRC-32C of data[start:stop], by `CRC_TABLES`, as an int64 below 2**32."""
     crc = np.uint32(0xFFFFFFFF)
     i = start
     while i + 16 <= stop:
@@ -67,23 +67,7 @@ def _masked_crc(data, start, stop, tables):
 
 def masked_crc32c(data: bytes) -> int:
     """Returns the checksum that TFRecord files carry."""
-    return int(_masked_crc(np.frombuffer(data, np.uint8), 0, len(data), CRC_TABLES))
-
-
-@kernel
-def _put_uint32(out, at, value):
-    for i in range(4):
-        out[at + i] = (value >> (8 * i)) & 255
-    return at + 4
-
-
-@kernel
-def close_frame(out, begin, end, tables):
-    """Puts length and checksums around the record in out[begin + HEADER_BYTES:end]."""
-    _put_uint32(out, begin, end - begin - HEADER_BYTES)
-    _put_uint32(out, begin + 4, 0)
-    _put_uint32(out, begin + 8, _masked_crc(out, begin, begin + 8, tables))
-    return _put_uint32(out, end, _masked_crc(out, begin + HEADER_BYTES, end, tables))
+    return int(masked_crc(np.frombuffer(data, np.uint8), 0, len(data), CRC_TABLES))
 
 
 def frame(record: bytes) -> bytes:

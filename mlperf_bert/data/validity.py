@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from mlperf_bert.data import example_codec, tfrecord
+from mlperf_bert.data.example_codec import FEATURE_DTYPES
 
 _MAKE_AGAIN = "make the file again with create_pretraining_data.py"
 _OTHER_MODEL = "give the --bert_config_file that belongs to these data, or make the file again"
@@ -25,7 +26,11 @@ class ExampleShape:
 
     def lengths(self) -> dict[str, int]:
         """How many values each feature holds."""
-        return example_codec.feature_lengths(self.max_seq_length, self.max_predictions_per_seq)
+        per_token = ("input_ids", "input_mask", "segment_ids")
+        lengths = dict.fromkeys(FEATURE_DTYPES, self.max_predictions_per_seq)
+        lengths.update(dict.fromkeys(per_token, self.max_seq_length))
+        lengths["next_sentence_labels"] = 1
+        return lengths
 
     def for_model(self, config) -> "ExampleLimits":
         """With the limits of a model, whose `config` has vocab_size and type_vocab_size."""
@@ -59,14 +64,12 @@ class ExampleLimits(ExampleShape):
             "masked_lm_weights": 1,
             "next_sentence_labels": 1,
         }
-        return {
-            name: example_codec.FEATURE_DTYPES[name].type(value) for name, value in greatest.items()
-        }
+        return {name: FEATURE_DTYPES[name].type(value) for name, value in greatest.items()}
 
 
 _LENGTH_FLAGS = {
     name: "--max_seq_length" if length == 1 else "--max_predictions_per_seq"
-    for name, length in example_codec.feature_lengths(1, 2).items()
+    for name, length in ExampleShape(max_seq_length=1, max_predictions_per_seq=2).lengths().items()
     if name != "next_sentence_labels"
 }
 _MODEL_FEATURES = ("input_ids", "segment_ids", "masked_lm_ids")
@@ -86,10 +89,10 @@ def require_valid(example: Mapping[str, np.ndarray], limits: ExampleLimits) -> N
     Raises:
       ValueError: what it lacks, or which feature holds what; to be put after "record N".
     """
-    if missing := sorted(example_codec.FEATURE_DTYPES.keys() - example.keys()):
+    if missing := sorted(FEATURE_DTYPES.keys() - example.keys()):
         raise ValueError(f"lacks the features {', '.join(missing)}; {_MAKE_AGAIN}")
     lengths, greatest = limits.lengths(), limits.greatest_values()
-    for name in example_codec.FEATURE_DTYPES:
+    for name in FEATURE_DTYPES:
         _require_type(name, example[name])
         _require_length(name, len(example[name]), lengths[name])
         _require_values(name, example[name], greatest[name])
@@ -149,9 +152,9 @@ def check_first_record(path: str | os.PathLike, limits: ExampleLimits) -> None:
 
 
 def _require_type(name: str, values: np.ndarray) -> None:
-    if values.dtype != example_codec.FEATURE_DTYPES[name]:
+    if values.dtype != FEATURE_DTYPES[name]:
         kinds = {"i": "integers", "f": "floats"}
-        found, expected = kinds[values.dtype.kind], kinds[example_codec.FEATURE_DTYPES[name].kind]
+        found, expected = kinds[values.dtype.kind], kinds[FEATURE_DTYPES[name].kind]
         raise ValueError(f"holds {found} in {name}, where {expected} belong; {_MAKE_AGAIN}")
 
 

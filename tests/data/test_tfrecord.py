@@ -6,16 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlperf_bert.data import example_codec, tfrecord, validity
+from mlperf_bert.data import example_codec, example_encoder, tfrecord, validity
 
 RECORD_BYTES = 12 + 4
+SHAPE = validity.ExampleShape(max_seq_length=8, max_predictions_per_seq=3)
 
 
 def example(seed: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     return {
         name: rng.integers(0, 2**20, length).astype(example_codec.FEATURE_DTYPES[name])
-        for name, length in example_codec.feature_lengths(8, 3).items()
+        for name, length in SHAPE.lengths().items()
     }
 
 
@@ -23,7 +24,7 @@ def example(seed: int) -> dict[str, np.ndarray]:
 def path(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(
-        b"".join(tfrecord.frame(example_codec.encode(example(seed))) for seed in range(3))
+        b"".join(tfrecord.frame(example_encoder.encode(example(seed))) for seed in range(3))
     )
     return path
 
@@ -94,7 +95,7 @@ def test_other_lengths_name_feature_and_flag(path):
 
 def valid_file(path):
     ones = {name: np.ones_like(values) for name, values in example(0).items()}
-    path.write_bytes(tfrecord.frame(example_codec.encode(ones)))
+    path.write_bytes(tfrecord.frame(example_encoder.encode(ones)))
     return path
 
 
@@ -111,7 +112,7 @@ def valid_file(path):
 def test_values_that_cannot_be_encoded(name, values, message):
     good = example(1)
     with pytest.raises(ValueError, match=message):
-        example_codec.encode(good | {name: np.full(len(good[name]), values)})
+        example_encoder.encode(good | {name: np.full(len(good[name]), values)})
 
 
 def test_values_on_both_sides_of_each_length_are_encoded():
@@ -119,22 +120,22 @@ def test_values_on_both_sides_of_each_length_are_encoded():
     around = [2**bits + step for bits in (0, 7, 14, 21, 28) for step in (-1, 0)]
     values = np.array([*around, *reversed(around)])
     given = example(1) | {"input_ids": values, "input_mask": values[::-1], "segment_ids": values}
-    decoded = example_codec.decode(example_codec.encode(given))
+    decoded = example_codec.decode(example_encoder.encode(given))
     assert all((decoded[name] == given[name]).all() for name in given)
 
 
 def test_the_greatest_value_fits_in_the_buffer():
     great = {
         name: np.full(length, 2**35 - 1, example_codec.FEATURE_DTYPES[name])
-        for name, length in example_codec.feature_lengths(8, 3).items()
+        for name, length in SHAPE.lengths().items()
     }
-    decoded = example_codec.decode(example_codec.encode(great))
+    decoded = example_codec.decode(example_encoder.encode(great))
     assert all((decoded[name] == great[name]).all() for name in great)
     values = [great[name] for name in great]
-    batch = example_codec.Batch(
+    batch = example_encoder.Batch(
         np.stack(values[:3])[:, None], np.stack(values[3:5])[:, None], values[5][None], values[6]
     )
-    assert len(example_codec.encode_records(batch)) <= example_codec.bytes_at_most(batch)
+    assert len(example_encoder.encode_records(batch)) <= example_encoder.bytes_at_most(batch)
 
 
 def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path):

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import run_pretraining  # noqa: F401 - defines the flags
 from mlperf_bert import command_line
-from mlperf_bert.data import example_codec, tfrecord
+from mlperf_bert.data import example_encoder, tfrecord
 from mlperf_bert.messages import as_lines
 from mlperf_bert.training import checks
 from mlperf_bert.training.config import RunConfig
@@ -61,7 +61,7 @@ def good_flags(folder: Path) -> dict[str, str]:
     """Flags of a run that could begin."""
     rng = np.random.default_rng(1)
     (folder / "bert_config.json").write_text(json.dumps(TINY))
-    (folder / "train").write_bytes(tfrecord.frame(example_codec.encode(example(rng))))
+    (folder / "train").write_bytes(tfrecord.frame(example_encoder.encode(example(rng))))
     return {
         "bert_config_file": f"{folder}/bert_config.json",
         "input_file": f"{folder}/train",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mlperf_bert.data import example_codec, tfrecord
+from mlperf_bert.data import example_encoder, tfrecord
 from tests.helpers import starts
 
 TINY = {
@@ -43,7 +43,7 @@ def write_inputs(folder: Path) -> Path:
     rng = np.random.default_rng(1)
     (folder / "bert_config.json").write_text(json.dumps(TINY))
     for name in ("train", "eval"):
-        framed = [tfrecord.frame(example_codec.encode(example(rng))) for _ in range(50)]
+        framed = [tfrecord.frame(example_encoder.encode(example(rng))) for _ in range(50)]
         (folder / name).write_bytes(b"".join(framed))
     return folder
 

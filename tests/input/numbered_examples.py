@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mlperf_bert.data import example_codec, tfrecord
+from mlperf_bert.data import example_codec, example_encoder, tfrecord
 from mlperf_bert.input.pipeline import ExampleLimits
 
 
@@ -18,5 +18,5 @@ def write(folder: Path, limits: ExampleLimits, *, files: int, examples_per_file:
         numbers = range(file * examples_per_file, (file + 1) * examples_per_file)
         given = [ones | {"input_ids": ones["input_ids"] * number} for number in numbers]
         paths.append(folder / f"part-{file}")
-        paths[-1].write_bytes(b"".join(tfrecord.frame(example_codec.encode(e)) for e in given))
+        paths[-1].write_bytes(b"".join(tfrecord.frame(example_encoder.encode(e)) for e in given))
     return [str(path) for path in paths]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mlperf_bert.data import example_codec, tfrecord
+from mlperf_bert.data import example_encoder, tfrecord
 from mlperf_bert.input import packing, pipeline
 from mlperf_bert.input.pipeline import ExampleLimits, ExampleShape
 
@@ -20,7 +20,7 @@ def write_examples(path, lengths, shape: ExampleShape) -> list[dict]:
     rng, examples = np.random.default_rng(1), []
     for number, length in enumerate(lengths):
         count = min(shape.max_predictions_per_seq, max(1, round(length * 0.15)))
-        sizes = example_codec.feature_lengths(shape.max_seq_length, shape.max_predictions_per_seq)
+        sizes = shape.lengths()
         example = {name: np.zeros(size, np.int64) for name, size in sizes.items()}
         example["input_ids"][:length] = rng.integers(5, 1000, length)
         example["input_ids"][0] = 1000 + number
@@ -33,7 +33,7 @@ def write_examples(path, lengths, shape: ExampleShape) -> list[dict]:
         example["masked_lm_weights"][:count] = 1
         example["next_sentence_labels"][0] = rng.integers(0, 2)
         examples.append(example)
-    framed = [tfrecord.frame(example_codec.encode(example)) for example in examples]
+    framed = [tfrecord.frame(example_encoder.encode(example)) for example in examples]
     path.write_bytes(b"".join(framed))
     return examples
 
@@ -41,7 +41,7 @@ def write_examples(path, lengths, shape: ExampleShape) -> list[dict]:
 def unpack(batch: dict[str, np.ndarray], shape: ExampleShape) -> list[dict[str, np.ndarray]]:
     """The examples of a packed batch, as they stood in the TFRecords."""
     found = []
-    sizes = example_codec.feature_lengths(shape.max_seq_length, shape.max_predictions_per_seq)
+    sizes = shape.lengths()
     for row, place in np.argwhere(batch["next_sentence_weights"]):
         where = np.flatnonzero(batch["block_ids"][row] == place + 1)
         first, length = where[0], len(where)

@@ -19,13 +19,14 @@ NUM_EVAL_RECORDS, NUM_TRAIN_RECORDS = 3000, 500
 def traced_training(repository, tmp_path_factory):
     import numpy as np
 
-    from mlperf_bert.data import example_codec, tfrecord
+    from mlperf_bert.data import example_encoder, tfrecord
 
     require("strace")
     folder = tmp_path_factory.mktemp("training")
     rng = np.random.default_rng(1)
     (folder / "bert_config.json").write_text(json.dumps(TINY))
-    framed = [tfrecord.frame(example_codec.encode(example(rng))) for _ in range(NUM_TRAIN_RECORDS)]
+    encoded = [example_encoder.encode(example(rng)) for _ in range(NUM_TRAIN_RECORDS)]
+    framed = list(map(tfrecord.frame, encoded))
     for name in ("part-0", "part-1"):
         (folder / name).write_bytes(b"".join(framed))
     (folder / "eval").write_bytes(b"".join(framed) * (NUM_EVAL_RECORDS // NUM_TRAIN_RECORDS))
@@ -120,11 +121,11 @@ def test_bytes_read_are_sizes_times_epochs_at_the_demos_scale(repository, tmp_pa
     """The demo trains on two files of 18 MB; here they are read by TensorFlow for three epochs."""
     import numpy as np
 
-    from mlperf_bert.data import example_codec, tfrecord
+    from mlperf_bert.data import example_encoder, tfrecord
 
     require("strace")
     rng = np.random.default_rng(2)
-    some = [tfrecord.frame(example_codec.encode(example(rng, sequence=64, predictions=10))) for _ in range(200)]  # fmt: skip  # noqa: E501
+    some = [tfrecord.frame(example_encoder.encode(example(rng, sequence=64, predictions=10))) for _ in range(200)]  # fmt: skip  # noqa: E501
     paths = [tmp_path / f"part-0000{number}-of-00002" for number in range(2)]
     for path in paths:
         path.write_bytes(b"".join(some) * 197)

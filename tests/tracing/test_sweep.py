@@ -377,13 +377,13 @@ def test_the_table_says_what_its_columns_are(tmp_path):
 def test_a_real_training_computed_and_slept(repository, tmp_path):
     import numpy as np
 
-    from mlperf_bert.data import example_codec
+    from mlperf_bert.data import example_encoder
     from tests.helpers.tiny_examples import TINY, example
 
     require("strace")
     rng = np.random.default_rng(1)
     (tmp_path / "bert_config.json").write_text(json.dumps(TINY))
-    framed = [tfrecord.frame(example_codec.encode(example(rng))) for _ in range(500)]
+    framed = [tfrecord.frame(example_encoder.encode(example(rng))) for _ in range(500)]
     (tmp_path / "part-0").write_bytes(b"".join(framed))
     flags = {
         "bert_config_file": tmp_path / "bert_config.json",

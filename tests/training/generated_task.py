@@ -10,7 +10,7 @@ import numpy as np
 
 from mlperf_bert.checkpoints import names
 from mlperf_bert.convert import saving
-from mlperf_bert.data import example_codec, tfrecord
+from mlperf_bert.data import example_encoder, tfrecord
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.model.config import BertConfig
 
@@ -55,7 +55,7 @@ def write_task(
     (folder / "bert_config.json").write_text(json.dumps(config))
     write_initial_checkpoint(folder / "init" / "model.ckpt-0", config, random)
     for name, count in (("train", num_examples), ("eval", num_eval_examples)):
-        framed = [tfrecord.frame(example_codec.encode(_example(random))) for _ in range(count)]
+        framed = [tfrecord.frame(example_encoder.encode(_example(random))) for _ in range(count)]
         (folder / f"{name}.tfrecord").write_bytes(b"".join(framed))
 
 

@@ -1,0 +1,217 @@
+"""Examples as tf.Example in TFRecords, as the data pipeline writes them; a run only reads.
+
+E = examples, S = max_seq_length, P = max_predictions_per_seq. Encoding is written here, not left to
+protobuf: compiled loops are far faster, and need no TensorFlow.
+
+A tf.Example is a protobuf map from feature names to lists. The order of a protobuf map is free:
+here it is that of `FEATURE_DTYPES`, so that equal examples are equal bytes. Files of the reference,
+whose order changes from one run to the next, have the same size and content but other bytes.
+
+Source: tensorflow/core/example/example.proto.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from mlperf_bert.data.example_codec import FEATURE_DTYPES
+from mlperf_bert.data.jit import kernel
+from mlperf_bert.data.tfrecord import CRC_TABLES, FOOTER_BYTES, HEADER_BYTES, masked_crc
+
+# The buffer has five bytes for each value, and a varint of five bytes holds 35 bits.
+_ENCODABLE_VALUES = 2**35
+
+# Feature names [7, 32], padded, and their lengths [7].
+_NAMES = np.array([list(name.encode().ljust(32)) for name in FEATURE_DTYPES], np.uint8)
+_NAME_LENGTHS = np.array([len(name) for name in FEATURE_DTYPES])
+
+
+@kernel
+def _varint_bytes(value):
+    size = 1
+    while value >= 128:
+        value >>= 7
+        size += 1
+    return size
+
+
+@kernel
+def _put_varint(out, at, value):
+    while value >= 128:
+        out[at] = (value & 127) | 128
+        value >>= 7
+        at += 1
+    out[at] = value
+    return at + 1
+
+
+@kernel
+def _with_head(num_bytes):
+    """The bytes of a message of so many, with its tag and its length before it."""
+    return 1 + _varint_bytes(num_bytes) + num_bytes
+
+
+@kernel
+def _entry_bytes(name_bytes, payload_bytes):
+    """The bytes of a map entry without its head: key and value, a Feature of one packed list."""
+    return 2 + name_bytes + _with_head(_with_head(_with_head(payload_bytes)))
+
+
+@kernel
+def _put_feature_head(out, at, names, name_lengths, feature, payload_bytes, tag):
+    """Writes one map entry up to its packed values."""
+    list_bytes = _with_head(payload_bytes)
+    name_bytes = name_lengths[feature]
+    out[at] = 0x0A  # Features.feature, one map entry
+    at = _put_varint(out, at + 1, _entry_bytes(name_bytes, payload_bytes))
+    out[at] = 0x0A  # the entry's key
+    at = _put_varint(out, at + 1, name_bytes)
+    for n in range(name_bytes):
+        out[at + n] = names[feature, n]
+    at += name_bytes
+    out[at] = 0x12  # the entry's value, a Feature
+    at = _put_varint(out, at + 1, _with_head(list_bytes))
+    out[at] = tag  # Feature.float_list (2) or int64_list (3)
+    at = _put_varint(out, at + 1, list_bytes)
+    out[at] = 0x0A  # value, packed
+    return _put_varint(out, at + 1, payload_bytes)
+
+
+@kernel
+def _packed_bytes(values):
+    """The bytes of values below 2**35 as varints."""
+    # Sums of comparisons, which become vector instructions.
+    size = len(values)
+    for shift in (7, 14, 21, 28):
+        for n in range(len(values)):
+            size += values[n] >> shift != 0
+    return size
+
+
+@kernel
+def _put_values(out, at, values, packed_bytes):
+    """Writes values below 2**35 as varints; may write a byte behind them."""
+    if packed_bytes == len(values):  # a byte each
+        for n in range(len(values)):
+            out[at + n] = values[n]
+        return at + packed_bytes
+    for value in values:
+        if value < 1 << 14:  # nearly all: without a branch on how many bytes it takes
+            is_long = value >= 128
+            out[at] = (value & 127) | (is_long << 7)
+            out[at + 1] = value >> 7
+            at += 1 + is_long
+        else:
+            at = _put_varint(out, at, value)
+    return at
+
+
+@kernel
+def _put_uint32(out, at, value):
+    for i in range(4):
+        out[at + i] = (value >> (8 * i)) & 255
+    return at + 4
+
+
+@kernel
+def _close_frame(out, begin, end, tables):
+    """Puts length and checksums around the record in out[begin + HEADER_BYTES:end]."""
+    _put_uint32(out, begin, end - begin - HEADER_BYTES)
+    _put_uint32(out, begin + 4, 0)
+    _put_uint32(out, begin + 8, masked_crc(out, begin, begin + 8, tables))
+    return _put_uint32(out, end, masked_crc(out, begin + HEADER_BYTES, end, tables))
+
+
+@kernel
+def _encode_records(tokens, predictions, weights, next_sentence, names, name_lengths, tables, out):
+    """Writes whole TFRecords into `out`; returns the number of bytes."""
+    at = 0
+    sizes = np.empty(len(name_lengths), np.int64)
+    for example in range(tokens.shape[1]):
+        last = next_sentence[example : example + 1]
+        for n in range(3):
+            sizes[n] = _packed_bytes(tokens[n, example])
+        for n in range(2):
+            sizes[3 + n] = _packed_bytes(predictions[n, example])
+        sizes[5] = 4 * weights.shape[1]
+        sizes[6] = _packed_bytes(last)
+        # The map's length stands before it.
+        map_bytes = 0
+        for feature in range(len(sizes)):
+            map_bytes += _with_head(_entry_bytes(name_lengths[feature], sizes[feature]))
+        record = at
+        at += HEADER_BYTES
+        out[at] = 0x0A  # Example.features
+        at = _put_varint(out, at + 1, map_bytes)
+        for feature in range(len(sizes)):
+            tag = 0x12 if feature == 5 else 0x1A
+            at = _put_feature_head(out, at, names, name_lengths, feature, sizes[feature], tag)
+            if feature < 3:
+                at = _put_values(out, at, tokens[feature, example], sizes[feature])
+            elif feature < 5:
+                at = _put_values(out, at, predictions[feature - 3, example], sizes[feature])
+            elif feature == 5:
+                raw = weights[example].view(np.uint8)
+                for n in range(len(raw)):
+                    out[at + n] = raw[n]
+                at += len(raw)
+            else:
+                at = _put_values(out, at, last, sizes[feature])
+        at = _close_frame(out, record, at, tables)
+    return at
+
+
+class Batch(NamedTuple):
+    """Examples before encoding; E examples."""
+
+    tokens: np.ndarray
+    """[3, E, S] int64: input_ids, input_mask, segment_ids."""
+    predictions: np.ndarray
+    """[2, E, P] int64: masked_lm_positions, masked_lm_ids."""
+    weights: np.ndarray
+    """[E, P] float32: masked_lm_weights."""
+    next_sentence: np.ndarray
+    """[E] int64: next_sentence_labels, 1 where the second segment is a random one."""
+
+
+def encode_records(batch: Batch) -> memoryview:
+    """Encodes examples as consecutive TFRecords, ready to be written to a file.
+
+    Raises:
+      ValueError: an integer is below 0 or not below 2**35.
+    """
+    for integers in (batch.tokens, batch.predictions, batch.next_sentence):
+        # Read as unsigned, negative numbers are very large: one comparison finds all that is wrong.
+        if (unsigned := integers.view(np.uint64)).max(initial=0) >= _ENCODABLE_VALUES:
+            wrong = integers[unsigned >= _ENCODABLE_VALUES][0]
+            raise ValueError(f"cannot encode {wrong}: integers must be in [0, 2**35)")
+    out = np.empty(bytes_at_most(batch), np.uint8)
+    used = _encode_records(*batch, _NAMES, _NAME_LENGTHS, CRC_TABLES, out)
+    return out.data[:used]
+
+
+def bytes_at_most(batch: Batch) -> int:
+    """Returns an upper bound of the encoded size of the examples: 5 bytes for each value."""
+    num_values = batch.tokens.size + batch.predictions.size + batch.weights.size
+    return 5 * num_values + 512 * len(batch.next_sentence)
+
+
+def encode(example: Mapping[str, np.ndarray]) -> bytes:
+    """Encodes one example (feature name -> values) as tf.Example bytes.
+
+    Raises:
+      ValueError: an integer cannot be encoded, or there are floats where integers belong.
+    """
+    for name, dtype in FEATURE_DTYPES.items():
+        found = np.asarray(example[name]).dtype
+        if dtype.kind == "i" and found.kind not in "iub":
+            raise ValueError(f"cannot encode {name}: {found} values where integers belong")
+    values = [np.asarray(example[name], dtype) for name, dtype in FEATURE_DTYPES.items()]
+    batch = Batch(
+        tokens=np.stack(values[0:3])[:, None],
+        predictions=np.stack(values[3:5])[:, None],
+        weights=values[5][None],
+        next_sentence=values[6],
+    )
+    return bytes(encode_records(batch))[HEADER_BYTES:-FOOTER_BYTES]
