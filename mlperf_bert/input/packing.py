@@ -28,7 +28,11 @@ Source: Krell et al., arXiv 2107.02027. Their algorithms plan from a histogram o
 one packs the examples of a window.
 """
 
+from collections.abc import Callable
+
 import tensorflow as tf
+
+from mlperf_bert.data.validity import ExampleShape
 
 MAX_EXAMPLES_PER_ROW = 4
 _MIN_WINDOW_EXAMPLES = 1024
@@ -36,6 +40,62 @@ _MIN_WINDOW_BATCHES = 8
 _MAX_ROW_COUNTS = 8
 # Rows are never quite full: a plan without gaps would often need one more row.
 _AIMED_SHARE_OF_REAL_TOKENS = 0.985
+
+
+def packed(
+    examples: tf.data.Dataset,
+    *,
+    parse: Callable[[tf.Tensor], dict[str, tf.Tensor]],
+    decode: Callable[[tf.Tensor], dict[str, tf.Tensor]],
+    batch_size: int,
+    shape: ExampleShape,
+) -> tf.data.Dataset:
+    """Packed batches of an endless stream of serialized examples.
+
+    Args:
+      examples: strings.
+      parse: makes checked features of strings [B].
+      decode: does so without checks.
+      batch_size: examples of a batch.
+      shape: of an example.
+    """
+
+    def measure(serialized):
+        features = parse(serialized)
+        lengths, num_predictions = sizes(features)
+        require_packable(features, lengths, num_predictions)
+        # Not the features: windows are held in memory, and serialized examples take less of it.
+        return serialized, lengths, num_predictions
+
+    def plan_window(serialized, lengths, predictions):
+        order, rows = plan(
+            lengths,
+            predictions,
+            batch_size=batch_size,
+            max_seq_length=shape.max_seq_length,
+            max_predictions=predictions_per_row(shape.max_predictions_per_seq),
+        )
+        return tf.gather(serialized, order), rows
+
+    windows = examples.batch(window_size(batch_size), drop_remainder=True)
+    # Two buffers between three stages: one window is measured while another is planned.
+    planned = windows.map(measure).prefetch(1).map(plan_window).prefetch(1).unbatch()
+    return planned.map(  # `measure` has checked
+        lambda serialized, rows: assemble(decode(serialized), rows), tf.data.AUTOTUNE
+    )
+
+
+@tf.autograph.experimental.do_not_convert
+def batches_of_every_shape(batch: dict[str, tf.Tensor]) -> tf.data.Dataset:
+    """A packed batch, without tokens, for each number of rows; `batch` shows the features."""
+    batch_size = batch["input_ids"].shape[0]
+
+    def of_rows(num_rows):
+        rows = tf.range(batch_size) * num_rows // batch_size
+        # Any number of examples without tokens fits into a row.
+        return assemble(tf.nest.map_structure(tf.zeros_like, batch), rows)
+
+    return tf.data.Dataset.from_tensor_slices(row_counts(batch_size)).map(of_rows)
 
 
 def predictions_per_row(max_predictions_per_seq: int) -> int:

@@ -17,7 +17,6 @@ import tensorflow as tf
 from mlperf_bert.data import example_codec, tfrecord, validity
 from mlperf_bert.data.validity import ExampleLimits, ExampleShape
 from mlperf_bert.files import paths
-from mlperf_bert.input import packing
 from mlperf_bert.messages import Progress
 
 # Files read at once and examples held for shuffling while training. Source: the reference.
@@ -148,7 +147,15 @@ def training_batches(
     if pack_sequences:
         # A packed batch holds as many examples as any other, but which ones is known only once the
         # windows before it are packed: batches are skipped, not examples.
-        dataset = _packed(dataset, limits, batch_size).skip(first_example // batch_size)
+        from mlperf_bert.input import packing
+
+        dataset = packing.packed(
+            dataset,
+            parse=lambda examples: _parse(examples, limits),
+            decode=lambda examples: _cast(_decode(examples, limits)),
+            batch_size=batch_size,
+            shape=limits,
+        ).skip(first_example // batch_size)
     else:
         dataset = _batched(dataset.skip(first_example), limits, batch_size)
     return _prefetched(dataset)
@@ -193,21 +200,16 @@ def synthetic_batch(shape: ExampleShape, *, batch_size: int) -> dict[str, tf.Ten
     }
 
 
-@tf.autograph.experimental.do_not_convert
 def synthetic_batches(
     shape: ExampleShape, *, batch_size: int, pack_sequences: bool
 ) -> tf.data.Dataset:
     """A training batch of every shape that `training_batches` makes, without reading any data."""
+    batch = synthetic_batch(shape, batch_size=batch_size)
     if not pack_sequences:
-        return tf.data.Dataset.from_tensors(synthetic_batch(shape, batch_size=batch_size))
+        return tf.data.Dataset.from_tensors(batch)
+    from mlperf_bert.input import packing  # here and below: only a run that packs loads it
 
-    def packed(num_rows):
-        rows = tf.range(batch_size) * num_rows // batch_size
-        # Any number of examples without tokens fits into a row.
-        empty = tf.nest.map_structure(tf.zeros_like, synthetic_batch(shape, batch_size=batch_size))
-        return packing.assemble(empty, rows)
-
-    return tf.data.Dataset.from_tensor_slices(packing.row_counts(batch_size)).map(packed)
+    return packing.batches_of_every_shape(batch)
 
 
 @contextlib.contextmanager
@@ -249,6 +251,8 @@ def _pipeline_check(limits: ExampleLimits, packs: bool):
     def check(examples):
         features = _parse(examples, limits)
         if packs:
+            from mlperf_bert.input import packing
+
             packing.require_packable(features, *packing.sizes(features))
 
     return check
@@ -304,35 +308,6 @@ def _batched(examples: tf.data.Dataset, limits: ExampleLimits, batch_size: int) 
     # The stream has no end, so that dropping a remainder loses nothing.
     together = examples.batch(num_batches * batch_size, drop_remainder=True)
     return together.map(parse, PARSED_AT_A_TIME).unbatch()
-
-
-def _packed(examples: tf.data.Dataset, limits: ExampleLimits, batch_size: int) -> tf.data.Dataset:
-    """Packed batches of an endless stream."""
-
-    def measure(serialized):
-        features = _parse(serialized, limits)
-        lengths, num_predictions = packing.sizes(features)
-        packing.require_packable(features, lengths, num_predictions)
-        # Not the features: windows are held in memory, and serialized examples take less of it.
-        return serialized, lengths, num_predictions
-
-    def plan_window(serialized, lengths, predictions):
-        order, rows = packing.plan(
-            lengths,
-            predictions,
-            batch_size=batch_size,
-            max_seq_length=limits.max_seq_length,
-            max_predictions=packing.predictions_per_row(limits.max_predictions_per_seq),
-        )
-        return tf.gather(serialized, order), rows
-
-    def assemble(serialized, rows):
-        return packing.assemble(_cast(_decode(serialized, limits)), rows)  # `measure` has checked
-
-    windows = examples.batch(packing.window_size(batch_size), drop_remainder=True)
-    # Two buffers between three stages: one window is measured while another is planned.
-    planned = windows.map(measure).prefetch(1).map(plan_window).prefetch(1).unbatch()
-    return planned.map(assemble, tf.data.AUTOTUNE)
 
 
 def _model_dtype(name: str) -> tf.DType:

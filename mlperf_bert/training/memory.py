@@ -37,7 +37,6 @@ from collections.abc import Iterator
 import pynvml
 
 from mlperf_bert.checkpoints import names
-from mlperf_bert.input import packing
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import (
     RECOMPUTE_ATTENTION,
@@ -270,6 +269,10 @@ def gpu_bytes(num_gpus: int) -> int | None:
 def _step_of(setup: Setup) -> Step:
     config, strategy = setup.config, setup.strategy
     predictions = config.shape.max_predictions_per_seq
+    if config.pack_sequences:
+        from mlperf_bert.input import packing  # only a run that packs loads it
+
+        predictions = packing.predictions_per_row(predictions)
     compiled = choose_compilation(
         config.jit_compile, strategy=strategy, packs_sequences=config.pack_sequences
     )
@@ -278,9 +281,7 @@ def _step_of(setup: Setup) -> Step:
         # A packed batch may have as many rows as examples, and is compiled with as many.
         num_rows=config.train_batch_size // strategy.num_replicas_in_sync,
         sequence_length=config.shape.max_seq_length,
-        predictions_per_row=(
-            packing.predictions_per_row(predictions) if config.pack_sequences else predictions
-        ),
+        predictions_per_row=predictions,
         precision=config.precision,
         fused=pretrainer.is_fused(
             precision=config.precision,
