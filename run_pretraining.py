@@ -23,11 +23,11 @@ tensorflow()  # before other modules import it
 from absl import flags, logging
 
 from mlperf_bert import command_line
-from mlperf_bert.training import run
+from mlperf_bert.training import run, workers
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.devices import compilation_cache_flags
 from mlperf_bert.training.loop import Event
-from mlperf_bert.training.workers import read_cluster
+from mlperf_bert.training.reporting import StartUp
 
 gc.freeze()  # Else the first collection would look for garbage in all that was imported.
 gc.enable()
@@ -62,7 +62,7 @@ flags.DEFINE_string("master", None, "Accepted for the reference's command lines;
 
 
 def _config() -> RunConfig:
-    return command_line.read(RunConfig, cluster=read_cluster())
+    return command_line.read(RunConfig, cluster=workers.read_cluster())
 
 
 def _check() -> None:
@@ -89,7 +89,9 @@ def _observers(config: RunConfig) -> list[Event]:
 
 def _train() -> None:
     config = _config()
-    if result := run.train(config, _observers(config)):  # only the chief has one
+    observers, start_up = _observers(config), StartUp()
+    team = workers.agree(config)
+    if result := run.train(config, team, start_up, observers):  # only the chief has one
         print(result.line(), flush=True)
 
 

@@ -21,7 +21,7 @@ from mlperf_bert.submission.entry import entry_of
 from mlperf_bert.submission.official import RcpVerdict, ToolVerdict
 from mlperf_bert.submission.verdict import SystemVerdict
 from mlperf_bert.training import workers
-from mlperf_bert.training.output import RESULTS_LINES, read_evaluations, record_evaluation
+from mlperf_bert.training.offline import RESULTS_LINES, read_evaluations, record_evaluation
 from mlperf_bert.training.reporting import MetricsWriter
 from tests.helpers.damaged_json import damaged, damaged_lines
 from tests.helpers.fuzzing import seeded

@@ -29,17 +29,19 @@ def trainer_of(model: BertConfig, **flags: Any) -> Trainer:
     usual = {"optimizer": "lamb", "learning_rate": 1e-4}
     usual |= {"num_train_steps": 2**20, "num_warmup_steps": 0}
     config = run_config(**usual | flags)
+    strategy = create_strategy(config.device)
+    compiled = choose_compilation(
+        config.jit_compile, strategy=strategy, packs_sequences=config.pack_sequences
+    )
     setup = Setup(
         config=config,
         findings=Findings(),
         bert_config=model,
-        strategy=create_strategy(config.device),
+        strategy=strategy,
         files=[],
         eval_files=[],
         manifests={},
-    )
-    compiled = choose_compilation(
-        config.jit_compile, strategy=setup.strategy, packs_sequences=config.pack_sequences
+        compiled=compiled,
     )
     _, trainer = build.build_trainer(setup, seed=1, compiled=compiled)
     return trainer

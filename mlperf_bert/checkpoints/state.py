@@ -21,7 +21,7 @@ _DAMAGE = (tf.errors.OpError, IndexError, RuntimeError)
 
 
 class RunState:
-    """Saves to `directory` as model.ckpt-STEP and restores the newest."""
+    """Saves to `directory` as model.ckpt-STEP, and restores."""
 
     def __init__(
         self,
@@ -44,29 +44,22 @@ class RunState:
         self._disposable = disposable
         self._restored: str | None = None
 
-    @property
-    def latest_step(self) -> int | None:
-        """Step of the newest complete checkpoint, or None."""
-        return latest_step(self._directory)
-
-    def restore(self) -> None:
-        """Restores everything but the input position from the newest checkpoint.
+    def restore(self, path: str) -> None:
+        """Restores everything but the input position from a checkpoint of a run.
 
         Raises:
           ValueError: the checkpoint is damaged, or was made by another configuration.
           OSError: the store refuses it; StoreUnavailable if that may pass.
         """
-        step = self.latest_step
-        assert step is not None  # only a run with a checkpoint goes on
-        self._restored = complete_checkpoints(self._directory)[step]
+        self._restored = path
         try:
-            status = self._checkpoint.restore(self._restored)
+            status = self._checkpoint.restore(path)
             # Not assert_consumed: the position in the input is there too, and restored later.
             status.assert_existing_objects_matched()
             self._require_finite()
         except (AssertionError, ValueError, *_DAMAGE) as error:
             raise self._cannot_restore(error) from error
-        print(f"Going on from {self._restored}", flush=True)
+        print(f"Going on from {path}", flush=True)
 
     def _require_finite(self) -> None:
         for part in tf.train.TrackableView(self._checkpoint).descendants():
@@ -277,19 +270,21 @@ def complete_checkpoints(directory: str) -> dict[int, str]:
     return {step: path for step, path in saved.items() if _is_whole(path)}
 
 
-def latest_step(directory: str) -> int | None:
-    """Step of the newest complete checkpoint; None where nothing was saved yet.
+def newest_checkpoint(directory: str) -> tuple[int | None, str]:
+    """Step and path of the newest complete checkpoint; None and "" where nothing was saved yet.
 
     Raises:
       ValueError: there are several checkpoints, and none of them can be read.
     """
-    complete, saved = complete_checkpoints(directory), saved_checkpoints(directory)
-    if len(saved) > 1 and not complete:
+    if complete := complete_checkpoints(directory):
+        return max(complete.items())
+    saved = saved_checkpoints(directory)
+    if len(saved) > 1:
         raise ValueError(
             f"{directory}: none of its {len(saved)} checkpoints can be read, such as "
             f"{max(saved.items())[1]}; copy them here again, or remove them to begin at step 0"
         )
-    return max(complete, default=None)
+    return None, ""
 
 
 def saved_checkpoints(directory: str) -> dict[int, str]:

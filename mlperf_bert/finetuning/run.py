@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import tf_keras
 
-from mlperf_bert.checkpoints.state import RunState, latest_step
+from mlperf_bert.checkpoints.state import RunState, newest_checkpoint
 from mlperf_bert.files.json_text import read_record, write_record
 from mlperf_bert.finetuning import model as task_model
 from mlperf_bert.finetuning.config import FinetuningConfig, Setting
@@ -65,17 +65,19 @@ def read_result(folder: Path, setting: Setting, task: Task) -> RunResult | None:
     return read_record(folder / RESULT_NAME, parsed, remedy=remedy)
 
 
-def require_checkpoint(folder: Path) -> None:
-    """Checks that a run has one.
+def require_checkpoint(folder: Path) -> str:
+    """The path of a run's checkpoint.
 
     Raises:
       ValueError: a sweep has removed it, because another run was better.
     """
-    if latest_step(str(folder)) is None:
+    _, path = newest_checkpoint(str(folder))
+    if not path:
         raise ValueError(
             f"{folder}: its checkpoint is gone, as that of a run that was not the best of its "
             "sweep; repeat the sweep's command, or remove the folder to train again"
         )
+    return path
 
 
 class _AtEachStep(Event):
@@ -170,8 +172,8 @@ class Run:
             resumes = self._output.resumes
             trainer, state = self._build()
             self._output.record(status="running", seed=self._setting.seed)
-            if resumes and state.latest_step is not None:
-                state.restore()
+            if resumes and (path := newest_checkpoint(str(self.folder))[1]):
+                state.restore(path)
             step = int(trainer.step.numpy())
             stop.defer()
             with (
@@ -195,10 +197,10 @@ class Run:
           ValueError: as `require_checkpoint`.
           FloatingPointError: a logit is not finite.
         """
-        require_checkpoint(self.folder)
+        path = require_checkpoint(self.folder)
         trainer, state = self._build()
         with contextlib.redirect_stdout(None):  # "Going on from": no training does
-            state.restore()
+            state.restore(path)
         for split in splits:
             yield split, self._outputs(trainer, split)
 

@@ -76,14 +76,14 @@ def _hugging_face(folder: Path, name: str) -> Source:
 
 
 def _newest(folder: str) -> str:
-    step = state.latest_step(folder)
-    if step is None:
+    _, path = state.newest_checkpoint(folder)
+    if not path:
         raise ValueError(
             f"{folder}: neither a run with checkpoints (no {state.CHECKPOINT_NAME}-*.index) nor a "
             f"model in Hugging Face's layout (no {hub.CONFIG}); give a checkpoint such as "
             f"{folder}/{state.CHECKPOINT_NAME}-28252"
         )
-    return state.complete_checkpoints(folder)[step]
+    return path
 
 
 def check(source: Source, *, needs_pooler: bool) -> None:

@@ -31,8 +31,7 @@ from mlperf_bert.model import pretrainer
 from mlperf_bert.portable import flop, program, stablehlo
 from mlperf_bert.portable.program import Program, Value
 from mlperf_bert.training import build
-from mlperf_bert.training.config import Finding, RunConfig, Setup
-from mlperf_bert.training.devices import Compilation
+from mlperf_bert.training.config import Compilation, Finding, RunConfig, Setup
 from mlperf_bert.training.loop import LOSSES
 from mlperf_bert.training.steps import Evaluator, Trainer
 

@@ -8,21 +8,14 @@ from typing import Any, cast
 import tensorflow as tf
 
 from mlperf_bert.checkpoints import initial
-from mlperf_bert.checkpoints.state import RunState
+from mlperf_bert.checkpoints.state import RunState, newest_checkpoint
 from mlperf_bert.input import pipeline
 from mlperf_bert.model import pretrainer
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay, create_optimizer
-from mlperf_bert.training.config import Setup
-from mlperf_bert.training.devices import (
-    Compilation,
-    choose_compilation,
-    one_cpu,
-    reading_compilation_cache,
-    replica_batch_size,
-)
+from mlperf_bert.training.config import Compilation, Setup
+from mlperf_bert.training.devices import one_cpu, reading_compilation_cache
 from mlperf_bert.training.loop import FIGURES
-from mlperf_bert.training.output import read_evaluations
 from mlperf_bert.training.steps import Evaluator, Trainer
 from mlperf_bert.training.workers import Team
 
@@ -42,18 +35,15 @@ class Parts:
 def build(setup: Setup, team: Team) -> Parts:
     """Builds model, optimizer, trainer and evaluator, and lists what a checkpoint holds."""
     config = setup.config
-    compiled = choose_compilation(
-        config.jit_compile,
-        strategy=setup.strategy,
-        packs_sequences=config.pack_sequences,
-        tf_xla_flags=config.tf_xla_flags,
-    )
-    rates, trainer = build_trainer(setup, seed=team.seed, compiled=compiled)
+    rates, trainer = build_trainer(setup, seed=team.seed, compiled=setup.compiled)
     model, optimizer = trainer.model, trainer.optimizer
-    steps_are = f"computing in {config.precision}; {compiled}"
+    steps_are = f"computing in {config.precision}; {setup.compiled}"
     if config.emulate_step_seconds is not None:
         trainer = cast(Trainer, _Asleep(trainer, config.emulate_step_seconds))
         steps_are = f"no result: each step is a sleep of {config.emulate_step_seconds} s"
+
+    if not setup.eval_files:
+        from mlperf_bert.training.offline import read_evaluations  # no other run loads it
 
     def evaluated(steps: Collection[int]) -> Collection[int]:
         """Without evaluation during training a checkpoint is kept until it has been evaluated."""
@@ -134,9 +124,7 @@ def warm_up(parts: Parts, setup: Setup, *, keeps_weights: bool) -> None:
     config = setup.config
     batches = pipeline.synthetic_batches(
         config.shape,
-        batch_size=replica_batch_size(
-            config.train_batch_size, setup.strategy.num_replicas_in_sync, flag="train_batch_size"
-        ),
+        batch_size=setup.replica_batch_size,
         pack_sequences=config.pack_sequences,
     )
     with reading_compilation_cache(config.compilation_cache_dir):
@@ -155,9 +143,14 @@ def load_weights(parts: Parts, setup: Setup, team: Team) -> None:
       ValueError: a checkpoint is damaged, of another architecture, or not the chief's.
     """
     if team.goes_on:
+        step, path = newest_checkpoint(setup.config.output_dir)
         # A process that sees other files would train other weights than the chief's.
-        team.require_same_step(parts.state.latest_step)
-        parts.state.restore()
+        if step != team.latest_step:
+            raise ValueError(
+                f"--output_dir: this process finds the checkpoint of step {step}, the chief that "
+                f"of {team.latest_step}; give a directory that all processes share"
+            )
+        parts.state.restore(path)
     elif setup.config.init_checkpoint:
         initial.load_initial_weights(
             parts.trainer.variables_to_train,

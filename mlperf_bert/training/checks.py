@@ -51,14 +51,22 @@ def inspect(
     eval_files: list[str] = []
     if path := config.eval_input_file:
         eval_files = findings.attempt(expand, path, flag="eval_input_file") or []
+    strategy = strategy or findings.attempt(devices.create_strategy, config.device)
     setup = Setup(
         config=config,
         findings=findings,
         bert_config=bert_config,
-        strategy=strategy or findings.attempt(devices.create_strategy, config.device),
+        strategy=strategy,
         files=files,
         eval_files=eval_files,
         manifests=_manifests(files, findings),
+        compiled=strategy
+        and devices.choose_compilation(
+            config.jit_compile,
+            strategy=strategy,
+            packs_sequences=config.pack_sequences,
+            tf_xla_flags=config.tf_xla_flags,
+        ),
     )
     _check_batches(setup)
     check_data(setup)

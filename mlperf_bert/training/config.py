@@ -533,6 +533,40 @@ class Findings(list[Finding]):
             raise Problems(self.errors)
 
 
+@dataclasses.dataclass(frozen=True)
+class Compilation:
+    """What XLA compiles, and why."""
+
+    passes: bool
+    """Each element-wise pass of the model (model/fusion.py), and LAMB for each shape."""
+    step: bool
+    """Forward and backward pass as one program, clipping and LAMB as another."""
+    reason: str
+    clusters: bool = False
+    """TensorFlow compiles clusters of operations by itself: TF_XLA_FLAGS asks for it."""
+    by_others: bool = False
+    """Somebody else compiles the whole step anyway, as for a TPU."""
+
+    @property
+    def whole_step(self) -> bool:
+        """Whether the step is one program, or two."""
+        return self.step or self.by_others
+
+    @property
+    def each_pass(self) -> bool:
+        """Whether every pass of a step is a program of its own."""
+        return self.passes and not self.whole_step
+
+    def __str__(self) -> str:
+        what = "clusters of operations" if self.clusters else "nothing"
+        if self.step or self.passes:
+            what = "the whole step" if self.step else "the passes between the matrix products"
+        return f"XLA compiles {what}: {self.reason}"
+
+
+NO_COMPILATION = Compilation(passes=False, step=False, reason="--jit_compile=false")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setup:
     """What a run is built from, made and checked before it starts.
@@ -551,6 +585,13 @@ class Setup:
     """Empty: no evaluation during training."""
     manifests: "dict[paths.Location, Manifest | None]"
     """The manifest of each folder of training data; None where there is none."""
+    compiled: Compilation
+    """What XLA compiles."""
+
+    @property
+    def replica_batch_size(self) -> int:
+        """Examples of a step on one replica."""
+        return self.config.train_batch_size // self.strategy.num_replicas_in_sync
 
     @property
     def limits(self) -> ExampleLimits:

@@ -79,6 +79,16 @@ def report(failure: str) -> None:
         _context().report_error_to_cluster(tf.errors.ABORTED, failure)
 
 
+def pass_on(cluster: Cluster, error: BaseException) -> str | None:
+    """Reports to the other processes why this one ends; returns which other is lost, if one is."""
+    # The failure of another process comes out here as an error of TensorFlow: that process is the
+    # cause, and is named to the others too.
+    lost = loss(cluster, str(error)) if isinstance(error, tf.errors.OpError) else None
+    reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+    report(lost or f"{cluster.name(cluster.index)} has ended: {reason}")
+    return lost
+
+
 def loss(cluster: Cluster, error: str) -> str | None:
     """Which process an error of TensorFlow reports as lost, and why; None if it reports none."""
     aborted = _ABORTED.search(error)

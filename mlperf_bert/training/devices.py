@@ -4,7 +4,6 @@ No other module chooses devices.
 """
 
 import contextlib
-import dataclasses
 import hashlib
 import re
 from collections.abc import Iterator
@@ -13,14 +12,13 @@ from pathlib import Path
 import tensorflow as tf
 
 from mlperf_bert.tensorflow_import import lines_left_out
-from mlperf_bert.training import coordination
-from mlperf_bert.training.config import Cluster, DeviceConfig
+from mlperf_bert.training.config import NO_COMPILATION, Cluster, Compilation, DeviceConfig
 
 
 def create_strategy(config: DeviceConfig, cluster: Cluster | None = None) -> tf.distribute.Strategy:
     """Picks the strategy: TPU, several processes, several GPUs of one host, one device.
 
-    With several processes this waits for all; `workers.Meeting` names a missing one before.
+    With several processes this waits for all; `meeting.Meeting` names a missing one before.
 
     Raises:
       ValueError: a TPU does not answer, or as `require_devices`.
@@ -76,6 +74,8 @@ def replica_batch_size(batch_size: int, num_replicas: int, *, flag: str) -> int:
 
 def _workers_strategy(cluster: Cluster, num_gpus: int) -> tf.distribute.Strategy:
     """One replica for each GPU of each process, or one on each process's CPU."""
+    from mlperf_bert.training import coordination  # a run of one process does not load it
+
     # TensorFlow would reserve memory on every GPU that it sees, also on those of other processes.
     tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:num_gpus], "GPU")
     kinds = tf.distribute.experimental.CommunicationImplementation
@@ -123,41 +123,8 @@ def _tpu_strategy(config: DeviceConfig) -> tf.distribute.TPUStrategy:
     return strategy
 
 
-@dataclasses.dataclass(frozen=True)
-class Compilation:
-    """What XLA compiles, and why."""
-
-    passes: bool
-    """Each element-wise pass of the model (model/fusion.py), and LAMB for each shape."""
-    step: bool
-    """Forward and backward pass as one program, clipping and LAMB as another."""
-    reason: str
-    clusters: bool = False
-    """TensorFlow compiles clusters of operations by itself: TF_XLA_FLAGS asks for it."""
-    by_others: bool = False
-    """Somebody else compiles the whole step anyway, as for a TPU."""
-
-    @property
-    def whole_step(self) -> bool:
-        """Whether the step is one program, or two."""
-        return self.step or self.by_others
-
-    @property
-    def each_pass(self) -> bool:
-        """Whether every pass of a step is a program of its own."""
-        return self.passes and not self.whole_step
-
-    def __str__(self) -> str:
-        what = "clusters of operations" if self.clusters else "nothing"
-        if self.step or self.passes:
-            what = "the whole step" if self.step else "the passes between the matrix products"
-        return f"XLA compiles {what}: {self.reason}"
-
-
 # TensorFlow first takes an entry for text, and says so for each, before it reads it as it is.
 _NOISE = re.compile(rb"Error parsing text-format tensorflow.XlaSerializedCacheEntry")
-
-NO_COMPILATION = Compilation(passes=False, step=False, reason="--jit_compile=false")
 
 
 def choose_compilation(

@@ -17,7 +17,6 @@ from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training import build, checks
 from mlperf_bert.training.config import ERROR, NOTE, WARNING, RunConfig, Setup
-from mlperf_bert.training.devices import choose_compilation
 from mlperf_bert.training.memory import checkpoint_bytes
 from mlperf_bert.training.output import Origin, OutputDirectory
 from mlperf_bert.training.steps import Evaluator
@@ -62,12 +61,13 @@ def inspect_closely(config: RunConfig, *, measure_initial_accuracy: bool) -> Set
 def _inspect_with_output(config: RunConfig) -> Setup:
     """Also checks the directory, and reads the weights with which the run would begin there."""
     output = OutputDirectory.of(config)
-    obstacle, latest_step = None, None
+    obstacle, latest_step, newest = None, None, ""
     try:
         output.require_available()
         # First: whatever its logs say, a run that has a checkpoint needs no initial one.
-        latest_step = state.latest_step(config.output_dir) if output.resumes else None
-        output.beginning(config.seed)
+        if output.resumes:
+            latest_step, newest = state.newest_checkpoint(config.output_dir)
+        output.beginning(config.seed, latest_step=latest_step)
     except (ValueError, OSError) as error:
         obstacle = str(error)
     # Whatever is in the way of the directory, the rest is checked: all problems are told at once.
@@ -75,22 +75,18 @@ def _inspect_with_output(config: RunConfig) -> Setup:
     setup = checks.inspect(config, goes_on=goes_on)
     if obstacle:
         setup.findings.add(ERROR, obstacle)
-    _check_weights(setup, latest_step)
+    _check_weights(setup, newest or config.init_checkpoint)
     # For a run that resumes also beside other errors: it says which file is not the same.
     if not setup.findings.errors or (output.resumes and not obstacle):
         setup.findings.attempt(Origin, setup, output, goes_on=goes_on)
     return setup
 
 
-def _check_weights(setup: Setup, latest_step: int | None) -> None:
+def _check_weights(setup: Setup, prefix: str | None) -> None:
     """Reads the weights that the run would load: damage and NaN do not show in the index."""
-    config = setup.config
-    if setup.findings.errors:
+    if setup.findings.errors or not prefix:
         return
-    prefix = config.init_checkpoint
-    if latest_step is not None:
-        prefix = state.complete_checkpoints(config.output_dir)[latest_step]
-    if not prefix or (stored := setup.findings.attempt(StoredCheckpoint, prefix)) is None:
+    if (stored := setup.findings.attempt(StoredCheckpoint, prefix)) is None:
         return
     shapes = checks.require_fitting(setup, stored)
     if not setup.findings.errors:
@@ -169,18 +165,10 @@ def _way_of_saving(config: RunConfig, bert_config: BertConfig) -> str:
 
 def _active_devices(setup: Setup) -> str:
     """What TensorFlow will use: replicas, devices, precision, XLA."""
-    config, devices = setup.config, setup.strategy
+    config = setup.config
     kinds = sorted({device.device_type for device in tf.config.list_logical_devices()})
-    replicas = devices.num_replicas_in_sync if devices else 0
-    compiled = f"--jit_compile={config.jit_compile}"
-    if devices:
-        chosen = choose_compilation(
-            config.jit_compile,
-            strategy=devices,
-            packs_sequences=config.pack_sequences,
-            tf_xla_flags=config.tf_xla_flags,
-        )
-        compiled = str(chosen)
+    replicas = setup.strategy.num_replicas_in_sync if setup.strategy else 0
+    compiled = setup.compiled or f"--jit_compile={config.jit_compile}"
     return (
         f"active: replicas: {replicas}, on {', '.join(kinds)}; "
         f"computing in {config.precision}, weights in float32; {compiled}"

@@ -46,7 +46,6 @@ from mlperf_bert.model.config import (
     BertConfig,
 )
 from mlperf_bert.training.config import ERROR, WARNING, Finding, RunConfig, Setup
-from mlperf_bert.training.devices import choose_compilation
 
 _FLOAT_BYTES = 4
 LIBRARY_BYTES = {"CPU": 900_000_000, "GPU": 9 * 2**28, "TPU": 0}
@@ -267,25 +266,22 @@ def gpu_bytes(num_gpus: int) -> int | None:
 
 
 def _step_of(setup: Setup) -> Step:
-    config, strategy = setup.config, setup.strategy
+    config = setup.config
     predictions = config.shape.max_predictions_per_seq
     if config.pack_sequences:
         from mlperf_bert.input import packing  # only a run that packs loads it
 
         predictions = packing.predictions_per_row(predictions)
-    compiled = choose_compilation(
-        config.jit_compile, strategy=strategy, packs_sequences=config.pack_sequences
-    )
     return Step(
         model=setup.bert_config,
         # A packed batch may have as many rows as examples, and is compiled with as many.
-        num_rows=config.train_batch_size // strategy.num_replicas_in_sync,
+        num_rows=setup.replica_batch_size,
         sequence_length=config.shape.max_seq_length,
         predictions_per_row=predictions,
         precision=config.precision,
         fused=pretrainer.is_fused(
             precision=config.precision,
-            compile_passes=compiled.passes,
+            compile_passes=setup.compiled.passes,
             pack_sequences=config.pack_sequences,
             recompute=config.recompute,
         ),

@@ -1,4 +1,4 @@
-"""The output directory of a run: one directory, one run; and the files of offline evaluation."""
+"""The output directory of a run: one directory, one run; and what the run was made from."""
 
 import dataclasses
 import fnmatch
@@ -10,10 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mlperf_bert.checkpoints.state import latest_step, saved_checkpoints
+from mlperf_bert.checkpoints.state import newest_checkpoint
 from mlperf_bert.data import provenance
 from mlperf_bert.files import json_text, paths
-from mlperf_bert.files.whole import read_regular_file, write_whole, written_beside
 from mlperf_bert.files.working import WorkingFolder
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.log_lines import (
@@ -25,7 +24,6 @@ from mlperf_bert.mlperf.log_lines import (
     samples_at_success,
     seconds_spent,
 )
-from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.options import duration
 from mlperf_bert.training.config import RunConfig, Setup
 
@@ -234,14 +232,15 @@ class OutputDirectory:
             )
         return spent
 
-    def beginning(self, seed: int | None) -> dict[str, Any]:
+    def beginning(self, seed: int | None, *, latest_step: int | None) -> dict[str, Any]:
         """Where the run begins or goes on, as fields of `workers.Team`; a seed of None is drawn.
+
+        `latest_step` is that of its newest checkpoint.
 
         Raises:
           ValueError: as `time_spent`, or run.json is damaged.
         """
-        newest = latest_step(str(self.location))
-        spent = self.time_spent(latest_step=newest)
+        spent = self.time_spent(latest_step=latest_step)
         if seed is None:
             seed = secrets.randbits(31)
         reached_at = None
@@ -252,7 +251,7 @@ class OutputDirectory:
         return {
             "seed": seed,
             "resumes": self.resumes,
-            "latest_step": newest,
+            "latest_step": latest_step,
             "time_spent": spent,
             "samples_at_success": reached_at,
         }
@@ -335,72 +334,13 @@ def run_logs(directory: paths.Location) -> list[paths.Location]:
     return [log for log in (directory / LOG_NAME, *resumed) if log.exists()]
 
 
-RESULTS_TEXT = "eval_results.txt"
-RESULTS_LINES = "eval_results.jsonl"
-
-
-def record_evaluation(
-    directory: paths.Location, step: int, evaluation: Evaluation, *, checkpoint: str | None = None
-) -> None:
-    """Adds a line to eval_results.jsonl and rewrites eval_results.txt, the reference's format.
-
-    Args:
-      directory: of the run.
-      step: of its checkpoint.
-      evaluation: of that step's weights.
-      checkpoint: the path of one that is not the run's own; `read_evaluations` leaves it out.
-    """
-    values = dataclasses.asdict(evaluation)
-    of_whom = {} if checkpoint is None else {"checkpoint": checkpoint}
-    line = json.dumps({"step": step, **of_whom, **values}).encode() + b"\n"
-    with written_beside(directory / RESULTS_LINES) as file:
-        # The file is written again as a whole: a line that a kill has cut is left out.
-        file.writelines([*_whole_lines(directory), line])
-    # After the lines, which alone say what is evaluated: a kill in between costs only this text.
-    listed = {"global_step": step, **values}
-    text = "".join(f"{name} = {listed[name]}\n" for name in sorted(listed))
-    write_whole(directory / RESULTS_TEXT, text)
-
-
-def read_evaluations(directory: paths.Location) -> dict[int, Evaluation]:
-    """Step -> evaluation of the run's checkpoints, oldest first; an incomplete line is left out.
-
-    Raises:
-      ValueError: a line was not written by `record_evaluation`.
-    """
-    evaluations = {}
-    for number, line in enumerate(_whole_lines(directory), start=1):
-        try:
-            step, evaluation, is_own = _entry(line)
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{directory / RESULTS_LINES} line {number}: damaged ({error!r:.300}); remove the "
-                "line, and its checkpoint is evaluated again"
-            ) from error
-        if is_own:
-            evaluations[step] = evaluation
-    return dict(sorted(evaluations.items()))
-
-
-def _entry(line: bytes) -> tuple[int, Evaluation, bool]:
-    values = json_text.parse_object(line)
-    step, is_own = values.pop("step"), values.pop("checkpoint", None) is None
-    if type(step) is not int or not all(type(value) in (int, float) for value in values.values()):
-        raise TypeError("a value is not a number")
-    return step, Evaluation(**values), is_own
-
-
-def _whole_lines(directory: paths.Location) -> list[bytes]:
-    try:
-        content = read_regular_file(directory / RESULTS_LINES)
-    except FileNotFoundError:
-        return []
-    # What stands behind the last end of a line was cut by a kill.
-    return [line + b"\n" for line in content.split(b"\n")[:-1]]
-
-
 class Origin:
-    """The inputs of a run. Digests of data are those recorded when they were made: none is read."""
+    """The inputs of a run. Digests of data are those recorded when they were made: none is read.
+
+    Attributes:
+      inputs: flag -> what tells its files from others, wherever they are.
+      summary: what the run is known by: commit, image, and one digest for each kind of input.
+    """
 
     def __init__(self, setup: Setup, output: OutputDirectory, *, goes_on: bool):
         """Asks for the sizes and records of all inputs.
@@ -417,65 +357,47 @@ class Origin:
         config, self._output = setup.config, output
         self._parameters = config.parameters()
         before = read_record(output.path) if output.resumes else None
-        self._inputs_before = before.inputs if before else {}
-        self._summary_before = before.provenance if before else {}
+        inputs_before = before.inputs if before else {}
         # A checkpoint's index has a checksum of every tensor: gigabytes need not be read for it.
         weights = [f"{config.init_checkpoint}.index"] if config.init_checkpoint else []
         if goes_on:
             weights = [path for path in weights if paths.status(path)]
-        files = {
-            "input_file": setup.files,
-            "eval_input_file": setup.eval_files,
-            "init_checkpoint": weights,
-            "bert_config_file": [config.bert_config_file],
-        }
         # One look at each folder's records, not one for each of hundreds of files.
         known = provenance.known_digests([*setup.files, *setup.eval_files])
-        self._files = {
-            flag: provenance.describe_all(each, output.location, known)
-            for flag, each in files.items()
-        }
-        self._require_same_inputs(goes_on=goes_on)
-        self._made_with = provenance.made_with() | provenance.machine()
-
-    def summary(self) -> dict[str, str]:
-        """What the run is known by: commit, image, and one digest for each kind of input."""
-        files, digest_of = self._files, provenance.digest_of_files
+        data, evaluation_data, initial, [model] = (
+            provenance.describe_all(files, output.location, known)
+            for files in (setup.files, setup.eval_files, weights, [config.bert_config_file])
+        )
+        self._files = [*data, *evaluation_data, *initial, model]
         # A resumed run need not name its initial weights: run.json says what it began with.
-        weights_before = str(self._summary_before.get("initial_weights", ""))
-        return {name: self._made_with[name] for name in ("commit", "image")} | {
-            "data": digest_of(files["input_file"]),
-            "evaluation_data": digest_of(files["eval_input_file"]),
-            "initial_weights": (
-                digest_of(files["init_checkpoint"]) if files["init_checkpoint"] else weights_before
-            ),
-        }
-
-    def inputs(self) -> dict[str, str]:
-        """Flag -> what tells its files from others, wherever they are."""
-        [model] = self._files["bert_config_file"]
-        weights = [file.digest for file in self._files["init_checkpoint"]]
-        weights_before = str(self._inputs_before.get("init_checkpoint", ""))  # as in `summary`
-        return {
-            "input_file": _names_and_sizes(self._files["input_file"]),
-            "eval_input_file": _names_and_sizes(self._files["eval_input_file"]),
+        weights_before = str(inputs_before.get("init_checkpoint", ""))
+        self.inputs = {
+            "input_file": _names_and_sizes(data),
+            "eval_input_file": _names_and_sizes(evaluation_data),
             "bert_config_file": model.digest,
-            "init_checkpoint": weights[0] if weights else weights_before,
+            "init_checkpoint": initial[0].digest if initial else weights_before,
         }
-
-    def _require_same_inputs(self, *, goes_on: bool) -> None:
-        now = self.inputs()
-        # Without a checkpoint of its own the run begins again, and needs the initial one again.
-        if not goes_on and not self._files["init_checkpoint"]:
-            now["init_checkpoint"] = ""
-        for flag, found in now.items():
-            then = self._inputs_before.get(flag, found)
+        for flag, found in self.inputs.items():
+            # Without a checkpoint of its own the run begins again, and needs the initial one again.
+            if flag == "init_checkpoint" and not goes_on and not initial:
+                found = ""
+            then = inputs_before.get(flag, found)
             if found != then:
                 raise ValueError(
-                    f"--{flag}: not what the run in {self._output.location} began with (then "
+                    f"--{flag}: not what the run in {output.location} began with (then "
                     f"{_shortly(then)}; now {_shortly(found)}): give the same, or choose a new "
                     "--output_dir"
                 )
+        made_with, digest_of = provenance.made_with(), provenance.digest_of_files
+        digest_before = str(before.provenance.get("initial_weights", "")) if before else ""
+        self.summary = {
+            "commit": made_with["commit"],
+            "image": made_with["image"],
+            "data": digest_of(data),
+            "evaluation_data": digest_of(evaluation_data),
+            "initial_weights": digest_of(initial) if initial else digest_before,
+        }
+        self._made_with = made_with | provenance.machine()
 
     def record(self) -> None:
         """Writes provenance.json: what there is of logs and metrics, and the newest checkpoint.
@@ -486,13 +408,12 @@ class Origin:
         local, location = self._output.path, self._output.location
         written = [path for path in [*run_logs(local), local / METRICS_NAME] if path.exists()]
         outputs = provenance.describe_all(written, local)
-        step = latest_step(str(location))
-        if step is not None:
-            index = f"{saved_checkpoints(str(location))[step]}.index"
-            outputs.append(provenance.describe(index, location))
+        _, newest = newest_checkpoint(str(location))
+        if newest:
+            outputs.append(provenance.describe(f"{newest}.index", location))
         made = provenance.Record(
             step="training",
-            inputs=[file for files in self._files.values() for file in files],
+            inputs=self._files,
             outputs=outputs,
             parameters=self._parameters,
             made_with=self._made_with,

@@ -6,7 +6,7 @@ import getpass
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TextIO
 
@@ -19,7 +19,7 @@ from mlperf_bert.mlperf.log import MlperfLog, SubmissionInfo
 from mlperf_bert.mlperf.log_lines import RECORD_NAME
 from mlperf_bert.training import checks
 from mlperf_bert.training.config import DeviceConfig, Setup
-from mlperf_bert.training.output import METRICS_NAME, Origin
+from mlperf_bert.training.output import METRICS_NAME
 from mlperf_bert.training.workers import Team
 
 
@@ -126,10 +126,12 @@ def process_start_time() -> float:
 class StartUp:
     """Where the time goes from the process's start to the first training step."""
 
-    def __init__(self, start_time: float):
-        """Counts from `start_time`, in seconds since 1970."""
-        self._began = self._last = start_time
+    def __init__(self) -> None:
+        """Counts the imports: a user waits for them too."""
+        self.start_time = self._last = process_start_time()
+        """Of the process, in seconds since 1970."""
         self._seconds: dict[str, float] = {}
+        self.done("imports")
 
     def done(self, part: str) -> None:
         """Counts the time since the last call, or since the start, for `part`."""
@@ -139,7 +141,7 @@ class StartUp:
 
     def __str__(self) -> str:
         parts = ", ".join(f"{part} {seconds:.1f}" for part, seconds in self._seconds.items())
-        return f"started in {self._last - self._began:.1f} s: {parts}"
+        return f"started in {self._last - self.start_time:.1f} s: {parts}"
 
 
 def _user() -> str:
@@ -152,18 +154,22 @@ def _user() -> str:
 _FIRST_WITH_TF32 = (8, 0)  # compute capability: Ampere
 
 
-def log_header(log: MlperfLog, setup: Setup, team: Team, origin: Origin | None) -> None:
-    """Empties the file caches if asked to, then logs everything that the checkers require."""
-    config, provenance = setup.config, origin.summary() if origin else {}
-    log.init_start(cache_cleared=caches.drop() is None if config.drop_caches else None)
-    log.submission(_submission(setup, team, provenance))
-    log.hyperparameters(config.hyperparameters(seed=team.seed))
+def log_header(log: MlperfLog, setup: Setup, team: Team, provenance: Mapping[str, str]) -> None:
+    """Empties the file caches if asked to, then logs everything that the checkers require.
+
+    `provenance` is what the run is known by, as `Origin.summary`.
+    """
+    config = setup.config
+    submission = _submission(setup, team, provenance)
     precision = precision_of_products(config.precision, config.device)
+    log.init_start(cache_cleared=caches.drop() is None if config.drop_caches else None)
+    log.submission(submission)
+    log.hyperparameters(config.hyperparameters(seed=team.seed))
     log.computation(
         precision_in_linear=precision,
         precision_in_attention=precision,  # of its products; the softmax is fp32
         precision_in_communication="fp32",  # gradients have the type of the weights
-        micro_batch_size=config.train_batch_size // setup.strategy.num_replicas_in_sync,
+        micro_batch_size=setup.replica_batch_size,
         config_filename=RECORD_NAME,
     )
     log.event("gradient_normalization", config.normalization)
@@ -194,7 +200,7 @@ def precision_of_products(precision: str, device: DeviceConfig) -> str:
     return "tf32" if has_tf32 else "fp32"
 
 
-def _submission(setup: Setup, team: Team, provenance: dict[str, str]) -> SubmissionInfo:
+def _submission(setup: Setup, team: Team, provenance: Mapping[str, str]) -> SubmissionInfo:
     departures = checks.departures(setup)
     if provenance.get("initial_weights"):  # a resume need not name them again
         departures = [issue for issue in departures if issue.parameter != "init_checkpoint"]

@@ -1,4 +1,7 @@
-"""One whole run, from top to bottom: agree, check, build, compile, then train against the clock."""
+"""One whole run, from top to bottom: check, build, compile, then train against the clock.
+
+Before it, its processes have agreed; see workers.py.
+"""
 
 import contextlib
 import dataclasses
@@ -19,12 +22,12 @@ from mlperf_bert.mlperf.log import MlperfLog, close_log
 from mlperf_bert.mlperf.timed_run import Run
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.signals import StopRequest
-from mlperf_bert.training import build, checks, events, loop, reporting, workers
+from mlperf_bert.training import build, checks, events, loop, reporting
 from mlperf_bert.training.build import Parts
 from mlperf_bert.training.config import RunConfig, Setup
 from mlperf_bert.training.loop import Event
 from mlperf_bert.training.output import Origin, run_logs
-from mlperf_bert.training.reporting import MetricsWriter, Result, StartUp, process_start_time
+from mlperf_bert.training.reporting import MetricsWriter, Result, StartUp
 from mlperf_bert.training.steps import counted_steps
 from mlperf_bert.training.workers import Team
 
@@ -40,29 +43,34 @@ class Outcome:
     step: int
 
 
-def train(config: RunConfig, observers: Sequence[Event] = ()) -> Result | None:
+def train(
+    config: RunConfig, team: Team, start_up: StartUp, observers: Sequence[Event] = ()
+) -> Result | None:
     """Trains until the target, the last step or a signal.
 
     A run that is refused for bad input leaves nothing behind. Only the chief of several processes
-    writes anything, and returns a result. Observers are further events, the same on all processes.
+    writes anything, and returns a result.
+
+    Args:
+      config: of the run.
+      team: its processes, as `workers.agree`; they are released.
+      start_up: counts the time since the start of the process.
+      observers: further events, the same on all processes.
 
     Raises:
       ValueError: bad configuration, checkpoint or data, with a line for everything that is wrong.
       FloatingPointError: the loss is no longer finite.
       signals.Interrupted: a signal came; the checkpoint is saved.
     """
-    # From the start of the process: a user waits for the imports too.
-    start_time = process_start_time()
-    start_up = StartUp(start_time)
-    start_up.done("imports")
-    team = workers.agree(config)
     # From now on the others wait for this process: without a report they would not end.
     with team.failures_reported():
         setup = checks.inspect(config, goes_on=team.goes_on, strategy=team.strategy)
         setup.findings.require_none()
-        for finding in setup.findings:
-            team.say(finding)
-        origin = Origin(setup, team.output, goes_on=team.goes_on) if team.is_chief else None
+        origin = None
+        if team.is_chief:
+            for finding in setup.findings:
+                print(finding, flush=True)
+            origin = Origin(setup, team.output, goes_on=team.goes_on)
         start_up.done("checks")
         with StopRequest() as stop_request:
             # All that can be refused has been: from here on a run leaves something behind.
@@ -80,8 +88,8 @@ def train(config: RunConfig, observers: Sequence[Event] = ()) -> Result | None:
         accuracy=outcome.accuracy,
         samples=outcome.step * config.train_batch_size,
         seed=team.seed,
-        start_time=start_time,
-        seconds=time.time() - start_time,
+        start_time=start_up.start_time,
+        seconds=time.time() - start_up.start_time,
     )
 
 
@@ -97,7 +105,7 @@ def _train(
     log = MlperfLog(log_path, echo=False)
     try:
         # In memory until `commit` below: a run that is refused before it leaves no log.
-        reporting.log_header(log, setup, team, origin)
+        reporting.log_header(log, setup, team, origin.summary if origin else {})
         # Built and compiled before the clock starts, on synthetic batches: the rules let no real
         # record be read before run_start.
         parts = build.build(setup, team)
@@ -156,8 +164,8 @@ def _record(
         team.output.record(
             status=status,
             seed=team.seed,
-            provenance=origin.summary(),
-            inputs=origin.inputs(),
+            provenance=origin.summary,
+            inputs=origin.inputs,
             energy=energy,
         )
 

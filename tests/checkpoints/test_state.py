@@ -8,7 +8,7 @@ import tensorflow as tf
 from mlperf_bert.checkpoints.state import (
     RunState,
     complete_checkpoints,
-    latest_step,
+    newest_checkpoint,
     saved_checkpoints,
 )
 
@@ -39,8 +39,9 @@ def test_the_newest_is_restored_also_after_a_move(tmp_path, monkeypatch, value, 
             shutil.move(directory, place)
         value.assign(0.0)
         state = state_in(place, value)
-        assert state.latest_step == 20
-        state.restore()
+        step, path = newest_checkpoint(place)
+        assert step == 20
+        state.restore(path)
         assert float(value) == 20.0
 
 
@@ -49,7 +50,7 @@ def test_one_that_was_cut_short_does_not_count(tmp_path, value):
     for path in tmp_path.glob("model.ckpt-10.*"):  # killed before the file `checkpoint` was written
         (tmp_path / path.name.replace("-10", "-20")).write_bytes(path.read_bytes()[:20])
     assert list(saved_checkpoints(str(tmp_path))) == [10, 20]
-    assert state_in(str(tmp_path), value).latest_step == 10
+    assert newest_checkpoint(str(tmp_path)) == (10, f"{tmp_path}/model.ckpt-10")
 
 
 def test_without_the_files_of_the_newest_the_one_before_is_taken(tmp_path, value, capsys):
@@ -57,8 +58,9 @@ def test_without_the_files_of_the_newest_the_one_before_is_taken(tmp_path, value
     for path in tmp_path.glob("model.ckpt-20.*"):
         path.unlink()
     state = state_in(str(tmp_path), value)
-    assert state.latest_step == 10
-    state.restore()
+    step, path = newest_checkpoint(str(tmp_path))
+    assert step == 10
+    state.restore(path)
     assert float(value) == 10.0
     assert capsys.readouterr().out == f"Going on from {tmp_path}/model.ckpt-10\n"
 
@@ -70,7 +72,7 @@ def test_what_a_killed_process_has_left_is_removed(tmp_path, value, copies):
     (half / "part.data-00000-of-00001.tempstate123").write_bytes(b"half")
     state = state_in(str(tmp_path), value)
     state.save(10, state.copy() if copies else None)
-    assert not half.exists() and state.latest_step == 10
+    assert not half.exists() and newest_checkpoint(str(tmp_path))[0] == 10
 
 
 def test_a_copy_does_not_change(tmp_path, value):
@@ -78,8 +80,7 @@ def test_a_copy_does_not_change(tmp_path, value):
     value.assign(1.0)
     copied = state.copy()
     value.assign_add(1.0)
-    state.save(10, copied)
-    state.restore()
+    state.restore(state.save(10, copied))
     assert float(value) == 1.0
 
 
@@ -99,16 +100,16 @@ def test_without_a_list_the_files_that_are_whole_count(tmp_path, value, case):
         (tmp_path / "checkpoint").unlink()
     else:
         (tmp_path / "checkpoint").write_bytes(LISTS[case])
-    assert latest_step(str(tmp_path)) == 20
+    assert newest_checkpoint(str(tmp_path))[0] == 20
     data = tmp_path / "model.ckpt-20.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[:3])
-    assert latest_step(str(tmp_path)) == 10
+    assert newest_checkpoint(str(tmp_path))[0] == 10
     (tmp_path / "model.ckpt-10.index").write_bytes(b"no index")
     with pytest.raises(ValueError, match=r"none of its 2 checkpoints can be read, such as .*-20;"):
-        latest_step(str(tmp_path))
+        newest_checkpoint(str(tmp_path))
     for path in tmp_path.glob("model.ckpt-20*"):  # a first checkpoint that was cut short
         path.unlink()
-    assert latest_step(str(tmp_path)) is None
+    assert newest_checkpoint(str(tmp_path)) == (None, "")
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
@@ -116,11 +117,11 @@ def test_a_state_that_is_not_finite_is_refused(tmp_path, value, number):
     state = state_in(str(tmp_path), value)
     save(state, value, 10, 20)
     value.assign(number)
-    state.save(30)
+    path = state.save(30)
     with pytest.raises(ValueError, match=r"-30: cannot be restored \(.* holds NaN or infinity\);"):
-        state_in(str(tmp_path), tf.Variable(0.0)).restore()
+        state_in(str(tmp_path), tf.Variable(0.0)).restore(path)
 
 
 def test_nothing_saved(tmp_path, value):
-    assert state_in(str(tmp_path), value).latest_step is None
+    assert newest_checkpoint(str(tmp_path)) == (None, "")
     assert complete_checkpoints(str(tmp_path / "none")) == {}

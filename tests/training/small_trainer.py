@@ -9,7 +9,8 @@ from mlperf_bert.model.pretrainer import build_pretrainer
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.config import OptimizerConfig
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay, create_optimizer
-from mlperf_bert.training.devices import NO_COMPILATION, Compilation, choose_compilation
+from mlperf_bert.training.config import NO_COMPILATION, Compilation
+from mlperf_bert.training.devices import choose_compilation
 from mlperf_bert.training.steps import Trainer
 from tests.training import generated_task
 

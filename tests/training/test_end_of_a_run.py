@@ -362,7 +362,7 @@ def test_another_budget_that_is_used_up_is_refused(config):
     )
     assert message in inspect_closely(given, measure_initial_accuracy=False).findings.errors
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        run.train(given)
+        workers.agree(given)
     assert {path: path.read_bytes() for path in output.path.iterdir()} == before
 
 

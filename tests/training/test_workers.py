@@ -15,9 +15,9 @@ import pytest
 from tensorflow.python.eager import context
 
 from benchmarks.processes import environment_of, free_addresses
-from mlperf_bert.training import coordination, workers
+from mlperf_bert.training import coordination, meeting
 from mlperf_bert.training.config import Cluster, DeviceConfig
-from mlperf_bert.training.workers import Meeting
+from mlperf_bert.training.meeting import Meeting
 from tests.helpers import starts, waiting
 
 ADDRESSES = ("a:1", "b:2", "c:3")
@@ -26,7 +26,7 @@ ADDRESSES = ("a:1", "b:2", "c:3")
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch) -> Path:
     """The folder that all processes share; it does not exist. They look for each other often."""
-    monkeypatch.setattr(workers, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(meeting, "_LOOK_SECONDS", 0.01)
     return tmp_path / "a" / "run"
 
 
@@ -45,8 +45,8 @@ def meet_all(
     def join(index):
         cluster = Cluster(ADDRESSES[: len(parameters)], index)
         try:
-            meeting = Meeting(cluster, folder, seconds=seconds)
-            found[index] = meeting.hold(parameters[index], obstacles[index], decide)
+            held = Meeting(cluster, folder, seconds=seconds)
+            found[index] = held.hold(parameters[index], obstacles[index], decide)
         except (ValueError, OSError) as error:
             found[index] = str(error)
 
@@ -106,7 +106,7 @@ def test_a_missing_process_is_named_in_time_by_all(folder, monkeypatch):
         # The chief reads between two sleeps: a sign that is there at both has been read.
         return time.monotonic() + 100 * (signs.count(True) > 1)
 
-    monkeypatch.setattr(workers, "time", types.SimpleNamespace(sleep=sleep, monotonic=monotonic))
+    monkeypatch.setattr(meeting, "time", types.SimpleNamespace(sleep=sleep, monotonic=monotonic))
     found = meet_all(folder, [{}] * 3, absent=[2], decide=pytest.fail)
     assert found[0].startswith(
         f"worker 2 (c:3) left no sign in --output_dir={folder} within 30 s; check that every "
@@ -168,15 +168,15 @@ def test_what_a_killed_process_has_left_is_no_sign_of_life(folder, content, inde
 
 def meet_all_but(folder: Path, absent: int, left: Path) -> str:
     """The line of the process that is there, of two; the chief removes what is left over."""
-    meeting = Meeting(Cluster(ADDRESSES[:2], 1 - absent), folder, seconds=0.2)
+    held = Meeting(Cluster(ADDRESSES[:2], 1 - absent), folder, seconds=0.2)
     with pytest.raises((OSError, ValueError)) as failure:
-        meeting.hold({}, None, pytest.fail)
+        held.hold({}, None, pytest.fail)
     assert left.exists() == (absent == 0)
     return str(failure.value)
 
 
 def test_a_process_that_ends_before_it_reads_the_answer_is_named(folder, monkeypatch):
-    monkeypatch.setattr(workers, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(meeting, "_ANSWER_SECONDS", 0.2)
     ended = threading.Event()
 
     def take_part():
@@ -215,14 +215,14 @@ def test_what_others_put_into_the_folder_stays(folder):
 def test_a_port_in_use_is_named():
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        obstacle = workers._obstacle(DeviceConfig(), Cluster((f"localhost:{port}", "b:2"), 0))
+        obstacle = meeting.obstacle(DeviceConfig(), Cluster((f"localhost:{port}", "b:2"), 0))
     assert obstacle.startswith(f"cannot listen on port {port} (Address already in use); end the")
-    assert workers._obstacle(DeviceConfig(), Cluster((f"[::1]:{port}", "b:2"), 0)) is None
+    assert meeting.obstacle(DeviceConfig(), Cluster((f"[::1]:{port}", "b:2"), 0)) is None
 
 
 def test_devices_that_are_not_there_are_named_before_others_wait():
     cluster = Cluster((*free_addresses(1), "b:2"), 0)
-    assert "--num_gpus=99, but Tensor" in workers._obstacle(DeviceConfig(num_gpus=99), cluster)
+    assert "--num_gpus=99, but Tensor" in meeting.obstacle(DeviceConfig(num_gpus=99), cluster)
 
 
 # Of TensorFlow 2.21, as benchmarks/lost_processes.py and three processes saw them.
@@ -287,7 +287,7 @@ def test_tensorflow_has_the_private_names():
 def test_a_private_name_that_an_upgrade_removes_is_told_in_one_line(monkeypatch):
     monkeypatch.delattr(context.Context, "report_error_to_cluster")
     cluster = Cluster((*free_addresses(1), "b:2"), 0)
-    line = workers._obstacle(DeviceConfig(), cluster)
+    line = meeting.obstacle(DeviceConfig(), cluster)
     assert "no attribute 'report_error_to_cluster'); install" in line and "\n" not in line
 
 
