@@ -34,7 +34,7 @@ class StoredCheckpoint:
         with paths.failures_named(prefix):
             is_there = tf.io.gfile.exists(f"{prefix}.index")
         if not is_there:
-            _require_unpacked(paths.location(prefix))
+            whole.require_unpacked(prefix)
             raise ValueError(
                 f"{prefix}: no such checkpoint (no {prefix}.index); give the path up to and "
                 "including the step, such as .../model.ckpt-28252"
@@ -128,15 +128,8 @@ class StoredCheckpoint:
             reason = paths.reason(error)
             if paths.is_answer_of_a_store(error):
                 raise paths.kind_of(error)(f"{self.prefix}: cannot be read: {reason}") from error
-            prefix = paths.location(self.prefix)
-            for file in sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}.*")):
-                _require_unpacked(file)
+            for file in whole.matching_files(f"{glob.escape(self.prefix)}.*"):
+                whole.require_unpacked(file)
             raise ValueError(
                 f"{self.prefix}: cannot be read ({reason}); copy it here again"
             ) from error
-
-
-def _require_unpacked(path: paths.Location) -> None:
-    """Raises ValueError for a file that is an archive or a Git LFS pointer."""
-    if paths.is_file(path) and (problem := whole.packed_file(path)):
-        raise ValueError(problem)

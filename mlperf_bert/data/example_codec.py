@@ -24,6 +24,7 @@ FEATURE_DTYPES: Mapping[str, np.dtype] = MappingProxyType(
 )
 """Every feature and the type of its values, in the order of writing."""
 
+MAKE_AGAIN = "make the file again with create_pretraining_data.py"
 _LONGEST_VARINT_BYTES = 10
 
 
@@ -92,7 +93,8 @@ def decode(record: bytes) -> dict[str, np.ndarray]:
     each name once, its key before its value, all values of a list in one packed field.
 
     Raises:
-      ValueError: not such a tf.Example, or a list is neither of integers nor of floats.
+      ValueError: not such a tf.Example, or a list is neither of integers nor of floats; to be put
+        after "record N".
     """
     example = {}
     try:
@@ -103,5 +105,7 @@ def decode(record: bytes) -> dict[str, np.ndarray]:
                 raise ValueError("a feature comes twice")
             example[name] = _decode_feature(feature)
     except ValueError as error:
-        raise ValueError(f"not a tf.Example of integers and floats: {error}") from error
+        raise ValueError(
+            f"is not a tf.Example of integers and floats: {error}; {MAKE_AGAIN}"
+        ) from error
     return example

@@ -160,6 +160,12 @@ def packed_file(path: str | os.PathLike) -> str | None:
     return f"{os.fspath(path)}: {problem}" if problem else None
 
 
+def require_unpacked(path: str | os.PathLike) -> None:
+    """Raises ValueError for a file that is an archive or a Git LFS pointer, if there is one."""
+    if paths.is_file(path) and (problem := packed_file(path)):
+        raise ValueError(problem)
+
+
 @contextlib.contextmanager
 def opened_input(path: str) -> Iterator[BinaryIO]:
     """Opens an input file, which may also lie on Hugging Face.

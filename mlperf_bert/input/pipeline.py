@@ -10,14 +10,17 @@ import itertools
 import posixpath
 import re
 import stat
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from mlperf_bert.data import example_codec, tfrecord, validity
 from mlperf_bert.data.validity import ExampleLimits, ExampleShape
 from mlperf_bert.files import paths
 from mlperf_bert.messages import Progress
+from mlperf_bert.mlperf import ledger
+from mlperf_bert.mlperf.ledger import Ledger
 
 # Files read at once and examples held for shuffling while training. Source: the reference.
 NUM_PARALLEL_FILES = 8
@@ -31,6 +34,7 @@ PARSED_AT_A_TIME = 4
 # not happen by accident. Lengths are checked beforehand where that takes less than a second.
 _MAX_BYTES_CHECKED_FIRST = 256 * 2**20
 
+_Parse = Callable[[tf.Tensor], dict[str, tf.Tensor]]
 # TensorFlow quotes the bytes that it cannot parse, and then cannot decode its own message.
 _PARSE_ERRORS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
 # Evaluation examples and records, as they lie in the folders of parts.
@@ -144,6 +148,7 @@ def training_batches(
         )
         # Before `repeat`: an epoch ends before the next begins, and no example comes twice in it.
         dataset = dataset.shuffle(SHUFFLE_BUFFER_EXAMPLES, seed=seed).repeat()
+    parse = _parser(limits)
     if pack_sequences:
         # A packed batch holds as many examples as any other, but which ones is known only once the
         # windows before it are packed: batches are skipped, not examples.
@@ -151,13 +156,13 @@ def training_batches(
 
         dataset = packing.packed(
             dataset,
-            parse=lambda examples: _parse(examples, limits),
+            parse=parse,
             decode=lambda examples: _cast(_decode(examples, limits)),
             batch_size=batch_size,
             shape=limits,
         ).skip(first_example // batch_size)
     else:
-        dataset = _batched(dataset.skip(first_example), limits, batch_size)
+        dataset = _batched(dataset.skip(first_example), parse, batch_size)
     return _prefetched(dataset)
 
 
@@ -174,9 +179,8 @@ def evaluation_batches(
     if max_batches is not None:
         # Before the parsing: what is not evaluated is not read.
         dataset = dataset.take(max_batches)
-    dataset = dataset.map(
-        lambda examples: _fill_up(_parse(examples, limits), batch_size), tf.data.AUTOTUNE
-    )
+    parse = _parser(limits)
+    dataset = dataset.map(lambda examples: _fill_up(parse(examples), batch_size), tf.data.AUTOTUNE)
     return _prefetched(dataset)
 
 
@@ -214,17 +218,28 @@ def synthetic_batches(
 
 @contextlib.contextmanager
 def bad_input_named(
-    files: Sequence[str], limits: ExampleLimits, *, packed: Collection[str] = ()
+    files: Sequence[str],
+    limits: ExampleLimits,
+    *,
+    packed: Collection[str] = (),
+    time: Ledger | None = None,
 ) -> Iterator[None]:
     """Replaces TensorFlow's errors while batches are drawn by one that names the bad record.
 
-    To find that record the files are read again. `packed` are the files whose examples are packed.
+    To find that record the files are read again.
+
+    Args:
+      files: from which batches are drawn.
+      limits: of their examples.
+      packed: those of the files whose examples are packed.
+      time: where the first look at the files counts as waiting for input.
 
     Raises:
       ValueError: a record is bad.
       OSError: TensorFlow cannot read the input, but no record is bad.
     """
-    _check_lengths(files)
+    with (time or Ledger()).counting(ledger.INPUT_WAIT):
+        _check_lengths(files)
     try:
         yield
     except (tf.errors.DataLossError, *_PARSE_ERRORS) as error:
@@ -244,39 +259,41 @@ def _require_valid_files(files: Sequence[str], limits: ExampleLimits, packed: Co
 
 
 @functools.cache
-def _pipeline_check(limits: ExampleLimits, packs: bool):
-    """A function of strings [B] that raises the error that the pipeline would raise."""
+def _pipeline_check(
+    limits: ExampleLimits, packs: bool
+) -> Callable[[Sequence[tfrecord.Frame]], Exception | None]:
+    """What returns the error that the pipeline would raise for some records; None for good ones."""
+    parse = _parser(limits)
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
     def check(examples):
-        features = _parse(examples, limits)
+        features = parse(examples)
         if packs:
             from mlperf_bert.input import packing
 
             packing.require_packable(features, *packing.sizes(features))
 
-    return check
+    def error_of(frames: Sequence[tfrecord.Frame]) -> Exception | None:
+        try:
+            check(tf.constant([frame.record for frame in frames]))
+        except _PARSE_ERRORS as error:
+            return error
+        return None
+
+    return error_of
 
 
 def _require_valid_file(path: str, limits: ExampleLimits, *, packs: bool) -> None:
-    check = _pipeline_check(limits, packs)
+    error_of = _pipeline_check(limits, packs)
     frames = tfrecord.read_frames(path)
     # Groups first: nearly all of them are good, and one call a record would take far longer.
     while group := list(itertools.islice(frames, EXAMPLES_PARSED_AT_ONCE)):
-        if _error_of(check, group):
+        if error_of(group):
             for frame in group:
-                if error := _error_of(check, [frame]):
+                if error := error_of([frame]):
                     also = [validity.require_packable] if packs else []
                     validity.require_valid_record(frame, limits, *also)
                     raise frame.bad(f"cannot be parsed: {_reason(error)}") from error
-
-
-def _error_of(check, frames: list[tfrecord.Frame]) -> Exception | None:
-    try:
-        check(tf.constant([frame.record for frame in frames]))
-    except _PARSE_ERRORS as error:
-        return error
-    return None
 
 
 def _reason(error: Exception) -> str:
@@ -291,23 +308,22 @@ def _check_lengths(files: Sequence[str]) -> None:
             tfrecord.count_records(path)
 
 
-def _batched(examples: tf.data.Dataset, limits: ExampleLimits, batch_size: int) -> tf.data.Dataset:
+def _batched(examples: tf.data.Dataset, parse: _Parse, batch_size: int) -> tf.data.Dataset:
     """Parsed batches of an endless stream."""
     num_batches = EXAMPLES_PARSED_AT_ONCE // batch_size
     if num_batches < 2:
         batches = examples.batch(batch_size, drop_remainder=True)
-        return batches.map(lambda examples: _parse(examples, limits), tf.data.AUTOTUNE)
+        return batches.map(parse, tf.data.AUTOTUNE)
 
-    def parse(examples):
-        features = _parse(examples, limits)
+    def parse_several(examples):
         return {
             name: tf.reshape(value, [num_batches, batch_size, value.shape[1]])
-            for name, value in features.items()
+            for name, value in parse(examples).items()
         }
 
     # The stream has no end, so that dropping a remainder loses nothing.
     together = examples.batch(num_batches * batch_size, drop_remainder=True)
-    return together.map(parse, PARSED_AT_A_TIME).unbatch()
+    return together.map(parse_several, PARSED_AT_A_TIME).unbatch()
 
 
 def _model_dtype(name: str) -> tf.DType:
@@ -315,11 +331,18 @@ def _model_dtype(name: str) -> tf.DType:
     return tf.int32 if dtype.is_integer else dtype  # TPUs compute with int32 only
 
 
-def _parse(examples: tf.Tensor, limits: ExampleLimits) -> dict[str, tf.Tensor]:
-    """Strings [B] to checked features; a bad value is an error when the graph runs."""
-    features = _decode(examples, limits)
-    _require_values(features, limits)
-    return _cast(features)
+def _parser(limits: ExampleLimits) -> _Parse:
+    """What makes checked features of strings [B]; a bad value is an error when the graph runs."""
+    allowed = {
+        name: validity.as_unsigned(greatest) for name, greatest in limits.greatest_values().items()
+    }
+
+    def parse(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        features = _decode(examples, limits)
+        _require_values(features, allowed)
+        return _cast(features)
+
+    return parse
 
 
 def _decode(examples: tf.Tensor, shape: ExampleShape) -> dict[str, tf.Tensor]:
@@ -337,12 +360,9 @@ def _cast(features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     return {name: tf.cast(value, _model_dtype(name)) for name, value in features.items()}
 
 
-def _require_values(features: dict[str, tf.Tensor], limits: ExampleLimits) -> None:
+def _require_values(features: dict[str, tf.Tensor], allowed: dict[str, np.ndarray]) -> None:
     """Compares the greatest value of each feature, as `validity.as_unsigned` describes."""
     # Read as unsigned, a negative number is too great: one comparison tests both ends.
-    allowed = {
-        name: validity.as_unsigned(greatest) for name, greatest in limits.greatest_values().items()
-    }
     greatest_values = [
         tf.cast(tf.reduce_max(tf.bitcast(features[name], greatest.dtype)), tf.uint64)
         for name, greatest in allowed.items()

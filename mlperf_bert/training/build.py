@@ -83,14 +83,6 @@ def build_trainer(
 ) -> tuple[WarmupPolynomialDecay, Trainer]:
     """Builds the learning rate, and the trainer with its model and its optimizer."""
     config = setup.config
-    rates = WarmupPolynomialDecay(
-        learning_rate=config.learning_rate,
-        num_train_steps=config.num_train_steps,
-        num_warmup_steps=config.num_warmup_steps,
-        start_warmup_step=config.start_warmup_step,
-        poly_power=config.poly_power,
-        steps_per_update=config.steps_per_update,
-    )
     # Variables made in the scope are mirrored on all replicas.
     with setup.strategy.scope():
         model = pretrainer.build_pretrainer(
@@ -102,8 +94,17 @@ def build_trainer(
             pack_sequences=config.pack_sequences,
             recompute=config.recompute,
         )
+        rates = WarmupPolynomialDecay(
+            learning_rate=config.learning_rate,
+            num_train_steps=config.num_train_steps,
+            num_warmup_steps=config.num_warmup_steps,
+            start_warmup_step=config.start_warmup_step,
+            poly_power=config.poly_power,
+            steps_per_update=config.steps_per_update,
+        )
+        inner = create_optimizer(config.optimizer, rates, compiled=compiled.each_pass)
         optimizer = GradientAggregationOptimizer(
-            create_optimizer(config.optimizer, rates, compiled=compiled.each_pass),
+            inner,
             steps_per_update=config.steps_per_update,
             clip_after_allreduce=config.clip_by_global_norm_after_gradient_allreduce,
             whole_step=compiled.whole_step,
@@ -122,6 +123,8 @@ def build_trainer(
 def warm_up(parts: Parts, setup: Setup, *, keeps_weights: bool) -> None:
     """Compiles training and evaluation on synthetic batches of all shapes that the run will use."""
     config = setup.config
+    # All batches of an evaluation have this shape, also the last, which is filled up.
+    to_evaluate = pipeline.synthetic_batch(config.shape, batch_size=config.eval_batch_size)
     batches = pipeline.synthetic_batches(
         config.shape,
         batch_size=setup.replica_batch_size,
@@ -130,10 +133,8 @@ def warm_up(parts: Parts, setup: Setup, *, keeps_weights: bool) -> None:
     with reading_compilation_cache(config.compilation_cache_dir):
         parts.trainer.warm_up(batches, keeps_weights=keeps_weights)
         if setup.eval_files:
-            # All batches of an evaluation have this shape, also the last, which is filled up.
-            batch = pipeline.synthetic_batch(config.shape, batch_size=config.eval_batch_size)
             weights = tf.ones([config.eval_batch_size])
-            parts.evaluator.evaluate(tf.data.Dataset.from_tensors((batch, weights)))
+            parts.evaluator.evaluate(tf.data.Dataset.from_tensors((to_evaluate, weights)))
 
 
 def load_weights(parts: Parts, setup: Setup, team: Team) -> None:
@@ -175,37 +176,36 @@ def training_batches(parts: Parts, setup: Setup, team: Team):
     The position is restored on one CPU, where the files are where they were. Else the input is
     read again up to it.
     """
-    # An iterator that is distributed has no position that could be saved.
-    iterator = _batches_from(0, parts, setup, team) if one_cpu(setup.strategy) else None
-    # A new run has nothing to restore: it begins with this one.
-    if iterator is None or not parts.state.restore_input(iterator):
-        iterator = _batches_from(int(parts.trainer.step.numpy()), parts, setup, team)
-    parts.state.attach_input(iterator)
-    return iterator
-
-
-def _batches_from(step: int, parts: Parts, setup: Setup, team: Team):
     config = setup.config
 
-    def own_batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        """This process's share of the input."""
-        workers = context.num_input_pipelines
-        return pipeline.training_batches(
-            setup.files,
-            setup.limits,
-            batch_size=context.get_per_replica_batch_size(config.train_batch_size),
-            # The chief's seed: all processes must shuffle alike, or they would share examples.
-            seed=team.seed if config.shuffle else None,
-            deterministic=config.deterministic,
-            num_workers=workers,
-            worker=context.input_pipeline_id,
-            # Every worker has read an equal part of the examples.
-            first_example=step * config.train_batch_size // workers,
-            pack_sequences=config.pack_sequences,
-            num_parallel_files=config.num_parallel_files,
-        )
+    def iterator_from(step: int):
+        def own_batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            """This process's share of the input."""
+            workers = context.num_input_pipelines
+            return pipeline.training_batches(
+                setup.files,
+                setup.limits,
+                batch_size=context.get_per_replica_batch_size(config.train_batch_size),
+                # The chief's seed: all processes must shuffle alike, or they would share examples.
+                seed=team.seed if config.shuffle else None,
+                deterministic=config.deterministic,
+                num_workers=workers,
+                worker=context.input_pipeline_id,
+                # Every worker has read an equal part of the examples.
+                first_example=step * config.train_batch_size // workers,
+                pack_sequences=config.pack_sequences,
+                num_parallel_files=config.num_parallel_files,
+            )
 
-    return parts.trainer.batches(own_batches)
+        return parts.trainer.batches(own_batches)
+
+    # An iterator that is distributed has no position that could be saved.
+    iterator = iterator_from(0) if one_cpu(setup.strategy) else None
+    # A new run has nothing to restore: it begins with this one.
+    if iterator is None or not parts.state.restore_input(iterator):
+        iterator = iterator_from(int(parts.trainer.step.numpy()))
+    parts.state.attach_input(iterator)
+    return iterator
 
 
 class _Asleep:

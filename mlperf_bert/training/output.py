@@ -354,7 +354,7 @@ class Origin:
         Raises:
           ValueError: a record is damaged, or a resumed run was begun with other files.
         """
-        config, self._output = setup.config, output
+        config = setup.config
         self._parameters = config.parameters()
         before = read_record(output.path) if output.resumes else None
         inputs_before = before.inputs if before else {}
@@ -399,13 +399,13 @@ class Origin:
         }
         self._made_with = made_with | provenance.machine()
 
-    def record(self) -> None:
+    def record(self, output: OutputDirectory) -> None:
         """Writes provenance.json: what there is of logs and metrics, and the newest checkpoint.
 
         Raises:
           OSError: it cannot be written.
         """
-        local, location = self._output.path, self._output.location
+        local, location = output.path, output.location
         written = [path for path in [*run_logs(local), local / METRICS_NAME] if path.exists()]
         outputs = provenance.describe_all(written, local)
         _, newest = newest_checkpoint(str(location))

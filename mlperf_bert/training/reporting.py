@@ -160,8 +160,8 @@ def log_header(log: MlperfLog, setup: Setup, team: Team, provenance: Mapping[str
     `provenance` is what the run is known by, as `Origin.summary`.
     """
     config = setup.config
-    submission = _submission(setup, team, provenance)
     precision = precision_of_products(config.precision, config.device)
+    submission = _submission(setup, team, provenance)
     log.init_start(cache_cleared=caches.drop() is None if config.drop_caches else None)
     log.submission(submission)
     log.hyperparameters(config.hyperparameters(seed=team.seed))

@@ -77,7 +77,7 @@ def train(
             outcome = _train(setup, team, origin, start_up, stop_request, observers)
             if origin:
                 # After the last line of the logs and metrics, of which it has digests.
-                origin.record()
+                origin.record(team.output)
                 team.publish()
             # Last: once the lock is gone, another process may write here.
             team.release()
@@ -188,21 +188,6 @@ def _energy_of(logs: Sequence[paths.Location]) -> Energy | None:
         return log_lines.energy_of_pieces(logs)
     except (ValueError, OSError) as error:
         return Energy(unknown=str(error))
-
-
-@contextlib.contextmanager
-def _bad_input_named(setup: Setup, run: Run) -> Iterator[None]:
-    """`pipeline.bad_input_named`, whose first look at the files counts as waiting for input."""
-    with contextlib.ExitStack() as stack:
-        with run.ledger.counting(ledger.INPUT_WAIT):
-            stack.enter_context(
-                pipeline.bad_input_named(
-                    [*setup.files, *setup.eval_files],
-                    setup.limits,
-                    packed=setup.files if setup.config.pack_sequences else (),
-                )
-            )
-        yield
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -394,7 +379,15 @@ def _train_against_the_clock(
     """Opens input and outputs, and trains; a bad record is named."""
     config, step = setup.config, int(parts.trainer.step.numpy())
     batches = build.training_batches(parts, setup, team)
-    with _opened(setup, team, parts, step=step) as outputs, _bad_input_named(setup, run):
+    with (
+        _opened(setup, team, parts, step=step) as outputs,
+        pipeline.bad_input_named(
+            [*setup.files, *setup.eval_files],
+            setup.limits,
+            packed=setup.files if config.pack_sequences else (),
+            time=run.ledger,
+        ),
+    ):
         if step == 0 and not setup.eval_files:
             with run.ledger.counting(ledger.SAVING):
                 outputs.saves.save(0)  # for the offline evaluation
