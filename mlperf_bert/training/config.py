@@ -200,7 +200,7 @@ class RunConfig:
         identifies=False,
         page="time_and_energy.md",
     )
-    """Seconds; None: no limit. See `events.TimeBudget`."""
+    """Seconds; None: no limit. See `time_budget.TimeBudget`."""
     max_eval_steps: int | None = option(
         None,
         "Evaluation steps; all examples if not given.",

@@ -6,7 +6,7 @@ and a stand-in trainer.
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,6 @@ import numpy as np
 from mlperf_bert.messages import Progress
 from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.timed_run import Run
-from mlperf_bert.options import duration
 from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.tensorflow_import import tensorflow
 from mlperf_bert.training.config import ProfileWindow
@@ -412,158 +411,3 @@ class Save(Event):
         with self._run.ledger.counting(ledger.SAVING):
             self._saves.save(step, self._run)
         self._saved_step = step
-
-
-# A device call takes at most this share of what is left, so that steps that take longer than those
-# before them overrun the end by little.
-_CALL_SHARE = 0.9
-_MAX_GROWTH = 2
-"""A device call has at most so many times the steps that were measured before it."""
-_NUM_NOTES = 100
-"""How often the log says what is used."""
-# After these the rate of steps is known well enough to say where the budget will end. The first
-# steps are slow: the input begins.
-_FORECAST_STEPS, _FORECAST_SHARE = 10, 0.25
-
-
-@dataclasses.dataclass(kw_only=True)
-class TimeBudget(Event):
-    """Ends the run at the first update after its time. All processes go by the chief's clock.
-
-    That is the clock of MLPerf: it runs from run_start on, through evaluations and checkpoints, and
-    a resumed run has used what the processes before it used. Only what comes after the last step,
-    its evaluation and its checkpoint, is not counted. About a hundred times a run the log says how
-    much is used: so much is known of a killed run.
-    """
-
-    run: Run
-    """Its ledger is the clock; its log says what is used."""
-    seconds: float
-    before: float
-    """Seconds that earlier processes of this run have used."""
-    num_train_steps: int
-    """The run ends there at the latest."""
-    num_warmup_steps: int
-    """At what step the warm-up ends."""
-    evaluation_interval_steps: int | None
-    steps_per_update: int
-    batch_size: int
-    """Samples per step."""
-    of_chief: Callable[[Sequence[float]], Sequence[float]]
-    """Gives all processes the chief's values."""
-    progress: Progress
-    _spent: float = 0.0
-    """Seconds, by the chief's clock, at the last look."""
-    _step_seconds: float = 0.0
-    """How long a step takes at the most, by the chief's clock; 0: not measured yet."""
-    _trained_steps: int = 0
-    """By this process, in `_trained_seconds`; the last call had `_last_step_seconds` a step."""
-    _trained_seconds: float = 0.0
-    _last_step_seconds: float = 0.0
-    _has_forecast: bool = False
-    _next_note: float = 0.0
-    """After so many seconds the log says what is used."""
-
-    def begin(self, step: int) -> str | None:
-        """Nothing is trained if the processes before this one have used the time up."""
-        # All processes have the chief's `before`: all of them end here, or none does.
-        if self.before < self.seconds:
-            return None
-        self.progress.line(
-            f"the time budget of {duration(self.seconds)} was used up before: nothing "
-            "more is trained"
-        )
-        return OVER
-
-    def next(self, step: int) -> int:
-        """The step up to which a device call may go: one that does not overrun the budget.
-
-        When nothing is left, that is the end of the update, where the run ends.
-        """
-        self._look()
-        # Until a step is measured a call has one: a slow first step overruns the end by little.
-        most = 1.0
-        if self._step_seconds:
-            left = _CALL_SHARE * (self.seconds - self._spent)
-            # A call is also short enough for the log to say a hundred times what is used.
-            affordable = min(left, self.seconds / _NUM_NOTES) / self._step_seconds
-            most = min(affordable, _MAX_GROWTH * self._trained_steps)
-        end_of_update = (step // self.steps_per_update + 1) * self.steps_per_update
-        # One step at the least: a call of none would not come nearer to the end.
-        return end_of_update if most < 0 else step + max(1, int(most))
-
-    def is_spent(self, step: int) -> bool:
-        """Whether the time is over and `step` ends an update, or the gradients would be lost."""
-        self._look()
-        return self._spent >= self.seconds and step % self.steps_per_update == 0
-
-    def at(self, trained: Trained) -> str | None:
-        """Ends the run if the time is over; logs what is used if that is due."""
-        step, num_steps = trained.step, trained.step - trained.before
-        self._trained_steps += num_steps
-        self._trained_seconds += trained.seconds
-        self._last_step_seconds = trained.seconds / num_steps
-        is_spent = self.is_spent(step)
-        if self._spent >= self._next_note:
-            self._note(step)
-        if not self._has_forecast:
-            self._forecast(step)
-        if not is_spent:
-            return None
-        self.progress.line(
-            f"the time budget of {duration(self.seconds)} is over after "
-            f"{duration(self._spent)} and {step:,} steps"
-        )
-        return OVER
-
-    def fields(self) -> dict[str, float]:
-        """What a line of metrics says of the budget."""
-        return {
-            "time_budget_seconds": self.seconds,
-            "time_budget_spent_seconds": self._own_seconds(),
-        }
-
-    def _own_seconds(self) -> float:
-        """By the clock of this process."""
-        return self.before + sum(self.run.ledger.read().values())
-
-    def _look(self) -> None:
-        """Reads the chief's clock."""
-        average = self._trained_seconds / max(1, self._trained_steps)
-        # The slower one: an estimate that is too short would overrun the end.
-        slowest = max(average, self._last_step_seconds)
-        self._spent, self._step_seconds = self.of_chief([self._own_seconds(), slowest])
-
-    def _note(self, step: int) -> None:
-        """Logs what is used, and corrects how many samples the progress expects in all."""
-        part = self.seconds / _NUM_NOTES
-        self._next_note = (self._spent // part + 1) * part
-        self.run.time_budget_spent(step, seconds=self._spent)
-        expected_steps = max(step, round(step * self.seconds / max(self._spent, 1e-3)))
-        self.progress.expect(min(expected_steps, self.num_train_steps) * self.batch_size)
-
-    def _forecast(self, step: int) -> None:
-        """Says once where the budget will end, and what will not be reached by then."""
-        share = (self._spent - self.before) / self.seconds
-        if self._trained_steps < _FORECAST_STEPS and share < _FORECAST_SHARE:
-            return
-        self._has_forecast = True
-        # The faster one: the line says "at most".
-        fastest = min(self._trained_seconds / self._trained_steps, self._last_step_seconds)
-        end = step + int(max(0.0, self.seconds - self._spent) / max(fastest, 1e-9))
-        flag = f"--time_budget={duration(self.seconds)}"
-        self.progress.line(
-            f"{flag}: enough for at most about {end:,} steps, {end * self.batch_size:,} samples"
-        )
-        if self.evaluation_interval_steps and end < self.evaluation_interval_steps:
-            self.progress.line(
-                f"warning: {flag} ends before the first evaluation, at step "
-                f"{self.evaluation_interval_steps:,}: the run is evaluated once, at its end; give "
-                "more time, or lower --eval_interval_samples"
-            )
-        if end < self.num_warmup_steps:
-            self.progress.line(
-                f"warning: {flag} ends before the warm-up of the learning rate, at step "
-                f"{self.num_warmup_steps:,}: the rate does not reach its peak; give more time, or "
-                "lower --num_warmup_steps"
-            )

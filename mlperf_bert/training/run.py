@@ -8,6 +8,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,6 +31,9 @@ from mlperf_bert.training.output import Origin, run_logs
 from mlperf_bert.training.reporting import MetricsWriter, Result, StartUp
 from mlperf_bert.training.steps import counted_steps
 from mlperf_bert.training.workers import Team
+
+if TYPE_CHECKING:  # a run without a budget does not load it
+    from mlperf_bert.training.time_budget import TimeBudget
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -288,10 +292,12 @@ def list_of_events(
 
 def _time_limit(
     config: RunConfig, run: Run, team: Team, parts: Parts, progress: Progress
-) -> events.TimeBudget | None:
+) -> "TimeBudget | None":
     if config.time_budget is None:
         return None
-    return events.TimeBudget(
+    from mlperf_bert.training.time_budget import TimeBudget
+
+    return TimeBudget(
         run=run,
         seconds=config.time_budget,
         before=team.time_spent,
@@ -312,7 +318,7 @@ def _evaluation(
     team: Team,
     outputs: Outputs,
     blocks: events.Blocks,
-    limit: events.TimeBudget | None,
+    limit: "TimeBudget | None",
     evaluate: Callable[[], Evaluation],
     observers: Sequence[Event],
 ) -> events.Evaluate | None:

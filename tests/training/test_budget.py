@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from mlperf_bert.mlperf.ledger import Ledger
-from mlperf_bert.training.events import LastStep, TimeBudget
+from mlperf_bert.training.events import LastStep
 from mlperf_bert.training.loop import Event, next_multiple, train
 from mlperf_bert.training.output import read_record
+from mlperf_bert.training.time_budget import TimeBudget
 from tests.helpers import starts
 from tests.training.generated_task import SMALL
 from tests.training.small_runs import command, kill_at_step, start, wait_for_step
