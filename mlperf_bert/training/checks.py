@@ -80,7 +80,6 @@ def inspect(
         )
         if config.init_checkpoint and not goes_on:
             _check_checkpoint(setup)
-        _check_disk(setup)
         _check_memory(setup)
         # After the other checks: it estimates no step of a run in which they have found an error.
         if shortfall := memory.shortfall(setup, host_bytes=memory_bytes()):
@@ -154,8 +153,11 @@ def require_fitting(setup: Setup, stored: StoredCheckpoint) -> dict[names.Weight
     return shapes
 
 
-def _check_disk(setup: Setup) -> None:
+def check_disk(setup: Setup) -> None:
+    """Checks that the checkpoints fit on the disk; who writes none does not ask."""
     config = setup.config
+    if not setup.bert_config:
+        return
     each = checkpoint_bytes(setup.bert_config, steps_per_update=config.steps_per_update)
     num_all = -(-config.num_train_steps // config.save_checkpoints_steps)
     num_all += config.eval_input_file is None  # that of step 0

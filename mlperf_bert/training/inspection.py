@@ -73,6 +73,7 @@ def _inspect_with_output(config: RunConfig) -> Setup:
     # Whatever is in the way of the directory, the rest is checked: all problems are told at once.
     goes_on = latest_step is not None
     setup = checks.inspect(config, goes_on=goes_on)
+    checks.check_disk(setup)
     if obstacle:
         setup.findings.add(ERROR, obstacle)
     _check_weights(setup, newest or config.init_checkpoint)

@@ -69,6 +69,7 @@ def train(
     # From now on the others wait for this process: without a report they would not end.
     with team.failures_reported():
         setup = checks.inspect(config, goes_on=team.goes_on, strategy=team.strategy)
+        checks.check_disk(setup)
         setup.findings.require_none()
         origin = None
         if team.is_chief:
