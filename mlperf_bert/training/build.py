@@ -123,8 +123,6 @@ def build_trainer(
 def warm_up(parts: Parts, setup: Setup, *, keeps_weights: bool) -> None:
     """Compiles training and evaluation on synthetic batches of all shapes that the run will use."""
     config = setup.config
-    # All batches of an evaluation have this shape, also the last, which is filled up.
-    to_evaluate = pipeline.synthetic_batch(config.shape, batch_size=config.eval_batch_size)
     batches = pipeline.synthetic_batches(
         config.shape,
         batch_size=setup.replica_batch_size,
@@ -133,8 +131,10 @@ def warm_up(parts: Parts, setup: Setup, *, keeps_weights: bool) -> None:
     with reading_compilation_cache(config.compilation_cache_dir):
         parts.trainer.warm_up(batches, keeps_weights=keeps_weights)
         if setup.eval_files:
+            # All batches of an evaluation have this shape, also the last, which is filled up.
+            batch = pipeline.synthetic_batch(config.shape, batch_size=config.eval_batch_size)
             weights = tf.ones([config.eval_batch_size])
-            parts.evaluator.evaluate(tf.data.Dataset.from_tensors((to_evaluate, weights)))
+            parts.evaluator.evaluate(tf.data.Dataset.from_tensors((batch, weights)))
 
 
 def load_weights(parts: Parts, setup: Setup, team: Team) -> None:
