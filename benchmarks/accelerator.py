@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.processes import in_a_process
@@ -136,16 +137,17 @@ def measure(given: argparse.Namespace) -> None:
     raw = given.output.with_suffix(".jsonl")
     raw.parent.mkdir(parents=True, exist_ok=True)
     raw.write_text("".join(json.dumps({"device": device, **row}) + "\n" for row in rows))
-    show(argparse.Namespace(raw=[raw], output=given.output))
+    show([raw], given.output)
 
 
-def show(given: argparse.Namespace) -> None:
+def show(raws: Sequence[Path], output: Path) -> None:
     """Writes the table and the picture of raw figures, of one device or of several."""
-    rows = [json.loads(line) for raw in given.raw for line in raw.read_text().splitlines()]
-    given.output.with_suffix(".md").write_text(table(rows))
-    print(table(rows), end="")
+    rows = [json.loads(line) for raw in raws for line in raw.read_text().splitlines()]
+    text = table(rows)
+    output.with_suffix(".md").write_text(text)
+    print(text, end="")
     shown = [row for row in rows if "samples_per_second" in row]
-    with charts.png(given.output.with_suffix(".png"), (8, 0.3 * len(shown) + 1)) as [[axes]]:
+    with charts.png(output.with_suffix(".png"), (8, 0.3 * len(shown) + 1)) as [[axes]]:
         names = [f"{row['device']}: {row['name']}" for row in shown]
         colours = ["#1f5fa8" if row["name"].startswith("ours") else "#b0b7c0" for row in shown]
         bars = axes.barh(names, [row["samples_per_second"] for row in shown], color=colours)
@@ -200,7 +202,7 @@ def main() -> None:
     shows = commands.add_parser("show", help="table and picture of raw figures")
     shows.add_argument("raw", nargs="+", type=Path, help="OUTPUT.jsonl of measure")
     shows.add_argument("--output", type=Path, required=True, help="without suffix")
-    shows.set_defaults(run=show)
+    shows.set_defaults(run=lambda given: show(given.raw, given.output))
     given = parser.parse_args(paths.words_with_home())
     given.run(given)
 

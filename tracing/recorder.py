@@ -228,7 +228,6 @@ class _Recorder:
                     os.kill(pid, number)
 
     def _finish(self, sampler: Sampler) -> Recording:
-        own_cpu_ms = round(1000 * time.process_time())
         code = self._command.wait() if self._command else None
         self._notes = [*self._found.lines(), *self._notes, f"GPUs: {sampler.gpu_status}"]
         self._notes += sampler.errors
@@ -245,7 +244,7 @@ class _Recorder:
                 for s in self._tracer.sessions
             ],
             num_lost_lines=sum(s.collector.num_lost_lines for s in self._tracer.sessions),
-            tracer_cpu_ms=sum(sampler.tracer_cpu_ms.values()) + own_cpu_ms,
+            tracer_cpu_ms=sum(sampler.tracer_cpu_ms.values()) + round(1000 * time.process_time()),
             pairs=_thinned([self._tracer.began, *sampler.pairs]),
             machine=_machine(),
         )

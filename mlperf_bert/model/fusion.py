@@ -52,9 +52,9 @@ class Passes:
         """Takes a key of `ACTIVATIONS`."""
         self._is_compiled = compiled
         self.activation = self._fused(_in_float32(ACTIVATIONS[activation]))
-        self.add_and_normalise = self._fused(
-            *(_NORMALISE_BY_VECTORS if sums_of_vectors else [_add_and_normalise])
-        )
+        self.add_and_normalise = self._fused(_add_and_normalise)
+        if sums_of_vectors:
+            self.add_and_normalise = self._fused(_normalise_by_vectors, _gradient_by_vectors)
         self._masked = self._compiled(_keep)
         row_sums = _sums_of_vectors if sums_of_vectors else _row_sums
         self._softmax_gradient = self._compiled(
@@ -152,9 +152,6 @@ def _gradient_by_vectors(hidden, update, gamma, beta, upstream) -> tuple[tf.Tens
     of_total = scale * (centred - x * (_sums_of_vectors(weighted * x) / width))
     of_hidden, of_update = (tf.cast(of_total, each.dtype) for each in (hidden, update))
     return of_hidden, of_update, _column_sums(up * x), _column_sums(up)
-
-
-_NORMALISE_BY_VECTORS = _normalise_by_vectors, _gradient_by_vectors
 
 
 def _statistics(hidden, update) -> tuple[tf.Tensor, tf.Tensor]:

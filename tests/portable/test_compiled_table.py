@@ -1,6 +1,5 @@
 """The tables of docs/portable_step.md are what recorded rows render: compiled, and measured."""
 
-import argparse
 import json
 
 import pytest
@@ -22,7 +21,7 @@ def test_the_measured_table_is_that_of_the_raw_figures(tmp_path, capsys):
     failed = {"device": "NVIDIA H100", "name": "ours large_999", "failed": "out of memory"}
     more = tmp_path / "more.jsonl"
     more.write_text(json.dumps(failed) + "\n")
-    accelerator.show(argparse.Namespace(raw=[raw, more], output=tmp_path / "table"))
+    accelerator.show([raw, more], tmp_path / "table")
     *measured, last = capsys.readouterr().out.splitlines(keepends=True)
     assert "".join(measured) in compiled.PAGE.read_text()
     assert last == "| NVIDIA H100 | ours large_999 | out of memory | | | | |\n"
