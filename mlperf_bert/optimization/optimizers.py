@@ -119,12 +119,12 @@ def _scaled_change(weight, gradient, m, v, constants, *, decays: bool) -> tf.Ten
 
 
 def _norm_by_slices(tensor: tf.Tensor) -> tf.Tensor:
-    """The Euclidean norm, of eight slices at a time.
+    """The Euclidean norm, of sixteen slices at a time.
 
     TensorFlow's XLA adds the elements of a whole tensor on a CPU one after the other, but vectors
     of slices many at once. Other compilers would copy the slices.
     """
-    num_slices = math.gcd(tensor.shape.num_elements(), 8)
+    num_slices = math.gcd(tensor.shape.num_elements(), 16)
     slices = tf.unstack(tf.reshape(tensor, [num_slices, -1]))
     return tf.sqrt(tf.reduce_sum(functools.reduce(operator.add, [each * each for each in slices])))
 
