@@ -24,6 +24,7 @@ from demo.__main__ import (
 )
 from demo.__main__ import main as demo_main
 from mlperf_bert.checkpoints.initial import load_initial_weights
+from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert.saving import write_name_based
 from mlperf_bert.files import locks
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
@@ -110,7 +111,8 @@ def test_initial_checkpoint_fits_the_model(tmp_path):
     prefix = str(tmp_path / "model.ckpt-0")
     write_name_based(prefix, tensors)
     variables = trained_variables(build_pretrainer(config, seed=2))
-    names = load_initial_weights(variables, prefix, num_hidden_layers=config.num_hidden_layers)
+    stored = StoredCheckpoint(prefix)
+    names = load_initial_weights(variables, stored, num_hidden_layers=config.num_hidden_layers)
     assert sorted(names) == sorted(tensors) == sorted(read_weights(prefix))
     layer = "bert/encoder/layer_1/attention/self"
     np.testing.assert_array_equal(tensors[f"{layer}/key/kernel"], tensors[f"{layer}/query/kernel"])

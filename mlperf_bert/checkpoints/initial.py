@@ -12,7 +12,7 @@ _MOST_PROBLEMS = 8
 
 
 def load_initial_weights(
-    model_variables: list[tf.Variable], prefix: str, *, num_hidden_layers: int
+    model_variables: list[tf.Variable], stored: StoredCheckpoint, *, num_hidden_layers: int
 ) -> list[str]:
     """Sets every given variable from an initial checkpoint, TF1 or TF2; says so in one line.
 
@@ -22,13 +22,11 @@ def load_initial_weights(
     Returns: the TF1 names of the weights.
 
     Raises:
-      ValueError: as `load_weights`, or the checkpoint is the output of a run.
+      ValueError: as `load_weights`.
     """
-    stored = StoredCheckpoint(prefix)
-    refuse_output_of_a_run(stored)
     loaded = load_weights(model_variables, stored, num_hidden_layers=num_hidden_layers)
     layout = "TF2, by object" if stored.is_object_based else "TF1, by name"
-    print(f"Initial weights: {len(loaded)} from {prefix} ({layout})", flush=True)
+    print(f"Initial weights: {len(loaded)} from {stored.prefix} ({layout})", flush=True)
     return loaded
 
 

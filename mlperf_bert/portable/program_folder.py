@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from mlperf_bert.checkpoints import initial
+from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.data import provenance
 from mlperf_bert.files import folders, paths
 from mlperf_bert.files.json_text import write_record
@@ -105,8 +106,8 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
             folder / BATCHES,
             itertools.chain(_numbered(TRAINING, batches), _numbered(EVALUATION, evaluation)),
         )
-        if init_checkpoint := setup.config.init_checkpoint:
-            _load_and_write_weights(setup, trainer, folder, init_checkpoint)
+        if stored := setup.initial_checkpoint:
+            _load_and_write_weights(setup, trainer, folder, stored)
         elif wanted.num_recorded_steps:
             _draw_weights(setup, trainer, wanted.seed)
         recorded = {
@@ -258,11 +259,11 @@ def _numbered(kind: str, batches: Sequence[Batch]) -> Iterator[tuple[str, np.nda
 
 
 def _load_and_write_weights(
-    setup: Setup, trainer: Trainer, folder: Path, init_checkpoint: str
+    setup: Setup, trainer: Trainer, folder: Path, stored: StoredCheckpoint
 ) -> None:
     initial.load_initial_weights(
         trainer.variables_to_train,
-        init_checkpoint,
+        stored,
         num_hidden_layers=setup.bert_config.num_hidden_layers,
     )
     weights = program.weights(trainer)

@@ -152,10 +152,10 @@ def load_weights(parts: Parts, setup: Setup, team: Team) -> None:
                 f"of {team.latest_step}; give a directory that all processes share"
             )
         parts.state.restore(path)
-    elif setup.config.init_checkpoint:
+    elif setup.initial_checkpoint:
         initial.load_initial_weights(
             parts.trainer.variables_to_train,
-            setup.config.init_checkpoint,
+            setup.initial_checkpoint,
             num_hidden_layers=setup.bert_config.num_hidden_layers,
         )
 

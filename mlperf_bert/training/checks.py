@@ -79,7 +79,7 @@ def inspect(
             bert_config_file=config.bert_config_file,
         )
         if config.init_checkpoint and not goes_on:
-            _check_checkpoint(setup)
+            setup = dataclasses.replace(setup, initial_checkpoint=_initial_checkpoint(setup))
         _check_memory(setup)
         # After the other checks: it estimates no step of a run in which they have found an error.
         if shortfall := memory.shortfall(setup, host_bytes=memory_bytes()):
@@ -125,12 +125,12 @@ def _check_batches(setup: Setup) -> None:
             setup.findings.attempt(devices.replica_batch_size, size, replicas, flag=flag)
 
 
-def _check_checkpoint(setup: Setup) -> None:
-    """Checks the weights' names and shapes, the number of layers, and the data files' size."""
+def _initial_checkpoint(setup: Setup) -> StoredCheckpoint | None:
+    """Opens it; checks weights' names and shapes, number of layers, and the data files' size."""
     prefix = setup.config.init_checkpoint
     stored = setup.findings.attempt(StoredCheckpoint, prefix)
     if stored is None:
-        return
+        return None
     setup.findings.attempt(initial.refuse_output_of_a_run, stored)
     require_fitting(setup, stored)
     listed_bytes = sum(math.prod(shape) for shape in stored.shapes.values()) * _FLOAT_BYTES
@@ -143,6 +143,7 @@ def _check_checkpoint(setup: Setup) -> None:
             f"{prefix}: its data files hold {stored_bytes:,} bytes, its index lists about "
             f"{listed_bytes:,}; copy it here again",
         )
+    return stored
 
 
 def require_fitting(setup: Setup, stored: StoredCheckpoint) -> dict[names.Weight, tuple[int, ...]]:

@@ -28,6 +28,7 @@ from mlperf_bert.options import (
 if TYPE_CHECKING:  # a run can be described without TensorFlow
     import tensorflow as tf
 
+    from mlperf_bert.checkpoints.reading import StoredCheckpoint
     from mlperf_bert.data.manifest import Manifest
     from mlperf_bert.files import paths
 
@@ -587,6 +588,8 @@ class Setup:
     """The manifest of each folder of training data; None where there is none."""
     compiled: Compilation
     """What XLA compiles."""
+    initial_checkpoint: "StoredCheckpoint | None" = None
+    """Opened, to load its weights; None for random ones, and for a run that has a checkpoint."""
 
     @property
     def replica_batch_size(self) -> int:

@@ -182,9 +182,12 @@ def _measure_initial_accuracy(setup: Setup) -> None:
         raise ValueError("the initial accuracy needs --init_checkpoint and --eval_input_file")
     with setup.strategy.scope():
         model = pretrainer.build_pretrainer(setup.bert_config, seed=0)
+    # Not that of the setup: a run that resumes has not opened it.
+    stored = StoredCheckpoint(config.init_checkpoint)
+    initial.refuse_output_of_a_run(stored)
     initial.load_initial_weights(
         pretrainer.trained_variables(model),
-        config.init_checkpoint,
+        stored,
         num_hidden_layers=setup.bert_config.num_hidden_layers,
     )
     evaluator = Evaluator(model=model, strategy=setup.strategy)

@@ -14,6 +14,7 @@ from official.nlp.modeling import models
 from official.nlp.tools import tf2_bert_encoder_checkpoint_converter
 
 from mlperf_bert.checkpoints import initial, names
+from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.checkpoints.state import RunState
 from mlperf_bert.convert import saving, tf1_tf2
 from mlperf_bert.convert.tf1_tf2 import convert
@@ -44,11 +45,18 @@ def blank_variables(config: BertConfig) -> list[tf.Variable]:
     return variables
 
 
+def load_initial(variables: list[tf.Variable], prefix: str, num_layers: int) -> list[str]:
+    """As a run does, which opens and checks the checkpoint before it builds a model."""
+    stored = StoredCheckpoint(prefix)
+    initial.refuse_output_of_a_run(stored)
+    return initial.load_initial_weights(variables, stored, num_hidden_layers=num_layers)
+
+
 def load(prefix: str, config: BertConfig) -> dict[str, np.ndarray]:
     """The weights of a model after loading, by TF1 name."""
     variables = blank_variables(config)
     layers = config.num_hidden_layers
-    loaded = initial.load_initial_weights(variables, prefix, num_hidden_layers=layers)
+    loaded = load_initial(variables, prefix, layers)
     assert loaded == [weight.tf1_name for weight in names.weights(layers)]
     return saving.weights_by_tf1_name(variables, num_hidden_layers=layers)
 
@@ -58,7 +66,7 @@ def refusal(prefix: str, config: BertConfig) -> str:
     variables = blank_variables(config)
     before = [variable.numpy() for variable in variables]
     with pytest.raises(ValueError) as error:
-        initial.load_initial_weights(variables, prefix, num_hidden_layers=config.num_hidden_layers)
+        load_initial(variables, prefix, config.num_hidden_layers)
     for variable, value in zip(variables, before):
         np.testing.assert_array_equal(variable.numpy(), value)
     assert "\n" not in str(error.value)
@@ -91,7 +99,7 @@ def test_a_weight_that_is_not_finite_is_named(generated, tmp_path, number):
     variables = blank_variables(generated.config)
     layers = generated.config.num_hidden_layers
     with pytest.raises(ValueError) as error:
-        initial.load_initial_weights(variables, prefix, num_hidden_layers=layers)
+        load_initial(variables, prefix, layers)
     assert str(error.value).startswith(f"{prefix}: {name} holds NaN or infinity; ")
 
 

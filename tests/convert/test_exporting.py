@@ -14,6 +14,7 @@ import tensorflow as tf
 import transformers
 
 from mlperf_bert.checkpoints import initial
+from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert.exporting import export
 from mlperf_bert.model.pretrainer import build_pretrainer, forward, trained_variables
 from tests.convert.conftest import write_vocabulary
@@ -42,7 +43,7 @@ def test_transformers_computes_our_logits(start, tmp_path):
     ours = build_pretrainer(config, seed=3)
     layers = config.num_hidden_layers
     initial.load_initial_weights(
-        trained_variables(ours), start.checkpoint, num_hidden_layers=layers
+        trained_variables(ours), StoredCheckpoint(start.checkpoint), num_hidden_layers=layers
     )
     tensors = {name: tf.constant(value, tf.int32) for name, value in features.items()}
     masked_lm, next_sentence = forward(ours, tensors, training=False)

@@ -20,6 +20,7 @@ import tensorflow as tf
 import transformers
 
 from mlperf_bert.checkpoints import initial
+from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert.exporting import export, write_safetensors
 from mlperf_bert.convert.importing import import_model
 from mlperf_bert.data import provenance
@@ -100,7 +101,7 @@ def our_outputs(folder: Path) -> dict[str, np.ndarray]:
     ours = build_pretrainer(config, seed=3)
     initial.load_initial_weights(
         trained_variables(ours),
-        str(folder / "model.ckpt-0"),
+        StoredCheckpoint(str(folder / "model.ckpt-0")),
         num_hidden_layers=config.num_hidden_layers,
     )
     given = inputs()

@@ -19,6 +19,7 @@ import tensorflow as tf
 import tf_keras
 
 from mlperf_bert.checkpoints import initial
+from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.input import pipeline
 from mlperf_bert.input.pipeline import ExampleLimits, ExampleShape
 from mlperf_bert.model import metrics, pretrainer
@@ -87,7 +88,7 @@ def make_trainer(task: dict, case: dict, devices: tf.distribute.Strategy) -> Tra
     )
     initial.load_initial_weights(
         trainer.variables_to_train,
-        task["init_checkpoint"],
+        StoredCheckpoint(task["init_checkpoint"]),
         num_hidden_layers=config.num_hidden_layers,
     )
     return trainer

@@ -257,6 +257,15 @@ def test_checkpoint_must_be_complete(config, tmp_path):
     assert f"16 of {len(names.weights(2))} weights do not fit: bert/encoder/layer_1/" in problem
 
 
+def test_the_output_of_a_run_is_no_initial_checkpoint(config, tmp_path):
+    prefix = tmp_path / "model.ckpt-1"
+    write_checkpoint(prefix, TINY)
+    (tmp_path / "graph.pbtxt").touch()
+    changed = dataclasses.replace(config, init_checkpoint=str(prefix))
+    message = f"--init_checkpoint={prefix} is an output of a training run"
+    assert any(message in text for text in texts(changed, "error"))
+
+
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory):
     """Layout -> prefix of a checkpoint of TINY."""
