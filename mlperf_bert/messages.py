@@ -1,5 +1,6 @@
 """What a user reads: mistakes as printable lines, and the progress of long work."""
 
+import dataclasses
 import functools
 import os
 import signal
@@ -32,6 +33,20 @@ def printable(text: str, *, at_most: int | None = None) -> str:
     r"""Escapes the control characters of names, "a\nb" -> "a\\nb"; keeps `at_most` characters."""
     escaped = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return escaped[:at_most]
+
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One finding: an error stops the run, a warning does not, a note only informs."""
+
+    level: str
+    text: str
+
+    def __str__(self) -> str:
+        return printable(f"{self.level}: {self.text}")
 
 
 def as_lines(error: Exception) -> str:

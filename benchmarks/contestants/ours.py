@@ -15,7 +15,7 @@ from mlperf_bert.input import pipeline
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training import build
-from mlperf_bert.training.config import Findings, Setup
+from mlperf_bert.training.checks import Findings, Setup
 from mlperf_bert.training.devices import choose_compilation, create_strategy
 from mlperf_bert.training.loop import FIGURES
 from mlperf_bert.training.steps import Trainer

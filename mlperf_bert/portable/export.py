@@ -20,7 +20,8 @@ from mlperf_bert import command_line
 from mlperf_bert.command_line import in_range
 from mlperf_bert.portable import program_folder
 from mlperf_bert.training import checks, memory
-from mlperf_bert.training.config import RunConfig, Setup
+from mlperf_bert.training.checks import Setup
+from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.workers import read_cluster
 
 FLAGS = flags.FLAGS

@@ -27,12 +27,13 @@ from mlperf_bert.data import provenance
 from mlperf_bert.files import folders, paths
 from mlperf_bert.files.json_text import write_record
 from mlperf_bert.input import packing, pipeline
-from mlperf_bert.messages import Progress
+from mlperf_bert.messages import Finding, Progress
 from mlperf_bert.model import pretrainer
 from mlperf_bert.portable import flop, program, stablehlo
 from mlperf_bert.portable.program import Program, Value
 from mlperf_bert.training import build
-from mlperf_bert.training.config import Compilation, Finding, RunConfig, Setup
+from mlperf_bert.training.checks import Setup
+from mlperf_bert.training.config import Compilation, RunConfig
 from mlperf_bert.training.loop import LOSSES
 from mlperf_bert.training.steps import Evaluator, Trainer
 

@@ -13,7 +13,8 @@ from mlperf_bert.input import pipeline
 from mlperf_bert.model import pretrainer
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay, create_optimizer
-from mlperf_bert.training.config import Compilation, Setup
+from mlperf_bert.training.checks import Setup
+from mlperf_bert.training.config import Compilation
 from mlperf_bert.training.devices import one_cpu, reading_compilation_cache
 from mlperf_bert.training.loop import FIGURES
 from mlperf_bert.training.steps import Evaluator, Trainer

@@ -9,6 +9,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import tensorflow as tf
@@ -16,14 +17,16 @@ import tensorflow as tf
 from mlperf_bert.checkpoints import initial, names
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.data import manifest, tfrecord, validity, vocabulary
+from mlperf_bert.data.validity import ExampleLimits
 from mlperf_bert.files import paths
 from mlperf_bert.input import pipeline
+from mlperf_bert.messages import ERROR, WARNING, Finding, Problems
 from mlperf_bert.mlperf import caches, convergence, ledger, rules
 from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.mlperf.timed_run import Run
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training import devices, memory
-from mlperf_bert.training.config import ERROR, WARNING, Findings, RunConfig, Setup
+from mlperf_bert.training.config import Compilation, RunConfig
 from mlperf_bert.training.memory import checkpoint_bytes, num_weights
 
 _FLOAT_BYTES = 4
@@ -31,6 +34,65 @@ _MEMORY_LIMITS = (  # of a container, with cgroup version 2 and 1
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
+
+
+class Findings(list[Finding]):
+    """What the checks have found, in their order."""
+
+    def add(self, level: str, text: str) -> None:
+        """Adds a finding."""
+        self.append(Finding(level, text))
+
+    def attempt(self, make: Callable[..., Any], *arguments, **keywords) -> Any:
+        """The result of a call; a ValueError or OSError becomes an error finding, and None."""
+        try:
+            return make(*arguments, **keywords)
+        except (ValueError, OSError) as error:
+            self.add(ERROR, str(error))
+
+    @property
+    def errors(self) -> list[str]:
+        """The texts of the findings that stop the run."""
+        return [finding.text for finding in self if finding.level == ERROR]
+
+    def require_none(self) -> None:
+        """Raises ValueError with all errors, if there are any."""
+        if self.errors:
+            raise Problems(self.errors)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What a run is built from, made and checked before it starts.
+
+    A part that could not be made is None or empty; then there is an error among the findings, and
+    no run is built from it.
+    """
+
+    config: RunConfig
+    findings: Findings
+    bert_config: BertConfig
+    strategy: tf.distribute.Strategy
+    files: list[str]
+    """To train on."""
+    eval_files: list[str]
+    """Empty: no evaluation during training."""
+    manifests: dict[paths.Location, manifest.Manifest | None]
+    """The manifest of each folder of training data; None where there is none."""
+    compiled: Compilation
+    """What XLA compiles."""
+    initial_checkpoint: StoredCheckpoint | None = None
+    """Opened, to load its weights; None for random ones, and for a run that has a checkpoint."""
+
+    @property
+    def replica_batch_size(self) -> int:
+        """Examples of a step on one replica."""
+        return self.config.train_batch_size // self.strategy.num_replicas_in_sync
+
+    @property
+    def limits(self) -> ExampleLimits:
+        """What an example must keep to."""
+        return self.config.shape.for_model(self.bert_config)
 
 
 def inspect(

@@ -1,16 +1,10 @@
-"""The configuration of a training run: the flags of run_pretraining.py, checked.
-
-At the end `Setup`: what a run is built from, and what the checks before it have found.
-"""
+"""The configuration of a training run: the flags of run_pretraining.py, checked."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
 from mlperf_logging.mllog import constants
 
-from mlperf_bert.data.validity import ExampleLimits, ExampleShape
-from mlperf_bert.messages import Problems, printable
+from mlperf_bert.data.validity import ExampleShape
 from mlperf_bert.mlperf import energy, rules
 from mlperf_bert.mlperf.log import SubmissionInfo
 from mlperf_bert.model.config import RECOMPUTE_CHOICES, RECOMPUTE_NONE, BertConfig
@@ -24,13 +18,6 @@ from mlperf_bert.options import (
     parse_duration,
     variable,
 )
-
-if TYPE_CHECKING:  # a run can be described without TensorFlow
-    import tensorflow as tf
-
-    from mlperf_bert.checkpoints.reading import StoredCheckpoint
-    from mlperf_bert.data.manifest import Manifest
-    from mlperf_bert.files import paths
 
 _NAMES_OF_A_TPU = frozenset({"tpu_name", "tpu_zone", "gcp_project"})
 
@@ -495,45 +482,6 @@ class RunConfig:
         )
 
 
-ERROR, WARNING, NOTE = "error", "warning", "note"
-
-
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """One finding: an error stops the run, a warning does not, a note only informs."""
-
-    level: str
-    text: str
-
-    def __str__(self) -> str:
-        return printable(f"{self.level}: {self.text}")
-
-
-class Findings(list[Finding]):
-    """What the checks have found, in their order."""
-
-    def add(self, level: str, text: str) -> None:
-        """Adds a finding."""
-        self.append(Finding(level, text))
-
-    def attempt(self, make: Callable[..., Any], *arguments, **keywords) -> Any:
-        """The result of a call; a ValueError or OSError becomes an error finding, and None."""
-        try:
-            return make(*arguments, **keywords)
-        except (ValueError, OSError) as error:
-            self.add(ERROR, str(error))
-
-    @property
-    def errors(self) -> list[str]:
-        """The texts of the findings that stop the run."""
-        return [finding.text for finding in self if finding.level == ERROR]
-
-    def require_none(self) -> None:
-        """Raises ValueError with all errors, if there are any."""
-        if self.errors:
-            raise Problems(self.errors)
-
-
 @dataclasses.dataclass(frozen=True)
 class Compilation:
     """What XLA compiles, and why."""
@@ -566,37 +514,3 @@ class Compilation:
 
 
 NO_COMPILATION = Compilation(passes=False, step=False, reason="--jit_compile=false")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Setup:
-    """What a run is built from, made and checked before it starts.
-
-    A part that could not be made is None or empty; then there is an error among the findings, and
-    no run is built from it.
-    """
-
-    config: RunConfig
-    findings: Findings
-    bert_config: BertConfig
-    strategy: "tf.distribute.Strategy"
-    files: list[str]
-    """To train on."""
-    eval_files: list[str]
-    """Empty: no evaluation during training."""
-    manifests: "dict[paths.Location, Manifest | None]"
-    """The manifest of each folder of training data; None where there is none."""
-    compiled: Compilation
-    """What XLA compiles."""
-    initial_checkpoint: "StoredCheckpoint | None" = None
-    """Opened, to load its weights; None for random ones, and for a run that has a checkpoint."""
-
-    @property
-    def replica_batch_size(self) -> int:
-        """Examples of a step on one replica."""
-        return self.config.train_batch_size // self.strategy.num_replicas_in_sync
-
-    @property
-    def limits(self) -> ExampleLimits:
-        """What an example must keep to."""
-        return self.config.shape.for_model(self.bert_config)

@@ -12,11 +12,13 @@ from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.data import tfrecord, validity
 from mlperf_bert.files import paths
 from mlperf_bert.input import pipeline
+from mlperf_bert.messages import ERROR, NOTE, WARNING
 from mlperf_bert.mlperf import caches, convergence, rules
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training import build, checks
-from mlperf_bert.training.config import ERROR, NOTE, WARNING, RunConfig, Setup
+from mlperf_bert.training.checks import Setup
+from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.memory import checkpoint_bytes
 from mlperf_bert.training.output import Origin, OutputDirectory
 from mlperf_bert.training.steps import Evaluator

@@ -33,10 +33,12 @@ say that a whole step takes (benchmarks/compiled.json, of compile_step.py). Neit
 import dataclasses
 import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pynvml
 
 from mlperf_bert.checkpoints import names
+from mlperf_bert.messages import ERROR, WARNING, Finding
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import (
     RECOMPUTE_ATTENTION,
@@ -45,7 +47,10 @@ from mlperf_bert.model.config import (
     RECOMPUTE_NONE,
     BertConfig,
 )
-from mlperf_bert.training.config import ERROR, WARNING, Finding, RunConfig, Setup
+from mlperf_bert.training.config import RunConfig
+
+if TYPE_CHECKING:  # it imports this
+    from mlperf_bert.training.checks import Setup
 
 _FLOAT_BYTES = 4
 LIBRARY_BYTES = {"CPU": 900_000_000, "GPU": 9 * 2**28, "TPU": 0}
@@ -208,7 +213,7 @@ def checkpoint_bytes(bert_config: BertConfig, *, steps_per_update: int) -> int:
 _FAR_OVER = 2
 
 
-def shortfall(setup: Setup, *, host_bytes: int) -> Finding | None:
+def shortfall(setup: "Setup", *, host_bytes: int) -> Finding | None:
     """Says that a step does not fit, and the smallest change that does; None if it fits.
 
     It is a warning: the estimate has not been measured on GPUs and TPUs, and on a CPU the memory
@@ -265,7 +270,7 @@ def gpu_bytes(num_gpus: int) -> int | None:
     return min(sizes) if sizes and are_ours else None
 
 
-def _step_of(setup: Setup) -> Step:
+def _step_of(setup: "Setup") -> Step:
     config = setup.config
     predictions = config.shape.max_predictions_per_seq
     if config.pack_sequences:
@@ -292,7 +297,7 @@ def _step_of(setup: Setup) -> Step:
     )
 
 
-def _in_flags(setup: Setup, change: Change | None) -> str:
+def _in_flags(setup: "Setup", change: Change | None) -> str:
     config = setup.config
     if change is None:
         return "no change of --recompute and --train_batch_size makes it fit"

@@ -25,7 +25,8 @@ from mlperf_bert.mlperf.log_lines import (
     seconds_spent,
 )
 from mlperf_bert.options import duration
-from mlperf_bert.training.config import RunConfig, Setup
+from mlperf_bert.training.checks import Setup
+from mlperf_bert.training.config import RunConfig
 
 RESUMED_LOGS = "bert.resumed-*.log"
 METRICS_NAME = "metrics.jsonl"

@@ -18,7 +18,8 @@ from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.mlperf.log import MlperfLog, SubmissionInfo
 from mlperf_bert.mlperf.log_lines import RECORD_NAME
 from mlperf_bert.training import checks
-from mlperf_bert.training.config import DeviceConfig, Setup
+from mlperf_bert.training.checks import Setup
+from mlperf_bert.training.config import DeviceConfig
 from mlperf_bert.training.output import METRICS_NAME
 from mlperf_bert.training.workers import Team
 

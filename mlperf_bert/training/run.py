@@ -25,7 +25,8 @@ from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.signals import StopRequest
 from mlperf_bert.training import build, checks, events, loop, reporting
 from mlperf_bert.training.build import Parts
-from mlperf_bert.training.config import RunConfig, Setup
+from mlperf_bert.training.checks import Setup
+from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.loop import Event
 from mlperf_bert.training.output import Origin, run_logs
 from mlperf_bert.training.reporting import MetricsWriter, Result, StartUp

@@ -23,7 +23,8 @@ from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 from mlperf_bert.training import checks, inspection
-from mlperf_bert.training.config import Cluster, DeviceConfig, Findings, RunConfig, Setup
+from mlperf_bert.training.checks import Findings, Setup
+from mlperf_bert.training.config import Cluster, DeviceConfig, RunConfig
 from mlperf_bert.training.inspection import inspect_closely
 from mlperf_bert.training.output import Origin, OutputDirectory, read_record
 from tests.training.configurations import TINY, large_model

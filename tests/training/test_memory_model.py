@@ -15,7 +15,8 @@ from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.portable import compile_step
 from mlperf_bert.training import checks, memory
-from mlperf_bert.training.config import DeviceConfig, Findings
+from mlperf_bert.training.checks import Findings
+from mlperf_bert.training.config import DeviceConfig
 from tests.training.configurations import large_model
 
 RECORDED = json.loads(Path(measuring.ROOT / "benchmarks" / "memory.json").read_text())
