@@ -47,8 +47,7 @@ def training() -> tuple[dict, Callable[[], None]]:
         model = pretrainer.build_pretrainer(BertConfig(**BERT_LARGE), seed=1)
         variables = pretrainer.trained_variables(model)
         lamb = create_optimizer(OptimizerConfig(), 1e-3, compiled=False)
-        optimizer = GradientAggregationOptimizer(lamb)
-        optimizer.build(variables)
+        optimizer = GradientAggregationOptimizer(lamb, variables)
     gradients = [tf.fill(variable.shape, 1e-3) for variable in variables]
     factor = tf.random.normal([4096, 4096])
 
@@ -58,7 +57,7 @@ def training() -> tuple[dict, Callable[[], None]]:
         for _ in range(4):
             product = tf.matmul(product, factor)
         with tf.control_dependencies([product]):
-            strategy.run(lambda: optimizer.step(gradients, variables))
+            strategy.run(lambda: optimizer.step(gradients))
 
     return {"model": model, "optimizer": lamb}, step
 

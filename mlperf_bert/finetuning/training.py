@@ -69,9 +69,9 @@ class Trainer(tf.Module):
         self._strategy = strategy
         with strategy.scope():
             self.model = build_model()
-            self.optimizer = GradientAggregationOptimizer(adamw(schedule))
-            self._variables = task_model.trained_variables(self.model)
-            self.optimizer.build(self._variables)
+            self.optimizer = GradientAggregationOptimizer(
+                adamw(schedule), task_model.trained_variables(self.model)
+            )
             self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
 
     @property
@@ -134,9 +134,9 @@ class Trainer(tf.Module):
             logits = task_model.forward(self.model, features, training=True)
             loss = tf.reduce_sum(task_model.losses(logits, features) * example_weights)
             loss /= num_examples
-        gradients = tape.gradient(loss, self._variables)
+        gradients = tape.gradient(loss, self.optimizer.variables_to_train)
         gradients = all_reduce("SUM", [tf.convert_to_tensor(g) for g in gradients])
-        self.optimizer.step(self.optimizer.clip(gradients), self._variables)
+        self.optimizer.step(self.optimizer.clip(gradients))
         return loss
 
     @tf.function(autograph=False)

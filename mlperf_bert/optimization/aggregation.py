@@ -31,25 +31,32 @@ class GradientAggregationOptimizer(tf.Module):
     def __init__(
         self,
         optimizer: tf_keras.optimizers.legacy.Optimizer,
+        variables: list[tf.Variable],
         *,
         steps_per_update: int = 1,
         clip_after_allreduce: bool = False,
         whole_step: bool = False,
     ):
-        """Wraps the optimizer; `whole_step`: the step is one program of XLA."""
+        """Makes slots and accumulators, all zero; call it inside the strategy's scope.
+
+        Args:
+          optimizer: is wrapped.
+          variables: what it changes.
+          steps_per_update: micro-batches of an update.
+          clip_after_allreduce: whether the accumulated gradient is clipped.
+          whole_step: whether the step is one program of XLA.
+        """
         super().__init__(name="gradient_aggregation")
         if steps_per_update < 1:
             raise ValueError(f"steps_per_update must be at least 1, got {steps_per_update}")
         self.optimizer = optimizer
+        self.variables_to_train = variables
         self.steps_per_update = steps_per_update
         self.clip_after_allreduce = clip_after_allreduce
         self._whole_step = whole_step
         self.accumulators: list[tf.Variable] = []
-
-    def build(self, variables: list[tf.Variable]) -> None:
-        """Creates slots and accumulators, all zero; call it inside the strategy's scope."""
-        self.optimizer._create_all_weights(variables)
-        if self.steps_per_update > 1:
+        optimizer._create_all_weights(variables)
+        if steps_per_update > 1:
             # One on each replica, which adds to it without asking the others; as all are equal, the
             # first one's is what a checkpoint has.
             self.accumulators = [
@@ -74,16 +81,14 @@ class GradientAggregationOptimizer(tf.Module):
         norm = _norm_of_all(gradients) if self._whole_step else None
         return tf.clip_by_global_norm(gradients, CLIP_NORM, use_norm=norm)[0]
 
-    def step(
-        self, gradients: list[tf.Tensor], variables: list[tf.Variable], *, clips: bool = False
-    ) -> None:
-        """Takes the reduced gradients of one micro-batch, in the order of `variables`.
+    def step(self, gradients: list[tf.Tensor], *, clips: bool = False) -> None:
+        """Takes the reduced gradients of one micro-batch, in the order of the variables.
 
         With `clips` they are clipped as by `clip`. Without aggregation this is the whole update;
         with it, call `update` after every `steps_per_update` calls. Call both in replica context.
         """
         if self.steps_per_update == 1:
-            self._apply(gradients, variables, clips=clips or self.clip_after_allreduce)
+            self._apply(gradients, clips=clips or self.clip_after_allreduce)
             return
         if clips:
             gradients = self.clip(gradients)
@@ -91,26 +96,24 @@ class GradientAggregationOptimizer(tf.Module):
         for accumulator, gradient in zip(self.accumulators, gradients):
             accumulator.assign_add(gradient / self.steps_per_update)
 
-    def update(self, variables: list[tf.Variable]) -> None:
+    def update(self) -> None:
         """Applies the accumulated gradients and sets the accumulators to zero."""
         gradients = [accumulator.read_value() for accumulator in self.accumulators]
-        self._apply(gradients, variables, clips=self.clip_after_allreduce)
+        self._apply(gradients, clips=self.clip_after_allreduce)
         for accumulator in self.accumulators:
             accumulator.assign(tf.zeros_like(accumulator))
 
-    def _apply(
-        self, gradients: list[tf.Tensor], variables: list[tf.Variable], *, clips: bool
-    ) -> None:
+    def _apply(self, gradients: list[tf.Tensor], *, clips: bool) -> None:
         if clips and isinstance(self.optimizer, LAMB) and self.optimizer.is_compiled:
             norm = tf.linalg.global_norm(gradients)
             [factor], _ = tf.clip_by_global_norm([tf.ones([])], CLIP_NORM, use_norm=norm)
-            self.optimizer.apply_scaled(zip(gradients, variables), factor)
+            self.optimizer.apply_scaled(zip(gradients, self.variables_to_train), factor)
             return
         if clips:
             gradients = self._clipped(gradients)
         # They are reduced already; Keras would add them up over the replicas once more.
         self.optimizer.apply_gradients(
-            zip(gradients, variables), experimental_aggregate_gradients=False
+            zip(gradients, self.variables_to_train), experimental_aggregate_gradients=False
         )
 
     def reset(self) -> None:

@@ -106,6 +106,7 @@ def build_trainer(
         inner = create_optimizer(config.optimizer, rates, compiled=compiled.each_pass)
         optimizer = GradientAggregationOptimizer(
             inner,
+            pretrainer.trained_variables(model),
             steps_per_update=config.steps_per_update,
             clip_after_allreduce=config.clip_by_global_norm_after_gradient_allreduce,
             whole_step=compiled.whole_step,

@@ -45,7 +45,7 @@ class Trainer(tf.Module):
         self.strategy = strategy
         self.batch_size = batch_size
         self.normalization = normalization
-        self.variables_to_train = pretrainer.trained_variables(model)
+        self.variables_to_train = optimizer.variables_to_train
         # Compiled, these are two programs, not one: the all-reduce between them is TensorFlow's.
         self._compute = self.losses_and_gradients
         self._change_weights = self._reduce_and_step
@@ -58,8 +58,6 @@ class Trainer(tf.Module):
                 )
         with strategy.scope():
             self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
-            # Before build.py lists what a checkpoint holds: accumulators are part of it.
-            optimizer.build(self.variables_to_train)
 
     @tf.function
     def train(self, iterator, num_steps: tf.Tensor) -> tf.Tensor:
@@ -175,12 +173,12 @@ class Trainer(tf.Module):
     def step_of_reduced(self, gradients: list[tf.Tensor]) -> None:
         """Passes the reduced gradients to the optimizer; the step is not counted."""
         clips = self.normalization == "global"
-        self.optimizer.step(gradients, self.variables_to_train, clips=clips)
+        self.optimizer.step(gradients, clips=clips)
 
     @tf.autograph.experimental.do_not_convert
     def update(self) -> None:
         """Changes the weights by what aggregation has added up."""
-        self.optimizer.update(self.variables_to_train)
+        self.optimizer.update()
 
     def warm_up(self, batches: tf.data.Dataset, *, keeps_weights: bool = True) -> None:
         """Compiles the inner loop on synthetic batches, then restores all variables.

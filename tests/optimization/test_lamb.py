@@ -91,15 +91,14 @@ def test_the_equations_of_the_paper(decays):
 def trained_by_xla(gradient_scale: float, *, clips_itself: bool) -> list[np.ndarray]:
     """Two weights, the optimizer's count and slots after three updates of a compiled LAMB."""
     inner = create_optimizer(CONFIG, lambda: learning_rate(inner.iterations), compiled=True)
-    optimizer = GradientAggregationOptimizer(inner)
     weights = [tf.Variable(draw(0.05), name=name) for name in ("kernel", "bias")]
-    optimizer.build(weights)
+    optimizer = GradientAggregationOptimizer(inner, weights)
 
     @tf.function(autograph=False)
     def update(gradients):
         if not clips_itself:
             gradients = optimizer.clip(gradients)
-        optimizer.step(gradients, weights, clips=clips_itself)
+        optimizer.step(gradients, clips=clips_itself)
 
     for number in range(1, 4):
         update([tf.constant(draw(gradient_scale, number + each)) for each in (0, 9)])

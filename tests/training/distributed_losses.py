@@ -76,6 +76,7 @@ def make_trainer(task: dict, case: dict, devices: tf.distribute.Strategy) -> Tra
         constants = lamb if flags["optimizer"] == "lamb" else ADAMW
         optimizer = GradientAggregationOptimizer(
             create_optimizer(constants, schedule, compiled=case["compiled"]),
+            pretrainer.trained_variables(model),
             steps_per_update=steps_per_update,
             clip_after_allreduce=flags.get("clip_by_global_norm_after_gradient_allreduce", False),
         )
@@ -144,10 +145,10 @@ def imitate_replicas(task: dict, case: dict, trainer: Trainer) -> list[float]:
             for r in range(replicas)
         ]
         summed = [scale * tf.add_n(parts) for parts in zip(*(found for _, found in pieces))]
-        optimizer.step(summed, variables)
+        optimizer.step(summed)
         return tf.add_n([loss for loss, _ in pieces]) / replicas
 
-    update, found = tf.function(lambda: optimizer.update(variables)), []
+    update, found = tf.function(optimizer.update), []
     batches = batches_of(task, trainer)
     for number in range(1, 21):
         found.append(float(step(next(batches))))
@@ -188,7 +189,8 @@ def reduced(normalization: str, devices: tf.distribute.Strategy) -> list[float]:
     model.fused = False
     with devices.scope():
         model.weight = tf.Variable(0.0)
-        optimizer = GradientAggregationOptimizer(tf_keras.optimizers.legacy.SGD(1.0))
+        descent = tf_keras.optimizers.legacy.SGD(1.0)
+        optimizer = GradientAggregationOptimizer(descent, [model.weight])
     trainer = Trainer(
         model=model,
         optimizer=optimizer,

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from mlperf_bert.input import pipeline
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.model.pretrainer import build_pretrainer
+from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.config import OptimizerConfig
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay, create_optimizer
@@ -35,6 +35,12 @@ def make_trainer(
     # Weights so large that attention matters: with usual ones every token sees much the same.
     changed = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     changed["initializer_range"] = 0.3
+    rate = WarmupPolynomialDecay(
+        learning_rate=0.01,
+        num_train_steps=100,
+        num_warmup_steps=num_warmup_steps,
+        steps_per_update=steps_per_update,
+    )
     with CPU.scope():
         model = build_pretrainer(
             BertConfig(**generated_task.CONFIG | changed | (config or {})),
@@ -43,19 +49,15 @@ def make_trainer(
             sums_of_vectors=compiled.each_pass,
             **options,
         )
-    rate = WarmupPolynomialDecay(
-        learning_rate=0.01,
-        num_train_steps=100,
-        num_warmup_steps=num_warmup_steps,
-        steps_per_update=steps_per_update,
-    )
-    return Trainer(
-        model=model,
-        optimizer=GradientAggregationOptimizer(
+        optimizer = GradientAggregationOptimizer(
             create_optimizer(OptimizerConfig(), rate, compiled=compiled.each_pass),
+            trained_variables(model),
             steps_per_update=steps_per_update,
             clip_after_allreduce=clip_after_allreduce,
-        ),
+        )
+    return Trainer(
+        model=model,
+        optimizer=optimizer,
         strategy=CPU,
         batch_size=batch_size,
         compiled=compiled,

@@ -90,12 +90,12 @@ def test_nothing_moves_before_the_window_is_full_and_the_accumulators_hold_the_m
 def test_the_mean_of_the_micro_batches_is_applied():
     """By plain descent: LAMB and AdamW hardly see a factor that all gradients have."""
     weight = tf.Variable([1.0, 2.0])
-    made = GradientAggregationOptimizer(tf_keras.optimizers.legacy.SGD(1.0), steps_per_update=2)
-    made.build([weight])
+    descent = tf_keras.optimizers.legacy.SGD(1.0)
+    made = GradientAggregationOptimizer(descent, [weight], steps_per_update=2)
     for gradient in ([0.25, 0.0], [0.25, 0.5]):
-        made.step([tf.constant(gradient)], [weight])
+        made.step([tf.constant(gradient)])
         assert weight.numpy().tolist() == [1.0, 2.0]
-    made.update([weight])
+    made.update()
     assert weight.numpy().tolist() == [0.75, 1.75]
 
 
@@ -120,5 +120,5 @@ def test_an_update_takes_the_rate_of_its_last_micro_batch():
     assert rates == pytest.approx([3 / 8, 7 / 8, 9 / 20, 5 / 20, 1 / 20])
     with pytest.raises(ValueError, match="steps_per_update must be at least 1, got 0"):
         GradientAggregationOptimizer(
-            create_optimizer(OptimizerConfig(), schedule), steps_per_update=0
+            create_optimizer(OptimizerConfig(), schedule), [], steps_per_update=0
         )
