@@ -57,7 +57,7 @@ COMPUTE_AND_WAIT = ("compute_seconds", "input_wait_seconds")
 CACHED, SLOW_DISK, LITTLE_MEMORY = CASES = ("cached", "slow disk", "little memory")
 
 
-class Drawn(build._Asleep):
+class Drawn(build.Asleep):
     """Sleeps as long as a step drawn from a list took, in place of always the same."""
 
     def __init__(self, trainer: Any, step_seconds: float):
@@ -296,7 +296,7 @@ def dlio_utilization(results: Path) -> float:
 def main() -> None:
     """Measures what is not measured yet; writes a table and a picture for each case."""
     if "STEP_SECONDS" in os.environ:
-        build._Asleep = Drawn
+        build.Asleep = Drawn
         sys.argv[0] = "run_pretraining.py"
         runpy.run_path(str(ROOT / "run_pretraining.py"), run_name="__main__")
         return

@@ -1,9 +1,8 @@
 """Builds the parts of a run from its configuration; reads no data."""
 
 import dataclasses
-import time
 from collections.abc import Collection
-from typing import Any, cast
+from typing import cast
 
 import tensorflow as tf
 
@@ -16,8 +15,7 @@ from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay, create_op
 from mlperf_bert.training.checks import Setup
 from mlperf_bert.training.config import Compilation
 from mlperf_bert.training.devices import one_cpu, reading_compilation_cache
-from mlperf_bert.training.loop import FIGURES
-from mlperf_bert.training.steps import Evaluator, Trainer
+from mlperf_bert.training.steps import Asleep, Evaluator, Trainer
 from mlperf_bert.training.workers import Team
 
 
@@ -27,21 +25,24 @@ class Parts:
 
     rates: WarmupPolynomialDecay
     trainer: Trainer
-    steps_are: str
-    """What the run says about them, in a line."""
     evaluator: Evaluator
     state: RunState
 
 
 def build(setup: Setup, team: Team) -> Parts:
-    """Builds model, optimizer, trainer and evaluator, and lists what a checkpoint holds."""
+    """Builds model, optimizer, trainer and evaluator, and lists what a checkpoint holds.
+
+    Says how steps are computed.
+    """
     config = setup.config
     rates, trainer = build_trainer(setup, seed=team.seed, compiled=setup.compiled)
     model, optimizer = trainer.model, trainer.optimizer
+    evaluator = Evaluator(model=model, strategy=setup.strategy)
     steps_are = f"computing in {config.precision}; {setup.compiled}"
     if config.emulate_step_seconds is not None:
-        trainer = cast(Trainer, _Asleep(trainer, config.emulate_step_seconds))
+        trainer = cast(Trainer, Asleep(trainer, config.emulate_step_seconds))
         steps_are = f"no result: each step is a sleep of {config.emulate_step_seconds} s"
+    team.say(steps_are)
 
     if not setup.eval_files:
         from mlperf_bert.training.offline import read_evaluations  # no other run loads it
@@ -70,13 +71,7 @@ def build(setup: Setup, team: Team) -> Parts:
         keep_checkpoint_max=config.keep_checkpoint_max,
         disposable=evaluated,
     )
-    return Parts(
-        rates=rates,
-        trainer=trainer,
-        steps_are=steps_are,
-        evaluator=Evaluator(model=model, strategy=setup.strategy),
-        state=state,
-    )
+    return Parts(rates=rates, trainer=trainer, evaluator=evaluator, state=state)
 
 
 def build_trainer(
@@ -208,32 +203,3 @@ def training_batches(parts: Parts, setup: Setup, team: Team):
         iterator = iterator_from(int(parts.trainer.step.numpy()))
     parts.state.attach_input(iterator)
     return iterator
-
-
-class _Asleep:
-    """A trainer that fetches every batch and then sleeps; all else is that of the one it wraps.
-
-    It shows what storage would have to do for a fast device: input, checkpoints and logs are real.
-    Nothing is learnt, so such a run is never evaluated, and ends as aborted in the open division.
-    """
-
-    def __init__(self, trainer: Trainer, step_seconds: float):
-        self._trainer, self._step_seconds = trainer, step_seconds
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._trainer, name)
-
-    def train(self, iterator, num_steps: tf.Tensor) -> tf.Tensor:
-        """Fetches `num_steps` batches, and sleeps after each; returns zeros and the waits."""
-        waits = []
-        for _ in range(int(num_steps)):
-            began = time.monotonic()
-            next(iterator)
-            waits.append(time.monotonic() - began)
-            time.sleep(self._step_seconds)
-            self.step.assign_add(1)
-        # The wait is the last of the figures.
-        return tf.pad(tf.constant(waits)[:, None], [[0, 0], [len(FIGURES) - 1, 0]])
-
-    def warm_up(self, batches: tf.data.Dataset, *, keeps_weights: bool = True) -> None:
-        """Nothing is compiled."""

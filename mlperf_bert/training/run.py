@@ -115,7 +115,6 @@ def _train(
         # Built and compiled before the clock starts, on synthetic batches: the rules let no real
         # record be read before run_start.
         parts = build.build(setup, team)
-        team.say(parts.steps_are)
         start_up.done("model")
         # Compiled before the weights are there: its steps then change random ones, and no copy of
         # weights has to be kept meanwhile.

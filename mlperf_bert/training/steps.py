@@ -5,6 +5,8 @@ E=examples of a row, V=vocabulary.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from time import monotonic, sleep
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -246,6 +248,35 @@ def _time_after(values) -> tf.Tensor:
     """The time at which the values are there, on the host; float64 scalar, seconds since 1970."""
     with tf.control_dependencies(tf.nest.flatten(values, expand_composites=True)):
         return tf.timestamp()
+
+
+class Asleep:
+    """A trainer that fetches every batch and then sleeps; all else is that of the one it wraps.
+
+    It shows what storage would have to do for a fast device: input, checkpoints and logs are real.
+    Nothing is learnt, so such a run is never evaluated, and ends as aborted in the open division.
+    """
+
+    def __init__(self, trainer: Trainer, step_seconds: float):
+        self._trainer, self._step_seconds = trainer, step_seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._trainer, name)
+
+    def train(self, iterator, num_steps: tf.Tensor) -> tf.Tensor:
+        """Fetches `num_steps` batches, and sleeps after each; returns zeros and the waits."""
+        waits = []
+        for _ in range(int(num_steps)):
+            began = monotonic()
+            next(iterator)
+            waits.append(monotonic() - began)
+            sleep(self._step_seconds)
+            self.step.assign_add(1)
+        # The wait is the last of the figures.
+        return tf.pad(tf.constant(waits)[:, None], [[0, 0], [len(FIGURES) - 1, 0]])
+
+    def warm_up(self, batches: tf.data.Dataset, *, keeps_weights: bool = True) -> None:
+        """Nothing is compiled."""
 
 
 class Evaluator(tf.Module):
