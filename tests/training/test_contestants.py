@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import statistics
 import sys
 from pathlib import Path
 
@@ -146,6 +147,23 @@ def test_one_that_fails_has_no_further_turns_and_the_same_command_goes_on(
     assert turns("tells", rounds=1, steps=3) == set()
     first, *_, last = training_throughput.turns_in(results)
     assert first["tokens"] == [] and last["tokens"] == [100, 200, 300]
+
+
+def test_the_table_of_the_page_is_that_of_the_recorded_turns():
+    turns = training_throughput.turns_in(
+        training_throughput.ROOT / "benchmarks" / "training_throughput.jsonl"
+    )
+    page = (training_throughput.ROOT / "docs" / "speed.md").read_text()
+    rates: dict[str, list[float]] = {}
+    for turn in turns:
+        rates.setdefault(turn["name"], []).append(training_throughput.samples_per_second(turn))
+    reference = statistics.mean(rates["reference, TensorFlow 2.4"])
+    for name, each in rates.items():
+        mean = statistics.mean(each)
+        row = (
+            f"| {name} | {mean:.2f} | {min(each):.2f} to {max(each):.2f} | {mean / reference:.2f} |"
+        )
+        assert len(each) == 5 and row in page, row
 
 
 def test_the_table_has_tokens_where_they_are_known(tmp_path, monkeypatch):
