@@ -21,7 +21,7 @@ import numpy as np
 
 from demo import miniature
 from demo.__main__ import REPOSITORY
-from mlperf_bert.data import example_codec, example_encoder, tfrecord
+from mlperf_bert.data import example_encoder, tfrecord, validity
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import ends_in_one_line
@@ -68,9 +68,7 @@ def rewrite(source: Path, target: Path, change: Callable[[Example], Example], mo
     for frame in tfrecord.read_frames(source):
         if len(framed) == most:
             break
-        framed.append(
-            tfrecord.frame(example_encoder.encode(change(example_codec.decode(frame.record))))
-        )
+        framed.append(tfrecord.frame(example_encoder.encode(change(validity.decode(frame.record)))))
     target.write_bytes(b"".join(framed))
 
 

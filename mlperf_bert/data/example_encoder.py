@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mlperf_bert.data.example_codec import FEATURE_DTYPES
 from mlperf_bert.data.jit import kernel
 from mlperf_bert.data.tfrecord import CRC_TABLES, FOOTER_BYTES, HEADER_BYTES, masked_crc
+from mlperf_bert.data.validity import FEATURE_DTYPES
 
 # The buffer has five bytes for each value, and a varint of five bytes holds 35 bits.
 _ENCODABLE_VALUES = 2**35

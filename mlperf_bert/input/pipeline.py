@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from mlperf_bert.data import example_codec, tfrecord, validity
+from mlperf_bert.data import tfrecord, validity
 from mlperf_bert.data.validity import ExampleLimits, ExampleShape
 from mlperf_bert.files import paths
 from mlperf_bert.messages import Progress
@@ -327,7 +327,7 @@ def _batched(examples: tf.data.Dataset, parse: _Parse, batch_size: int) -> tf.da
 
 
 def _model_dtype(name: str) -> tf.DType:
-    dtype = tf.as_dtype(example_codec.FEATURE_DTYPES[name])
+    dtype = tf.as_dtype(validity.FEATURE_DTYPES[name])
     return tf.int32 if dtype.is_integer else dtype  # TPUs compute with int32 only
 
 
@@ -350,7 +350,7 @@ def _decode(examples: tf.Tensor, shape: ExampleShape) -> dict[str, tf.Tensor]:
     return tf.io.parse_example(
         examples,
         {
-            name: tf.io.FixedLenFeature([length], tf.as_dtype(example_codec.FEATURE_DTYPES[name]))
+            name: tf.io.FixedLenFeature([length], tf.as_dtype(validity.FEATURE_DTYPES[name]))
             for name, length in shape.lengths().items()
         },
     )

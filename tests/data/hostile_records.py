@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 
-from mlperf_bert.data import evaluation_shard, example_codec, tfrecord, validity
+from mlperf_bert.data import evaluation_shard, tfrecord, validity
 from mlperf_bert.data.validity import ExampleLimits
 from mlperf_bert.input import packing, pipeline
 
@@ -104,11 +104,11 @@ def assert_read_alike(record: bytes) -> None:
     found = tf.io.parse_single_example(
         record,
         {
-            name: tf.io.FixedLenFeature([length], tf.as_dtype(example_codec.FEATURE_DTYPES[name]))
+            name: tf.io.FixedLenFeature([length], tf.as_dtype(validity.FEATURE_DTYPES[name]))
             for name, length in lengths
         },
     )
-    ours = example_codec.decode(record)
+    ours = validity.decode(record)
     for name, value in found.items():
         np.testing.assert_array_equal(value, ours[name])
 

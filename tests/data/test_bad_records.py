@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from mlperf_bert.data import example_codec, provenance, tfrecord, validity
+from mlperf_bert.data import provenance, tfrecord, validity
 from tests.data.hostile_records import (
     LIMITS,
     NUM_RECORDS,
@@ -98,7 +98,7 @@ BAD_RECORDS = {
     },
     **{
         f"no {name}": (changed(**{name: None}), f"lacks the features {name}; {MAKE}")
-        for name in example_codec.FEATURE_DTYPES
+        for name in validity.FEATURE_DTYPES
     },
     "no features": (b"", r"is not a tf.Example of integers and floats: fields \[\] where \[1\]"),
     "a token less": (

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlperf_bert.data import example_codec, example_encoder, tfrecord, validity
+from mlperf_bert.data import example_encoder, tfrecord, validity
 
 RECORD_BYTES = 12 + 4
 SHAPE = validity.ExampleShape(max_seq_length=8, max_predictions_per_seq=3)
@@ -15,7 +15,7 @@ SHAPE = validity.ExampleShape(max_seq_length=8, max_predictions_per_seq=3)
 def example(seed: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     return {
-        name: rng.integers(0, 2**20, length).astype(example_codec.FEATURE_DTYPES[name])
+        name: rng.integers(0, 2**20, length).astype(validity.FEATURE_DTYPES[name])
         for name, length in SHAPE.lengths().items()
     }
 
@@ -38,7 +38,7 @@ def test_masked_crc_of_the_published_check_value():
 
 
 def test_round_trip(path):
-    found = [example_codec.decode(frame.record) for frame in tfrecord.read_frames(path)]
+    found = [validity.decode(frame.record) for frame in tfrecord.read_frames(path)]
     assert len(found) == tfrecord.count_records(path) == 3
     for seed, decoded in enumerate(found):
         for name, values in example(seed).items():
@@ -120,16 +120,16 @@ def test_values_on_both_sides_of_each_length_are_encoded():
     around = [2**bits + step for bits in (0, 7, 14, 21, 28) for step in (-1, 0)]
     values = np.array([*around, *reversed(around)])
     given = example(1) | {"input_ids": values, "input_mask": values[::-1], "segment_ids": values}
-    decoded = example_codec.decode(example_encoder.encode(given))
+    decoded = validity.decode(example_encoder.encode(given))
     assert all((decoded[name] == given[name]).all() for name in given)
 
 
 def test_the_greatest_value_fits_in_the_buffer():
     great = {
-        name: np.full(length, 2**35 - 1, example_codec.FEATURE_DTYPES[name])
+        name: np.full(length, 2**35 - 1, validity.FEATURE_DTYPES[name])
         for name, length in SHAPE.lengths().items()
     }
-    decoded = example_codec.decode(example_encoder.encode(great))
+    decoded = validity.decode(example_encoder.encode(great))
     assert all((decoded[name] == great[name]).all() for name in great)
     values = [great[name] for name in great]
     batch = example_encoder.Batch(
@@ -148,4 +148,4 @@ def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path):
 
 def test_bytes_that_are_no_example():
     with pytest.raises(ValueError, match=r"not a tf\.Example"):
-        example_codec.decode(b"\x08\x01")
+        validity.decode(b"\x08\x01")

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import numpy as np
 
-from mlperf_bert.data import example_codec, example_encoder, tfrecord
+from mlperf_bert.data import example_encoder, tfrecord, validity
 from mlperf_bert.input.pipeline import ExampleLimits
 
 
 def write(folder: Path, limits: ExampleLimits, *, files: int, examples_per_file: int) -> list[str]:
     ones = {
-        name: np.ones(length, example_codec.FEATURE_DTYPES[name])
+        name: np.ones(length, validity.FEATURE_DTYPES[name])
         for name, length in limits.lengths().items()
     }
     paths = []

@@ -16,7 +16,7 @@ import pytest
 from mlperf_bert.checkpoints import names
 from mlperf_bert.convert.saving import weights_by_tf1_name, write_name_based
 from mlperf_bert.convert.tf1_tf2 import convert
-from mlperf_bert.data import example_codec, example_encoder, tfrecord
+from mlperf_bert.data import example_encoder, tfrecord, validity
 from mlperf_bert.data.manifest import Manifest, Part
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.mlperf import caches, rules
@@ -469,7 +469,7 @@ def test_close_look_counts_examples_and_says_what_is_active(config, tmp_path):
 def record(shape: ExampleShape, **changed) -> bytes:
     """A framed example of zeros."""
     values = {
-        name: np.zeros(length, example_codec.FEATURE_DTYPES[name])
+        name: np.zeros(length, validity.FEATURE_DTYPES[name])
         for name, length in shape.lengths().items()
     }
     return tfrecord.frame(example_encoder.encode(values | changed))
