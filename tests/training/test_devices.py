@@ -6,7 +6,8 @@ import pytest
 
 from mlperf_bert.training import config, devices
 from mlperf_bert.training.config import Cluster
-from mlperf_bert.training.workers import expand_hosts, read_cluster
+from mlperf_bert.training.environments import expand_hosts
+from mlperf_bert.training.workers import read_cluster
 
 
 def tf_config(cluster, kind="worker", index=0) -> dict[str, str]:
