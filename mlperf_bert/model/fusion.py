@@ -24,25 +24,12 @@ import operator
 from collections.abc import Callable
 
 import tensorflow as tf
-import tf_keras
+
+from mlperf_bert.model.activations import ACTIVATIONS
 
 # Source: Devlin et al.'s code, which tf-models keeps: masked scores and LayerNorm's epsilon.
 _MASKED = -1e9
 _EPSILON = 1e-12
-
-
-def tanh_gelu(x: tf.Tensor) -> tf.Tensor:
-    """The reference's gelu: the tanh approximation of Hendrycks & Gimpel, arXiv 1606.08415."""
-    return tf_keras.activations.gelu(x, approximate=True)
-
-
-ACTIVATIONS = {
-    "gelu": tanh_gelu,
-    "gelu_exact": tf_keras.activations.gelu,  # of most models on Hugging Face
-    "relu": tf_keras.activations.relu,
-    "tanh": tf_keras.activations.tanh,
-    "linear": tf_keras.activations.linear,
-}
 
 
 class Passes:

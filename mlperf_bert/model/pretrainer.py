@@ -7,7 +7,8 @@ import tensorflow as tf
 import tf_keras
 from official.nlp.modeling import layers, models, networks
 
-from mlperf_bert.model import fusion, tf_models
+from mlperf_bert.model import tf_models
+from mlperf_bert.model.activations import ACTIVATIONS
 from mlperf_bert.model.config import RECOMPUTE_CHOICES, RECOMPUTE_NONE, BertConfig
 
 PRECISIONS = ("float32", "bfloat16", "tf32")
@@ -64,7 +65,7 @@ def build_pretrainer(
     # in which the layers are made.
     tf_keras.utils.set_random_seed(seed % 2**32)
     initializer = tf_keras.initializers.TruncatedNormal(stddev=config.initializer_range)
-    activation = fusion.ACTIVATIONS[config.hidden_act]
+    activation = ACTIVATIONS[config.hidden_act]
     encoder = networks.BertEncoderV2(
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,

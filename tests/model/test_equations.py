@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from mlperf_bert.model import fusion, metrics, pretrainer, tf_models
+from mlperf_bert.model.activations import ACTIVATIONS
 from tests.training.configurations import TINY
 
 CONFIG = dataclasses.replace(
@@ -116,7 +117,7 @@ FORMULAS = {
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("name", fusion.ACTIVATIONS)
+@pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_and_their_slopes(name, compiled):
     x, upstream = draw(7, 9), draw(7, 9, seed=1)
     passes = fusion.Passes(name, compiled=compiled)
