@@ -5,8 +5,6 @@ int32 [B, P], float32 [B, P] for `masked_lm_weights`, int32 [B, 1] for `next_sen
 """
 
 import contextlib
-import functools
-import itertools
 import posixpath
 import re
 import stat
@@ -18,7 +16,6 @@ import tensorflow as tf
 from mlperf_bert.data import tfrecord, validity
 from mlperf_bert.data.validity import ExampleLimits, ExampleShape
 from mlperf_bert.files import paths
-from mlperf_bert.messages import Progress
 from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.ledger import Ledger
 
@@ -36,11 +33,9 @@ _MAX_BYTES_CHECKED_FIRST = 256 * 2**20
 
 _Parse = Callable[[tf.Tensor], dict[str, tf.Tensor]]
 # TensorFlow quotes the bytes that it cannot parse, and then cannot decode its own message.
-_PARSE_ERRORS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
+PARSE_ERRORS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
 # Evaluation examples and records, as they lie in the folders of parts.
 _NO_PART = re.compile(r"eval_(10k|intermediate)|eval\.(txt|md5)|.*\.json|histograms.*\.png")
-_GRAPH_WORDS = ("Graph execution error:", "Detected at node", "\t [[", "Original stack trace")
-_NODE_NAMES = re.compile(r"\{\{.*?\}\}|\[Op:.*?\]( name:.*)?|\[\[.*?\]\]")
 
 
 def expand_input(patterns: str, *, flag: str) -> list[str]:
@@ -148,7 +143,7 @@ def training_batches(
         )
         # Before `repeat`: an epoch ends before the next begins, and no example comes twice in it.
         dataset = dataset.shuffle(SHUFFLE_BUFFER_EXAMPLES, seed=seed).repeat()
-    parse = _parser(limits)
+    parse = parser(limits)
     if pack_sequences:
         # A packed batch holds as many examples as any other, but which ones is known only once the
         # windows before it are packed: batches are skipped, not examples.
@@ -179,7 +174,7 @@ def evaluation_batches(
     if max_batches is not None:
         # Before the parsing: what is not evaluated is not read.
         dataset = dataset.take(max_batches)
-    parse = _parser(limits)
+    parse = parser(limits)
     dataset = dataset.map(lambda examples: _fill_up(parse(examples), batch_size), tf.data.AUTOTUNE)
     return _prefetched(dataset)
 
@@ -242,64 +237,14 @@ def bad_input_named(
         _check_lengths(files)
     try:
         yield
-    except (tf.errors.DataLossError, *_PARSE_ERRORS) as error:
-        _require_valid_files(files, limits, packed)
+    except (tf.errors.DataLossError, *PARSE_ERRORS) as error:
+        from mlperf_bert.input import bad_records  # no other run loads it
+
+        bad_records.require_valid_files(files, limits, packed)
         raise OSError(
             "the input could not be read, but no bad record is found in the files; TensorFlow "
-            f"says: {_reason(error)}"
+            f"says: {bad_records.reason(error)}"
         ) from error
-
-
-def _require_valid_files(files: Sequence[str], limits: ExampleLimits, packed: Collection[str]):
-    """Raises BadRecord for the first record that the pipeline does not accept."""
-    with Progress(total=len(files), unit="files", description="find the bad record") as progress:
-        for path in files:
-            _require_valid_file(path, limits, packs=path in packed)
-            progress.advance(1)
-
-
-@functools.cache
-def _pipeline_check(
-    limits: ExampleLimits, packs: bool
-) -> Callable[[Sequence[tfrecord.Frame]], Exception | None]:
-    """What returns the error that the pipeline would raise for some records; None for good ones."""
-    parse = _parser(limits)
-
-    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
-    def check(examples):
-        features = parse(examples)
-        if packs:
-            from mlperf_bert.input import packing
-
-            packing.require_packable(features, *packing.sizes(features))
-
-    def error_of(frames: Sequence[tfrecord.Frame]) -> Exception | None:
-        try:
-            check(tf.constant([frame.record for frame in frames]))
-        except _PARSE_ERRORS as error:
-            return error
-        return None
-
-    return error_of
-
-
-def _require_valid_file(path: str, limits: ExampleLimits, *, packs: bool) -> None:
-    error_of = _pipeline_check(limits, packs)
-    frames = tfrecord.read_frames(path)
-    # Groups first: nearly all of them are good, and one call a record would take far longer.
-    while group := list(itertools.islice(frames, EXAMPLES_PARSED_AT_ONCE)):
-        if error_of(group):
-            for frame in group:
-                if error := error_of([frame]):
-                    also = [validity.require_packable] if packs else []
-                    validity.require_valid_record(frame, limits, *also)
-                    raise frame.bad(f"cannot be parsed: {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    """TensorFlow's message in one line, without the names of graph nodes."""
-    lines = [line for line in str(error).splitlines() if not line.startswith(_GRAPH_WORDS)]
-    return _NODE_NAMES.sub("", " ".join(lines)).strip()[:300]
 
 
 def _check_lengths(files: Sequence[str]) -> None:
@@ -331,7 +276,7 @@ def _model_dtype(name: str) -> tf.DType:
     return tf.int32 if dtype.is_integer else dtype  # TPUs compute with int32 only
 
 
-def _parser(limits: ExampleLimits) -> _Parse:
+def parser(limits: ExampleLimits) -> _Parse:
     """What makes checked features of strings [B]; a bad value is an error when the graph runs."""
     allowed = {
         name: validity.as_unsigned(greatest) for name, greatest in limits.greatest_values().items()

@@ -1,0 +1,78 @@
+"""Finds the record that TensorFlow could not read or parse; loaded only once it has failed.
+
+TensorFlow's error names neither file nor record, so that the files are read again, by the
+pipeline's own checks.
+"""
+
+import functools
+import itertools
+import re
+from collections.abc import Callable, Collection, Sequence
+
+import tensorflow as tf
+
+from mlperf_bert.data import tfrecord, validity
+from mlperf_bert.data.validity import ExampleLimits
+from mlperf_bert.input import packing, pipeline
+from mlperf_bert.messages import Progress
+
+_GRAPH_WORDS = ("Graph execution error:", "Detected at node", "\t [[", "Original stack trace")
+_NODE_NAMES = re.compile(r"\{\{.*?\}\}|\[Op:.*?\]( name:.*)?|\[\[.*?\]\]")
+
+
+def require_valid_files(
+    files: Sequence[str], limits: ExampleLimits, packed: Collection[str]
+) -> None:
+    """Raises BadRecord for the first record that the pipeline does not accept.
+
+    Args:
+      files: from which batches were drawn.
+      limits: of their examples.
+      packed: those of the files whose examples are packed.
+    """
+    with Progress(total=len(files), unit="files", description="find the bad record") as progress:
+        for path in files:
+            _require_valid_file(path, limits, packs=path in packed)
+            progress.advance(1)
+
+
+@functools.cache
+def _pipeline_check(
+    limits: ExampleLimits, packs: bool
+) -> Callable[[Sequence[tfrecord.Frame]], Exception | None]:
+    """What returns the error that the pipeline would raise for some records; None for good ones."""
+    parse = pipeline.parser(limits)
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
+    def check(examples):
+        features = parse(examples)
+        if packs:
+            packing.require_packable(features, *packing.sizes(features))
+
+    def error_of(frames: Sequence[tfrecord.Frame]) -> Exception | None:
+        try:
+            check(tf.constant([frame.record for frame in frames]))
+        except pipeline.PARSE_ERRORS as error:
+            return error
+        return None
+
+    return error_of
+
+
+def _require_valid_file(path: str, limits: ExampleLimits, *, packs: bool) -> None:
+    error_of = _pipeline_check(limits, packs)
+    frames = tfrecord.read_frames(path)
+    # Groups first: nearly all of them are good, and one call a record would take far longer.
+    while group := list(itertools.islice(frames, pipeline.EXAMPLES_PARSED_AT_ONCE)):
+        if error_of(group):
+            for frame in group:
+                if error := error_of([frame]):
+                    also = [validity.require_packable] if packs else []
+                    validity.require_valid_record(frame, limits, *also)
+                    raise frame.bad(f"cannot be parsed: {reason(error)}") from error
+
+
+def reason(error: Exception) -> str:
+    """TensorFlow's message in one line, without the names of graph nodes."""
+    lines = [line for line in str(error).splitlines() if not line.startswith(_GRAPH_WORDS)]
+    return _NODE_NAMES.sub("", " ".join(lines)).strip()[:300]
