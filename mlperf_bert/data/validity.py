@@ -2,8 +2,7 @@
 
 S = max_seq_length, P = max_predictions_per_seq. Decoding is written here, not left to protobuf: it
 is strict, so that what is read here is read alike by every reader. Nothing here needs TensorFlow;
-input/pipeline.py and input/packing.py check the same in batches. example_encoder.py writes what is
-read here.
+input/pipeline.py checks the same in batches. example_encoder.py writes what is read here.
 
 Source of the format: tensorflow/core/example/example.proto.
 """
@@ -33,7 +32,6 @@ FEATURE_DTYPES: Mapping[str, np.dtype] = MappingProxyType(
 MAKE_AGAIN = "make the file again with create_pretraining_data.py"
 _LONGEST_VARINT_BYTES = 10
 _OTHER_MODEL = "give the --bert_config_file that belongs to these data, or make the file again"
-_UNPACKED = f"leave out --pack_sequences, or {MAKE_AGAIN}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,30 +113,6 @@ def require_valid(example: Mapping[str, np.ndarray], limits: ExampleLimits) -> N
         _require_type(name, example[name])
         _require_length(name, len(example[name]), lengths[name])
         _require_values(name, example[name], greatest[name])
-
-
-def require_packable(example: Mapping[str, np.ndarray]) -> None:
-    """Checks that real tokens and real predictions come first, which packing builds on.
-
-    Raises:
-      ValueError: they do not; to be put after "record N".
-    """
-    num_tokens = example["input_mask"].sum()
-    for name in ("input_mask", "masked_lm_weights"):
-        is_real = example[name] > 0
-        if is_real[is_real.sum() :].any():
-            raise ValueError(
-                f"has a 0 in {name} before something else; packing needs what is real first: "
-                f"{_UNPACKED}"
-            )
-    if not num_tokens:
-        raise ValueError(f"has no token, input_mask is 0; packing needs one: {_UNPACKED}")
-    positions = example["masked_lm_positions"][example["masked_lm_weights"] > 0]
-    if (wrong := positions[positions >= num_tokens]).size:
-        raise ValueError(
-            f"holds {wrong[0]} in masked_lm_positions, but has only {num_tokens} tokens; packing "
-            f"needs predictions of real tokens: {_UNPACKED}"
-        )
 
 
 def require_valid_record(

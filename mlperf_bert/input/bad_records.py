@@ -7,8 +7,9 @@ pipeline's own checks.
 import functools
 import itertools
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from mlperf_bert.data import tfrecord, validity
@@ -16,6 +17,7 @@ from mlperf_bert.data.validity import ExampleLimits
 from mlperf_bert.input import packing, pipeline
 from mlperf_bert.messages import Progress
 
+_UNPACKED = f"leave out --pack_sequences, or {validity.MAKE_AGAIN}"
 _GRAPH_WORDS = ("Graph execution error:", "Detected at node", "\t [[", "Original stack trace")
 _NODE_NAMES = re.compile(r"\{\{.*?\}\}|\[Op:.*?\]( name:.*)?|\[\[.*?\]\]")
 
@@ -67,9 +69,33 @@ def _require_valid_file(path: str, limits: ExampleLimits, *, packs: bool) -> Non
         if error_of(group):
             for frame in group:
                 if error := error_of([frame]):
-                    also = [validity.require_packable] if packs else []
+                    also = [_require_packable] if packs else []
                     validity.require_valid_record(frame, limits, *also)
                     raise frame.bad(f"cannot be parsed: {reason(error)}") from error
+
+
+def _require_packable(example: Mapping[str, np.ndarray]) -> None:
+    """Checks that real tokens and real predictions come first, which packing builds on.
+
+    Raises:
+      ValueError: they do not; to be put after "record N".
+    """
+    num_tokens = example["input_mask"].sum()
+    for name in ("input_mask", "masked_lm_weights"):
+        is_real = example[name] > 0
+        if is_real[is_real.sum() :].any():
+            raise ValueError(
+                f"has a 0 in {name} before something else; packing needs what is real first: "
+                f"{_UNPACKED}"
+            )
+    if not num_tokens:
+        raise ValueError(f"has no token, input_mask is 0; packing needs one: {_UNPACKED}")
+    positions = example["masked_lm_positions"][example["masked_lm_weights"] > 0]
+    if (wrong := positions[positions >= num_tokens]).size:
+        raise ValueError(
+            f"holds {wrong[0]} in masked_lm_positions, but has only {num_tokens} tokens; packing "
+            f"needs predictions of real tokens: {_UNPACKED}"
+        )
 
 
 def reason(error: Exception) -> str:
