@@ -1,4 +1,4 @@
-"""Where a model in Hugging Face's layout lies (folder, bucket, their hub), and its configuration.
+"""A model in Hugging Face's layout: where it lies (folder, bucket, hub), configuration, names.
 
 Of the hub's models only the files that are read here are fetched, by huggingface_hub, which keeps
 them in its own cache. It is imported when a name leads to no folder, and needed only then.
@@ -46,6 +46,14 @@ _REQUIRED = {
     "add_cross_attention": False,
     "layer_norm_eps": 1e-12,
 }
+# Patterns on a TF1 name, applied in this order, that make it theirs.
+_WEIGHT_NAMES = [
+    (r"/layer_(\d+)/", r"/layer/\1/"),
+    (r"_embeddings$", r"\g<0>/weight"),
+    (r"/(kernel|gamma|output_weights)$", "/weight"),
+    (r"/(beta|output_bias)$", "/bias"),
+    (r"/", "."),
+]
 
 
 @contextlib.contextmanager
@@ -104,6 +112,13 @@ def bert_config(values: dict, path: str) -> BertConfig:
         return BertConfig(**ours)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+def name_of_weight(tf1_name: str) -> str:
+    """The name in BertForPreTraining: "bert/pooler/dense/kernel" -> "bert.pooler.dense.weight"."""
+    for pattern, replacement in _WEIGHT_NAMES:
+        tf1_name = re.sub(pattern, replacement, tf1_name)
+    return tf1_name
 
 
 def _from_hub(model: str) -> Path:

@@ -1,4 +1,4 @@
-"""What a weight is called in a TF1 checkpoint, in our model, and in Hugging Face's.
+"""What a weight is called in a TF1 checkpoint and in our model; hub.py has Hugging Face's names.
 
 TF1 checkpoints name weights by scope ("bert/encoder/layer_0/attention/self/query/kernel"). Ours
 have the names of tf-models' layers and, in attention, one axis per head.
@@ -148,20 +148,3 @@ def weights(num_hidden_layers: int) -> list[Weight]:
 def our_name(variable_name: str) -> str:
     """A variable's name without the scope of model and encoder, and without ":0"."""
     return _SCOPE.sub("", variable_name.removesuffix(":0"))
-
-
-# Patterns on a TF1 name, applied in this order, that make it Hugging Face's.
-_HUGGING_FACE = [
-    (r"/layer_(\d+)/", r"/layer/\1/"),
-    (r"_embeddings$", r"\g<0>/weight"),
-    (r"/(kernel|gamma|output_weights)$", "/weight"),
-    (r"/(beta|output_bias)$", "/bias"),
-    (r"/", "."),
-]
-
-
-def hugging_face_name(tf1_name: str) -> str:
-    """The name in BertForPreTraining: "bert/pooler/dense/kernel" -> "bert.pooler.dense.weight"."""
-    for pattern, replacement in _HUGGING_FACE:
-        tf1_name = re.sub(pattern, replacement, tf1_name)
-    return tf1_name

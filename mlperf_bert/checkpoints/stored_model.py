@@ -167,13 +167,13 @@ def load(variables: list[tf.Variable], stored: StoredModel, *, num_hidden_layers
         head: beginning
         for head, beginning in _HEADS.items()
         if not any(
-            names.hugging_face_name(weight.tf1_name) in stored.names
+            hub.name_of_weight(weight.tf1_name) in stored.names
             for weight in table
             if weight.tf1_name.startswith(beginning)
         )
     }
     wanted = {
-        names.hugging_face_name(weight.tf1_name): weight
+        hub.name_of_weight(weight.tf1_name): weight
         for weight in table
         if not weight.tf1_name.startswith(tuple(lacking.values()))
     }

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import safetensors.numpy
 
-from mlperf_bert.checkpoints import initial, names
+from mlperf_bert.checkpoints import hub, initial
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert import saving
 from mlperf_bert.data import casing, provenance, vocabulary
@@ -57,7 +57,7 @@ def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str)
     # A kernel is [out, in] there, [in, out] here. The matrix of the masked-LM decoder is absent: it
     # is tied to the word embeddings.
     tensors = {
-        names.hugging_face_name(name): value.T if name.endswith("/kernel") else value
+        hub.name_of_weight(name): value.T if name.endswith("/kernel") else value
         for name, value in weights.items()
     }
     tokenizer = {"tokenizer_class": "BertTokenizer", "do_lower_case": do_lower_case}

@@ -95,7 +95,7 @@ def check(source: Source, *, needs_pooler: bool) -> None:
     pooler = [w for w in names.weights(0) if w.tf1_name.startswith(_POOLER)]
     if source.is_hugging_face:
         there = StoredModel(Path(source.name), source.name).names
-        found = any(names.hugging_face_name(weight.tf1_name) in there for weight in pooler)
+        found = any(hub.name_of_weight(weight.tf1_name) in there for weight in pooler)
     else:
         stored = StoredCheckpoint(source.name)
         found = any(stored.name_of(weight) for weight in pooler)
