@@ -8,7 +8,6 @@ authenticate. TensorFlow is imported when the first of them is used.
 import contextlib
 import dataclasses
 import importlib
-import io
 import math
 import os
 import re
@@ -34,9 +33,6 @@ _OTHER_STORES = ("s3://", "az://")
 _HOME = re.compile(r"((?:^|,)\s*)(~[^/,]*)")
 _FLAG = re.compile(r"-[^=]*=")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-# One request each: a small buffer would make a request for every few records.
-_BUFFER_BYTES = 8 * 2**20
-_BYTES_UPLOADED_AT_ONCE = 64 * 2**20
 _REQUESTS_AT_ONCE = 16
 _WITHOUT_A_SLASH = re.compile(r"(gs|s3|az):(?!//)")
 _HTTP_CODE = re.compile(r"HTTP response code (\d+)")
@@ -296,52 +292,11 @@ def opened(path: str | os.PathLike, *, skips: bool = False) -> Iterator[BinaryIO
         with target.open("rb", 0 if skips else -1) as file:
             yield file
         return
+    from mlperf_bert.files import buckets  # what is local needs none of it
+
     size = size_bytes(target)
     with failures_named(target), target.open("rb") as remote:
-        yield io.BufferedReader(_Object(remote, size), _BUFFER_BYTES)
-
-
-class _Object(io.RawIOBase):
-    """An object of a bucket as a raw file of Python, for its BufferedReader."""
-
-    def __init__(self, file: BinaryIO, size: int):
-        super().__init__()
-        self._file = file
-        self._size = size
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer) -> int:
-        content = self._file.read(len(buffer))
-        buffer[: len(content)] = content
-        return len(content)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._file.tell(), io.SEEK_END: self._size}[whence]
-        self._file.seek(base + offset)
-        return base + offset
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-
-def upload(source: Path, target: Location) -> None:
-    """Copies a local file to an object, which is replaced as a whole or not at all.
-
-    Raises:
-      OSError: the store refuses it.
-    """
-    from etils import epath
-
-    with failures_named(target):
-        if source.stat().st_size > _BYTES_UPLOADED_AT_ONCE:
-            epath.Path(source).copy(target, overwrite=True)
-        else:  # half as many requests
-            target.write_bytes(source.read_bytes())
+        yield buckets.buffered(remote, size)
 
 
 @contextlib.contextmanager
