@@ -253,7 +253,7 @@ NOT_OF_A_RUN = {
     f"{PACKAGE}.{name}"
     for name in (
         *("training.inspection", "training.offline", "training.environments", "input.bad_records"),
-        *("files.buckets", "model.encoder", "model.fusion"),
+        *("files.buckets", "files.hugging_face", "model.encoder", "model.fusion"),
         *("data.casing", "data.chain", "data.stages", "mlperf.joining", "mlperf.results"),
     )
 }

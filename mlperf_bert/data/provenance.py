@@ -110,9 +110,9 @@ def describe(path: str | os.PathLike, folder: paths.Location, *, digest: str | N
       OSError: it cannot be read.
     """
     if os.fspath(path).startswith(whole.HUGGING_FACE):  # a revision is in its name
-        return File(
-            path=os.fspath(path), bytes=whole.size_on_hugging_face(os.fspath(path)), digest=""
-        )
+        from mlperf_bert.files import hugging_face
+
+        return File(path=os.fspath(path), bytes=hugging_face.size_bytes(os.fspath(path)), digest="")
     found = paths.require_regular_file(path)
     return File(
         path=paths.name_from(str(found), folder),

@@ -2,8 +2,8 @@
 
 On local disks they are written beside and renamed. For a bucket they are written to a temporary
 file and uploaded: an object is there once all of it is. A FIFO is refused: reading it could block
-for ever. Corpora may also lie on Hugging Face, hf://datasets/OWNER/NAME/FILE: its own client reads
-these. The end of this file names what a file is that a reader did not expect.
+for ever. Corpora may also lie on Hugging Face; see hugging_face.py. The end of this file names what
+a file is that a reader did not expect.
 """
 
 import contextlib
@@ -15,12 +15,9 @@ import secrets
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from mlperf_bert.files import paths
-
-if TYPE_CHECKING:
-    from fsspec import AbstractFileSystem
 
 
 def replaceable(path: str | os.PathLike) -> Path:
@@ -129,8 +126,9 @@ def matching_files(pattern: str) -> list[str]:
       ValueError: huggingface_hub is needed and not installed.
     """
     if pattern.startswith(HUGGING_FACE):
-        with _failures_named(pattern):
-            return sorted(HUGGING_FACE + name for name in _hugging_face(pattern).glob(pattern))
+        from mlperf_bert.files import hugging_face  # what lies elsewhere needs none of it
+
+        return hugging_face.matching_files(pattern)
     if not paths.is_remote(pattern):
         return sorted(glob.glob(os.path.expanduser(pattern)))  # noqa: PTH111, PTH207 - keeps names
     wanted = paths.location(pattern)
@@ -177,43 +175,13 @@ def opened_input(path: str) -> Iterator[BinaryIO]:
       ValueError: as well, or huggingface_hub is needed and not installed.
     """
     if path.startswith(HUGGING_FACE):
-        with _failures_named(path), _hugging_face(path).open(path, "rb") as file:
+        from mlperf_bert.files import hugging_face
+
+        with hugging_face.opened(path) as file:
             yield file
     else:
         with paths.opened(paths.require_regular_file(path)) as file:
             yield file
-
-
-def size_on_hugging_face(path: str) -> int:
-    """The bytes of a file there; raises as `opened_input`."""
-    with _failures_named(path):
-        return _hugging_face(path).size(path)
-
-
-def _hugging_face(path: str) -> "AbstractFileSystem":
-    import fsspec
-
-    try:
-        return fsspec.filesystem(HUGGING_FACE.removesuffix("://"))
-    except ImportError as error:
-        raise ValueError(
-            f"{path}: needs huggingface_hub; pip install huggingface_hub, or fetch the files"
-        ) from error
-
-
-@contextlib.contextmanager
-def _failures_named(path: str) -> Iterator[None]:
-    """Turns what the client of Hugging Face raises into an OSError of one line.
-
-    Its own classes of errors cannot leave a worker process: they do not unpickle.
-    """
-    try:
-        yield
-    except Exception as error:
-        if type(error).__module__.split(".")[0] not in ("huggingface_hub", "requests", "httpx"):
-            raise
-        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
-        raise OSError(f"{path}: Hugging Face cannot be read: {reason}") from error
 
 
 def digest(path: str | os.PathLike, algorithm: str) -> str:
