@@ -23,8 +23,7 @@ from demo.__main__ import (
     verdict_steps,
 )
 from demo.__main__ import main as demo_main
-from mlperf_bert.checkpoints.initial import load_initial_weights
-from mlperf_bert.checkpoints.reading import StoredCheckpoint
+from mlperf_bert.checkpoints.reading import StoredCheckpoint, load_initial_weights
 from mlperf_bert.convert.saving import write_name_based
 from mlperf_bert.files import locks
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables

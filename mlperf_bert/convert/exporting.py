@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import safetensors.numpy
 
-from mlperf_bert.checkpoints import hub, initial
+from mlperf_bert.checkpoints import hub, reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert import saving
 from mlperf_bert.data import casing, provenance, vocabulary
@@ -52,7 +52,7 @@ def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str)
         print(f"warning: {doubt}", file=sys.stderr)
     variables = trained_variables(build_pretrainer(config, seed=0))
     num_layers = config.num_hidden_layers
-    initial.load_weights(variables, StoredCheckpoint(prefix), num_hidden_layers=num_layers)
+    reading.load_weights(variables, StoredCheckpoint(prefix), num_hidden_layers=num_layers)
     weights = saving.weights_by_tf1_name(variables, num_hidden_layers=num_layers)
     # A kernel is [out, in] there, [in, out] here. The matrix of the masked-LM decoder is absent: it
     # is tied to the word embeddings.

@@ -6,7 +6,7 @@ Also the gradient accumulators that the reference wants in a TF1 checkpoint.
 import tensorflow as tf
 from official.nlp.modeling.models import BertPretrainerV2
 
-from mlperf_bert.checkpoints import initial, names
+from mlperf_bert.checkpoints import names, reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert import saving
 from mlperf_bert.model.config import BertConfig
@@ -48,7 +48,7 @@ def convert(
     wanted = variables
     if converted_model == "encoder":
         wanted = [v for v in variables if names.our_name(v.name) not in missing]
-    loaded = initial.load_weights(wanted, stored, num_hidden_layers=num_layers)
+    loaded = reading.load_weights(wanted, stored, num_hidden_layers=num_layers)
     with saving.written_whole(converted_prefix) as beside:
         if stored.is_object_based:
             tensors = saving.weights_by_tf1_name(variables, num_hidden_layers=num_layers)

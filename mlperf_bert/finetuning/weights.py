@@ -7,7 +7,7 @@ from pathlib import Path
 import tensorflow as tf
 from official.nlp.modeling import models
 
-from mlperf_bert.checkpoints import hub, initial, names, state, stored_model
+from mlperf_bert.checkpoints import hub, names, reading, state, stored_model
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.checkpoints.stored_model import StoredModel
 from mlperf_bert.files import paths, whole
@@ -139,7 +139,7 @@ def load(model: models.BertPretrainerV2, source: Source, *, needs_pooler: bool) 
         if weight.tf1_name.startswith(_ENCODER)
         and (needs_pooler or not weight.tf1_name.startswith(_POOLER))
     }
-    initial.load_weights(
+    reading.load_weights(
         [variable for variable in variables if names.our_name(variable.name) in wanted],
         StoredCheckpoint(source.name),
         num_hidden_layers=num_layers,

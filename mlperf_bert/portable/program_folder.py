@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from mlperf_bert.checkpoints import initial
+from mlperf_bert.checkpoints import reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.data import provenance
 from mlperf_bert.files import folders, paths
@@ -262,7 +262,7 @@ def _numbered(kind: str, batches: Sequence[Batch]) -> Iterator[tuple[str, np.nda
 def _load_and_write_weights(
     setup: Setup, trainer: Trainer, folder: Path, stored: StoredCheckpoint
 ) -> None:
-    initial.load_initial_weights(
+    reading.load_initial_weights(
         trainer.variables_to_train,
         stored,
         num_hidden_layers=setup.bert_config.num_hidden_layers,

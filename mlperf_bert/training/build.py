@@ -6,7 +6,7 @@ from typing import cast
 
 import tensorflow as tf
 
-from mlperf_bert.checkpoints import initial
+from mlperf_bert.checkpoints import reading
 from mlperf_bert.checkpoints.state import RunState, newest_checkpoint
 from mlperf_bert.input import pipeline
 from mlperf_bert.model import pretrainer
@@ -150,7 +150,7 @@ def load_weights(parts: Parts, setup: Setup, team: Team) -> None:
             )
         parts.state.restore(path)
     elif setup.initial_checkpoint:
-        initial.load_initial_weights(
+        reading.load_initial_weights(
             parts.trainer.variables_to_train,
             setup.initial_checkpoint,
             num_hidden_layers=setup.bert_config.num_hidden_layers,

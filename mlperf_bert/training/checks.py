@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import tensorflow as tf
 
-from mlperf_bert.checkpoints import initial, names
+from mlperf_bert.checkpoints import names, reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.data import manifest, tfrecord, validity, vocabulary
 from mlperf_bert.data.validity import ExampleLimits
@@ -193,7 +193,7 @@ def _initial_checkpoint(setup: Setup) -> StoredCheckpoint | None:
     stored = setup.findings.attempt(StoredCheckpoint, prefix)
     if stored is None:
         return None
-    setup.findings.attempt(initial.refuse_output_of_a_run, stored)
+    setup.findings.attempt(reading.refuse_output_of_a_run, stored)
     require_fitting(setup, stored)
     listed_bytes = sum(math.prod(shape) for shape in stored.shapes.values()) * _FLOAT_BYTES
     data_files = tf.io.gfile.glob(f"{prefix}.data-*")
@@ -212,7 +212,7 @@ def require_fitting(setup: Setup, stored: StoredCheckpoint) -> dict[names.Weight
     """Compares a checkpoint with the model; returns the shapes of the model's weights."""
     num_layers = setup.bert_config.num_hidden_layers
     shapes = {weight: weight.our_shape(setup.bert_config) for weight in names.weights(num_layers)}
-    setup.findings.attempt(initial.require_fitting, stored, shapes, num_hidden_layers=num_layers)
+    setup.findings.attempt(reading.require_fitting, stored, shapes, num_hidden_layers=num_layers)
     return shapes
 
 

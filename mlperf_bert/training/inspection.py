@@ -7,7 +7,7 @@ import math
 
 import tensorflow as tf
 
-from mlperf_bert.checkpoints import initial, state
+from mlperf_bert.checkpoints import reading, state
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.data import tfrecord, validity
 from mlperf_bert.files import paths
@@ -186,8 +186,8 @@ def _measure_initial_accuracy(setup: Setup) -> None:
         model = pretrainer.build_pretrainer(setup.bert_config, seed=0)
     # Not that of the setup: a run that resumes has not opened it.
     stored = StoredCheckpoint(config.init_checkpoint)
-    initial.refuse_output_of_a_run(stored)
-    initial.load_initial_weights(
+    reading.refuse_output_of_a_run(stored)
+    reading.load_initial_weights(
         pretrainer.trained_variables(model),
         stored,
         num_hidden_layers=setup.bert_config.num_hidden_layers,

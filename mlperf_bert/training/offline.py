@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from mlperf_bert.checkpoints import initial
+from mlperf_bert.checkpoints import reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.checkpoints.state import complete_checkpoints, saved_checkpoints
 from mlperf_bert.data import validity
@@ -152,7 +152,7 @@ def _evaluator(config: RunConfig) -> Callable[[str], Evaluation]:
     )
 
     def evaluate_one(prefix: str) -> Evaluation:
-        initial.load_weights(
+        reading.load_weights(
             pretrainer.trained_variables(model),
             StoredCheckpoint(prefix),
             num_hidden_layers=bert_config.num_hidden_layers,

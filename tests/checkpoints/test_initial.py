@@ -13,7 +13,7 @@ from official.legacy.bert import configs
 from official.nlp.modeling import models
 from official.nlp.tools import tf2_bert_encoder_checkpoint_converter
 
-from mlperf_bert.checkpoints import initial, names
+from mlperf_bert.checkpoints import names, reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.checkpoints.state import RunState
 from mlperf_bert.convert import saving, tf1_tf2
@@ -48,8 +48,8 @@ def blank_variables(config: BertConfig) -> list[tf.Variable]:
 def load_initial(variables: list[tf.Variable], prefix: str, num_layers: int) -> list[str]:
     """As a run does, which opens and checks the checkpoint before it builds a model."""
     stored = StoredCheckpoint(prefix)
-    initial.refuse_output_of_a_run(stored)
-    return initial.load_initial_weights(variables, stored, num_hidden_layers=num_layers)
+    reading.refuse_output_of_a_run(stored)
+    return reading.load_initial_weights(variables, stored, num_hidden_layers=num_layers)
 
 
 def load(prefix: str, config: BertConfig) -> dict[str, np.ndarray]:

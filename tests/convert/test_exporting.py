@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 import transformers
 
-from mlperf_bert.checkpoints import initial
+from mlperf_bert.checkpoints import reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert.exporting import export
 from mlperf_bert.model.pretrainer import build_pretrainer, forward, trained_variables
@@ -42,7 +42,7 @@ def test_transformers_computes_our_logits(start, tmp_path):
     }
     ours = build_pretrainer(config, seed=3)
     layers = config.num_hidden_layers
-    initial.load_initial_weights(
+    reading.load_initial_weights(
         trained_variables(ours), StoredCheckpoint(start.checkpoint), num_hidden_layers=layers
     )
     tensors = {name: tf.constant(value, tf.int32) for name, value in features.items()}

@@ -19,7 +19,7 @@ import safetensors.numpy
 import tensorflow as tf
 import transformers
 
-from mlperf_bert.checkpoints import initial
+from mlperf_bert.checkpoints import reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert.exporting import export, write_safetensors
 from mlperf_bert.convert.importing import import_model
@@ -99,7 +99,7 @@ def our_outputs(folder: Path) -> dict[str, np.ndarray]:
     """What our model computes from an imported checkpoint."""
     config = BertConfig.from_json_file(str(folder / "bert_config.json"))
     ours = build_pretrainer(config, seed=3)
-    initial.load_initial_weights(
+    reading.load_initial_weights(
         trained_variables(ours),
         StoredCheckpoint(str(folder / "model.ckpt-0")),
         num_hidden_layers=config.num_hidden_layers,

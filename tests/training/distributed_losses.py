@@ -18,7 +18,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf
 import tf_keras
 
-from mlperf_bert.checkpoints import initial
+from mlperf_bert.checkpoints import reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.input import pipeline
 from mlperf_bert.input.pipeline import ExampleLimits, ExampleShape
@@ -87,7 +87,7 @@ def make_trainer(task: dict, case: dict, devices: tf.distribute.Strategy) -> Tra
         batch_size=flags["train_batch_size"],
         normalization=case["normalization"],
     )
-    initial.load_initial_weights(
+    reading.load_initial_weights(
         trainer.variables_to_train,
         StoredCheckpoint(task["init_checkpoint"]),
         num_hidden_layers=config.num_hidden_layers,
