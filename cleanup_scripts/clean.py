@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mlperf_bert import command_line
+from mlperf_bert import messages
 from mlperf_bert.data import stages, wiki
 from mlperf_bert.files import paths
 
@@ -23,7 +23,7 @@ def main() -> None:
     args = parser.parse_args(paths.words_with_home())
     if len(args.one_file) not in (0, 2):
         parser.error("give INPUT and OUTPUT, or --data")
-    with command_line.failures_in_one_line("clean.py"):
+    with messages.failures_in_one_line("clean.py"):
         jobs = (
             [tuple(args.one_file)]
             if args.one_file

@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mlperf_bert import command_line
+from mlperf_bert import messages
 from mlperf_bert.data import articles, stages, wiki
 from mlperf_bert.files import paths
 
@@ -20,7 +20,7 @@ def main() -> None:
     parser.add_argument("--output_suffix", default=".1", help="suffix of the output files")
     parser.add_argument("--nworker", type=int, default=os.cpu_count(), help="processes")
     args = parser.parse_args(paths.words_with_home())
-    with command_line.failures_in_one_line("cleanup_file.py"):
+    with messages.failures_in_one_line("cleanup_file.py"):
         files = stages.input_files(args.data)
         articles.require_text(files)
         jobs = [(name + args.input_suffix, name + args.output_suffix) for name in files]

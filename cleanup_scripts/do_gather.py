@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mlperf_bert import command_line
+from mlperf_bert import messages
 from mlperf_bert.data import gathering, stages
 from mlperf_bert.files import paths
 
@@ -24,7 +24,7 @@ def main() -> None:
     args = parser.parse_args(paths.words_with_home())
     if args.nworker < 1:
         parser.error(f"--nworker={args.nworker}: must be a number at least 1")
-    with command_line.failures_in_one_line("do_gather.py"):
+    with messages.failures_in_one_line("do_gather.py"):
         files = stages.input_files(args.data)
         folder = paths.location(paths.with_home(args.out_dir))  # the default
         parts = gathering.plan(files, block_size_mb=args.block_size, num_workers=args.nworker)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mlperf_bert import command_line
+from mlperf_bert import messages
 from mlperf_bert.data import documents, segmentation, stages
 from mlperf_bert.data.punkt import find_or_fetch_punkt, warn_if_not_published
 from mlperf_bert.files import paths
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--nworker", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--punkt", help="folder of Punkt's tables; default: nltk's punkt_tab")
     args = parser.parse_args(paths.words_with_home())
-    with command_line.failures_in_one_line("do_sentence_segmentation.py"):
+    with messages.failures_in_one_line("do_sentence_segmentation.py"):
         files = stages.input_files(args.data)
         punkt = find_or_fetch_punkt(args.punkt)
         warn_if_not_published(punkt)

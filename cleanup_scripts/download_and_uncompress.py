@@ -20,7 +20,7 @@ from mlperf_bert import signals
 if __name__ == "__main__":
     signals.ends_at_once()  # first: process 1 of a container would ignore the signals
 
-from mlperf_bert import command_line
+from mlperf_bert import messages
 from mlperf_bert.data import download, punkt, unpacking
 from mlperf_bert.data.published import GROUPS, MD5S_OF_TEXT, TEXT, Place
 from mlperf_bert.files import paths
@@ -58,7 +58,7 @@ def main() -> None:
     except ValueError as error:
         parser.error(str(error))
     signals.raise_on_ctrl_c()
-    with command_line.failures_in_one_line(SCRIPT):
+    with messages.failures_in_one_line(SCRIPT):
         problems, refusing = _bring(args)
     if problems:
         lines = "\n  ".join(problems)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mlperf_bert import command_line
+from mlperf_bert import messages
 from mlperf_bert.data import articles, stages
 from mlperf_bert.files import paths
 
@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--out_dir", default="text", help="where to")
     parser.add_argument("--nworker", type=int, default=os.cpu_count(), help="processes")
     args = parser.parse_args(paths.words_with_home())
-    with command_line.failures_in_one_line("extract_documents.py"):
+    with messages.failures_in_one_line("extract_documents.py"):
         files = stages.input_files(args.data)
         folders = articles.folders_of(files, paths.location(args.out_dir))
         jobs = [(path, folder, args.text_column) for path, folder in folders.items()]

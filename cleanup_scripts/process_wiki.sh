@@ -22,12 +22,12 @@ python=$("$scripts/interpreter.sh")
 results=${RESULTS:-./results}
 workers=${NWORKER:-$(nproc)}
 
+# Adds a script and its flags to those that run at the end, in one process.
+scripts_and_flags=()
+add() { scripts_and_flags+=(-- "$@"); }
+stage() { add "$1" --data="$glob" "${@:2}"; }
 # What was made from what, in provenance.json.
-record() { PYTHONPATH=$scripts/..${PYTHONPATH:+:$PYTHONPATH} "$python" -m mlperf_bert.data.provenance "$@"; }
-# Adds a stage to those that `run` runs, in one process.
-stages=()
-stage() { stages+=(-- "$1" --data="$glob" "${@:2}"); }
-run() { "$python" "$scripts/in_one_process.py" "${stages[@]}"; stages=(); }
+record() { add provenance "$@"; }
 gather() { stage do_gather.py --input_suffix=.4 --block_size="${BLOCK_SIZE:-26.92}" --out_dir="$results" "$@"; }
 glob=$1
 
@@ -35,7 +35,6 @@ case $glob in
   *.parquet | *.json | *.jsonl | *.json.gz | *.jsonl.gz | *.json.zst | *.jsonl.zst)
     stage extract_documents.py --out_dir="${TEXT_DIR:-./text}" --nworker="$workers" \
       --text_column="${TEXT_COLUMN:-text}"
-    run
     record "${TEXT_DIR:-./text}" --add="documents to text" --inputs "$1" \
       --outputs "${TEXT_DIR:-./text}/*/wiki_??????" --parameters "text_column=${TEXT_COLUMN:-text}"
     glob="${TEXT_DIR:-./text}/*/wiki_??????"
@@ -49,6 +48,6 @@ stage do_sentence_segmentation.py --input_suffix=.2 --output_suffix=.3 --nworker
 stage seperate_test_set.py --input_suffix=.3 --output_suffix=.4 --nworker="$workers" \
   --num_test_articles="${NUM_TEST_ARTICLES:-10000}" --test_output="$results/eval"
 gather
-run
 record "$results" --add=clean-up --inputs "$glob" --outputs "$results/part-*" "$results/eval.*" \
   --parameters "num_test_articles=${NUM_TEST_ARTICLES:-10000}" "block_size=${BLOCK_SIZE:-26.92}" "punkt=${PUNKT:-nltk}"
+exec "$python" "$scripts/in_one_process.py" "${scripts_and_flags[@]}"

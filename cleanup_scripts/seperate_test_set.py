@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mlperf_bert import command_line
+from mlperf_bert import messages
 from mlperf_bert.data import gathering, stages
 from mlperf_bert.files import paths
 
@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--num_test_articles", type=int, default=10000, help="articles to take")
     parser.add_argument("--test_output", default="./results/eval", help="without .txt and .md5")
     args = parser.parse_args(paths.words_with_home())
-    with command_line.failures_in_one_line("seperate_test_set.py"):
+    with messages.failures_in_one_line("seperate_test_set.py"):
         files = stages.input_files(args.data)
         jobs = [
             (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mlperf_bert import command_line
+from mlperf_bert import messages
 from mlperf_bert.data import punkt, stages
 from mlperf_bert.files import paths
 
@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--input_suffix", default="", help="suffix of the input files")
     parser.add_argument("--out_dir", required=True, help="folder of the four tables")
     args = parser.parse_args(paths.words_with_home())
-    with command_line.failures_in_one_line("train_punkt.py"):
+    with messages.failures_in_one_line("train_punkt.py"):
         files = stages.input_files(args.data)
         texts = (stages.read_text(name + args.input_suffix) for name in files)
         punkt.write_tables(punkt.learn_tables(texts), paths.location(args.out_dir))

@@ -22,11 +22,11 @@ from pathlib import Path
 
 import numpy as np
 
-from mlperf_bert.command_line import failures_in_one_line
 from mlperf_bert.convert.saving import weights_by_tf1_name, write_name_based
 from mlperf_bert.data.vocabulary import read_vocabulary
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
+from mlperf_bert.messages import failures_in_one_line
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from demo.facts import Facts, World, make_facts, make_world
-from mlperf_bert.command_line import failures_in_one_line
 from mlperf_bert.files import paths
+from mlperf_bert.messages import failures_in_one_line
 
 NUM_FILES = 8
 GRAMMAR = Path(__file__).with_name("articles.txt")

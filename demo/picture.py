@@ -6,9 +6,9 @@ python -m demo.picture --metrics_file=build/demo/run/metrics.jsonl --output_file
 import argparse
 from pathlib import Path
 
-from mlperf_bert.command_line import failures_in_one_line
 from mlperf_bert.files import json_text, paths
 from mlperf_bert.files.whole import read_regular_file, written_beside
+from mlperf_bert.messages import failures_in_one_line
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
 from pages.charts import BLUE, ORANGE, RED, png
 

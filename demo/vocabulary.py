@@ -8,9 +8,9 @@ The real benchmark uses the published vocab.txt instead.
 import argparse
 from pathlib import Path
 
-from mlperf_bert.command_line import failures_in_one_line
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import matching_files, read_regular_file, write_whole
+from mlperf_bert.messages import failures_in_one_line
 from mlperf_bert.tensorflow_import import tensorflow
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

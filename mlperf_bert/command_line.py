@@ -5,7 +5,6 @@ import gc
 import itertools
 import os
 import re
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from operator import ge, gt, le, lt
@@ -23,7 +22,13 @@ from mlperf_bert.files.paths import (
     require_supported,
     with_home,
 )
-from mlperf_bert.messages import EXIT_TRY_AGAIN, Problems, as_lines, printable
+from mlperf_bert.messages import (
+    EXIT_TRY_AGAIN,
+    Problems,
+    as_lines,
+    failures_in_one_line,
+    printable,
+)
 from mlperf_bert.tensorflow_import import tensorflow
 
 _Configuration = TypeVar("_Configuration")
@@ -194,22 +199,6 @@ def _first_line(error: Exception) -> str:
     """The reason without the names of TensorFlow's own operations."""
     message = str(getattr(error, "message", error))
     return re.sub(r"\{\{.*?\}\}\s*", "", message.splitlines()[0]).split(" [Op:")[0]
-
-
-@contextlib.contextmanager
-def failures_in_one_line(script: str) -> Iterator[None]:
-    """Ends the script with one line and exit code 1 for bad input, 130 for Ctrl-C."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        sys.exit(f"{script}: {as_lines(error)}")
-    except KeyboardInterrupt:
-        print(f"{script}: interrupted", file=sys.stderr)
-        sys.exit(128 + signal.SIGINT)
-    except Exception as error:
-        if not is_answer_of_a_store(error):
-            raise
-        sys.exit(f"{script}: {printable(reason(error))}")
 
 
 def run(

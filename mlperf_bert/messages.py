@@ -1,16 +1,16 @@
 """What a user reads: mistakes as printable lines, and the progress of long work."""
 
+import contextlib
 import dataclasses
 import functools
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import ParamSpec
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ParamSpec
 
-from tqdm import tqdm
-
+from mlperf_bert.files.paths import is_answer_of_a_store, reason
 from mlperf_bert.signals import Interrupted
 
 EXIT_TRY_AGAIN = 75
@@ -90,11 +90,33 @@ def ends_in_one_line(
     return decorated
 
 
+@contextlib.contextmanager
+def failures_in_one_line(script: str) -> Iterator[None]:
+    """Ends the script with one line and exit code 1 for bad input, 130 for Ctrl-C."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        sys.exit(f"{script}: {as_lines(error)}")
+    except KeyboardInterrupt:
+        print(f"{script}: interrupted", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
+    except Exception as error:
+        if not is_answer_of_a_store(error):
+            raise
+        sys.exit(f"{script}: {printable(reason(error))}")
+
+
 def _explained(error: Exception) -> str:
     """An error of the system begins with the file, as others do; no "[Errno 2]"."""
     if isinstance(error, OSError) and error.strerror and isinstance(error.filename, str):
         return printable(f"{error.filename}: {error.strerror}")
     return as_lines(error)
+
+
+def _tqdm() -> Any:
+    from tqdm import tqdm  # 20 ms, which a script that prints few lines need not wait for
+
+    return tqdm
 
 
 class Progress:
@@ -114,7 +136,7 @@ class Progress:
         self._scaled = unit == "B"
         self._bar = None
         if sys.stderr.isatty() and not silent:
-            self._bar = tqdm(
+            self._bar = _tqdm()(
                 total=total,
                 initial=initial,
                 unit=unit,
@@ -164,11 +186,11 @@ class Progress:
     def _state(self) -> str:
         rate = (self.done - self._initial) / max(time.monotonic() - self._began, 1e-9)
         known = rate > 0 and self._total >= self.done
-        left = tqdm.format_interval((self._total - self.done) / rate) if known else "?"
+        left = _tqdm().format_interval((self._total - self.done) / rate) if known else "?"
         return (
             f"{self._description}: {self._amount(self.done)} of {self._amount(self._total)}"
             f"{'' if self._scaled else ' ' + self._unit}, {self._amount(rate)}/s, {left} left"
         )
 
     def _amount(self, number: float) -> str:
-        return f"{tqdm.format_sizeof(number)}B" if self._scaled else f"{number:,.0f}"
+        return f"{_tqdm().format_sizeof(number)}B" if self._scaled else f"{number:,.0f}"

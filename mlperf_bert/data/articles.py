@@ -5,12 +5,13 @@ same, and the sizes of these files, by which parts are packed, are too.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from mlperf_bert.data.documents import SUFFIXES, Document, documents_of_lines, read_documents
-from mlperf_bert.data.extraction import in_files
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import written_beside
+
+FILE_BYTES = 1 << 20
 
 
 def folders_of(files: Iterable[str], out_dir: paths.Location) -> dict[str, paths.Location]:
@@ -67,6 +68,20 @@ def write_articles(input_path: str, folder: paths.Location, text_column: str) ->
         raise ValueError(f"{input_path}: holds no document; leave it out, or fetch it again")
     if paths.status(following := folder / _name(number + 1)):
         raise ValueError(f"{following}: this run does not make it; remove {folder} and run again")
+
+
+def in_files(articles: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """The articles of each file: FILE_BYTES at most, or one article."""
+    content: list[bytes] = []
+    size_bytes = 0
+    for article in articles:
+        if content and size_bytes + len(article) > FILE_BYTES:
+            yield content
+            content, size_bytes = [], 0
+        content.append(article)
+        size_bytes += len(article)
+    if content:
+        yield content
 
 
 def from_json(text: str, path: str) -> str:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO
 
 from mlperf_bert.data import provenance
+from mlperf_bert.data.articles import in_files
 from mlperf_bert.data.provenance import printed_by
 from mlperf_bert.data.wiki_dump import Dump
 from mlperf_bert.files.json_text import read_record, write_record
@@ -40,7 +41,6 @@ PYTHONS = ("3.10", "3.9", "3.8", "3.7")
 "(?i)" in the middle."""
 RECORD_NAME = "extraction.json"
 LOG_NAME = "wikiextractor.log"
-FILE_BYTES = 1 << 20
 """As WikiExtractor's default. A file is a unit of work of every stage."""
 _FILES_PER_FOLDER = 100
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -203,20 +203,6 @@ def _write_files(folder: Path, record: Record, articles: Iterable[bytes]) -> Rec
 
 def _write(folder: Path, record: Record) -> None:
     write_record(folder / RECORD_NAME, dataclasses.asdict(record))
-
-
-def in_files(articles: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """The articles of each file: FILE_BYTES at most, or one article."""
-    content: list[bytes] = []
-    size_bytes = 0
-    for article in articles:
-        if content and size_bytes + len(article) > FILE_BYTES:
-            yield content
-            content, size_bytes = [], 0
-        content.append(article)
-        size_bytes += len(article)
-    if content:
-        yield content
 
 
 def _extracted(

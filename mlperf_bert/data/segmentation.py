@@ -54,13 +54,17 @@ class SentenceSplitter:
 
     def __init__(self, tables: PunktTables):
         self._tables = tables
+        self._collocated = frozenset(kind for kind, _ in tables.collocations)
         self._is_boundary = functools.lru_cache(maxsize=100_000)(self._decide)
+        self._ends = functools.lru_cache(maxsize=100_000)(self._ends_whatever_follows)
 
     def tokenize(self, text: str) -> list[str]:
         """The sentences of a line, without the white space between them."""
         slices, start = [], 0
         for match, run in _candidates(text):
-            if self._is_boundary(run + match[1]):
+            # Most runs end a sentence whatever word follows, and runs come again more often than
+            # they do with what follows them.
+            if (match[2] and self._ends(run)) or self._is_boundary(run + match[1]):
                 slices.append((start, match.end()))
                 start = match.end() if match[2] is None else match.start(2)
         slices.append((start, len(text.rstrip())))
@@ -74,6 +78,15 @@ class SentenceSplitter:
             for word, following in itertools.pairwise(words)
             if word[-1] == "." or word in ("?", "!")
         )
+
+    def _ends_whatever_follows(self, run: str) -> bool:
+        """Whether a run ends a sentence before any other; False is undecided."""
+        word = _WORD.findall(_as_in_unicode_11(run))[-1]
+        if word[-1] != ".":
+            return word in ("?", "!")
+        kind = _without_period(_kind(word))
+        depends = _INITIAL.match(word) or kind == "##number##" or kind in self._collocated
+        return not depends and self._ends_by_itself(word)
 
     def _ends_sentence(self, word: str, following: str) -> bool:
         ends = self._ends_by_itself(word)
@@ -135,7 +148,7 @@ def _candidates(text: str) -> Iterator[tuple[re.Match, str]]:
     """The last possible boundary of each run without white space, and the run up to there."""
     matches = list(_CANDIDATE.finditer(text))
     for match, following in itertools.zip_longest(matches, matches[1:]):
-        if following is not None:
+        if following is not None and not match[2]:
             between = text[match.end() : following.end()]
             if between.split(maxsplit=1)[0] == between:
                 continue  # no white space: the same run
@@ -158,8 +171,8 @@ def _with_closing_punctuation(text: str, slices: list[tuple[int, int]]) -> Itera
     moved = 0
     for (start, stop), following in itertools.zip_longest(slices, slices[1:]):
         start += moved
-        closing = following and _CLOSING.match(text[following[0] : following[1]])
-        moved = closing.end() if closing else 0
+        closing = following and _CLOSING.match(text, *following)
+        moved = closing.end() - following[0] if closing else 0
         if closing:
             yield text[start : following[0] + len(closing[0].rstrip())]
         elif text[start:stop]:

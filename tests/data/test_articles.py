@@ -84,7 +84,7 @@ def test_an_article_without_text_has_its_title_alone_in_json(tmp_path):
 def test_files_hold_whole_articles_and_a_mebibyte(tmp_path, monkeypatch):
     given = generated(2)
     path = doors.write(tmp_path / "a.parquet", given)
-    monkeypatch.setattr(extraction, "FILE_BYTES", 3000)
+    monkeypatch.setattr(articles, "FILE_BYTES", 3000)
     articles.write_articles(str(path), tmp_path / "a", "text")
     files = written(tmp_path / "a")
     assert b"".join(files) == doors.as_text(given).encode()
