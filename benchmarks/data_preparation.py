@@ -1,7 +1,7 @@
 r"""How fast the data preparation is, compared with the reference's in the same run.
 
     python -m benchmarks.data_preparation --text=part-00000-of-00500 --vocab_file=vocab.txt \
-        --wiki='wiki_??' --punkt=nltk_data/tokenizers/punkt_tab/english \
+        --wiki='wiki_??' --num_files 4 16 100 --punkt=nltk_data/tokenizers/punkt_tab/english \
         --reference=training/retired_benchmarks/bert --reference_python=venv37/bin/python \
         --nltk_data=nltk_data
 
@@ -10,13 +10,17 @@ Without --reference only ours is measured. Whole commands are measured in second
 sides run in turns, and the median counts. The start-up (a run on a line of text, or on two short
 articles) is reported separately on both sides, and so is our first run with an empty cache, which
 compiles. Then our parts, each alone in this process, and what no program can leave out: drawing
-the random words, and copying the written bytes. Needs: the reference's interpreter with TensorFlow
+the random words, and copying the written bytes. The clean-up is process_wiki.sh, with its check of
+the output's folder and its record, against the reference's commands; every file that both make must
+be the same. More files than are given are made of them, their sentences in another order. Needs:
+the reference's interpreter with TensorFlow
 1.15 and nltk 3.4.5; free disk space of 20 times the text.
 """
 
 import argparse
 import itertools
 import os
+import random
 import resource
 import shutil
 import statistics
@@ -30,10 +34,11 @@ from typing import Any
 
 import numpy as np
 
-from mlperf_bert.data import example_encoder, instances, mersenne
+from mlperf_bert.data import example_encoder, instances, mersenne, provenance
 from mlperf_bert.data.jit import kernel
 from mlperf_bert.data.tokenization import Tokenizer, read_documents
 from mlperf_bert.files import paths
+from mlperf_bert.files.whole import digest
 
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONS = ["--max_seq_length=512", "--max_predictions_per_seq=76", "--dupe_factor=10"]
@@ -181,71 +186,90 @@ def measure_workers(args: argparse.Namespace, work: Path) -> None:
     print(f"  {args.workers} workers on as many parts: {times[0] / times[1]:.2f} times one worker")
 
 
-def stages(folder: Path, python: str, work: Path, *, punkt: list[str]) -> list[list]:
-    """The commands of process_wiki.sh, in order."""
+def stages(folder: Path, python: Path, names: list[str]) -> list[list]:
+    """The reference's commands for the clean-up of files, as its process_wiki.sh gives them."""
     data = "--data=wiki_??"
-    clean = [[python, folder / "clean.py", data, "--input_suffix=.1", "--output_suffix=.2"]]
-    if not (folder / "clean.py").exists():  # the reference has a shell script for one file
-        files = sorted(work.glob("wiki_??"))
-        clean = [["bash", folder / "clean.sh", f"{f.name}.1", f"{f.name}.2"] for f in files]
-    segment = [python, folder / "do_sentence_segmentation.py", data, "--nworker=2", *punkt]
-    separate = [python, folder / "seperate_test_set.py", data, "--num_test_articles=1"]
+    separate = [python, folder / "seperate_test_set.py", data, f"--num_test_articles={len(names)}"]
+    gather = [python, folder / "do_gather.py", data, "--input_suffix=.4", "--block_size=26.92"]
     return [
         [python, folder / "cleanup_file.py", data, "--output_suffix=.1", "--nworker=2"],
-        *clean,
-        segment,
+        *(["bash", folder / "clean.sh", f"{name}.1", f"{name}.2"] for name in names),
+        [python, folder / "do_sentence_segmentation.py", data, "--nworker=2"],
         [*separate, "--test_output=results/eval", "--nworker=2"],
-        [python, folder / "do_gather.py", data, "--input_suffix=.4", "--out_dir=results"],
+        [*gather, "--out_dir=results"],
     ]
 
 
 def clean_up(
-    args: argparse.Namespace, side: str, files: list[Path], work: Path
-) -> dict[str, float]:
-    """Cleans files; returns the seconds of the processor of each stage, by its script's name."""
-    folder, python, punkt = ROOT / "cleanup_scripts", sys.executable, []
-    if side == "reference":
-        folder, python = args.reference / "cleanup_scripts", args.reference_python
-    elif args.punkt:
-        punkt = [f"--punkt={args.punkt}"]
-    environment = {"PYTHON": str(python), "NLTK_DATA": str(args.nltk_data or "")}
+    args: argparse.Namespace, side: str, texts: list[str], work: Path
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Cleans texts; returns CPU seconds by the name of each script, and SHA-256 of each file."""
     taken: dict[str, float] = {}
     with tempfile.TemporaryDirectory(dir=work) as place:
-        (Path(place) / "results").mkdir()
-        for path in files:
-            shutil.copyfile(path, Path(place) / path.name)
-        commands = stages(folder, python, Path(place), punkt=punkt)
-        if side == "ours":  # as process_wiki.sh runs them
-            words = (["--", Path(script).name, *flags] for _, script, *flags in commands)
-            commands = [[python, folder / "in_one_process.py", *itertools.chain(*words)]]
+        folder = Path(place)
+        (folder / "results").mkdir()
+        names = [f"wiki_{number:02d}" for number in range(len(texts))]
+        for name, text in zip(names, texts):
+            (folder / name).write_text(text, encoding="utf-8")
+        if side == "reference":
+            environment = {"NLTK_DATA": str(args.nltk_data or "")}
+            scripts = args.reference / "cleanup_scripts"
+            commands = stages(scripts, args.reference_python, names)
+        else:
+            environment = {"PYTHON": sys.executable, "NUM_TEST_ARTICLES": str(len(names))}
+            environment |= {"PUNKT": str(args.punkt or ""), "NWORKER": "2"}
+            commands = [["bash", ROOT / "cleanup_scripts" / "process_wiki.sh", "wiki_??"]]
         for command in commands:
             name = Path(command[1]).stem
-            used = cpu_seconds(command, cwd=Path(place), **environment)
-            taken[name] = taken.get(name, 0.0) + used
-    return taken
+            taken[name] = taken.get(name, 0.0) + cpu_seconds(command, cwd=folder, **environment)
+        made = {
+            path.relative_to(folder).as_posix(): digest(path, "sha256")
+            for path in folder.rglob("*")
+            if path.is_file() and path.name != provenance.NAME
+        }
+    return taken, made
+
+
+def in_another_order(text: str, seed: int) -> str:
+    """The text with its sentences elsewhere: words are known again, their neighbours are not."""
+    lines = [line.split(". ") for line in text.split("\n")]
+    moved = [line for line in lines if not line[0].startswith("<")]
+    sentences = [sentence for line in moved for sentence in line]
+    random.Random(seed).shuffle(sentences)
+    for line in moved:
+        line[:] = [sentences.pop() for _ in line]
+    return "\n".join(map(". ".join, lines))
 
 
 def measure_clean_up(args: argparse.Namespace, work: Path) -> None:
     """Prints how long the clean-up takes, and the reference's ratio."""
-    two_articles = work / "wiki_00"
     article = "<doc id=1>\nTitle\n\nOne sentence. Another one.\n</doc>\n"
-    two_articles.write_text(2 * article)
-    files = sorted(args.wiki.parent.glob(args.wiki.name))
+    given = [
+        path.read_text(encoding="utf-8") for path in sorted(args.wiki.parent.glob(args.wiki.name))
+    ]
     sides = ["ours", "reference"] if args.reference else ["ours"]
-    started = {side: clean_up(args, side, [two_articles], work) for side in sides}
-    starts = {side: sum(stages.values()) for side, stages in started.items()}
-    taken: dict[str, list[float]] = {side: [] for side in sides}
-    of_stages: dict[str, dict[str, float]] = {}
-    for _ in range(args.turns):
-        for side in sides:
-            of_stages[side] = clean_up(args, side, files, work)
-            taken[side].append(sum(of_stages[side].values()) - starts[side])
-    text_mb = sum(path.stat().st_size for path in files) / 1e6
-    print(f"clean-up of {len(files)} files, {text_mb:.1f} MB, CPU seconds:")
-    _print_sides(taken, starts)
-    for side in sides:
-        parts = (f"{name} {value:.2f}" for name, value in of_stages[side].items())
-        print(f"  stages of {side}, last turn with start-up: {', '.join(parts)}")
+    starts = {side: sum(clean_up(args, side, [2 * article], work)[0].values()) for side in sides}
+    for num_files in args.num_files or [len(given)]:
+        texts = [
+            in_another_order(given[number % len(given)], number) if number >= len(given) else text
+            for number, text in enumerate(itertools.islice(itertools.cycle(given), num_files))
+        ]
+        taken: dict[str, list[float]] = {side: [] for side in sides}
+        parts: dict[str, dict[str, float]] = {}
+        for _ in range(args.turns):
+            made = {}
+            for side in sides:
+                parts[side], made[side] = clean_up(args, side, texts, work)
+                taken[side].append(sum(parts[side].values()) - starts[side])
+            if different := [f for f in made["ours"] if made["ours"][f] != made[sides[-1]].get(f)]:
+                sys.exit(f"the reference makes {different[0]} otherwise")
+        num_bytes = sum(len(text.encode()) for text in texts)
+        print(f"clean-up of {num_files} files, {num_bytes / 1e6:.1f} MB, CPU seconds:")
+        _print_sides(taken, starts)
+        if args.reference:
+            print(f"  {len(made['ours'])} files of the same SHA-256 on both sides")
+            listed = (f"{name} {value:.2f}" for name, value in parts["reference"].items())
+            print(f"  the reference's scripts, last turn: {', '.join(listed)}")
 
 
 def main() -> None:
@@ -257,6 +281,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="of the parallel measurement")
     parser.add_argument("--turns", type=int, default=3, help="measurements of each side")
     parser.add_argument("--wiki", type=absolute_path, help="glob of extracted files named wiki_??")
+    parser.add_argument("--num_files", type=int, nargs="+", help="so many of them; 100 at most")
     parser.add_argument("--punkt", type=absolute_path, help="punkt data for ours")
     parser.add_argument("--reference", type=absolute_path, help="its bert folder")
     parser.add_argument("--reference_python", type=absolute_path, help="its interpreter")
