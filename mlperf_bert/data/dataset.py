@@ -26,6 +26,7 @@ from mlperf_bert.data import example_encoder, manifest, provenance, stages
 from mlperf_bert.data.examples import expand_input, write_examples
 from mlperf_bert.data.instances import InstanceConfig, batches, make_instances
 from mlperf_bert.data.manifest import Manifest, Part
+from mlperf_bert.data.sentences import documents_of
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.files import locks, paths, whole
 from mlperf_bert.files.whole import digest, read_regular_file
@@ -222,9 +223,10 @@ def missing_parts(
 
 def _warm_up(tokenizer: Tokenizer, config: InstanceConfig) -> None:
     """Compiles once, before the processes are forked."""
-    documents = [[np.zeros(9, np.int32)] * 3] * 2
     instances = make_instances(
-        documents, tokenizer.vocabulary, dataclasses.replace(config, dupe_factor=1)
+        documents_of("a a\na\na\n\n" * 2, tokenizer),
+        tokenizer.vocabulary,
+        dataclasses.replace(config, dupe_factor=1),
     )
     for batch in batches(instances, tokenizer.vocabulary, config):
         example_encoder.encode_records(batch)

@@ -10,8 +10,8 @@ import numpy as np
 
 from mlperf_bert.data import example_encoder, stages
 from mlperf_bert.data.instances import InstanceConfig, Statistics, batches, make_instances
-from mlperf_bert.data.tokenization import Tokenizer, read_documents
-from mlperf_bert.files import paths
+from mlperf_bert.data.sentences import read_documents
+from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.files.whole import matching_files, written_beside
 from mlperf_bert.messages import Progress
 
@@ -77,10 +77,9 @@ def write_examples(
       ValueError: bad input.
       OSError: an output cannot be written, as on a full disk; nothing is left of it then.
     """
-    input_bytes = sum(paths.in_parallel(paths.size_bytes, inputs))
-    with Progress(total=input_bytes, unit="B", description="tokenize", silent=silent) as progress:
-        documents = read_documents(inputs, tokenizer, on_bytes=progress.advance)
-        progress.line(f"tokenized {len(documents):,} documents; cutting and masking")
+    documents = read_documents(inputs, tokenizer)
+    if not silent:
+        print(f"tokenized {len(documents):,} documents; cutting and masking", file=sys.stderr)
     if hint := _hint(documents, inputs):
         on_hint(hint)
     instances = make_instances(documents, tokenizer.vocabulary, config)

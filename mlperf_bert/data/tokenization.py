@@ -8,12 +8,10 @@ unknown with more than 200 characters. Characters are classified as by Python 3.
 import itertools
 import re
 import string
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
-import numpy as np
-
-from mlperf_bert.data import stages, unicode11
-from mlperf_bert.data.vocabulary import read_vocabulary, text_of
+from mlperf_bert.data import unicode11
+from mlperf_bert.data.vocabulary import read_vocabulary
 
 MAX_CHARS_PER_WORD = 200
 
@@ -115,33 +113,3 @@ class Tokenizer:
             ids.append(token)
             start = end
         return ids
-
-
-def read_documents(
-    paths: Sequence[str], tokenizer: Tokenizer, *, on_bytes: Callable[[int], None] = lambda _: None
-) -> list[list[np.ndarray]]:
-    """Documents of sentences of token ids [length] int32; blank lines end a document.
-
-    A document goes on from one file into the next unless a blank line stands between. `on_bytes`
-    is called at every blank line with the bytes read since the last.
-
-    Raises:
-      ValueError: JSON or a list of digests, bytes that are not UTF-8, or no document at all.
-    """
-    documents: list[list[np.ndarray]] = [[]]
-    for path in paths:
-        num_bytes = 0
-        stages.require_sentences(text := text_of(path), path)
-        for line in text.split("\n"):
-            num_bytes += len(line.encode()) + 1
-            stripped = line.strip()
-            if not stripped:
-                documents.append([])
-                on_bytes(num_bytes)
-                num_bytes = 0
-            elif ids := tokenizer.tokenize(stripped):
-                documents[-1].append(np.array(ids, np.int32))
-    documents = [document for document in documents if document]
-    if not documents:
-        raise ValueError(f"{', '.join(paths)}: no document, only blank lines; check the input")
-    return documents

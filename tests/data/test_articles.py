@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mlperf_bert.data import articles, documents, extraction, wiki
+from mlperf_bert.data import articles, documents, wiki
 from tests.data import doors
 from tests.data.generated_wiki import sentences
 from tests.data.making import clean_up

@@ -281,7 +281,28 @@ def kill_oneself() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_worker_that_is_killed_is_named():
+def test_little_text_starts_no_process(tmp_path, monkeypatch):
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(b"x" * 100)
+
+    def is_in_this_process(worth_bytes: int) -> bool:
+        monkeypatch.setattr(stages, "_WORTH_PROCESSES_BYTES", worth_bytes)
+        job = (str(tmp_path / "a"), [str(tmp_path / "b"), "none"], 7)
+        [worker] = stages.run(pid_of_worker, [job], num_workers=2, description="ask")
+        return worker == os.getpid()
+
+    assert is_in_this_process(201)
+    if is_in_this_process(0):
+        lacking("no processes of workers can be had here: /dev/shm is not writable")
+    assert not is_in_this_process(200)
+
+
+def pid_of_worker(*_) -> int:
+    return os.getpid()
+
+
+def test_a_worker_that_is_killed_is_named(monkeypatch):
+    monkeypatch.setattr(stages, "_WORTH_PROCESSES_BYTES", 0)
     if stages.run(os.getpid, [()], num_workers=1, description="ask") == [os.getpid()]:
         lacking("no processes of workers can be had here: /dev/shm is not writable")
     message = "split: a worker was killed, perhaps for lack of memory; lower --nworker"

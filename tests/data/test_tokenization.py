@@ -5,13 +5,15 @@ generated_words.py generates.
 """
 
 import hashlib
+import itertools
 import sys
 import unicodedata
 
 import pytest
 
-from mlperf_bert.data import unicode11
-from mlperf_bert.data.tokenization import Tokenizer, read_documents
+from mlperf_bert.data import sentences, unicode11
+from mlperf_bert.data.sentences import read_documents
+from mlperf_bert.data.tokenization import Tokenizer
 from tests.data import generated_words
 
 WORDS_37 = "a8682fd6cf79878fd42ceae5da3e3854d65a1dfe1999e5094a3f491c4621aaea"
@@ -93,6 +95,25 @@ def test_tokens_of_the_vocabulary_are_kept_before_lower_casing(vocab_file):
     unused = Tokenizer(vocab_file, preserve_unused_tokens=True).tokenize("[unused1] [UNUSED1]")
     assert unused[0] == 1 and 1 not in unused[1:]
     assert 1 not in Tokenizer(vocab_file).tokenize("[unused1]")
+
+
+def test_sentences_are_the_lines_that_the_tokenizer_takes(vocab_file, tmp_path):
+    blank = ["", "  ", "\u3000 \x1c", "\u200b", "\u200b \u2028"]  # \u200b is no white space
+    lines = list(generated_words.lines(1, 2000))
+    lines[::9] = itertools.islice(itertools.cycle(blank), len(lines[::9]))
+    assert len({word for line in lines for word in line.split(" ")}) > sentences._PLACES
+    expected: list[list] = [[]]
+    tokenizer = Tokenizer(vocab_file)
+    for line in lines:
+        if not line.strip():
+            expected.append([])
+        elif ids := tokenizer.tokenize(line):
+            expected[-1].append(ids)
+    for number, part in enumerate((lines[:700], lines[700:])):  # a document goes on in the second
+        (tmp_path / str(number)).write_text("\n".join(part), newline="")
+    assert lines[699].strip() and lines[700].strip()
+    found = read_documents([str(tmp_path / "0"), str(tmp_path / "1")], tokenizer)
+    assert [[s.tolist() for s in d] for d in found] == list(filter(None, expected))
 
 
 def test_only_line_feeds_end_lines_and_documents(vocab_file, tmp_path):

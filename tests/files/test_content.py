@@ -15,7 +15,7 @@ import zstandard
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.checkpoints.stored_model import StoredModel
 from mlperf_bert.convert import saving
-from mlperf_bert.data import stages, tfrecord, tokenization, unpacking, wiki
+from mlperf_bert.data import sentences, stages, tfrecord, unpacking, vocabulary, wiki
 from mlperf_bert.data.documents import read_texts
 from mlperf_bert.data.wiki_dump import Dump
 from mlperf_bert.files import json_text
@@ -65,8 +65,8 @@ READERS = {
     "text": stages.read_text,
     "stage 1": lambda path: wiki.write_stage_1(path, f"{path}.1"),
     "stage 2": lambda path: wiki.write_stage_2(path, f"{path}.2"),
-    "vocabulary": tokenization.read_vocabulary,
-    "text to records": lambda path: tokenization.read_documents([path], None),
+    "vocabulary": vocabulary.read_vocabulary,
+    "text to records": lambda path: sentences.read_documents([path], None),
     "documents": lambda path: list(read_texts(path)),
     "JSON": json_text.read_object,
     "table": lambda path: tables.read_table(Path(path), columns=["a"]),
@@ -160,4 +160,4 @@ def test_a_byte_order_mark(tmp_path):
     assert list(read_texts(f"{path}")) == ["The river.", "The lake."]
     path.write_bytes("\ufeff[UNK]\n[CLS]\n[SEP]\n[MASK]\n".encode())
     with pytest.raises(ValueError, match=r"input: begins with a byte order mark.*remove it"):
-        tokenization.read_vocabulary(str(path))
+        vocabulary.read_vocabulary(str(path))

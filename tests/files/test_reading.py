@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mlperf_bert.data import manifest, punkt, segmentation, tokenization
+from mlperf_bert.data import manifest, punkt, segmentation, sentences, vocabulary
 from mlperf_bert.data.documents import read_texts
 from mlperf_bert.files.paths import require_regular_file
 from mlperf_bert.mlperf import convergence, log_lines
@@ -48,8 +48,8 @@ def test_a_file_may_be_behind_a_link(tmp_path):
 @pytest.mark.parametrize(
     "read",
     [
-        tokenization.read_vocabulary,
-        lambda path: tokenization.read_documents([path], None),
+        vocabulary.read_vocabulary,
+        lambda path: sentences.read_documents([path], None),
         lambda path: list(read_texts(path)),
         BertConfig.from_json_file,
         lambda path: manifest.load(Path(path).parent),
