@@ -3,18 +3,19 @@
 import concurrent.futures
 import itertools
 import json
-import multiprocessing
 import os
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.context import BaseContext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mlperf_bert.files import paths, whole
 from mlperf_bert.files.whole import matching_files, read_regular_file
 from mlperf_bert.messages import Progress
+
+if TYPE_CHECKING:  # 15 ms, which little text need not wait for
+    from multiprocessing.context import BaseContext
 
 _RECORDS = re.compile(
     r"(provenance|manifest|extraction|unpacked)\.json|wikiextractor\.log|histograms.*\.png"
@@ -147,7 +148,7 @@ def run(
             for future in concurrent.futures.as_completed(futures):
                 future.result()
                 progress.advance(1)
-        except BrokenProcessPool as error:
+        except concurrent.futures.BrokenExecutor as error:
             raise ValueError(
                 f"{description}: a worker was killed, perhaps for lack of memory; lower --nworker"
             ) from error
@@ -158,13 +159,15 @@ def run(
     return [future.result() for future in futures]
 
 
-def worker_context(files: Iterable[str | os.PathLike]) -> BaseContext:
+def worker_context(files: Iterable[str | os.PathLike]) -> "BaseContext":
     """How workers start: as forks of this process, unless some of the files are in a bucket.
 
     TensorFlow's client, and the thread that keeps a bucket's lock, hold locks of C++ that a fork
     would copy as they are, and then wait for without end. So workers for a bucket are forks of a
     process that imports TensorFlow, once, and does nothing else.
     """
+    import multiprocessing
+
     if paths.are_local(files):
         return multiprocessing.get_context("fork")
     server = multiprocessing.get_context("forkserver")
