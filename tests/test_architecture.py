@@ -174,7 +174,9 @@ def test_only_root_scripts_read_flags_and_environment():
         if name_of(path) not in FRONT:
             names = imports_of(path)
             of_flags = ("absl.flags", f"{PACKAGE}.command_line")
-            assert not any(name.startswith(of_flags) for name in names), path
+            assert not any(name.startswith(of_flags) for name in names), (
+                f"{path}: take argparse, as portable/trace.py does, or see COMMANDS_WITH_FLAGS here"
+            )
         if name_of(path) not in READS_ENVIRONMENT and path not in ALONE:
             source = path.read_text(encoding="utf-8")
             assert "os.environ" not in source and "getenv" not in source, path

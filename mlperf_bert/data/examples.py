@@ -77,9 +77,12 @@ def write_examples(
       ValueError: bad input.
       OSError: an output cannot be written, as on a full disk; nothing is left of it then.
     """
-    documents = read_documents(inputs, tokenizer)
-    if not silent:
-        print(f"tokenized {len(documents):,} documents; cutting and masking", file=sys.stderr)
+    # Seconds, but ten more where the loops are not compiled yet.
+    what = "tokenize (compiles the first time)"
+    with Progress(total=1, unit="text", description=what, silent=silent) as progress:
+        documents = read_documents(inputs, tokenizer)
+        progress.advance(1)
+        progress.line(f"tokenized {len(documents):,} documents; cutting and masking")
     if hint := _hint(documents, inputs):
         on_hint(hint)
     instances = make_instances(documents, tokenizer.vocabulary, config)

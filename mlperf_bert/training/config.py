@@ -12,10 +12,12 @@ from mlperf_bert.optimization.config import ADAMW, OptimizerConfig
 from mlperf_bert.options import (
     MAX_SEED,
     Option,
+    flags_of,
     free_to_change,
     option,
     options,
     parse_duration,
+    values_of,
     variable,
 )
 
@@ -419,9 +421,17 @@ class RunConfig:
             del kept[name]
         # A TPU that was made again may have another name.
         kept["device"] = {n: v for n, v in kept["device"].items() if n not in _NAMES_OF_A_TPU}
-        # Recomputed gradients are equal only up to rounding. None is what older runs have recorded.
-        kept["recompute"] = None if self.recompute == RECOMPUTE_NONE else self.recompute
         return {**kept, "num_workers": len(self.cluster.addresses) if self.cluster else 1}
+
+    @staticmethod
+    def default_parameters() -> dict:
+        """Those of a command line without flags: what a run did before an option was there."""
+        given = {name: flag.default for name, flag in flags_of(RunConfig).items()}
+        values = values_of(RunConfig, given, environment={})
+        for name, value in values.items():
+            if dataclasses.is_dataclass(value) and not isinstance(value, type):
+                values[name] = dataclasses.asdict(value)
+        return values
 
     @property
     def may_change(self) -> frozenset[str]:

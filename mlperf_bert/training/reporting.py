@@ -42,7 +42,10 @@ class MetricsWriter:
         self._summaries = tf.summary.create_file_writer(str(output_dir))
 
     def write(self, kind: str, *, step: int, samples: int, **values: float) -> None:
-        """Writes a line of `kind` train or eval; float32 values keep 9 significant digits."""
+        """Writes a line; float32 values keep 9 significant digits.
+
+        The `kind` is train or eval; who reads the file passes over others.
+        """
         if self._file is None:
             return
         rounded = {name: float(f"{value:.9g}") for name, value in values.items()}

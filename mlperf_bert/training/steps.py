@@ -67,7 +67,7 @@ class Trainer(tf.Module):
 
         AutoGraph turns the loop and the condition on the step into TensorFlow's.
 
-        Returns: float32 [num_steps, 6], for each step the losses before it, the counts of its
+        Returns: float32 [num_steps, figures], for each step the losses before it, the counts of its
         batch, and how long it waited for the batch, in the order of `FIGURES`.
 
         TensorFlow draws the next batch while a step computes. So a step waits from the end of the
@@ -89,7 +89,7 @@ class Trainer(tf.Module):
 
     @tf.function
     def _step(self, batch) -> tf.Tensor:
-        """One micro-batch on all replicas, and the update that it may complete; float32 [5].
+        """One micro-batch on all replicas, and the update that it may complete; [figures - 1].
 
         It is a function so that what waits for its result waits for the new weights too.
         """
@@ -105,7 +105,7 @@ class Trainer(tf.Module):
 
     @tf.autograph.experimental.do_not_convert
     def _micro_step(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
-        """One micro-batch of one replica; float32 [5], whose sum over the replicas is reported."""
+        """One micro-batch of one replica; [figures - 1], of which the sum is reported."""
         dropout_seed = pretrainer.dropout_seed(self.model)  # int32 [2] or None
         context = tf.distribute.get_replica_context()
         num_replicas = self.strategy.num_replicas_in_sync

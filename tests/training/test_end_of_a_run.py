@@ -5,130 +5,17 @@ The loop is the real one; stand-ins train by a clock that they move.
 
 import dataclasses
 import re
-import types
 
-import numpy as np
 import pytest
 
 from mlperf_bert.mlperf import log_lines
-from mlperf_bert.mlperf.ledger import Ledger
-from mlperf_bert.mlperf.log import MlperfLog
-from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.signals import Interrupted
-from mlperf_bert.training import run, workers
-from mlperf_bert.training.events import Profile
+from mlperf_bert.training import workers
 from mlperf_bert.training.inspection import inspect_closely
-from mlperf_bert.training.loop import FIGURES, OVER, Event
+from mlperf_bert.training.loop import OVER, Event
 from mlperf_bert.training.output import OutputDirectory
-from tests.mlperf.example_log import Clock, initialise, write_log_of_minutes
-from tests.training.configurations import run_config
-
-EVALUATION = 30.0
-"""Seconds of one."""
-
-
-class Stand:
-    """Everything around the events: a step takes a second; `events` has what happens."""
-
-    batch_size = 8
-
-    def __init__(self, *, step=0, used=0.0, reached_at=None, evaluates=True, **flags):
-        self.clock, self.events, self.said, self.signal_name = Clock(), [], [], None
-        self.step, self.time_spent, self.samples_at_success = step, used, reached_at
-        self.trained_step, self.signal_at, self.evaluated = step, None, []
-        given = {
-            "train_batch_size": 8,
-            "num_train_steps": 100,
-            "eval_interval_samples": 8 * 20,
-            "save_checkpoints_steps": 10**6,
-            "log_every_steps": 7,
-            "iterations_per_loop": 10,
-            "target_accuracy": 0.7,
-            "eval_input_file": "eval" if evaluates else None,
-        }
-        self.config = run_config(**given | flags)
-
-    def train_steps(self, num_steps):
-        self.clock.pass_by(num_steps)
-        self.trained_step += num_steps
-        if self.signal_at is not None and self.trained_step >= self.signal_at:
-            self.signal_name = "SIGTERM"
-        return np.zeros((num_steps, len(FIGURES))), float(num_steps)
-
-    def evaluate(self):
-        self.events.append("evaluate")
-        self.evaluated.append(self.trained_step)
-        self.clock.pass_by(EVALUATION)
-        return Evaluation(
-            masked_lm_accuracy=0.5,
-            masked_lm_loss=1.0,
-            next_sentence_accuracy=0.5,
-            next_sentence_loss=1.0,
-            loss=2.0,
-            num_examples=45,
-        )
-
-    def save(self, step, run):
-        self.events.append(f"save {step}")
-
-    def wait(self):
-        self.events.append("saved")
-
-    def require_no_failure(self):
-        pass
-
-    def write(self, kind, **figures):
-        pass
-
-    def advance(self, samples, text):
-        pass
-
-    def expect(self, total):
-        pass
-
-    def line(self, text):
-        self.said.append(text)
-
-    def publish(self):
-        pass
-
-    def flush(self):
-        pass
-
-    def say(self, text):
-        pass
-
-    def at_step(self, step):
-        return 0.1
-
-    def any_process(self, flag):
-        return flag
-
-    def of_chief(self, values):
-        return values
-
-    def run(self, path, observers=()):
-        """The outcome; `events` and the log's blocks are there even if it fails."""
-        parts = types.SimpleNamespace(trainer=self, rates=self)
-        with MlperfLog(path, echo=False) as log:
-            initialise(log)
-            with log.run() as timed:
-                timed.ledger = Ledger(clock=lambda: self.clock.now)
-                in_order = run.list_of_events(
-                    self.config,
-                    timed,
-                    team=self,
-                    parts=parts,
-                    outputs=run.Outputs(
-                        metrics=self, progress=self, saves=self, profile=Profile(None, None)
-                    ),
-                    evaluate=self.evaluate,
-                    stop_request=self,
-                    observers=observers,
-                )
-                return run.train_by_events(
-                    self.config, timed, in_order, self.train_steps, step=self.step
-                )
+from tests.mlperf.example_log import Clock, write_log_of_minutes
+from tests.training.stand import EVALUATION, Stand
 
 
 def keys(path):
@@ -137,6 +24,19 @@ def keys(path):
 
 
 BLOCK, EVAL = ["block_start", "block_stop"], ["eval_start", "eval_accuracy"]
+
+
+def test_a_line_of_metrics_has_loss_and_rates_of_its_step(tmp_path):
+    stand = Stand(evaluates=False, num_train_steps=20)
+    stand.loss_of = float
+    stand.run(tmp_path / "bert.log")
+    assert {line["kind"] for line in stand.written} == {"train"}
+    # A step is 8 samples and a second.
+    wanted = ("step", "samples", "loss", "learning_rate", "samples_per_second")
+    assert [[line[name] for name in wanted] for line in stand.written] == [
+        [7, 56, 7.0, 0.1, 8.0],
+        [14, 112, 14.0, 0.1, 8.0],
+    ]
 
 
 def test_what_a_budget_allowed_is_saved_before_it_is_evaluated(tmp_path):
