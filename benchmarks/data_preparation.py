@@ -11,10 +11,10 @@ sides run in turns, and the median counts. The start-up (a run on a line of text
 articles) is reported separately on both sides, and so is our first run with an empty cache, which
 compiles. Then our parts, each alone in this process, and what no program can leave out: drawing
 the random words, and copying the written bytes. The clean-up is process_wiki.sh, with its check of
-the output's folder and its record, against the reference's commands; every file that both make must
-be the same. More files than are given are made of them, their sentences in another order. Needs:
-the reference's interpreter with TensorFlow
-1.15 and nltk 3.4.5; free disk space of 20 times the text.
+the output's folder and its record, against the reference's commands; every file that ours makes
+must be the same there. More files than are given are made of them, their sentences in another
+order. Needs: the reference's interpreter with TensorFlow 1.15 and nltk 3.4.5; free disk space of 20
+times the text.
 """
 
 import argparse
@@ -290,6 +290,8 @@ def main() -> None:
         parser.error("give --text and --vocab_file, or --wiki, or all three")
     if bool(args.reference) != bool(args.reference_python):
         parser.error("--reference and --reference_python go together")
+    if max(args.num_files or [0]) > 100:
+        parser.error("--num_files: 100 at most, for their names are wiki_00 to wiki_99")
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as work:
         if args.text and args.vocab_file:
             measure_examples(args, Path(work))

@@ -1,9 +1,11 @@
 """Runs scripts of this folder one after the other in one process: SCRIPT FLAGS -- SCRIPT FLAGS ...
 
 Of few files, importing what the scripts need takes as long as what they do. A name without .py is
-a command of mlperf_bert.data. The first that fails ends the process as it would end its own.
+a module of mlperf_bert.data, whose `main` is called. The first that fails ends the process as it
+would end its own.
 """
 
+import importlib
 import itertools
 import runpy
 import sys
@@ -22,7 +24,7 @@ def main() -> None:
         if sys.argv[0].endswith(".py"):
             runpy.run_path(str(folder / sys.argv[0]), run_name="__main__")
         else:
-            runpy.run_module(f"mlperf_bert.data.{sys.argv[0]}", run_name="__main__")
+            importlib.import_module(f"mlperf_bert.data.{sys.argv[0]}").main()
 
 
 if __name__ == "__main__":

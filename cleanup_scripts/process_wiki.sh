@@ -26,8 +26,8 @@ workers=${NWORKER:-$(nproc)}
 scripts_and_flags=()
 add() { scripts_and_flags+=(-- "$@"); }
 stage() { add "$1" --data="$glob" "${@:2}"; }
-# What was made from what, in provenance.json.
-record() { add provenance "$@"; }
+# Records what was made from what, in provenance.json.
+record() { add chain "$@"; }
 gather() { stage do_gather.py --input_suffix=.4 --block_size="${BLOCK_SIZE:-26.92}" --out_dir="$results" "$@"; }
 glob=$1
 
@@ -50,6 +50,7 @@ stage seperate_test_set.py --input_suffix=.3 --output_suffix=.4 --nworker="$work
 gather
 record "$results" --add=clean-up --inputs "$glob" --outputs "$results/part-*" "$results/eval.*" \
   --parameters "num_test_articles=${NUM_TEST_ARTICLES:-10000}" "block_size=${BLOCK_SIZE:-26.92}" "punkt=${PUNKT:-nltk}"
-# Else glibc gives the memory of every text back, and the kernel clears it for the next one: a tenth of the time.
+# Otherwise glibc gives the memory of every text back, and the kernel clears it for the next one: a tenth of the time. Each process
+# may keep 100 MB for that; set the variables lower where memory is short.
 export MALLOC_TRIM_THRESHOLD_=${MALLOC_TRIM_THRESHOLD_:-100000000} MALLOC_MMAP_THRESHOLD_=${MALLOC_MMAP_THRESHOLD_:-100000000}
 exec "$python" "$scripts/in_one_process.py" "${scripts_and_flags[@]}"

@@ -46,7 +46,7 @@ _REQUIRED = {
     "add_cross_attention": False,
     "layer_norm_eps": 1e-12,
 }
-# Patterns on a TF1 name, applied in this order, that make it theirs.
+# Patterns on a TF1 name, applied in this order, that make it Hugging Face's.
 _WEIGHT_NAMES = [
     (r"/layer_(\d+)/", r"/layer/\1/"),
     (r"_embeddings$", r"\g<0>/weight"),

@@ -77,7 +77,7 @@ def write_examples(
       ValueError: bad input.
       OSError: an output cannot be written, as on a full disk; nothing is left of it then.
     """
-    # Seconds, but ten more where the loops are not compiled yet.
+    # This takes seconds, and ten more where the loops are not compiled yet.
     what = "tokenize (compiles the first time)"
     with Progress(total=1, unit="text", description=what, silent=silent) as progress:
         documents = read_documents(inputs, tokenizer)

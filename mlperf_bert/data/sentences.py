@@ -42,10 +42,11 @@ def _place_of(text, start, end, digest, table, firsts, digests):
 def _number_words(text):
     """Numbers the words of a text [T] uint8 by their first places.
 
-    Returns numbers [N] int32 and where each word stands first [W + 1, 2] int64, start and end.
+    Returns numbers [N] int32 and where each word stands first [W + 1, 2] int64, start and end;
+    number 0 is the end of a line, whose place is empty.
     """
     numbers = np.empty(len(text) + 1, np.int32)
-    table = np.zeros(_PLACES, np.int32)  # a word's number; half of the places are free at least
+    table = np.zeros(_PLACES, np.int32)  # a word's number; at least half of the places are free
     firsts = np.zeros((_PLACES // 2, 2), np.int64)
     digests = np.zeros(_PLACES // 2, np.int64)
     count, num_words, start, digest = 0, 1, 0, 0
@@ -118,7 +119,10 @@ def _put_together(numbers, id_starts, ids, is_blank):
 
 def documents_of(text: str, tokenizer: Tokenizer) -> list[list[np.ndarray]]:
     """Documents of sentences of token ids [length] int32; blank lines end a document."""
-    content = text.encode()
+    return _documents_of(text.encode(), tokenizer)
+
+
+def _documents_of(content: bytes, tokenizer: Tokenizer) -> list[list[np.ndarray]]:
     numbers, firsts = _number_words(np.frombuffer(content, np.uint8))
     words = [content[start:end].decode() for start, end in firsts[1:].tolist()]
     ids: list[int] = []
@@ -148,7 +152,11 @@ def read_documents(paths: Sequence[str], tokenizer: Tokenizer) -> list[list[np.n
     texts = []
     for path in paths:
         stages.require_sentences(text := text_of(path), path)
-        texts.append(text)
-    if not (documents := documents_of("\n".join(texts), tokenizer)):
+        # Bytes: one hieroglyph makes a text four times as large in memory.
+        texts.append(text.encode())
+        del text
+    content = b"\n".join(texts)
+    texts.clear()
+    if not (documents := _documents_of(content, tokenizer)):
         raise ValueError(f"{', '.join(paths)}: no document, only blank lines; check the input")
     return documents

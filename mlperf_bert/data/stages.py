@@ -111,8 +111,10 @@ def lines_of(text: str) -> list[str]:
 def _workers(number: int, files: Sequence[str | os.PathLike]) -> concurrent.futures.Executor:
     """So many processes, or one thread for little text and where /dev/shm is not writable."""
     if paths.are_local(files):
-        present = filter(Path.is_file, map(Path, files))
-        if sum(path.stat().st_size for path in present) < _WORTH_PROCESSES_BYTES:
+        present = list(filter(Path.is_file, map(Path, files)))
+        is_packed = any(path.suffix in (".gz", ".zst", ".parquet") for path in present)
+        num_bytes = sum(path.stat().st_size for path in present)
+        if num_bytes < _WORTH_PROCESSES_BYTES and not is_packed:
             return concurrent.futures.ThreadPoolExecutor(1)
     try:
         return concurrent.futures.ProcessPoolExecutor(number, worker_context(files))

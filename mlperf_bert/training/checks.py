@@ -188,7 +188,7 @@ def _check_batches(setup: Setup) -> None:
 
 
 def _initial_checkpoint(setup: Setup) -> StoredCheckpoint | None:
-    """Opens it; checks weights' names and shapes, number of layers, and the data files' size."""
+    """Opens it, or finds an error; checks names and shapes, number of layers, and files' sizes."""
     prefix = setup.config.init_checkpoint
     stored = setup.findings.attempt(StoredCheckpoint, prefix)
     if stored is None:

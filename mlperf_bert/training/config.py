@@ -1,6 +1,8 @@
 """The configuration of a training run: the flags of run_pretraining.py, checked."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from mlperf_logging.mllog import constants
 
@@ -416,22 +418,14 @@ class RunConfig:
 
     def parameters(self) -> dict:
         """What run.json records of the run; the names of `may_change` among it are not compared."""
-        kept = dataclasses.asdict(self)
-        for name in ("submission", "cluster", "tf_xla_flags", "tpu_type"):  # the log has them
-            del kept[name]
-        # A TPU that was made again may have another name.
-        kept["device"] = {n: v for n, v in kept["device"].items() if n not in _NAMES_OF_A_TPU}
-        return {**kept, "num_workers": len(self.cluster.addresses) if self.cluster else 1}
+        num_workers = len(self.cluster.addresses) if self.cluster else 1
+        return {**_recorded(vars(self)), "num_workers": num_workers}
 
-    @staticmethod
-    def default_parameters() -> dict:
-        """Those of a command line without flags: what a run did before an option was there."""
+    def default_parameters(self) -> dict:
+        """Those of a command line with the optimizer alone: what a run did before other options."""
         given = {name: flag.default for name, flag in flags_of(RunConfig).items()}
-        values = values_of(RunConfig, given, environment={})
-        for name, value in values.items():
-            if dataclasses.is_dataclass(value) and not isinstance(value, type):
-                values[name] = dataclasses.asdict(value)
-        return values
+        given["optimizer"] = self.optimizer.name  # its constants have defaults of their own
+        return _recorded(values_of(RunConfig, given, environment={}))
 
     @property
     def may_change(self) -> frozenset[str]:
@@ -490,6 +484,18 @@ class RunConfig:
             max_predictions_per_seq=self.shape.max_predictions_per_seq,
             target_masked_lm_accuracy=self.target_accuracy,
         )
+
+
+def _recorded(values: Mapping[str, Any]) -> dict:
+    """Values of the fields of a run as run.json has them."""
+    of_log = ("submission", "cluster", "tf_xla_flags", "tpu_type")
+    kept = {name: value for name, value in values.items() if name not in of_log}
+    for name, value in kept.items():
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            kept[name] = dataclasses.asdict(value)
+    # A TPU that was made again may have another name.
+    kept["device"] = {n: v for n, v in kept["device"].items() if n not in _NAMES_OF_A_TPU}
+    return kept
 
 
 @dataclasses.dataclass(frozen=True)

@@ -48,7 +48,7 @@ class OutputDirectory:
         parameters: dict,
         *,
         may_change: Collection[str] = (),
-        defaults: Mapping[str, Any] | None = None,
+        defaults: dict | None = None,
         time_budget: float | None = None,
     ):
         """Stores the name; reads and writes nothing.
@@ -66,7 +66,7 @@ class OutputDirectory:
         # As run.json holds them: a tuple is a list there, and would differ from itself.
         self._parameters = json.loads(json.dumps(parameters))
         self._may_change = frozenset(may_change)
-        self._defaults = defaults or {}
+        self._defaults = json.loads(json.dumps(defaults or {}))
         needed = (RECORD_NAME, LOG_NAME, RESUMED_LOGS, METRICS_NAME)
         self._folder = WorkingFolder(self.location, record=RECORD_NAME, needed=needed)
         self.path = self._folder.local
@@ -292,9 +292,10 @@ class OutputDirectory:
             )
 
     def _or_default(self, name: str, value: Any) -> Any:
-        """A parameter, or its default where it was not recorded: the option is newer than the run.
+        """A parameter, or its default where none was recorded: the option is newer than the run.
 
-        Also of those that are recorded together, such as the constants of the optimizer.
+        None counts as not recorded. Of those that are recorded together, such as the constants of
+        the optimizer, each has its own default.
         """
         default = self._defaults.get(name)
         if isinstance(default, dict) and isinstance(value, dict):

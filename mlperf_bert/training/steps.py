@@ -89,7 +89,9 @@ class Trainer(tf.Module):
 
     @tf.function
     def _step(self, batch) -> tf.Tensor:
-        """One micro-batch on all replicas, and the update that it may complete; [figures - 1].
+        """One micro-batch on all replicas, and the update that it may complete.
+
+        Returns float32 [figures - 1].
 
         It is a function so that what waits for its result waits for the new weights too.
         """
@@ -105,7 +107,7 @@ class Trainer(tf.Module):
 
     @tf.autograph.experimental.do_not_convert
     def _micro_step(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
-        """One micro-batch of one replica; [figures - 1], of which the sum is reported."""
+        """One micro-batch of one replica; float32 [figures - 1], to be summed over replicas."""
         dropout_seed = pretrainer.dropout_seed(self.model)  # int32 [2] or None
         context = tf.distribute.get_replica_context()
         num_replicas = self.strategy.num_replicas_in_sync

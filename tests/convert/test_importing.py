@@ -99,10 +99,10 @@ def our_outputs(folder: Path) -> dict[str, np.ndarray]:
     """What our model computes from an imported checkpoint."""
     config = BertConfig.from_json_file(str(folder / "bert_config.json"))
     ours = build_pretrainer(config, seed=3)
+    stored = StoredCheckpoint(str(folder / "model.ckpt-0"))
+    reading.refuse_output_of_a_run(stored)  # it must not be taken for one
     reading.load_initial_weights(
-        trained_variables(ours),
-        StoredCheckpoint(str(folder / "model.ckpt-0")),
-        num_hidden_layers=config.num_hidden_layers,
+        trained_variables(ours), stored, num_hidden_layers=config.num_hidden_layers
     )
     given = inputs()
     outputs = ours(

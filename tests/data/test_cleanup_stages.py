@@ -114,6 +114,24 @@ def _written(path: Path, text: str) -> Path:
     return path
 
 
+def test_scripts_clean_much_text_in_processes_as_this_process_does(tmp_path, punkt):
+    content = wiki_text(0)
+    content *= stages._WORTH_PROCESSES_BYTES // (2 * len(content.encode())) + 1
+    one, other = str(tmp_path / "wiki_00"), str(tmp_path / "wiki_01")
+    for name in (one, other):
+        Path(name).write_text(content)
+    words = []
+    for name in ("cleanup_file.py", "clean.py", "do_sentence_segmentation.py"):
+        words += [name, f"--data={tmp_path}/wiki_??", "--nworker=2", "--"]
+    done = clean_up("in_one_process.py", *words[:-1], f"--punkt={punkt}")
+    assert done.returncode == 0, done.stderr
+    results = [Path(f"{name}.3").read_text() for name in (one, other)]
+    wiki.write_stage_1(one, f"{one}.1")
+    wiki.write_stage_2(f"{one}.1", f"{one}.2")
+    expected = segmentation.split_lines(stages.read_text(f"{one}.2"), small_splitter())
+    assert results == [expected] * 2 and expected
+
+
 def script(name, *flags) -> str:
     """Runs a script that must fail; returns its one line."""
     done = clean_up(name, *flags)
@@ -185,14 +203,18 @@ def test_a_fifo_or_device_is_refused_and_not_waited_for(tmp_path, make, name, sc
 
 
 def test_without_worker_processes_a_stage_still_runs(tmp_path, monkeypatch):
+    asked = []
+
     def refuse(*_):
+        asked.append(True)
         raise PermissionError("semaphores cannot be had")
 
+    monkeypatch.setattr(stages, "_WORTH_PROCESSES_BYTES", 0)
     monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", refuse)
     (tmp_path / "wiki_00").write_text("<doc>\ntitle\nText\n</doc>\n")
     jobs = [(str(tmp_path / "wiki_00"), str(tmp_path / f"{n}.1")) for n in range(3)]
     stages.run(wiki.write_stage_1, jobs, num_workers=2, description="drop tags")
-    assert [(tmp_path / f"{n}.1").read_text() for n in range(3)] == ["\nText\n"] * 3
+    assert asked and [(tmp_path / f"{n}.1").read_text() for n in range(3)] == ["\nText\n"] * 3
 
 
 def test_a_full_disk_leaves_nothing_half_written(tmp_path, small_disk):

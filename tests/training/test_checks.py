@@ -286,7 +286,7 @@ def test_checkpoint_must_be_complete(config, tmp_path):
     assert f"16 of {len(names.weights(2))} weights do not fit: bert/encoder/layer_1/" in problem
 
 
-def test_the_output_of_a_run_is_no_initial_checkpoint(config, tmp_path):
+def test_the_output_of_a_run_is_not_an_initial_checkpoint(config, tmp_path):
     prefix = tmp_path / "model.ckpt-1"
     write_checkpoint(prefix, TINY)
     (tmp_path / "graph.pbtxt").touch()

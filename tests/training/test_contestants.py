@@ -155,15 +155,23 @@ def test_the_table_of_the_page_is_that_of_the_recorded_turns():
     )
     page = (training_throughput.ROOT / "docs" / "speed.md").read_text()
     rates: dict[str, list[float]] = {}
+    tokens_of: dict[str, list[float]] = {}
     for turn in turns:
         rates.setdefault(turn["name"], []).append(training_throughput.samples_per_second(turn))
+        if tokens := training_throughput.tokens_per_second(turn):
+            tokens_of.setdefault(turn["name"], []).append(tokens)
     reference = statistics.mean(rates["reference, TensorFlow 2.4"])
     for name, each in rates.items():
         mean = statistics.mean(each)
         row = (
             f"| {name} | {mean:.2f} | {min(each):.2f} to {max(each):.2f} | {mean / reference:.2f} |"
         )
-        assert len(each) == 5 and row in page, row
+        cells = "| | |"
+        if of_tokens := tokens_of.get(name):
+            cells = f"| {statistics.mean(of_tokens):.0f} "
+            cells += f"| {min(of_tokens):.0f} to {max(of_tokens):.0f} |"
+        [line] = [line for line in page.splitlines() if line.startswith(row)]
+        assert len(each) == 5 and line.endswith(f"% {cells}"), line
 
 
 def test_the_table_has_tokens_where_they_are_known(tmp_path, monkeypatch):
