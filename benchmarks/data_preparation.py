@@ -32,9 +32,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mlperf_bert.data import example_encoder, instances, mersenne, provenance
+from mlperf_bert.data import dataset, example_encoder, instances, mersenne, provenance
 from mlperf_bert.data.jit import kernel
-from mlperf_bert.data.sentences import documents_of, read_documents
+from mlperf_bert.data.sentences import read_documents
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import digest
@@ -140,11 +140,7 @@ def measure_parts(text: Path, vocab_file: str) -> None:
     tokenizer = Tokenizer(vocab_file)
     vocabulary = tokenizer.vocabulary
     state = mersenne.state_from_seed(12345)
-    few = documents_of("a a\na\na\n\n" * 2, tokenizer)
-    for batch in instances.batches(
-        instances.make_instances(few, vocabulary, config), vocabulary, config
-    ):
-        example_encoder.encode_records(batch)  # compiles, or reads the cache
+    dataset.warm_up(tokenizer, config)
     _draw(state, 1)
     taken: dict[str, float] = {}
 

@@ -306,17 +306,43 @@ def processor() -> str:
     return f"{cores} x {name[1] if name else os.uname().machine} ({units[0] if units else 'no'})"
 
 
+class Rates:
+    """The rates of a contestant's turns."""
+
+    def __init__(self, turns: Sequence[dict]):
+        self.samples = [samples_per_second(turn) for turn in turns]
+        self._tokens = [rate for turn in turns if (rate := tokens_per_second(turn))]
+
+    @property
+    def mean(self) -> float:
+        """Samples a second."""
+        return statistics.mean(self.samples)
+
+    def in_samples(self, first: "Rates") -> str:
+        """Cells: mean, slowest to fastest turn, times the first."""
+        spread = f"{min(self.samples):.2f} to {max(self.samples):.2f}"
+        return f"| {self.mean:.2f} | {spread} | {self.mean / first.mean:.2f} |"
+
+    def in_tokens(self) -> str:
+        """Cells: mean, slowest to fastest turn; empty where the examples are not known."""
+        if not self._tokens:
+            return "| | |"
+        spread = f"{min(self._tokens):.0f} to {max(self._tokens):.0f}"
+        return f"| {statistics.mean(self._tokens):.0f} | {spread} |"
+
+
+def rates_by_name(turns: Sequence[dict]) -> dict[str, Rates]:
+    """Those of the contestants that have turns, in their order."""
+    of_name = {name: [turn for turn in turns if turn["name"] == name] for name in CONTESTANTS}
+    return {name: Rates(own) for name, own in of_name.items() if own}
+
+
 def report(results: Path, output: Path, flop_per_sample: float) -> None:
     """Writes the table and the picture of all measured steps."""
-    rates_of, tokens_of = collections.defaultdict(list), collections.defaultdict(list)
-    for turn in turns_in(results):
-        rates_of[turn["name"]].append(samples_per_second(turn))
-        if tokens := tokens_per_second(turn):
-            tokens_of[turn["name"]].append(tokens)
-    rows = {name: rates_of[name] for name in CONTESTANTS if name in rates_of}
+    rows = rates_by_name(turns_in(results))
     if not rows:
         sys.exit(f"{results}: has turns of older names only; name another --output")
-    first = statistics.mean(next(iter(rows.values())))
+    first = next(iter(rows.values()))
     peaks = {dtype: peak_flop_per_second(dtype) for dtype in ("float32", "bfloat16")}
     lines = [
         "| | samples/s | slowest to fastest turn | times the first | model GFLOP/s | of the peak "
@@ -324,14 +350,10 @@ def report(results: Path, output: Path, flop_per_sample: float) -> None:
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, rates in rows.items():
-        mean, flops = statistics.mean(rates), statistics.mean(rates) * flop_per_sample
-        cells, of_tokens = "| | |", tokens_of[name]
-        if of_tokens:
-            cells = f"| {statistics.mean(of_tokens):.0f} "
-            cells += f"| {min(of_tokens):.0f} to {max(of_tokens):.0f} |"
+        flops = rates.mean * flop_per_sample
         lines.append(
-            f"| {name} | {mean:.2f} | {min(rates):.2f} to {max(rates):.2f} | {mean / first:.2f} "
-            f"| {flops / 1e9:.0f} | {flops / peaks[CONTESTANTS[name][2]['precision']]:.0%} {cells}"
+            f"| {name} {rates.in_samples(first)} {flops / 1e9:.0f} "
+            f"| {flops / peaks[CONTESTANTS[name][2]['precision']]:.0%} {rates.in_tokens()}"
         )
     shown = ", ".join(f"{dtype} {peak / 1e9:.0f} GFLOP/s" for dtype, peak in peaks.items())
     lines += [
@@ -341,7 +363,7 @@ def report(results: Path, output: Path, flop_per_sample: float) -> None:
     ]
     output.with_suffix(".md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
-    draw(rows, output.with_suffix(".png"))
+    draw({name: rates.samples for name, rates in rows.items()}, output.with_suffix(".png"))
 
 
 def draw(rows: dict[str, list[float]], path: Path) -> None:

@@ -18,11 +18,7 @@ from tests.conftest import REPOSITORY
 from tests.helpers import programs, starts
 from tests.helpers.bad_inputs import BAD_INPUTS
 from tests.helpers.frozen_flags import FROZEN_FLAGS
-from tests.helpers.tiny_examples import (
-    run,
-    training_flags,
-    write_inputs,
-)
+from tests.helpers.tiny_examples import run, training_flags, write_inputs
 from tests.training.configurations import run_config
 
 EXPORTER = "mlperf_bert/portable/export.py"

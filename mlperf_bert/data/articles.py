@@ -12,6 +12,7 @@ from mlperf_bert.files import paths
 from mlperf_bert.files.whole import written_beside
 
 FILE_BYTES = 1 << 20
+"""As WikiExtractor's default. A file is a unit of work of every stage."""
 
 
 def folders_of(files: Iterable[str], out_dir: paths.Location) -> dict[str, paths.Location]:

@@ -118,7 +118,7 @@ def write_dataset(
         missing = missing_parts(folder, found, inputs)
         if missing:
             print("compiling (takes long the first time only)", file=sys.stderr)
-            _warm_up(tokenizer, config.instances)
+            warm_up(tokenizer, config.instances)
         failures = {}
         making = _make_parts(missing, folder, tokenizer, config, workers, hints)
         with contextlib.closing(making) as parts:
@@ -221,10 +221,10 @@ def missing_parts(
     return {name: path for name, path in inputs.items() if not done[name]}
 
 
-def _warm_up(tokenizer: Tokenizer, config: InstanceConfig) -> None:
+def warm_up(tokenizer: Tokenizer, config: InstanceConfig) -> None:
     """Compiles once, before the processes are forked."""
     instances = make_instances(
-        documents_of("a a\na\na\n\n" * 2, tokenizer),
+        documents_of(b"a a\na\na\n\n" * 2, tokenizer),
         tokenizer.vocabulary,
         dataclasses.replace(config, dupe_factor=1),
     )

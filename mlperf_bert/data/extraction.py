@@ -41,7 +41,6 @@ PYTHONS = ("3.10", "3.9", "3.8", "3.7")
 "(?i)" in the middle."""
 RECORD_NAME = "extraction.json"
 LOG_NAME = "wikiextractor.log"
-"""As WikiExtractor's default. A file is a unit of work of every stage."""
 _FILES_PER_FOLDER = 100
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _LINE_BYTES = 2000

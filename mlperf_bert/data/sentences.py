@@ -117,12 +117,11 @@ def _put_together(numbers, id_starts, ids, is_blank):
     return tokens, sentences[: sentence + 1], documents[: document + 1]
 
 
-def documents_of(text: str, tokenizer: Tokenizer) -> list[list[np.ndarray]]:
-    """Documents of sentences of token ids [length] int32; blank lines end a document."""
-    return _documents_of(text.encode(), tokenizer)
+def documents_of(content: bytes, tokenizer: Tokenizer) -> list[list[np.ndarray]]:
+    """Documents of sentences of token ids [length] int32; blank lines end a document.
 
-
-def _documents_of(content: bytes, tokenizer: Tokenizer) -> list[list[np.ndarray]]:
+    The content is UTF-8.
+    """
     numbers, firsts = _number_words(np.frombuffer(content, np.uint8))
     words = [content[start:end].decode() for start, end in firsts[1:].tolist()]
     ids: list[int] = []
@@ -157,6 +156,6 @@ def read_documents(paths: Sequence[str], tokenizer: Tokenizer) -> list[list[np.n
         del text
     content = b"\n".join(texts)
     texts.clear()
-    if not (documents := _documents_of(content, tokenizer)):
+    if not (documents := documents_of(content, tokenizer)):
         raise ValueError(f"{', '.join(paths)}: no document, only blank lines; check the input")
     return documents

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import statistics
 import sys
 from pathlib import Path
 
@@ -150,28 +149,15 @@ def test_one_that_fails_has_no_further_turns_and_the_same_command_goes_on(
 
 
 def test_the_table_of_the_page_is_that_of_the_recorded_turns():
-    turns = training_throughput.turns_in(
-        training_throughput.ROOT / "benchmarks" / "training_throughput.jsonl"
-    )
-    page = (training_throughput.ROOT / "docs" / "speed.md").read_text()
-    rates: dict[str, list[float]] = {}
-    tokens_of: dict[str, list[float]] = {}
-    for turn in turns:
-        rates.setdefault(turn["name"], []).append(training_throughput.samples_per_second(turn))
-        if tokens := training_throughput.tokens_per_second(turn):
-            tokens_of.setdefault(turn["name"], []).append(tokens)
-    reference = statistics.mean(rates["reference, TensorFlow 2.4"])
+    root = training_throughput.ROOT
+    turns = training_throughput.turns_in(root / "benchmarks" / "training_throughput.jsonl")
+    lines = (root / "docs" / "speed.md").read_text().splitlines()
+    rates = training_throughput.rates_by_name(turns)
+    assert {turn["name"] for turn in turns} == rates.keys()
     for name, each in rates.items():
-        mean = statistics.mean(each)
-        row = (
-            f"| {name} | {mean:.2f} | {min(each):.2f} to {max(each):.2f} | {mean / reference:.2f} |"
-        )
-        cells = "| | |"
-        if of_tokens := tokens_of.get(name):
-            cells = f"| {statistics.mean(of_tokens):.0f} "
-            cells += f"| {min(of_tokens):.0f} to {max(of_tokens):.0f} |"
-        [line] = [line for line in page.splitlines() if line.startswith(row)]
-        assert len(each) == 5 and line.endswith(f"% {cells}"), line
+        row = f"| {name} {each.in_samples(rates['reference, TensorFlow 2.4'])}"
+        [line] = [line for line in lines if line.startswith(row)]
+        assert len(each.samples) == 5 and line.endswith(f"% {each.in_tokens()}"), line
 
 
 def test_the_table_has_tokens_where_they_are_known(tmp_path, monkeypatch):
