@@ -25,8 +25,7 @@ import numpy as np
 
 from mlperf_bert.files import paths
 from mlperf_bert.submission import compare, intervals, published
-from mlperf_bert.submission.comparison import comparable
-from mlperf_bert.submission.entry import Entry
+from mlperf_bert.submission.entry import Entry, comparable
 from mlperf_bert.submission.expectation import submitter_of
 from mlperf_bert.submission.intervals import Estimate
 from mlperf_bert.submission.sides import side_of_entry

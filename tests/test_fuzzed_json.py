@@ -17,8 +17,8 @@ from mlperf_bert.mlperf import convergence, joining, results
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.submission import comparison, compliance, published, report, system, verdict
-from mlperf_bert.submission.entry import entry_of
 from mlperf_bert.submission.official import RcpVerdict, ToolVerdict
+from mlperf_bert.submission.tabulation import entry_of
 from mlperf_bert.submission.verdict import SystemVerdict
 from mlperf_bert.training import workers
 from mlperf_bert.training.offline import RESULTS_LINES, read_evaluations, record_evaluation

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+import numpy as np
+
 from mlperf_bert.files import json_text
 from mlperf_bert.mlperf.rules import RULESETS, require_ruleset
 
@@ -81,6 +83,13 @@ def reference_points(
     ]
     points.sort(key=lambda point: point.global_batch_size)
     return MappingProxyType({point.global_batch_size: point for point in points})
+
+
+def log_reference_samples(log2_batch: np.ndarray | float) -> np.ndarray | float:
+    """Return the logarithm of the samples that the reference needs, between its points straight."""
+    points = [p for p in reference_points().values() if not p.is_pruned]
+    batches = np.log2([point.global_batch_size for point in points])
+    return np.interp(log2_batch, batches, np.log([point.mean_samples for point in points]))
 
 
 def bound_of(

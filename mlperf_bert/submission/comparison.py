@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH, RULESETS
-from mlperf_bert.submission.entry import UNKNOWN, Entry, with_twins
+from mlperf_bert.submission.entry import UNKNOWN, Entry, comparable, with_twins
 from mlperf_bert.submission.official import UNAIDED
 from pages import Card
 
@@ -137,11 +137,6 @@ def _watts(entry: Entry) -> str:
 
 def _number(value: float | None, spec: str, unit: str = "") -> str:
     return "unknown" if value is None else f"{value:{spec}}{unit}"
-
-
-def comparable(entries: Sequence[Entry]) -> list[Entry]:
-    """Return the entries that are ranked: closed, with a time, and each run once."""
-    return [entry for entry in entries if not entry.departures and not entry.same_logs_as]
 
 
 def standing_of(

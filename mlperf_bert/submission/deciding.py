@@ -3,9 +3,9 @@
     python -m mlperf_bert.submission.deciding A [B] --output=page.html --accelerator=H100 --count=8
 
 A and B are what `compare` takes, if they have evaluations; A may be a run that has not ended. The
-page has the curves in the band of other runs with the forecast (watch.py), what published results
-let expect of the accelerators (expect.py), and how B differs from A (compare.py). Without B or
---accelerator that part is left out.
+page has the curves in the band of other runs with the forecast (observer.py), what published
+results let expect of the accelerators (expect.py), and how B differs from A (compare.py). Without B
+or --accelerator that part is left out.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from mlperf_bert.submission.compare import Comparison
 from mlperf_bert.submission.entry import family_of
 from mlperf_bert.submission.expect import names_of, whole_number
 from mlperf_bert.submission.expectation import LEVEL, Expectation, Published, Question
+from mlperf_bert.submission.observer import in_words
 from mlperf_bert.submission.reference_runs import Reference, outlooks
 from mlperf_bert.submission.report_charts import Picture
 from mlperf_bert.submission.run_logs import runs_so_far, task_of
@@ -98,7 +99,7 @@ def _outlook(side: Watched) -> Card:
     minutes = run.evaluations[-1].minutes
     rate = last.samples / (60 * minutes) if run.status == "running" and minutes > 0 else None
     samples = f"{last.samples / 1e6:.2f} million" if last.samples >= 1e6 else f"{last.samples:,.0f}"
-    words = watch.in_words(last, side.others, samples_per_second=rate)
+    words = in_words(last, side.others, samples_per_second=rate)
     return Card(label, f"{last.accuracy:.4f} after {samples} samples", words, good=not outside)
 
 

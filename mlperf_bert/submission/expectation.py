@@ -23,9 +23,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mlperf_bert.mlperf import convergence
-from mlperf_bert.submission.comparison import comparable
-from mlperf_bert.submission.entry import Entry
+from mlperf_bert.mlperf.convergence import log_reference_samples
+from mlperf_bert.submission.entry import Entry, comparable
 
 LEVEL = 0.8
 RATE, MINUTES = 0, 1
@@ -317,13 +316,6 @@ def distinct(entries: Sequence[Entry]) -> list[Entry]:
         if entry.watts is not None:
             watts.setdefault(entry.same_logs_as or entry.name, entry.watts)
     return [replace(entry, watts=watts.get(entry.name)) for entry in comparable(entries)]
-
-
-def log_reference_samples(log2_batch: np.ndarray | float) -> np.ndarray | float:
-    """Return the logarithm of the samples that the reference needs, between its points straight."""
-    points = [p for p in convergence.reference_points().values() if not p.is_pruned]
-    batches = np.log2([point.global_batch_size for point in points])
-    return np.interp(log2_batch, batches, np.log([point.mean_samples for point in points]))
 
 
 def three_digits(value: float) -> str:

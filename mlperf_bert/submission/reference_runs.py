@@ -26,9 +26,7 @@ from mlperf_bert.files import json_text, paths
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.results import RunResult
 from mlperf_bert.mlperf.rules import INITIAL_MASKED_LM_ACCURACY, TARGET_MASKED_LM_ACCURACY
-from mlperf_bert.submission.comparison import comparable
-from mlperf_bert.submission.entry import Entry
-from mlperf_bert.submission.expectation import log_reference_samples
+from mlperf_bert.submission.entry import Entry, comparable
 from mlperf_bert.submission.run_logs import common_task, runs_so_far, task_of
 
 SLACK = 0.005
@@ -228,7 +226,7 @@ def published_reference(global_batch_size: int, entries: Sequence[Entry]) -> Ref
     near = [entry for entry in known if distance(entry) <= farthest + 1e-9]
     batches = sorted({entry.global_batch_size or 0 for entry in near})
     needed = {
-        batch: float(log_reference_samples(math.log2(batch)))
+        batch: float(convergence.log_reference_samples(math.log2(batch)))
         for batch in {global_batch_size, *batches}
     }
     curves = [

@@ -27,9 +27,9 @@ from mlperf_bert.options import duration
 from mlperf_bert.submission import published, report_charts, standing, standing_charts
 from mlperf_bert.submission.comparison import recognised, standing_of
 from mlperf_bert.submission.compliance import Verdict
-from mlperf_bert.submission.entry import entry_of
 from mlperf_bert.submission.official import UNAIDED
 from mlperf_bert.submission.standing_charts import Drawn
+from mlperf_bert.submission.tabulation import entry_of
 from mlperf_bert.submission.verdict import SystemVerdict, judge, mean_energy, mean_phase_minutes
 from pages import Card
 

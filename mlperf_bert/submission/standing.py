@@ -32,10 +32,11 @@ from mlperf_bert.submission.comparison import (
     standing_of,
     unlike,
 )
-from mlperf_bert.submission.entry import CPU, Entry, entry_of
+from mlperf_bert.submission.entry import CPU, Entry
 from mlperf_bert.submission.folder import result_files
 from mlperf_bert.submission.run_logs import CAMPAIGN_RECORD, runs_in
 from mlperf_bert.submission.system import recorded_devices
+from mlperf_bert.submission.tabulation import entry_of
 from mlperf_bert.submission.verdict import System, read_system, with_convergence
 
 

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from mlperf_bert.submission.comparison import comparable
-from mlperf_bert.submission.entry import Entry
+from mlperf_bert.submission.entry import Entry, comparable
 from mlperf_bert.submission.expectation import submitter_of
 from mlperf_bert.submission.reference_runs import Curve, Reference, curves_of, published_reference
 

@@ -8,8 +8,8 @@ import pandas
 import pytest
 from mlperf_logging.result_summarizer import result_summarizer
 
-from mlperf_bert.submission import comparison, published
-from mlperf_bert.submission.entry import Entry, family_of
+from mlperf_bert.submission import collecting, comparison, published
+from mlperf_bert.submission.entry import Entry, family_of, with_twins
 from tests.mlperf.example_log import write_log
 
 # Other readings of odd logs. Graphcore's and others' differ by rounding alone.
@@ -73,7 +73,7 @@ def test_numbers_equal_what_others_read_from_the_logs(shared, by_name):
 
 @pytest.mark.gate
 def test_the_real_logs_give_the_shipped_rows(shared, by_name):
-    found = published.read_round(shared / "real_logs", "1.0")
+    found = collecting.read_round(shared / "real_logs", "1.0")
     assert len(found) == 6
     for entry in found:
         assert entry == by_name[entry.name]
@@ -134,7 +134,7 @@ def generated_round(tmp_path):
 
 
 def test_generated_logs_of_two_dialects(clone):
-    epochs, samples = published.read_round(clone, "3.0")
+    epochs, samples = collecting.read_round(clone, "3.0")
     assert epochs == Entry(
         round="3.0",
         org="here",
@@ -230,7 +230,7 @@ def test_measured_power(clone, lines, watts, switch):
         about = [("conversion_eff", 0.9), *switch, ("conversion_eff", 7.0)]
         for name in ("sw_0", "sw_1"):
             power_log(power / f"result_{number}/{name}.txt", *((0, *line) for line in about))
-    [epochs, _] = published.read_round(clone, "3.0")
+    [epochs, _] = collecting.read_round(clone, "3.0")
     whole = 2 * watts + (2 * 0.9 * 50 if switch else 0)
     assert epochs.watts == pytest.approx(whole)
     assert epochs.samples_per_joule == pytest.approx(4545.46 / whole)
@@ -240,7 +240,7 @@ def test_measured_power(clone, lines, watts, switch):
 def test_power_agrees_with_the_official_summarizer(clone, capsys):
     """For logs that it can read."""
     power = write_power(clone, *WHOLE)
-    [epochs, _] = published.read_round(clone, "3.0")
+    [epochs, _] = collecting.read_round(clone, "3.0")
     for log in power.glob("*/*.txt"):  # it wants whole lines
         lines = [json.loads(line.removeprefix(":::MLLOG ")) for line in log.open()]
         more = {"namespace": "", "event_type": "POINT_IN_TIME", "metadata": {"lineno": 1}}
@@ -283,7 +283,7 @@ def test_incomplete_power_is_unknown_and_said(clone, name, lines, reason):
         spoiled.unlink()
     else:
         power_log(spoiled, *lines)
-    [epochs, _] = published.read_round(clone, "3.0")
+    [epochs, _] = collecting.read_round(clone, "3.0")
     assert epochs.watts is None and epochs.power_unknown_because == reason
     [*_, card] = comparison.standing_of(epochs, []).figures()
     assert card.note == f"of an accelerator's rated 250 W; the power is unknown: {reason}"
@@ -291,7 +291,7 @@ def test_incomplete_power_is_unknown_and_said(clone, name, lines, reason):
 
 def test_a_node_that_no_run_has_measured_is_missed(clone):
     write_power(clone, *WHOLE, switch=None, num_nodes=1)
-    [epochs, _] = published.read_round(clone, "3.0")
+    [epochs, _] = collecting.read_round(clone, "3.0")
     assert epochs.power_unknown_because == "1 of 2 nodes have logs of power"
 
 
@@ -301,12 +301,12 @@ def test_a_reading_that_is_not_a_number_is_refused(clone, value):
     reading = (MINUTES_12, "power_reading", value)
     power_log(power / "result_0/node_0.txt", (0, START, None), reading)
     with pytest.raises(ValueError, match=r"node_0\.txt: power_reading is .* not a number; copy it"):
-        published.read_round(clone, "3.0")
+        collecting.read_round(clone, "3.0")
 
 
 def test_runs_that_were_handed_in_twice_are_marked(clone):
-    twice = published.read_round(clone, "3.0") + published.read_round(clone, "3.1")
-    found = published.with_twins(twice)
+    twice = collecting.read_round(clone, "3.0") + collecting.read_round(clone, "3.1")
+    found = with_twins(twice)
     assert [entry.same_logs_as for entry in found] == [
         None,
         None,

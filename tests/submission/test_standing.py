@@ -18,6 +18,7 @@ from mlperf_bert.submission import (
     report,
     standing,
     standing_charts,
+    tabulation,
     verdict,
 )
 from tests.mlperf.example_log import write_log
@@ -85,7 +86,7 @@ def test_a_submission_is_ranked_and_its_neighbours_are_like_it(org_dir, shipped)
     assert own.rcp_unaided is None
     found = comparison.standing_of(replace(own, minutes_scored=5.0), shipped)
     assert found.own.caveat == ""
-    like = [e for e in comparison.comparable(shipped) if e.accelerators == 8]
+    like = [e for e in entry.comparable(shipped) if e.accelerators == 8]
     faster = [entry for entry in like if entry.minutes < 5.0]
     assert found.minutes_place == (len(faster) + 1, len(like) + 1)
     assert found.rate_place[1] > len(like)
@@ -128,7 +129,7 @@ def test_what_is_never_ranked(shipped, changes, departures):
 
 
 def test_every_published_system_that_departs_is_outside_the_ranking(shipped):
-    left = comparison.comparable(shipped)
+    left = entry.comparable(shipped)
     assert len(left) == 266
     assert {entry.division for entry in left} == {"closed"}
     assert all(entry.minutes and not entry.same_logs_as for entry in left)
@@ -344,5 +345,5 @@ def test_the_precision_is_the_one_that_all_logs_name(miniature, named, expected)
     run = read_run(miniature / "bert.log")
     key = "lowest_numerical_precision_in_linear"
     runs = tuple(replace(run, hyperparameters={key: value}) for value in named)
-    found = entry.entry_of(verdict.System(name="box", runs=runs))
+    found = tabulation.entry_of(verdict.System(name="box", runs=runs))
     assert found.precision == expected
