@@ -7,11 +7,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mlperf_bert import messages
 from mlperf_bert.data import stages, wiki
 from mlperf_bert.files import paths
+from mlperf_bert.messages import ends_in_one_line
 
 
+@ends_in_one_line("clean.py")
 def main() -> None:
     """Runs the stage over one file or many."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -23,17 +24,16 @@ def main() -> None:
     args = parser.parse_args(paths.words_with_home())
     if len(args.one_file) not in (0, 2):
         parser.error("give INPUT and OUTPUT, or --data")
-    with messages.failures_in_one_line("clean.py"):
-        jobs = (
-            [tuple(args.one_file)]
-            if args.one_file
-            else [
-                (name + args.input_suffix, name + args.output_suffix)
-                for name in stages.input_files(args.data)
-            ]
-        )
-        stages.run(wiki.write_stage_2, jobs, num_workers=args.nworker, description="apply rules")
+    jobs = (
+        [tuple(args.one_file)]
+        if args.one_file
+        else [
+            (name + args.input_suffix, name + args.output_suffix)
+            for name in stages.input_files(args.data)
+        ]
+    )
+    stages.run(wiki.write_stage_2, jobs, num_workers=args.nworker, description="apply rules")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

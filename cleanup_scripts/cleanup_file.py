@@ -7,11 +7,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mlperf_bert import messages
 from mlperf_bert.data import articles, stages, wiki
 from mlperf_bert.files import paths
+from mlperf_bert.messages import ends_in_one_line
 
 
+@ends_in_one_line("cleanup_file.py")
 def main() -> None:
     """Runs the stage over all files."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -20,12 +21,11 @@ def main() -> None:
     parser.add_argument("--output_suffix", default=".1", help="suffix of the output files")
     parser.add_argument("--nworker", type=int, default=os.cpu_count(), help="processes")
     args = parser.parse_args(paths.words_with_home())
-    with messages.failures_in_one_line("cleanup_file.py"):
-        files = stages.input_files(args.data)
-        articles.require_text(files)
-        jobs = [(name + args.input_suffix, name + args.output_suffix) for name in files]
-        stages.run(wiki.write_stage_1, jobs, num_workers=args.nworker, description="drop tags")
+    files = stages.input_files(args.data)
+    articles.require_text(files)
+    jobs = [(name + args.input_suffix, name + args.output_suffix) for name in files]
+    stages.run(wiki.write_stage_1, jobs, num_workers=args.nworker, description="drop tags")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

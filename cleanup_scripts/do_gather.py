@@ -6,11 +6,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mlperf_bert import messages
 from mlperf_bert.data import gathering, stages
 from mlperf_bert.files import paths
+from mlperf_bert.messages import ends_in_one_line
 
 
+@ends_in_one_line("do_gather.py")
 def main() -> None:
     """Writes the parts."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -24,23 +25,20 @@ def main() -> None:
     args = parser.parse_args(paths.words_with_home())
     if args.nworker < 1:
         parser.error(f"--nworker={args.nworker}: must be a number at least 1")
-    with messages.failures_in_one_line("do_gather.py"):
-        files = stages.input_files(args.data)
-        folder = paths.location(paths.with_home(args.out_dir))  # the default
-        parts = gathering.plan(files, block_size_mb=args.block_size, num_workers=args.nworker)
-        named = {
-            gathering.part_name(number, args.num_outputs): [
-                name + args.input_suffix for name in names
-            ]
-            for number, names in parts.items()
-        }
-        gathering.require_no_other_parts(folder, named)
-        if args.check:
-            return
-        paths.make_folder(folder)
-        jobs = [(str(folder / part), names) for part, names in named.items()]
-        stages.run(gathering.write_part, jobs, num_workers=args.nworker, description="gather")
+    files = stages.input_files(args.data)
+    folder = paths.location(paths.with_home(args.out_dir))  # the default
+    parts = gathering.plan(files, block_size_mb=args.block_size, num_workers=args.nworker)
+    named = {
+        gathering.part_name(number, args.num_outputs): [name + args.input_suffix for name in names]
+        for number, names in parts.items()
+    }
+    gathering.require_no_other_parts(folder, named)
+    if args.check:
+        return
+    paths.make_folder(folder)
+    jobs = [(str(folder / part), names) for part, names in named.items()]
+    stages.run(gathering.write_part, jobs, num_workers=args.nworker, description="gather")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

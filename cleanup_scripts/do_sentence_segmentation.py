@@ -12,12 +12,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mlperf_bert import messages
 from mlperf_bert.data import documents, segmentation, stages
 from mlperf_bert.data.punkt import find_or_fetch_punkt, warn_if_not_published
 from mlperf_bert.files import paths
 from mlperf_bert.files.paths import Location
 from mlperf_bert.files.whole import HUGGING_FACE
+from mlperf_bert.messages import ends_in_one_line
 
 
 def _split(name: str, output_path: str, punkt: Location, suffix: str, text_column: str) -> None:
@@ -38,6 +38,7 @@ def _output_paths(files: list[str], suffix: str) -> list[str]:
     return found
 
 
+@ends_in_one_line("do_sentence_segmentation.py")
 def main() -> None:
     """Runs the stage over all files."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -48,16 +49,15 @@ def main() -> None:
     parser.add_argument("--nworker", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--punkt", help="folder of Punkt's tables; default: nltk's punkt_tab")
     args = parser.parse_args(paths.words_with_home())
-    with messages.failures_in_one_line("do_sentence_segmentation.py"):
-        files = stages.input_files(args.data)
-        punkt = find_or_fetch_punkt(args.punkt)
-        warn_if_not_published(punkt)
-        jobs = [
-            (name, output_path, punkt, args.input_suffix, args.text_column)
-            for name, output_path in zip(files, _output_paths(files, args.output_suffix))
-        ]
-        stages.run(_split, jobs, num_workers=args.nworker, description="split sentences")
+    files = stages.input_files(args.data)
+    punkt = find_or_fetch_punkt(args.punkt)
+    warn_if_not_published(punkt)
+    jobs = [
+        (name, output_path, punkt, args.input_suffix, args.text_column)
+        for name, output_path in zip(files, _output_paths(files, args.output_suffix))
+    ]
+    stages.run(_split, jobs, num_workers=args.nworker, description="split sentences")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -20,16 +20,17 @@ from mlperf_bert import signals
 if __name__ == "__main__":
     signals.ends_at_once()  # first: process 1 of a container would ignore the signals
 
-from mlperf_bert import messages
 from mlperf_bert.data import download, punkt, unpacking
 from mlperf_bert.data.published import GROUPS, MD5S_OF_TEXT, TEXT, Place
 from mlperf_bert.files import paths
+from mlperf_bert.messages import ends_in_one_line
 
 PUNKT = "punkt"
 DEFAULT = ("config", "tf1", "text")
 SCRIPT = "download_and_uncompress.sh"
 
 
+@ends_in_one_line(SCRIPT)
 def main() -> None:
     """Fetches, checks and unpacks what is asked for."""
     parser = argparse.ArgumentParser(
@@ -58,8 +59,7 @@ def main() -> None:
     except ValueError as error:
         parser.error(str(error))
     signals.raise_on_ctrl_c()
-    with messages.failures_in_one_line(SCRIPT):
-        problems, refusing = _bring(args)
+    problems, refusing = _bring(args)
     if problems:
         lines = "\n  ".join(problems)
         sys.exit(f"{SCRIPT}: {len(problems)} not right:\n  {lines}{_way_out(args, refusing)}")
@@ -116,4 +116,4 @@ def _punkt() -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -12,11 +12,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mlperf_bert import messages
 from mlperf_bert.data import articles, stages
 from mlperf_bert.files import paths
+from mlperf_bert.messages import ends_in_one_line
 
 
+@ends_in_one_line("extract_documents.py")
 def main() -> None:
     """Writes the text of all files."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -25,13 +26,12 @@ def main() -> None:
     parser.add_argument("--out_dir", default="text", help="where to")
     parser.add_argument("--nworker", type=int, default=os.cpu_count(), help="processes")
     args = parser.parse_args(paths.words_with_home())
-    with messages.failures_in_one_line("extract_documents.py"):
-        files = stages.input_files(args.data)
-        folders = articles.folders_of(files, paths.location(args.out_dir))
-        jobs = [(path, folder, args.text_column) for path, folder in folders.items()]
-        run = articles.write_articles
-        stages.run(run, jobs, num_workers=args.nworker, description="extract documents")
+    files = stages.input_files(args.data)
+    folders = articles.folders_of(files, paths.location(args.out_dir))
+    jobs = [(path, folder, args.text_column) for path, folder in folders.items()]
+    run = articles.write_articles
+    stages.run(run, jobs, num_workers=args.nworker, description="extract documents")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

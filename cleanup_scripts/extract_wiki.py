@@ -10,7 +10,6 @@ the command is repeated. OUT_DIR/extraction.json records what the text was made 
 import argparse
 import datetime
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -23,8 +22,10 @@ if __name__ == "__main__":
 
 from mlperf_bert.data import extraction, wiki_dump
 from mlperf_bert.files import paths
+from mlperf_bert.messages import ends_in_one_line
 
 
+@ends_in_one_line("extract_wiki.sh")
 def main() -> None:
     """Finds the program and its Python, and extracts."""
     parser = argparse.ArgumentParser(
@@ -65,11 +66,8 @@ def main() -> None:
             python=extraction.find_python(),
             num_processes=args.nworker,
         )
-    except (ValueError, OSError) as error:
-        sys.exit(f"extract_wiki.sh: {error}")
     except KeyboardInterrupt:
-        print("extract_wiki.sh: interrupted; repeat the command to go on", file=sys.stderr)
-        sys.exit(128 + signal.SIGINT)
+        raise KeyboardInterrupt("interrupted; repeat the command to go on") from None
     failed = f", {record.failed_articles:,} failed" if record.failed_articles else ""
     print(
         f"{args.out_dir}: {record.articles:,} articles in {record.files:,} files{failed}, today "
@@ -78,4 +76,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

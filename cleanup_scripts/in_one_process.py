@@ -21,10 +21,14 @@ def main() -> None:
         if is_end:
             continue
         sys.argv = list(command)
-        if sys.argv[0].endswith(".py"):
-            runpy.run_path(str(folder / sys.argv[0]), run_name="__main__")
-        else:
-            importlib.import_module(f"mlperf_bert.data.{sys.argv[0]}").main()
+        try:
+            if sys.argv[0].endswith(".py"):
+                runpy.run_path(str(folder / sys.argv[0]), run_name="__main__")
+            else:
+                sys.exit(importlib.import_module(f"mlperf_bert.data.{sys.argv[0]}").main())
+        except SystemExit as end:
+            if end.code:
+                raise
 
 
 if __name__ == "__main__":

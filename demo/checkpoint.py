@@ -18,6 +18,7 @@ if __name__ == "__main__":
 import argparse
 import dataclasses
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from mlperf_bert.convert.saving import weights_by_tf1_name, write_name_based
 from mlperf_bert.data.vocabulary import read_vocabulary
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
-from mlperf_bert.messages import failures_in_one_line
+from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
 
@@ -74,6 +75,7 @@ def _sinusoids(num_positions: int, hidden_size: int) -> np.ndarray:
     return (_SINUSOID_AMPLITUDE * sinusoids).astype(np.float32)
 
 
+@ends_in_one_line("demo.checkpoint")
 def main() -> None:
     """Write both files into the output directory."""
     parser = argparse.ArgumentParser(prog="python -m demo.checkpoint")
@@ -82,17 +84,16 @@ def main() -> None:
     parser.add_argument("--max_seq_length", type=int, default=64)
     parser.add_argument("--output_dir", type=Path, required=True)
     given = parser.parse_args(paths.words_with_home())
-    with failures_in_one_line("demo.checkpoint"):
-        vocab_size = len(read_vocabulary(str(given.vocab_file)))
-        config = tiny_config(vocab_size, given.max_seq_length)
-        given.output_dir.mkdir(parents=True, exist_ok=True)
-        config_file = given.output_dir / "bert_config.json"
-        write_whole(config_file, json.dumps(dataclasses.asdict(config), indent=2) + "\n")
-        tensors = initial_tensors(config, given.seed)
-        write_name_based(str(given.output_dir / CHECKPOINT_NAME), tensors)
+    vocab_size = len(read_vocabulary(str(given.vocab_file)))
+    config = tiny_config(vocab_size, given.max_seq_length)
+    given.output_dir.mkdir(parents=True, exist_ok=True)
+    config_file = given.output_dir / "bert_config.json"
+    write_whole(config_file, json.dumps(dataclasses.asdict(config), indent=2) + "\n")
+    tensors = initial_tensors(config, given.seed)
+    write_name_based(str(given.output_dir / CHECKPOINT_NAME), tensors)
     num_weights = sum(tensor.size for tensor in tensors.values())
     print(f"{config_file}\n{given.output_dir / CHECKPOINT_NAME}: {num_weights:,} weights")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

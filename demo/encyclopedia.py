@@ -9,12 +9,13 @@ article alone: one that is set aside for evaluation cannot be known by heart fro
 import argparse
 import itertools
 import random
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from demo.facts import Facts, World, make_facts, make_world
 from mlperf_bert.files import paths
-from mlperf_bert.messages import failures_in_one_line
+from mlperf_bert.messages import ends_in_one_line
 
 NUM_FILES = 8
 GRAMMAR = Path(__file__).with_name("articles.txt")
@@ -100,6 +101,7 @@ def _document(number: int, title: str, text: str) -> str:
     return f'<doc id="{number}" url="{url}" title="{title}">\n{title}\n\n{text}\n\n</doc>\n'
 
 
+@ends_in_one_line("demo.encyclopedia")
 def main() -> None:
     """Write the files and say how much it is."""
     parser = argparse.ArgumentParser(prog="python -m demo.encyclopedia")
@@ -107,11 +109,10 @@ def main() -> None:
     parser.add_argument("--num_articles", type=int, required=True)
     parser.add_argument("--output_dir", type=Path, required=True)
     given = parser.parse_args(paths.words_with_home())
-    with failures_in_one_line("demo.encyclopedia"):
-        files = write(given.output_dir, seed=given.seed, num_articles=given.num_articles)
+    files = write(given.output_dir, seed=given.seed, num_articles=given.num_articles)
     size_bytes = sum(path.stat().st_size for path in files)
     print(f"{given.num_articles} articles, {size_bytes / 1e6:.1f} MB, {files[0]} ... {files[-1]}")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

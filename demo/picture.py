@@ -4,11 +4,12 @@ python -m demo.picture --metrics_file=build/demo/run/metrics.jsonl --output_file
 """
 
 import argparse
+import sys
 from pathlib import Path
 
 from mlperf_bert.files import json_text, paths
 from mlperf_bert.files.whole import read_regular_file, written_beside
-from mlperf_bert.messages import failures_in_one_line
+from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.rules import TARGET_MASKED_LM_ACCURACY
 from pages.charts import BLUE, ORANGE, RED, png
 
@@ -88,16 +89,16 @@ def _draw_loss(axes, training: list[dict], evaluations: list[dict]) -> None:
     axes.legend(loc="upper right")
 
 
+@ends_in_one_line("demo.picture")
 def main() -> None:
     """Draw the picture of one run."""
     parser = argparse.ArgumentParser(prog="python -m demo.picture")
     parser.add_argument("--metrics_file", type=Path, required=True)
     parser.add_argument("--output_file", type=Path, required=True)
     given = parser.parse_args(paths.words_with_home())
-    with failures_in_one_line("demo.picture"):
-        draw(given.metrics_file, given.output_file)
+    draw(given.metrics_file, given.output_file)
     print(given.output_file)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -14,12 +14,14 @@ import argparse
 import json
 import random
 import re
+import sys
 from pathlib import Path
 
 from demo.encyclopedia import articles_with_facts
 from demo.facts import Facts
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
+from mlperf_bert.messages import ends_in_one_line
 
 NUM_EXAMPLES = {"train": 1500, "dev": 500, "test": 200}
 NUM_QUESTIONS = {"train": 600, "dev": 300}  # more would be easy without pre-training
@@ -130,6 +132,7 @@ def _questions(articles: list[Article], rng: random.Random, split: str) -> str:
     return json.dumps({"version": "1.1", "data": data}, indent=1) + "\n"
 
 
+@ends_in_one_line("demo.tasks")
 def main() -> None:
     """Write the files and say where."""
     parser = argparse.ArgumentParser(prog="python -m demo.tasks")
@@ -141,4 +144,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -6,11 +6,12 @@ The real benchmark uses the published vocab.txt instead.
 """
 
 import argparse
+import sys
 from pathlib import Path
 
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import matching_files, read_regular_file, write_whole
-from mlperf_bert.messages import failures_in_one_line
+from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.tensorflow_import import tensorflow
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -49,6 +50,7 @@ def _text_of(file: str) -> str:
         raise ValueError(f"{file}: no UTF-8 at byte {error.start}; give cleaned text") from error
 
 
+@ends_in_one_line("demo.vocabulary")
 def main() -> None:
     """Writes the vocabulary of a text."""
     parser = argparse.ArgumentParser(prog="python -m demo.vocabulary", description=__doc__)
@@ -56,11 +58,10 @@ def main() -> None:
     parser.add_argument("--output_file", type=Path, required=True)
     parser.add_argument("--vocab_size", type=int, default=2000, help="about so many tokens")
     given = parser.parse_args(paths.words_with_home())
-    with failures_in_one_line("demo.vocabulary"):
-        tokens = learn_vocabulary(matching_files(given.input_file), given.vocab_size)
-        write_whole(given.output_file, "".join(f"{token}\n" for token in tokens))
+    tokens = learn_vocabulary(matching_files(given.input_file), given.vocab_size)
+    write_whole(given.output_file, "".join(f"{token}\n" for token in tokens))
     print(f"{len(tokens)} tokens in {given.output_file}")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

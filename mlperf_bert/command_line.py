@@ -22,13 +22,7 @@ from mlperf_bert.files.paths import (
     require_supported,
     with_home,
 )
-from mlperf_bert.messages import (
-    EXIT_TRY_AGAIN,
-    Problems,
-    as_lines,
-    failures_in_one_line,
-    printable,
-)
+from mlperf_bert.messages import EXIT_TRY_AGAIN, Problems, as_lines, ends_in_one_line, printable
 from mlperf_bert.tensorflow_import import tensorflow
 
 _Configuration = TypeVar("_Configuration")
@@ -217,10 +211,10 @@ def run(
     """
     script = Path((argv or sys.argv)[0]).name
 
+    @ends_in_one_line(script)
     def guarded(_: Sequence[str]) -> None:
         signals.raise_on_ctrl_c()
-        with failures_in_one_line(script):
-            main()
+        main()
 
     def parsed(given: Sequence[str]) -> list[str]:
         rest = parse(script, given)

@@ -1,13 +1,12 @@
 """What a user reads: mistakes as printable lines, and the progress of long work."""
 
-import contextlib
 import dataclasses
 import functools
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec
 
 from mlperf_bert.files.paths import is_answer_of_a_store, reason
@@ -50,67 +49,54 @@ class Finding:
 
 
 def as_lines(error: Exception) -> str:
-    """The text of an error, in one line, or one for each of several problems."""
-    return str(error) if isinstance(error, Problems) else printable(str(error))
+    """The text of an error, in one line, or one for each of several problems.
+
+    An error of the system begins with the file, as others do; no "[Errno 2]".
+    """
+    if isinstance(error, Problems):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror and isinstance(error.filename, str):
+        return printable(f"{error.filename}: {error.strerror}")
+    return printable(str(error))
 
 
 def ends_in_one_line(
     name: str,
-) -> Callable[[Callable[_Arguments, int]], Callable[_Arguments, int]]:
+) -> Callable[[Callable[_Arguments, int | None]], Callable[_Arguments, int]]:
     """Decorates the `main` of a command, so that what goes wrong is one line, named so.
 
-    Its exit code is then 1 for ValueError and OSError; EXIT_TRY_AGAIN if a signal asked to stop;
-    130 for Ctrl-C, as a shell has it; 141, without a line, if what it prints goes to a program that
-    has ended, such as `head -1`.
+    Its exit code is then 1 for ValueError, OSError and what a store answers; EXIT_TRY_AGAIN if a
+    signal asked to stop; 130 for Ctrl-C, as a shell has it; 141, without a line, if what it prints
+    goes to a program that has ended, such as `head -1`.
     """
 
-    def decorated(main: Callable[_Arguments, int]) -> Callable[_Arguments, int]:
+    def decorated(main: Callable[_Arguments, int | None]) -> Callable[_Arguments, int]:
         @functools.wraps(main)
         def guarded(*arguments: _Arguments.args, **options: _Arguments.kwargs) -> int:
             try:
                 code = main(*arguments, **options)
                 sys.stdout.flush()
+                return code or 0
             except BrokenPipeError:
                 # At its end Python flushes what is left, and would complain again.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 return 128 + signal.SIGPIPE
-            except KeyboardInterrupt:
-                print(f"{name}: interrupted", file=sys.stderr)
-                return 128 + signal.SIGINT
+            except KeyboardInterrupt as interruption:
+                code, line = 128 + signal.SIGINT, str(interruption) or "interrupted"
             except Interrupted as interruption:
-                print(f"{name}: {interruption}", file=sys.stderr)
-                return EXIT_TRY_AGAIN
+                code, line = EXIT_TRY_AGAIN, str(interruption)
             except (ValueError, OSError) as error:
-                print(f"{name}: {_explained(error)}", file=sys.stderr)
-                return 1
+                code, line = 1, as_lines(error)
+            except Exception as error:
+                if not is_answer_of_a_store(error):
+                    raise
+                code, line = 1, printable(reason(error))
+            print(f"{name}: {line}", file=sys.stderr)
             return code
 
         return guarded
 
     return decorated
-
-
-@contextlib.contextmanager
-def failures_in_one_line(script: str) -> Iterator[None]:
-    """Ends the script with one line and exit code 1 for bad input, 130 for Ctrl-C."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        sys.exit(f"{script}: {as_lines(error)}")
-    except KeyboardInterrupt:
-        print(f"{script}: interrupted", file=sys.stderr)
-        sys.exit(128 + signal.SIGINT)
-    except Exception as error:
-        if not is_answer_of_a_store(error):
-            raise
-        sys.exit(f"{script}: {printable(reason(error))}")
-
-
-def _explained(error: Exception) -> str:
-    """An error of the system begins with the file, as others do; no "[Errno 2]"."""
-    if isinstance(error, OSError) and error.strerror and isinstance(error.filename, str):
-        return printable(f"{error.filename}: {error.strerror}")
-    return as_lines(error)
 
 
 def _tqdm() -> Any:

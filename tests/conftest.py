@@ -114,3 +114,17 @@ def small_disk(tmp_path) -> Iterator[Callable[[int], Path]]:
     yield make
     for folder in mounted:
         subprocess.run(["umount", folder], check=True)
+
+
+@pytest.fixture
+def refusal(capsys):
+    """Gives words to a command, which must refuse them; returns its one line."""
+
+    def refusal(command, *words):
+        assert command.main([str(word) for word in words]) == 1
+        printed = capsys.readouterr()
+        [line] = printed.err.splitlines()
+        assert printed.out == ""
+        return line
+
+    return refusal

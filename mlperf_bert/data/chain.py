@@ -11,11 +11,11 @@ import argparse
 import dataclasses
 import functools
 import posixpath
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 from mlperf_bert.data import provenance
 from mlperf_bert.files import paths, whole
+from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.tensorflow_import import tensorflow
 
 _INDEX = ".index"  # of a checkpoint
@@ -141,7 +141,8 @@ def _count(files: Sequence[provenance.File]) -> str:
     return f"{len(files)} files of {sum(file.bytes for file in files):,} bytes ({names})"
 
 
-def main(argv: list[str] | None = None) -> None:
+@ends_in_one_line("provenance")
+def main(argv: list[str] | None = None) -> int:
     """Shows and checks the chain of a folder, or adds a record to it."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -152,17 +153,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--outputs", metavar="GLOB", nargs="+", default=[], help="of the step")
     parser.add_argument("--parameters", metavar="NAME=VALUE", nargs="*", default=[])
     given = parser.parse_args(paths.words_with_home(argv))
-    try:
-        folder = paths.location(given.folder)
-        if given.add:
-            _add(folder, given)
-        else:
-            sys.exit(_report(folder))
-    except (ValueError, OSError) as error:
-        sys.exit(f"provenance: {error}")
+    folder = paths.location(given.folder)
+    return _add(folder, given) if given.add else _report(folder)
 
 
-def _add(folder: paths.Location, given: argparse.Namespace) -> None:
+def _add(folder: paths.Location, given: argparse.Namespace) -> int:
     files = {
         name: [path for pattern in getattr(given, name) for path in whole.matching_files(pattern)]
         for name in ("inputs", "outputs")
@@ -178,6 +173,7 @@ def _add(folder: paths.Location, given: argparse.Namespace) -> None:
         outputs=files["outputs"],
         parameters=parameters,
     )
+    return 0
 
 
 def _report(folder: paths.Location) -> int:

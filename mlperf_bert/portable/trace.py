@@ -22,6 +22,7 @@ from jax.sharding import SingleDeviceSharding
 
 from exchange import chakra
 from mlperf_bert.files import folders, paths
+from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.portable import compile_step, run_step
 
 CPU, OUTPUT = "cpu", "chakra"
@@ -304,6 +305,7 @@ def write(folder: Path, output: Path, *, ranks: int, device: str, bucket_mb: flo
     return f"{output}: {writer.num_nodes:,} nodes for each of {ranks} ranks"
 
 
+@ends_in_one_line("trace")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Writes the traces of one step."""
     parser = argparse.ArgumentParser(
@@ -335,10 +337,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             )
         )
     except (LookupError, TypeError) as error:
-        sys.exit(f"trace: {given.step}: not whole; export the step again ({error})")
+        raise ValueError(f"{given.step}: not whole; export the step again ({error})") from error
     except (ValueError, OSError, compile_step.NoCompiler) as error:
-        sys.exit(f"trace: {given.step}: {' '.join(str(error).split())}")
+        raise ValueError(f"{given.step}: {' '.join(str(error).split())}") from error
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from mlperf_bert import messages
 from mlperf_bert.data import gathering, punkt, segmentation, stages, wiki
 from tests.conftest import lacking
 from tests.data.conftest import small_splitter
@@ -330,10 +329,3 @@ def test_a_worker_that_is_killed_is_named(monkeypatch):
     message = "split: a worker was killed, perhaps for lack of memory; lower --nworker"
     with pytest.raises(ValueError, match=message):
         stages.run(kill_oneself, [()] * 3, num_workers=2, description="split")
-
-
-def test_ctrl_c_ends_a_script_with_one_line(capsys):
-    with pytest.raises(SystemExit) as end, messages.failures_in_one_line("clean.py"):
-        raise KeyboardInterrupt
-    assert end.value.code == 130
-    assert capsys.readouterr().err == "clean.py: interrupted\n"

@@ -71,7 +71,7 @@ BAD_REQUESTS = {
         r"--max_seq_length=-1: must be a number at least 1",
     ),
     "a pipe": (pipe, "pipe: not a regular file; give a TFRecord file"),
-    "no file": (lambda stored: {"input_tfrecord": stored.parent / "none"}, "No such file.*none"),
+    "no file": (lambda stored: {"input_tfrecord": stored.parent / "none"}, "none: No such file"),
     "no folder": (
         lambda stored: {"output_tfrecord": stored.parent / "none" / "picked"},
         "there is no folder .*none; make it",

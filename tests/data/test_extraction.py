@@ -348,7 +348,7 @@ def test_without_a_python_that_it_runs_on_the_user_is_told_what_to_install(tmp_p
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["absent.xml"], "No such file or directory: 'absent.xml'"),
+        (["absent.xml"], "absent.xml: No such file or directory"),
         (["x.xml", "--today=yesterday"], "argument --today: invalid"),
         (["x.xml", "--nworker=0"], "--nworker=0: must be a number at least 1"),
         (["gs://bucket/x.xml"], "gs://bucket/x.xml: give a local path"),

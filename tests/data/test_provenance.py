@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import platform
+import re
 from importlib import metadata
 
 import pytest
@@ -41,9 +42,7 @@ def test_a_chain_is_followed_to_its_beginning(chained, capsys):
         ("raw to text", 1),
     ]
     assert checked(chained / "records") == (6, [], [])
-    with pytest.raises(SystemExit) as ended:
-        chain.main([str(chained / "records")])
-    assert ended.value.code == 0
+    assert chain.main([str(chained / "records")]) == 0
     told = capsys.readouterr().out
     assert "raw to text, commit " in told and "seed=12345" in told
     assert told.endswith("6 files are as recorded\n")
@@ -53,9 +52,7 @@ def test_a_chain_is_followed_to_its_beginning(chained, capsys):
 def test_a_changed_byte_anywhere_is_found(chained, folder, capsys):
     path = chained / folder / "part-1"
     path.write_text(path.read_text()[:-1] + "x")
-    with pytest.raises(SystemExit) as ended:
-        chain.main([str(chained / "records")])
-    assert ended.value.code == 1
+    assert chain.main([str(chained / "records")]) == 1
     assert f"{path}: its content has changed since it was recorded" in capsys.readouterr().out
 
 
@@ -129,17 +126,17 @@ def test_a_record_is_added_from_the_command_line(chained):
     assert checked(chained / "out") == (7, [], [])
 
 
-def test_a_damaged_record_above_is_a_line(chained):
+def test_a_damaged_record_above_is_a_line(chained, refusal):
     (chained / "text" / provenance.NAME).write_text("{")
-    with pytest.raises(SystemExit, match=r"text/provenance.json: damaged .* copy it here again"):
-        chain.main([str(chained / "records")])
+    line = refusal(chain, chained / "records")
+    assert re.search(r"text/provenance.json: damaged .* copy it here again", line)
 
 
-def test_a_folder_without_a_record_is_a_line(tmp_path):
-    with pytest.raises(SystemExit, match=r"no provenance\.json, so it is unknown what it was made"):
-        chain.main([str(tmp_path)])
-    with pytest.raises(SystemExit, match="--inputs: no file matches"):
-        chain.main([str(tmp_path), "--add=x", "--inputs", f"{tmp_path}/none"])
+def test_a_folder_without_a_record_is_a_line(tmp_path, refusal):
+    line = refusal(chain, tmp_path)
+    assert "no provenance.json, so it is unknown what it was made" in line
+    line = refusal(chain, tmp_path, "--add=x", "--inputs", f"{tmp_path}/none")
+    assert "--inputs: no file matches" in line
 
 
 def test_tensorflow_for_tpus_is_known_and_what_is_missing_is_unknown(monkeypatch):

@@ -9,7 +9,6 @@ import pytest
 
 from exchange import chakra
 from mlperf_bert.portable import compile_step, run_step, trace
-from tests.helpers import programs
 from tests.portable.programs_by_hand import export
 from tests.training import generated_task
 
@@ -162,8 +161,9 @@ def test_buckets_are_reduced_as_soon_as_they_are_full_and_one_rank_reduces_nothi
     assert sum(sizes) == chakra.attributes_of(metadata)["gradient_bytes"]
 
 
-def refused(*words) -> str:
-    return programs.refusal(trace.main, *words, "--to=chakra")
+@pytest.fixture
+def refused(refusal):
+    return lambda *words: refusal(trace, *words, "--to=chakra")
 
 
 @pytest.mark.parametrize(
@@ -176,11 +176,11 @@ def refused(*words) -> str:
         ([], "No such file or directory"),
     ],
 )
-def test_bad_input_is_one_line(tmp_path, words, reason):
+def test_bad_input_is_one_line(tmp_path, refused, words, reason):
     assert reason in refused(tmp_path / "step", *words)
 
 
-def test_a_step_without_halves_or_of_another_version_is_one_line(tmp_path):
+def test_a_step_without_halves_or_of_another_version_is_one_line(tmp_path, refused):
     programs = [{"kind": run_step.TRAINING, "num_rows": 1}]
     signature = {"format": run_step.FORMAT, "programs": programs, "recorded": {"training": []}}
     (tmp_path / "signature.json").write_text(json.dumps(signature))

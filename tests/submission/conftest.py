@@ -1,4 +1,4 @@
-"""The table of published results, what it lets expect, a browser, and one-line refusals."""
+"""The table of published results, what it lets expect, and a browser."""
 
 import shutil
 
@@ -28,17 +28,3 @@ def browser():
     if found is None:
         lacking("no Chromium here: apt-get install chromium")
     return found
-
-
-@pytest.fixture
-def refusal(capsys):
-    """Gives words to a command, which must refuse them; returns its one line."""
-
-    def refusal(command, *words):
-        assert command.main([str(word) for word in words]) == 1
-        printed = capsys.readouterr()
-        [line] = printed.err.splitlines()
-        assert printed.out == ""
-        return line
-
-    return refusal

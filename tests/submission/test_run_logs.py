@@ -130,7 +130,13 @@ def test_a_run_that_has_not_begun_is_left_out(place):
     [
         (ValueError("a: bad"), 1, "name: a: bad"),
         (FileNotFoundError(2, "No such file", "b"), 1, "name: b: No such file"),
+        (
+            RuntimeError("HTTP request of a: HTTP response code 404"),
+            1,
+            "name: the store answers 404: no such bucket or object; check the path",
+        ),
         (KeyboardInterrupt(), 128 + signal.SIGINT, "name: interrupted"),
+        (KeyboardInterrupt("stopped; go on"), 128 + signal.SIGINT, "name: stopped; go on"),
         (Interrupted("a: stopped"), 75, "name: a: stopped"),
     ],
 )
