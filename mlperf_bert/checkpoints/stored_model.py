@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from mlperf_bert.checkpoints import hub, names
 from mlperf_bert.checkpoints.names import Weight
-from mlperf_bert.files import paths, whole
+from mlperf_bert.files import whole
 
 # Copies that some versions store: here they are one weight with the original.
 _TIED = {
@@ -46,7 +46,7 @@ class StoredModel:
         self._files: dict[str, tuple[safetensors.safe_open, str]] = {}
         self._types: collections.Counter[str] = collections.Counter()
         for name in _files_of_weights(folder, model):
-            if problem := whole.packed_file(paths.require_regular_file(folder / name)):
+            if problem := whole.packed_file(folder / name):
                 raise ValueError(problem)
             with self._damage_named(name):
                 file = safetensors.safe_open(folder / name, framework="np")

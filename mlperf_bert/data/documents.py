@@ -11,17 +11,18 @@ from collections.abc import Callable, Iterable, Iterator
 import zstandard
 
 from mlperf_bert.data.segmentation import SentenceSplitter, load_splitter
+from mlperf_bert.data.stages import GZIP, PARQUET, ZSTD
 from mlperf_bert.data.wiki_dump import decompressed
 from mlperf_bert.files import json_text, paths, whole
 from mlperf_bert.files.whole import opened_input, written_beside
 
 _PLAIN = (".jsonl", ".json")
-_GZIP = zlib.MAX_WBITS + 16  # zlib's number for a header and a checksum of gzip
+_GZIP_WBITS = zlib.MAX_WBITS + 16  # zlib's number for a header and a checksum of gzip
 _COMPRESSION: dict[str, Callable] = {
-    ".zst": lambda: zstandard.ZstdDecompressor().decompressobj(),
-    ".gz": lambda: zlib.decompressobj(wbits=_GZIP),
+    ZSTD: lambda: zstandard.ZstdDecompressor().decompressobj(),
+    GZIP: lambda: zlib.decompressobj(wbits=_GZIP_WBITS),
 }
-SUFFIXES = (*_PLAIN, *(plain + suffix for plain in _PLAIN for suffix in _COMPRESSION), ".parquet")
+SUFFIXES = (*_PLAIN, *(plain + suffix for plain in _PLAIN for suffix in _COMPRESSION), PARQUET)
 _CHUNK_BYTES = 1 << 20
 _URL_OF_WIKIEXTRACTOR = "?curid="
 
@@ -52,7 +53,7 @@ def read_documents(path: str, *, text_column: str = "text") -> Iterator[Document
             file.seek(0)
             if (problem := whole.packed(head)) and not _is_compressed(path, head):
                 raise ValueError(f"{path}: {problem}")
-            if path.endswith(".parquet"):
+            if path.endswith(PARQUET):
                 # pyarrow takes half a second, which text need not wait for.
                 from mlperf_bert.data import parquet
 

@@ -136,7 +136,7 @@ def check(path: Path, published: PublishedFile) -> None:
 
 
 def _difference(path: Path, published: PublishedFile) -> str | None:
-    size_bytes = paths.require_regular_file(path).stat().st_size
+    size_bytes = paths.require_regular_file(path).size_bytes
     if published.size_bytes not in (None, size_bytes):
         return f"{size_bytes:,} bytes, published are {published.size_bytes:,}"
     if published.md5 and (found := md5_of(path)) != published.md5:
@@ -173,7 +173,7 @@ def fetch(url: str, path: Path, published: PublishedFile) -> None:
 
 
 def _size_of(beside: Path) -> int:
-    return paths.require_regular_file(beside).stat().st_size if beside.exists() else 0
+    return paths.require_regular_file(beside).size_bytes if beside.exists() else 0
 
 
 def _not_published(reason: str) -> NotServed:

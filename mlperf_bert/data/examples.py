@@ -77,11 +77,8 @@ def write_examples(
       ValueError: bad input.
       OSError: an output cannot be written, as on a full disk; nothing is left of it then.
     """
-    # This takes seconds, and ten more where the loops are not compiled yet.
-    what = "tokenize (compiles the first time)"
-    with Progress(total=1, unit="text", description=what, silent=silent) as progress:
-        documents = read_documents(inputs, tokenizer)
-        progress.advance(1)
+    with Progress(total=len(inputs), unit="files", description="read", silent=silent) as progress:
+        documents = read_documents(inputs, tokenizer, progress)
         progress.line(f"tokenized {len(documents):,} documents; cutting and masking")
     if hint := _hint(documents, inputs):
         on_hint(hint)

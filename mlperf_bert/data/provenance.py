@@ -115,10 +115,10 @@ def describe(path: str | os.PathLike, folder: paths.Location, *, digest: str | N
         from mlperf_bert.files import hugging_face
 
         return File(path=os.fspath(path), bytes=hugging_face.size_bytes(os.fspath(path)), digest="")
-    found = paths.require_regular_file(path)
+    found = paths.location(path)
     return File(
         path=paths.name_from(str(found), folder),
-        bytes=paths.size_bytes(found),
+        bytes=paths.require_regular_file(found).size_bytes,
         digest=f"sha256:{whole.digest(found, 'sha256')}" if digest is None else digest,
     )
 

@@ -8,6 +8,7 @@ T = bytes of the text, N = words and ends of lines, W = distinct words, I = thei
 """
 
 import itertools
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,6 +17,7 @@ from mlperf_bert.data import stages
 from mlperf_bert.data.jit import kernel
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.data.vocabulary import text_of
+from mlperf_bert.messages import Progress
 
 _SPACE, _LINE_END = ord(" "), ord("\n")
 _END_OF_LINE = 0  # its number; words have numbers from 1
@@ -140,8 +142,10 @@ def documents_of(content: bytes, tokenizer: Tokenizer) -> list[list[np.ndarray]]
     return [sentences[start:end] for start, end in itertools.pairwise(document_starts.tolist())]
 
 
-def read_documents(paths: Sequence[str], tokenizer: Tokenizer) -> list[list[np.ndarray]]:
-    """The documents of files as `documents_of`.
+def read_documents(
+    paths: Sequence[str], tokenizer: Tokenizer, progress: Progress | None = None
+) -> list[list[np.ndarray]]:
+    """The documents of files as `documents_of`; `progress` counts the files that are read.
 
     A document goes on from one file into the next unless a blank line stands between.
 
@@ -154,8 +158,12 @@ def read_documents(paths: Sequence[str], tokenizer: Tokenizer) -> list[list[np.n
         # Bytes: one hieroglyph makes a text four times as large in memory.
         texts.append(text.encode())
         del text
+        if progress:
+            progress.advance(1)
     content = b"\n".join(texts)
     texts.clear()
+    if progress and re.search(rb"\S", content):  # what is blank is refused in one line
+        progress.line(f"read {len(content):,} bytes; tokenizing (compiles the first time)")
     if not (documents := documents_of(content, tokenizer)):
         raise ValueError(f"{', '.join(paths)}: no document, only blank lines; check the input")
     return documents

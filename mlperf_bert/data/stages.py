@@ -27,6 +27,8 @@ _LINES_LOOKED_AT = 10
 _JSON_BEGINS = re.compile(rf"{whole.BYTE_ORDER_MARK}*\s*[{{\[]")
 # Measured: below it two processes save less than 0.1 s, and cost as much of the processors.
 _WORTH_PROCESSES_BYTES = 8 << 20
+GZIP, ZSTD, PARQUET = PACKED = (".gz", ".zst", ".parquet")
+"""What the names of packed documents end with: much text may be in a small file."""
 _COPY = re.compile(r"\.\d$")  # what the stages leave beside a raw file
 
 
@@ -112,7 +114,7 @@ def _workers(number: int, files: Sequence[str | os.PathLike]) -> concurrent.futu
     """So many processes, or one thread for little text and where /dev/shm is not writable."""
     if paths.are_local(files):
         present = list(filter(Path.is_file, map(Path, files)))
-        is_packed = any(path.suffix in (".gz", ".zst", ".parquet") for path in present)
+        is_packed = any(path.suffix in PACKED for path in present)
         num_bytes = sum(path.stat().st_size for path in present)
         if num_bytes < _WORTH_PROCESSES_BYTES and not is_packed:
             return concurrent.futures.ThreadPoolExecutor(1)

@@ -113,8 +113,7 @@ def _damaged(path: str | os.PathLike, index: int, offset: int, reason: str) -> B
 @contextlib.contextmanager
 def _opened(path: str | os.PathLike, *, headers_only: bool = False) -> Iterator[BinaryIO]:
     message = f"{os.fspath(path)}: not a regular file; give a TFRecord file"
-    found = paths.require_regular_file(path, message=message)
-    with paths.opened(found, skips=headers_only) as file:
+    with paths.opened(path, skips=headers_only, message=message) as file:
         yield file
 
 

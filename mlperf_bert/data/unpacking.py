@@ -42,7 +42,7 @@ def uncompress_dump(folder: Path) -> None:
         return
     require_room(target, UNCOMPRESSED_DUMP.at_most_bytes)
     md5 = hashlib.md5()
-    total_bytes = paths.require_regular_file(source).stat().st_size
+    total_bytes = paths.require_regular_file(source).size_bytes
     with (
         Progress(total=total_bytes, unit="B", description=f"uncompress {source.name}") as progress,
         source.open("rb") as raw,
@@ -117,7 +117,7 @@ def unpack_text(archive: Path, folder: Path, md5s: Mapping[str, str]) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     record = folder / RECORD_NAME
-    source = {"bytes": paths.require_regular_file(archive).stat().st_size, "md5": md5_of(archive)}
+    source = {"bytes": paths.require_regular_file(archive).size_bytes, "md5": md5_of(archive)}
     is_unpacked = record.exists()
     if is_unpacked and (difference := _difference(record, source, md5s)):
         print(f"{difference}; unpacking again", file=sys.stderr)

@@ -58,7 +58,7 @@ class Dump:
           OSError: no such file, or it cannot be read.
         """
         self.path = path
-        self.size_bytes = paths.require_regular_file(path).stat().st_size
+        self.size_bytes = paths.require_regular_file(path).size_bytes
         self.position = 0
         self._sha256 = hashlib.sha256()
         self._chunks = self._content()

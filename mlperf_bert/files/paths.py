@@ -243,8 +243,8 @@ def status(path: str | os.PathLike) -> Status | None:
     return found if found.is_file else None
 
 
-def require_regular_file(path: str | os.PathLike, *, message: str | None = None) -> Location:
-    """Returns the path of an input file, which may be a link to one, or an object of a bucket.
+def require_regular_file(path: str | os.PathLike, *, message: str | None = None) -> Status:
+    """As `look_up`, for an input file, which may be a link to one, or an object of a bucket.
 
     Raises:
       OSError: no such file, or no permission.
@@ -257,7 +257,7 @@ def require_regular_file(path: str | os.PathLike, *, message: str | None = None)
             or f"{path}: {_KINDS.get(found.kind, 'no file')}; give a regular file (write what it "
             "would deliver into one)"
         )
-    return location(path)
+    return found
 
 
 def is_file(path: str | os.PathLike) -> bool:
@@ -277,26 +277,29 @@ def read_bytes(path: str | os.PathLike) -> bytes:
 
 
 @contextlib.contextmanager
-def opened(path: str | os.PathLike, *, skips: bool = False) -> Iterator[BinaryIO]:
-    """Opens a file to read, an object 8 MiB at a time.
+def opened(
+    path: str | os.PathLike, *, skips: bool = False, message: str | None = None
+) -> Iterator[BinaryIO]:
+    """Opens a file to read, an object 8 MiB at a time; a bucket is asked for it once.
 
     Args:
       path: local or of a bucket.
       skips: most of it is passed over, which a disk then need not read; an object is read whole.
+      message: of a file that is not a regular one.
 
     Raises:
-      OSError: no such file, or no permission.
+      OSError, ValueError: as `require_regular_file`.
     """
     target = location(path)
+    size_bytes = require_regular_file(target, message=message).size_bytes
     if isinstance(target, Path):
         with target.open("rb", 0 if skips else -1) as file:
             yield file
         return
     from mlperf_bert.files import buckets  # what is local needs none of it
 
-    size = size_bytes(target)
     with failures_named(target), target.open("rb") as remote:
-        yield buckets.buffered(remote, size)
+        yield buckets.buffered(remote, size_bytes)
 
 
 @contextlib.contextmanager

@@ -143,7 +143,7 @@ def read_regular_file(path: str | os.PathLike) -> bytes:
       OSError: no such file, or no permission.
       ValueError: not a regular file, or one that is compressed, an archive or a Git LFS pointer.
     """
-    content = paths.read_bytes(paths.require_regular_file(path))
+    content = paths.read_bytes(path)
     if problem := packed(content[:HEAD_BYTES]):
         raise ValueError(f"{os.fspath(path)}: {problem}")
     return content
@@ -153,7 +153,7 @@ def packed_file(path: str | os.PathLike) -> str | None:
     """What hides a file's real content, as a message with its name; None if nothing does.
 
     Raises:
-      OSError: no such file, or no permission.
+      OSError, ValueError: as `paths.require_regular_file`.
     """
     with paths.opened(path) as file:
         problem = packed(file.read(HEAD_BYTES))
@@ -180,7 +180,7 @@ def opened_input(path: str) -> Iterator[BinaryIO]:
         with hugging_face.opened(path) as file:
             yield file
     else:
-        with paths.opened(paths.require_regular_file(path)) as file:
+        with paths.opened(path) as file:
             yield file
 
 
