@@ -16,7 +16,7 @@ from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training import build
 from mlperf_bert.training.checks import Findings, Setup
-from mlperf_bert.training.devices import choose_compilation, create_strategy
+from mlperf_bert.training.devices import create_strategy
 from mlperf_bert.training.loop import FIGURES
 from mlperf_bert.training.steps import Trainer
 from tests.training.configurations import run_config
@@ -29,21 +29,16 @@ def trainer_of(model: BertConfig, **flags: Any) -> Trainer:
     usual = {"optimizer": "lamb", "learning_rate": 1e-4}
     usual |= {"num_train_steps": 2**20, "num_warmup_steps": 0}
     config = run_config(**usual | flags)
-    strategy = create_strategy(config.device)
-    compiled = choose_compilation(
-        config.jit_compile, strategy=strategy, packs_sequences=config.pack_sequences
-    )
     setup = Setup(
         config=config,
         findings=Findings(),
         bert_config=model,
-        strategy=strategy,
+        strategy=create_strategy(config.device),
         files=[],
         eval_files=[],
         manifests={},
-        compiled=compiled,
     )
-    _, trainer = build.build_trainer(setup, seed=1, compiled=compiled)
+    _, trainer = build.build_trainer(setup, seed=1, compiled=config.compilation)
     return trainer
 
 

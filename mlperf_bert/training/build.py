@@ -35,10 +35,10 @@ def build(setup: Setup, team: Team) -> Parts:
     Says how steps are computed.
     """
     config = setup.config
-    rates, trainer = build_trainer(setup, seed=team.seed, compiled=setup.compiled)
+    rates, trainer = build_trainer(setup, seed=team.seed, compiled=config.compilation)
     model, optimizer = trainer.model, trainer.optimizer
     evaluator = Evaluator(model=model, strategy=setup.strategy)
-    steps_are = f"computing in {config.precision}; {setup.compiled}"
+    steps_are = f"computing in {config.precision}; {config.compilation}"
     if config.emulate_step_seconds is not None:
         trainer = cast(Trainer, Asleep(trainer, config.emulate_step_seconds))
         steps_are = f"no result: each step is a sleep of {config.emulate_step_seconds} s"

@@ -26,7 +26,7 @@ from mlperf_bert.mlperf.log import MlperfLog
 from mlperf_bert.mlperf.timed_run import Run
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training import devices, memory
-from mlperf_bert.training.config import Compilation, RunConfig
+from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.memory import checkpoint_bytes, num_weights
 
 _FLOAT_BYTES = 4
@@ -79,8 +79,6 @@ class Setup:
     """Empty: no evaluation during training."""
     manifests: dict[paths.Location, manifest.Manifest | None]
     """The manifest of each folder of training data; None where there is none."""
-    compiled: Compilation
-    """What XLA compiles."""
     initial_checkpoint: StoredCheckpoint | None = None
     """Opened, to load its weights; None for random ones, and for a run that has a checkpoint."""
 
@@ -122,13 +120,6 @@ def inspect(
         files=files,
         eval_files=eval_files,
         manifests=_manifests(files, findings),
-        compiled=strategy
-        and devices.choose_compilation(
-            config.jit_compile,
-            strategy=strategy,
-            packs_sequences=config.pack_sequences,
-            tf_xla_flags=config.tf_xla_flags,
-        ),
     )
     _check_batches(setup)
     check_data(setup)

@@ -1,6 +1,7 @@
 """The configuration of a training run: the flags of run_pretraining.py, checked."""
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -403,6 +404,33 @@ class RunConfig:
         if self.async_checkpoint is None:
             return not self.device.use_tpu
         return self.async_checkpoint
+
+    @property
+    def compilation(self) -> "Compilation":
+        """What XLA compiles; with --jit_compile=auto what is faster on the device.
+
+        With --jit_compile=false, TF_XLA_FLAGS=--tf_xla_auto_jit=2, which train_model.sh sets as the
+        reference does, still has an effect on GPUs.
+
+        The measurements are in benchmarks/NOTES.md.
+        """
+        on_gpus = self.device.kind == "GPU"
+        if self.device.use_tpu:
+            reason = "everything for a TPU is compiled anyway"
+            return Compilation(False, False, reason, by_others=True)
+        if self.jit_compile == "false":
+            # Levels of 0 and below turn it off.
+            if on_gpus and re.search(r"tf_xla_auto_jit=(?![0-])", self.tf_xla_flags):
+                return Compilation(False, False, f"TF_XLA_FLAGS={self.tf_xla_flags}", clusters=True)
+            return NO_COMPILATION
+        if self.jit_compile == "true":
+            return Compilation(True, True, "--jit_compile=true")
+        # In bfloat16 a step that is compiled whole takes twice as long on a CPU.
+        if not on_gpus:
+            return Compilation(True, False, "matrix products on a CPU are faster outside XLA")
+        if self.pack_sequences:
+            return Compilation(True, False, "packed batches have too many shapes")
+        return Compilation(True, True, "a GPU starts fewer kernels")
 
     def energy_meter(self) -> energy.Meter:
         """What measures the run's energy on this host."""

@@ -1,4 +1,4 @@
-"""Where to compute, and what XLA compiles there: nothing, each pass of the model, or whole steps.
+"""Where to compute, and the folder that keeps what XLA compiles there.
 
 No other module chooses devices.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from mlperf_bert.tensorflow_import import lines_left_out
-from mlperf_bert.training.config import NO_COMPILATION, Cluster, Compilation, DeviceConfig
+from mlperf_bert.training.config import Cluster, DeviceConfig
 
 
 def create_strategy(config: DeviceConfig, cluster: Cluster | None = None) -> tf.distribute.Strategy:
@@ -125,39 +125,6 @@ def _tpu_strategy(config: DeviceConfig) -> tf.distribute.TPUStrategy:
 
 # TensorFlow first takes an entry for text, and says so for each, before it reads it as it is.
 _NOISE = re.compile(rb"Error parsing text-format tensorflow.XlaSerializedCacheEntry")
-
-
-def choose_compilation(
-    jit_compile: str,
-    *,
-    strategy: tf.distribute.Strategy,
-    packs_sequences: bool,
-    tf_xla_flags: str = "",
-) -> Compilation:
-    """Decides by --jit_compile; `auto` takes what is faster on the device.
-
-    With --jit_compile=false, TF_XLA_FLAGS=--tf_xla_auto_jit=2, which train_model.sh sets as the
-    reference does, still has an effect on GPUs.
-
-    The measurements are in benchmarks/NOTES.md.
-    """
-    if isinstance(strategy, tf.distribute.TPUStrategy):
-        reason = "everything for a TPU is compiled anyway"
-        return Compilation(False, False, reason, by_others=True)
-    has_gpus = any("GPU" in device for device in strategy.extended.worker_devices)
-    # Levels of 0 and below turn it off.
-    if jit_compile == "false" and has_gpus and re.search(r"tf_xla_auto_jit=(?![0-])", tf_xla_flags):
-        return Compilation(False, False, f"TF_XLA_FLAGS={tf_xla_flags}", clusters=True)
-    if jit_compile == "false":
-        return NO_COMPILATION
-    if jit_compile == "true":
-        return Compilation(True, True, "--jit_compile=true")
-    # In bfloat16 a step that is compiled whole takes twice as long on a CPU (benchmarks/NOTES.md).
-    if not has_gpus:
-        return Compilation(True, False, "matrix products on a CPU are faster outside XLA")
-    if packs_sequences:
-        return Compilation(True, False, "packed batches have too many shapes")
-    return Compilation(True, True, "a GPU starts fewer kernels")
 
 
 def compilation_cache_flags(directory: str) -> str:

@@ -171,7 +171,7 @@ def _active_devices(setup: Setup) -> str:
     config = setup.config
     kinds = sorted({device.device_type for device in tf.config.list_logical_devices()})
     replicas = setup.strategy.num_replicas_in_sync if setup.strategy else 0
-    compiled = setup.compiled or f"--jit_compile={config.jit_compile}"
+    compiled = config.compilation if setup.strategy else f"--jit_compile={config.jit_compile}"
     return (
         f"active: replicas: {replicas}, on {', '.join(kinds)}; "
         f"computing in {config.precision}, weights in float32; {compiled}"

@@ -286,7 +286,7 @@ def _step_of(setup: "Setup") -> Step:
         precision=config.precision,
         fused=pretrainer.is_fused(
             precision=config.precision,
-            compile_passes=setup.compiled.passes,
+            compile_passes=config.compilation.passes,
             pack_sequences=config.pack_sequences,
             recompute=config.recompute,
         ),

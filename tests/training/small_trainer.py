@@ -10,13 +10,13 @@ from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.config import OptimizerConfig
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay, create_optimizer
 from mlperf_bert.training.config import NO_COMPILATION, Compilation
-from mlperf_bert.training.devices import choose_compilation
 from mlperf_bert.training.steps import Trainer
 from tests.training import generated_task
+from tests.training.configurations import run_config
 
 CPU = tf.distribute.OneDeviceStrategy("CPU:0")
-PASSES = choose_compilation("auto", strategy=CPU, packs_sequences=False)
-STEP = choose_compilation("true", strategy=CPU, packs_sequences=False)
+PASSES = run_config(jit_compile="auto").compilation
+STEP = run_config(jit_compile="true").compilation
 BATCH_SIZE = 8
 
 

@@ -38,7 +38,6 @@ def setup_of(config: RunConfig) -> Setup:
         "files": [],
         "eval_files": [],
         "manifests": {},
-        "compiled": None,
     }
     return Setup(config=config, findings=Findings(), **none)
 

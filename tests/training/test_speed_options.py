@@ -1,8 +1,8 @@
 """Precision, compilation and packing change how a step is computed, not what. CPU, a minute."""
 
+import dataclasses
 import json
 import re
-import types
 
 import numpy as np
 import pytest
@@ -11,13 +11,12 @@ import tensorflow as tf
 from mlperf_bert.input import packing, pipeline
 from mlperf_bert.model import fusion
 from mlperf_bert.model.pretrainer import trained_variables
-from mlperf_bert.training.devices import choose_compilation
 from tests.helpers import starts
 from tests.training import generated_task
+from tests.training.configurations import run_config
 from tests.training.small_runs import command
 from tests.training.small_trainer import (
     BATCH_SIZE,
-    CPU,
     PASSES,
     STEP,
     assert_same,
@@ -119,28 +118,28 @@ def test_one_trace_made_before_the_run_serves_all_of_it(task, pack_sequences):
 def test_what_is_compiled_where():
     assert PASSES.passes and not PASSES.step and "outside" in str(PASSES)
     assert STEP.step and str(STEP).startswith("XLA compiles the whole step: --jit_compile=true")
-    off = choose_compilation("false", strategy=CPU, packs_sequences=True)
+    off = run_config(jit_compile="false", pack_sequences=True).compilation
     assert str(off) == "XLA compiles nothing: --jit_compile=false"
+    on_gpu = run_config(jit_compile="auto", num_gpus=1)
+    assert on_gpu.compilation.step and "a GPU starts fewer kernels" in str(on_gpu.compilation)
+    packed = dataclasses.replace(on_gpu, pack_sequences=True).compilation
+    assert packed.each_pass and "packed batches" in str(packed)
+    on_tpu = run_config(jit_compile="true", use_tpu=True).compilation
+    assert on_tpu.whole_step and not on_tpu.passes and "compiled anyway" in str(on_tpu)
 
 
 @pytest.mark.parametrize(
-    "device, flags, expected",
+    "num_gpus, flags, expected",
     [
-        (
-            "GPU:0",
-            "--tf_xla_auto_jit=2",
-            "clusters of operations: TF_XLA_FLAGS=--tf_xla_auto_jit=2",
-        ),
-        ("GPU:0", "--tf_xla_auto_jit=0", "nothing: --jit_compile=false"),
-        ("GPU:0", "", "nothing: --jit_compile=false"),
-        ("CPU:0", "--tf_xla_auto_jit=2", "nothing: --jit_compile=false"),
+        (1, "--tf_xla_auto_jit=2", "clusters of operations: TF_XLA_FLAGS=--tf_xla_auto_jit=2"),
+        (1, "--tf_xla_auto_jit=0", "nothing: --jit_compile=false"),
+        (1, "", "nothing: --jit_compile=false"),
+        (0, "--tf_xla_auto_jit=2", "nothing: --jit_compile=false"),
     ],
 )
-def test_clusters_that_the_environment_asks_for_are_told(device, flags, expected):
-    strategy = types.SimpleNamespace(extended=types.SimpleNamespace(worker_devices=(device,)))
-    found = choose_compilation(
-        "false", strategy=strategy, packs_sequences=False, tf_xla_flags=flags
-    )
+def test_clusters_that_the_environment_asks_for_are_told(num_gpus, flags, expected):
+    config = run_config(jit_compile="false", num_gpus=num_gpus)
+    found = dataclasses.replace(config, tf_xla_flags=flags).compilation
     assert str(found) == f"XLA compiles {expected}"
 
 
