@@ -30,11 +30,11 @@ import numpy as np
 
 from benchmarks import random_task
 from benchmarks.processes import environment_of, free_addresses
+from mlperf_bert.checkpoints.names import num_weights
 from mlperf_bert.data.validity import ExampleShape
 from mlperf_bert.files import paths
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.training.checks import num_weights
 from pages import charts
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -1,15 +1,19 @@
-"""What a weight is called in a TF1 checkpoint and in our model; hub.py has Hugging Face's names.
+"""The weights of a model: their names in a TF1 checkpoint and in ours, their shapes, their bytes.
 
 TF1 checkpoints name weights by scope ("bert/encoder/layer_0/attention/self/query/kernel"). Ours
-have the names of tf-models' layers and, in attention, one axis per head.
+have the names of tf-models' layers and, in attention, one axis per head. hub.py has those of
+Hugging Face.
 """
 
 import dataclasses
+import math
 import re
 
 import numpy as np
 
 from mlperf_bert.model.config import BertConfig
+
+FLOAT_BYTES = 4
 
 # Rows: TF1 name, name of our variable (without the model's own scope and ":0"), its shape, axes.
 # Shape: H hidden, N heads, D head size, I intermediate, V vocabulary, T types of segments,
@@ -143,6 +147,21 @@ def weights(num_hidden_layers: int) -> list[Weight]:
         for tf1_name, our_name, *rest in _LAYER
     ]
     return [Weight(*row) for row in [*_EMBEDDINGS, *layers, *_HEADS]]
+
+
+def num_weights(config: BertConfig) -> int:
+    """Returns the number of trained weights of a BERT with both heads."""
+    without_layers, with_one = (
+        sum(math.prod(weight.our_shape(config)) for weight in weights(num_layers))
+        for num_layers in (0, 1)
+    )
+    return without_layers + config.num_hidden_layers * (with_one - without_layers)
+
+
+def checkpoint_bytes(bert_config: BertConfig, *, steps_per_update: int) -> int:
+    """Returns the size of one checkpoint of a run: weights, two slots, accumulators."""
+    copies = 3 + (steps_per_update > 1)
+    return copies * num_weights(bert_config) * FLOAT_BYTES
 
 
 def our_name(variable_name: str) -> str:

@@ -45,7 +45,7 @@ in_range("num_recorded_steps", at_least=0)
 
 
 def _num_recorded_steps(setup: Setup) -> int:
-    shortfall = memory.shortfall(setup, host_bytes=checks.memory_bytes())
+    shortfall = memory.shortfall(setup)
     return program_folder.num_recorded_steps(FLAGS.num_recorded_steps, shortfall=shortfall)
 
 

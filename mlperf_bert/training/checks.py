@@ -4,14 +4,12 @@ Reads names, sizes, manifests, the indexes of checkpoints, free disk space and d
 is one line that says what, where and how to fix it.
 """
 
-import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import tensorflow as tf
 
 from mlperf_bert.checkpoints import names, reading
@@ -27,13 +25,7 @@ from mlperf_bert.mlperf.timed_run import Run
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training import devices, memory
 from mlperf_bert.training.config import RunConfig
-from mlperf_bert.training.memory import checkpoint_bytes, num_weights
-
-_FLOAT_BYTES = 4
-_MEMORY_LIMITS = (  # of a container, with cgroup version 2 and 1
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
+from mlperf_bert.training.memory import in_words
 
 
 class Findings(list[Finding]):
@@ -133,10 +125,8 @@ def inspect(
         )
         if config.init_checkpoint and not goes_on:
             setup = dataclasses.replace(setup, initial_checkpoint=_initial_checkpoint(setup))
-        _check_memory(setup)
         # After the other checks: it estimates no step of a run in which they have found an error.
-        if shortfall := memory.shortfall(setup, host_bytes=memory_bytes()):
-            findings.append(shortfall)
+        findings += filter(None, [memory.shortfall_of_copy(setup), memory.shortfall(setup)])
         if is_bert_large(setup.bert_config):
             _check_reference_points(setup)
     if config.drop_caches and (obstacle := caches.obstacle()):
@@ -186,7 +176,7 @@ def _initial_checkpoint(setup: Setup) -> StoredCheckpoint | None:
         return None
     setup.findings.attempt(reading.refuse_output_of_a_run, stored)
     require_fitting(setup, stored)
-    listed_bytes = sum(math.prod(shape) for shape in stored.shapes.values()) * _FLOAT_BYTES
+    listed_bytes = sum(math.prod(shape) for shape in stored.shapes.values()) * names.FLOAT_BYTES
     data_files = tf.io.gfile.glob(f"{prefix}.data-*")
     stored_bytes = sum(tf.io.gfile.stat(path).length for path in data_files)
     # A loose bound: not all numbers have four bytes (steps have eight). A cut file is far shorter.
@@ -212,7 +202,7 @@ def check_disk(setup: Setup) -> None:
     config = setup.config
     if not setup.bert_config:
         return
-    each = checkpoint_bytes(setup.bert_config, steps_per_update=config.steps_per_update)
+    each = names.checkpoint_bytes(setup.bert_config, steps_per_update=config.steps_per_update)
     num_all = -(-config.num_train_steps // config.save_checkpoints_steps)
     num_all += config.eval_input_file is None  # that of step 0
     kept = min(config.keep_checkpoint_max or num_all, num_all)
@@ -236,40 +226,6 @@ def check_disk(setup: Setup) -> None:
             "removed before it is evaluated; evaluate meanwhile (--do_eval), raise "
             "--save_checkpoints_steps, or free some",
         )
-
-
-def _check_memory(setup: Setup) -> None:
-    """Warns if this host cannot hold a copy of the state too; activations are not counted."""
-    config, gradients = setup.config, num_weights(setup.bert_config) * _FLOAT_BYTES
-    if not config.saves_while_training:
-        return
-    copied = checkpoint_bytes(setup.bert_config, steps_per_update=config.steps_per_update)
-    on_device = config.device.kind != "CPU"
-    # On a CPU the state itself and its gradients are in the same memory as the copy.
-    needed = copied if on_device else 2 * copied + gradients
-    available = memory_bytes()
-    if available < needed:
-        of_run = "" if on_device else f" and {in_words(copied + gradients)} for the training"
-        setup.findings.add(
-            WARNING,
-            f"asynchronous checkpoints: {in_words(copied)} of memory for a copy of weights and "
-            f"slots{of_run}, but {in_words(available)} are available; give --noasync_checkpoint",
-        )
-
-
-def memory_bytes() -> int:
-    """Memory that this process may take: what the host has left, or a container's limit."""
-    # That of the host, also in a container: the limit of one stands in a file of its control group.
-    available = psutil.virtual_memory().available
-    for limit in _MEMORY_LIMITS:
-        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
-            available = min(available, int(limit.read_text()))
-    return available
-
-
-def in_words(num_bytes: float) -> str:
-    """Bytes as a user reads them: 1.5 GB, 0.2 MB."""
-    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.1f} MB"
 
 
 def _check_reference_points(setup: Setup) -> None:

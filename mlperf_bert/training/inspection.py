@@ -8,6 +8,7 @@ import math
 import tensorflow as tf
 
 from mlperf_bert.checkpoints import reading, state
+from mlperf_bert.checkpoints.names import checkpoint_bytes
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.data import tfrecord, validity
 from mlperf_bert.files import paths
@@ -19,7 +20,7 @@ from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training import build, checks
 from mlperf_bert.training.checks import Setup
 from mlperf_bert.training.config import RunConfig
-from mlperf_bert.training.memory import checkpoint_bytes
+from mlperf_bert.training.memory import in_words
 from mlperf_bert.training.output import Origin, OutputDirectory
 from mlperf_bert.training.steps import Evaluator
 
@@ -160,7 +161,7 @@ def _compare_with_reference_point(setup: Setup) -> None:
 
 
 def _way_of_saving(config: RunConfig, bert_config: BertConfig) -> str:
-    size = checks.in_words(checkpoint_bytes(bert_config, steps_per_update=config.steps_per_update))
+    size = in_words(checkpoint_bytes(bert_config, steps_per_update=config.steps_per_update))
     if config.saves_while_training:
         return f"asynchronous checkpoints: {size} of memory for a copy of weights and slots"
     return f"the training waits for each checkpoint, {size} written; see --async_checkpoint"

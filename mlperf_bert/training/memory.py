@@ -30,14 +30,17 @@ with the measurements of benchmarks/memory.py, on CPUs, and with what the compil
 say that a whole step takes (benchmarks/compiled.json, of compile_step.py). Neither has run.
 """
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pynvml
 
-from mlperf_bert.checkpoints import names
+from mlperf_bert.checkpoints.names import FLOAT_BYTES, checkpoint_bytes, num_weights
 from mlperf_bert.messages import ERROR, WARNING, Finding
 from mlperf_bert.model import pretrainer
 from mlperf_bert.model.config import (
@@ -52,7 +55,6 @@ from mlperf_bert.training.config import RunConfig
 if TYPE_CHECKING:  # it imports this
     from mlperf_bert.training.checks import Setup
 
-_FLOAT_BYTES = 4
 LIBRARY_BYTES = {"CPU": 900_000_000, "GPU": 9 * 2**28, "TPU": 0}
 """What is not a step's: on a CPU Python with TensorFlow, traces and compiled programs, measured; on
 a GPU CUDA's context and what TensorFlow leaves to its libraries, by TensorFlow's public logs."""
@@ -68,6 +70,11 @@ TPU_BYTES = {
 refusals (libtpu 0.0.52)."""
 TOLERANCE = 0.15
 """Measurements differ from the estimate by no more than this share."""
+_FAR_OVER = 2
+_MEMORY_LIMITS = (  # of a container, with cgroup version 2 and 1
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,7 +106,7 @@ class Step:
             # backward, gradients, update: the moments that the head of this file describes.
             activations * self.model.num_hidden_layers + beside + kernels,
             gradients + activations + working + kernels,
-            2 * gradients + 6 * self.model.vocab_size * self.model.hidden_size * _FLOAT_BYTES,
+            2 * gradients + 6 * self.model.vocab_size * self.model.hidden_size * FLOAT_BYTES,
         )
         always = checkpoint_bytes(self.model, steps_per_update=self.steps_per_update)
         return LIBRARY_BYTES[self.device] + always * (1 + self.copies_state) + max(moments)
@@ -110,11 +117,11 @@ class Step:
 
     @property
     def _weight_bytes(self) -> int:
-        return num_weights(self.model) * _FLOAT_BYTES
+        return num_weights(self.model) * FLOAT_BYTES
 
     @property
     def _element_bytes(self) -> int:
-        return 2 if self.precision == "bfloat16" else _FLOAT_BYTES
+        return 2 if self.precision == "bfloat16" else FLOAT_BYTES
 
     @property
     def _kernel_copy_bytes(self) -> int:
@@ -124,7 +131,7 @@ class Step:
     @property
     def _logit_bytes(self) -> int:
         """Logits, their softmax and their gradient, float32."""
-        return 3 * self.num_rows * self.predictions_per_row * self.model.vocab_size * _FLOAT_BYTES
+        return 3 * self.num_rows * self.predictions_per_row * self.model.vocab_size * FLOAT_BYTES
 
     @property
     def _activation_bytes(self) -> int:
@@ -195,42 +202,20 @@ def _divisors(number: int) -> Iterator[int]:
     yield from sorted({*small, *(number // n for n in small)})
 
 
-def num_weights(config: BertConfig) -> int:
-    """Returns the number of trained weights of a BERT with both heads."""
-    without_layers, with_one = (
-        sum(math.prod(weight.our_shape(config)) for weight in names.weights(num_layers))
-        for num_layers in (0, 1)
-    )
-    return without_layers + config.num_hidden_layers * (with_one - without_layers)
-
-
-def checkpoint_bytes(bert_config: BertConfig, *, steps_per_update: int) -> int:
-    """Returns the size of one checkpoint of a run: weights, two slots, accumulators."""
-    copies = 3 + (steps_per_update > 1)
-    return copies * num_weights(bert_config) * _FLOAT_BYTES
-
-
-_FAR_OVER = 2
-
-
-def shortfall(setup: "Setup", *, host_bytes: int) -> Finding | None:
+def shortfall(setup: "Setup") -> Finding | None:
     """Says that a step does not fit, and the smallest change that does; None if it fits.
 
     It is a warning: the estimate has not been measured on GPUs and TPUs, and on a CPU the memory
     available changes with other processes, and there may be swap. On a GPU or TPU it is an error if
     the estimate is more than twice the memory. GPUs of which NVML does not report the memory are
     not checked, neither is a TPU whose type nobody names.
-
-    Args:
-      setup: its strategy must be there, else nothing is checked.
-      host_bytes: memory that this process may take on the host.
     """
     config = setup.config
     # After an error there may be no such step: a batch that the replicas cannot share, say.
     asleep = config.emulate_step_seconds is not None
     if not setup.strategy or setup.findings.errors or asleep:
         return None
-    available, where = _memory_of(config, host_bytes)
+    available, where = _memory_of(config)
     step = _step_of(setup)
     needed = step.total_bytes()
     if available is None or needed <= available:
@@ -239,18 +224,54 @@ def shortfall(setup: "Setup", *, host_bytes: int) -> Finding | None:
     return Finding(
         ERROR if step.device != "CPU" and needed > _FAR_OVER * available else WARNING,
         f"a step does not fit into the {available / 1e9:.1f} GB {where}: about "
-        f"{needed / 1e9:.1f} GB; {_in_flags(setup, change)}",
+        f"{needed / 1e9:.1f} GB; {_in_flags(config, change)}",
     )
 
 
-def _memory_of(config: RunConfig, host_bytes: int) -> tuple[float | None, str]:
+def shortfall_of_copy(setup: "Setup") -> Finding | None:
+    """Warns if this host cannot hold a copy of the state too; activations are not counted."""
+    config, bert_config = setup.config, setup.bert_config
+    if not config.saves_while_training:
+        return None
+    copied = checkpoint_bytes(bert_config, steps_per_update=config.steps_per_update)
+    gradients = num_weights(bert_config) * FLOAT_BYTES
+    on_device = config.device.kind != "CPU"
+    # On a CPU the state itself and its gradients are in the same memory as the copy.
+    needed = copied if on_device else 2 * copied + gradients
+    available = memory_bytes()
+    if available >= needed:
+        return None
+    of_run = "" if on_device else f" and {in_words(copied + gradients)} for the training"
+    return Finding(
+        WARNING,
+        f"asynchronous checkpoints: {in_words(copied)} of memory for a copy of weights and "
+        f"slots{of_run}, but {in_words(available)} are available; give --noasync_checkpoint",
+    )
+
+
+def memory_bytes() -> int:
+    """Memory that this process may take: what the host has left, or a container's limit."""
+    # That of the host, also in a container: the limit of one stands in a file of its control group.
+    available = psutil.virtual_memory().available
+    for limit in _MEMORY_LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+            available = min(available, int(limit.read_text()))
+    return available
+
+
+def in_words(num_bytes: float) -> str:
+    """Bytes as a user reads them: 1.5 GB, 0.2 MB."""
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.1f} MB"
+
+
+def _memory_of(config: RunConfig) -> tuple[float | None, str]:
     """The memory of the device, None if it is not known, and how a message calls it."""
     if config.device.use_tpu:
         generation = config.tpu_type.rpartition("-")[0]
         return TPU_BYTES.get(generation), f"of a device of this {config.tpu_type}"
     if config.device.num_gpus:
         return gpu_bytes(config.device.num_gpus), "of this GPU"
-    return host_bytes, "available here"
+    return memory_bytes(), "available here"
 
 
 def gpu_bytes(num_gpus: int) -> int | None:
@@ -297,8 +318,7 @@ def _step_of(setup: "Setup") -> Step:
     )
 
 
-def _in_flags(setup: "Setup", change: Change | None) -> str:
-    config = setup.config
+def _in_flags(config: RunConfig, change: Change | None) -> str:
     if change is None:
         return "no change of --recompute and --train_batch_size makes it fit"
     flags = []

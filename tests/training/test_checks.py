@@ -22,7 +22,7 @@ from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
-from mlperf_bert.training import checks, inspection
+from mlperf_bert.training import checks, inspection, memory
 from mlperf_bert.training.checks import Findings, Setup
 from mlperf_bert.training.config import Cluster, DeviceConfig, RunConfig
 from mlperf_bert.training.inspection import inspect_closely
@@ -390,10 +390,10 @@ def test_a_close_look_finds_a_place_that_cannot_be_written(config, tmp_path):
 def test_weights_are_counted_as_the_model_has_them():
     model = build_pretrainer(TINY, seed=1)
     counted = sum(int(np.prod(variable.shape)) for variable in trained_variables(model))
-    assert checks.num_weights(TINY) == counted
+    assert names.num_weights(TINY) == counted
     large = BertConfig(**rules.BERT_LARGE)
-    assert checks.checkpoint_bytes(large, steps_per_update=1) == 12 * checks.num_weights(large)
-    assert 16 * checks.num_weights(large) == checks.checkpoint_bytes(large, steps_per_update=4)
+    assert names.checkpoint_bytes(large, steps_per_update=1) == 12 * names.num_weights(large)
+    assert 16 * names.num_weights(large) == names.checkpoint_bytes(large, steps_per_update=4)
 
 
 def test_disk_must_hold_the_checkpoints(config, monkeypatch):
@@ -412,7 +412,7 @@ def test_disk_must_hold_the_checkpoints(config, monkeypatch):
 def test_checkpoints_that_nobody_evaluates_are_all_kept(
     config, monkeypatch, free_checkpoints, warns
 ):
-    each = checks.checkpoint_bytes(TINY, steps_per_update=config.steps_per_update)
+    each = names.checkpoint_bytes(TINY, steps_per_update=config.steps_per_update)
     usage = type("Usage", (), {"free": free_checkpoints * each})
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
     evaluating = dataclasses.replace(config, save_checkpoints_steps=1, keep_checkpoint_max=2)
@@ -429,7 +429,7 @@ def test_checkpoints_that_nobody_evaluates_are_all_kept(
 
 def test_checkpoints_of_a_run_that_goes_on_need_no_further_room(config, monkeypatch, tmp_path):
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 10}))
-    each = checks.checkpoint_bytes(TINY, steps_per_update=config.steps_per_update)
+    each = names.checkpoint_bytes(TINY, steps_per_update=config.steps_per_update)
     output = tmp_path / "out"
     output.mkdir()
     (output / "model.ckpt-1.data-00000-of-00001").write_bytes(bytes(3 * each))
@@ -537,7 +537,7 @@ def test_memory_for_the_copy_of_a_checkpoint_is_told(config):
 
 
 def test_too_little_memory_for_the_copy_is_a_warning(config, monkeypatch):
-    monkeypatch.setattr(checks, "memory_bytes", lambda: 9 * 10**9)
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 9 * 10**9)
     [line] = [text for text in texts(large_model(config), "warning") if "asynchronous" in text]
     assert line == (
         "asynchronous checkpoints: 4.0 GB of memory for a copy of weights and slots and 5.4 GB for "
@@ -546,7 +546,7 @@ def test_too_little_memory_for_the_copy_is_a_warning(config, monkeypatch):
     for given in ({"async_checkpoint": False}, {"device": DeviceConfig(num_gpus=1)}):
         told = texts(large_model(config, **given), "warning")
         assert not [text for text in told if "asynchronous" in text]
-    monkeypatch.setattr(checks, "memory_bytes", lambda: 3 * 10**9)
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 3 * 10**9)
     on_gpu = large_model(config, device=DeviceConfig(num_gpus=1))
     [line] = [text for text in texts(on_gpu, "warning") if "asynchronous" in text]
     assert "slots, but 3.0 GB are available; give --noasync_checkpoint" in line
@@ -554,11 +554,11 @@ def test_too_little_memory_for_the_copy_is_a_warning(config, monkeypatch):
 
 def test_a_containers_limit_bounds_the_memory(monkeypatch, tmp_path):
     limit, none = tmp_path / "limit", tmp_path / "none"
-    monkeypatch.setattr(checks, "_MEMORY_LIMITS", (none, limit))
+    monkeypatch.setattr(memory, "_MEMORY_LIMITS", (none, limit))
     limit.write_text("max\n")
-    assert checks.memory_bytes() > 1000
+    assert memory.memory_bytes() > 1000
     limit.write_text("1000\n")
-    assert checks.memory_bytes() == 1000
+    assert memory.memory_bytes() == 1000
 
 
 def test_on_a_tpu_saving_while_training_has_to_be_asked_for(config):

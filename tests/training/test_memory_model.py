@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import memory as measuring
+from mlperf_bert.checkpoints import names
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.portable import compile_step
@@ -180,7 +181,7 @@ def test_every_option_has_its_effect():
     )
     assert default > fused > attention > blocks
     assert changed(fused=True, precision="bfloat16") < fused
-    weights = 4 * memory.num_weights(LARGE.model)
+    weights = 4 * names.num_weights(LARGE.model)
     assert changed(steps_per_update=2) - default == weights
     assert changed(copies_state=True) - default == 3 * weights
     assert changed(num_rows=9) > default and changed(predictions_per_row=80) > default
@@ -218,8 +219,8 @@ def on_gpu(config, **changed):
     return dataclasses.replace(setup, config=on_it, findings=Findings())
 
 
-def findings_of(setup, host_bytes=0):
-    shortfall = memory.shortfall(setup, host_bytes=host_bytes)
+def findings_of(setup):
+    shortfall = memory.shortfall(setup)
     return [str(shortfall)] if shortfall else []
 
 
@@ -276,7 +277,7 @@ def test_a_smaller_batch_keeps_the_global_batch_size(config, monkeypatch):
 
 
 def test_on_a_cpu_it_is_a_warning_at_the_start_of_a_run(config, monkeypatch):
-    monkeypatch.setattr(checks, "memory_bytes", lambda: 5 * 10**9)
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 5 * 10**9)
     findings = checks.inspect(large_model(config)).findings
     findings.require_none()
     [line] = [str(finding) for finding in findings if "a step does not fit" in finding.text]
