@@ -104,13 +104,27 @@ def test_a_loss_that_is_not_finite_ends_the_run_as_aborted(work):
 
 
 @pytest.mark.all
-def test_damage_behind_the_first_record_names_the_file(work):
-    spoil(work, "train", lambda data: data[:-5])
+@pytest.mark.parametrize(
+    ("change", "reason", "statuses"),
+    [
+        # Lengths are looked at before anything is written, values when their batch is drawn.
+        (lambda data: data[:-5], "the file ends within the data", None),
+        (
+            lambda data: data[:-5] + bytes([data[-5] ^ 1]) + data[-4:],
+            "the checksum of the data is wrong",
+            ["aborted"],
+        ),
+    ],
+)
+def test_damage_behind_the_first_record_names_the_file(work, change, reason, statuses):
+    spoil(work, "train", change)
     done = train(work, num_train_steps=40, eval_interval_samples=160)
     assert done.returncode == 1
-    assert re.search(
-        r"train: record 49 at byte \d+ is damaged \(the file ends within the data\)", done.stderr
-    )
+    assert re.search(rf"train: record 49 at byte \d+ is damaged \({reason}\)", done.stderr)
+    log = work / "out" / "run" / "bert.log"
+    assert log.parent.exists() is bool(statuses)
+    if statuses:
+        assert re.findall(r'"run_stop".*"status": "(\w+)"', log.read_text()) == statuses
 
 
 @pytest.mark.parametrize("script", ["run_pretraining.py", "run_finetuning.py"])

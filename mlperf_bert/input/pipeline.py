@@ -8,7 +8,7 @@ import contextlib
 import posixpath
 import re
 import stat
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -116,7 +116,7 @@ def training_batches(
     examples of this worker are skipped, to resume a run. With `pack_sequences` short examples share
     rows (packing.py), and `packing.assemble` describes a batch.
 
-    Every value is checked as it is parsed; `bad_input_named` explains TensorFlow's errors.
+    Every value is checked as it is parsed; `checked_input` explains TensorFlow's errors.
     """
     if seed is None:
         # After `repeat`: so the workers together go on as one process would in the next epoch too.
@@ -168,7 +168,7 @@ def evaluation_batches(
     """Every example once, in file order, with its weight: (features, example_weights [B]).
 
     A short last batch is filled up with rows of weight 0, so that all batches have one shape.
-    Every value is checked as it is parsed; `bad_input_named` explains TensorFlow's errors.
+    Every value is checked as it is parsed; `checked_input` explains TensorFlow's errors.
     """
     dataset = tf.data.TFRecordDataset(files).batch(batch_size)
     if max_batches is not None:
@@ -212,45 +212,51 @@ def synthetic_batches(
 
 
 @contextlib.contextmanager
-def bad_input_named(
+def checked_input(
     files: Sequence[str],
     limits: ExampleLimits,
     *,
-    packed: Collection[str] = (),
+    eval_files: Sequence[str] = (),
+    packs: bool = False,
     time: Ledger | None = None,
-) -> Iterator[None]:
-    """Replaces TensorFlow's errors while batches are drawn by one that names the bad record.
+) -> Iterator[int]:
+    """Looks at the files before batches are drawn; names the bad record if that fails later.
 
-    To find that record the files are read again.
+    The first look reads one first record of each kind, and the lengths of records where that takes
+    less than a second. TensorFlow's errors name no record: to find it the files are read again.
 
     Args:
       files: from which batches are drawn.
       limits: of their examples.
-      packed: those of the files whose examples are packed.
-      time: where the first look at the files counts as waiting for input.
+      eval_files: further ones, whose examples are counted.
+      packs: whether the examples of `files` are packed.
+      time: where the first look counts as waiting for input.
+
+    Yields: the number of examples in `eval_files`.
 
     Raises:
       ValueError: a record is bad.
       OSError: TensorFlow cannot read the input, but no record is bad.
     """
     with (time or Ledger()).counting(ledger.INPUT_WAIT):
-        _check_lengths(files)
+        # One of each kind: to look into all of them would take time of the run; --check does.
+        for path in [files[0], *eval_files[:1]]:
+            validity.check_first_record(path, limits)
+        if paths.are_local(files) and sum(map(paths.size_bytes, files)) <= _MAX_BYTES_CHECKED_FIRST:
+            for path in files:
+                tfrecord.count_records(path)
+        num_examples = sum(map(tfrecord.count_records, eval_files))
     try:
-        yield
+        yield num_examples
     except (tf.errors.DataLossError, *PARSE_ERRORS) as error:
         from mlperf_bert.input import bad_records  # no other run loads it
 
-        bad_records.require_valid_files(files, limits, packed)
+        packed = files if packs else ()
+        bad_records.require_valid_files([*files, *eval_files], limits, packed)
         raise OSError(
             "the input could not be read, but no bad record is found in the files; TensorFlow "
             f"says: {bad_records.reason(error)}"
         ) from error
-
-
-def _check_lengths(files: Sequence[str]) -> None:
-    if paths.are_local(files) and sum(map(paths.size_bytes, files)) <= _MAX_BYTES_CHECKED_FIRST:
-        for path in files:
-            tfrecord.count_records(path)
 
 
 def _batched(examples: tf.data.Dataset, parse: _Parse, batch_size: int) -> tf.data.Dataset:

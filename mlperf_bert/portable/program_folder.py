@@ -164,16 +164,14 @@ def _evaluation_batches(setup: Setup, wanted: Wanted) -> list[Batch]:
         return []
     if not setup.eval_files:
         raise ValueError("--evaluation needs --eval_input_file, for its batches")
-    with pipeline.bad_input_named(setup.eval_files, setup.limits):
+    with pipeline.checked_input(setup.eval_files, setup.limits):
         batches = itertools.islice(build.evaluation_batches(setup), wanted.num_batches)
         return [{**batch, program.EXAMPLE_WEIGHTS: weights} for batch, weights in batches]
 
 
 def _training_batches(setup: Setup, wanted: Wanted) -> list[Batch]:
     config = setup.config
-    with pipeline.bad_input_named(
-        setup.files, setup.limits, packed=setup.files if config.pack_sequences else ()
-    ):
+    with pipeline.checked_input(setup.files, setup.limits, packs=config.pack_sequences):
         batches = pipeline.training_batches(
             setup.files,
             setup.limits,

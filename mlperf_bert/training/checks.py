@@ -14,14 +14,12 @@ import tensorflow as tf
 
 from mlperf_bert.checkpoints import names, reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
-from mlperf_bert.data import manifest, tfrecord, validity, vocabulary
+from mlperf_bert.data import manifest, vocabulary
 from mlperf_bert.data.validity import ExampleLimits
 from mlperf_bert.files import paths
 from mlperf_bert.input import pipeline
 from mlperf_bert.messages import ERROR, WARNING, Finding, Problems
-from mlperf_bert.mlperf import caches, convergence, ledger, rules
-from mlperf_bert.mlperf.log import MlperfLog
-from mlperf_bert.mlperf.timed_run import Run
+from mlperf_bert.mlperf import caches, convergence, rules
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.training import devices, memory
 from mlperf_bert.training.config import RunConfig
@@ -292,29 +290,6 @@ def check_data(setup: Setup) -> None:
             _check_parts(setup, folder, made)
             _check_parameters(setup, folder, made)
     _check_evaluation_size(setup)
-
-
-def check_at_first_touch(
-    run: Run, log: MlperfLog, setup: Setup, *, say: Callable[[str], None]
-) -> None:
-    """Opens the data for the first time: the clock runs, and the log is not on disk yet.
-
-    Raises:
-      ValueError: the first record of a kind does not fit, or a file is damaged.
-    """
-    with run.ledger.counting(ledger.INPUT_WAIT):
-        # One of each kind: to look into all of them would take time of the run; --check does.
-        for path in [setup.files[0], *setup.eval_files[:1]]:
-            validity.check_first_record(path, setup.limits)
-        num_examples = sum(tfrecord.count_records(path) for path in setup.eval_files)
-    if not setup.eval_files:
-        return
-    # Without --max_eval_steps it limits nothing: as many batches as there are examples.
-    limit = (setup.config.max_eval_steps or num_examples) * setup.config.eval_batch_size
-    run.eval_samples(min(num_examples, limit))
-    if issue := rules.departure_of_evaluation(num_examples):
-        say(rules.open_division([issue]))
-        log.declare_open()
 
 
 def _check_parts(setup: Setup, folder: paths.Location, made: manifest.Manifest) -> None:

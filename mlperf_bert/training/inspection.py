@@ -194,7 +194,7 @@ def _measure_initial_accuracy(setup: Setup) -> None:
         num_hidden_layers=setup.bert_config.num_hidden_layers,
     )
     evaluator = Evaluator(model=model, strategy=setup.strategy)
-    with pipeline.bad_input_named(setup.eval_files, setup.limits):
+    with pipeline.checked_input(setup.eval_files, setup.limits):
         accuracy = evaluator.evaluate(build.evaluation_batches(setup)).masked_lm_accuracy
     expected = rules.INITIAL_MASKED_LM_ACCURACY
     level = NOTE if abs(accuracy - expected) <= _INITIAL_ACCURACY_TOLERANCE else WARNING

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from mlperf_bert.checkpoints import reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.checkpoints.state import complete_checkpoints, saved_checkpoints
-from mlperf_bert.data import validity
 from mlperf_bert.files import json_text, paths
 from mlperf_bert.files.locks import held, lock_of
 from mlperf_bert.files.whole import read_regular_file, write_whole, written_beside
@@ -87,8 +86,8 @@ def evaluate_checkpoints(
                 f"--output_dir={directory}: no such directory; start the training first, or give "
                 "--init_checkpoint to evaluate that one"
             )
-    with _locked(directory):
-        return _evaluate_checkpoints(config, directory, observers)
+    with _locked(directory), _evaluator(config) as evaluate_one:
+        return _evaluate_checkpoints(config, directory, observers, evaluate_one)
 
 
 def _locked(directory: paths.Location) -> contextlib.AbstractContextManager:
@@ -106,8 +105,7 @@ def _holds_a_run(directory: paths.Location) -> bool:
 
 def _evaluate_given(config: RunConfig, prefix: str, directory: paths.Location) -> str:
     StoredCheckpoint(prefix)  # before a model is built
-    evaluate_one = _evaluator(config)
-    with _locked(directory):
+    with _evaluator(config) as evaluate_one, _locked(directory):
         evaluation = evaluate_one(prefix)
         record_evaluation(directory, _step_of(prefix), evaluation, checkpoint=prefix)
     return (
@@ -123,8 +121,9 @@ def _step_of(prefix: str) -> int:
     return int(number[1]) if number else 0
 
 
-def _evaluator(config: RunConfig) -> Callable[[str], Evaluation]:
-    """Checks the input and builds the model; returns what evaluates the checkpoint of a prefix."""
+@contextlib.contextmanager
+def _evaluator(config: RunConfig) -> Iterator[Callable[[str], Evaluation]]:
+    """Checks the input and builds the model; yields what evaluates the checkpoint of a prefix."""
     bert_config = BertConfig.from_json_file(config.bert_config_file)
     checks.require_fitting_model(
         bert_config, config.shape, bert_config_file=config.bert_config_file
@@ -141,32 +140,33 @@ def _evaluator(config: RunConfig) -> Callable[[str], Evaluation]:
         config.eval_batch_size, strategy.num_replicas_in_sync, flag="eval_batch_size"
     )
     limits = config.shape.for_model(bert_config)
-    validity.check_first_record(files[0], limits)
-    # Any seed, for every weight is loaded. Precision and compilation are the defaults, whatever the
-    # training has: each checkpoint is evaluated as the reference computes.
-    with strategy.scope():
-        model = pretrainer.build_pretrainer(bert_config, seed=0)
-    evaluator = Evaluator(model=model, strategy=strategy)
-    dataset = pipeline.evaluation_batches(
-        files, limits, batch_size=config.eval_batch_size, max_batches=config.max_eval_steps
-    )
-
-    def evaluate_one(prefix: str) -> Evaluation:
-        reading.load_weights(
-            pretrainer.trained_variables(model),
-            StoredCheckpoint(prefix),
-            num_hidden_layers=bert_config.num_hidden_layers,
+    with pipeline.checked_input(files, limits):
+        # Any seed, for every weight is loaded. Precision and compilation are the defaults, whatever
+        # the training has: each checkpoint is evaluated as the reference computes.
+        with strategy.scope():
+            model = pretrainer.build_pretrainer(bert_config, seed=0)
+        evaluator = Evaluator(model=model, strategy=strategy)
+        dataset = pipeline.evaluation_batches(
+            files, limits, batch_size=config.eval_batch_size, max_batches=config.max_eval_steps
         )
-        with pipeline.bad_input_named(files, limits):
+
+        def evaluate_one(prefix: str) -> Evaluation:
+            reading.load_weights(
+                pretrainer.trained_variables(model),
+                StoredCheckpoint(prefix),
+                num_hidden_layers=bert_config.num_hidden_layers,
+            )
             return evaluator.evaluate(dataset)
 
-    return evaluate_one
+        yield evaluate_one
 
 
 def _evaluate_checkpoints(
-    config: RunConfig, directory: paths.Location, observers: Sequence[Event]
+    config: RunConfig,
+    directory: paths.Location,
+    observers: Sequence[Event],
+    evaluate_one: Callable[[str], Evaluation],
 ) -> dict[int, Evaluation]:
-    evaluate_one = _evaluator(config)
     progress = Progress(total=config.num_train_steps, unit="steps", description="eval")
     evaluations = {}
     reached = _has_reached(directory, config.target_accuracy)

@@ -17,7 +17,7 @@ from mlperf_bert.checkpoints.state import Saves
 from mlperf_bert.files import paths
 from mlperf_bert.input import pipeline
 from mlperf_bert.messages import Progress
-from mlperf_bert.mlperf import ledger, log_lines
+from mlperf_bert.mlperf import ledger, log_lines, rules
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.log import MlperfLog, close_log
 from mlperf_bert.mlperf.timed_run import Run
@@ -130,10 +130,20 @@ def _train(
         log.init_stop()
         # From here on a signal waits for the end of a device call, so that a step is whole.
         stop_request.defer()
-        with log.run(meter=config.energy_meter() if team.is_chief else None) as run:
-            # Before the log is on disk: a bad first record leaves none, and the division can still
-            # be changed if there are not as many evaluation examples as the rules want.
-            checks.check_at_first_touch(run, log, setup, say=team.say)
+        with (
+            log.run(meter=config.energy_meter() if team.is_chief else None) as run,
+            # The data are touched for the first time, before the log is on disk: what is refused
+            # here leaves none, and the division can still be changed.
+            pipeline.checked_input(
+                setup.files,
+                setup.limits,
+                eval_files=setup.eval_files,
+                packs=config.pack_sequences,
+                time=run.ledger,
+            ) as num_examples,
+        ):
+            if setup.eval_files:
+                _log_evaluation_examples(log, run, config, num_examples, say=team.say)
             # Before the log: without run.json it counts as another run's.
             _record(team, origin, "running")
             if team.is_chief:
@@ -159,6 +169,18 @@ def _train(
         log.discard()
     _end(team, origin, outcome.status, log_path)
     return outcome
+
+
+def _log_evaluation_examples(
+    log: MlperfLog, run: Run, config: RunConfig, num_examples: int, *, say: Callable[[str], None]
+) -> None:
+    """Says it if there are not as many as the closed division wants."""
+    # Without --max_eval_steps it limits nothing: as many batches as there are examples.
+    limit = (config.max_eval_steps or num_examples) * config.eval_batch_size
+    run.eval_samples(min(num_examples, limit))
+    if issue := rules.departure_of_evaluation(num_examples):
+        say(rules.open_division([issue]))
+        log.declare_open()
 
 
 def _record(
@@ -383,18 +405,10 @@ def _train_against_the_clock(
     start_up: StartUp,
     observers: Sequence[Event],
 ) -> Outcome:
-    """Opens input and outputs, and trains; a bad record is named."""
+    """Opens input and outputs, and trains."""
     config, step = setup.config, int(parts.trainer.step.numpy())
     batches = build.training_batches(parts, setup, team)
-    with (
-        _opened(setup, team, parts, step=step) as outputs,
-        pipeline.bad_input_named(
-            [*setup.files, *setup.eval_files],
-            setup.limits,
-            packed=setup.files if config.pack_sequences else (),
-            time=run.ledger,
-        ),
-    ):
+    with _opened(setup, team, parts, step=step) as outputs:
         if step == 0 and not setup.eval_files:
             with run.ledger.counting(ledger.SAVING):
                 outputs.saves.save(0)  # for the offline evaluation

@@ -165,7 +165,7 @@ class Readers:
 
     def train_packed(self) -> None:
         """A window and more."""
-        self._draw(self._packed, packed=[str(self.path)])
+        self._draw(self._packed, packs=True)
 
     def evaluate(self) -> None:
         """All examples, filled up."""
@@ -173,8 +173,7 @@ class Readers:
 
     def _draw(self, dataset: tf.data.Dataset, **given) -> None:
         files = pipeline.expand_input(str(self.path), flag="input_file")
-        validity.check_first_record(files[0], LIMITS)
-        with pipeline.bad_input_named(files, LIMITS, **given):
+        with pipeline.checked_input(files, LIMITS, **given):
             for features in itertools.islice(dataset, NUM_RECORDS):
                 if isinstance(features, tuple):
                     features, _ = features
