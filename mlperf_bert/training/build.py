@@ -1,7 +1,9 @@
 """Builds the parts of a run from its configuration; reads no data."""
 
+import contextlib
 import dataclasses
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterator
 from typing import cast
 
 import tensorflow as tf
@@ -12,10 +14,10 @@ from mlperf_bert.input import pipeline
 from mlperf_bert.model import pretrainer
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay, create_optimizer
+from mlperf_bert.tensorflow_import import lines_left_out
 from mlperf_bert.training.checks import Setup
 from mlperf_bert.training.config import Compilation
-from mlperf_bert.training.devices import one_cpu, reading_compilation_cache
-from mlperf_bert.training.steps import Asleep, Evaluator, Trainer
+from mlperf_bert.training.steps import Asleep, Evaluator, Trainer, one_cpu
 from mlperf_bert.training.workers import Team
 
 
@@ -120,18 +122,43 @@ def build_trainer(
 def warm_up(parts: Parts, setup: Setup, *, keeps_weights: bool) -> None:
     """Compiles training and evaluation on synthetic batches of all shapes that the run will use."""
     config = setup.config
+    # All batches of an evaluation have this shape, also the last, which is filled up.
+    batch = pipeline.synthetic_batch(config.shape, batch_size=config.eval_batch_size)
     batches = pipeline.synthetic_batches(
         config.shape,
         batch_size=setup.replica_batch_size,
         pack_sequences=config.pack_sequences,
     )
-    with reading_compilation_cache(config.compilation_cache_dir):
+    with _reading_compilation_cache(config.compilation_cache_dir):
         parts.trainer.warm_up(batches, keeps_weights=keeps_weights)
         if setup.eval_files:
-            # All batches of an evaluation have this shape, also the last, which is filled up.
-            batch = pipeline.synthetic_batch(config.shape, batch_size=config.eval_batch_size)
             weights = tf.ones([config.eval_batch_size])
             parts.evaluator.evaluate(tf.data.Dataset.from_tensors((batch, weights)))
+
+
+# TensorFlow first takes an entry for text, and says so for each, before it reads it as it is.
+_NOISE = re.compile(rb"Error parsing text-format tensorflow.XlaSerializedCacheEntry")
+
+
+@contextlib.contextmanager
+def _reading_compilation_cache(directory: str | None) -> Iterator[None]:
+    """While programs are compiled or read: hides TensorFlow's noise, and names a damaged folder.
+
+    Raises:
+      ValueError: TensorFlow cannot read what is in the folder.
+    """
+    if directory is None:
+        yield
+        return
+    try:
+        with lines_left_out(_NOISE):
+            yield
+    except (tf.errors.OutOfRangeError, tf.errors.InvalidArgumentError) as error:
+        reason = error.message.split(" [Op:")[0]
+        raise ValueError(
+            f"--compilation_cache_dir={directory}: if one of its files is damaged, remove the "
+            f"folder; TensorFlow says: {reason}"
+        ) from error
 
 
 def load_weights(parts: Parts, setup: Setup, team: Team) -> None:

@@ -3,15 +3,12 @@
 No other module chooses devices.
 """
 
-import contextlib
 import hashlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import tensorflow as tf
 
-from mlperf_bert.tensorflow_import import lines_left_out
 from mlperf_bert.training.config import Cluster, DeviceConfig
 
 
@@ -47,12 +44,6 @@ def require_devices(config: DeviceConfig) -> None:
             f"--num_gpus={config.num_gpus}, but TensorFlow sees {len(gpus)} GPUs; lower it, or "
             "check the driver and that the container was given the GPUs"
         )
-
-
-def one_cpu(strategy: tf.distribute.Strategy) -> bool:
-    """Whether the strategy computes on one CPU, where batches need not be distributed."""
-    one_device = isinstance(strategy, tf.distribute.OneDeviceStrategy)
-    return one_device and "CPU" in strategy.extended.worker_devices[0]
 
 
 def replica_batch_size(batch_size: int, num_replicas: int, *, flag: str) -> int:
@@ -123,10 +114,6 @@ def _tpu_strategy(config: DeviceConfig) -> tf.distribute.TPUStrategy:
     return strategy
 
 
-# TensorFlow first takes an entry for text, and says so for each, before it reads it as it is.
-_NOISE = re.compile(rb"Error parsing text-format tensorflow.XlaSerializedCacheEntry")
-
-
 def compilation_cache_flags(directory: str) -> str:
     """What TF_XLA_FLAGS needs to hold so that compiled programs are kept in a folder and reused.
 
@@ -150,24 +137,3 @@ def compilation_cache_flags(directory: str) -> str:
     folder = Path(directory, hashlib.sha256(key.encode()).hexdigest()[:16]).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     return f'--tf_xla_persistent_cache_directory="{folder}"'
-
-
-@contextlib.contextmanager
-def reading_compilation_cache(directory: str | None) -> Iterator[None]:
-    """While programs are compiled or read: hides TensorFlow's noise, and names a damaged folder.
-
-    Raises:
-      ValueError: TensorFlow cannot read what is in the folder.
-    """
-    if directory is None:
-        yield
-        return
-    try:
-        with lines_left_out(_NOISE):
-            yield
-    except (tf.errors.OutOfRangeError, tf.errors.InvalidArgumentError) as error:
-        reason = error.message.split(" [Op:")[0]
-        raise ValueError(
-            f"--compilation_cache_dir={directory}: if one of its files is damaged, remove the "
-            f"folder; TensorFlow says: {reason}"
-        ) from error

@@ -16,8 +16,13 @@ from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.model import metrics, pretrainer
 from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.training.config import NO_COMPILATION, Compilation
-from mlperf_bert.training.devices import one_cpu
 from mlperf_bert.training.loop import FIGURES
+
+
+def one_cpu(strategy: tf.distribute.Strategy) -> bool:
+    """Whether the strategy computes on one CPU, where batches need not be distributed."""
+    one_device = isinstance(strategy, tf.distribute.OneDeviceStrategy)
+    return one_device and "CPU" in strategy.extended.worker_devices[0]
 
 
 class Trainer(tf.Module):
