@@ -87,11 +87,11 @@ def train(flags: dict) -> None:
 def member(watch: str, flags: dict, folder: Path) -> None:
     """One of the two processes; they share the folder."""
     if watch == "workers":
-        from mlperf_bert.training import meeting, output, workers
+        from mlperf_bert.training import output, processes, workers
 
         cluster = workers.read_cluster()
         compared = {name: value for name, value in flags.items() if name != FAILS}
-        meeting.Meeting(cluster, folder).hold(compared, None, dict)
+        processes.Meeting(cluster, folder).hold(compared, None, dict)
         team = workers.Team(
             cluster=cluster,
             strategy=None,

@@ -15,7 +15,7 @@ from mlperf_bert.training.config import Cluster, DeviceConfig
 def create_strategy(config: DeviceConfig, cluster: Cluster | None = None) -> tf.distribute.Strategy:
     """Picks the strategy: TPU, several processes, several GPUs of one host, one device.
 
-    With several processes this waits for all; `meeting.Meeting` names a missing one before.
+    With several processes this waits for all; `processes.Meeting` names a missing one before.
 
     Raises:
       ValueError: a TPU does not answer, or as `require_devices`.
@@ -65,13 +65,13 @@ def replica_batch_size(batch_size: int, num_replicas: int, *, flag: str) -> int:
 
 def _workers_strategy(cluster: Cluster, num_gpus: int) -> tf.distribute.Strategy:
     """One replica for each GPU of each process, or one on each process's CPU."""
-    from mlperf_bert.training import coordination  # a run of one process does not load it
+    from mlperf_bert.training import processes  # a run of one does not load it
 
     # TensorFlow would reserve memory on every GPU that it sees, also on those of other processes.
     tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:num_gpus], "GPU")
     kinds = tf.distribute.experimental.CommunicationImplementation
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        # To TensorFlow the chief is a worker too, the first one; coordination.py reads these names
+        # To TensorFlow the chief is a worker too, the first one; processes.py reads these names
         # in its errors.
         tf.train.ClusterSpec({"worker": list(cluster.addresses)}),
         task_type="worker",
@@ -85,7 +85,7 @@ def _workers_strategy(cluster: Cluster, num_gpus: int) -> tf.distribute.Strategy
     )
     # TensorFlow connects processes only before its first operation: whatever a run does before this
     # line reads names, sizes and records, and computes nothing.
-    with coordination.connecting():
+    with processes.connecting():
         return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
 
 

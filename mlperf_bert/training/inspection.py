@@ -79,18 +79,23 @@ def _inspect_with_output(config: RunConfig) -> Setup:
     checks.check_disk(setup)
     if obstacle:
         setup.findings.add(ERROR, obstacle)
-    _check_weights(setup, newest or config.init_checkpoint)
+    _check_weights(setup, newest)
     # For a run that resumes also beside other errors: it says which file is not the same.
     if not setup.findings.errors or (output.resumes and not obstacle):
         setup.findings.attempt(Origin, setup, output, goes_on=goes_on)
     return setup
 
 
-def _check_weights(setup: Setup, prefix: str | None) -> None:
-    """Reads the weights that the run would load: damage and NaN do not show in the index."""
-    if setup.findings.errors or not prefix:
+def _check_weights(setup: Setup, newest: str) -> None:
+    """Reads the weights that the run would load: damage and NaN do not show in the index.
+
+    Those are of its `newest` checkpoint, or, if that is empty, of the initial one.
+    """
+    if setup.findings.errors:
         return
-    if (stored := setup.findings.attempt(StoredCheckpoint, prefix)) is None:
+    opened = setup.initial_checkpoint
+    stored = setup.findings.attempt(StoredCheckpoint, newest) if newest else opened
+    if stored is None:
         return
     shapes = checks.require_fitting(setup, stored)
     if not setup.findings.errors:
@@ -185,8 +190,8 @@ def _measure_initial_accuracy(setup: Setup) -> None:
         raise ValueError("the initial accuracy needs --init_checkpoint and --eval_input_file")
     with setup.strategy.scope():
         model = pretrainer.build_pretrainer(setup.bert_config, seed=0)
-    # Not that of the setup: a run that resumes has not opened it.
-    stored = StoredCheckpoint(config.init_checkpoint)
+    # A run that resumes has not opened it.
+    stored = setup.initial_checkpoint or StoredCheckpoint(config.init_checkpoint)
     reading.refuse_output_of_a_run(stored)
     reading.load_initial_weights(
         pretrainer.trained_variables(model),

@@ -1,11 +1,8 @@
 """The processes of a run: which there are, that they agree before it starts, and that one ends all.
 
-The environment names them; see environments.py. run_pretraining.py reads it once; no other module
-of the package does.
-
-Before TensorFlow connects them they meet in the --output_dir that they share; see meeting.py. Once
-they are connected, TensorFlow's coordination service notices a loss; see coordination.py. A run of
-one process loads none of the three.
+The environment names them; run_pretraining.py reads it once, and no other module of the package
+does. How several find each other, agree and notice a loss is in processes.py, which a run of one
+process does not load.
 """
 
 import contextlib
@@ -89,9 +86,9 @@ class Team:
         except BaseException as error:
             self.release()
             if self.cluster:
-                from mlperf_bert.training import coordination
+                from mlperf_bert.training import processes
 
-                if loss := coordination.pass_on(self.cluster, error):
+                if loss := processes.pass_on(self.cluster, error):
                     raise OSError(f"{loss}; {_RESUME}") from error
             raise
 
@@ -109,13 +106,13 @@ def agree(config: RunConfig) -> Team:
     release = output.release
     try:
         if cluster:
-            from mlperf_bert.training import meeting
+            from mlperf_bert.training import processes
 
-            held = meeting.Meeting(cluster, output.location)
+            held = processes.Meeting(cluster, output.location)
             release = functools.partial(_release, output, held.made)
             decision = held.hold(
-                meeting.compared(config),
-                meeting.obstacle(config.device, cluster),
+                processes.compared(config),
+                processes.obstacle(config.device, cluster),
                 lambda: _claim(output, config.seed),
             )
             # Only now: TensorFlow waits for all of them, and could not name one that is missing.
@@ -147,12 +144,12 @@ def read_cluster(environment: Mapping[str, str] = os.environ) -> Cluster | None:
     """The cluster that the environment describes; None for a single process.
 
     Raises:
-      ValueError: as `environments.cluster_of`.
+      ValueError: as `processes.cluster_of`.
     """
     # Set by srun only: in a batch script the other variables of Slurm are there too.
     if not environment.keys() & {"TF_CONFIG", "SLURM_STEP_NUM_TASKS"}:
         return None
-    from mlperf_bert.training import environments
+    from mlperf_bert.training import processes
 
-    cluster = environments.cluster_of(environment)
+    cluster = processes.cluster_of(environment)
     return cluster if len(cluster.addresses) > 1 else None

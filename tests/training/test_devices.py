@@ -6,7 +6,7 @@ import pytest
 
 from mlperf_bert.training import config, devices
 from mlperf_bert.training.config import Cluster
-from mlperf_bert.training.environments import expand_hosts
+from mlperf_bert.training.processes import expand_hosts
 from mlperf_bert.training.workers import read_cluster
 
 

@@ -15,9 +15,9 @@ import pytest
 from tensorflow.python.eager import context
 
 from benchmarks.processes import environment_of, free_addresses
-from mlperf_bert.training import coordination, meeting
+from mlperf_bert.training import processes
 from mlperf_bert.training.config import Cluster, DeviceConfig
-from mlperf_bert.training.meeting import Meeting
+from mlperf_bert.training.processes import Meeting
 from tests.helpers import starts, waiting
 
 ADDRESSES = ("a:1", "b:2", "c:3")
@@ -26,7 +26,7 @@ ADDRESSES = ("a:1", "b:2", "c:3")
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch) -> Path:
     """The folder that all processes share; it does not exist. They look for each other often."""
-    monkeypatch.setattr(meeting, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(processes, "_LOOK_SECONDS", 0.01)
     return tmp_path / "a" / "run"
 
 
@@ -106,7 +106,7 @@ def test_a_missing_process_is_named_in_time_by_all(folder, monkeypatch):
         # The chief reads between two sleeps: a sign that is there at both has been read.
         return time.monotonic() + 100 * (signs.count(True) > 1)
 
-    monkeypatch.setattr(meeting, "time", types.SimpleNamespace(sleep=sleep, monotonic=monotonic))
+    monkeypatch.setattr(processes, "time", types.SimpleNamespace(sleep=sleep, monotonic=monotonic))
     found = meet_all(folder, [{}] * 3, absent=[2], decide=pytest.fail)
     assert found[0].startswith(
         f"worker 2 (c:3) left no sign in --output_dir={folder} within 30 s; check that every "
@@ -176,7 +176,7 @@ def meet_all_but(folder: Path, absent: int, left: Path) -> str:
 
 
 def test_a_process_that_ends_before_it_reads_the_answer_is_named(folder, monkeypatch):
-    monkeypatch.setattr(meeting, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(processes, "_ANSWER_SECONDS", 0.2)
     ended = threading.Event()
 
     def take_part():
@@ -215,14 +215,14 @@ def test_what_others_put_into_the_folder_stays(folder):
 def test_a_port_in_use_is_named():
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        obstacle = meeting.obstacle(DeviceConfig(), Cluster((f"localhost:{port}", "b:2"), 0))
+        obstacle = processes.obstacle(DeviceConfig(), Cluster((f"localhost:{port}", "b:2"), 0))
     assert obstacle.startswith(f"cannot listen on port {port} (Address already in use); end the")
-    assert meeting.obstacle(DeviceConfig(), Cluster((f"[::1]:{port}", "b:2"), 0)) is None
+    assert processes.obstacle(DeviceConfig(), Cluster((f"[::1]:{port}", "b:2"), 0)) is None
 
 
 def test_devices_that_are_not_there_are_named_before_others_wait():
     cluster = Cluster((*free_addresses(1), "b:2"), 0)
-    assert "--num_gpus=99, but Tensor" in meeting.obstacle(DeviceConfig(num_gpus=99), cluster)
+    assert "--num_gpus=99, but Tensor" in processes.obstacle(DeviceConfig(num_gpus=99), cluster)
 
 
 # Of TensorFlow 2.21, as benchmarks/lost_processes.py and three processes saw them.
@@ -277,28 +277,28 @@ ERRORS = {
 @pytest.mark.parametrize("case", ERRORS)
 def test_an_error_of_tensorflow_names_who_is_lost(case):
     error, expected = ERRORS[case]
-    assert coordination.loss(Cluster(ADDRESSES, 1), error) == expected
+    assert processes.loss(Cluster(ADDRESSES, 1), error) == expected
 
 
 def test_tensorflow_has_the_private_names():
-    coordination.require_names()
+    processes.require_names()
 
 
 def test_a_private_name_that_an_upgrade_removes_is_told_in_one_line(monkeypatch):
     monkeypatch.delattr(context.Context, "report_error_to_cluster")
     cluster = Cluster((*free_addresses(1), "b:2"), 0)
-    line = meeting.obstacle(DeviceConfig(), cluster)
+    line = processes.obstacle(DeviceConfig(), cluster)
     assert "no attribute 'report_error_to_cluster'); install" in line and "\n" not in line
 
 
 def test_a_report_that_nobody_can_receive_has_no_effect():
-    coordination.report("disk is full")
+    processes.report("disk is full")
 
 
 def _wait(error_file: str) -> None:
     os.dup2(os.open(error_file, os.O_WRONLY | os.O_CREAT), 2)
-    coordination.CONNECTING_SECONDS = 0.2
-    with coordination.connecting():
+    processes.CONNECTING_SECONDS = 0.2
+    with processes.connecting():
         time.sleep(60)
 
 

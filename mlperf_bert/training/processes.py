@@ -1,0 +1,462 @@
+"""A run of several processes: how they are named, how they meet, and what watches over them.
+
+The environment names them: by TF_CONFIG, which is TensorFlow's own format and Kubernetes' TFJob
+sets too, or by Slurm's variables, which srun sets.
+
+Before TensorFlow connects them they see that they are equal, by files in the --output_dir that they
+share: flags, sizes of data and the chief's decision go through these, not through TensorFlow's
+key-value store. While TensorFlow waits for a process it keeps Python's lock, so nothing could name
+one that does not start, and no signal would be heard.
+
+Then TensorFlow's coordination service watches: `MultiWorkerMirroredStrategy` starts it, in the
+chief. A process whose heartbeats stop for ten seconds (TensorFlow's own setting: a shorter one
+would take a busy host for a lost one), whose connections close, or that reports a failure ends the
+collective operations of all others with an error, also those that wait in one. The error comes out
+where a process trains, at its next step or evaluation. This is the only module that uses
+TensorFlow's private names of it.
+"""
+
+import contextlib
+import dataclasses
+import faulthandler
+import json
+import os
+import re
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import tensorflow as tf
+
+from mlperf_bert import signals
+from mlperf_bert.files import json_text, paths
+from mlperf_bert.files.whole import read_regular_file, write_whole
+from mlperf_bert.input import pipeline
+from mlperf_bert.training import devices
+from mlperf_bert.training.config import Cluster, DeviceConfig, RunConfig
+
+_EXAMPLE = (
+    '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
+)
+# An IPv6 address is in brackets.
+_ADDRESS = re.compile(r"([^\s:\[\]]+|\[[0-9a-fA-F:.]+(%\w+)?\]):(?P<port>[0-9]{1,5})")
+_MAX_PROCESSES = 100_000
+# Slurm assigns no ports; different jobs on one node need different ones.
+_SLURM_FIRST_PORT, _SLURM_NUM_PORTS = 20000, 10000
+
+
+def cluster_of(environment: Mapping[str, str]) -> Cluster:
+    """The cluster of TF_CONFIG, without addresses if it names no job; or that of Slurm's variables.
+
+    Raises:
+      ValueError: TF_CONFIG is malformed, or names a host twice; or Slurm's variables are not as
+        its manual says, or disagree.
+    """
+    # TF_CONFIG first: where Slurm's variables do not fit, their messages send the user to it.
+    if "TF_CONFIG" in environment:
+        return _from_tf_config(environment["TF_CONFIG"])
+    return _from_slurm(environment)
+
+
+def _from_tf_config(text: str) -> Cluster:
+    def refuse(reason: str) -> ValueError:
+        return ValueError(f"TF_CONFIG {reason}; it should look like {_EXAMPLE}")
+
+    try:
+        described = json_text.parse_object(text)
+        jobs, task = described.get("cluster") or {}, described.get("task") or {}
+        kind, index = task.get("type"), int(task.get("index", 0))
+        listed = {job: list(addresses) for job, addresses in jobs.items()}
+    except (ValueError, AttributeError, TypeError, OverflowError) as error:
+        raise refuse(f"is not as expected ({error})") from error
+    if not jobs:
+        return Cluster((), 0)
+    if foreign := sorted(listed.keys() - {"chief", "master", "worker"}):
+        raise refuse(
+            f"has tasks of kind {foreign[0]!r:.80}: every process here is a chief or a worker"
+        )
+    # A chief has the first address, so that its index is 0; the others are numbered after it.
+    order = [job for job in ("chief", "master", "worker") if job in listed]
+    if kind not in order or not 0 <= index < len(listed[kind]):
+        raise refuse(f"says that this process is {kind!r:.80} {index}, which is not in its cluster")
+    addresses = tuple(address for job in order for address in listed[job])
+    for address in addresses:
+        if not _is_address(address):
+            raise refuse(f"names {address!r:.80}, which is not host:port")
+        if addresses.count(address) > 1:
+            raise refuse(f"names {address:.80} twice: give every process its own port")
+    before = sum(len(listed[job]) for job in order[: order.index(kind)])
+    return Cluster(addresses, before + index)
+
+
+def _is_address(text: object) -> bool:
+    address = _ADDRESS.fullmatch(text) if isinstance(text, str) else None
+    return address is not None and 0 < int(address["port"]) < 2**16
+
+
+def _from_slurm(environment: Mapping[str, str]) -> Cluster:
+    """One worker per task; source: srun's manual, section OUTPUT ENVIRONMENT VARIABLES."""
+    try:
+        hosts = expand_hosts(environment["SLURM_STEP_NODELIST"])
+        counts = _expand_counts(environment["SLURM_STEP_TASKS_PER_NODE"])
+        job, task = int(environment["SLURM_JOB_ID"]), int(environment["SLURM_PROCID"])
+        num_tasks = int(environment["SLURM_STEP_NUM_TASKS"])
+    except (KeyError, ValueError) as error:
+        raise ValueError(
+            f"Slurm's variables are not as expected ({error!r}); start the processes with srun, or "
+            "set TF_CONFIG"
+        ) from error
+    first_port = _SLURM_FIRST_PORT + job % _SLURM_NUM_PORTS
+    # In blocks, the tasks of one host after those of the one before; each has a port of its own.
+    addresses = tuple(
+        f"{host}:{first_port + number}"
+        for host, count in zip(hosts, counts)
+        for number in range(count)
+    )
+    if len(addresses) != num_tasks or not 0 <= task < num_tasks:
+        raise ValueError(
+            f"Slurm's variables disagree: {num_tasks} tasks in SLURM_STEP_NUM_TASKS, "
+            f"{len(addresses)} in SLURM_STEP_NODELIST and SLURM_STEP_TASKS_PER_NODE, and this is "
+            f"task {task}; use srun's block distribution, or set TF_CONFIG"
+        )
+    return Cluster(addresses, task)
+
+
+def expand_hosts(text: str) -> list[str]:
+    """Slurm's short form of host names: "a[1-3,07],b" -> a1, a2, a3, a07, b."""
+    hosts = []
+    # A comma within brackets separates numbers, not hosts.
+    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
+        prefix, bracket, rest = part.partition("[")
+        inside, _, suffix = rest.partition("]")
+        if not bracket:
+            hosts.append(prefix)
+            continue
+        for item in inside.split(","):
+            first, _, last = item.partition("-")
+            for number in range(int(first), int(last or first) + 1):
+                # The suffix may have brackets too. A number is as wide as the first of its range.
+                hosts += expand_hosts(f"{prefix}{number:0{len(first)}d}{suffix}")
+                if len(hosts) > _MAX_PROCESSES:
+                    raise ValueError(f"{text!r} names more than {_MAX_PROCESSES} hosts")
+    return hosts
+
+
+def _expand_counts(text: str) -> list[int]:
+    """Slurm's short form of counts: "2(x3),1" -> 2, 2, 2, 1."""
+    counts = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+    if sum(int(count) * int(times or 1) for count, times in counts) > _MAX_PROCESSES:
+        raise ValueError(f"{text!r} counts more than {_MAX_PROCESSES} processes")
+    return [int(count) for count, times in counts for _ in range(int(times or 1))]
+
+
+MEETING_SECONDS = 300.0
+_LOOK_SECONDS = 0.5
+_ANSWER_SECONDS = 60.0
+
+
+def compared(config: RunConfig) -> dict:
+    """Everything that must be equal on all processes, by flag."""
+    flags = dataclasses.asdict(config)
+    del flags["cluster"]  # it has the index of the process
+    # Not only the flags: the same path may lead to other files on another host.
+    return {
+        **flags,
+        "TensorFlow": tf.__version__,
+        "data of --input_file": _sizes(config.input_file, "input_file"),
+        "data of --eval_input_file": _sizes(config.eval_input_file, "eval_input_file"),
+        "content of --bert_config_file": _content(config.bert_config_file),
+    }
+
+
+def _sizes(patterns: str | None, flag: str) -> dict[str, int] | str:
+    try:
+        files = pipeline.expand_input(patterns, flag=flag) if patterns else []
+        return dict(zip(files, paths.in_parallel(paths.size_bytes, files)))
+    except (ValueError, OSError, tf.errors.OpError) as error:
+        return str(error)
+
+
+def _content(path: str) -> str:
+    try:
+        return " ".join(read_regular_file(path).decode(errors="replace").split())
+    except FileNotFoundError:
+        return "no such file"
+    except (ValueError, OSError) as error:
+        return str(error)
+
+
+def obstacle(device: DeviceConfig, cluster: Cluster) -> str | None:
+    """Why TensorFlow cannot start here: the others would wait for this process without an end."""
+    try:
+        require_names()
+        devices.require_devices(device)
+        _require_free_port(cluster)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _require_free_port(cluster: Cluster) -> None:
+    port = int(cluster.addresses[cluster.index].rpartition(":")[2])
+    # Only a look: another program can still take the port before TensorFlow does.
+    try:
+        socket.create_server(("", port)).close()
+    except OSError as error:
+        raise ValueError(
+            f"cannot listen on port {port} ({os.strerror(error.errno or 0)}); end the program that "
+            "uses it, or give this process another port"
+        ) from error
+
+
+class Meeting:
+    """The files by which processes find each other, `.worker-N.json` for each, in a shared folder.
+
+    A file may be left over from a process that was killed. So each process draws a token for this
+    start: the others write down the chief's, and the chief answers to theirs.
+    """
+
+    def __init__(
+        self, cluster: Cluster, folder: paths.Location, *, seconds: float = MEETING_SECONDS
+    ):
+        """Waits so many seconds for the others; reads and writes nothing yet."""
+        self._cluster = cluster
+        self._folder = folder
+        self._files = [folder / f".worker-{n}.json" for n in range(len(cluster.addresses))]
+        self._seconds = seconds
+        self._deadline = time.monotonic() + seconds
+        self._token = secrets.token_hex(8)
+        self.made: list[Path] = []
+        """The folders that were absent, the innermost first; for who wants to remove them again."""
+
+    def hold(self, parameters: dict, obstacle: str | None, decide: Callable[[], dict]) -> dict:
+        """Waits for all processes, and returns the chief's decision; leaves no file.
+
+        Args:
+          parameters: what must be equal on all processes, name -> JSON value.
+          obstacle: why this process cannot run; None if it can.
+          decide: called on the chief once all are known to be equal.
+
+        Raises:
+          ValueError: something differs, is in the way, or the chief cannot decide; the message is
+            the same on all processes.
+          OSError: the chief is missing, or the folder cannot be written.
+        """
+        own = {"token": self._token, "parameters": parameters, "obstacle": obstacle}
+        own = json.loads(json.dumps(own))  # as the others read it
+        is_chief = self._cluster.is_chief
+        try:
+            answer = self._lead(own, decide) if is_chief else self._join(own)
+        finally:
+            # The chief is the last one, and removes what killed processes have left.
+            for file in self._files if is_chief else [self._files[self._cluster.index]]:
+                with contextlib.suppress(OSError), paths.failures_named(file):
+                    file.unlink(missing_ok=True)
+        if answer["problem"]:
+            raise ValueError(answer["problem"])
+        return answer["decision"]
+
+    def _lead(self, own: dict, decide: Callable[[], dict]) -> dict:
+        self._write({"token": self._token})
+        members: dict[int, dict] = {}
+        for _ in self._looks():
+            read = {index: self._read(index) for index in range(1, len(self._files))}
+            # Only who answers to this start's token: other files are of processes that were killed.
+            members = {n: said for n, said in read.items() if said.get("chief") == self._token}
+            if len(members) == len(read):
+                break
+        everyone = {0: own, **members}
+        problem = self._missing(members) or self._difference(everyone) or self._obstacle(everyone)
+        decision = None
+        # Last: it locks the directory, which is not done for a run that cannot begin.
+        if not problem:
+            try:
+                decision = decide()
+            except (ValueError, OSError) as error:
+                problem = str(error)
+        answer = {"problem": problem, "decision": decision}
+        # Each token stands in the answer: so a process knows that it is meant for its own start.
+        self._write({member["token"]: index for index, member in members.items()} | answer)
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        # A process removes its file once it has read the answer.
+        while unread := [index for index in members if paths.is_file(self._files[index])]:
+            if time.monotonic() > deadline:
+                return {"problem": problem or f"{self._names(unread)} has not read the answer"}
+            time.sleep(_LOOK_SECONDS)
+        return answer
+
+    def _join(self, own: dict) -> dict:
+        heard = None
+        for _ in self._looks():
+            said = self._read(0)
+            if self._token in said:
+                return said
+            # Each new token is answered to: the first may be that of a chief that was killed.
+            token = said.get("token")
+            if token and token != heard:
+                heard = token
+                self._write(own | {"chief": token})
+            elif heard and not paths.is_file(self._files[0]):  # it is replaced as a whole
+                raise OSError(f"{self._cluster.name(0)}, the chief, has ended; start all again")
+        raise OSError(
+            f"{self._cluster.name(0)}, the chief, has not answered in --output_dir={self._folder} "
+            f"within {self._seconds:.0f} s; check that it was started, with a directory that all "
+            "processes share"
+        )
+
+    def _looks(self) -> Iterator[None]:
+        while time.monotonic() < self._deadline:
+            yield
+            time.sleep(_LOOK_SECONDS)
+
+    def _read(self, index: int) -> dict:
+        """What a process has left; nothing if it has not, or is writing it."""
+        try:
+            return json_text.read_object(self._files[index])
+        except (ValueError, OSError):
+            return {}
+
+    def _write(self, content: dict) -> None:
+        try:
+            self.made += paths.make_folder(self._folder)
+            write_whole(self._files[self._cluster.index], json.dumps(content))
+        except paths.StoreUnavailable:
+            raise
+        except OSError as error:
+            raise OSError(
+                f"--output_dir={self._folder}: {error.strerror or error}; give a directory that "
+                "all processes share, and run them as one user"
+            ) from error
+
+    def _names(self, indices: list[int]) -> str:
+        return ", ".join(self._cluster.name(index) for index in indices)
+
+    def _missing(self, members: dict[int, dict]) -> str | None:
+        absent = [index for index in range(1, len(self._files)) if index not in members]
+        if not absent:
+            return None
+        return (
+            f"{self._names(absent)} left no sign in --output_dir={self._folder} within "
+            f"{self._seconds:.0f} s; check that every process was started, with a directory that "
+            "all processes share"
+        )
+
+    def _difference(self, everyone: dict[int, dict]) -> str | None:
+        here = everyone[0]["parameters"]
+        for index, other in sorted(everyone.items()):
+            there = other["parameters"]
+            names = sorted(here.keys() | there.keys())
+            differing = [name for name in names if here.get(name) != there.get(name)]
+            if differing:
+                details = "; ".join(
+                    f"{name}: {_short(here.get(name), there.get(name))} on the chief, "
+                    f"{_short(there.get(name), here.get(name))} there"
+                    for name in differing
+                )
+                return (
+                    f"{self._cluster.name(index)} was started differently ({details}); give all "
+                    "processes the same flags and data"
+                )
+        return None
+
+    def _obstacle(self, everyone: dict[int, dict]) -> str | None:
+        for index, each in sorted(everyone.items()):
+            if each["obstacle"]:
+                return f"{self._cluster.name(index)}: {each['obstacle']}"
+        return None
+
+
+def _short(value, other) -> str:
+    """A value as text; of a dict only the entries that differ from the other's."""
+    if isinstance(value, dict) and isinstance(other, dict):
+        names = [name for name in value if value[name] != other.get(name)]
+        shown = ", ".join(f"{name}={value[name]}" for name in names[:3])
+        return (shown + (", ..." if len(names) > 3 else "")) or "nothing more"
+    return str(value)
+
+
+CONNECTING_SECONDS = 300.0
+_STANDARD_ERROR = 2
+# TensorFlow's errors name a process that is lost as its "remote target"; the first is the cause,
+# others have only passed it on. Where they name none, the chief with the service itself is lost.
+_ABORTED = re.compile(r"(?:Collective ops is aborted by: )+(.*)")
+_TASK = re.compile(r"/job:worker/(?:replica:0/)?task:(\d+)")
+# As `Cluster.name` begins what a process has reported, whichever way it comes.
+_REPORTED = re.compile(r"(?:Error reported from \S+: )?(worker \d+ \(.*)")
+
+
+def require_names() -> None:
+    """Checks that this TensorFlow has the private names that several processes need.
+
+    Raises:
+      ValueError: an upgrade has removed one.
+    """
+    try:
+        _context().report_error_to_cluster  # noqa: B018 - only whether it is there
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"TensorFlow {tf.__version__} cannot tell the other processes of a run why one has "
+            f"failed ({error}); install the version of pyproject.toml"
+        ) from error
+
+
+def _context():
+    from tensorflow.python.eager import context
+
+    return context.context()
+
+
+@contextlib.contextmanager
+def connecting() -> Iterator[None]:
+    """While TensorFlow connects the processes: a signal ends this one at once, five minutes too.
+
+    TensorFlow keeps Python's lock until all are connected. So no thread of Python runs, and no
+    handler of a signal; after the time, Python's own watchdog prints where this process has waited.
+    """
+    # The default action of a signal needs no lock of Python, as a handler would. Process 1 of a
+    # container has no default action: there only the watchdog ends the wait.
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    signals.ends_at_once()
+    faulthandler.dump_traceback_later(CONNECTING_SECONDS, exit=True, file=_STANDARD_ERROR)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def report(failure: str) -> None:
+    """Ends the other processes; without effect if none is connected any more.
+
+    Args:
+      failure: a line that begins with `Cluster.name` of the process that has failed, or is lost.
+    """
+    with contextlib.suppress(ValueError, tf.errors.OpError):
+        _context().report_error_to_cluster(tf.errors.ABORTED, failure)
+
+
+def pass_on(cluster: Cluster, error: BaseException) -> str | None:
+    """Reports to the other processes why this one ends; returns which other is lost, if one is."""
+    # The failure of another process comes out here as an error of TensorFlow: that process is the
+    # cause, and is named to the others too.
+    lost = loss(cluster, str(error)) if isinstance(error, tf.errors.OpError) else None
+    reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+    report(lost or f"{cluster.name(cluster.index)} has ended: {reason}")
+    return lost
+
+
+def loss(cluster: Cluster, error: str) -> str | None:
+    """Which process an error of TensorFlow reports as lost, and why; None if it reports none."""
+    aborted = _ABORTED.search(error)
+    # Any other error is this process's own, such as a device without memory.
+    if not aborted:
+        return None
+    reason = aborted[1].rstrip(":")
+    if reported := _REPORTED.match(reason):
+        return reported[1]
+    task = _TASK.search(error, aborted.start())
+    return f"{cluster.name(int(task[1]) if task else 0)} does not answer ({reason})"
