@@ -92,6 +92,7 @@ def build_trainer(
             pack_sequences=config.pack_sequences,
             recompute=config.recompute,
         )
+        variables = pretrainer.trained_variables(model)
         rates = WarmupPolynomialDecay(
             learning_rate=config.learning_rate,
             num_train_steps=config.num_train_steps,
@@ -103,7 +104,7 @@ def build_trainer(
         inner = create_optimizer(config.optimizer, rates, compiled=compiled.each_pass)
         optimizer = GradientAggregationOptimizer(
             inner,
-            pretrainer.trained_variables(model),
+            variables,
             steps_per_update=config.steps_per_update,
             clip_after_allreduce=config.clip_by_global_norm_after_gradient_allreduce,
             whole_step=compiled.whole_step,
@@ -194,13 +195,15 @@ def evaluation_batches(setup: Setup) -> tf.data.Dataset:
     )
 
 
-def training_batches(parts: Parts, setup: Setup, team: Team):
-    """An iterator over global batches from the step reached on; checkpoints hold its position.
+def all_batches(parts: Parts, setup: Setup, team: Team) -> tuple[Iterator, tf.data.Dataset | None]:
+    """The batches of the training, from the step reached on, and those of an evaluation, if any.
 
-    The position is restored on one CPU, where the files are where they were. Else the input is
-    read again up to it.
+    Checkpoints hold the position of the first. It is restored on one CPU, where the files are where
+    they were. Else the input is read again up to it.
     """
     config = setup.config
+    # Once: whoever iterates over it begins with the first example.
+    evaluation = evaluation_batches(setup) if setup.eval_files else None
 
     def iterator_from(step: int):
         def own_batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -229,4 +232,4 @@ def training_batches(parts: Parts, setup: Setup, team: Team):
     if iterator is None or not parts.state.restore_input(iterator):
         iterator = iterator_from(int(parts.trainer.step.numpy()))
     parts.state.attach_input(iterator)
-    return iterator
+    return iterator, evaluation

@@ -407,7 +407,7 @@ def _train_against_the_clock(
 ) -> Outcome:
     """Opens input and outputs, and trains."""
     config, step = setup.config, int(parts.trainer.step.numpy())
-    batches = build.training_batches(parts, setup, team)
+    batches, evaluation = build.all_batches(parts, setup, team)
     with _opened(setup, team, parts, step=step) as outputs:
         if step == 0 and not setup.eval_files:
             with run.ledger.counting(ledger.SAVING):
@@ -420,7 +420,7 @@ def _train_against_the_clock(
             team=team,
             parts=parts,
             outputs=outputs,
-            evaluate=lambda: parts.evaluator.evaluate(build.evaluation_batches(setup), run.ledger),
+            evaluate=lambda: parts.evaluator.evaluate(evaluation, run.ledger),
             stop_request=stop_request,
             observers=observers,
         )
