@@ -170,6 +170,13 @@ def read_frames(path: str | os.PathLike) -> Iterator[Frame]:
             yield frame
 
 
+def first_frame(path: str | os.PathLike) -> Frame:
+    """The first record of a file; raises ValueError if there is none, or as `read_frames`."""
+    for frame in read_frames(path):
+        return frame
+    raise ValueError(f"{os.fspath(path)}: holds no examples; make the file again")
+
+
 def count_records(path: str | os.PathLike) -> int:
     """Returns the number of examples, from the headers alone.
 

@@ -8,7 +8,6 @@ Source of the format: tensorflow/core/example/example.proto.
 """
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
@@ -132,13 +131,6 @@ def require_valid_record(
             check(example)
     except ValueError as error:
         raise frame.bad(str(error)) from error
-
-
-def check_first_record(path: str | os.PathLike, limits: ExampleLimits) -> None:
-    """Raises ValueError if a file has no record, or the first is damaged or not valid."""
-    for frame in tfrecord.read_frames(path):
-        return require_valid_record(frame, limits)
-    raise ValueError(f"{os.fspath(path)}: holds no examples; make the file again")
 
 
 def _require_type(name: str, values: np.ndarray) -> None:

@@ -241,7 +241,7 @@ def checked_input(
     with (time or Ledger()).counting(ledger.INPUT_WAIT):
         # One of each kind: to look into all of them would take time of the run; --check does.
         for path in [files[0], *eval_files[:1]]:
-            validity.check_first_record(path, limits)
+            validity.require_valid_record(tfrecord.first_frame(path), limits)
         if paths.are_local(files) and sum(map(paths.size_bytes, files)) <= _MAX_BYTES_CHECKED_FIRST:
             for path in files:
                 tfrecord.count_records(path)

@@ -110,7 +110,7 @@ def _check_first_records(setup: Setup) -> None:
 
     def problem_of(path: str) -> str | None:
         try:
-            validity.check_first_record(path, limits)
+            validity.require_valid_record(tfrecord.first_frame(path), limits)
         except (ValueError, OSError) as error:
             return str(error)
         return None

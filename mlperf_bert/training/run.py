@@ -174,7 +174,7 @@ def _train(
 def _log_evaluation_examples(
     log: MlperfLog, run: Run, config: RunConfig, num_examples: int, *, say: Callable[[str], None]
 ) -> None:
-    """Says it if there are not as many as the closed division wants."""
+    """Logs their number; if it is not that of the rules, the division is open, and it is said."""
     # Without --max_eval_steps it limits nothing: as many batches as there are examples.
     limit = (config.max_eval_steps or num_examples) * config.eval_batch_size
     run.eval_samples(min(num_examples, limit))

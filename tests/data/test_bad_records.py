@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mlperf_bert.data import provenance, tfrecord, validity
+from mlperf_bert.input import pipeline
 from tests.data.hostile_records import (
     LIMITS,
     NUM_RECORDS,
@@ -248,6 +249,10 @@ def test_files_that_hold_nothing(readers, reader):
 def test_the_first_record_is_looked_at_before_all_else(readers):
     framed = framed_examples()
     framed[0] = tfrecord.frame(ints("input_ids", 77))
+    framed[-1] = framed[-1][:-1]  # damage of the lengths, which are looked at too
     write(readers, *framed)
-    with pytest.raises(tfrecord.BadRecord, match="record 0 at byte 0 holds 77 in input_ids"):
-        validity.check_first_record(readers.path, LIMITS)
+    with (
+        pytest.raises(tfrecord.BadRecord, match="record 0 at byte 0 holds 77 in input_ids"),
+        pipeline.checked_input([str(readers.path)], LIMITS),
+    ):
+        pytest.fail("batches would be drawn")
