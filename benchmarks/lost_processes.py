@@ -161,7 +161,6 @@ def observe(case: str, watch: str, lost: int, *, folder: Path, patience: float) 
             process.kill()
             process.wait()
     text = log.read_text()
-    (folder / f"{case}-{watch}-{lost}.log").write_text(text)
     end = f"not in {patience:.0f} s"
     if has_ended:
         end = f"{ended:.1f} s, its line after {told:.1f} s"
@@ -181,16 +180,13 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=330, help="Waits this long for the other to end."
     )
-    parser.add_argument("--log_dir", type=Path, help="Keeps the output of the processes here.")
     given = parser.parse_args(paths.words_with_home())
     print("| case | lost | noticed by | the other has ended after | its reason |")
     print("|---|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = given.log_dir or Path(scratch)
-        folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
         for case, watch in itertools.product(given.case or CASES, given.watch or WATCHES):
             for lost in (1, 0):
-                row = observe(case, watch, lost, folder=folder, patience=given.seconds)
+                row = observe(case, watch, lost, folder=Path(folder), patience=given.seconds)
                 print(row, flush=True)
 
 

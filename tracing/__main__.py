@@ -6,12 +6,11 @@ Exit codes: the command's; 1 bad input or a trace that could not be written; 128
 import argparse
 import os
 import shutil
-import signal
 import sys
 import time
 from pathlib import Path
 
-from tracing import backends, path_with_home, recorder
+from tracing import backends, ends_in_one_line, path_with_home, recorder
 from tracing.recorder import Request
 from tracing.tracers import User
 
@@ -105,18 +104,14 @@ def _give_to_user(folder: Path) -> None:
         os.chown(path, user.uid, user.gid, follow_symlinks=False)
 
 
+@ends_in_one_line("trace")
 def main() -> None:
     """Takes one trace."""
     given = _parser().parse_args()
-    try:
-        if given.convert:
-            _convert(given.convert, keep_raw=given.keep_raw)
-            return
-        sys.exit(_trace(given))
-    except (ValueError, OSError) as error:
-        sys.exit(f"trace: {error}")
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
+    if given.convert:
+        _convert(given.convert, keep_raw=given.keep_raw)
+        return
+    sys.exit(_trace(given))
 
 
 if __name__ == "__main__":

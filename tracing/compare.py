@@ -10,14 +10,13 @@ Exit codes: 0; 1 bad input.
 """
 
 import argparse
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from tracing import backends, files, path_with_home
+from tracing import backends, ends_in_one_line, files, path_with_home
 from tracing.exports.finished import Finished
 
 OUTSIDE = "outside"
@@ -208,16 +207,14 @@ def _cells(change: Change, *, in_seconds: bool = False) -> tuple[str, str, str]:
     return f"{change.a:,.0f}", f"{change.b:,.0f}", f"{change.difference:+,.0f}"
 
 
+@ends_in_one_line("compare")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints what changed."""
     parser = argparse.ArgumentParser(prog="python -m tracing.compare", description=__doc__)
     parser.add_argument("a", type=path_with_home, metavar="A", help="folder of a finished trace")
     parser.add_argument("b", type=path_with_home, metavar="B")
     given = parser.parse_args(arguments)
-    try:
-        print("\n".join(lines(compare(Finished(given.a), Finished(given.b)))))
-    except (ValueError, OSError) as error:
-        sys.exit(f"compare: {error}")
+    print("\n".join(lines(compare(Finished(given.a), Finished(given.b)))))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tracing import mllog
+from tracing import ends_in_one_line, mllog
 
 BAR = 0.9
 _TURN_S = 0.1
@@ -157,6 +157,7 @@ def _share(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.1%}"
 
 
+@ends_in_one_line("emulate")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Feeds N devices once."""
     parser = argparse.ArgumentParser(
@@ -168,19 +169,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("command", nargs="+", help="a training with --emulate_step_seconds")
     given = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        if given.emulate_devices < 1:
-            raise ValueError(f"--emulate_devices={given.emulate_devices}: give at least 1")
-        devices = commands(given.command, given.emulate_devices)
-        if code := run(devices):
-            texts = devices[0][0].parent / "device-*.txt"
-            print(f"emulate: a device ended with exit code {code}; see {texts}", file=sys.stderr)
-            sys.exit(code)
-        print("\n".join(_table(devices)))
-    except (ValueError, OSError) as error:
-        sys.exit(f"emulate: {error}")
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
+    if given.emulate_devices < 1:
+        raise ValueError(f"--emulate_devices={given.emulate_devices}: give at least 1")
+    devices = commands(given.command, given.emulate_devices)
+    if code := run(devices):
+        texts = devices[0][0].parent / "device-*.txt"
+        print(f"emulate: a device ended with exit code {code}; see {texts}", file=sys.stderr)
+        sys.exit(code)
+    print("\n".join(_table(devices)))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tracing import path_with_home
+from tracing import ends_in_one_line, path_with_home
 from tracing.exports import fio
 from tracing.exports.finished import Finished
 
@@ -79,6 +79,7 @@ def _options(given: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+@ends_in_one_line("export")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Writes one export."""
     given = _parser().parse_args(arguments)
@@ -88,10 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"export: {content}", file=sys.stderr)
     except ImportError as error:
         sys.exit(f"export: {error}; make setup, or pip install '.[tracing]'")
-    except (ValueError, OSError) as error:
-        sys.exit(f"export: {error}")
     except KeyboardInterrupt:
-        sys.exit("export: interrupted; nothing was written")
+        raise KeyboardInterrupt("interrupted; nothing was written") from None
 
 
 if __name__ == "__main__":

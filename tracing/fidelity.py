@@ -11,7 +11,6 @@ logs none, as DLIO, gives its own after a comma. Exit codes: 0; 1 bad input.
 
 import argparse
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from pages import charts
-from tracing import files, mllog, path_with_home
+from tracing import ends_in_one_line, files, mllog, path_with_home
 from tracing.exports.finished import Finished
 from tracing.tables import written_beside
 
@@ -184,6 +183,7 @@ def _emulation(word: str) -> tuple[str, Path, float | None]:
     return name, path_with_home(folder), given
 
 
+@ends_in_one_line("fidelity")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Compares once."""
     parser = argparse.ArgumentParser(
@@ -196,20 +196,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=path_with_home, help="also write the table, a .md file")
     parser.add_argument("--picture", type=path_with_home, help="also draw the errors, a .svg file")
     given = parser.parse_args(arguments)
-    try:
-        asked = [_emulation(word) for word in given.emulations]
-        found = {name: figures(Finished(folder), used) for name, folder, used in asked}
-        real = figures(Finished(given.real))
-        text = table(real, found)
-        if given.output:
-            with written_beside(given.output) as file:
-                file.write(text + "\n")
-        if given.picture:
-            with written_beside(given.picture) as file:
-                file.write(picture([("", errors_of(real, found))]))
-        print(text)
-    except (ValueError, OSError) as problem:
-        sys.exit(f"fidelity: {problem}")
+    asked = [_emulation(word) for word in given.emulations]
+    found = {name: figures(Finished(folder), used) for name, folder, used in asked}
+    real = figures(Finished(given.real))
+    text = table(real, found)
+    if given.output:
+        with written_beside(given.output) as file:
+            file.write(text + "\n")
+    if given.picture:
+        with written_beside(given.picture) as file:
+            file.write(picture([("", errors_of(real, found))]))
+    print(text)
 
 
 if __name__ == "__main__":

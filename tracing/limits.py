@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracing import path_with_home
+from tracing import ends_in_one_line, path_with_home
 
 CGROUPS = Path("/sys/fs/cgroup")
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -226,6 +226,7 @@ def run(command: list[str], *, memory_bytes: int | None, read_speed: int | None,
     return code if code >= 0 else 128 - code
 
 
+@ends_in_one_line("limits")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command."""
     parser = argparse.ArgumentParser(
@@ -238,15 +239,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--disk", type=path_with_home, default=Path(), metavar="FOLDER")
     parser.add_argument("command", nargs="+")
     given = parser.parse_args(arguments)
-    try:
-        code = run(
-            given.command,
-            memory_bytes=parse_bytes(given.memory),
-            read_speed=parse_bytes(given.read_speed, "--read_speed"),
-            disk=given.disk,
-        )
-    except (ValueError, OSError) as problem:
-        sys.exit(f"limits: {problem}")
+    code = run(
+        given.command,
+        memory_bytes=parse_bytes(given.memory),
+        read_speed=parse_bytes(given.read_speed, "--read_speed"),
+        disk=given.disk,
+    )
     sys.exit(code)
 
 

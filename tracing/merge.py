@@ -12,8 +12,6 @@ import argparse
 import itertools
 import json
 import shlex
-import signal
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +22,7 @@ import pyarrow.parquet as pq
 
 import pages
 from pages import Card
-from tracing import charts, files, path_with_home, tables
+from tracing import charts, ends_in_one_line, files, path_with_home, tables
 
 _MERGED = [table for table in tables.COLUMNS if table != "clock_pairs"]
 
@@ -223,6 +221,7 @@ def _page(hosts: Sequence[Host], found: dict, output: Path) -> str:
     )  # fmt: skip
 
 
+@ends_in_one_line("merge")
 def main() -> None:
     """Merges traces."""
     parser = argparse.ArgumentParser(description="Puts traces of several hosts on one clock.")
@@ -232,14 +231,13 @@ def main() -> None:
     try:
         hosts = open_hosts(given.traces)
         write(hosts, given.output)
-    except KeyboardInterrupt:
-        print("merge: interrupted", file=sys.stderr)
-        sys.exit(128 + signal.SIGINT)
-    except (ValueError, OSError) as error:
-        sys.exit(f"merge: {error}")
+    except (ValueError, OSError):  # some are LookupError or ArrowException too
+        raise
     except (TypeError, LookupError, AttributeError, RecursionError, pa.ArrowException) as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        sys.exit(f"merge: a trace is damaged, or of another version of tracing/trace.sh ({reason})")
+        raise ValueError(
+            f"a trace is damaged, or of another version of tracing/trace.sh ({reason})"
+        ) from error
     print(*notes_on_clocks(hosts)[:1], f"look at {given.output / 'summary.html'}", sep="\n")
 
 

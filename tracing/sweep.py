@@ -25,7 +25,14 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from tracing import backends, limits, path_with_home, sweep_figures, sweep_page
+from tracing import (
+    backends,
+    ends_in_one_line,
+    limits,
+    path_with_home,
+    sweep_figures,
+    sweep_page,
+)
 from tracing.tables import written_beside
 
 TRACE = Path(__file__).with_name("trace.sh")
@@ -446,6 +453,7 @@ def _say(line: str) -> None:
     print(f"sweep: {line}", file=sys.stderr, flush=True)
 
 
+@ends_in_one_line("sweep")
 def main() -> None:
     """Runs a sweep, or goes on with one."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -459,12 +467,14 @@ def main() -> None:
         with FileLock(sweep.output / ".lock", timeout=0):
             rows = run_all(sweep, points(given), _say)
     except Timeout:
-        sys.exit(f"sweep: --output={given.output}: another sweep works in it; wait, or stop it")
-    except (ValueError, OSError, argparse.ArgumentError) as error:
-        sys.exit(f"sweep: {error}")
+        raise ValueError(
+            f"--output={given.output}: another sweep works in it; wait, or stop it"
+        ) from None
+    except argparse.ArgumentError as error:
+        raise ValueError(str(error)) from error
     except KeyboardInterrupt:
-        _say("interrupted; the same command goes on with what is left")
-        sys.exit(128 + signal.SIGINT)
+        line = "interrupted; the same command goes on with what is left"
+        raise KeyboardInterrupt(line) from None
     _say(f"look at {sweep.output / 'sweep.html'}")
     if failed := [row["name"] for row in rows if row["status"] == FAILED]:
         sys.exit(f"sweep: failed: {', '.join(failed)}; the same command tries them again")
