@@ -18,12 +18,9 @@ def content(parts=None, **changed) -> str:
     return json.dumps(given | changed)
 
 
-# What is wrong -> the text, and what is said about it.
+# What is wrong with its fields -> the text, and what is said about it; what is no record at all,
+# tests/test_records.py refuses.
 DAMAGED = {
-    "a part twice": (
-        content().replace('"parts": {', '"parts": {"part-0": {}, '),
-        "the key 'part-0' stands there twice",
-    ),
     "no parts": ('{"parameters": {}, "versions": {}}', "'parts'"),
     "parts as a list": (content(parts=[PART]), "has no attribute 'items'"),
     "a part of null": (content({"part-0": None}), "must be a mapping, not NoneType"),
@@ -57,13 +54,8 @@ def test_a_whole_one_is_read(tmp_path):
     assert manifest.load(tmp_path).parts == {"part-0": manifest.Part(**PART)}
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["[" * 100_000, *(DAMAGED[case][0] for case in ("a negative size", "parts as a list"))],
-    ids=["nested", "a negative size", "parts as a list"],
-)
-def test_verify_says_so_in_one_line(text, tmp_path):
-    (tmp_path / manifest.NAME).write_text(text)
+def test_verify_says_so_in_one_line(tmp_path):
+    (tmp_path / manifest.NAME).write_text(DAMAGED["a negative size"][0])
     command = [sys.executable, "create_pretraining_data.py", "--verify", f"--output_dir={tmp_path}"]
     done = starts.run(command)
     assert done.returncode == 1 and done.stdout == ""
