@@ -31,20 +31,20 @@ class Encoder:
         *,
         compute_dtype: tf.DType,
         compile_passes: bool,
-        sums_of_vectors: bool,
+        whole_step: bool,
         recompute: str,
     ):
         """Takes the weights of `model`; matrix products run in `compute_dtype`.
 
-        With `compile_passes` XLA fuses the passes between the products; `sums_of_vectors` is how
-        they add (fusion.py). `recompute` is one of `config.RECOMPUTE_CHOICES`.
+        With `compile_passes` XLA fuses the passes between the products, with `whole_step` as part
+        of one program. `recompute` is one of `config.RECOMPUTE_CHOICES`.
         """
         self._layers = tf_models.encoder_layers(model)
         self._masked_lm_head: layers.MaskedLM = model.masked_lm
         self._next_sentence_head = model.classification_heads[0]
         self._config = config
         self._passes = fusion.Passes(
-            config.hidden_act, compiled=compile_passes, sums_of_vectors=sums_of_vectors
+            config.hidden_act, compiled=compile_passes, whole_step=whole_step
         )
         self._dtype = compute_dtype
         self._recompute = recompute
@@ -140,10 +140,10 @@ class Encoder:
         # drop(softmax(Q K' / sqrt(D))) V.
         # The query is scaled, [R, N, Q, D], not the scores, [R, N, Q, S]: fewer elements, and what
         # tf-models does, bit by bit.
-        scores = tf.matmul(query * self._config.head_size**-0.5, key, transpose_b=True)
-        probabilities = self._passes.masked_softmax(scores, query_ids, key_ids)
-        probabilities = self._drop(probabilities, self._config.attention_probs_dropout_prob, seed)
-        context = tf.transpose(tf.matmul(probabilities, value), [0, 2, 1, 3])
+        scaled = query * self._config.head_size**-0.5
+        rate = tf.constant(self._config.attention_probs_dropout_prob, tf.float32)
+        context = self._passes.attention(scaled, key, value, query_ids, key_ids, seed, rate)
+        context = tf.transpose(context, [0, 2, 1, 3])
         return tf.reshape(context, [-1, query.shape[2], self._config.hidden_size])
 
     def _drop(self, inputs: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:

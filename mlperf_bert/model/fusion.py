@@ -24,6 +24,7 @@ import operator
 from collections.abc import Callable
 
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.python import xla
 
 from mlperf_bert.model.activations import ACTIVATIONS
 
@@ -35,43 +36,74 @@ _EPSILON = 1e-12
 class Passes:
     """The passes of one model, compiled or not."""
 
-    def __init__(self, activation: str, *, compiled: bool, sums_of_vectors: bool = False):
-        """Takes a key of `ACTIVATIONS`."""
+    def __init__(self, activation: str, *, compiled: bool, whole_step: bool = False):
+        """Takes a key of `ACTIVATIONS`; with `whole_step` XLA compiles all passes as one program.
+
+        Otherwise each pass that is `compiled` is a program of its own.
+        """
         self._is_compiled = compiled
-        self.activation = self._fused(_in_float32(ACTIVATIONS[activation]))
+        self._in_one_program = whole_step
+        # In one program XLA would take both directions' gelu for one, and keep its tanh in float32.
+        # LayerNorm may be taken for one: its sums are small, and cost much the second time.
+        self.activation = self._fused(_in_float32(ACTIVATIONS[activation]), again=whole_step)
         self.add_and_normalise = self._fused(_add_and_normalise)
-        if sums_of_vectors:
+        if compiled and not whole_step:
             self.add_and_normalise = self._fused(_normalise_by_vectors, _gradient_by_vectors)
         self._masked = self._compiled(_keep)
-        row_sums = _sums_of_vectors if sums_of_vectors else _row_sums
-        self._softmax_gradient = self._compiled(
-            functools.partial(_softmax_gradient, row_sums=row_sums)
-        )
+        self._scores_gradient = self._compiled(_scores_gradient)
 
-    def masked_softmax(
-        self, scores: tf.Tensor, query_ids: tf.Tensor, key_ids: tf.Tensor
+    def attention(
+        self,
+        query: tf.Tensor,
+        key: tf.Tensor,
+        value: tf.Tensor,
+        query_ids: tf.Tensor,
+        key_ids: tf.Tensor,
+        seed: tf.Tensor | None,
+        rate: tf.Tensor,
     ) -> tf.Tensor:
-        """Softmax over the last axis of [R, N, Q, S]; a query attends to keys with the same id.
+        """drop(softmax(query key')) value, for query [R, N, Q, D], key and value [R, N, S, D].
 
-        Ids are int32: [R, Q] or [R, 1] of the queries, [R, S] of the keys.
-        On a CPU TensorFlow's kernel is faster in the forward pass, XLA's in the backward pass.
+        A query attends to keys with the same id, int32: [R, Q] or [R, 1] of the queries, [R, S] of
+        the keys. Dropout as in `dropout`; without a seed nothing is dropped. Returns [R, N, Q, D].
         """
         allowed = tf.equal(
             query_ids[:, tf.newaxis, :, tf.newaxis], key_ids[:, tf.newaxis, tf.newaxis]
         )
+        # Added, not selected: a query without any allowed key attends to all alike, as in the
+        # reference, and no row divides 0 by 0.
+        bias = tf.where(allowed, 0.0, _MASKED)
 
         @tf.custom_gradient
-        def softmax(values):
-            # Added, not selected: a query without any allowed key attends to all alike, as in the
-            # reference, and no row divides 0 by 0.
-            biased = tf.cast(values, tf.float32) + tf.where(allowed, 0.0, _MASKED)
-            # Left to TensorFlow: in XLA it took twice as long, and so did one loop with dropout
-            # (benchmarks/NOTES.md).
-            # The gradient needs the probabilities alone: d_scores = (up - sum(up * p)) * p.
-            probabilities = tf.cast(tf.nn.softmax(biased), values.dtype)
-            return probabilities, lambda up: self._softmax_gradient(probabilities, up)
+        def attend(query, key, value):
+            scores = tf.matmul(query, key, transpose_b=True)
+            biased = tf.cast(scores, tf.float32) + bias
+            # Left to TensorFlow: as a program of its own it took XLA on a CPU twice as long, and so
+            # did one loop with dropout (benchmarks/NOTES.md).
+            probabilities = tf.cast(tf.nn.softmax(biased), scores.dtype)
+            if self._in_one_program:
+                # XLA for GPUs would compute the softmax, with its sums, a second time for the
+                # gradient, which takes longer than reading it.
+                probabilities = _behind_barrier(probabilities)
+            dropped = probabilities
+            if seed is not None:
+                dropped = self._masked(probabilities, seed, rate)
+            context = tf.matmul(dropped, value)
 
-        return softmax(scores)
+            def backward(up):
+                of_dropped = tf.matmul(up, value, transpose_b=True)
+                of_scores = self._scores_gradient(
+                    of_dropped, probabilities, up, context, seed, rate
+                )
+                return (
+                    tf.matmul(of_scores, key),
+                    tf.matmul(of_scores, query, transpose_a=True),
+                    tf.matmul(dropped, up, transpose_a=True),
+                )
+
+            return context, backward
+
+        return attend(query, key, value)
 
     def dropout(self, inputs: tf.Tensor, seed: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
         """Drops elements at `rate` (float32 scalar); `seed`: int32 [2], of step and call."""
@@ -88,7 +120,10 @@ class Passes:
             return function
         return tf.function(function, jit_compile=True, autograph=False)
 
-    def _fused(self, function: Callable, gradient: Callable | None = None) -> Callable:
+    def _fused(
+        self, function: Callable, gradient: Callable | None = None, *, again: bool = False
+    ) -> Callable:
+        """The pass with its gradient; with `again` XLA cannot take both directions for one."""
         forward = self._compiled(function)
 
         @self._compiled
@@ -97,6 +132,8 @@ class Passes:
                 return gradient(*inputs, upstream)
             # Computed again inside the compiled backward pass: a second time is cheaper than
             # writing what the forward pass saw to memory and reading it back.
+            if again:
+                inputs = tuple(map(_behind_barrier, inputs))
             with tf.GradientTape() as tape:
                 tape.watch(inputs)
                 outputs = function(*inputs)
@@ -107,6 +144,15 @@ class Passes:
             return forward(*inputs), lambda upstream: backward(inputs, upstream)
 
         return call
+
+
+def _behind_barrier(tensor: tf.Tensor) -> tf.Tensor:
+    """The same values, across which XLA merges nothing.
+
+    It neither computes them again where they are used, nor takes what is computed from them a
+    second time for the first time. Only a program that XLA compiles knows the operation.
+    """
+    return xla.optimization_barrier(tensor)[0]
 
 
 def _in_float32(function: Callable) -> Callable:
@@ -150,13 +196,18 @@ def _statistics(hidden, update) -> tuple[tf.Tensor, tf.Tensor]:
     return centred * scale, scale
 
 
-def _softmax_gradient(
-    probabilities: tf.Tensor, upstream: tf.Tensor, *, row_sums: Callable
-) -> tf.Tensor:
-    p, up = tf.cast(probabilities, tf.float32), tf.cast(upstream, tf.float32)
-    # With s_i = exp(x_i) / sum(exp(x)): ds_i/dx_j = s_i (delta_ij - s_j), contracted with `up`.
-    gradient = (up - row_sums(up * p)) * p
-    return tf.cast(gradient, probabilities.dtype)
+def _scores_gradient(of_dropped, probabilities, upstream, context, seed, rate) -> tf.Tensor:
+    """The gradient of attention's scores, from that of the dropped probabilities d, [R, N, Q, S].
+
+    ds = p * (m * dd - sum(m * dd * p)), with m = dropout's mask over 1 - rate. The sum over the
+    keys is one over the heads' elements: m * p = d, dd = up value', so it is sum(up * context).
+    """
+    sums = _row_sums(tf.cast(upstream, tf.float32) * tf.cast(context, tf.float32))
+    of_probabilities = tf.cast(of_dropped, tf.float32)
+    if seed is not None:
+        of_probabilities = _keep(of_probabilities, seed, rate)
+    gradient = tf.cast(probabilities, tf.float32) * (of_probabilities - sums)
+    return tf.cast(gradient, of_dropped.dtype)
 
 
 def _row_sums(values: tf.Tensor) -> tf.Tensor:

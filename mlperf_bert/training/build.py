@@ -88,7 +88,7 @@ def build_trainer(
             seed=seed,
             precision=config.precision,
             compile_passes=compiled.passes,
-            sums_of_vectors=compiled.each_pass,
+            whole_step=compiled.whole_step,
             pack_sequences=config.pack_sequences,
             recompute=config.recompute,
         )

@@ -24,7 +24,7 @@ CONFIG = dataclasses.replace(
     initializer_range=0.5,
 )
 HEAD_SIZE = 4
-WAYS = [(False, False), (True, False), (True, True)]  # compiled, sums of vectors
+WAYS = [(False, False), (True, False), (True, True)]  # compiled, as one program
 
 
 def draw(*shape, seed=0):
@@ -39,7 +39,14 @@ def gradients_of(function, inputs, upstream):
     with tf.GradientTape() as tape:
         tape.watch(inputs)
         outputs = function(*inputs)
-    return outputs, tape.gradient(outputs, inputs, tf.constant(upstream, tf.float32))
+    return outputs, tape.gradient(outputs, inputs, tf.cast(upstream, tf.float32))
+
+
+def compute(whole_step):
+    """`gradients_of`; what is to be part of one program is compiled as one."""
+    return (
+        tf.function(gradients_of, jit_compile=True, autograph=False) if whole_step else gradients_of
+    )
 
 
 def close(found, expected):
@@ -64,34 +71,49 @@ def numerical_slope(function, x):
     return (function(x + 1e-6) - function(x - 1e-6)) / 2e-6
 
 
-@pytest.mark.parametrize(("compiled", "sums_of_vectors"), WAYS)
+@pytest.mark.parametrize(("compiled", "whole_step"), WAYS)
 @pytest.mark.parametrize("length", [5, 256])
-def test_softmax_over_the_allowed_keys_and_its_gradient(compiled, sums_of_vectors, length):
-    """p = exp(s) / sum(exp(s)) where the ids agree, else 0; ds = p * (u - sum(u * p))."""
-    passes = fusion.Passes("gelu", compiled=compiled, sums_of_vectors=sums_of_vectors)
-    scores, upstream = draw(2, 3, 4, length), draw(2, 3, 4, length, seed=1)
-    query_ids = np.array([[1, 1, 2, 2], [1, 2, 3, 1]], np.int32)
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_attention_over_the_allowed_keys_and_its_gradients(compiled, whole_step, length, rate):
+    """p = softmax(q k') where the ids agree, d = m p, c = d v, with m = 0 or 1 / (1 - rate).
+
+    dv = d' u; ds = p * (m * u v' - sum(m * u v' * p)); dq = ds k; dk = ds' q. A query without any
+    allowed key attends to all alike.
+    """
+    passes = fusion.Passes("gelu", compiled=compiled, whole_step=whole_step)
+    query, key, value = (draw(2, 3, size, HEAD_SIZE, seed=size) for size in (4, length, length + 1))
+    value, upstream = value[:, :, :length], draw(2, 3, 4, HEAD_SIZE, seed=1)
+    query_ids = np.array([[1, 1, 2, 2], [1, 2, 9, 1]], np.int32)
     key_ids = np.resize(np.array([1, 2, 3, 1, 2], np.int32), (2, length))
     allowed = query_ids[:, None, :, None] == key_ids[:, None, None]
-    found, [slope] = gradients_of(
-        lambda s: passes.masked_softmax(s, tf.constant(query_ids), tf.constant(key_ids)),
-        float32(scores),
+    seed, rates = tf.constant([3, 4]) if rate else None, tf.constant(rate, tf.float32)
+    found, slopes = compute(whole_step)(
+        lambda *given: passes.attention(
+            *given, *map(tf.constant, (query_ids, key_ids)), seed, rates
+        ),
+        float32(query, key, value),
         upstream,
     )
-    expected = softmax(np.where(allowed, scores, -np.inf))
-    close(found, expected)
-    close(slope, expected * (upstream - (upstream * expected).sum(axis=-1, keepdims=True)))
+    scores = query @ key.transpose(0, 1, 3, 2)
+    p = softmax(np.where(allowed, scores, np.where(allowed.any(-1, keepdims=True), -np.inf, 0.0)))
+    m = passes.dropout(tf.ones(p.shape), seed, rates).numpy().astype(float) if rate else 1.0
+    close(found, (m * p) @ value)
+    of_p = m * (upstream @ value.transpose(0, 1, 3, 2))
+    of_s = p * (of_p - (of_p * p).sum(axis=-1, keepdims=True))
+    close(slopes[0], of_s @ key)
+    close(slopes[1], of_s.transpose(0, 1, 3, 2) @ query)
+    close(slopes[2], (m * p).transpose(0, 1, 3, 2) @ upstream)
 
 
-@pytest.mark.parametrize(("compiled", "sums_of_vectors"), WAYS)
+@pytest.mark.parametrize(("compiled", "whole_step"), WAYS)
 @pytest.mark.parametrize("shape", [(2, 3, 12), (3, 8, 256)])
-def test_the_norm_of_a_sum_and_its_gradients(compiled, sums_of_vectors, shape):
+def test_the_norm_of_a_sum_and_its_gradients(compiled, whole_step, shape):
     """With x = (h + u - mean) / std: y = x * gamma + beta; dh = du."""
-    passes = fusion.Passes("gelu", compiled=compiled, sums_of_vectors=sums_of_vectors)
+    passes = fusion.Passes("gelu", compiled=compiled, whole_step=whole_step)
     hidden, update = draw(*shape), draw(*shape, seed=1)
     gamma, beta = draw(shape[-1]), draw(shape[-1], seed=1)
     upstream = draw(*shape, seed=2)
-    found, slopes = gradients_of(
+    found, slopes = compute(whole_step)(
         passes.add_and_normalise, float32(hidden, update, gamma, beta), upstream
     )
     total = hidden + update

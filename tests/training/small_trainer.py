@@ -46,7 +46,7 @@ def make_trainer(
             BertConfig(**generated_task.CONFIG | changed | (config or {})),
             seed=1,
             compile_passes=compiled.passes,
-            sums_of_vectors=compiled.each_pass,
+            whole_step=compiled.whole_step,
             **options,
         )
         optimizer = GradientAggregationOptimizer(
