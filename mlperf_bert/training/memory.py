@@ -140,13 +140,10 @@ class Step:
             return self._bytes_of(hidden=1)
         if self._on_tpu:  # what its compiler computes again is not counted, even if it is kept
             return self._bytes_of(hidden=6, scores=int(self.recompute == RECOMPUTE_NONE))
-        # XLA for GPUs keeps the mask of attention's dropout, a byte an element, which is computed
-        # again elsewhere.
-        mask = self._num_scores if self.device == "GPU" else 0
         if self.recompute == RECOMPUTE_ATTENTION:
-            return self._bytes_of(hidden=8, inner=2) + mask
+            return self._bytes_of(hidden=8, inner=2)
         if self.fused:
-            return self._bytes_of(hidden=8, inner=2, scores=2) + mask
+            return self._bytes_of(hidden=8, inner=2, scores=2)
         return self._bytes_of(hidden=13, inner=4, scores=3)
 
     @property

@@ -39,7 +39,7 @@ def test_every_row_is_asked_for_once_and_every_device_is_known():
 
 def test_a_row_without_figures_says_so():
     [row] = [row for row in ROWS if row["device"] == "h100" and row["num_devices"] == 8]
-    assert compiled.cells(row)[:4] == ["56", "h100 x 8", "fits", "60.2 of 76.9"]
+    assert compiled.cells(row)[:4] == ["56", "h100 x 8", "fits", "49.8 of 76.9"]
     refused = {key: row[key] for key in row if "bound" not in key and key != "num_kernels"}
     refused |= {"result": "does not fit", "peak_bytes": None, "recompute": "blocks"}
     shown = ["56, `--recompute=blocks`", "h100 x 8", "does not fit", "more of 76.9", *[""] * 4]

@@ -87,16 +87,13 @@ def of_compiler(num_rows, recompute, steps_per_update, device):
     ids=lambda f: f"{f['device']}-{f['num_devices']}-{f['num_examples']}-{f['recompute']}",
 )
 def test_the_estimate_is_within_its_tolerance_of_what_compilers_say(found):
-    """Of a step with room to spare, which its compiler may use, it is only not above.
-
-    So it is of a V100, which has no bfloat16: its compiler keeps copies in float32.
-    """
+    """Of a step with room to spare, which its compiler may use, it is only not above."""
     num_rows = found["num_examples"] // found["num_devices"]
     device = "TPU" if found["device"].startswith("tpu") else "GPU"
     estimate = of_compiler(num_rows, found["recompute"], found["steps_per_update"], device)
     peak = found["peak_bytes"]
     assert estimate < (1 + memory.TOLERANCE) * peak
-    is_full = peak > 0.75 * found["usable_bytes"] and found["device"] != "v100"
+    is_full = peak > 0.75 * found["usable_bytes"]
     if is_full or found["recompute"] == "blocks":
         assert estimate == pytest.approx(peak, rel=memory.TOLERANCE)
     else:
@@ -104,16 +101,12 @@ def test_the_estimate_is_within_its_tolerance_of_what_compilers_say(found):
 
 
 @pytest.mark.parametrize(
-    "name, num_rows, device",
-    [
-        ("ours large_112_packed", 56, "NVIDIA H100 80GB HBM3"),
-        ("ours large_56_packed", 28, "NVIDIA H100 80GB HBM3"),
-        ("ours large_56", 56, "NVIDIA H200"),
-    ],
+    "name, num_rows",
+    [("ours large_112_packed", 56), ("ours large_56_packed", 28), ("ours large_56", 56)],
 )
-def test_the_estimate_is_within_its_tolerance_of_what_gpus_took(name, num_rows, device):
+def test_the_estimate_is_within_its_tolerance_of_what_an_h100_took(name, num_rows):
     """Under jax, which adds nothing to the program's memory."""
-    [found] = [row for row in MEASURED if (row["name"], row["device"]) == (name, device)]
+    [found] = [row for row in MEASURED if row["name"] == name]
     estimate = of_compiler(num_rows, "none", 1, "GPU")
     assert estimate == pytest.approx(found["peak_memory_bytes"], rel=memory.TOLERANCE)
 
@@ -228,7 +221,7 @@ def findings_of(setup):
     "gigabytes, recompute, expected",
     [
         (15.9, "none", r"warning: a step does not fit into the 15\.9 GB of this GPU: about "
-         r"21\.\d GB; --recompute=attention does"),
+         r"20\.\d GB; --recompute=attention does"),
         (15.9, "blocks", None),
         (10.5, "none", r"warning: a step does not fit into the 10\.5 GB .*"),
         (9.5, "none", r"error: a step does not fit into the 9\.5 GB .*"),
