@@ -63,11 +63,16 @@ class Step:
     @property
     def name(self) -> str:
         """Of its folder."""
-        return "-".join(map(str, self.about.values()))
+        return "-".join(map(str, self.about.values())) + "-tpu" * self._on_tpu
+
+    @property
+    def _on_tpu(self) -> bool:
+        return self.devices.startswith("tpu")
 
     def flags(self) -> list[str]:
         """Of the export."""
         flags = [f"--recompute={self.recompute}", f"--steps_per_update={self.steps_per_update}"]
+        flags.append(f"--barriers={not self._on_tpu}")
         if self.kind == "evaluation":
             return [*flags, "--train_batch_size=1", "--nodata_parallel", "--evaluation",
                     f"--eval_batch_size={self.num_examples}"]  # fmt: skip
@@ -76,10 +81,12 @@ class Step:
 
 
 STEPS = [
-    Step(num_examples=8, devices="tpu-v2,v100,l4"),
+    Step(num_examples=8, devices="tpu-v2"),
+    Step(num_examples=8, devices="v100,l4"),
     Step(num_examples=14, steps_per_update=8, devices="l4"),
     Step(num_examples=28, steps_per_update=2, devices="a100-40"),
-    Step(num_examples=32, devices="tpu-v4,h100"),
+    Step(num_examples=32, devices="tpu-v4"),
+    Step(num_examples=32, devices="h100"),
     Step(num_examples=56, devices="a100-80,h100,h100:8,h200,b200"),
     Step(
         num_examples=64,

@@ -36,18 +36,22 @@ _EPSILON = 1e-12
 class Passes:
     """The passes of one model, compiled or not."""
 
-    def __init__(self, activation: str, *, compiled: bool, whole_step: bool = False):
-        """Takes a key of `ACTIVATIONS`; with `whole_step` XLA compiles all passes as one program.
-
-        Otherwise each pass that is `compiled` is a program of its own.
-        """
+    def __init__(
+        self,
+        activation: str,
+        *,
+        compiled: bool,
+        sums_of_vectors: bool = False,
+        barriers: bool = False,
+    ):
+        """Takes a key of `ACTIVATIONS`; `barriers` need XLA around all passes, as one program."""
         self._is_compiled = compiled
-        self._in_one_program = whole_step
+        self._barriers = barriers
         # In one program XLA would take both directions' gelu for one, and keep its tanh in float32.
         # LayerNorm may be taken for one: its sums are small, and cost much the second time.
-        self.activation = self._fused(_in_float32(ACTIVATIONS[activation]), again=whole_step)
+        self.activation = self._fused(_in_float32(ACTIVATIONS[activation]), again=barriers)
         self.add_and_normalise = self._fused(_add_and_normalise)
-        if compiled and not whole_step:
+        if sums_of_vectors:
             self.add_and_normalise = self._fused(_normalise_by_vectors, _gradient_by_vectors)
         self._masked = self._compiled(_keep)
         self._scores_gradient = self._compiled(_scores_gradient)
@@ -81,7 +85,7 @@ class Passes:
             # Left to TensorFlow: as a program of its own it took XLA on a CPU twice as long, and so
             # did one loop with dropout (benchmarks/NOTES.md).
             probabilities = tf.cast(tf.nn.softmax(biased), scores.dtype)
-            if self._in_one_program:
+            if self._barriers:
                 # XLA for GPUs would compute the softmax, with its sums, a second time for the
                 # gradient, which takes longer than reading it.
                 probabilities = _behind_barrier(probabilities)

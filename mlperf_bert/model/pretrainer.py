@@ -27,7 +27,8 @@ def build_pretrainer(
     seed: int,
     precision: str = "float32",
     compile_passes: bool = False,
-    whole_step: bool = False,
+    sums_of_vectors: bool = False,
+    barriers: bool = False,
     pack_sequences: bool = False,
     recompute: str = RECOMPUTE_NONE,
 ) -> models.BertPretrainerV2:
@@ -37,11 +38,12 @@ def build_pretrainer(
     of the speed options encoder.py computes with their weights instead, equal to 1e-5 in float32.
     `precision` is float32, bfloat16 (matrix products and the values passed between layers; softmax,
     LayerNorm and losses stay float32), or tf32 (float32 that NVIDIA's tensor cores may round). With
-    `compile_passes` XLA compiles the passes between the matrix products; `whole_step` says that
-    they are part of one program of the whole step. With `pack_sequences` examples may share rows
-    (mlperf_bert/input/packing.py). With `recompute` the backward pass computes again what the
-    forward pass then does not keep: "attention" (scores, probabilities and their dropout) or
-    "blocks" (all but the inputs of each block), with the same bits of dropout.
+    `compile_passes` XLA compiles the passes between the matrix products; `sums_of_vectors` is for
+    passes that are programs of their own, `barriers` for passes in one program (fusion.py). With
+    `pack_sequences` examples may share rows (mlperf_bert/input/packing.py). With `recompute` the
+    backward pass computes again what the forward pass then does not keep: "attention" (scores,
+    probabilities and their dropout) or "blocks" (all but the inputs of each block), with the same
+    bits of dropout.
 
     Inputs of the model: `input_word_ids`, `input_mask`, `input_type_ids` [B, S] and
     `masked_lm_positions` [B, P], int32. Outputs: `mlm_logits` [B, P, V], `next_sentence` [B, 2],
@@ -111,7 +113,8 @@ def build_pretrainer(
             config,
             compute_dtype=dtype,
             compile_passes=compile_passes,
-            whole_step=whole_step,
+            sums_of_vectors=sums_of_vectors,
+            barriers=barriers,
             recompute=recompute,
         )
         model.dropout_generator = tf.random.Generator.from_seed(seed)

@@ -33,6 +33,12 @@ flags.DEFINE_bool("evaluation", False, "Also export the evaluation step.")
 flags.DEFINE_bool(
     "data_parallel", True, "Also export gradients and update, the halves of a step of many devices."
 )
+flags.DEFINE_bool(
+    "barriers",
+    True,
+    "The program tells XLA what to keep, so that a GPU takes less time and memory. With "
+    "--nobarriers the compiler decides, as it should for TPUs, which may compute more again.",
+)
 flags.DEFINE_integer("num_batches", 8, "Real batches to write into the folder.")
 flags.DEFINE_integer(
     "num_recorded_steps",
@@ -73,6 +79,7 @@ def main():
             num_recorded_steps=_num_recorded_steps(setup),
             evaluation=FLAGS.evaluation,
             data_parallel=FLAGS.data_parallel,
+            barriers=FLAGS.barriers,
             seed=FLAGS.seed or 0,
             cost=_xla_cost,
         )

@@ -76,6 +76,8 @@ class Wanted:
     """Also export the evaluation step."""
     data_parallel: bool
     """Also export the halves of a step of several devices."""
+    barriers: bool
+    """Tell XLA what to keep (mlperf_bert/model/fusion.py)."""
     seed: int
     cost: Callable[[Path, dict], dict] = lambda folder, entry: {}
     """What else is counted in a program of the folder, by its entry in signature.json."""
@@ -97,7 +99,8 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
         raise ValueError(f"--output_dir={output_dir}: exists; give a folder that is not there yet")
     holds_weights = bool(setup.config.init_checkpoint or wanted.num_recorded_steps)
     with contextlib.nullcontext() if holds_weights else _weights_not_set():
-        _, trainer = build.build_trainer(setup, seed=wanted.seed, compiled=_EXPORT)
+        compiled = dataclasses.replace(_EXPORT, barriers=wanted.barriers)
+        _, trainer = build.build_trainer(setup, seed=wanted.seed, compiled=compiled)
     evaluator = Evaluator(model=trainer.model, strategy=setup.strategy)
     batches = _training_batches(setup, wanted)
     evaluation = _evaluation_batches(setup, wanted)

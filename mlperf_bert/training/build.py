@@ -88,7 +88,8 @@ def build_trainer(
             seed=seed,
             precision=config.precision,
             compile_passes=compiled.passes,
-            whole_step=compiled.whole_step,
+            sums_of_vectors=compiled.each_pass,
+            barriers=compiled.barriers,
             pack_sequences=config.pack_sequences,
             recompute=config.recompute,
         )

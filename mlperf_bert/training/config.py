@@ -424,13 +424,13 @@ class RunConfig:
                 return Compilation(False, False, f"TF_XLA_FLAGS={self.tf_xla_flags}", clusters=True)
             return NO_COMPILATION
         if self.jit_compile == "true":
-            return Compilation(True, True, "--jit_compile=true")
+            return Compilation(True, True, "--jit_compile=true", barriers=True)
         # In bfloat16 a step that is compiled whole takes twice as long on a CPU.
         if not on_gpus:
             return Compilation(True, False, "matrix products on a CPU are faster outside XLA")
         if self.pack_sequences:
             return Compilation(True, False, "packed batches have too many shapes")
-        return Compilation(True, True, "a GPU starts fewer kernels")
+        return Compilation(True, True, "a GPU starts fewer kernels", barriers=True)
 
     def energy_meter(self) -> energy.Meter:
         """What measures the run's energy on this host."""
@@ -539,6 +539,8 @@ class Compilation:
     """TensorFlow compiles clusters of operations by itself: TF_XLA_FLAGS asks for it."""
     by_others: bool = False
     """Somebody else compiles the whole step anyway, as for a TPU."""
+    barriers: bool = False
+    """One program tells XLA what to keep, which GPUs gain by; XLA for TPUs decides better."""
 
     @property
     def whole_step(self) -> bool:

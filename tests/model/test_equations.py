@@ -24,7 +24,7 @@ CONFIG = dataclasses.replace(
     initializer_range=0.5,
 )
 HEAD_SIZE = 4
-WAYS = [(False, False), (True, False), (True, True)]  # compiled, as one program
+WAYS = ["plain", "each", "vectors", "one"]  # nothing compiled; each pass; all as one program
 
 
 def draw(*shape, seed=0):
@@ -42,11 +42,17 @@ def gradients_of(function, inputs, upstream):
     return outputs, tape.gradient(outputs, inputs, tf.cast(upstream, tf.float32))
 
 
-def compute(whole_step):
-    """`gradients_of`; what is to be part of one program is compiled as one."""
-    return (
-        tf.function(gradients_of, jit_compile=True, autograph=False) if whole_step else gradients_of
+def passes_of(way):
+    return fusion.Passes(
+        "gelu", compiled=way != "plain", sums_of_vectors=way == "vectors", barriers=way == "one"
     )
+
+
+def compute(way):
+    """`gradients_of`; what is to be part of one program is compiled as one."""
+    if way == "one":
+        return tf.function(gradients_of, jit_compile=True, autograph=False)
+    return gradients_of
 
 
 def close(found, expected):
@@ -71,23 +77,23 @@ def numerical_slope(function, x):
     return (function(x + 1e-6) - function(x - 1e-6)) / 2e-6
 
 
-@pytest.mark.parametrize(("compiled", "whole_step"), WAYS)
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("length", [5, 256])
 @pytest.mark.parametrize("rate", [0.0, 0.5])
-def test_attention_over_the_allowed_keys_and_its_gradients(compiled, whole_step, length, rate):
+def test_attention_over_the_allowed_keys_and_its_gradients(way, length, rate):
     """p = softmax(q k') where the ids agree, d = m p, c = d v, with m = 0 or 1 / (1 - rate).
 
     dv = d' u; ds = p * (m * u v' - sum(m * u v' * p)); dq = ds k; dk = ds' q. A query without any
     allowed key attends to all alike.
     """
-    passes = fusion.Passes("gelu", compiled=compiled, whole_step=whole_step)
+    passes = passes_of(way)
     query, key, value = (draw(2, 3, size, HEAD_SIZE, seed=size) for size in (4, length, length + 1))
     value, upstream = value[:, :, :length], draw(2, 3, 4, HEAD_SIZE, seed=1)
     query_ids = np.array([[1, 1, 2, 2], [1, 2, 9, 1]], np.int32)
     key_ids = np.resize(np.array([1, 2, 3, 1, 2], np.int32), (2, length))
     allowed = query_ids[:, None, :, None] == key_ids[:, None, None]
     seed, rates = tf.constant([3, 4]) if rate else None, tf.constant(rate, tf.float32)
-    found, slopes = compute(whole_step)(
+    found, slopes = compute(way)(
         lambda *given: passes.attention(
             *given, *map(tf.constant, (query_ids, key_ids)), seed, rates
         ),
@@ -105,15 +111,15 @@ def test_attention_over_the_allowed_keys_and_its_gradients(compiled, whole_step,
     close(slopes[2], (m * p).transpose(0, 1, 3, 2) @ upstream)
 
 
-@pytest.mark.parametrize(("compiled", "whole_step"), WAYS)
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("shape", [(2, 3, 12), (3, 8, 256)])
-def test_the_norm_of_a_sum_and_its_gradients(compiled, whole_step, shape):
+def test_the_norm_of_a_sum_and_its_gradients(way, shape):
     """With x = (h + u - mean) / std: y = x * gamma + beta; dh = du."""
-    passes = fusion.Passes("gelu", compiled=compiled, whole_step=whole_step)
+    passes = passes_of(way)
     hidden, update = draw(*shape), draw(*shape, seed=1)
     gamma, beta = draw(shape[-1]), draw(shape[-1], seed=1)
     upstream = draw(*shape, seed=2)
-    found, slopes = compute(whole_step)(
+    found, slopes = compute(way)(
         lambda *given: passes.add_and_normalise(*given),
         float32(hidden, update, gamma, beta),
         upstream,

@@ -46,7 +46,8 @@ def make_trainer(
             BertConfig(**generated_task.CONFIG | changed | (config or {})),
             seed=1,
             compile_passes=compiled.passes,
-            whole_step=compiled.whole_step,
+            sums_of_vectors=compiled.each_pass,
+            barriers=compiled.barriers,
             **options,
         )
         optimizer = GradientAggregationOptimizer(
