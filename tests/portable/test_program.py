@@ -356,15 +356,37 @@ def test_every_operation_is_stablehlos(unrecorded_step):
     assert kinds == ["training", "gradients", "update"]
 
 
-@pytest.mark.gate
-def test_no_sum_is_over_the_rows_of_hidden_states_alone(unrecorded_step):
-    # XLA would store the hidden states of all blocks with the rows last on a GPU (encoder.py).
+@pytest.fixture(scope="module")
+def first_operands(unrecorded_step) -> dict[str, list]:
+    """By name of operation: shape of the first operand, and axes of a sum or maximum."""
     module = jaxlib_stablehlo.deserialize_portable_artifact(
         mlir.make_ir_context(), (unrecorded_step / "step.stablehlo").read_bytes()
     )
-    sums = [op for op in stablehlo.operations(module) if op.name == "stablehlo.reduce"]
-    over = [(len(op.operands[0].type.shape), list(op.attributes["dimensions"])) for op in sums]
+    found: dict[str, list] = {"stablehlo.reduce": [], "stablehlo.optimization_barrier": []}
+    for op in stablehlo.operations(module):
+        if op.name in found:
+            axes = list(op.attributes["dimensions"]) if op.name == "stablehlo.reduce" else None
+            found[op.name].append((list(op.operands[0].type.shape), axes))
+    return found
+
+
+@pytest.mark.gate
+def test_no_sum_is_over_the_rows_of_hidden_states_alone(first_operands):
+    # XLA would store the hidden states of all blocks with the rows last on a GPU (encoder.py).
+    over = [(len(shape), axes) for shape, axes in first_operands["stablehlo.reduce"]]
     assert (3, [0]) not in over and (3, [2]) in over
+
+
+@pytest.mark.gate
+def test_scores_are_summed_in_the_softmax_alone_which_xla_computes_once(first_operands):
+    # A gradient that sums them, or computes the softmax again, took an H100 a tenth of a step.
+    length = generated_task.SHAPE.max_seq_length
+    rows = [shape for shape, axes in first_operands["stablehlo.reduce"] if axes == [3]]
+    scores = [shape for shape in rows if shape[-1] == length]
+    assert len(scores) == 2  # maximum and sum, of the only layer
+    held = [shape for shape, _ in first_operands["stablehlo.optimization_barrier"]]
+    # Behind the probabilities, and before the gradients of gelu in the block and in the head.
+    assert scores[0] in held and sorted(map(len, held)) == [3, 3, 4]
 
 
 def test_a_program_names_the_oldest_version_that_holds_it():
