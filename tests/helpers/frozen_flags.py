@@ -124,6 +124,7 @@ FROZEN_FLAGS = {
         "do_train": False,  # without effect, as the next
         "do_eval": False,
         "evaluation": False,
+        "barriers": True,
         "data_parallel": True,
         "num_batches": 8,
         "num_recorded_steps": None,
