@@ -130,7 +130,7 @@ def _part(node: tf.Operation, product: tf.Operation, config: BertConfig) -> str:
         if name == "_keep":
             return "attention: dropout" if in_attention else "dropout"
         if in_attention:
-            return "attention: softmax's gradient"
+            return "attention: gradient of the scores"
         return "gelu" if config.intermediate_size in sizes else "LayerNorm"
     if in_attention:
         return "attention: softmax and mask"
