@@ -15,7 +15,7 @@ worked example, ones [2, 3] at rate 0.5 with seed [1, 2], bits in hexadecimal:
     result         0 2 0                         and divided by 1 - 0.5
                    0 0 0
 
-Shapes: R=rows, N=heads, Q=queries, S=sequence.
+Shapes: R=rows, N=heads, Q=queries, S=sequence, D=size of a head.
 """
 
 import functools
