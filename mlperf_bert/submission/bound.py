@@ -8,6 +8,7 @@ leave padding out or compute in 8 bits pass it; nothing is said of how near to i
 
 import json
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -45,7 +46,7 @@ class Bound:
         )
 
 
-def read_bounds(path: Path) -> list[Bound]:
+def read_bounds(path: str | os.PathLike) -> list[Bound]:
     """Return the bound of each device in a table of compile_step.py, or in a list of its rows.
 
     Raises:

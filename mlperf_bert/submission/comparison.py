@@ -7,7 +7,7 @@ length is shown, and never ranked.
 import math
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,18 +18,9 @@ from mlperf_bert.submission.official import UNAIDED
 from pages import Card
 
 NUM_NEIGHBOURS = 8
-_NUMBERS: Mapping[str, Callable[[Entry], float | None]] = {
-    "accelerators": lambda entry: entry.accelerators,
-    "batch": lambda entry: entry.global_batch_size,
-}
-_TEXTS: Mapping[str, Callable[[Entry], str | None]] = {
-    "round": lambda entry: entry.round,
-    "org": lambda entry: entry.org,
-    "system": lambda entry: entry.system,
-    "division": lambda entry: entry.division,
-    "accelerator": lambda entry: f"{entry.family} {entry.accelerator_model_name}",
-    "framework": lambda entry: entry.framework,
-}
+_NUMBERS = {"accelerators": "accelerators", "batch": "global_batch_size"}
+"""Name in a condition -> field of an entry."""
+_TEXTS = ("round", "org", "system", "division", "accelerator", "framework")
 
 
 @dataclass(frozen=True)
@@ -248,16 +239,21 @@ def chosen(entries: Sequence[Entry], conditions: Sequence[str]) -> list[Entry]:
                 f"--where={condition}: give NAME=VALUE; names are {', '.join([*_TEXTS, *_NUMBERS])}"
             )
         if name in _TEXTS:
-            text_of, wanted = _TEXTS[name], value.lower()
-            found = [entry for entry in found if wanted in (text_of(entry) or "").lower()]
+            found = [entry for entry in found if value.lower() in _text(entry, name).lower()]
             continue
         limits = re.fullmatch(r"(\d+)|(\d*)\.\.(\d*)", value)
         if not limits:
             raise ValueError(f"--where={condition}: give a number, or FROM..TO")
         least = int(limits[1] or limits[2] or 0)
         most = int(limits[1] or limits[3]) if limits[1] or limits[3] else math.inf
-        numbers = [(entry, _NUMBERS[name](entry)) for entry in found]
+        numbers = [(entry, getattr(entry, _NUMBERS[name])) for entry in found]
         found = [entry for entry, n in numbers if n is not None and least <= n <= most]
     if not found:
         raise ValueError(f"no published result meets {' and '.join(conditions)}; ask for less")
     return found
+
+
+def _text(entry: Entry, name: str) -> str:
+    if name == "accelerator":
+        return f"{entry.family} {entry.accelerator_model_name}"
+    return getattr(entry, name) or ""

@@ -27,7 +27,7 @@ from mlperf_bert.submission.expectation import LEVEL, Expectation, Published, Qu
 from mlperf_bert.submission.observer import in_words
 from mlperf_bert.submission.reference_runs import Reference, outlooks
 from mlperf_bert.submission.report_charts import Picture
-from mlperf_bert.submission.run_logs import runs_so_far, task_of
+from mlperf_bert.submission.run_logs import common_task, runs_so_far, work_of
 from mlperf_bert.submission.sides import published_entry, read_side
 from pages import Card
 
@@ -162,10 +162,10 @@ def _watched(places: Sequence[str], reference: str | None) -> list[Watched]:
     given = reference and reference_runs.own_reference(reference)
     for name, place in zip("AB", places):
         runs = read_runs(place)
-        same = [s.others for s in sides if s.runs[0].global_batch_size == runs[0].global_batch_size]
-        others = given or next(iter(same), None) or watch.reference_of_log(runs[0])
-        for run in runs:
-            others.require_same_work(task_of(run), str(run.path))
+        # They share a band, so that all must be of its work.
+        task = common_task(place, [work_of(run) for run in runs])
+        others = given or [watch.reference_of_log(run) for run in runs][0]
+        others.require_same_work(task, place)
         sides.append(Watched(name, place, runs, others))
     return sides
 

@@ -113,7 +113,7 @@ def bound_lines(
 
 
 def line_of_machine(config: "RunConfig", model: "BertConfig | None") -> str | None:
-    """Return what `--check` says of the machine that it finds; None if it is not of BERT-large.
+    """Return what `--check` says of the machines of a run; None if it is not of BERT-large.
 
     Args:
       config: of the run.
@@ -122,20 +122,21 @@ def line_of_machine(config: "RunConfig", model: "BertConfig | None") -> str | No
     sizes = dataclasses.asdict(model) if model else {}
     if config.shape.max_seq_length != MAX_SEQ_LENGTH or not is_bert_large(sizes):
         return None
-    device = config.device
+    device, num_hosts = config.device, len(config.cluster.addresses) if config.cluster else 1
     if device.use_tpu:
         version = config.tpu_type.partition("-")[0]
         name, count = version and f"TPU {version}", device.num_tpu_cores
     else:
         about = system.accelerators(device.num_gpus)
-        name, count = about.get("accelerator_model_name", ""), device.num_gpus
+        name = about.get("accelerator_model_name", "")
+        count = num_hosts * device.num_gpus
     if not count:
         return "expectation: none, for nobody published a run on the processors of one machine"
     if not name:
         return f"expectation: none, for the machine does not name its accelerators; {COMMAND} asks"
     try:
         expected = Published(published.load()).expectation(
-            Question(family_of(name, count), count, config.global_batch_size, 1)
+            Question(family_of(name, count), count, config.global_batch_size, num_hosts)
         )
     except ValueError as error:
         return f"expectation: none; {error}"
@@ -231,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--nodes", type=whole_number, help="that the accelerators are in")
     parser.add_argument("--price_per_hour", type=_price, help="of the whole system")
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--bound", type=Path, help="a table.json of compile_step.py")
+    source.add_argument("--bound", help="a table.json of compile_step.py")
     source.add_argument("--step", type=Path, help="an exported step to compile: takes minutes")
     given = parser.parse_args(paths.words_with_home(arguments))
     asks = {name for name, value in vars(given).items() if value is not None}

@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlperf_bert.files import json_text
@@ -249,7 +248,7 @@ def of_run(config: "RunConfig", reference: str | None, *, ends_hopeless: bool) -
       ValueError: no runs are there to compare with, though the user asked for them.
     """
     try:
-        model = json_text.read_object(Path(config.bert_config_file))
+        model = json_text.read_object(config.bert_config_file)
         vocab_size = int(model["vocab_size"])
     except (OSError, ValueError, KeyError, TypeError):
         return []  # the checks of the run say what is wrong with it

@@ -27,7 +27,7 @@ from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.results import RunResult
 from mlperf_bert.mlperf.rules import INITIAL_MASKED_LM_ACCURACY, TARGET_MASKED_LM_ACCURACY
 from mlperf_bert.submission.entry import Entry, comparable
-from mlperf_bert.submission.run_logs import common_task, runs_so_far, task_of
+from mlperf_bert.submission.run_logs import common_task, runs_so_far, work_of
 
 SLACK = 0.005
 _NUM_SYSTEMS = 8
@@ -37,8 +37,6 @@ _NUM_POINTS = 1000
 _FEWEST_OWN_RUNS = 3
 _ABOUT = "runs to compare others with; written by python -m mlperf_bert.submission.watch"
 _REMEDY = "write it again with python -m mlperf_bert.submission.watch --save"
-_SAME_WORK = ("benchmark", "tokens", "weights", "batch")
-"""What runs must have in common for their samples to be compared."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,7 @@ class Reference:
     hyperparameters: Mapping[str, float] = field(default_factory=dict)
     """Of these runs, by their keys in the MLLOG."""
     task: Mapping[str, object] = field(default_factory=dict)
-    """What a run must have in common with these, as `run_logs.task_of`."""
+    """What a run must have in common with these, as `run_logs.work_of`."""
 
     def __post_init__(self) -> None:
         """Draws the band."""
@@ -151,8 +149,8 @@ class Reference:
 
     def require_same_work(self, task: Mapping[str, object], who: str) -> None:
         """Raises ValueError if a run's samples cannot be compared with those of the others."""
-        for name in _SAME_WORK:
-            own, others = task.get(name), self.task.get(name)
+        for name, own in task.items():
+            others = self.task.get(name)
             if own is not None and others is not None and own != others:
                 raise ValueError(
                     f"{who}: has {name} {own}, the {self.words} have {others}; give runs like it "
@@ -299,8 +297,8 @@ _Own = tuple[list[Curve], str, dict[str, float], dict[str, object]]
 def _read_own(name: str) -> _Own:
     runs = [run for run in runs_so_far(name) if run.succeeded]
     known = [(run, curve) for run in runs if (curve := curve_of(run))]
-    tasks = [{key: task_of(run)[key] for key in _SAME_WORK} for run, _ in known]
-    task = common_task(f"--reference={name}", tasks, all_say=True)
+    works = [work_of(run) for run, _ in known]
+    task = common_task(f"--reference={name}", works, all_say=True)
     hyperparameters = _numbers(known[0][0].hyperparameters) if known else {}
     return [curve for _, curve in known], f"runs of {name}", hyperparameters, task
 

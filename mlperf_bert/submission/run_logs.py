@@ -163,15 +163,19 @@ def _joined(pieces: Sequence[RunResult]) -> RunResult:
     )
 
 
-def task_of(run: RunResult) -> dict[str, object]:
-    """Return what a run has to have in common with others; None for what its log does not say."""
+def work_of(run: RunResult) -> dict[str, object]:
+    """Return what runs must have in common for their samples to be compared; None: not logged."""
     return {
         "benchmark": run.benchmark,
         "tokens": run.max_sequence_length,
         "weights": run.num_weights,
         "batch": run.global_batch_size,
-        "division": run.division,
     }
+
+
+def task_of(run: RunResult) -> dict[str, object]:
+    """Return the same with the division, in which the rules of a run are others."""
+    return work_of(run) | {"division": run.division}
 
 
 def common_task(

@@ -10,6 +10,7 @@ Exit codes: 0 all runs are inside of the band, 3 one is outside, 1 bad input.
 """
 
 import argparse
+import functools
 import sys
 import time
 from collections.abc import Sequence
@@ -23,14 +24,19 @@ from mlperf_bert.submission import published, reference_runs, watch_table
 from mlperf_bert.submission.entry import NUM_WEIGHTS_OF_BERT_LARGE
 from mlperf_bert.submission.observer import Evidence, causes, in_words
 from mlperf_bert.submission.reference_runs import Reference, outlooks
-from mlperf_bert.submission.run_logs import runs_so_far, task_of
+from mlperf_bert.submission.run_logs import runs_so_far, work_of
 
 EXIT_OUTSIDE = 3
 SECONDS_BETWEEN_LOOKS = 10
 
 
+@functools.cache
+def _published(global_batch_size: int) -> Reference:
+    return reference_runs.published_reference(global_batch_size, published.load())
+
+
 def reference_of_log(run: RunResult) -> Reference:
-    """The published runs like that of a log.
+    """The published runs like that of a log; the same object for all logs of a batch size.
 
     Raises:
       ValueError: no published run is like it, or its log does not say what is needed.
@@ -44,7 +50,7 @@ def reference_of_log(run: RunResult) -> Reference:
             "runs like it as --reference"
         )
     try:
-        return reference_runs.published_reference(int(run.global_batch_size), published.load())
+        return _published(int(run.global_batch_size))
     except ValueError as error:
         raise ValueError(f"{run.path}: {error}") from error
 
@@ -79,15 +85,12 @@ def watch(places: Sequence[str], given: Reference | None, *, follow: bool) -> bo
       ValueError, OSError: a log cannot be read, or there is nothing to compare it with.
     """
     told: dict[Path, int] = {}
-    known: dict[tuple, Reference] = {}
     while True:
         is_outside = False
         runs = [run for place in places for run in runs_so_far(place)]
         for run in runs:
-            kind = run.global_batch_size, run.max_sequence_length, run.num_weights
-            reference = given or known.get(kind) or reference_of_log(run)
-            known[kind] = reference
-            reference.require_same_work(task_of(run), str(run.path))
+            reference = given or reference_of_log(run)
+            reference.require_same_work(work_of(run), str(run.path))
             of_run = lines(run, reference)
             new = of_run[told.get(run.path, 0) :]
             if new or run.path not in told:

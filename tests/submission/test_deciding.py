@@ -109,6 +109,26 @@ def test_a_and_b_of_other_batches_have_bands_of_their_own(pair, tmp_path):
     assert page.count("<svg") == 4 and "beside published runs at batch 3,072" in text
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("batch_size", 448, 256), "runs of different batch: 256 and 448; give a folder of each"),
+        (("sequence_length", 512, 128), "runs of different tokens: 128 and 512; give a folder"),
+    ],
+)
+def test_runs_of_several_kinds_have_no_band_in_common(pair, tmp_path, refusal, change, reason):
+    key, old, new = change
+    log = pair[0] / "3" / "bert.log"
+    log.write_text(log.read_text().replace(f'{key}", "value": {old}', f'{key}", "value": {new}'))
+    assert reason in refusal(deciding, pair[0], f"--output={tmp_path / 'page.html'}")
+
+
+def test_b_of_another_length_is_not_judged_by_the_band_of_a(pair, tmp_path, refusal):
+    log = write_log(tmp_path / "b.log", [0.2], num_layers=24, max_sequence_length=128)
+    line = refusal(deciding, pair[0], log, f"--output={tmp_path / 'page.html'}")
+    assert f"{log}: not BERT-large with 512 tokens" in line
+
+
 def test_b_is_compared_only_after_both_have_reached_the_target(pair, tmp_path, page_of):
     log = tmp_path / "bert.log"
     write_log(log, [0.38, 0.40, 0.46], num_layers=24)

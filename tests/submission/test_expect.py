@@ -132,11 +132,12 @@ def test_the_tables_in_the_documents_are_those_of_the_command(known):
     assert set(readme[head : head + 5]) <= rows
 
 
-def config(*, num_gpus=0, tpu=None, tokens=512):
-    """What of a run's configuration names its machine."""
+def config(*, num_gpus=0, tpu=None, tokens=512, num_hosts=1):
+    """What of a run's configuration names its machines."""
     device = SimpleNamespace(num_gpus=num_gpus, use_tpu=tpu is not None, num_tpu_cores=64)
     return SimpleNamespace(
         device=device,
+        cluster=SimpleNamespace(addresses=["host:1"] * num_hosts) if num_hosts > 1 else None,
         tpu_type=tpu or "",
         global_batch_size=448,
         shape=SimpleNamespace(max_seq_length=tokens),
@@ -164,6 +165,13 @@ def test_check_expects_what_gpus_like_those_of_the_machine_reached(
     monkeypatch.setattr(system, "printed_by", lambda *command: rows)
     line = expect.line_of_machine(config(num_gpus=8), large)
     assert line.startswith(start) and "\n" not in line
+
+
+def test_check_counts_the_gpus_of_all_hosts(large, monkeypatch):
+    rows = "NVIDIA H100 80GB HBM3, 81559 MiB, 1980 MHz\n" * 8
+    monkeypatch.setattr(system, "printed_by", lambda *command: rows)
+    line = expect.line_of_machine(config(num_gpus=8, num_hosts=2), large)
+    assert line.startswith("expectation: 16 H100 SXM, batch 448, 2 nodes: ")
 
 
 def test_check_expects_nothing_of_processors_and_knows_tpus_by_their_type(large):

@@ -240,6 +240,15 @@ def test_the_benchmark_is_watched_and_others_need_runs_of_their_own(tmp_path):
     assert observer.of_run(missing, None, ends_hopeless=False) == []
 
 
+def test_a_run_whose_model_is_described_in_a_bucket_is_watched(tmp_path, monkeypatch):
+    given = config(tmp_path, BERT_LARGE, bert_config_file="gs://bucket/bert_config.json")
+    text = (tmp_path / "bert_config.json").read_bytes()
+    bucket = {"gs://bucket/bert_config.json": text}
+    monkeypatch.setattr(observer.json_text, "read_regular_file", lambda path: bucket[str(path)])
+    [watcher] = observer.of_run(given, None, ends_hopeless=True)
+    assert "published runs at batch 448" in watcher.evaluated(335, evaluation(0.38))
+
+
 def test_a_run_is_outside_of_others_that_differ_little(tmp_path, capsys):
     folder = write_runs(tmp_path / "campaign", (10, 11, 12, 12))
     write_log(tmp_path / "bad.log", [0.3, 0.31, 0.31, 0.31, 0.31, 0.32])
