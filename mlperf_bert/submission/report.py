@@ -18,7 +18,6 @@ from typing import Any
 
 import pages
 from mlperf_bert.files import paths
-from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.results import RunResult
@@ -120,10 +119,9 @@ def _among_published(
     standings = [
         standing_of(each, entries, ruleset=given.ruleset, custom_rcps=custom_rcps) for each in own
     ]
-    output = paths.location(given.standing)
-    paths.make_folder(output.parent)
-    write_whole(output, standing.page(standings, entries, ruleset=given.ruleset))
-    points = convergence.reference_points(given.ruleset)
+    text = standing.page(standings, entries, ruleset=given.ruleset, custom_rcps=custom_rcps)
+    standing.write(given.standing, text)
+    points = convergence.reference_points(given.ruleset, custom_rcps)
     return {
         "among": standing_charts.draw(standings, entries, points, parts=_PLOTS_AMONG),
         "standing": os.path.relpath(given.standing, Path(given.output or "").parent),
@@ -310,6 +308,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     org_dir = paths.location(given.org_dir)
     custom_rcps = given.custom_rcps and paths.location(given.custom_rcps)
     output = given.output and paths.location(given.output)
+    if output and output.suffix == ".json":
+        raise ValueError(
+            f"--output={given.output}: the numbers go there; give the name of a page, such as "
+            f"{output.stem}.html"
+        )
     convergence.reference_points(given.ruleset, custom_rcps)  # so that bad input is refused first
     with paths.failures_named(org_dir):
         verdicts = judge_systems(org_dir, given.ruleset, custom_rcps=custom_rcps)
@@ -323,9 +326,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         title = f"MLPerf Training BERT: {name}"
         text = page(verdicts, title=title, subtitle=subtitle, **among)
         numbers = as_json(verdicts)  # before anything is written
-        paths.make_folder(output.parent)
-        write_whole(output, text)
-        write_whole(output.with_suffix(".json"), numbers)
+        standing.write(given.output, text)
+        standing.write(str(output.with_suffix(".json")), numbers)
     return 0
 
 

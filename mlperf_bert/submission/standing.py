@@ -53,7 +53,8 @@ def read_own(
         if paths.is_file(place):
             return [entry_of(System(name=str(place), runs=(read_run(place),)))]
         if (place / CAMPAIGN_RECORD).exists():
-            org_dirs = sorted(found.parent for found in place.glob("submission/*/results"))
+            found = sorted(results.parent for results in place.glob("submission/*/results"))
+            org_dirs = [path for path in found if path.name[0] != "."]  # not whole, its writer died
             if not org_dirs:
                 raise ValueError(f"{place}: this campaign has no result yet; give runs/N in it")
             return [row for org_dir in org_dirs for row in _of_org(org_dir, ruleset, custom_rcps)]
@@ -111,6 +112,7 @@ def page(
     entries: Sequence[Entry],
     *,
     ruleset: str,
+    custom_rcps: paths.Location | None = None,
     conditions: Sequence[str] = (),
 ) -> str:
     """Return the page on one's systems among published ones.
@@ -118,17 +120,18 @@ def page(
     Args:
       standings: of one's own systems; may be empty.
       entries: the published ones.
-      ruleset: whose reference convergence points are drawn.
+      ruleset: whose reference convergence points are drawn, unless there are others.
+      custom_rcps: JSON file of other points.
       conditions: by which the entries were chosen.
     """
-    points = convergence.reference_points(ruleset)
+    points = convergence.reference_points(ruleset, custom_rcps)
     limits = f", only {', '.join(conditions)}" if conditions else ""
     return pages.render(
         "standing.html",
         title="Where do I stand?",
         subtitle=f"MLPerf Training BERT: {len(entries)} published results of rounds "
         f"{published.ROUNDS[0]} to {published.ROUNDS[-1]}{limits}; reference convergence points "
-        f"of ruleset {ruleset}",
+        f"of {custom_rcps.name if custom_rcps else f'ruleset {ruleset}'}",
         columns=("system", "minutes", "samples", "samples/s each", "unlike yours"),
         standings=standings,
         facts_of=_facts,
@@ -164,6 +167,13 @@ def _cells(own: Entry, other: Entry) -> list[str]:
     ]
 
 
+def write(path: str, text: str) -> None:
+    """Write a page or a table, whole or not at all, in a folder that is made if need be."""
+    output = paths.location(path)
+    paths.make_folder(output.parent)
+    write_whole(output, text)
+
+
 @ends_in_one_line("standing")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the standing, write the page; return 1 with one line if something cannot be read."""
@@ -182,25 +192,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--csv", help="file for the rows, one's own first")
     given = parser.parse_args(paths.words_with_home(arguments))
     custom_rcps = given.custom_rcps and paths.location(given.custom_rcps)
-    convergence.reference_points(given.ruleset, custom_rcps)  # so that bad input is refused first
+    points = {"ruleset": given.ruleset, "custom_rcps": custom_rcps}
+    convergence.reference_points(**points)  # so that bad input is refused first
     entries = published.load()
     shown = chosen(entries, given.where)
     if not (given.runs or given.output or given.csv):
         raise ValueError("nothing to do: name a run, or a page with --output, or give --csv")
     standings = [
-        standing_of(recognised(own, entries), shown, ruleset=given.ruleset, custom_rcps=custom_rcps)
+        standing_of(recognised(own, entries), shown, **points)
         for path in given.runs
-        for own in read_own(path, ruleset=given.ruleset, custom_rcps=custom_rcps)
+        for own in read_own(path, **points)
     ]
     for standing in standings:
         print("\n".join(standing.lines()))
     if given.output:
-        text = page(standings, shown, ruleset=given.ruleset, conditions=given.where)
-        output = paths.location(given.output)
-        paths.make_folder(output.parent)
-        write_whole(output, text)
+        write(given.output, page(standings, shown, **points, conditions=given.where))
     if given.csv:
-        write_whole(given.csv, as_csv([*(each.own for each in standings), *shown]))
+        write(given.csv, as_csv([*(each.own for each in standings), *shown]))
     return 0
 
 

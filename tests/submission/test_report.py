@@ -345,5 +345,9 @@ def test_mistakes_are_named_in_one_line(tmp_path, refusal):
     assert "no bert/result_*.txt" in refusal(report, tmp_path)
     points = f"--custom_rcps={tmp_path / 'none.json'}"
     assert "none.json: no file of reference points" in refusal(report, tmp_path, points)
+    output = f"--output={tmp_path / 'all.json'}"
+    assert "all.json: the numbers go there; give the name of a page, such as all.html" in refusal(
+        report, tmp_path, output
+    )
     with pytest.raises(ValueError, match=r"ruleset '5.1.0' has no BERT"):
         official.check_rcp(tmp_path, "5.1.0")

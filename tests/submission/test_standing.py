@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from demo.campaign import REFERENCE_POINTS
 from mlperf_bert.mlperf.convergence import reference_points
 from mlperf_bert.mlperf.results import read_run
 from mlperf_bert.submission import (
@@ -267,6 +268,8 @@ def test_a_campaign_stands_for_its_submission(org_dir, tmp_path):
     (folder / "submission").mkdir(parents=True)
     (folder / "campaign.json").write_text("{}")
     shutil.move(org_dir, folder / "submission" / "example")
+    # As a campaign leaves it that was killed while it wrote.
+    shutil.copytree(folder / "submission" / "example", folder / "submission" / ".example.partial")
     [own] = standing.read_own(str(folder))
     assert own.name == "example/box"
 
@@ -296,7 +299,7 @@ def test_runs_that_did_not_converge_are_shown(org_dir, tmp_path, capsys):
 
 
 def test_rows_as_csv(miniature, tmp_path):
-    table = tmp_path / "rows.csv"
+    table = tmp_path / "new" / "rows.csv"
     assert standing.main([str(miniature), "--where=round=1.0", f"--csv={table}"]) == 0
     rows = list(csv.DictReader(table.open(newline="")))
     assert len(rows) == 1 + 24
@@ -334,6 +337,17 @@ def test_the_reference_points_are_drawn(shipped):
     assert "2414421" in drawn.script
     # Of every plot; of the reference points another one.
     assert drawn.script.count('"name":"HoverTool"') == 5
+
+
+def test_other_reference_points_are_drawn_in_place_of_the_official_ones(tmp_path):
+    page = tmp_path / "page.html"
+    assert standing.main([f"--custom_rcps={REFERENCE_POINTS}", f"--output={page}"]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert f"reference convergence points of {REFERENCE_POINTS.name}" in text
+    [mean] = [
+        point.mean_samples for point in reference_points(custom_rcps=REFERENCE_POINTS).values()
+    ]
+    assert str(round(mean))[:4] in text and "2414421" not in text
 
 
 @pytest.mark.parametrize(
