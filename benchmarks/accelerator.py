@@ -22,6 +22,7 @@ Model FLOP count all 512 tokens of a row, padding too; samples per second count 
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -35,20 +36,11 @@ from pages import charts
 
 ROOT = Path(__file__).resolve().parent.parent
 # What differs from BERT-large; the tiny model is for a try without an accelerator.
+_SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
 MODELS: dict[str, dict[str, int]] = {
     "large": {},
-    "base": {
-        "hidden_size": 768,
-        "intermediate_size": 3072,
-        "num_attention_heads": 12,
-        "num_hidden_layers": 12,
-    },
-    "tiny": {
-        "hidden_size": 128,
-        "intermediate_size": 512,
-        "num_attention_heads": 2,
-        "num_hidden_layers": 2,
-    },
+    "base": dict(zip(_SIZES, (768, 3072, 12, 12))),
+    "tiny": dict(zip(_SIZES, (128, 512, 2, 2))),
 }
 NUM_EXAMPLES = 2000
 
@@ -103,8 +95,10 @@ def measured(name: str, command: list[str], figures: Path) -> dict:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
     if done.returncode:
         text = done.stderr.strip().splitlines() or ["no message"]
-        short = "out of memory" if "memory" in done.stderr.lower() else text[-1][:200]
-        return {"name": name, "failed": short}
+        is_short = re.search(
+            "out of memory|allocate|resource_exhausted", done.stderr, re.IGNORECASE
+        )
+        return {"name": name, "failed": "out of memory" if is_short else text[-1][:200]}
     found = json.loads(figures.read_text())
     found.pop("results", None)
     return {"name": name, **found}
@@ -112,7 +106,7 @@ def measured(name: str, command: list[str], figures: Path) -> dict:
 
 def measure(given: argparse.Namespace) -> None:
     """Runs every contestant, and writes raw figures, table and picture."""
-    folders = sorted(given.steps.glob("*/signature.json"), key=lambda file: file.stat().st_size)
+    folders = sorted(file.parent for file in given.steps.glob("*/signature.json"))
     if not folders:
         sys.exit(f"{given.steps}: no programs; run `python -m benchmarks.accelerator export`")
     # In a process that then leaves the device to the contestants.
@@ -120,20 +114,16 @@ def measure(given: argparse.Namespace) -> None:
     rows = [{"name": "a product of matrices", "model_tflop_per_second": peak / 1e12}]
     with tempfile.TemporaryDirectory() as work:
         figures = Path(work, "figures.json")
-        for signature in sorted(file.parent for file in folders):
-            program = [sys.executable, "mlperf_bert/portable/run_step.py", str(signature)]
+        for folder in folders:
+            program = [sys.executable, "mlperf_bert/portable/run_step.py", str(folder)]
             program += [f"--num_steps={given.num_steps}", f"--peak_tflops={peak / 1e12}"]
-            program.append(f"--output={figures}")
-            rows.append(measured(f"ours {signature.name}", program, figures))
-            if given.torch_python and not signature.name.endswith("_packed"):
-                for compiles in (True, False):
-                    task = {
-                        "folder": str(signature), "num_steps": given.num_steps,
-                        "compile": compiles, "output": str(figures),
-                    }  # fmt: skip
+            rows.append(measured(f"ours {folder.name}", [*program, f"--output={figures}"], figures))
+            if given.torch_python and not folder.name.endswith("_packed"):
+                task = {"folder": str(folder), "num_steps": given.num_steps, "output": str(figures)}
+                for compiles, how in ((True, ", torch.compile"), (False, "")):
                     torch = [given.torch_python, "benchmarks/contestants/torch_step.py"]
-                    name = f"PyTorch {signature.name}{', torch.compile' if compiles else ''}"
-                    rows.append(measured(name, [*torch, json.dumps(task)], figures))
+                    torch.append(json.dumps(task | {"compile": compiles}))
+                    rows.append(measured(f"PyTorch {folder.name}{how}", torch, figures))
     raw = given.output.with_suffix(".jsonl")
     raw.parent.mkdir(parents=True, exist_ok=True)
     raw.write_text("".join(json.dumps({"device": device, **row}) + "\n" for row in rows))
@@ -149,7 +139,7 @@ def show(raws: Sequence[Path], output: Path) -> None:
     shown = [row for row in rows if "samples_per_second" in row]
     with charts.png(output.with_suffix(".png"), (8, 0.3 * len(shown) + 1)) as [[axes]]:
         names = [f"{row['device']}: {row['name']}" for row in shown]
-        colours = ["#1f5fa8" if row["name"].startswith("ours") else "#b0b7c0" for row in shown]
+        colours = [charts.BLUE if row["name"].startswith("ours") else charts.GREY for row in shown]
         rates = [row["samples_per_second"] for row in shown]
         # By number: a name may stand twice, of two sittings.
         bars = axes.barh(range(len(shown)), rates, color=colours, tick_label=names)

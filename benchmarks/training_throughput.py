@@ -75,61 +75,36 @@ INTERPRETERS = {
     "jax": ("jax", "numpy"),
     "reference": ("tensorflow",),
 }
+_FLOAT32, _BFLOAT16 = {"precision": "float32"}, {"precision": "bfloat16"}
+_HUGGING_FACE = "hugging_face", "hugging_face"
+_COMPILE = {"compile": True}
+_PADDED = {"pack_sequences": False, "has_padding": True}
+_PACKED = {"pack_sequences": True, "has_padding": False}
+_AUTO = {"jit_compile": "auto"} | _PADDED
+_WHOLE = {"jit_compile": "true"} | _PADDED
 # Name -> script, interpreter (None: this project's), options; "compiled" is --jit_compile=auto.
 CONTESTANTS: dict[str, tuple[str, str | None, dict]] = {
-    "reference, TensorFlow 2.4": ("reference", "reference", {"precision": "float32"}),
-    "tf-models, float32": ("tf_models", "tf_models", {"precision": "float32"}),
-    "tf-models, mixed_bfloat16": ("tf_models", "tf_models", {"precision": "bfloat16"}),
-    **{
-        f"Hugging Face, {precision}{', torch.compile' if compiled else ''}, AdamW": (
-            "hugging_face",
-            "hugging_face",
-            {"precision": precision, "compile": compiled},
-        )
-        for precision in ("float32", "bfloat16")
-        for compiled in (False, True)
-    },
-    **{
-        name: ("pytorch", interpreter, {"precision": "bfloat16", "extension": extension, **more})
-        for name, interpreter, extension, more in (
-            ("PyTorch, bfloat16, torch.compile, AdamW", "hugging_face", None, {}),
-            ("zentorch, bfloat16, torch.compile, AdamW", "zentorch", "zentorch", {}),
-            ("IPEX, bfloat16", "ipex", "ipex", {}),
-            ("TPP, bfloat16, no padding", "tpp", "tpp", {"has_padding": False}),
-        )
-    },
-    **{
-        f"JAX, {precision}": ("plain_jax", "jax", {"precision": precision})
-        for precision in ("float32", "bfloat16")
-    },
-    **{
-        f"ours, {precision}{how}": (
-            "ours",
-            None,
-            {
-                "precision": precision,
-                "jit_compile": jit_compile,
-                "pack_sequences": packs,
-                "has_padding": not packs,
-            },
-        )
-        for precision, how, jit_compile, packs in (
-            ("float32", "", "false", False),
-            ("float32", ", compiled", "auto", False),
-            ("float32", ", whole step compiled", "true", False),
-            ("bfloat16", ", whole step compiled", "true", False),
-            ("bfloat16", ", compiled", "auto", False),
-            ("bfloat16", ", compiled, packed", "auto", True),
-        )
-    },
-    **{
-        f"ours, {precision}, exported program under jax": (
-            "program",
-            None,
-            {"precision": precision},
-        )
-        for precision in ("float32", "bfloat16")
-    },
+    "reference, TensorFlow 2.4": ("reference", "reference", _FLOAT32),
+    "tf-models, float32": ("tf_models", "tf_models", _FLOAT32),
+    "tf-models, mixed_bfloat16": ("tf_models", "tf_models", _BFLOAT16),
+    "Hugging Face, float32, AdamW": (*_HUGGING_FACE, _FLOAT32),
+    "Hugging Face, float32, torch.compile, AdamW": (*_HUGGING_FACE, _FLOAT32 | _COMPILE),
+    "Hugging Face, bfloat16, AdamW": (*_HUGGING_FACE, _BFLOAT16),
+    "Hugging Face, bfloat16, torch.compile, AdamW": (*_HUGGING_FACE, _BFLOAT16 | _COMPILE),
+    "PyTorch, bfloat16, torch.compile, AdamW": ("pytorch", "hugging_face", _BFLOAT16),
+    "zentorch, bfloat16, torch.compile, AdamW": ("pytorch", "zentorch", _BFLOAT16),
+    "IPEX, bfloat16": ("pytorch", "ipex", _BFLOAT16),
+    "TPP, bfloat16, no padding": ("pytorch", "tpp", _BFLOAT16 | {"has_padding": False}),
+    "JAX, float32": ("plain_jax", "jax", _FLOAT32),
+    "JAX, bfloat16": ("plain_jax", "jax", _BFLOAT16),
+    "ours, float32": ("ours", None, _FLOAT32 | {"jit_compile": "false"} | _PADDED),
+    "ours, float32, compiled": ("ours", None, _FLOAT32 | _AUTO),
+    "ours, float32, whole step compiled": ("ours", None, _FLOAT32 | _WHOLE),
+    "ours, bfloat16, whole step compiled": ("ours", None, _BFLOAT16 | _WHOLE),
+    "ours, bfloat16, compiled": ("ours", None, _BFLOAT16 | _AUTO),
+    "ours, bfloat16, compiled, packed": ("ours", None, _BFLOAT16 | _AUTO | _PACKED),
+    "ours, float32, exported program under jax": ("program", None, _FLOAT32),
+    "ours, bfloat16, exported program under jax": ("program", None, _BFLOAT16),
 }
 
 
@@ -179,16 +154,17 @@ def measure(
     Raises:
       RuntimeError: the contestant ended or was stopped before, with its last words.
     """
-    errors = (folder / "errors.txt").open("w+")
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        start_new_session=True,
-    )
+    errors = folder / "errors.txt"
+    with errors.open("w") as file:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=file,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            start_new_session=True,
+        )
 
     def kill() -> None:
         # What it has started as well: a compiler or an export would share the machine with others.
@@ -212,10 +188,9 @@ def measure(
     if len(stamps) < num_warm_up + num_steps:
         if time.perf_counter() - began >= limit_seconds:
             raise RuntimeError(f"stopped after {limit_seconds:g} s; raise --turn_seconds")
-        errors.seek(0)
-        last = ["it said nothing", *errors.read().split("\n")]
-        words = next(line.strip() for line in reversed(last) if line.strip())
-        raise RuntimeError(f"ended with exit code {process.returncode}: {words}")
+        said = errors.read_text().strip() or "it said nothing"
+        last = said.split("\n")[-1].strip()
+        raise RuntimeError(f"ended with exit code {process.returncode}: {last}")
     seconds = np.diff(stamps[num_warm_up - 1 :]).tolist()
     return {"seconds": seconds, "tokens": tokens[num_warm_up:]}
 
@@ -263,10 +238,11 @@ def run_rounds(args: argparse.Namespace, folder: Path, results: Path) -> set[str
             if ended or not python or not re.search(args.only, name):
                 continue
             path = ROOT / "benchmarks" / "contestants" / f"{script}.py"
+            turn = {"turn": number, "interpreter": interpreter}
             try:
                 with tempfile.TemporaryDirectory(dir=folder) as work:
                     measured = measure(
-                        [str(python), str(path), json.dumps(task | options | {"turn": number})],
+                        [str(python), str(path), json.dumps(task | options | turn)],
                         Path(work),
                         num_warm_up=args.warm_up_steps,
                         num_steps=args.steps * (1 if options.get("has_padding", True) else 5),
@@ -277,24 +253,13 @@ def run_rounds(args: argparse.Namespace, folder: Path, results: Path) -> set[str
                 print(f"round {number + 1}: {name}: {error}", file=sys.stderr, flush=True)
                 continue
             entry = {"name": name, "batch_size": args.batch_size, **measured}
-            rates = [f"{samples_per_second(entry):.2f} samples/s"]
-            if tokens := tokens_per_second(entry):
-                rates.append(f"{tokens:.0f} tokens/s without padding")
-            print(f"round {number + 1}: {name}: {', '.join(rates)}", flush=True)
+            rates = Rates([entry])
+            shown = [f"{rates.mean:.2f} samples/s"]
+            shown += [f"{tokens:.0f} tokens/s without padding" for tokens in rates.tokens]
+            print(f"round {number + 1}: {name}: {', '.join(shown)}", flush=True)
             with results.open("a") as file:
                 file.write(json.dumps(entry) + "\n")
     return failed
-
-
-def samples_per_second(turn: dict) -> float:
-    """The rate of a turn, whatever the lengths of its examples."""
-    return turn["batch_size"] / statistics.mean(turn["seconds"])
-
-
-def tokens_per_second(turn: dict) -> float | None:
-    """The rate of a turn without padding; None if its examples are not known."""
-    tokens = turn.get("tokens")
-    return sum(tokens) / sum(turn["seconds"]) if tokens else None
 
 
 def processor() -> str:
@@ -307,16 +272,13 @@ def processor() -> str:
 
 
 class Rates:
-    """The rates of a contestant's turns."""
+    """Samples a second of a contestant's turns, and tokens where its examples are known."""
 
     def __init__(self, turns: Sequence[dict]):
-        self.samples = [samples_per_second(turn) for turn in turns]
-        self._tokens = [rate for turn in turns if (rate := tokens_per_second(turn))]
-
-    @property
-    def mean(self) -> float:
-        """Samples a second."""
-        return statistics.mean(self.samples)
+        self.samples = [turn["batch_size"] / statistics.mean(turn["seconds"]) for turn in turns]
+        self.mean = statistics.mean(self.samples)
+        known = [turn for turn in turns if turn.get("tokens")]
+        self.tokens = [sum(turn["tokens"]) / sum(turn["seconds"]) for turn in known]
 
     def in_samples(self, first: "Rates") -> str:
         """Cells: mean, slowest to fastest turn, times the first."""
@@ -325,10 +287,10 @@ class Rates:
 
     def in_tokens(self) -> str:
         """Cells: mean, slowest to fastest turn; empty where the examples are not known."""
-        if not self._tokens:
+        if not self.tokens:
             return "| | |"
-        spread = f"{min(self._tokens):.0f} to {max(self._tokens):.0f}"
-        return f"| {statistics.mean(self._tokens):.0f} | {spread} |"
+        spread = f"{min(self.tokens):.0f} to {max(self.tokens):.0f}"
+        return f"| {statistics.mean(self.tokens):.0f} | {spread} |"
 
 
 def rates_by_name(turns: Sequence[dict]) -> dict[str, Rates]:
@@ -363,18 +325,14 @@ def report(results: Path, output: Path, flop_per_sample: float) -> None:
     ]
     output.with_suffix(".md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
-    draw({name: rates.samples for name, rates in rows.items()}, output.with_suffix(".png"))
-
-
-def draw(rows: dict[str, list[float]], path: Path) -> None:
-    """Bars with the spread of the turns, 1,200 pixels wide."""
-    means = [statistics.mean(rates) for rates in rows.values()]
+    # Bars with the spread of the turns, 1,200 pixels wide.
+    means = [rates.mean for rates in rows.values()]
     spread = [
-        [mean - min(rates) for mean, rates in zip(means, rows.values())],
-        [max(rates) - mean for mean, rates in zip(means, rows.values())],
+        [rates.mean - min(rates.samples) for rates in rows.values()],
+        [max(rates.samples) - rates.mean for rates in rows.values()],
     ]
     colours = [charts.BLUE if name.startswith("ours") else charts.GREY for name in rows]
-    with charts.png(path, (8, 0.3 * len(rows) + 0.8)) as [[axes]]:
+    with charts.png(output.with_suffix(".png"), (8, 0.3 * len(rows) + 0.8)) as [[axes]]:
         bars = axes.barh(list(rows), means, xerr=spread, color=colours, ecolor="#444444", capsize=3)
         axes.bar_label(bars, fmt="%.2f", padding=3)
         axes.invert_yaxis()

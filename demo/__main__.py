@@ -22,6 +22,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,138 +60,98 @@ class Lengths:
 LENGTHS = Lengths()
 
 
-@dataclass(frozen=True)
-class Step:
-    """One command of the demo.
-
-    Attributes:
-      title: what it is for.
-      command: the command line, for a shell in the repository's root; "python" stands for the
-        running interpreter.
-    """
-
-    title: str
-    command: str
-
-    def run(self) -> None:
-        """Run the command; its output goes where ours goes.
-
-        Raises:
-          ValueError: it failed.
-        """
-        interpreter = Path(sys.executable).parent
-        environment = {
-            **os.environ,
-            "PATH": f"{interpreter}:{os.environ['PATH']}",
-            "PYTHON": sys.executable,
-        }
-        done = subprocess.run(self.command, shell=True, cwd=REPOSITORY, env=environment)
-        if done.returncode:
-            raise ValueError(f"the last step failed with exit code {done.returncode}")
+Step = tuple[str, str]
+"""What a command is for, and its line for a shell in the repository's root; "python" stands for
+the running interpreter."""
 
 
-def preparation_steps(folder: Path, seed: int, lengths: Lengths = LENGTHS) -> list[Step]:
-    """Return the steps from nothing to cleaned text, vocabulary and initial checkpoint."""
+def data_steps(folder: Path, seed: int, lengths: Lengths = LENGTHS) -> Iterator[Step]:
+    """Yield the steps from nothing to TFRecords and initial checkpoint."""
     to = shlex.quote(str(folder))
-    return [
-        Step(
-            f"write an encyclopedia of {NUM_ARTICLES} articles about an invented world",
-            f"python -m demo.encyclopedia --seed={seed} --num_articles={NUM_ARTICLES} "
-            f"--output_dir={to}/text",
-        ),
-        Step(
-            "learn where its sentences end",
-            "python cleanup_scripts/train_punkt.py "
-            f"--data={to}/text/'wiki_??' --out_dir={to}/punkt",
-        ),
-        Step(
-            f"clean it, split sentences, set {NUM_EVAL_ARTICLES} articles aside for evaluation",
-            f"NUM_TEST_ARTICLES={NUM_EVAL_ARTICLES} BLOCK_SIZE=2.8 RESULTS={to}/cleaned "
-            f"PUNKT={to}/punkt cleanup_scripts/process_wiki.sh {to}/text/'wiki_??'",
-        ),
-        Step(
-            "learn a WordPiece vocabulary from the training articles",
-            f"python -m demo.vocabulary --input_file={to}/cleaned/'part-*' "
-            f"--output_file={to}/vocab.txt",
-        ),
-        Step(
-            "write a tiny BERT's configuration and initial checkpoint",
-            f"python -m demo.checkpoint --seed={seed} --vocab_file={to}/vocab.txt "
-            f"--max_seq_length={lengths.max_seq_length} --output_dir={to}/checkpoint",
-        ),
-    ]
-
-
-def record_steps(folder: Path, lengths: Lengths = LENGTHS) -> list[Step]:
-    """Return the steps from cleaned text to TFRecords; call it when the text is there."""
-    to = shlex.quote(str(folder))
+    yield (
+        f"write an encyclopedia of {NUM_ARTICLES} articles about an invented world",
+        f"python -m demo.encyclopedia --seed={seed} --num_articles={NUM_ARTICLES} "
+        f"--output_dir={to}/text",
+    )
+    yield (
+        "learn where its sentences end",
+        f"python cleanup_scripts/train_punkt.py --data={to}/text/'wiki_??' --out_dir={to}/punkt",
+    )
+    yield (
+        f"clean it, split sentences, set {NUM_EVAL_ARTICLES} articles aside for evaluation",
+        f"NUM_TEST_ARTICLES={NUM_EVAL_ARTICLES} BLOCK_SIZE=2.8 RESULTS={to}/cleaned "
+        f"PUNKT={to}/punkt cleanup_scripts/process_wiki.sh {to}/text/'wiki_??'",
+    )
+    yield (
+        "learn a WordPiece vocabulary from the training articles",
+        f"python -m demo.vocabulary --input_file={to}/cleaned/'part-*' "
+        f"--output_file={to}/vocab.txt",
+    )
+    yield (
+        "write a tiny BERT's configuration and initial checkpoint",
+        f"python -m demo.checkpoint --seed={seed} --vocab_file={to}/vocab.txt "
+        f"--max_seq_length={lengths.max_seq_length} --output_dir={to}/checkpoint",
+    )
     options = (
         f"--vocab_file={to}/vocab.txt --do_lower_case=True {lengths.flags} --masked_lm_prob=0.15 "
         f"--short_seq_prob={lengths.short_seq_prob} --random_seed=12345"
     )
-    parts = sorted(path.name for path in (folder / "cleaned").glob("part-*"))
-    training = [
-        Step(
+    parts = sorted(path.name for path in (folder / "cleaned").glob("part-*"))  # there by now
+    for number, part in enumerate(parts, start=1):
+        yield (
             f"mask words: training text {number} of {len(parts)} to TFRecords",
             f"python create_pretraining_data.py --input_file={to}/cleaned/{part} "
             f"--output_file={to}/train/{part}.tfrecord --dupe_factor={DUPE_FACTOR} {options}",
         )
-        for number, part in enumerate(parts, start=1)
-    ]
-    return [
-        *training,
-        Step(
-            "mask words: evaluation text to TFRecords",
-            f"python create_pretraining_data.py --input_file={to}/cleaned/eval.txt "
-            f"--output_file={to}/eval_all.tfrecord --dupe_factor=1 {options}",
-        ),
-        Step(
-            f"pick {NUM_EVAL_SAMPLES} evaluation examples",
-            f"python pick_eval_samples.py --input_tfrecord={to}/eval_all.tfrecord "
-            f"--output_tfrecord={to}/eval.tfrecord --num_examples_to_pick={NUM_EVAL_SAMPLES} "
-            f"{lengths.flags}",
-        ),
-    ]
+    yield (
+        "mask words: evaluation text to TFRecords",
+        f"python create_pretraining_data.py --input_file={to}/cleaned/eval.txt "
+        f"--output_file={to}/eval_all.tfrecord --dupe_factor=1 {options}",
+    )
+    yield (
+        f"pick {NUM_EVAL_SAMPLES} evaluation examples",
+        f"python pick_eval_samples.py --input_tfrecord={to}/eval_all.tfrecord "
+        f"--output_tfrecord={to}/eval.tfrecord --num_examples_to_pick={NUM_EVAL_SAMPLES} "
+        f"{lengths.flags}",
+    )
 
 
-def training_steps(
+def training_step(
     folder: Path,
     seed: int,
     lengths: Lengths = LENGTHS,
     reference: str | None = "demo/reference_runs.json",
-) -> list[Step]:
+) -> Step:
     """Return the training to the target; `reference` has the runs that it is watched beside."""
     to = shlex.quote(str(folder))
     watched = f" --reference={reference}" if reference and lengths == LENGTHS else ""
-    return [
-        Step(
-            "train with LAMB until masked-LM accuracy 0.720 on the held-out articles",
-            "python run_pretraining.py --do_train "
-            f"--bert_config_file={to}/checkpoint/bert_config.json "
-            f"--init_checkpoint={to}/checkpoint/model.ckpt-0 "
-            f"--input_file={to}/train/'*.tfrecord' --eval_input_file={to}/eval.tfrecord "
-            f"--output_dir={to}/run {lengths.flags} --train_batch_size=64 "
-            "--eval_batch_size=100 --optimizer=lamb --learning_rate=0.01 --num_warmup_steps=100 "
-            f"--num_train_steps={NUM_TRAIN_STEPS} --eval_interval_samples=6400 "
-            f"--iterations_per_loop=100 --save_checkpoints_steps={NUM_TRAIN_STEPS} "
-            f"--seed={seed} --submission_org=demo --submission_platform=this-machine{watched}",
-        ),
-    ]
+    return (
+        "train with LAMB until masked-LM accuracy 0.720 on the held-out articles",
+        "python run_pretraining.py --do_train "
+        f"--bert_config_file={to}/checkpoint/bert_config.json "
+        f"--init_checkpoint={to}/checkpoint/model.ckpt-0 "
+        f"--input_file={to}/train/'*.tfrecord' --eval_input_file={to}/eval.tfrecord "
+        f"--output_dir={to}/run {lengths.flags} --train_batch_size=64 "
+        "--eval_batch_size=100 --optimizer=lamb --learning_rate=0.01 --num_warmup_steps=100 "
+        f"--num_train_steps={NUM_TRAIN_STEPS} --eval_interval_samples=6400 "
+        f"--iterations_per_loop=100 --save_checkpoints_steps={NUM_TRAIN_STEPS} "
+        f"--seed={seed} --submission_org=demo --submission_platform=this-machine{watched}",
+    )
 
 
 def verdict_steps(folder: Path) -> list[Step]:
     """Return the official checker's verdict and the picture."""
     to = shlex.quote(str(folder))
     return [
-        Step(
+        (
             "ask the official compliance checker, for every round of MLPerf with BERT",
             f"python -m mlperf_bert.submission.compliance {to}/results/result_0.txt",
         ),
-        Step(
+        (
             "follow the result back to the text, and compare every file with its record",
             f"python -m mlperf_bert.data.provenance {to}/run",
         ),
-        Step(
+        (
             "draw the run",
             f"python -m demo.picture --metrics_file={to}/run/metrics.jsonl "
             f"--output_file={to}/report.png",
@@ -207,7 +168,7 @@ def run_demo(folder: Path, seed: int) -> None:
     """
     start = time.monotonic()
     make_data(folder, seed, start)
-    run_steps(training_steps(folder, seed), start)
+    run_steps([training_step(folder, seed)], start)
     results = folder / "results"
     results.mkdir()
     shutil.copyfile(folder / "run" / "bert.log", results / "result_0.txt")
@@ -215,20 +176,24 @@ def run_demo(folder: Path, seed: int) -> None:
     print(f"\nDone after {time.monotonic() - start:.0f} s. Look at:")
     for name in ("report.png", "results/result_0.txt", "run/metrics.jsonl", "cleaned/eval.txt"):
         print(f"  {folder / name}")
-    _require_success(folder / "run" / "run.json")
-
-
-def _require_success(record: Path) -> None:
-    status = json.loads(record.read_text(encoding="utf-8"))["status"]
+    status = json.loads((folder / "run" / "run.json").read_text(encoding="utf-8"))["status"]
     if status != "success":
         raise ValueError(f"the training ended with status {status}: it did not reach the target")
 
 
-def run_steps(steps: list[Step], start: float) -> None:
-    """Run steps, each announced with the seconds since `start` and its command line."""
-    for step in steps:
-        print(f"\n[{time.monotonic() - start:3.0f} s] {step.title}\n$ {step.command}", flush=True)
-        step.run()
+def run_steps(steps: Iterable[Step], start: float) -> None:
+    """Run steps, each announced with the seconds since `start` and its command line.
+
+    Raises:
+      ValueError: a step failed.
+    """
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHON": sys.executable}
+    for title, command in steps:
+        print(f"\n[{time.monotonic() - start:3.0f} s] {title}\n$ {command}", flush=True)
+        done = subprocess.run(command, shell=True, cwd=REPOSITORY, env=environment)
+        if done.returncode:
+            raise ValueError(f"the last step failed with exit code {done.returncode}")
 
 
 def make_data(folder: Path, seed: int, start: float, lengths: Lengths = LENGTHS) -> None:
@@ -239,8 +204,7 @@ def make_data(folder: Path, seed: int, start: float, lengths: Lengths = LENGTHS)
     """
     empty_folder(folder)
     (folder / "train").mkdir()
-    run_steps(preparation_steps(folder, seed, lengths), start)
-    run_steps(record_steps(folder, lengths), start)
+    run_steps(data_steps(folder, seed, lengths), start)
 
 
 def empty_folder(folder: Path) -> None:

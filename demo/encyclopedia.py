@@ -9,6 +9,7 @@ article alone: one that is set aside for evaluation cannot be known by heart fro
 import argparse
 import itertools
 import random
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -33,7 +34,10 @@ def read_grammar() -> Mapping[str, tuple[Paragraph, ...]]:
     grammar = {}
     for text in kinds:
         kind, _, body = text.partition("\n")
-        grammar[kind] = tuple(map(_read_paragraph, body.strip().split("\n\n")))
+        grammar[kind] = tuple(
+            tuple(tuple(sentence.split("\n| ")) for sentence in re.split(r"\n(?!\| )", paragraph))
+            for paragraph in body.strip().split("\n\n")
+        )
     return grammar
 
 
@@ -67,22 +71,15 @@ def write(output_dir: Path, *, seed: int, num_articles: int) -> list[Path]:
         raise ValueError(f"num_articles={num_articles}: at least {NUM_FILES}, one for each file")
     documents: list[list[str]] = [[] for _ in range(NUM_FILES)]
     for number, (title, text) in enumerate(articles(seed, num_articles)):
-        documents[number % NUM_FILES].append(_document(number, title, text))
+        url = f"https://example.org/wiki?curid={number}"
+        documents[number % NUM_FILES].append(
+            f'<doc id="{number}" url="{url}" title="{title}">\n{title}\n\n{text}\n\n</doc>\n'
+        )
     output_dir.mkdir(parents=True, exist_ok=True)
     paths = [output_dir / f"wiki_{number:02d}" for number in range(NUM_FILES)]
     for path, entries in zip(paths, documents, strict=True):
         path.write_text("".join(entries), encoding="utf-8")
     return paths
-
-
-def _read_paragraph(text: str) -> Paragraph:
-    sentences: list[list[str]] = []
-    for line in text.split("\n"):
-        if line.startswith("| "):
-            sentences[-1].append(line[2:])
-        else:
-            sentences.append([line])
-    return tuple(tuple(wordings) for wordings in sentences)
 
 
 def _write_paragraph(paragraph: Paragraph, facts: Facts, rng: random.Random) -> str:
@@ -94,11 +91,6 @@ def _write_paragraph(paragraph: Paragraph, facts: Facts, rng: random.Random) -> 
         text = wording.format_map(facts)
         written.append(text[0].upper() + text[1:])
     return " ".join(written)
-
-
-def _document(number: int, title: str, text: str) -> str:
-    url = f"https://example.org/wiki?curid={number}"
-    return f'<doc id="{number}" url="{url}" title="{title}">\n{title}\n\n{text}\n\n</doc>\n'
 
 
 @ends_in_one_line("demo.encyclopedia")

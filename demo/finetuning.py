@@ -68,7 +68,7 @@ def steps(demo_dir: Path, output_dir: Path, seed: int) -> list[Step]:
     made, to = shlex.quote(str(demo_dir)), shlex.quote(str(output_dir))
     weights = {"pre-trained": f"{made}/run", "initial": f"{made}/checkpoint/model.ckpt-0"}
     training = [
-        Step(
+        (
             f"{one.task} from {name} weights",
             f"python run_finetuning.py --task={one.task} --data_dir={to}/data/{one.folder} "
             f"--checkpoint={checkpoint} --bert_config_file={made}/checkpoint/bert_config.json "
@@ -79,11 +79,8 @@ def steps(demo_dir: Path, output_dir: Path, seed: int) -> list[Step]:
         for one in COMPARISONS
         for name, checkpoint in weights.items()
     ]
-    written = Step(
-        "write tasks about the encyclopedia's world",
-        f"python -m demo.tasks --seed={seed} --output_dir={to}/data",
-    )
-    return [written, *training]
+    command = f"python -m demo.tasks --seed={seed} --output_dir={to}/data"
+    return [("write tasks about the encyclopedia's world", command), *training]
 
 
 def seed_of(demo_dir: Path) -> int:

@@ -8,7 +8,7 @@ import shlex
 import time
 from pathlib import Path
 
-from demo.__main__ import LENGTHS, Step, make_data, run_steps
+from demo.__main__ import LENGTHS, make_data, run_steps
 
 SEED = 1
 """The seed of text and first weights: the reference points hold for this task alone."""
@@ -34,8 +34,31 @@ def prepare(folder: Path) -> None:
         return
     start = time.monotonic()
     make_data(folder, SEED, start)
-    run_steps([_first_training(folder)], start)
-    run_steps([_conversion(folder)], start)
+    flags = [
+        *_model_flags(folder),
+        f"--init_checkpoint={folder / 'checkpoint' / 'model.ckpt-0'}",
+        f"--output_dir={folder / 'first'}",
+        f"--seed={SEED}",
+        f"--target_accuracy={FIRST_ACCURACY}",
+        "--learning_rate=0.01",
+        "--num_warmup_steps=100",
+        "--num_train_steps=1500",
+        "--eval_interval_samples=3200",
+        "--submission_org=demo",
+        "--submission_platform=this-machine",
+    ]
+    title = f"train to accuracy {FIRST_ACCURACY}: the initial checkpoint of all runs"
+    first = (title, f"python run_pretraining.py --do_train {shlex.join(flags)}")
+    run_steps([first], start)
+    saved = (folder / "first").glob("model*.index")
+    last = max(int(path.stem.rpartition("-")[2]) for path in saved)
+    flags = [
+        f"--bert_config_file={folder / 'checkpoint' / 'bert_config.json'}",
+        f"--checkpoint_to_convert={folder / 'first'}/model.ckpt-{last}",
+        f"--converted_checkpoint_path={folder / _CHECKPOINT}",
+    ]
+    command = f"python tf2_encoder_checkpoint_converter.py {shlex.join(flags)}"
+    run_steps([("convert it to TensorFlow 1, as the official one is", command)], start)
     (folder / _READY_FILE).touch()
 
 
@@ -65,34 +88,3 @@ def _model_flags(folder: Path) -> list[str]:
         "--iterations_per_loop=100",
         "--save_checkpoints_steps=10000",
     ]
-
-
-def _first_training(folder: Path) -> Step:
-    flags = [
-        *_model_flags(folder),
-        f"--init_checkpoint={folder / 'checkpoint' / 'model.ckpt-0'}",
-        f"--output_dir={folder / 'first'}",
-        f"--seed={SEED}",
-        f"--target_accuracy={FIRST_ACCURACY}",
-        "--learning_rate=0.01",
-        "--num_warmup_steps=100",
-        "--num_train_steps=1500",
-        "--eval_interval_samples=3200",
-        "--submission_org=demo",
-        "--submission_platform=this-machine",
-    ]
-    return Step(
-        f"train to accuracy {FIRST_ACCURACY}: the initial checkpoint of all runs",
-        f"python run_pretraining.py --do_train {shlex.join(flags)}",
-    )
-
-
-def _conversion(folder: Path) -> Step:
-    steps = {int(path.stem.rpartition("-")[2]) for path in (folder / "first").glob("model*.index")}
-    return Step(
-        "convert it to TensorFlow 1, as the official one is",
-        "python tf2_encoder_checkpoint_converter.py "
-        f"--bert_config_file={shlex.quote(str(folder / 'checkpoint' / 'bert_config.json'))} "
-        f"--checkpoint_to_convert={shlex.quote(str(folder / 'first'))}/model.ckpt-{max(steps)} "
-        f"--converted_checkpoint_path={shlex.quote(str(folder / _CHECKPOINT))}",
-    )

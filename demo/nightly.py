@@ -26,17 +26,12 @@ _LOCK_NAME = ".nightly.lock"
 _ENDED_NAME = "ended"
 
 
-def unfinished_night(nights: Path) -> Path:
-    """The folder of a night that was interrupted, or a new one, named after the time."""
-    for night in sorted(nights.glob("*")):
-        if not (night / _ENDED_NAME).exists():
-            return night
-    return nights / time.strftime("%Y-%m-%d_%H%M%S", time.gmtime())
-
-
 def _run_one_night(folder: Path, num_runs: int, share: float) -> int:
     miniature.prepare(folder / "task")
-    night = unfinished_night(folder / "nights")
+    # One that was interrupted, or a new one.
+    begun = [each for each in (folder / "nights").glob("*") if not (each / _ENDED_NAME).exists()]
+    new = folder / "nights" / time.strftime("%Y-%m-%d_%H%M%S", time.gmtime())
+    night = min(begun, default=new)
     status = campaign.main(
         [
             "--org=nightly",

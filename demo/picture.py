@@ -45,48 +45,34 @@ def _parsed(text: bytes, where: str) -> dict:
 def draw(metrics_file: Path, output_file: Path) -> None:
     """Write the picture, 1,200 by 900 pixels."""
     training, evaluations = read_metrics(metrics_file)
+    samples = [line["samples"] for line in evaluations]
+    accuracies = [line["masked_lm_accuracy"] for line in evaluations]
+    losses = [line["loss"] for line in evaluations]
+    target = TARGET_MASKED_LM_ACCURACY
     with written_beside(output_file) as file, png(file, (8, 6), rows=2) as [[above], [below]]:
-        _draw_accuracy(above, evaluations)
-        _draw_loss(below, training, evaluations)
+        above.plot(samples, accuracies, "o-", color=BLUE, label="on held-out articles")
+        above.axhline(target, color=RED, linestyle="--", label=f"target {target:.3f}")
+        above.annotate(
+            f"{accuracies[-1]:.4f}",
+            (samples[-1], accuracies[-1]),
+            textcoords="offset points",
+            xytext=(-6, 6),
+            ha="right",
+        )
+        above.set_ylim(0, 1)
+        above.set_ylabel("masked-LM accuracy")
+        above.legend(loc="lower right")
+        trained = [line["samples"] for line in training]
+        below.plot(trained, [line["loss"] for line in training], color=ORANGE, label="training")
+        below.plot(samples, losses, "o-", color=BLUE, label="held-out articles")
+        below.set_ylim(bottom=0)
+        below.set_ylabel("loss (nats)")
+        below.legend(loc="upper right")
         above.sharex(below)
         above.tick_params(labelbottom=False)
         below.set_xlabel("training samples")
         below.xaxis.set_major_formatter("{x:,.0f}")
         below.set_xlim(left=0)
-
-
-def _draw_accuracy(axes, evaluations: list[dict]) -> None:
-    samples = [line["samples"] for line in evaluations]
-    accuracies = [line["masked_lm_accuracy"] for line in evaluations]
-    axes.plot(samples, accuracies, "o-", color=BLUE, label="on held-out articles")
-    axes.axhline(
-        TARGET_MASKED_LM_ACCURACY,
-        color=RED,
-        linestyle="--",
-        label=f"target {TARGET_MASKED_LM_ACCURACY:.3f}",
-    )
-    axes.annotate(
-        f"{accuracies[-1]:.4f}",
-        (samples[-1], accuracies[-1]),
-        textcoords="offset points",
-        xytext=(-6, 6),
-        ha="right",
-    )
-    axes.set_ylim(0, 1)
-    axes.set_ylabel("masked-LM accuracy")
-    axes.legend(loc="lower right")
-
-
-def _draw_loss(axes, training: list[dict], evaluations: list[dict]) -> None:
-    for lines, style, color, label in (
-        (training, "-", ORANGE, "training"),
-        (evaluations, "o-", BLUE, "held-out articles"),
-    ):
-        samples = [line["samples"] for line in lines]
-        axes.plot(samples, [line["loss"] for line in lines], style, color=color, label=label)
-    axes.set_ylim(bottom=0)
-    axes.set_ylabel("loss (nats)")
-    axes.legend(loc="upper right")
 
 
 @ends_in_one_line("demo.picture")

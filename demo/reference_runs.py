@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from demo.__main__ import REPOSITORY, make_data, run_steps, training_steps
+from demo.__main__ import REPOSITORY, make_data, run_steps, training_step
 from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.results import has_ended
@@ -20,19 +20,6 @@ from mlperf_bert.submission import reference_runs
 
 REFERENCE_RUNS = REPOSITORY / "demo" / "reference_runs.json"
 SEEDS = range(101, 106)
-
-
-def run_one(folder: Path, seed: int) -> None:
-    """Run one demo up to the end of its training, unless it has ended.
-
-    Raises:
-      ValueError: a step failed.
-    """
-    if has_ended(folder / "run"):
-        return
-    start = time.monotonic()
-    make_data(folder, seed, start)
-    run_steps(training_steps(folder, seed, reference=None), start)
 
 
 @ends_in_one_line("reference_runs")
@@ -43,9 +30,11 @@ def main() -> int:
     given = parser.parse_args(paths.words_with_home())
     folder = given.output_dir.absolute()
     for seed in SEEDS:
-        run_one(folder / str(seed), seed)
-        log = folder / str(seed) / "run" / "bert.log"
-        shutil.copyfile(log, folder / f"result_{seed}.txt")
+        one, start = folder / str(seed), time.monotonic()
+        if not has_ended(one / "run"):
+            make_data(one, seed, start)
+            run_steps([training_step(one, seed, reference=None)], start)
+        shutil.copyfile(one / "run" / "bert.log", folder / f"result_{seed}.txt")
     others = reference_runs.own_reference(str(folder))
     others.words = f"{len(SEEDS)} other demos"
     reference_runs.save(others, str(REFERENCE_RUNS))

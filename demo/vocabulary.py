@@ -1,6 +1,6 @@
 """Learn a WordPiece vocabulary from cleaned text, with tensorflow-text's trainer.
 
-    python -m demo.vocabulary --input_file='build/demo/results/part-*' --output_file=vocab.txt
+    python -m demo.vocabulary --input_file='build/demo/cleaned/part-*' --output_file=vocab.txt
 
 The real benchmark uses the published vocab.txt instead.
 """

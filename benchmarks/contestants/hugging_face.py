@@ -3,33 +3,29 @@
 Runs in a separate interpreter, which has torch and transformers; the examples come as arrays.
 """
 
+import itertools
 import json
 import sys
+from collections.abc import Mapping
 
 import numpy
 import torch
 from transformers import BertConfig, BertForPreTraining
 
 
-def batches(path: str, batch_size: int):
-    """Yields the examples again and again, with one label per token, as the model requires."""
-    arrays = dict(numpy.load(path))  # else every use reads the file again
-    num_examples = len(arrays["input_ids"])
+def model_inputs(arrays: Mapping[str, numpy.ndarray]) -> dict[str, numpy.ndarray]:
+    """Examples as the model takes them, with one label per token."""
     labels = numpy.full_like(arrays["input_ids"], -100)
     example, place = numpy.nonzero(arrays["masked_lm_weights"])
     token = arrays["masked_lm_positions"][example, place]
     labels[example, token] = arrays["masked_lm_ids"][example, place]
-    at = 0
-    while True:
-        chosen = numpy.arange(at, at + batch_size) % num_examples
-        at += batch_size
-        yield {
-            "input_ids": torch.from_numpy(arrays["input_ids"][chosen]),
-            "attention_mask": torch.from_numpy(arrays["input_mask"][chosen]),
-            "token_type_ids": torch.from_numpy(arrays["segment_ids"][chosen]),
-            "labels": torch.from_numpy(labels[chosen]),
-            "next_sentence_label": torch.from_numpy(arrays["next_sentence_labels"][chosen, 0]),
-        }
+    return {
+        "input_ids": arrays["input_ids"],
+        "attention_mask": arrays["input_mask"],
+        "token_type_ids": arrays["segment_ids"],
+        "labels": labels,
+        "next_sentence_label": arrays["next_sentence_labels"][:, 0],
+    }
 
 
 def main() -> None:
@@ -37,8 +33,11 @@ def main() -> None:
     task = json.loads(sys.argv[1])
     model = BertForPreTraining(BertConfig.from_json_file(task["bert_config_file"])).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01)
-    compute = torch.compile(model) if task["compile"] else model
-    for batch in batches(task["array_file"], task["batch_size"]):
+    compute = torch.compile(model) if task.get("compile") else model
+    examples, size = model_inputs(numpy.load(task["array_file"])), task["batch_size"]
+    for first in itertools.count(0, size):
+        chosen = numpy.arange(first, first + size) % len(examples["input_ids"])
+        batch = {name: torch.from_numpy(values[chosen]) for name, values in examples.items()}
         optimizer.zero_grad()
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=task["precision"] == "bfloat16"):
             loss = compute(**batch).loss

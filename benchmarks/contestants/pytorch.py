@@ -1,13 +1,14 @@
 """BERT in PyTorch with its heads at the predicted places only, alone or with an extension for CPUs.
 
 Runs in a separate interpreter with torch, transformers and the extension; see
-training_throughput.py. The extensions:
+training_throughput.py. The extensions, each named as the interpreter that has it:
 
   ipex      Intel's, intel_extension_for_pytorch: ipex.optimize, its fused LAMB.
   tpp       libxsmm's kernels, tpp_pytorch_extension, as its own examples/bert/pretrain_mlperf uses
             them with --use_tpp --tpp_bf16 --unpad --dist_lamb: no padding, fused LAMB.
   zentorch  AMD's, as the backend of torch.compile; PyTorch's fused AdamW.
-  none      torch.compile, and PyTorch's fused AdamW.
+
+Without one, in Hugging Face's interpreter: torch.compile, and PyTorch's fused AdamW.
 """
 
 import contextlib
@@ -71,7 +72,7 @@ def groups(model: torch.nn.Module) -> list[dict]:
 
 def build(task: dict):
     """Model, optimizer, how the gradients are clipped, and the context of the forward pass."""
-    extension, in_bfloat16 = task["extension"], task["precision"] == "bfloat16"
+    extension, in_bfloat16 = task["interpreter"], task["precision"] == "bfloat16"
     config = BertConfig.from_json_file(task["bert_config_file"])
     cast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=in_bfloat16)
     if extension == "tpp":
@@ -99,7 +100,8 @@ def build(task: dict):
     optimizer = torch.optim.AdamW(groups(model), lr=1e-4, fused=True)
     if extension == "zentorch":
         import zentorch  # noqa: F401 - registers the backend
-    return torch.compile(model, backend=extension or "inductor"), optimizer, clip, cast
+    backend = "zentorch" if extension == "zentorch" else "inductor"
+    return torch.compile(model, backend=backend), optimizer, clip, cast
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 See accelerator.py. Runs in an interpreter with torch and transformers, on a GPU if there is one.
 """
 
+import collections
 import json
 import statistics
 import sys
@@ -13,30 +14,20 @@ import numpy
 import torch
 from transformers import BertConfig, BertForPreTraining
 
+from benchmarks.contestants.hugging_face import model_inputs
+
 
 def batches(folder: Path, device: str) -> list[dict[str, torch.Tensor]]:
-    """The batches of the folder, with one label per token, as the model requires."""
-    stored, found = numpy.load(folder / "batches.npz"), []
-    numbers = sorted({int(key.split("/")[1]) for key in stored.files})
-    for number in numbers:
-        arrays = {
-            key.split("/")[2]: stored[key]
-            for key in stored.files
-            if key.startswith(f"training/{number}/")
-        }
-        labels = numpy.full_like(arrays["input_ids"], -100)
-        example, place = numpy.nonzero(arrays["masked_lm_weights"])
-        token = arrays["masked_lm_positions"][example, place]
-        labels[example, token] = arrays["masked_lm_ids"][example, place]
-        batch = {
-            "input_ids": arrays["input_ids"],
-            "attention_mask": arrays["input_mask"],
-            "token_type_ids": arrays["segment_ids"],
-            "labels": labels,
-            "next_sentence_label": arrays["next_sentence_labels"][:, 0],
-        }
-        found.append({k: torch.from_numpy(v).long().to(device) for k, v in batch.items()})
-    return found
+    """The batches of the folder, as the model takes them; stored as training/NUMBER/NAME."""
+    arrays: dict[int, dict[str, numpy.ndarray]] = collections.defaultdict(dict)
+    for key, values in numpy.load(folder / "batches.npz").items():
+        kind, number, name = key.split("/")
+        if kind == "training":
+            arrays[int(number)][name] = values
+    return [
+        {k: torch.from_numpy(v).long().to(device) for k, v in model_inputs(batch).items()}
+        for _, batch in sorted(arrays.items())
+    ]
 
 
 def main() -> None:
