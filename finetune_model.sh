@@ -17,8 +17,6 @@ trap 'exit 143' TERM
 trap 'exit 130' INT
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
-count_gpus() { if command -v nvidia-smi >/dev/null; then nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU' || true; else echo 0; fi; }
-
 wiki=${WIKI_DIR:-/wiki} output=${OUTPUT_DIR:-/output}
 checkpoint=${INIT_CHECKPOINT:-$output}
 # shellcheck disable=SC2088 # what is looked for is the character
@@ -29,7 +27,7 @@ seed=--seed
 for flag in "$@"; do
   case $flag in --sweep|--sweep=[Tt1]*) seed=--seeds ;; --nosweep|--sweep=*) seed=--seed ;; esac
 done
-num_gpus=${NUM_GPUS:-$(count_gpus)}
+num_gpus=${NUM_GPUS:-$(nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU' || true)}
 export TF_XLA_FLAGS=${TF_XLA_FLAGS---tf_xla_auto_jit=2}
 export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
 

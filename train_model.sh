@@ -19,13 +19,11 @@ trap 'exit 143' TERM
 trap 'exit 130' INT
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
-count_gpus() { if command -v nvidia-smi >/dev/null; then nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU' || true; else echo 0; fi; }
-
 data=${DATA_DIR:-/data}
 wiki=${WIKI_DIR:-/wiki}
 checkpoint=${INIT_CHECKPOINT:-$wiki/tf1_ckpt/model.ckpt-28252}
 evaluation=${EVAL_FILE-$data/eval_10k}
-num_gpus=${NUM_GPUS:-$(count_gpus)}
+num_gpus=${NUM_GPUS:-$(nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU' || true)}
 
 # Read by TensorFlow: XLA compiles on GPUs, and there are as many threads as this container has cores.
 export TF_XLA_FLAGS=${TF_XLA_FLAGS---tf_xla_auto_jit=2}

@@ -95,10 +95,8 @@ def measured(name: str, command: list[str], figures: Path) -> dict:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
     if done.returncode:
         text = done.stderr.strip().splitlines() or ["no message"]
-        is_short = re.search(
-            "out of memory|allocate|resource_exhausted", done.stderr, re.IGNORECASE
-        )
-        return {"name": name, "failed": "out of memory" if is_short else text[-1][:200]}
+        is_full = re.search("out of memory|allocate|resource_exhausted", done.stderr, re.IGNORECASE)
+        return {"name": name, "failed": "out of memory" if is_full else text[-1][:200]}
     found = json.loads(figures.read_text())
     found.pop("results", None)
     return {"name": name, **found}

@@ -49,30 +49,23 @@ class Step:
     recompute: str = "none"
     steps_per_update: int = 1
     kind: str = "training"
-    devices: str = dataclasses.field(default="", compare=False)
+    devices: str
 
     @property
     def about(self) -> dict:
         """What a row says of its step."""
-        return {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-            if field.compare
-        }
+        return {name: value for name, value in vars(self).items() if name != "devices"}
 
     @property
     def name(self) -> str:
         """Of its folder."""
-        return "-".join(map(str, self.about.values())) + "-tpu" * self._on_tpu
-
-    @property
-    def _on_tpu(self) -> bool:
-        return self.devices.startswith("tpu")
+        on_tpu = self.devices.startswith("tpu")
+        return "-".join(map(str, self.about.values())) + "-tpu" * on_tpu
 
     def flags(self) -> list[str]:
         """Of the export."""
         flags = [f"--recompute={self.recompute}", f"--steps_per_update={self.steps_per_update}"]
-        flags.append(f"--barriers={not self._on_tpu}")
+        flags.append(f"--barriers={not self.devices.startswith('tpu')}")
         if self.kind == "evaluation":
             return [*flags, "--train_batch_size=1", "--nodata_parallel", "--evaluation",
                     f"--eval_batch_size={self.num_examples}"]  # fmt: skip

@@ -13,7 +13,9 @@ run again.
 
 import argparse
 import json
+import shlex
 import statistics
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ import demo.__main__ as the_demo
 from demo.picture import read_metrics
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
+from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import rules
 from pages import charts
 
@@ -52,18 +55,17 @@ SHORT_EXAMPLES = Task(
     the_demo.Lengths(max_seq_length=128, max_predictions_per_seq=20, short_seq_prob=0.8),
     {"unpacked": "", "packed": "--pack_sequences"},
 )
-COLOURS = ("#b0b7c0", "#e08e36", "#1f5fa8")
 
 
 def train(folder: Path, seed: int, task: Task, variant: str) -> dict:
     """The seconds of one training, from the start of its process, and its evaluations."""
-    [step] = the_demo.training_steps(folder, seed, task.lengths)
+    _, command = the_demo.training_step(folder, seed, task.lengths)
     run = folder / "run" / variant.replace(", ", "_")
     found = run / "needed.json"
     if not found.exists():
         began = time.monotonic()
-        command = f"{step.command} {task.variants[variant]} --output_dir={run}"
-        the_demo.run_steps([the_demo.Step(f"seed {seed}: {variant}", command)], began)
+        command += f" {task.variants[variant]} --output_dir={shlex.quote(str(run))}"
+        the_demo.run_steps([(f"seed {seed}: {variant}", command)], began)
         _, measured = read_metrics(run / "metrics.jsonl")
         evaluations = [(line["samples"], line["masked_lm_accuracy"]) for line in measured]
         seconds = time.monotonic() - began
@@ -80,39 +82,9 @@ def samples_to_target(evaluations: list[tuple[int, float]]) -> float:
     return before + share * (after - before)
 
 
-def table(needed: dict[str, list[dict]]) -> str:
-    """Markdown, a row for each variant."""
-    heading = "| | samples to 0.720, each seed | mean | seconds, each seed | mean |"
-    lines = [heading, "|---|---|---|---|---|"]
-    for variant, runs in needed.items():
-        samples = [samples_to_target(run["evaluations"]) for run in runs]
-        seconds = [run["seconds"] for run in runs]
-        lines.append(
-            f"| {variant} | {', '.join(f'{each:,.0f}' for each in samples)} "
-            f"| {statistics.mean(samples):,.0f} "
-            f"| {', '.join(f'{each:.0f}' for each in seconds)} | {statistics.mean(seconds):.0f} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def draw(needed: dict[str, list[dict]], title: str, path: Path) -> None:
-    """Accuracy over samples, a line for each training, 1,200 pixels wide."""
-    with charts.png(path, (8, 4.5)) as [[axes]]:
-        for (variant, runs), colour in zip(needed.items(), COLOURS):
-            for number, run in enumerate(runs):
-                samples, accuracy = zip(*run["evaluations"])
-                label = variant if number == 0 else None
-                axes.plot(samples, accuracy, color=colour, marker=".", linewidth=1.2, label=label)
-        target = rules.TARGET_MASKED_LM_ACCURACY
-        axes.axhline(target, color=charts.INK, linestyle="--", label=f"target {target:.3f}")
-        axes.set_xlabel("samples")
-        axes.set_ylabel("masked-LM accuracy")
-        axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.legend(loc="lower right", title=f"{title}, {len(runs)} seeds each")
-
-
+@ends_in_one_line("convergence")
 def main() -> None:
-    """Prepares the data, trains each variant in turn, prints the table."""
+    """Prepares the data, trains each variant in turn; prints the table, draws the picture."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds")
     parser.add_argument("--output", type=Path, help="default: a folder in build/")
@@ -127,10 +99,34 @@ def main() -> None:
             the_demo.make_data(folder, seed, start, task.lengths)
         for variant, runs in needed.items():
             runs.append(train(folder, seed, task, variant))
-    write_whole(output.with_suffix(".md"), table(needed))
-    draw(needed, task.title, output.with_suffix(".png"))
-    print(table(needed))
+    heading = "| | samples to 0.720, each seed | mean | seconds, each seed | mean |"
+    lines = [heading, "|---|---|---|---|---|"]
+    for variant, runs in needed.items():
+        samples = [samples_to_target(run["evaluations"]) for run in runs]
+        seconds = [run["seconds"] for run in runs]
+        lines.append(
+            f"| {variant} | {', '.join(f'{each:,.0f}' for each in samples)} "
+            f"| {statistics.mean(samples):,.0f} "
+            f"| {', '.join(f'{each:.0f}' for each in seconds)} | {statistics.mean(seconds):.0f} |"
+        )
+    table = "\n".join(lines) + "\n"
+    write_whole(output.with_suffix(".md"), table)
+    with charts.png(output.with_suffix(".png"), (8, 4.5)) as [[axes]]:  # 1,200 pixels wide
+        for (variant, runs), colour in zip(
+            needed.items(), (charts.GREY, charts.ORANGE, charts.BLUE)
+        ):
+            for number, run in enumerate(runs):
+                samples, accuracy = zip(*run["evaluations"])
+                label = variant if number == 0 else None
+                axes.plot(samples, accuracy, color=colour, marker=".", linewidth=1.2, label=label)
+        target = rules.TARGET_MASKED_LM_ACCURACY
+        axes.axhline(target, color=charts.INK, linestyle="--", label=f"target {target:.3f}")
+        axes.set_xlabel("samples")
+        axes.set_ylabel("masked-LM accuracy")
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.legend(loc="lower right", title=f"{task.title}, {args.seeds} seeds each")
+    print(table)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

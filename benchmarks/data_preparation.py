@@ -59,14 +59,6 @@ def seconds(command: list, *, cwd: Path | None = None, **environment: str) -> fl
     return elapsed
 
 
-def disk_mb_per_second(folder: Path, num_mb: int) -> float:
-    """The speed of dd with fsync."""
-    command = ["dd", "if=/dev/zero", f"of={folder / 'zeros'}", "bs=1M", f"count={num_mb}"]
-    elapsed = seconds([*command, "conv=fsync"])
-    (folder / "zeros").unlink()
-    return num_mb * 1.048576 / elapsed
-
-
 def cpu_seconds(command: list, **options: Any) -> float:
     """Runs a command as `seconds`; returns the processor time of it and its processes."""
 
@@ -110,7 +102,11 @@ def measure_examples(args: argparse.Namespace, work: Path) -> None:
     print(f"examples of {text_mb:.1f} MB of text, {output_mb:.0f} MB written, CPU seconds:")
     _print_sides(taken, starts)
     print(f"  ours with compilation: start-up {cold:.2f}")
-    print(f"  dd with fsync: {disk_mb_per_second(work, max(1, int(output_mb))):.0f} MB/s")
+    num_blocks = max(1, int(output_mb))
+    zeros = ["dd", "if=/dev/zero", f"of={work / 'zeros'}", "bs=1M", f"count={num_blocks}"]
+    written = num_blocks * 1.048576 / seconds([*zeros, "conv=fsync"])
+    (work / "zeros").unlink()
+    print(f"  dd with fsync: {written:.0f} MB/s")
     measure_parts(args.text, str(args.vocab_file))
     measure_workers(args, work)
 

@@ -31,14 +31,6 @@ def generate(folder: Path) -> Path:
     return folder
 
 
-def meter_of(folder: Path) -> tuple[energy.Meter, str]:
-    """What measures this host, and what it reads."""
-    own = energy.meter()
-    if "unknown" not in own.plan:
-        return own, own.plan
-    return energy.meter(rapl=generate(folder)), f"{len(ZONES)} generated files ({own.plan})"
-
-
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -53,7 +45,11 @@ def main() -> None:
         return (time.process_time() - began) / given.readings
 
     with tempfile.TemporaryDirectory() as folder:
-        meter, read = meter_of(Path(folder))
+        meter = energy.meter()
+        read = meter.plan
+        if "unknown" in read:
+            read = f"{len(ZONES)} generated files ({read})"
+            meter = energy.meter(rapl=generate(Path(folder)))
         turns = sorted(seconds_per_reading() for _ in range(given.turns))
     cost = statistics.median(turns)
     print(f"read: {read}")

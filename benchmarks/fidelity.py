@@ -125,16 +125,11 @@ def call(words: Sequence[str], log: Path, **environment: str) -> None:
         sys.exit(f"fidelity: exit code {done.returncode}; see {log}")
 
 
-def train_lines(run: Path) -> list[dict]:
-    """Lines of the training in metrics.jsonl: one a step."""
-    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return [line for line in lines if line["kind"] == "train"]
-
-
 def second_pass(run: Path) -> list[dict]:
-    """Its lines."""
-    lines = train_lines(run)
-    return lines[len(lines) // NUM_PASSES :]
+    """Its lines of metrics.jsonl: one a step."""
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    steps = [line for line in lines if line["kind"] == "train"]
+    return steps[len(steps) // NUM_PASSES :]
 
 
 def utilization(run: Path) -> float:
@@ -149,22 +144,18 @@ class Measurement:
     def __init__(self, folder: Path, num_files: int, dlio: Path | None, backend: str):
         self.folder, self.dlio, self.backend = folder, dlio, backend
         self.data = folder / "data"
-        self._require_same_task(num_files)
+        # Traces are kept: those of another model, or of more data, are no part of this table.
+        task = {"model": BERT, "shape": vars(SHAPE), "batch": BATCH, "files": num_files}
+        known = folder / "task.json"
+        if not folder.exists() or not any(folder.iterdir()):
+            folder.mkdir(parents=True, exist_ok=True)
+            known.write_text(json.dumps(task))
+        elif not known.exists() or json.loads(known.read_text()) != task:
+            sys.exit(f"fidelity: {folder} has traces of another task; name another folder")
         self.files = make_data(self.data, num_files)
         self.data_bytes = sum(file.stat().st_size for file in self.files)
         # Now: it fills the page cache, which is emptied before each trace.
         self.bytes_per_second = self._probed()
-
-    def _require_same_task(self, num_files: int) -> None:
-        """Traces are kept: those of another model, or of more data, are no part of this table."""
-        task = {"model": BERT, "shape": vars(SHAPE), "batch": BATCH, "files": num_files}
-        known = self.folder / "task.json"
-        if self.folder.exists() and any(self.folder.iterdir()):
-            if not known.exists() or json.loads(known.read_text()) != task:
-                sys.exit(f"fidelity: {self.folder} has traces of another task; name another folder")
-            return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        known.write_text(json.dumps(task))
 
     def _probed(self) -> float:
         """Bytes a second that a run without limits reads."""
@@ -186,14 +177,11 @@ class Measurement:
         if case != CACHED:
             words.append(f"--read_speed={round(DISK_SHARE * self.bytes_per_second)}")
         if case == LITTLE_MEMORY:
-            memory = self.held_bytes(name) + round(CACHED_SHARE * self.data_bytes)
-            words.append(f"--memory={memory}")
+            # What it held in the case without limits, and some of the page cache.
+            text = (self.folder / CACHED / f"{name}.txt").read_text(errors="replace")
+            held = re.findall(r"([\d,]+) bytes half of the time", text)[-1].replace(",", "")
+            words.append(f"--memory={int(held) + round(CACHED_SHARE * self.data_bytes)}")
         return script(*words, "--")
-
-    def held_bytes(self, name: str) -> int:
-        """The memory that a program held half of the time in the case without limits."""
-        text = (self.folder / CACHED / f"{name}.txt").read_text(errors="replace")
-        return int(re.findall(r"([\d,]+) bytes half of the time", text)[-1].replace(",", ""))
 
     def traced(
         self, case: str, name: str, words: list[str], files: Sequence[Path], *,
@@ -277,7 +265,8 @@ class Measurement:
             words, files, results = self.workload(real)
             try:
                 trace = self.traced(case, "dlio_run", words, files)
-                yield "DLIO", trace, dlio_utilization(results)
+                said = json.loads((results / "summary.json").read_text())  # of its second epoch
+                yield "DLIO", trace, said["metric"]["train_au_percentage"][1] / 100
             except SystemExit as failed:
                 if case != LITTLE_MEMORY:
                     raise
@@ -285,12 +274,6 @@ class Measurement:
                 print(f"DLIO is left out: {failed}", flush=True)
         words, files = self.replay(real)
         yield "fio", self.traced(case, "fio_run", words, files), None
-
-
-def dlio_utilization(results: Path) -> float:
-    """What DLIO says itself of its second epoch."""
-    found = json.loads((results / "summary.json").read_text())
-    return found["metric"]["train_au_percentage"][1] / 100
 
 
 def main() -> None:

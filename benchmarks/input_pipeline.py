@@ -29,15 +29,6 @@ from mlperf_bert.files import paths
 from mlperf_bert.input import packing, pipeline
 
 
-def unchecked_batches(task: dict) -> tf.data.Dataset:
-    """The input pipeline of a run without the checks, which are replaced while it is traced."""
-    with (
-        mock.patch.object(pipeline, "_require_values"),
-        mock.patch.object(packing, "require_packable"),
-    ):
-        return ours.training_batches(task)
-
-
 @tf.function
 def draw(iterator, num_batches: tf.Tensor) -> tf.Tensor:
     """Draws `num_batches` (int32 scalar) batches and does not use them."""
@@ -77,19 +68,26 @@ def report_checks(task: dict, args: argparse.Namespace) -> float:
         elapsed, elapsed_cpu = time.perf_counter() - began, time.process_time() - began_cpu
         return elapsed / num_batches, elapsed_cpu / num_batches
 
-    sources = iter(ours.training_batches(task)), iter(unchecked_batches(task))
+    checked = ours.training_batches(task)
+    # The checks are replaced while the other pipeline is traced.
+    with (
+        mock.patch.object(pipeline, "_require_values"),
+        mock.patch.object(packing, "require_packable"),
+    ):
+        unchecked = ours.training_batches(task)
+    sources = iter(checked), iter(unchecked)
     turns = in_turns(seconds_per_batch, *sources, args.turns)
     for place, what in enumerate(("seconds", "processor seconds")):
         pairs = [(one[place], other[place]) for one, other in turns]
         # Other processes on the machine only add time: take the first quartile.
-        checked, unchecked = (sorted(column)[len(column) // 4] for column in zip(*pairs))
+        one, other = (sorted(column)[len(column) // 4] for column in zip(*pairs))
         print(
             f"batches of {task['batch_size']}{', packed' if task['pack_sequences'] else ''}: "
-            f"{checked * 1e6:.0f} µs a batch in {what}, {unchecked * 1e6:.0f} µs unchecked "
-            f"(first quartiles): {checked / unchecked - 1:+.1%}; {spread(pairs, 'turns')}",
+            f"{one * 1e6:.0f} µs a batch in {what}, {other * 1e6:.0f} µs unchecked "
+            f"(first quartiles): {one / other - 1:+.1%}; {spread(pairs, 'turns')}",
             flush=True,
         )
-    return checked - unchecked  # processor seconds: other processes do not count
+    return one - other  # processor seconds: other processes do not count
 
 
 def report_steps(task: dict, num_steps: int, seconds_checking: float) -> None:
@@ -129,15 +127,8 @@ def main() -> None:
     args = parser.parse_args(paths.words_with_home())
     with tempfile.TemporaryDirectory() as name:
         write_task(Path(name), args.input_file)
-        task = {
-            "bert_config_file": f"{name}/bert_config.json",
-            "record_file": f"{name}/train.tfrecord",
-            "batch_size": args.batch_size,
-            "precision": "bfloat16",
-            "jit_compile": "auto",
-        }
         for packs in (False, True):
-            task["pack_sequences"] = packs
+            task = ours.task_in(name, batch_size=args.batch_size, pack_sequences=packs)
             seconds_checking = report_checks(task, args)
             if args.steps:
                 report_steps(task, args.steps, seconds_checking)

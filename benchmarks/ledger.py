@@ -12,12 +12,11 @@ if __name__ == "__main__":
     tensorflow()  # before other modules import it
 
 import argparse
-import contextlib
 import json
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from unittest import mock
 
@@ -40,32 +39,16 @@ SMALL = dict(BERT_BASE) | {
 }
 
 
-@contextlib.contextmanager
-def unmeasured() -> Iterator[None]:
-    """While a step is traced: the times are constants, and nothing waits for them."""
-    with mock.patch.object(steps, "_time_after", lambda values: tf.constant(0.0, tf.float64)):
-        yield
-
-
-def make(config: Mapping, batch_size: int, folder: Path) -> Trainer:
-    """A trainer whose step is compiled."""
-    (folder / "bert_config.json").write_text(json.dumps(dict(config)))
-    task = {
-        "bert_config_file": f"{folder}/bert_config.json",
-        "batch_size": batch_size,
-        "precision": "bfloat16",
-        "jit_compile": "auto",
-        "pack_sequences": False,
-    }
-    return ours.build_trainer(task)
-
-
 def report(name: str, config: Mapping, *, batch_size: int, num_steps: int, num_turns: int) -> None:
     """Prints seconds a step, with and without."""
     with tempfile.TemporaryDirectory() as folder:
-        measured = make(config, batch_size, Path(folder))
-        with unmeasured():
-            plain = make(config, batch_size, Path(folder))
+        task = ours.task_in(folder, batch_size=batch_size, pack_sequences=False)
+        Path(task["bert_config_file"]).write_text(json.dumps(dict(config)))
+        measured = ours.build_trainer(task)
+        # While the other step is traced, the times are constants, and nothing waits for them.
+        constant = mock.patch.object(steps, "_time_after", lambda _: tf.constant(0.0, tf.float64))
+        with constant:
+            plain = ours.build_trainer(task)
     batch = pipeline.synthetic_batch(ours.SHAPE, batch_size=batch_size)
     batches = tf.data.Dataset.from_tensors(batch).repeat()
     iterators = {trainer: trainer.batches(lambda _: batches) for trainer in (measured, plain)}

@@ -43,6 +43,7 @@ from mlperf_bert.files import paths
 from mlperf_bert.tensorflow_import import tensorflow
 
 ROOT = Path(__file__).resolve().parent.parent
+COMMAND = [sys.executable, "-m", "benchmarks.lost_processes"]
 WATCHES = ("coordination", "check_health", "workers")
 SECONDS_TO_START = 200.0
 FAILS = "fails_at_step"
@@ -111,19 +112,6 @@ def member(watch: str, flags: dict, folder: Path) -> None:
     train(flags)
 
 
-def start(watch: str, flags: dict, addresses: list[str], index: int, log: Path):
-    """Starts one of the two processes, with its output in a file next to what they share."""
-    module = [sys.executable, "-m", "benchmarks.lost_processes"]
-    with log.open("w") as file:
-        return subprocess.Popen(
-            [*module, watch, json.dumps(flags), log.parent],
-            cwd=ROOT,
-            env={**environment_of(addresses, index), "CUDA_VISIBLE_DEVICES": ""},
-            stdout=file,
-            stderr=subprocess.STDOUT,
-        )
-
-
 def wait_until(condition, seconds: float) -> float | None:
     """Seconds until the condition is true, None if it is not in time."""
     began = time.monotonic()
@@ -139,7 +127,16 @@ def observe(case: str, watch: str, lost: int, *, folder: Path, patience: float) 
     addresses, logs = free_addresses(2), [folder / "0.log", folder / "1.log"]
     flags = [FLAGS | (CASES[case] if index == lost else {}) for index in range(2)]
     indices = [1 - lost] if case == "missing" else [0, 1]
-    started = {i: start(watch, flags[i], addresses, i, logs[i]) for i in indices}
+    started = {}
+    for i in indices:
+        with logs[i].open("w") as file:
+            started[i] = subprocess.Popen(
+                [*COMMAND, watch, json.dumps(flags[i]), folder],
+                cwd=ROOT,
+                env={**environment_of(addresses, i), "CUDA_VISIBLE_DEVICES": ""},
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
     left, log = started[1 - lost], logs[1 - lost]
     try:
         if case in SIGNALS:

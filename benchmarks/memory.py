@@ -93,57 +93,36 @@ def report(results: list[dict], output: Path | None) -> None:
     """Prints a row for each measurement, and draws."""
     print("| | batch | recompute | peak, GiB | estimate | s a step |")
     print("|---|---|---|---|---|---|")
-    rows = []
-    for found in sorted(results, key=lambda found: (-len(found["precision"]), *_order(found))):
+    cases, peaks, estimates = [], [], []
+    for found in sorted(
+        results,
+        key=lambda found: (
+            -len(found["precision"]),
+            found["jit_compile"],
+            found["batch_size"],
+            RECOMPUTE_CHOICES.index(found["recompute"]),
+        ),
+    ):
         case = Case(**{field.name: found[field.name] for field in dataclasses.fields(Case)})
         name = f"{case.precision}, --jit_compile={case.jit_compile}"
-        estimate = estimated_bytes(case) / 2**30
-        seconds = found["seconds"]
+        cases.append(case)
+        peaks.append(found["peak_bytes"] / 2**30)
+        estimates.append(estimated_bytes(case) / 2**30)
+        seconds = "" if found["seconds"] is None else f"{found['seconds']:.1f}"
         print(
             f"| {name} | {case.batch_size} | {case.recompute} "
-            f"| {found['peak_bytes'] / 2**30:.1f} | {estimate:.1f} "
-            f"| {'' if seconds is None else format(seconds, '.1f')} |"
+            f"| {peaks[-1]:.1f} | {estimates[-1]:.1f} | {seconds} |"
         )
-        rows.append((case, found["peak_bytes"] / 2**30, estimate))
-    if output:
-        draw(rows, output.with_suffix(".png"))
-
-
-def _order(found: dict) -> tuple:
-    return (
-        found["jit_compile"],
-        found["batch_size"],
-        RECOMPUTE_CHOICES.index(found["recompute"]),
-    )
-
-
-def draw(rows: list[tuple[Case, float, float]], path: Path) -> None:
-    """Bars of the peaks, and a mark for each estimate, 1,200 pixels wide."""
-    names = [f"{case.precision}, batch {case.batch_size}, {case.recompute}" for case, _, _ in rows]
-    colours = [COLOURS[case.recompute] for case, _, _ in rows]
-    with charts.png(path, (8, 0.3 * len(rows) + 0.9)) as [[axes]]:
-        axes.barh(names, [peak for _, peak, _ in rows], color=colours)
-        estimates = [estimate for _, _, estimate in rows]
+    if not output:
+        return
+    # Bars of the peaks, and a mark for each estimate, 1,200 pixels wide.
+    names = [f"{case.precision}, batch {case.batch_size}, {case.recompute}" for case in cases]
+    with charts.png(output.with_suffix(".png"), (8, 0.3 * len(cases) + 0.9)) as [[axes]]:
+        axes.barh(names, peaks, color=[COLOURS[case.recompute] for case in cases])
         axes.plot(estimates, names, "|", color="black", markersize=10, label="the model of memory")
         axes.invert_yaxis()
         axes.set_xlabel("peak memory of a step of BERT-large, 512 tokens, GiB")
         axes.figure.legend(loc="outside upper center")
-
-
-def cases_of(given: argparse.Namespace) -> list[Case]:
-    """All that the flags ask for."""
-    return [
-        Case(
-            precision=precision,
-            jit_compile=given.jit_compile,
-            batch_size=size,
-            recompute=recompute,
-            num_gpus=given.num_gpus,
-        )
-        for precision in given.precisions
-        for size in given.batch_sizes
-        for recompute in given.recompute
-    ]
 
 
 def sizes(text: str) -> list[int]:
@@ -171,16 +150,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, help="without suffix; OUTPUT.json is added to")
     parser.add_argument("--batch_sizes", type=sizes, default="2,4,8", help="with commas")
-    precisions, recompute = some_of("float32", "bfloat16", "tf32"), some_of(*RECOMPUTE_CHOICES)
-    parser.add_argument("--precisions", type=precisions, default="float32,bfloat16", help="too")
-    parser.add_argument("--recompute", type=recompute, default="none,attention,blocks", help="too")
+    known = some_of("float32", "bfloat16", "tf32")
+    parser.add_argument("--precisions", type=known, default="float32,bfloat16", help="too")
+    known = some_of(*RECOMPUTE_CHOICES)
+    parser.add_argument("--recompute", type=known, default="none,attention,blocks", help="too")
     parser.add_argument("--jit_compile", default="auto", choices=["auto", "true", "false"])
     parser.add_argument("--num_gpus", type=int, default=0, choices=[0, 1], help="0: the CPU")
     parser.add_argument("--steps", type=int, default=1, help="timed steps; 0: the peak alone")
     given = parser.parse_args(paths.words_with_home())
     stored = given.output.with_suffix(".json") if given.output else None
     results = json.loads(stored.read_text()) if stored and stored.exists() else []
-    for case in cases_of(given):
+    for precision, size, recompute in itertools.product(
+        given.precisions, given.batch_sizes, given.recompute
+    ):
+        case = Case(
+            precision=precision,
+            jit_compile=given.jit_compile,
+            batch_size=size,
+            recompute=recompute,
+            num_gpus=given.num_gpus,
+        )
         stored_of_case = [
             found for found in results if dataclasses.asdict(case).items() <= found.items()
         ]

@@ -39,7 +39,7 @@ import re
 import statistics
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import tensorflow as tf
@@ -56,7 +56,7 @@ HEADS = "heads and losses"
 OUTSIDE = "between operations"
 PRODUCTS = "products: "
 OTHERS = "sums of gradients and other operations"
-_PARTS = {
+_PARTS = {  # of kinds of operations
     "Cast": "casts",
     "BiasAddGrad": "gradients of biases",
     "Softmax": "attention: softmax and mask",
@@ -245,15 +245,6 @@ def table(
     return lines
 
 
-def by_formula(batch: Mapping[str, tf.Tensor]) -> float:
-    """GFLOP of a step by flop.py, padding too."""
-    num_rows, num_tokens = batch["input_ids"].shape
-    sizes = {"num_rows": num_rows, "num_tokens": num_tokens}
-    num_predictions = batch["masked_lm_positions"].shape[1]
-    config = BertConfig(**BERT_BASE)
-    return flop.of_training_step(config, **sizes, num_predictions=num_predictions) / 1e9
-
-
 def main() -> None:
     """Measures and writes the tables."""
     absolute_path = Path.cwd().joinpath
@@ -275,21 +266,22 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as work:
         write_task(Path(work), args.input_file)
         for packs in (False, True):
-            task = {
-                "bert_config_file": f"{work}/bert_config.json",
-                "record_file": f"{work}/train.tfrecord",
-                "batch_size": args.batch_size,
-                "precision": args.precision,
-                "jit_compile": "auto",
-                "pack_sequences": packs,
-            }
+            sizes = {"batch_size": args.batch_size, "pack_sequences": packs}
+            task = ours.task_in(work, **sizes, precision=args.precision)
             seconds, by_name, batch = profile(task, num_steps=args.steps)
             step_seconds, name = statistics.median(seconds), "packed" if packs else "unpacked"
-            shape = "x".join(map(str, batch["input_ids"].shape))
+            num_rows, num_tokens = batch["input_ids"].shape
+            by_formula = flop.of_training_step(
+                BertConfig(**BERT_BASE),
+                num_rows=num_rows,
+                num_tokens=num_tokens,
+                num_predictions=batch["masked_lm_positions"].shape[1],
+            )
             lines += [
                 "",
-                f"{name}, {shape} tokens: {step_seconds:.2f} s a step ({min(seconds):.2f} to "
-                f"{max(seconds):.2f}); by formula, all blocks whole, {by_formula(batch):.0f} GFLOP",
+                f"{name}, {num_rows}x{num_tokens} tokens: {step_seconds:.2f} s a step "
+                f"({min(seconds):.2f} to {max(seconds):.2f}); by formula, all blocks whole, "
+                f"{by_formula / 1e9:.0f} GFLOP",
                 "",
                 *table(by_name.values(), step_seconds, peak=peak, bandwidth=bytes_per_second),
             ]

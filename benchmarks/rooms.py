@@ -37,10 +37,11 @@ def lines_of(folder: Path) -> int:
 def draw(output: Path) -> None:
     """Writes the picture."""
     from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
 
     package = ROOT / "mlperf_bert"
     columns = [
-        *((f"{'the heart' if not n else ''}", "#4c78a8", level) for n, level in enumerate(HEART)),
+        *(("" if n else "the heart", "#4c78a8", level) for n, level in enumerate(HEART)),
         ("guests", "#f58518", GUESTS),
         ("beside the package", "#9d9d9d", BESIDE),
     ]
@@ -62,7 +63,8 @@ def draw(output: Path) -> None:
         axes.text(left, height - 0.4, title, fontsize=11, weight="bold", color=color)
         for lines, room in column:
             tall = lines / _LINES_PER_INCH
-            axes.add_patch(_box(left, top - tall, tall, color))
+            corner = left, top - tall
+            axes.add_patch(Rectangle(corner, _COLUMN, tall, fc=color, ec=color, alpha=0.35))
             name = "root scripts" if room == "." else room
             label = f"{name} {lines:,}" if tall < 0.4 else f"{name}\n{lines:,}"
             axes.text(
@@ -76,12 +78,6 @@ def draw(output: Path) -> None:
     about = "In the package a room imports only what is to its left. Lines without tests."
     axes.text(_GAP / 2, 0.15, about, fontsize=9, color="#555555")
     figure.savefig(output)
-
-
-def _box(left: float, bottom: float, height: float, color: str):
-    from matplotlib.patches import Rectangle
-
-    return Rectangle((left, bottom), _COLUMN, height, facecolor=color, alpha=0.35, edgecolor=color)
 
 
 def main(words: list[str] | None = None) -> None:

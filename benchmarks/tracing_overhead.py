@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import random_task
@@ -63,8 +64,11 @@ def run(variant: str, command: list[str], trace: Path) -> str:
         command = [str(script), f"--output={trace}", f"--backend={variant}", "--", *command]
     environment = {**os.environ, "PYTHON": sys.executable}
     done = subprocess.run(
-        command, check=True, capture_output=True, text=True, cwd=REPOSITORY, env=environment
+        command, capture_output=True, text=True, cwd=REPOSITORY, env=environment, check=False
     )
+    if done.returncode:
+        said = done.stderr.strip() or "it said nothing"
+        sys.exit(f"{variant}: exit code {done.returncode}: {said.splitlines()[-1]}")
     return done.stdout
 
 
@@ -115,22 +119,21 @@ def main() -> None:
         }
         for title, measure in workloads.items():
             if given.workload in (None, title):
-                report(title, [one_round(measure, variants, n) for n in range(given.rounds)])
+                report(title, measure, variants, given.rounds)
 
 
-def one_round(measure, variants: list[str], number: int) -> dict[str, float]:
-    """Seconds of every variant, each printed at once."""
-    found = {}
-    for variant in variants:
-        found[variant] = measure(variant, number)
-        print(f"  round {number + 1}: {variant:9} {found[variant]:7.2f} s", flush=True)
-    return found
-
-
-def report(title: str, rounds: list[dict[str, float]]) -> None:
-    """Prints seconds and ratios of a workload."""
+def report(
+    title: str, measure: Callable[[str, int], float], variants: Sequence[str], num_rounds: int
+) -> None:
+    """Prints seconds of every variant in every round at once; then medians and ratios."""
+    rounds: list[dict[str, float]] = []
+    for number in range(num_rounds):
+        rounds.append({})
+        for variant in variants:
+            rounds[-1][variant] = measure(variant, number)
+            print(f"  round {number + 1}: {variant:9} {rounds[-1][variant]:7.2f} s", flush=True)
     print(time.strftime(f"{title}, %Y-%m-%d"))
-    for variant in rounds[0]:
+    for variant in variants:
         seconds = [found[variant] for found in rounds]
         ratios = [found[variant] / found[UNTRACED] for found in rounds]
         print(

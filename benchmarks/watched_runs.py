@@ -10,7 +10,6 @@ first, and whether the damage was among the causes that it named.
 """
 
 import argparse
-import dataclasses
 import shutil
 import subprocess
 import sys
@@ -72,49 +71,31 @@ def rewrite(source: Path, target: Path, change: Callable[[Example], Example], mo
     target.write_bytes(b"".join(framed))
 
 
-@dataclasses.dataclass(frozen=True)
-class Damage:
-    """What is wrong with a run."""
+def damages(task: Path, folder: Path) -> Iterator[tuple[str, Mapping[str, str], str]]:
+    """Every kind of damage, with the flags of a run that has it, and words of its warning.
 
-    kind: str
-    flags: Mapping[str, str]
-    """With which a run has it; empty values leave a flag out."""
-    cause: str
-    """Words of the warning that names it."""
-
-
-def damages(task: Path, folder: Path) -> Iterator[Damage]:
-    """Every kind of damage; the files that it needs are made."""
+    An empty value leaves a flag out. The files that are needed are made.
+    """
     mask_id = (task / "vocab.txt").read_text(encoding="utf-8").split("\n").index("[MASK]")
     parts = sorted((task / "train").glob("*.tfrecord"))
     folder.mkdir(parents=True, exist_ok=True)
     repeated, shifted = folder / "repeated.tfrecord", folder / "shifted.tfrecord"
     rewrite(parts[0], repeated, lambda example: example, NUM_REPEATED)
     rewrite(parts[0], shifted, labels_of_other_positions, 10**9)
-    yield Damage(
-        f"{NUM_REPEATED} examples, again and again",
-        {"input_file": str(repeated)},
-        "examples repeat",
-    )
-    yield Damage("no weights loaded", {"init_checkpoint": ""}, "the weights are not loaded")
+    kind = f"{NUM_REPEATED} examples, again and again"
+    yield kind, {"input_file": str(repeated)}, "examples repeat"
+    yield "no weights loaded", {"init_checkpoint": ""}, "the weights are not loaded"
     rate = str(10 * miniature.LEARNING_RATE)
-    yield Damage("ten times the learning rate", {"learning_rate": rate}, "--learning_rate is")
-    yield Damage(
-        "labels of other positions", {"input_file": str(shifted)}, "labels or masks of the training"
-    )
+    yield "ten times the learning rate", {"learning_rate": rate}, "--learning_rate is"
+    cause = "labels or masks of the training"
+    yield "labels of other positions", {"input_file": str(shifted)}, cause
     for kind, change, cause in (
         ("evaluation shows what is masked", nothing_masked, "the evaluation file shows"),
         ("evaluation masks a third", mask_everywhere(mask_id), "the evaluation file is masked"),
     ):
         other = folder / f"{kind.replace(' ', '_')}.tfrecord"
         rewrite(task / "eval.tfrecord", other, change, 10**9)
-        yield Damage(kind, {"eval_input_file": str(other)}, cause)
-
-
-def flags_with(flags: list[str], changed: Mapping[str, str]) -> list[str]:
-    """The flags of a run, with others; an empty value leaves a flag out."""
-    kept = [flag for flag in flags if flag.split("=")[0].removeprefix("--") not in changed]
-    return kept + [f"--{name}={value}" for name, value in changed.items() if value]
+        yield kind, {"eval_input_file": str(other)}, cause
 
 
 def trained(output_dir: Path, seed: int, flags: list[str]) -> list[str]:
@@ -134,22 +115,19 @@ def trained(output_dir: Path, seed: int, flags: list[str]) -> list[str]:
     return said.read_text(encoding="utf-8").splitlines()
 
 
-def first_warning(said: Sequence[str]) -> tuple[int, str] | None:
-    """At which evaluation a run was warned first, from 1, and what the warning said."""
-    number = 0
-    for line in said:
-        number += "masked-LM accuracy" in line and line.startswith("after ")
-        if line.startswith("  WARNING"):
-            return number, line.strip()
-    return None
-
-
 def row(kind: str, runs: Sequence[Sequence[str]], cause: str | None) -> str:
-    """A line of the table."""
-    warnings = [warning for said in runs if (warning := first_warning(said))]
-    at = ", ".join(str(number) for number, _ in warnings) or "none"
-    named = sum(cause in warning for _, warning in warnings) if cause else ""
-    return f"| {kind} | {len(runs)} | {len(warnings)} | {at} | {named} |"
+    """A line of the table, of what runs said."""
+    evaluations, num_named = [], 0  # at which of them each run was warned first, from 1
+    for said in runs:
+        number = 0
+        for line in said:
+            number += "masked-LM accuracy" in line and line.startswith("after ")
+            if line.startswith("  WARNING"):
+                evaluations.append(str(number))
+                num_named += bool(cause) and cause in line
+                break
+    at = ", ".join(evaluations) or "none"
+    return f"| {kind} | {len(runs)} | {len(evaluations)} | {at} | {num_named if cause else ''} |"
 
 
 @ends_in_one_line("watched_runs")
@@ -168,17 +146,15 @@ def main() -> int:
     for number in range(NUM_REFERENCE):
         trained(band / "runs" / str(number), 100 + number, flags)
     flags = [*flags, f"--reference={band}"]
-    for damage in damages(task, folder / "damaged_input"):
-        place = folder / "damaged" / damage.kind.replace(" ", "_")
+    for kind, changed, cause in damages(task, folder / "damaged_input"):
+        place = folder / "damaged" / kind.replace(" ", "_")
+        kept = [flag for flag in flags if flag.split("=")[0].removeprefix("--") not in changed]
+        kept += [f"--{name}={value}" for name, value in changed.items() if value]
         runs = [
-            trained(
-                place / str(number),
-                200 + number,
-                [*flags_with(flags, damage.flags), "--stop_if_hopeless"],
-            )
+            trained(place / str(number), 200 + number, [*kept, "--stop_if_hopeless"])
             for number in range(NUM_OF_EACH_DAMAGE)
         ]
-        rows.append(row(damage.kind, runs, damage.cause))
+        rows.append(row(kind, runs, cause))
     healthy = [
         trained(folder / "healthy" / str(number), 300 + number, flags)
         for number in range(NUM_HEALTHY)

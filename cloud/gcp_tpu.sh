@@ -356,9 +356,6 @@ mounting() { # prints the commands that mount the share, if there is one
     "mountpoint -q $MOUNT || sudo mount -t nfs $(printf %q "$SHARE") $MOUNT"
 }
 
-train() { start train; }
-evaluate() { start eval; }
-
 start() { # ROLE: as a service of the first host, which outlives this connection and restarts the run
   again on_first_host run "$1" "$(service "$1")" ||
     fail "$(setting "$1" TPU_NAME) does not run; the lines above say why; then: cloud/gcp_tpu.sh $1"
@@ -521,6 +518,9 @@ case $action in
 esac
 "$dry_run" || command -v gcloud >/dev/null ||
   refuse "no gcloud here; install the Google Cloud CLI, or use --dry-run"
+for name in SPOT RESERVED; do
+  [[ ${!name} =~ ^[01]?$ ]] || refuse "$name=${!name}: give 1, or leave it out"
+done
 case $action in setup | train | eval | watch) check_place ;; esac
 case $action in create | train | eval | watch) check_types ;; esac
 [[ $TPU_NAME != "$EVAL_TPU_NAME" ]] || refuse "TPU_NAME and EVAL_TPU_NAME are both $TPU_NAME; change one"
@@ -529,6 +529,6 @@ trap leave EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 case $action in
-  eval) evaluate ;;
+  train | eval) start "$action" ;;
   *) "$action" ;;
 esac

@@ -7,6 +7,7 @@ import contextlib
 import json
 import random
 import re
+import shlex
 import string
 import sys
 
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import demo.__main__ as the_demo
+from benchmarks import budget, convergence
 from demo import checkpoint, encyclopedia, facts, picture, vocabulary
 from mlperf_bert.checkpoints.reading import StoredCheckpoint, load_initial_weights
 from mlperf_bert.convert.saving import write_name_based
@@ -180,6 +182,33 @@ def test_a_second_demo_in_a_folder_is_refused(tmp_path, monkeypatch, capsys):
     assert not locks.DirectoryLock(tmp_path, file_name=".demo.lock").acquire()  # still held
     assert not (tmp_path / "demo").exists()
     lock.release()
+
+
+@pytest.mark.parametrize("module", [budget, convergence])
+def test_what_trains_the_demo_again_ends_in_one_line(module, tmp_path, monkeypatch, capsys):
+    (tmp_path / "seed_1").mkdir()
+    (tmp_path / "seed_1" / "thesis.txt").touch()
+    monkeypatch.setattr(sys, "argv", ["it", f"--output={tmp_path}"])
+    assert module.main() == 1
+    name = module.__name__.removeprefix("benchmarks.")
+    message = "holds other things: name an empty --output_dir\n"
+    assert capsys.readouterr().err == f"{name}: {tmp_path}/seed_1 {message}"
+
+
+def test_a_variant_is_trained_in_a_folder_of_any_name(tmp_path, monkeypatch):
+    folder = tmp_path / "a b"
+
+    def ran(steps, start):
+        [(_, command)] = steps
+        run = folder / "run" / "float32"
+        assert shlex.split(command)[-1] == f"--output_dir={run}"
+        run.mkdir(parents=True)
+        line = {"kind": "eval", "samples": 64, "loss": 1.0, "masked_lm_accuracy": 0.73}
+        (run / "metrics.jsonl").write_text(json.dumps(line))
+
+    monkeypatch.setattr(the_demo, "run_steps", ran)
+    found = convergence.train(folder, 1, convergence.DEMO, "float32")
+    assert found["evaluations"] == [[64, 0.73]]
 
 
 def test_demo_uses_the_public_commands(tmp_path, repository):

@@ -140,9 +140,8 @@ def test_a_demo_that_failed_is_none(tmp_path):
     [
         *(
             (name, ".*would be emptied.*name a folder next to it")
-            for name in ("demo", "demo/tasks")
+            for name in ("demo", "demo/tasks", ".", "demo/../demo")
         ),
-        *((name, ".*would be emptied.*name a folder next to it") for name in (".", "demo/../demo")),
         ("file", "{folder}/file is not a folder: name an empty --output_dir"),
     ],
 )

@@ -62,6 +62,15 @@ def host(tmp_path, repository):
     return start
 
 
+def refusal(host, *arguments, **environment) -> str:
+    """The one line with which start_training.sh refuses."""
+    done = host(*arguments, **environment)
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert "<run>" not in "".join(host.calls())
+    return line
+
+
 def open_files() -> str:
     """The hard limit as --ulimit takes it."""
     hard = subprocess.check_output(["bash", "-c", "ulimit -Hn"], text=True).strip()
@@ -107,21 +116,18 @@ def test_folders_in_a_bucket_are_named_and_not_mounted(host):
         assert f"type=bind,source={source},target=/credentials.json,readonly" in words
         assert "GOOGLE_APPLICATION_CREDENTIALS=/credentials.json" in words
         assert "credentials.json" not in host("--dry-run", **environment).stdout
+    mount = f"type=bind,source={other},target=/credentials.json,readonly"
     for flags, environment in (
         ([], {"INIT_CHECKPOINT": "gs://b/run"}),
         ([], {"EVAL_FILE": "gs://b/eval_10k"}),
         (["--init_checkpoint=gs://b/run"], {}),
     ):
         done = host("--dry-run", *flags, GOOGLE_APPLICATION_CREDENTIALS="key.json", **environment)
-        assert f"type=bind,source={other},target=/credentials.json,readonly" in shlex.split(
-            done.stdout
-        )
-    done = host("--dry-run", GOOGLE_APPLICATION_CREDENTIALS="none.json")
-    assert done.returncode == 1
-    assert "GOOGLE_APPLICATION_CREDENTIALS=none.json cannot be read; name a" in done.stderr
-    done = host("--dry-run", "--demo", OUTPUT_DIR="gs://b/run")
-    assert done.returncode == 1
-    assert "OUTPUT_DIR=gs://b/run: the demo writes to a local folder; name one" in done.stderr
+        assert mount in shlex.split(done.stdout)
+    line = refusal(host, "--dry-run", GOOGLE_APPLICATION_CREDENTIALS="none.json")
+    assert "GOOGLE_APPLICATION_CREDENTIALS=none.json cannot be read; name a" in line
+    line = refusal(host, "--dry-run", "--demo", OUTPUT_DIR="gs://b/run")
+    assert "OUTPUT_DIR=gs://b/run: the demo writes to a local folder; name one" in line
 
 
 def test_dry_run_prints_the_exact_command(host):
@@ -328,19 +334,9 @@ def test_names_are_new_each_time(host):
 def test_the_demo_needs_no_data(host):
     done = host("--demo", "--dry-run", SEED="3", DATA_DIR="/nowhere")
     words = shlex.split(done.stdout)
-    assert words[-6:] == [
-        *["mlperf-bert:cpu", "python", "-m", "demo", "--output_dir=/output/demo", "--seed=3"]
-    ]
+    command = "mlperf-bert:cpu python -m demo --output_dir=/output/demo --seed=3"
+    assert words[-6:] == command.split()
     assert len([word for word in words if word == "--mount"]) == 1
-
-
-def refusal(host, *arguments, **environment) -> str:
-    """The one line with which start_training.sh refuses."""
-    done = host(*arguments, **environment)
-    assert done.returncode == 1
-    [line] = done.stderr.splitlines()
-    assert "<run>" not in "".join(host.calls())
-    return line
 
 
 @pytest.mark.parametrize(
@@ -383,10 +379,9 @@ def test_a_mistake_is_one_line(host, environment, message):
     [["demo"], ["--eval", "False"], ["--train_batch_size=8", "part-1"], ["--seed", "1", "part-1"]],
 )
 def test_a_word_that_is_not_the_value_of_a_flag_is_refused_before_the_image_is_built(host, words):
-    done = host(*words, NO_IMAGE="1")
-    assert done.returncode == 1 and not host.calls()
-    [line] = done.stderr.splitlines()
+    line = refusal(host, *words, NO_IMAGE="1")
     assert line.startswith(f"start_training.sh: {words[-1]}: is not an option or a flag's value")
+    assert not host.calls()
 
 
 def test_the_home_folder_stands_for_a_tilde(host):
@@ -405,9 +400,9 @@ def test_the_home_folder_stands_for_a_tilde(host):
 
 @pytest.mark.parametrize("two", list(itertools.permutations(("--demo", "--eval", "--finetune"), 2)))
 def test_one_program_is_started(host, two):
-    done = host(*two)
-    assert done.returncode == 1 and not host.calls()
-    assert done.stderr == f"start_training.sh: {two[0]} and {two[1]}: give one of them\n"
+    line = refusal(host, *two)
+    assert line == f"start_training.sh: {two[0]} and {two[1]}: give one of them"
+    assert not host.calls()
 
 
 def test_a_program_named_twice_is_one(host):
@@ -428,10 +423,7 @@ def test_sizes_are_those_of_the_engines(host, size):
 def test_no_engine_is_one_line(host):
     for name in ("docker", "podman"):
         programs.stand_in(host.folder / "bin" / name, "exit 1")
-    done = host()
-    assert done.returncode == 1
-    [line] = done.stderr.splitlines()
-    assert "no container engine answers" in line
+    assert "no container engine answers" in refusal(host)
 
 
 @pytest.mark.parametrize(
@@ -499,16 +491,10 @@ def test_train_model_turns_the_environment_into_flags(repository, tmp_path):
 def test_finetune_model_starts_from_the_run_in_the_output(repository, tmp_path):
     words = train(repository, "finetune_model.sh", tmp_path, "--task=rte", SEED="4")
     assert words == [
-        "run_finetuning.py",
-        "--data_dir=/data",
-        "--checkpoint=/output",
-        "--bert_config_file=/wiki/bert_config.json",
-        "--vocab_file=/wiki/vocab.txt",
-        "--output_dir=/output/finetuning",
-        "--num_gpus=0",
-        "--seed=4",
-        "--task=rte",
-    ]
+        "run_finetuning.py", "--data_dir=/data", "--checkpoint=/output",
+        "--bert_config_file=/wiki/bert_config.json", "--vocab_file=/wiki/vocab.txt",
+        "--output_dir=/output/finetuning", "--num_gpus=0", "--seed=4", "--task=rte",
+    ]  # fmt: skip
     words = train(repository, "finetune_model.sh", tmp_path, INIT_CHECKPOINT="/wiki/a b")
     assert "--checkpoint=/wiki/a b" in words
 

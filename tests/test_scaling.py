@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from benchmarks import scaling
 from benchmarks.scaling import Machine
 from tests.helpers import starts
 
@@ -34,3 +35,11 @@ def test_bad_options_are_told(options, message):
     command = [sys.executable, "benchmarks/scaling.py", "--output_file=none.png", *options]
     done = starts.run(command)
     assert done.returncode == 2 and message in done.stderr.splitlines()[-1]
+
+
+def test_one_core_is_told(monkeypatch, capsys):
+    monkeypatch.setattr(scaling.os, "sched_getaffinity", lambda _: {0})
+    monkeypatch.setattr(sys, "argv", ["scaling", "--output_file=none.png", "--gb_per_second=1"])
+    with pytest.raises(SystemExit, match="2"):
+        scaling.main()
+    assert "two processes are measured, each on its own core" in capsys.readouterr().err

@@ -42,6 +42,20 @@ def trainer_of(model: BertConfig, **flags: Any) -> Trainer:
     return trainer
 
 
+def task_in(
+    folder: str, *, batch_size: int, pack_sequences: bool, precision: str = "bfloat16"
+) -> dict:
+    """The task that is in a folder, with compiled passes."""
+    return {
+        "bert_config_file": f"{folder}/bert_config.json",
+        "record_file": f"{folder}/train.tfrecord",
+        "batch_size": batch_size,
+        "precision": precision,
+        "jit_compile": "auto",
+        "pack_sequences": pack_sequences,
+    }
+
+
 def build_trainer(task: dict) -> Trainer:
     """The trainer of a task, compiled."""
     size, packs = task["batch_size"], task["pack_sequences"]

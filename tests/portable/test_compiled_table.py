@@ -1,6 +1,7 @@
 """The tables of docs/portable_step.md are what recorded rows render: compiled, and measured."""
 
 import json
+import sys
 
 import pytest
 
@@ -27,6 +28,20 @@ def test_the_measured_table_is_that_of_the_raw_figures(tmp_path, capsys):
     assert last == "| NVIDIA H100 | ours large_999 | out of memory | | | | |\n"
     assert (tmp_path / "table.md").read_text().endswith(last)
     assert (tmp_path / "table.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("said", "row"),
+    [
+        ("XLA: RESOURCE_EXHAUSTED: 2 GB are not free", "out of memory"),
+        ("torch: CUDA out of memory. Tried\nmore", "out of memory"),
+        ("no module named memory_profiler", "no module named memory_profiler"),
+    ],
+)
+def test_a_contestant_that_fails_says_why(said, row, tmp_path):
+    command = [sys.executable, "-c", f"raise SystemExit({said!r})"]
+    found = accelerator.measured("ours", command, tmp_path / "none.json")
+    assert found == {"name": "ours", "failed": row}
 
 
 def test_every_row_is_asked_for_once_and_every_device_is_known():
