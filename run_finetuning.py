@@ -22,8 +22,8 @@ import tensorflow as tf
 from absl import flags, logging
 
 from mlperf_bert import command_line
-from mlperf_bert.finetuning import sweep, tasks
-from mlperf_bert.finetuning.config import FinetuningConfig, Setting
+from mlperf_bert.finetuning import squad, sweep
+from mlperf_bert.finetuning.config import FinetuningConfig, Setting, usual_max_seq_length
 from mlperf_bert.options import MAX_SEED
 
 gc.enable()
@@ -45,9 +45,8 @@ def _settings() -> tuple[Setting, ...]:
         return (command_line.read(Setting),)
     rates = _numbers("learning_rates", float, at_most=1)
     seeds = _numbers("seeds", int, at_most=MAX_SEED)
-    _require_absent(
-        *("learning_rate", "seed"), reason="--sweep takes --learning_rates and --seeds instead"
-    )
+    instead = "--sweep takes --learning_rates and --seeds instead"
+    _require_absent("learning_rate", "seed", reason=instead)
     return tuple(Setting(learning_rate=rate, seed=seed) for rate in rates for seed in seeds)
 
 
@@ -76,11 +75,10 @@ def _numbers(flag: str, kind: type, *, at_most: float) -> list:
 
 def _config() -> FinetuningConfig:
     config = command_line.read(FinetuningConfig, settings=_settings())
-    if config.task not in tasks.SQUAD:
+    if config.task not in squad.NAMES:
         _require_absent("doc_stride", "max_query_length", reason="has an effect only on SQuAD")
     if config.max_seq_length is None:
-        length = tasks.usual_max_seq_length(config.task)
-        config = dataclasses.replace(config, max_seq_length=length)
+        config = dataclasses.replace(config, max_seq_length=usual_max_seq_length(config.task))
     if not FLAGS["do_lower_case"].present:
         config = dataclasses.replace(config, do_lower_case=None)
     return config
@@ -94,15 +92,12 @@ def main():
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     advice = "lower --train_batch_size, --eval_batch_size or --max_seq_length"
     with command_line.tensorflow_explained(advice), command_line.resumable():
-        _print(sweep.run(_config()))
-
-
-def _print(results: sweep.Results) -> None:
-    print(results.table())
-    print(f"{FLAGS.output_dir}/{sweep.RESULTS_NAME}, {FLAGS.output_dir}/{sweep.PICTURE_NAME}")
-    for path in results.prediction_files:
-        print(path)
-    print(results.line(), flush=True)
+        results = sweep.run(_config())
+        print(results.table())
+        print(f"{FLAGS.output_dir}/{sweep.RESULTS_NAME}, {FLAGS.output_dir}/{sweep.PICTURE_NAME}")
+        for path in results.prediction_files:
+            print(path)
+        print(results.line(), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,14 @@
 
 import dataclasses
 
-from mlperf_bert.finetuning import tasks
+from mlperf_bert.finetuning import glue, squad
+from mlperf_bert.finetuning.squad_features import NUM_SPECIAL_TOKENS
+from mlperf_bert.finetuning.task import Task
 from mlperf_bert.options import MAX_SEED, Option, option, options
 from mlperf_bert.training.config import DeviceConfig
+
+TASKS = (*glue.NAMES, *squad.NAMES)
+ALL_OF_GLUE = "glue"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,7 +38,7 @@ class FinetuningConfig:
     task: str = option(
         None,
         "The task; glue: all of GLUE but WNLI and the diagnostics set, as the BERT paper does.",
-        choices=(*tasks.NAMES, tasks.ALL_OF_GLUE),
+        choices=(*TASKS, ALL_OF_GLUE),
         required=True,
     )
     data_dir: str = option(
@@ -120,3 +125,31 @@ class FinetuningConfig:
     device: DeviceConfig = options(
         DeviceConfig, num_gpus=Option(0, "GPUs of this host; 0 = CPU.", at_least=0)
     )
+
+    def create(self, name: str) -> Task:
+        """One of `TASKS`, over the files in `data_dir`.
+
+        Raises:
+          ValueError: the windows of SQuAD would not overlap.
+        """
+        if name in glue.NAMES:
+            return glue.create(name, self.data_dir)
+        room = self.max_seq_length - self.max_query_length - NUM_SPECIAL_TOKENS
+        if self.doc_stride >= room:
+            raise ValueError(
+                f"--doc_stride={self.doc_stride}: windows would not overlap, because "
+                f"--max_seq_length={self.max_seq_length} less --max_query_length="
+                f"{self.max_query_length} and {NUM_SPECIAL_TOKENS} special tokens is {room}; lower "
+                "--doc_stride or --max_query_length, or raise --max_seq_length"
+            )
+        return squad.SquadTask(
+            name=name,
+            data_dir=self.data_dir,
+            doc_stride=self.doc_stride,
+            max_query_length=self.max_query_length,
+        )
+
+
+def usual_max_seq_length(task: str) -> int:
+    """The field's: contexts of SQuAD are longer than GLUE's sentences."""
+    return 384 if task in squad.NAMES else 128

@@ -5,10 +5,10 @@ than always answering with the most frequent class. The metrics are scikit-learn
 Shapes: F=features, S=sequence.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -90,15 +90,11 @@ class GlueTask:
         named = None if is_test else self.names_without_header
         needed = [*self.sentences, self.index_column if is_test else self.label_column]
         path = paths.location(self.data_dir) / self.folder / f"{split}.tsv"
-        table = tables.read_table(
-            path,
-            columns=needed,
-            names=named,
-            skips_incomplete=self.skips_incomplete and not is_test,
+        skips_incomplete = self.skips_incomplete and not is_test
+        rows = tables.read_table(
+            path, columns=needed, names=named, skips_incomplete=skips_incomplete
         )
-        if table.num_incomplete:
-            _report_skipped(str(path), table.num_incomplete)
-        return [self._example(row, number, is_test) for number, row in enumerate(table.rows)]
+        return [self._example(row, number, is_test) for number, row in enumerate(rows)]
 
     def _example(self, row: Row, number: int, is_test: bool) -> Example:
         a, *b = (row.values[column] for column in self.sentences)
@@ -110,11 +106,17 @@ class GlueTask:
         )
 
     def _label(self, row: Row) -> float:
-        if self.labels:
-            return tables.class_of(row, self.label_column, self.labels)
-        return tables.score_of(
-            row, self.label_column, at_least=_LOWEST_SCORE, at_most=_HIGHEST_SCORE
-        )
+        value = row.values[self.label_column].strip()
+        if value in self.labels:
+            return self.labels.index(value)
+        expected = f"one of {', '.join(self.labels)}"
+        if not self.labels:
+            expected = f"a number from {_LOWEST_SCORE:g} to {_HIGHEST_SCORE:g}"
+            with contextlib.suppress(ValueError):
+                if _LOWEST_SCORE <= (score := float(value)) <= _HIGHEST_SCORE:
+                    return score
+        found = value[: tables.LONGEST_VALUE]
+        raise row.problem(f"{self.label_column} is {found!r}, expected {expected}")
 
     def encode(
         self,
@@ -131,9 +133,6 @@ class GlueTask:
         if None not in labels:
             features["labels"] = np.array(labels, np.int32 if self.labels else np.float32)
         return features
-
-    def require_scorable(self, examples: Sequence[Example], *, split: str) -> None:
-        """Nothing: `read` refuses a dev set without labels."""
 
     def metrics(
         self, examples: Sequence[Example], features: Features, outputs: np.ndarray
@@ -166,11 +165,6 @@ class GlueTask:
         return f"{min(max(float(prediction), _LOWEST_SCORE), _HIGHEST_SCORE):.3f}"
 
 
-@functools.cache  # Of all of GLUE the files are read twice.
-def _report_skipped(path: str, number: int) -> None:
-    print(f"{path}: skipped {number} lines without all columns", file=sys.stderr)
-
-
 class Mrpc(GlueTask):
     """MRPC is also read from Microsoft's files, of which GLUE publishes only how to divide them."""
 
@@ -188,11 +182,11 @@ class Mrpc(GlueTask):
                 "msr_paraphrase_test.txt with GLUE's dev_ids.tsv"
             )
         needed = (self.label_column, *_MRPC_IDS, *_MRPC_SENTENCES)
-        rows = tables.read_table(original, columns=needed).rows
+        rows = tables.read_table(original, columns=needed)
         if split != _TEST:
             path = folder / "dev_ids.tsv"
             dev = tables.read_table(path, columns=_MRPC_IDS, names=_MRPC_IDS)
-            of_dev = {_mrpc_ids(row) for row in dev.rows}
+            of_dev = {_mrpc_ids(row) for row in dev}
             rows = [row for row in rows if (_mrpc_ids(row) in of_dev) == (split == "dev")]
             if not rows:
                 raise ValueError(

@@ -9,13 +9,10 @@ from typing import Any
 
 from mlperf_bert.data import casing, vocabulary
 from mlperf_bert.data.tokenization import Tokenizer
-from mlperf_bert.finetuning import tasks, weights
+from mlperf_bert.finetuning import weights
 from mlperf_bert.finetuning.config import FinetuningConfig
 from mlperf_bert.finetuning.task import TRAIN, Features, Task
 from mlperf_bert.finetuning.weights import Source
-from mlperf_bert.messages import Problems
-
-_SPECIAL_TOKENS_OF_A_PAIR = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,6 +27,16 @@ class Split:
         """The number of features; in GLUE that of the examples."""
         return len(self.features["input_ids"])
 
+    @functools.cached_property
+    def sha256(self) -> str:
+        """The digest of the features, and of the examples with their answers."""
+        digest = hashlib.sha256()
+        for feature, values in sorted(self.features.items()):
+            digest.update(feature.encode() + values.tobytes())
+        for example in self.examples:
+            digest.update(repr(example).encode())
+        return digest.hexdigest()
+
 
 @dataclasses.dataclass(frozen=True)
 class Start:
@@ -37,6 +44,7 @@ class Start:
 
     source: Source
     tokenizer: Tokenizer
+    max_seq_length: int
 
     @functools.cached_property
     def weights_sha256(self) -> str:
@@ -54,10 +62,10 @@ def start(config: FinetuningConfig) -> Start:
         config.checkpoint, bert_config_file=config.bert_config_file, vocab_file=config.vocab_file
     )
     longest = source.config.max_position_embeddings
-    if not _SPECIAL_TOKENS_OF_A_PAIR < config.max_seq_length <= longest:
+    if config.max_seq_length > longest:
         raise ValueError(
             f"--max_seq_length={config.max_seq_length}: the model has {longest} positions; give "
-            f"{_SPECIAL_TOKENS_OF_A_PAIR + 1} to {longest}"
+            f"4 to {longest}"
         )
     words = vocabulary.read_fitting(
         source.vocab_file, source.config.vocab_size, of="the configuration"
@@ -67,25 +75,8 @@ def start(config: FinetuningConfig) -> Start:
         source.vocab_file, words, do_lower_case=do_lower_case, model=source.name
     ):
         print(f"warning: {doubt}", file=sys.stderr)
-    return Start(source, Tokenizer(source.vocab_file, do_lower_case=do_lower_case))
-
-
-def check_files(names: Sequence[str], config: FinetuningConfig) -> None:
-    """Reads the files of several tasks before the first is trained, and keeps nothing.
-
-    Raises:
-      ValueError: with a line for each task whose files are bad.
-    """
-    problems = []
-    for name in names:
-        try:
-            task = tasks.create(name, config)
-            for split in splits_needed(task, config):
-                task.read(split)
-        except ValueError as error:
-            problems.append(str(error))
-    if problems:
-        raise Problems(problems)
+    tokenizer = Tokenizer(source.vocab_file, do_lower_case=do_lower_case)
+    return Start(source, tokenizer, config.max_seq_length)
 
 
 def splits_needed(task: Task, config: FinetuningConfig) -> tuple[str, ...]:
@@ -101,37 +92,22 @@ def predicted_splits(task: Task) -> tuple[str, ...]:
 class Prepared:
     """A task with its model's start; splits are read and encoded at their first use."""
 
-    def __init__(self, task: Task, begun: Start, *, max_seq_length: int):
-        self.task = task
-        self._begun = begun
-        self._max_seq_length = max_seq_length
+    def __init__(self, task: Task, start: Start):
+        self.task, self.start = task, start
         self._splits: dict[str, Split] = {}
-        self._digests: dict[str, str] = {}
-
-    @property
-    def source(self) -> Source:
-        """The pre-trained model."""
-        return self._begun.source
-
-    @property
-    def weights_sha256(self) -> str:
-        """The digest of the pre-trained model."""
-        return self._begun.weights_sha256
 
     def split(self, name: str) -> Split:
         """A split.
 
         Raises:
-          ValueError: as `Task.read` and `Task.require_scorable`, or it is empty.
+          ValueError: as `Task.read`, or it is empty.
         """
         if name not in self._splits:
             examples = self.task.read(name)
-            if name in self.task.eval_splits:
-                self.task.require_scorable(examples, split=name)
             features = self.task.encode(
                 examples,
-                tokenizer=self._begun.tokenizer,
-                max_seq_length=self._max_seq_length,
+                tokenizer=self.start.tokenizer,
+                max_seq_length=self.start.max_seq_length,
                 is_training=name == TRAIN,
             )
             if not len(features["input_ids"]):
@@ -140,19 +116,5 @@ class Prepared:
                     "here again"
                 )
             self._splits[name] = Split(examples=examples, features=features)
-            print(
-                f"{self.task.name}: {len(examples):,} examples of {name}",
-                file=sys.stderr,
-            )
+            print(f"{self.task.name}: {len(examples):,} examples of {name}", file=sys.stderr)
         return self._splits[name]
-
-    def digest(self, name: str) -> str:
-        """The SHA-256 of a split: of its features, and of its examples with their answers."""
-        if name not in self._digests:
-            split, digest = self.split(name), hashlib.sha256()
-            for feature, values in sorted(split.features.items()):
-                digest.update(feature.encode() + values.tobytes())
-            for example in split.examples:
-                digest.update(repr(example).encode())
-            self._digests[name] = digest.hexdigest()
-        return self._digests[name]

@@ -80,37 +80,22 @@ def require_checkpoint(folder: Path) -> str:
     return path
 
 
-class _AtEachStep(Event):
-    """Does something with every step and its loss."""
+@dataclasses.dataclass(frozen=True)
+class _Steps(Event):
+    """What a run does with each step, and what with the last one if a signal stops it."""
 
-    def __init__(self, act: Callable[[int, float], None]):
-        self._act = act
+    act: Callable[[int, float], None]
+    """Given the step and its loss."""
+    stopped: Callable[[int], None]
 
     def at(self, trained: Trained) -> None:
         """A device call is one step."""
-        self._act(trained.step, float(trained.figures[0, 0]))
-
-
-class _Save(Event):
-    """Saves when it is due, and before the run stops for a signal."""
-
-    def __init__(self, state: RunState, is_due: Callable[[int], bool]):
-        self._state, self._is_due = state, is_due
-        self._saved_step: int | None = None
-
-    def at(self, trained: Trained) -> None:
-        """Saves if it is due."""
-        if self._is_due(trained.step):
-            self._save(trained.step)
+        self.act(trained.step, float(trained.figures[0, 0]))
 
     def end(self, step: int, ending: str) -> None:
-        """Saves what is not saved."""
-        if ending == loop.STOPPED and self._saved_step != step:
-            self._save(step)
-
-    def _save(self, step: int) -> None:
-        self._state.save(step)
-        self._saved_step = step
+        """Before `StopOnSignal` raises Interrupted."""
+        if ending == loop.STOPPED:
+            self.stopped(step)
 
 
 class Run:
@@ -121,7 +106,7 @@ class Run:
     ):
         """Reads the examples to train on and to evaluate, if nothing has yet; writes nothing."""
         self._config, self._prepared, self._setting = config, prepared, setting
-        self._task = prepared.task
+        self._task, self._source = prepared.task, prepared.start.source
         self.folder = folder
         self._num_features = prepared.split(TRAIN).num_features
         self._steps_per_epoch = math.ceil(self._num_features / config.train_batch_size)
@@ -131,12 +116,12 @@ class Run:
     def _parameters(self) -> dict:
         """What the result depends on."""
         config, ready = self._config, self._prepared
-        model = dataclasses.asdict(ready.source.config)
+        model = dataclasses.asdict(self._source.config)
         splits = (TRAIN, *self._task.eval_splits)
         return {
             "task": self._task.name,
-            "checkpoint": ready.source.name,
-            "weights_sha256": ready.weights_sha256,
+            "checkpoint": self._source.name,
+            "weights_sha256": ready.start.weights_sha256,
             **{f"bert_config.{name}": value for name, value in model.items()},
             "max_seq_length": config.max_seq_length,
             "train_batch_size": config.train_batch_size,
@@ -144,7 +129,7 @@ class Run:
             "num_train_epochs": config.num_train_epochs,
             "warmup_proportion": config.warmup_proportion,
             "precision": config.precision,
-            **{f"{name}_sha256": ready.digest(name) for name in splits},
+            **{f"{name}_sha256": ready.split(name).sha256 for name in splits},
         }
 
     def finished(self) -> RunResult | None:
@@ -180,11 +165,17 @@ class Run:
                 contextlib.closing(
                     MetricsWriter(self.folder, resumed_step=step if resumes else None)
                 ) as metrics,
-                self._progress(step) as progress,
+                Progress(
+                    total=self._examples(self._num_steps),
+                    unit="examples",
+                    description=f"{self._task.name}, {self._setting}",
+                    initial=self._examples(step),
+                ) as progress,
             ):
                 self._loop(trainer, state, metrics, progress, stop)
             result = self._result()
-            self._write(result)
+            content = {**dataclasses.asdict(result.setting), "epochs": result.epochs}
+            write_record(self.folder / RESULT_NAME, content)
             self._output.record(status="success", seed=self._setting.seed)
             return result
         finally:
@@ -222,7 +213,7 @@ class Run:
         trainer = Trainer(
             build_model=lambda: task_model.build(
                 self._task,
-                self._prepared.source,
+                self._source,
                 seed=self._setting.seed,
                 precision=config.precision,
             ),
@@ -233,16 +224,13 @@ class Run:
         )
         return trainer, RunState(str(self.folder), parts=trainer.state, keep_checkpoint_max=1)
 
-    def _progress(self, step: int) -> Progress:
-        done = self._examples(step)
-        total = self._examples(self._num_steps)
-        description = f"{self._task.name}, {self._setting}"
-        return Progress(total=total, unit="examples", description=description, initial=done)
-
     def _examples(self, step: int) -> int:
         """Trained after so many steps; the last batch of an epoch can be short."""
         epochs, steps = divmod(step, self._steps_per_epoch)
         return epochs * self._num_features + steps * self._config.train_batch_size
+
+    def _ends_epoch(self, step: int) -> bool:
+        return step % self._steps_per_epoch == 0
 
     def _loop(
         self,
@@ -252,47 +240,42 @@ class Run:
         progress: Progress,
         stop: StopRequest,
     ) -> None:
-        def log(step: int, loss: float) -> None:
+        config, features = self._config, self._prepared.split(TRAIN).features
+        order = functools.lru_cache(maxsize=1)(
+            lambda epoch: order_of_epoch(self._num_features, seed=self._setting.seed, epoch=epoch)
+        )
+
+        def train_step(_: int) -> tuple[np.ndarray, float]:
+            began = time.monotonic()
+            epoch, number = divmod(int(trainer.step.numpy()), self._steps_per_epoch)
+            first = number * config.train_batch_size
+            rows = order(epoch)[first : first + config.train_batch_size]
+            return np.array([[trainer.train_step(features, rows)]]), time.monotonic() - began
+
+        def is_saved(step: int) -> bool:
+            return self._ends_epoch(step) or step % config.save_checkpoints_steps == 0
+
+        def act(step: int, loss: float) -> None:
             if not math.isfinite(loss):
                 raise self._diverged(f"the loss of step {step} is {loss}")
             progress.advance(self._examples(step) - self._examples(step - 1), f"loss {loss:.4f}")
             if step % _LOG_EVERY_STEPS == 0:
                 metrics.write("train", step=step, samples=self._examples(step), loss=loss)
-
-        def evaluate(step: int, _: float) -> None:
             if self._ends_epoch(step):
                 self._evaluate(trainer, metrics, progress, step)
+            if is_saved(step):  # after the evaluation, which a resumed run does not repeat
+                state.save(step)
 
-        def save_is_due(step: int) -> bool:
-            return self._ends_epoch(step) or step % self._config.save_checkpoints_steps == 0
+        def stopped(step: int) -> None:
+            if not is_saved(step):
+                state.save(step)
 
         events = [
-            _AtEachStep(log),
-            _AtEachStep(evaluate),
-            _Save(state, save_is_due),  # after the evaluation, which a resumed run does not repeat
+            _Steps(act, stopped),
             StopOnSignal(stop, lambda flag: flag),
             LastStep(self._num_steps, longest_call_steps=1),
         ]
-        loop.train(self._train_steps(trainer), events, step=int(trainer.step.numpy()))
-
-    def _train_steps(self, trainer: Trainer) -> Callable[[int], tuple[np.ndarray, float]]:
-        features, batch_size = self._prepared.split(TRAIN).features, self._config.train_batch_size
-        order = functools.lru_cache(maxsize=1)(
-            lambda epoch: order_of_epoch(self._num_features, seed=self._setting.seed, epoch=epoch)
-        )
-
-        def train_steps(num_steps: int) -> tuple[np.ndarray, float]:
-            began, losses = time.monotonic(), []
-            for _ in range(num_steps):
-                epoch, number = divmod(int(trainer.step.numpy()), self._steps_per_epoch)
-                rows = order(epoch)[number * batch_size : (number + 1) * batch_size]
-                losses.append(trainer.train_step(features, rows))
-            return np.array(losses)[:, None], time.monotonic() - began
-
-        return train_steps
-
-    def _ends_epoch(self, step: int) -> bool:
-        return step % self._steps_per_epoch == 0
+        loop.train(train_step, events, step=int(trainer.step.numpy()))
 
     def _evaluate(
         self, trainer: Trainer, metrics: MetricsWriter, progress: Progress, step: int
@@ -339,7 +322,3 @@ class Run:
                         epoch.setdefault(split, {})[metric] = value
                 epochs.append(epoch)
         return RunResult(setting=self._setting, folder=self.folder, epochs=epochs)
-
-    def _write(self, result: RunResult) -> None:
-        content = {**dataclasses.asdict(result.setting), "epochs": result.epochs}
-        write_record(self.folder / RESULT_NAME, content)

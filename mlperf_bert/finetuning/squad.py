@@ -17,8 +17,10 @@ from mlperf_bert.finetuning import squad_features, squad_metrics, squad_predicti
 from mlperf_bert.finetuning.squad_predictions import Prediction, Rules
 from mlperf_bert.finetuning.squad_reading import SquadExample, read_examples
 from mlperf_bert.finetuning.squad_tokens import words_of_answer
+from mlperf_bert.finetuning.task import SPANS, TRAIN
 
 _VERSIONS = {"squad1": "1.1", "squad2": "2.0"}
+NAMES = tuple(_VERSIONS)
 _WITH_IMPOSSIBLE = "squad2"
 
 
@@ -36,11 +38,11 @@ class SquadTask:
     """Tokens of a question; the rest is cut off."""
     rules: Rules = dataclasses.field(default_factory=Rules)
     """The threshold is squad2's."""
-    head: str = dataclasses.field(default="spans", init=False)
-    num_labels: int = dataclasses.field(default=2, init=False)
-    main_metric: str = dataclasses.field(default="f1", init=False)
-    eval_splits: tuple[str, ...] = dataclasses.field(default=("dev",), init=False)
-    test_splits: tuple[str, ...] = dataclasses.field(default=(), init=False)
+    head = SPANS
+    num_labels = 2
+    main_metric = "f1"
+    eval_splits = ("dev",)
+    test_splits = ()
 
     def read(self, split: str) -> list[SquadExample]:
         """The questions of "train" or "dev"; for training only those whose answer is found.
@@ -48,8 +50,8 @@ class SquadTask:
         Raises:
           ValueError: as `squad_reading.read_examples`, or no answer is found.
         """
-        path = self._path(split)
-        is_training = split == "train"
+        path = paths.location(self.data_dir) / f"{split}-v{_VERSIONS[self.name]}.json"
+        is_training = split == TRAIN
         examples = read_examples(
             path, has_impossible=self.name == _WITH_IMPOSSIBLE, is_training=is_training
         )
@@ -73,15 +75,6 @@ class SquadTask:
             is_training=is_training,
         )
 
-    def require_scorable(self, examples: Sequence[SquadExample], *, split: str) -> None:
-        """Raises ValueError if a question comes without answers."""
-        if hidden := [example for example in examples if example.answers is None]:
-            raise ValueError(
-                f"{self._path(split)}: from {hidden[0].place} on, {len(hidden):,} of "
-                f"{len(examples):,} questions have no answers to compare with; take the published "
-                "dev file, which has them"
-            )
-
     def metrics(
         self,
         examples: Sequence[SquadExample],
@@ -91,15 +84,11 @@ class SquadTask:
         """Exact match and F1 in percent; see `squad_metrics.evaluate`.
 
         Args:
-          outputs: [F, S, 2] float32, the logits of a start and of an end.
-
-        Raises:
-          ValueError: a question comes without answers, or a logit is not finite.
+          outputs: [F, S, 2] float32, the logits of a start and of an end; finite.
         """
-        self.require_scorable(examples, split="dev")
         found = self._predict(examples, features, outputs)
         return squad_metrics.evaluate(
-            {e.question_id: [answer.text for answer in e.answers or ()] for e in examples},
+            {e.question_id: [answer.text for answer in e.answers] for e in examples},
             {name: prediction.text for name, prediction in found.items()},
             null_odds=_null_odds(found) or None,
         )
@@ -116,11 +105,7 @@ class SquadTask:
         """Writes predictions.json, nbest_predictions.json and, for 2.0, null_odds.json.
 
         SQuAD's script takes the first and the last; it has one split to score, so that `split` is
-        in no name. Returns their paths.
-
-        Raises:
-          ValueError: a logit is not finite.
-          OSError: a file cannot be written.
+        in no name. Returns their paths; raises OSError if one cannot be written.
         """
         del split
         found = self._predict(examples, features, outputs)
@@ -137,9 +122,6 @@ class SquadTask:
             written.append(target / f"{name}.json")
             write_whole(written[-1], json.dumps(content, indent=4) + "\n")
         return written
-
-    def _path(self, split: str) -> paths.Location:
-        return paths.location(self.data_dir) / f"{split}-v{_VERSIONS[self.name]}.json"
 
     def _predict(
         self,

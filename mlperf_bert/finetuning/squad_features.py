@@ -131,10 +131,11 @@ def _tokens_of_answer(
     Those of its words, or fewer where its own tokens are found among them: of "(1895-1943)." the
     answer 1895 is one token.
     """
-    answer = example.answers[0] if example.answers else None
-    words = words_of_answer(example.context, answer) if answer else None
-    if not answer or not words:
+    if not example.answers:
         return None
+    answer = example.answers[0]
+    words = words_of_answer(example.context, answer)
+    assert words  # `SquadTask.read` leaves out the others
     first, end = tokens.firsts_of_words[words[0]], tokens.firsts_of_words[words[1] + 1]
     within = tokens.ids[first:end].tolist()
     wanted = tokenizer.tokenize(answer.text)

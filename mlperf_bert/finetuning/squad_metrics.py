@@ -8,7 +8,7 @@ Source: SQuAD's evaluate-v2.0.py.
 """
 
 import collections
-import dataclasses
+import itertools
 import re
 import string
 from collections.abc import Mapping, Sequence
@@ -36,26 +36,14 @@ def f1_of_words(expected: str, predicted: str) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Scores:
-    """The scores of one question."""
-
-    exact: float
-    f1: float
-    has_answer: bool
-    is_answered: bool
-
-
-def _scores(answers: Sequence[str], predicted: str) -> _Scores:
+def _scores(answers: Sequence[str], predicted: str) -> dict[str, float]:
     """The best match of all annotated answers; that of a question without one is empty."""
     found = normalized(predicted)
     expected = [text for text in map(normalized, answers) if text] or [""]
-    return _Scores(
-        exact=float(found in expected),
-        f1=max(f1_of_words(text, found) for text in expected),
-        has_answer=bool(answers),
-        is_answered=bool(predicted),
-    )
+    return {
+        "exact": float(found in expected),
+        "f1": max(f1_of_words(text, found) for text in expected),
+    }
 
 
 def evaluate(
@@ -77,43 +65,28 @@ def evaluate(
       null_odds: question id -> score of no answer, less that of the best answer; SQuAD 2.0.
     """
     scores = {name: _scores(texts, predictions[name]) for name, texts in answers.items()}
-    found = _means(list(scores.values()), "")
+    groups = {"": list(answers)}
     if null_odds is not None:
-        found |= _means([one for one in scores.values() if one.has_answer], "HasAns_")
-        found |= _means([one for one in scores.values() if not one.has_answer], "NoAns_")
-        in_order = [scores[name] for name in sorted(scores, key=null_odds.__getitem__)]
-        thresholds = sorted(null_odds[name] for name in scores)
+        groups["HasAns_"] = [name for name in answers if answers[name]]
+        groups["NoAns_"] = [name for name in answers if not answers[name]]
+    found: dict[str, float] = {}
+    for prefix, names in groups.items():
+        if names:
+            for metric in ("exact", "f1"):
+                total = sum(scores[name][metric] for name in names)
+                found[prefix + metric] = 100 * total / len(names)
+            found[f"{prefix}total"] = len(names)
+    if null_odds is not None:
+        # First nothing is answered, which is right for those without an answer; then one question
+        # after the other, in the order of the odds, keeps its prediction.
+        in_order = sorted(scores, key=null_odds.__getitem__)
         for metric in ("exact", "f1"):
-            best, threshold = _best_threshold(in_order, thresholds, metric)
-            found |= {f"best_{metric}": best, f"best_{metric}_thresh": threshold}
+            gains = (
+                scores[name][metric] if answers[name] else -float(bool(predictions[name]))
+                for name in in_order
+            )
+            reached = list(itertools.accumulate(gains, initial=float(len(groups["NoAns_"]))))
+            best = max(range(len(reached)), key=reached.__getitem__)  # the first of equal ones
+            found[f"best_{metric}"] = 100 * reached[best] / len(scores)
+            found[f"best_{metric}_thresh"] = null_odds[in_order[best - 1]] if best else 0.0
     return found
-
-
-def _means(scores: Sequence[_Scores], prefix: str) -> dict[str, float]:
-    if not scores:
-        return {}
-    return {
-        f"{prefix}exact": 100 * sum(one.exact for one in scores) / len(scores),
-        f"{prefix}f1": 100 * sum(one.f1 for one in scores) / len(scores),
-        f"{prefix}total": len(scores),
-    }
-
-
-def _best_threshold(
-    scores: Sequence[_Scores], thresholds: Sequence[float], metric: str
-) -> tuple[float, float]:
-    """The best percentage, and the null odds above which no answer is predicted for it.
-
-    First nothing is answered; then one question after the other, in the order of the odds, keeps
-    its prediction.
-    """
-    current = best = float(sum(not one.has_answer for one in scores))
-    best_threshold = 0.0
-    for one, threshold in zip(scores, thresholds):
-        if one.has_answer:
-            current += getattr(one, metric)
-        elif one.is_answered:
-            current -= 1
-        if current > best:
-            best, best_threshold = current, threshold
-    return 100 * best / len(scores), best_threshold

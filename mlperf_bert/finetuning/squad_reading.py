@@ -28,10 +28,8 @@ class SquadExample:
     question_id: str
     question: str
     context: str
-    answers: tuple[Answer, ...] | None
-    """In the file's order; empty if the question is impossible, None if the file has none."""
-    place: str = dataclasses.field(default="", compare=False, repr=False)
-    """Where it stands in the file, such as data[3].paragraphs[0].qas[2]."""
+    answers: tuple[Answer, ...]
+    """In the file's order; empty if the question is impossible."""
 
 
 def read_examples(
@@ -39,8 +37,8 @@ def read_examples(
 ) -> list[SquadExample]:
     """The questions of a file, in its order.
 
-    With `has_impossible` (SQuAD 2.0) a question may be marked is_impossible or have no answer. In
-    training every other question needs an answer; else a file may come without any.
+    With `has_impossible` (SQuAD 2.0) a question may be marked is_impossible or have no answer.
+    Every other question needs an answer: to train on, or to be scored by.
 
     Raises:
       ValueError: no such file, not JSON, or not as published; the message names the file, and the
@@ -60,11 +58,20 @@ def read_examples(
 
 def _examples(content: dict, *, has_impossible: bool, is_training: bool) -> list[SquadExample]:
     examples: list[SquadExample] = []
+    unanswered: list[str] = []  # their places
     seen: set[str] = set()
     for question, context, place in _questions(content):
-        example = _example(question, context, place, has_impossible=has_impossible)
-        if is_training and example.answers is None:
-            raise ValueError(f"{place}: no answer to train on; add one, or remove the question")
+        answers = _answers(question, place, has_impossible=has_impossible)
+        example = SquadExample(
+            question_id=_value(question, "id", str, place),
+            question=_value(question, "question", str, place),
+            context=context,
+            answers=answers or (),
+        )
+        if answers is None:
+            if is_training:
+                raise ValueError(f"{place}: no answer to train on; add one, or remove the question")
+            unanswered.append(place)
         # Predictions go by the id: those of a repeated one would be lost.
         if not is_training and example.question_id in seen:
             raise ValueError(f"{place}: another question has its id; give each its own")
@@ -72,6 +79,11 @@ def _examples(content: dict, *, has_impossible: bool, is_training: bool) -> list
         examples.append(example)
     if not examples:
         raise ValueError("no question; take the file as it is published")
+    if unanswered:
+        raise ValueError(
+            f"from {unanswered[0]} on, {len(unanswered):,} of {len(examples):,} questions have no "
+            "answers to compare with; take the published dev file, which has them"
+        )
     return examples
 
 
@@ -84,7 +96,8 @@ def _questions(content: dict) -> Iterator[tuple[dict, str, str]]:
                 yield question, context, place_of_question
 
 
-def _example(question: dict, context: str, place: str, *, has_impossible: bool) -> SquadExample:
+def _answers(question: dict, place: str, *, has_impossible: bool) -> tuple[Answer, ...] | None:
+    """Empty if the question is impossible; None if it should have answers, and has none."""
     answers = None
     if "answers" in question:
         answers = tuple(
@@ -103,16 +116,8 @@ def _example(question: dict, context: str, place: str, *, has_impossible: bool) 
             )
         if answers:
             raise ValueError(f"{place}: is_impossible, and has answers; remove one of the two")
-        answers = ()
-    if answers == () and not has_impossible:
-        answers = None
-    return SquadExample(
-        question_id=_value(question, "id", str, place),
-        question=_value(question, "question", str, place),
-        context=context,
-        answers=answers,
-        place=place,
-    )
+        return ()
+    return None if answers == () and not has_impossible else answers
 
 
 def _items(holder: dict, key: str, place: str) -> Iterator[tuple[dict, str]]:

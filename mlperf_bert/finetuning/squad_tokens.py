@@ -99,7 +99,11 @@ class _Normalizer(Tokenizer):
 
 
 class OffsetTokenizer:
-    """Cuts contexts as a tokenizer does; every distinct word and context is computed once."""
+    """Cuts contexts as a tokenizer does; every distinct word and context is computed once.
+
+    Attributes:
+      tokenize: the tokens of a context.
+    """
 
     def __init__(self, tokenizer: Tokenizer):
         self._normalizer = _Normalizer(tokenizer)
@@ -107,16 +111,11 @@ class OffsetTokenizer:
         self._lengths = {
             number: len(token.removeprefix("##")) for token, number in tokenizer.vocabulary.items()
         }
-        self._words: dict[str, _TokensOfWord] = {}
-        self._contexts: dict[str, Tokens] = {}
+        self._tokens_of_word = functools.cache(self._cut)
+        self.tokenize = functools.cache(self._tokenize)
 
-    def tokenize(self, context: str) -> Tokens:
-        """The tokens of a context."""
-        if context not in self._contexts:
-            self._contexts[context] = self._tokens(words_of(context))
-        return self._contexts[context]
-
-    def _tokens(self, words: Words) -> Tokens:
+    def _tokenize(self, context: str) -> Tokens:
+        words = words_of(context)
         found = [self._tokens_of_word(text) for text in words.texts]
         counts = [len(word.ids) for word in found]
         starts = np.repeat(np.array(words.starts, np.int32), counts)
@@ -130,11 +129,6 @@ class OffsetTokenizer:
             ends=starts + joined(word.ends for word in found),
             firsts_of_words=[0, *itertools.accumulate(counts)],
         )
-
-    def _tokens_of_word(self, word: str) -> _TokensOfWord:
-        if word not in self._words:
-            self._words[word] = self._cut(word)
-        return self._words[word]
 
     def _cut(self, word: str) -> _TokensOfWord:
         """Offsets count from the word's first character.

@@ -4,14 +4,14 @@ import dataclasses
 import math
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from mlperf_bert.files import locks, paths
 from mlperf_bert.files.json_text import read_record, write_record
 from mlperf_bert.files.whole import written_beside
-from mlperf_bert.finetuning import glue, prepared, tasks, weights
-from mlperf_bert.finetuning.config import FinetuningConfig, Setting
+from mlperf_bert.finetuning import glue, prepared, weights
+from mlperf_bert.finetuning.config import ALL_OF_GLUE, TASKS, FinetuningConfig, Setting
 from mlperf_bert.finetuning.prepared import Prepared
 from mlperf_bert.finetuning.run import Run, RunResult, read_result, require_checkpoint
 from mlperf_bert.finetuning.task import SPANS, Task
@@ -150,18 +150,20 @@ def run(config: FinetuningConfig) -> Results:
     for flag in ("train_batch_size", "eval_batch_size"):
         replica_batch_size(getattr(config, flag), strategy.num_replicas_in_sync, flag=flag)
     begun = prepared.start(config)
-    names = tasks.names_of(config.task)
-    needs_pooler = any(tasks.create(name, config).head != SPANS for name in names)
-    weights.check(begun.source, needs_pooler=needs_pooler)
+    names = glue.NAMES if config.task == ALL_OF_GLUE else (config.task,)
+    tasks = [config.create(name) for name in names]
+    weights.check(begun.source, needs_pooler=any(task.head != SPANS for task in tasks))
     _read(folder / RESULTS_NAME)  # so that a damaged file is found before the training
-    if len(names) > 1:
-        prepared.check_files(names, config)
+    if len(tasks) > 1:  # read, and not kept
+        _require_each(
+            tasks, lambda t: [t.read(split) for split in prepared.splits_needed(t, config)]
+        )
     if config.do_predict:
-        _require_checkpoints(names, config)
+        _require_each(tasks, lambda t: _require_checkpoint(t, config))
     found, files = [], []
-    for name in names:
-        ready = Prepared(tasks.create(name, config), begun, max_seq_length=config.max_seq_length)
-        for split in prepared.splits_needed(ready.task, config):
+    for task in tasks:
+        ready = Prepared(task, begun)
+        for split in prepared.splits_needed(task, config):
             ready.split(split)  # before the first run, so that a bad file is found at once
         result, runs = _run_task(config, ready)
         found.append(result)
@@ -177,20 +179,25 @@ def run(config: FinetuningConfig) -> Results:
     return Results(tasks=found, prediction_files=files)
 
 
-def _require_checkpoints(names: Sequence[str], config: FinetuningConfig) -> None:
-    """Checks that the best run of a task whose runs have all ended can still answer."""
+def _require_each(tasks: Sequence[Task], check: Callable[[Task], object]) -> None:
+    """Checks each task; raises ValueError with a line for each in which `check` raises it."""
     problems = []
-    for name in names:
-        task, folder = tasks.create(name, config), Path(config.output_dir) / name
-        ended = [read_result(folder / each.folder, each, task) for each in config.settings]
-        runs = [result for result in ended if result]
-        if len(runs) == len(ended):
-            try:
-                require_checkpoint(_result_of(task, runs).best.folder)
-            except ValueError as error:
-                problems.append(str(error))
+    for task in tasks:
+        try:
+            check(task)
+        except ValueError as error:
+            problems.append(str(error))
     if problems:
         raise Problems(problems)
+
+
+def _require_checkpoint(task: Task, config: FinetuningConfig) -> None:
+    """Checks that the best run of a task whose runs have all ended can still answer."""
+    folder = Path(config.output_dir) / task.name
+    ended = [read_result(folder / each.folder, each, task) for each in config.settings]
+    runs = [result for result in ended if result]
+    if len(runs) == len(ended):
+        require_checkpoint(_result_of(task, runs).best.folder)
 
 
 def _run_task(config: FinetuningConfig, ready: Prepared) -> tuple[TaskResult, Sequence[Run]]:
@@ -255,7 +262,7 @@ def _write(folder: Path, one: TaskResult, *, is_predicted: bool) -> None:
             file=sys.stderr,
         )
     scores = [found[name]["task_score"] for name in glue.NAMES if name in found]
-    listed = {name: found[name] for name in tasks.NAMES if name in found}
+    listed = {name: found[name] for name in TASKS if name in found}
     content = {
         "tasks": listed,
         "glue_average": statistics.mean(scores) if len(scores) == len(glue.NAMES) else None,

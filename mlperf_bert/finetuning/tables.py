@@ -5,13 +5,16 @@ sentence for the end of the line.
 """
 
 import dataclasses
+import functools
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
 from mlperf_bert.files.whole import read_regular_file
 
 _MOST_NAMES = 20
-_LONGEST_VALUE = 60
+LONGEST_VALUE = 60
+"""What a message quotes of one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,16 +28,7 @@ class Row:
 
     def problem(self, text: str) -> ValueError:
         """An error that names file and line."""
-        return ValueError(f"{self.path} line {self.line}: {text}")
-
-
-@dataclasses.dataclass(frozen=True)
-class Table:
-    """The rows of a file."""
-
-    rows: Sequence[Row]
-    num_incomplete: int
-    """Lines that were left out, because they lack columns."""
+        return ValueError(f"{self.path} line {self.line}: {text}; correct or remove the line")
 
 
 def read_table(
@@ -43,14 +37,15 @@ def read_table(
     columns: Sequence[str],
     names: Sequence[str] | None = None,
     skips_incomplete: bool = False,
-) -> Table:
+) -> list[Row]:
     """Reads a file.
 
     Args:
       path: the file, local or in a bucket.
       columns: those that are needed.
       names: of all columns, where the file has no line with them.
-      skips_incomplete: leaves out lines that lack a needed column; otherwise they are errors.
+      skips_incomplete: leaves out lines that lack a needed column, and says how many; otherwise
+        they are errors.
 
     Raises:
       ValueError: no such file, not UTF-8, a column or a value is missing or too much, or there is
@@ -63,7 +58,7 @@ def read_table(
         lines = lines[1:]
     for column in columns:
         if column not in names:
-            found = ", ".join(repr(name[:_LONGEST_VALUE]) for name in names[:_MOST_NAMES])
+            found = ", ".join(repr(name[:LONGEST_VALUE]) for name in names[:_MOST_NAMES])
             raise ValueError(
                 f"{path} line 1: no column {column!r}, there are {found}; give the file as GLUE "
                 "publishes it"
@@ -75,47 +70,23 @@ def read_table(
         values = text.removesuffix("\r").split("\t")
         row = Row(str(path), line, dict(zip(names, values)))
         if any(values[len(names) :]):
-            raise row.problem(
-                f"{len(values)} columns, expected {len(names)}; correct or remove the line"
-            )
+            raise row.problem(f"{len(values)} columns, expected {len(names)}")
         if missing := [column for column in columns if column not in row.values]:
             if not skips_incomplete:
-                raise row.problem(
-                    f"{len(row.values)} columns, {missing[0]!r} is missing; "
-                    "correct or remove the line"
-                )
+                raise row.problem(f"{len(row.values)} columns, {missing[0]!r} is missing")
             num_incomplete += 1
             continue
         rows.append(row)
     if not rows:
         raise ValueError(f"{path}: no examples; copy the file here again")
-    return Table(rows, num_incomplete)
+    _report_skipped(str(path), num_incomplete)
+    return rows
 
 
-def class_of(row: Row, column: str, labels: Sequence[str]) -> int:
-    """The number of a label; raises ValueError if it is none of them."""
-    value = row.values[column].strip()
-    if value not in labels:
-        raise row.problem(
-            f"{column} is {value[:_LONGEST_VALUE]!r}, expected one of "
-            f"{', '.join(labels)}; correct or remove the line"
-        )
-    return labels.index(value)
-
-
-def score_of(row: Row, column: str, *, at_least: float, at_most: float) -> float:
-    """A number in a column; raises ValueError if it is none, or out of its range."""
-    value = row.values[column].strip()
-    try:
-        score = float(value)
-    except ValueError:
-        score = float("nan")
-    if not at_least <= score <= at_most:
-        raise row.problem(
-            f"{column} is {value[:_LONGEST_VALUE]!r}, expected a number from "
-            f"{at_least:g} to {at_most:g}; correct or remove the line"
-        )
-    return score
+@functools.cache  # Of all of GLUE the files are read twice.
+def _report_skipped(path: str, number: int) -> None:
+    if number:
+        print(f"{path}: skipped {number} lines without all columns", file=sys.stderr)
 
 
 def _text(path: str) -> str:

@@ -51,7 +51,8 @@ class Task(Protocol):
         """The examples of a split, from the public files.
 
         Raises:
-          ValueError: a file is missing, empty or damaged; one line that says where.
+          ValueError: a file is missing, empty or damaged, or a dev set lacks what `metrics`
+            compares with; one line that says where.
         """
 
     def encode(
@@ -63,9 +64,6 @@ class Task(Protocol):
         is_training: bool,
     ) -> Features:
         """The features of examples."""
-
-    def require_scorable(self, examples: Sequence[Any], *, split: str) -> None:
-        """Raises ValueError if a dev set lacks what `metrics` compares with."""
 
     def metrics(
         self, examples: Sequence[Any], features: Features, outputs: np.ndarray

@@ -47,43 +47,35 @@ def find(checkpoint: str, *, bert_config_file: str | None, vocab_file: str | Non
                     f"--{flag}={value}: {name} is in Hugging Face's layout and has its own; leave "
                     "the flag out"
                 )
-        return _hugging_face(Path(name), name)
+        values = hub.read_json(Path(name), hub.CONFIG, name)
+        files = [file for file in hub.VOCABULARIES if (Path(name) / file).exists()]
+        if not files:
+            raise ValueError(
+                f"{name}: no {hub.VOCABULARY}, its vocabulary; copy it from where it is published"
+            )
+        return Source(
+            name=name,
+            is_hugging_face=True,
+            config=hub.bert_config(values, f"{name}/{hub.CONFIG}"),
+            vocab_file=f"{name}/{files[0]}",
+        )
     if vocab_file is None:
         raise ValueError("--vocab_file is needed: the vocab.txt of the checkpoint")
     if bert_config_file is None:
         raise ValueError("--bert_config_file is needed: the bert_config.json of the checkpoint")
+    newest = state.newest_checkpoint(name)[1] if is_folder else name
+    if not newest:
+        raise ValueError(
+            f"{name}: neither a run with checkpoints (no {state.CHECKPOINT_NAME}-*.index) nor a "
+            f"model in Hugging Face's layout (no {hub.CONFIG}); give a checkpoint such as "
+            f"{name}/{state.CHECKPOINT_NAME}-28252"
+        )
     return Source(
-        name=_newest(name) if is_folder else name,
+        name=newest,
         is_hugging_face=False,
         config=BertConfig.from_json_file(bert_config_file),
         vocab_file=vocab_file,
     )
-
-
-def _hugging_face(folder: Path, name: str) -> Source:
-    values = hub.read_json(folder, hub.CONFIG, name)
-    files = [file for file in hub.VOCABULARIES if (folder / file).exists()]
-    if not files:
-        raise ValueError(
-            f"{name}: no {hub.VOCABULARY}, its vocabulary; copy it from where it is published"
-        )
-    return Source(
-        name=name,
-        is_hugging_face=True,
-        config=hub.bert_config(values, f"{name}/{hub.CONFIG}"),
-        vocab_file=f"{name}/{files[0]}",
-    )
-
-
-def _newest(folder: str) -> str:
-    _, path = state.newest_checkpoint(folder)
-    if not path:
-        raise ValueError(
-            f"{folder}: neither a run with checkpoints (no {state.CHECKPOINT_NAME}-*.index) nor a "
-            f"model in Hugging Face's layout (no {hub.CONFIG}); give a checkpoint such as "
-            f"{folder}/{state.CHECKPOINT_NAME}-28252"
-        )
-    return path
 
 
 def check(source: Source, *, needs_pooler: bool) -> None:

@@ -54,9 +54,7 @@ class StopAfter:
 
 def run_of(folder, name="out", setting=ONE, **changes) -> Run:
     config = config_of(folder, **changes)
-    begun = prepared.start(config)
-    task = glue.create(config.task, config.data_dir)
-    ready = prepared.Prepared(task, begun, max_seq_length=config.max_seq_length)
+    ready = prepared.Prepared(config.create(config.task), prepared.start(config))
     return Run(config, ready, setting, folder=folder / name)
 
 
@@ -311,18 +309,17 @@ import sys
 import numpy as np, tensorflow as tf
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
-from mlperf_bert.finetuning import glue, model, prepared, training
+from mlperf_bert.finetuning import model, prepared, training
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
 from tests.finetuning.generated_glue import config_of
 from pathlib import Path
 config = config_of(Path({str(own)!r}))
-begun = prepared.start(config)
-ready = prepared.Prepared(glue.create("cola", config.data_dir), begun, max_seq_length=24)
+ready = prepared.Prepared(config.create("cola"), prepared.start(config))
 features, found = ready.split("train").features, []
 for strategy in (tf.distribute.OneDeviceStrategy("CPU:0"),
                  tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])):
     trainer = training.Trainer(
-        build_model=lambda: model.build(ready.task, begun.source, seed=1),
+        build_model=lambda: model.build(ready.task, ready.start.source, seed=1),
         schedule=WarmupPolynomialDecay(
             learning_rate=1e-3, num_train_steps=9, num_warmup_steps=1),
         strategy=strategy, batch_size=8, eval_batch_size=4)

@@ -467,16 +467,3 @@ def test_no_threshold_but_the_given_one(tokenizer, tmp_path):
         ]
         assert json.loads(paths[0].read_text()) == {"q0": expected, "q1": expected}
         assert task.metrics(examples, features, logits)["f1"] == 50
-
-
-@pytest.mark.parametrize("has_key", [True, False])
-def test_a_file_without_answers_can_be_predicted_but_not_scored(has_key, tokenizer, tmp_path):
-    content = file_of("bu", {})
-    if not has_key:
-        del content["data"][0]["paragraphs"][0]["qas"][0]["answers"]
-    task, examples, features = encoded("squad1", "dev", content, tmp_path, tokenizer)
-    logits = np.zeros((*features["input_ids"].shape, 2), np.float32)
-    task.write_predictions(examples, features, logits, split="dev", folder=str(tmp_path))
-    assert json.loads((tmp_path / "predictions.json").read_text()) == {"q0": "bu"}
-    with pytest.raises(ValueError, match="1 of 1 questions have no answers to compare with; take"):
-        task.metrics(examples, features, logits)

@@ -114,11 +114,14 @@ def test_refused(kind, split, name, tmp_path):
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_no_answer_to_train_on(tmp_path):
-    for value in ([], ...):
-        task = written(tmp_path, changed([*PLACE, "answers"], value))
-        with pytest.raises(ValueError, match=rf"{Q}: no answer to train on; add one, or remove"):
-            task.read("train")
+@pytest.mark.parametrize("value", [[], ...])
+def test_a_question_without_answer_can_be_neither_trained_on_nor_scored(tmp_path, value):
+    content = changed([*PLACE, "answers"], value)
+    with pytest.raises(ValueError, match=rf"{Q}: no answer to train on; add one, or remove"):
+        written(tmp_path, content).read("train")
+    message = rf"{Q} on, 1 of 2 questions have no answers to compare with; take the published"
+    with pytest.raises(ValueError, match=message):
+        written(tmp_path, content, split="dev").read("dev")
 
 
 def test_a_repeated_id_in_what_is_predicted(tmp_path):

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from mlperf_bert.finetuning import sweep, tasks
+from mlperf_bert.finetuning import sweep
+from mlperf_bert.finetuning.config import usual_max_seq_length
 from tests.finetuning import generated_glue
 from tests.finetuning.generated_glue import config_of
 
@@ -48,16 +49,16 @@ def test_a_model_without_pooler_answers_questions(tmp_path, name, version):
 
 
 def test_lengths_are_the_fields_and_windows_overlap(tmp_path):
-    assert [tasks.usual_max_seq_length(name) for name in ("rte", "glue", "squad1", "squad2")] == [
-        *(128, 128, 384, 384)
-    ]
-    usual = {"max_seq_length": 384, "data_dir": "squad"}
-    assert tasks.create("squad1", config_of(tmp_path, **usual)).doc_stride == 128
-    tasks.create("squad1", config_of(tmp_path, **usual, doc_stride=316))
-    with pytest.raises(
-        ValueError, match=r"--doc_stride=317: windows would not .* tokens is 317; lo"
-    ):
-        tasks.create("squad1", config_of(tmp_path, **usual, doc_stride=317))
+    lengths = {"rte": 128, "glue": 128, "squad1": 384, "squad2": 384}
+    assert {name: usual_max_seq_length(name) for name in lengths} == lengths
+
+    def doc_stride(**changes) -> int:
+        config = config_of(tmp_path, max_seq_length=384, data_dir="squad", **changes)
+        return config.create("squad1").doc_stride
+
+    assert doc_stride() == 128 and doc_stride(doc_stride=316) == 316
+    with pytest.raises(ValueError, match=r"--doc_stride=317: windows would not .* is 317; lower"):
+        doc_stride(doc_stride=317)
 
 
 @pytest.mark.parametrize("name", ["squad1", "squad2"])
