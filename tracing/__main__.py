@@ -53,35 +53,15 @@ def _user() -> User | None:
     return User(os.environ["SUDO_USER"], int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"]))
 
 
-def _request(given: argparse.Namespace) -> Request:
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    return Request(
-        command=tuple(given.command),
-        pid=given.pid,
-        container=given.container,
-        engine=given.engine,
-        output=given.output or Path("traces") / name,
-        backend=given.backend,
-        interval_s=given.interval_s,
-        user=_user(),
-    )
-
-
-def _trace(given: argparse.Namespace) -> int:
-    request = _request(given)
-    recording = recorder.record(request, _say)
-    _convert(request.output, keep_raw=given.keep_raw)
-    return recording.exit_code or 0
-
-
 def _convert(folder: Path, *, keep_raw: bool) -> None:
     # Only now: tables and pictures take a second to import, for which the command would wait.
     from tracing import outputs
     from tracing.recording import RAW, load
 
     _say("writing tables and pictures")
+    recording = load(folder)  # nothing is done to a folder that is not a trace
     try:
-        for line in outputs.write_all(folder, load(folder)):
+        for line in outputs.write_all(folder, recording):
             _say(line)
         if not keep_raw:
             shutil.rmtree(folder / RAW)
@@ -111,7 +91,20 @@ def main() -> None:
     if given.convert:
         _convert(given.convert, keep_raw=given.keep_raw)
         return
-    sys.exit(_trace(given))
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    request = Request(
+        command=tuple(given.command),
+        pid=given.pid,
+        container=given.container,
+        engine=given.engine,
+        output=given.output or Path("traces") / name,
+        backend=given.backend,
+        interval_s=given.interval_s,
+        user=_user(),
+    )
+    recording = recorder.record(request, _say)
+    _convert(request.output, keep_raw=given.keep_raw)
+    sys.exit(recording.exit_code or 0)
 
 
 if __name__ == "__main__":

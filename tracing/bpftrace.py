@@ -240,10 +240,11 @@ class Parser(CallParser):
         yield "process_events", row
 
     def _inherit(self, parent: int, child: int) -> None:
+        self._folders.pop(child, None)  # of an earlier process with this number
+        super()._inherit(parent, child)
         for (owner, fd), path in list(self._paths.items()):
             if owner == parent:
                 self._paths.setdefault((child, fd), path)
-        self._folders[child] = self._folder_of(parent)
 
     @staticmethod
     def _stamps(began: int, pid: int, tid: int) -> dict:
@@ -272,15 +273,13 @@ class Parser(CallParser):
             "error": errno.errorcode.get(-result, str(-result)) if failed else None,
         }
 
-    def _absolute(self, pid: int, path: str | None, folder_fd: int = _AT_FDCWD) -> str:
-        if path is None:
+    def _path_of(self, pid: int, name: str | None, folder_fd: int = _AT_FDCWD) -> str:
+        if name is None:
             return "unknown:"  # the line with the name was lost
-        if path.startswith("/"):
-            return path
-        folder = self._folder_of(pid)
+        folder = None
         if folder_fd & 0xFFFFFFFF != _AT_FDCWD & 0xFFFFFFFF:  # kernels extend the sign or not
             folder = self._paths.get((pid, folder_fd), "unknown:")
-        return f"{folder.rstrip('/')}/{path}"
+        return self._absolute(pid, name, folder)
 
     def _call(self, began, pid, tid, probe, latency, result, fd, wanted, offset):
         row = self._row(began, pid, tid, probe, latency, result)
@@ -307,7 +306,7 @@ class Parser(CallParser):
 
     def _open(self, began, pid, tid, probe, latency, result, folder, flags, name):
         row = self._row(began, pid, tid, probe, latency, result)
-        path = self._absolute(pid, name, folder)
+        path = self._path_of(pid, name, folder)
         if flags & os.O_CREAT:
             row["kind"] = "create"
         if not row["error"]:
@@ -326,7 +325,7 @@ class Parser(CallParser):
 
     def _path(self, began, pid, tid, probe, latency, result, folder, name):
         row = self._row(began, pid, tid, probe, latency, result)
-        path = self._absolute(pid, name, folder)
+        path = self._path_of(pid, name, folder)
         if row["operation"] == "chdir":
             if not row["error"]:
                 self._folders[pid] = path
@@ -335,8 +334,8 @@ class Parser(CallParser):
 
     def _rename(self, began, pid, tid, probe, latency, result, name, new_name):
         row = self._row(began, pid, tid, probe, latency, result)
-        row["new_path"] = self._absolute(pid, new_name)
-        return self._named(row, self._absolute(pid, name))
+        row["new_path"] = self._path_of(pid, new_name)
+        return self._named(row, self._path_of(pid, name))
 
     def _fault(self, operation, began, pid, tid, device, inode, page):
         row = {**self._stamps(began, pid, tid), "kind": "fault", "operation": operation}

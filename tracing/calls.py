@@ -46,6 +46,20 @@ class CallParser:
     def _folder_of(self, pid: int) -> str:
         return self._folders.get(pid, self._first_folder)
 
+    def _absolute(self, pid: int, path: str, folder: str | None = None) -> str:
+        """A path from a folder, or from the process's own."""
+        if path.startswith("/"):
+            return path
+        folder = folder or self._folder_of(pid)
+        return f"{folder.rstrip('/')}/{path.removeprefix('./')}"
+
+    def _inherit(self, parent: int, child: int) -> None:
+        """A process begins in the folder of the one that made it, with its descriptors."""
+        self._folders.setdefault(child, self._folder_of(parent))
+        for (owner, fd), position in list(self._positions.items()):
+            if owner == parent:
+                self._positions.setdefault((child, fd), position)
+
     def _named(self, row: dict, path: str) -> tuple[str, dict]:
         file_class = files.classify(path, seen_as=self._host_path(path))
         return "file_ops", {**row, "path": path, "file_class": file_class}

@@ -6,14 +6,13 @@ Source: the Trace Event Format of the Chromium project: timestamps and durations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import pandas as pd
 
 from tracing import files, mllog
 from tracing.loaded import Loaded
-from tracing.tables import written_beside
+from tracing.tables import Tables, written_beside
 
 # Above every pid that Linux gives (4,194,304), so that no process of the trace has them.
 MLPERF, MACHINE, BLOCK = 5_000_000, 5_000_001, 5_000_002
@@ -21,14 +20,6 @@ MLPERF, MACHINE, BLOCK = 5_000_000, 5_000_001, 5_000_002
 MOST_CALLS, MOST_BLOCK_IO = 100_000, 20_000
 _SPAN_ROWS = {name: row for row, name in enumerate(mllog.SPANS, start=1)}
 _IN_FULL = (files.TFRECORDS, files.CHECKPOINTS, files.LOGS)
-
-
-class Tables(Protocol):
-    """A trace's tables, in order of time and with a column `seconds`."""
-
-    def table(self, name: str, /) -> pd.DataFrame:
-        """One of them."""
-        ...
 
 
 def write(trace: Loaded, path: Path) -> int:

@@ -18,6 +18,7 @@ import pandas as pd
 
 from tracing import backends, ends_in_one_line, files, path_with_home
 from tracing.exports.finished import Finished
+from tracing.loaded import final_paths
 
 OUTSIDE = "outside"
 _MOST_ROWS = 15
@@ -149,11 +150,10 @@ def _calls(trace: Finished) -> pd.DataFrame:
     for span in spans.itertuples():  # an inner span begins after the one around it
         begin, end = np.searchsorted(stamps, [span.monotonic_ns, span.end_monotonic_ns])
         phases[begin:end] = span.name
-    renamed = calls[(calls["kind"] == "rename") & calls["error"].isna() & calls["new_path"].notna()]
     # A checkpoint that is written under another name is a checkpoint.
-    class_of = {row.path: files.classify(row.new_path) for row in renamed.itertuples()}
-    was_renamed = calls["path"].isin(class_of)
-    calls.loc[was_renamed, "file_class"] = calls.loc[was_renamed, "path"].map(class_of)
+    final = final_paths(calls)
+    was_renamed = final != calls["path"]
+    calls.loc[was_renamed, "file_class"] = final[was_renamed].map(files.classify)
     # A map moves no bytes yet, a seek or an open none at all.
     moved = calls["size_bytes"].where(calls["kind"].isin(_MOVING), 0)
     calls = calls.assign(phase=phases, bytes=moved, waits=calls["latency_ns"] / 1e9)

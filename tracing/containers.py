@@ -109,22 +109,19 @@ class Watcher(threading.Thread):
     def look(self) -> None:
         """Looks once."""
         with self._lock:
-            self._look()
-
-    def _look(self) -> None:
-        for pid in self._target.pids():
-            if started := started_by(processes.arguments_of(pid)):
-                self._wanted.add(started)
-        for engine, name in list(self._wanted):
-            if name in self._seen:
-                continue
-            try:
-                container = inspect(engine, name)
-            except (ValueError, subprocess.SubprocessError):
-                continue
-            if container:
-                self._seen.add(name)
-                self._found(container)
+            for pid in self._target.pids():
+                if started := started_by(processes.arguments_of(pid)):
+                    self._wanted.add(started)
+            for engine, name in self._wanted:
+                if name in self._seen:
+                    continue
+                try:
+                    container = inspect(engine, name)
+                except (ValueError, subprocess.SubprocessError):
+                    continue
+                if container:
+                    self._seen.add(name)
+                    self._found(container)
 
     def stop(self) -> None:
         """Looks no more."""

@@ -16,6 +16,7 @@ import argparse
 import glob
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -87,8 +88,11 @@ def commands(command: Sequence[str], num_devices: int) -> list[tuple[Path, list[
     """(folder, command) of each device.
 
     Raises:
-      ValueError: the command computes its steps, names no files or output, or has too few files.
+      ValueError: there is no such command; it computes its steps, names no files or output, or has
+        too few files.
     """
+    if shutil.which(command[0]) is None:
+        raise ValueError(f"{command[0]}: no such command")
     for name in ("emulate_step_seconds", "input_file", "output_dir"):
         if not _option(command, name)[2]:
             raise ValueError(f"give the command --{name}: devices that are not there need it")

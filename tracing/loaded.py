@@ -1,6 +1,7 @@
 """A finished trace's tables as data frames, with seconds since its beginning."""
 
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -8,35 +9,32 @@ import pandas as pd
 from tracing import counters, files
 from tracing.conversion import Locator, Losses
 from tracing.recording import Recording
-from tracing.tables import read_table
+from tracing.tables import Tables
 
 TRANSFERS = ("read", "write")
 
 
-class Loaded:
-    """The tables, each read when it is first asked for; every one has a column `seconds`."""
+class Loaded(Tables):
+    """The tables, each read when it is first asked for, and what was recorded besides."""
 
     def __init__(self, folder: Path, recording: Recording, losses: Losses, locator: Locator):
         """Takes the trace's folder and what is known besides the tables."""
-        self.folder = folder
+        super().__init__(folder, recording.pairs[0].monotonic_ns)
         self.recording = recording
         self.losses = losses
         self.locator = locator
-        self.begin_ns = recording.pairs[0].monotonic_ns
         self.seconds = (recording.pairs[-1].monotonic_ns - self.begin_ns) / 1e9
 
     @functools.cache  # noqa: B019 - lives as long as the trace is worked on
-    def table(self, name: str) -> pd.DataFrame:
-        """One table in order of time."""
-        found = read_table(self.folder, name)
-        found["seconds"] = (found["monotonic_ns"] - self.begin_ns) / 1e9
-        return found.sort_values("monotonic_ns", kind="stable", ignore_index=True)
+    def table(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """One of them, for all who ask: not to be changed."""
+        return super().table(name, columns)
 
     @functools.cached_property
     def operations(self) -> pd.DataFrame:
         """file_ops with `final_path`: what a file was called in the end, after renames."""
         found = self.table("file_ops")
-        found = found.assign(final_path=_final_paths(found))
+        found = found.assign(final_path=final_paths(found))
         renamed = found["final_path"] != found["path"]
         # A checkpoint that is written under another name is a checkpoint.
         found.loc[renamed, "file_class"] = found.loc[renamed, "final_path"].map(self._class_of)
@@ -65,11 +63,11 @@ class Loaded:
         return found.assign(end_seconds=(found["end_monotonic_ns"] - self.begin_ns) / 1e9)
 
 
-def _final_paths(operations: pd.DataFrame) -> pd.Series:
+def final_paths(operations: pd.DataFrame) -> pd.Series:
+    """What the file of each row of file_ops was called in the end; rows in order of time."""
     final = operations["path"].copy()
-    renames = operations[(operations["kind"] == "rename") & operations["error"].isna()]
-    if renames.empty:
-        return final
+    is_rename = (operations["kind"] == "rename") & operations["error"].isna()
+    renames = operations[is_rename & operations["new_path"].notna()]
     stamps = operations["monotonic_ns"]
     # In order of time: what is renamed twice is followed to its last name.
     for rename in renames.itertuples():

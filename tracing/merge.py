@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 import pages
 from pages import Card
 from tracing import charts, ends_in_one_line, files, path_with_home, tables
+from tracing.exports.finished import summary_of
 
 _MERGED = [table for table in tables.COLUMNS if table != "clock_pairs"]
 
@@ -69,26 +70,12 @@ def open_hosts(folders: Sequence[Path]) -> list[Host]:
     """
     if len(folders) < 2 or len({folder.resolve() for folder in folders}) < len(folders):
         raise ValueError("name two or more folders of traces, each once")
-    summaries = [_summary(folder) for folder in folders]
+    summaries = [summary_of(folder) for folder in folders]
     names = [found["machine"].get("hostname") or folder.name
              for folder, found in zip(folders, summaries)]  # fmt: skip
     if len(set(names)) < len(names):
         names = [str(folder) for folder in folders]
     return [Host(*parts) for parts in zip(names, folders, summaries)]
-
-
-def _summary(folder: Path) -> dict:
-    path = folder / "summary.json"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        found["begin_realtime_ns"], found["seconds"], found["clocks"]["error_bound_ns"]
-        found["machine"].get("clock", {}).get("error_bound_ns")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{folder}: no finished trace ({path.name}: {error!r:.200}); name a folder that "
-            "tracing/trace.sh has written"
-        ) from None
-    return found
 
 
 def between(hosts: Sequence[Host]) -> int | None:
@@ -222,12 +209,12 @@ def _page(hosts: Sequence[Host], found: dict, output: Path) -> str:
 
 
 @ends_in_one_line("merge")
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Merges traces."""
     parser = argparse.ArgumentParser(description="Puts traces of several hosts on one clock.")
     parser.add_argument("traces", nargs="+", type=path_with_home, help="folders of finished traces")
     parser.add_argument("--output", type=path_with_home, required=True, help="new folder")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     try:
         hosts = open_hosts(given.traces)
         write(hosts, given.output)

@@ -79,24 +79,22 @@ class Target:
         self.add_tree(pid)
         cgroup = cgroup_of(pid)
         if cgroup and cgroup not in ("/", cgroup_of(1), cgroup_of(os.getpid())):
-            self._cgroups.add(cgroup)
+            with self._lock:  # another thread may look through them
+                self._cgroups.add(cgroup)
 
     def pids(self) -> list[int]:
         """Those that are there now."""
         with self._lock:
-            return self._pids()
-
-    def _pids(self) -> list[int]:
-        present = psutil.pids()
-        members = (self._known | self._roots) & set(present)
-        if self._cgroups:
-            members |= {pid for pid in present if self._is_inside(cgroup_of(pid))}
-        found: set[int] = set()
-        for pid in sorted(members):  # parents first, mostly: their trees hold the others
-            if pid not in found:
-                found |= tree(pid)
-        self._known = found
-        return sorted(pid for pid in found - self._tracers if not self._is_a_tracers_fork(pid))
+            present = psutil.pids()
+            members = (self._known | self._roots) & set(present)
+            if self._cgroups:
+                members |= {pid for pid in present if self._is_inside(cgroup_of(pid))}
+            found: set[int] = set()
+            for pid in sorted(members):  # parents first, mostly: their trees hold the others
+                if pid not in found:
+                    found |= tree(pid)
+            self._known = found
+            return sorted(pid for pid in found - self._tracers if not self._is_a_tracers_fork(pid))
 
     def _is_a_tracers_fork(self, pid: int) -> bool:
         """A child that has not become the command yet, or that tries what the kernel can do."""

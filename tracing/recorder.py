@@ -17,7 +17,7 @@ from tracing import backends, clocks, containers, processes, recording
 from tracing.clocks import ClockPair
 from tracing.containers import Container
 from tracing.processes import Target
-from tracing.recording import RAW, RawFile, Recording
+from tracing.recording import RAW, Recording
 from tracing.sampling import INTERVAL_S, Sampler
 from tracing.tracers import Tracer, User
 
@@ -239,10 +239,7 @@ class _Recorder:
             backend=self._tracer.chosen,
             notes=self._notes,
             containers=self._containers,
-            raw_files=[
-                RawFile(s.file, s.container, s.process_of_thread, s.path_of_fd)
-                for s in self._tracer.sessions
-            ],
+            raw_files=[session.raw_file for session in self._tracer.sessions],
             num_lost_lines=sum(s.collector.num_lost_lines for s in self._tracer.sessions),
             tracer_cpu_ms=sum(sampler.tracer_cpu_ms.values()) + round(1000 * time.process_time()),
             pairs=_thinned([self._tracer.began, *sampler.pairs]),

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tracing.clocks import Alignment, ClockPair
@@ -14,12 +14,12 @@ FILE = "recording.json"
 
 @dataclass(frozen=True)
 class RawFile:
-    """One tracer's lines, and what they do not contain."""
+    """One tracer's lines, in the folder of raw files, and what they do not contain."""
 
     name: str
     container: Container | None
-    process_of_thread: dict[int, int]
-    path_of_fd: list[tuple[int, int, str]]
+    process_of_thread: dict[int, int] = field(default_factory=dict)
+    path_of_fd: list[tuple[int, int, str]] = field(default_factory=list)
     """(process, descriptor, path) of what was open before."""
 
 

@@ -145,24 +145,19 @@ def open_file_rows(pid: int) -> Iterator[dict]:
     psutil leaves out files that were removed, and those that only a container sees.
     """
     folder = PROC / str(pid)
-    try:
-        descriptors = list((folder / "fd").iterdir())
-    except OSError:
-        return
-    for descriptor in descriptors:
+    for descriptor, path in processes.open_paths(pid):
+        if not path.startswith("/") or path.startswith(("/dev/", "/proc/")):
+            continue
         try:
-            path = str(descriptor.readlink())
-            if not path.startswith("/") or path.startswith(("/dev/", "/proc/")):
-                continue
-            info = (folder / "fdinfo" / descriptor.name).read_text()
+            info = (folder / "fdinfo" / str(descriptor)).read_text()
         except OSError:
             continue
-        seen_as = str(descriptor) if Path(descriptor).exists() else None
+        seen_as = folder / "fd" / str(descriptor)
         yield {
             "pid": pid,
-            "fd": int(descriptor.name),
+            "fd": descriptor,
             "path": path,
-            "file_class": files.classify(path, seen_as=seen_as),
+            "file_class": files.classify(path, seen_as=str(seen_as) if seen_as.exists() else None),
             "offset_bytes": int(info.split("pos:")[1].split()[0]),
         }
 
@@ -235,8 +230,8 @@ class Sampler(threading.Thread):
                 self._take("threads", stamps, lambda pid=pid: thread_rows(pid))
                 self._take("open_files", stamps, lambda pid=pid: open_file_rows(pid))
         for pid in self._target.tracers():
-            if fields := processes.stat_fields(pid):
-                self.tracer_cpu_ms[pid] = (int(fields[11]) + int(fields[12])) * _MS_PER_TICK
+            if row := process_row(pid):
+                self.tracer_cpu_ms[pid] = row["user_ms"] + row["system_ms"]
 
     def _take(self, table: str, stamps: dict, read) -> None:
         self._tried(table, lambda: self._tables[table].write({**stamps, **row} for row in read()))

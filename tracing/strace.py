@@ -124,12 +124,6 @@ class Parser(CallParser):
                 },
             )
 
-    def _inherit(self, pid: int, child: int) -> None:
-        self._folders.setdefault(child, self._folder_of(pid))
-        for (owner, fd), position in list(self._positions.items()):
-            if owner == pid:
-                self._positions.setdefault((child, fd), position)
-
     def _file_rows(self, row: dict, found: re.Match) -> Iterator[_Row]:
         name, arguments = found["name"], found["arguments"]
         failed = found["result"].startswith("-") or found["result"] == "?"
@@ -146,12 +140,6 @@ class Parser(CallParser):
         elif file := _FILE.match(arguments):
             yield self._of_descriptor(row, file, arguments, result)
 
-    def _absolute(self, pid: int, path: str, folder: str | None = None) -> str:
-        if path.startswith("/"):
-            return path
-        folder = folder or self._folder_of(pid)
-        return f"{folder.rstrip('/')}/{path.removeprefix('./')}"
-
     def _of_path(self, row: dict, arguments: str, result: int | None, opened: str | None) -> _Row:
         pid = row["pid"]
         if at := re.match(r"AT_FDCWD<([^>]*)>", arguments):
@@ -163,9 +151,8 @@ class Parser(CallParser):
         paths += ["unknown:"] * 2  # for names that strace could not read
         if opened is not None:
             paths[0] = _unescaped(opened)
-        if result is not None and row["kind"] in ("open", "create") and opened is not None:
+        if opened is not None and result is not None:
             row["fd"] = result
-        if result is not None and row["kind"] == "open":
             self._opened((pid, result), appends="O_APPEND" in arguments)
             if "O_CREAT" in arguments:
                 row["kind"] = "create"

@@ -331,3 +331,18 @@ def read_table(folder: Path, table: str, columns: Sequence[str] | None = None) -
     present = [name for name in names if name in stored]
     found = pq.read_table(path, columns=present).to_pandas().reindex(columns=names)
     return found.astype({n: object for n, t in found.dtypes.items() if str(t) == "category"})
+
+
+class Tables:
+    """The tables of a finished trace, in order of time and with a column `seconds`."""
+
+    def __init__(self, folder: Path, begin_ns: int):
+        """Takes the trace's folder, and when it began by CLOCK_MONOTONIC."""
+        self.folder = folder
+        self.begin_ns = begin_ns
+
+    def table(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """A whole table; empty if it was not written."""
+        found = read_table(self.folder, name, columns)
+        found["seconds"] = (found["monotonic_ns"] - self.begin_ns) / 1e9
+        return found.sort_values("monotonic_ns", kind="stable", ignore_index=True)

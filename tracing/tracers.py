@@ -6,13 +6,15 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tracing import backends, bpftrace, clocks, processes, strace
 from tracing.collector import Collector
 from tracing.containers import Container
 from tracing.processes import Target
+from tracing.recording import RawFile
 
 _READY_WITHIN_S = 60.0
 # The command waits at a pipe until the tracer is ready.
@@ -28,18 +30,12 @@ class User:
     gid: int
 
 
-@dataclass
-class Session:
-    """One process of a tracer, and what its lines do not contain."""
+class Session(NamedTuple):
+    """One process of a tracer, what it writes, and who takes it."""
 
-    file: str
-    """In the folder of raw files."""
-    container: Container | None
+    raw_file: RawFile
     process: subprocess.Popen
     collector: Collector
-    process_of_thread: dict[int, int] = field(default_factory=dict)
-    path_of_fd: list[tuple[int, int, str]] = field(default_factory=list)
-    """(process, descriptor, path) of what was open before the session."""
 
 
 class Tracer:
@@ -75,9 +71,7 @@ class Tracer:
         options = [*strace.options(pipe), *(["-u", user.name] if user else [])]
         self.began = clocks.read_pair()
         process = _start([*options, "--", *command], None)
-        collector.start()
-        self.sessions.append(Session(file, None, process, collector))
-        self._target.leave_out(process.pid)
+        self._begin(RawFile(file, None), process, collector)
         self._target.add_tree(process.pid)
         return process
 
@@ -119,10 +113,7 @@ class Tracer:
             arguments = [word for pid in pids for word in ("-p", str(pid))]
             # In a group of its own: Ctrl-C is for the traced program, the tracer sees it through.
             process = _start([*options, *arguments], None, stderr=stderr, process_group=0)
-        collector.start()
-        session = Session(file, container, process, collector, process_of_thread=threads)
-        self.sessions.append(session)
-        self._target.leave_out(process.pid)
+        self._begin(RawFile(file, container, threads), process, collector)
         while process.poll() is None and not any(
             processes.tracer_of(pid) == process.pid for pid in pids if processes.is_running(pid)
         ):
@@ -152,13 +143,12 @@ class Tracer:
                 process_group=0,
                 env=bpftrace.environment(),
             )
-        collector.start()
-        self._target.leave_out(process.pid)
-        session = Session(file, container, process, collector)
-        self.sessions.append(session)
+        raw_file = RawFile(file, container)
+        self._begin(raw_file, process, collector)
         if "calls" in programs:
             self._await_readiness(process, self._folder / file, errors)
-        session.path_of_fd = [(p, fd, path) for p in pids for fd, path in processes.open_paths(p)]
+        opened = ((pid, *place) for pid in pids for place in processes.open_paths(pid))
+        raw_file.path_of_fd.extend(opened)
 
     def _await_readiness(self, process: subprocess.Popen, file: Path, errors: Path) -> None:
         deadline = time.monotonic() + _READY_WITHIN_S
@@ -174,6 +164,11 @@ class Tracer:
         file = f"{self.chosen}-{len(self.sessions)}.txt"
         pipe = self._pipes / f"{file}.pipe"
         return pipe, Collector(pipe, self._folder / file), file
+
+    def _begin(self, raw_file: RawFile, process: subprocess.Popen, collector: Collector) -> None:
+        collector.start()
+        self.sessions.append(Session(raw_file, process, collector))
+        self._target.leave_out(process.pid)
 
     def stop(self) -> None:
         """Lets go of what still runs, and takes the last lines."""

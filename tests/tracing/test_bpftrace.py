@@ -102,6 +102,18 @@ def test_lines_of_several_processors_come_in_any_order():
     assert [row["path"] for _, row in found] == ["/d/part-0", "/d/part-0"]
 
 
+def test_a_process_that_was_forked_goes_on_where_its_parent_stood():
+    lines = [
+        "name\t7\t./part-0\n",
+        "open\t10\t7\t7\ttracepoint:syscalls:sys_exit_openat\t5\t3\t-100\t0\n",
+        "call\t20\t7\t7\ttracepoint:syscalls:sys_exit_read\t5\t4\t3\t4\t-1\n",
+        "fork\t30\t7\t7\t8\n",
+        "call\t40\t8\t8\ttracepoint:syscalls:sys_exit_read\t5\t4\t3\t4\t-1\n",
+    ]
+    *_, (_, read) = bpftrace.Parser(folder="/d").parse(lines)
+    assert (read["pid"], read["path"], read["offset_bytes"]) == (8, "/d/part-0", 4)
+
+
 def test_lost_events_and_damaged_lines_are_counted():
     parser = bpftrace.Parser(folder="/d")
     lines = ["Lost 12 events\n", "call\t1\t2\n", "open\tx\n", "gibberish\tof\tfields\n", "ready\n"]

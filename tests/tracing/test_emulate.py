@@ -74,10 +74,10 @@ def test_without_a_ledger_utilization_is_unknown(command, capsys):
 
 def test_options_as_two_words_are_taken(tmp_path):
     (tmp_path / "part-0").touch()
-    words = ["train", "-input_file", f"{tmp_path}/part-*", "--output_dir", f"{tmp_path}/out"]
+    words = ["true", "-input_file", f"{tmp_path}/part-*", "--output_dir", f"{tmp_path}/out"]
     [(folder, made)] = emulate.commands([*words, "--emulate_step_seconds=1", "--more"], 1)
     assert folder == tmp_path / "out/device-0"
-    assert made == ["train", f"--input_file={tmp_path}/part-0", f"--output_dir={folder}",
+    assert made == ["true", f"--input_file={tmp_path}/part-0", f"--output_dir={folder}",
                     "--emulate_step_seconds=1", "--more"]  # fmt: skip
 
 
@@ -97,6 +97,7 @@ def test_a_command_lacks_an_option(command, name):
 
 def test_bad_input_is_one_line(command, tmp_path):
     assert "--emulate_devices=0: give at least 1" in refused(command, devices=0)
+    assert refused(["no-such", *command]) == "emulate: no-such: no such command"
     line = refused(command, devices=6)
     assert "--emulate_devices=6: 5 files match --input_file, and each device reads" in line
     line = refused(command, "--no_block=1")

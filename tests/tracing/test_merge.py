@@ -1,10 +1,10 @@
 """Traces of two hosts on one clock: clocks that are shifted by a known time."""
 
 import json
-import sys
 
 import pytest
 
+from tests.helpers.programs import refusal
 from tests.tracing import by_hand
 from tracing import clocks, merge, tables
 
@@ -30,28 +30,12 @@ def host(folder, name, *, monotonic_s, ahead_s, sync_ms, events):
     return folder / name
 
 
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """The command; returns its standard output, or its message of failure."""
-
-    def call(*words) -> tuple[bool, str]:
-        monkeypatch.setattr(sys, "argv", ["merge", *map(str, words)])
-        try:
-            merge.main()
-        except SystemExit as end:
-            return False, str(end)
-        return True, capsys.readouterr().out
-
-    return call
-
-
-def test_events_of_hosts_that_booted_at_other_times_stand_where_they_happened(tmp_path, run):
+def test_events_of_hosts_that_booted_at_other_times_stand_where_they_happened(tmp_path, capsys):
     first = host(tmp_path, "a", monotonic_s=1000, ahead_s=0, sync_ms=1, events=[1, 3, 5])
     second = host(tmp_path, "b", monotonic_s=77_000, ahead_s=0, sync_ms=2, events=[2, 4])
-    succeeded, lines = run(first, second, f"--output={tmp_path / 'merged'}")
-    assert succeeded, lines
+    merge.main([str(first), str(second), f"--output={tmp_path / 'merged'}"])
     # 1 ms and 2 ms, and of each trace twice the width of a reading: no drift.
-    assert "stamps of two hosts agree to ± 3.000 ms" in lines
+    assert "stamps of two hosts agree to ± 3.000 ms" in capsys.readouterr().out
     found = tables.read_table(tmp_path / "merged", "file_ops", ["host", "kind", "realtime_ns"])
     reads = found[found["kind"] == "read"]
     assert list(reads["host"]) == ["a", "b", "a", "b", "a"]
@@ -79,12 +63,12 @@ def test_a_wall_clock_that_is_wrong_stays_within_its_recorded_bound(tmp_path):
 
 
 @pytest.mark.all
-def test_a_clock_that_nothing_sets_makes_the_bound_unknown(tmp_path, run):
+def test_a_clock_that_nothing_sets_makes_the_bound_unknown(tmp_path, capsys):
     first = host(tmp_path, "a", monotonic_s=1000, ahead_s=0, sync_ms=1, events=[2])
     second = host(tmp_path, "b", monotonic_s=9000, ahead_s=0, sync_ms=None, events=[2])
-    succeeded, lines = run(first, second, f"--output={tmp_path / 'merged'}")
-    assert succeeded, lines
-    assert "clocks are apart is unknown: b (no daemon sets the clock)" in lines
+    merge.main([str(first), str(second), f"--output={tmp_path / 'merged'}"])
+    told = capsys.readouterr().out
+    assert "clocks are apart is unknown: b (no daemon sets the clock)" in told
     summary = json.loads((tmp_path / "merged" / "summary.json").read_text())
     assert summary["error_bound_between_hosts_ns"] is None
     assert "unknown" in (tmp_path / "merged" / "summary.html").read_text()
@@ -105,7 +89,7 @@ def test_hosts_of_one_name_are_told_apart_by_their_folders(tmp_path):
 
 
 @pytest.mark.all
-def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, run):
+def test_bad_input_is_one_line_and_leaves_nothing(tmp_path):
     good = host(tmp_path, "a", monotonic_s=1000, ahead_s=0, sync_ms=1, events=[1])
     other = host(tmp_path, "b", monotonic_s=1000, ahead_s=0, sync_ms=1, events=[1])
     (tmp_path / "empty").mkdir()
@@ -113,19 +97,18 @@ def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, run):
     for words, message in (
         ([good], "name two or more folders of traces, each once"),
         ([good, good], "name two or more folders of traces, each once"),
-        ([good, tmp_path / "empty"], "empty: no finished trace"),
-        ([good, tmp_path / "nowhere"], "nowhere: no finished trace"),
+        ([good, tmp_path / "empty"], "empty is not a finished trace: it has no summary.json"),
+        ([good, tmp_path / "nowhere"], "nowhere is not a finished trace: there is no such folder"),
     ):
-        succeeded, line = run(*words, f"--output={output}")
-        assert not succeeded
-        assert message in line and "\n" not in line and not output.exists()
-    summary = json.loads((other / "summary.json").read_text())
-    for damage in ({"seconds": "x"}, {"access": [1]}):
-        (other / "summary.json").write_text(json.dumps(summary | damage))
-        succeeded, line = run(good, other, f"--output={output}")
-        assert not succeeded and "a trace is damaged" in line and "\n" not in line
+        assert message in refusal(merge.main, *words, f"--output={output}")
         assert not output.exists()
-    assert "is there already: name another folder" in run(good, other, f"--output={good}")[1]
+    line = refusal(merge.main, good, other, f"--output={good}")
+    assert "is there already: name another folder" in line
+    summary = json.loads((other / "summary.json").read_text())
+    for damage in ({"seconds": "x"}, {"access": [1]}, {"clocks": {}}, {"machine": None}):
+        (other / "summary.json").write_text(json.dumps(summary | damage))
+        line = refusal(merge.main, good, other, f"--output={output}")
+        assert "a trace is damaged" in line and not output.exists()
 
 
 def test_what_the_kernel_says_about_its_clock():

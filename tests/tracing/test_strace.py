@@ -126,6 +126,15 @@ def test_calls_whose_path_cannot_be_read():
     assert parser.num_damaged_lines == 1
 
 
+def test_a_file_that_creat_opens_is_written_from_its_begin():
+    lines = [
+        '7 1.000000000 creat("/d/new", 0644) = 3</d/new> <0.000000100>\n',
+        '7 2.000000000 write(3</d/new>, "", 5) = 5 <0.000000100>\n',
+    ]
+    created, written = strace.Parser(process_of_thread={}, folder="/d").parse(lines)
+    assert (created[1]["kind"], written[1]["offset_bytes"]) == ("create", 0)
+
+
 def test_a_path_with_quotes_and_umlauts():
     line = '11 1.000000001 unlink("/d/a \\"b\\" \\303\\244") = 0 <0.000000007>\n'
     [(_, row)] = strace.Parser(process_of_thread={}, folder="/d").parse([line])

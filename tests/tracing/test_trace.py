@@ -473,6 +473,16 @@ def test_under_sudo_the_command_and_the_files_are_the_users(tmp_path):
         assert {path.stat().st_uid for path in [output, *output.rglob("*")]} == {65534}
 
 
+def test_a_folder_that_is_no_trace_keeps_its_owner(tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("only root can become somebody else")
+    (tmp_path / "mine").touch()
+    as_nobody = environment(SUDO_USER="nobody", SUDO_UID="65534", SUDO_GID="65534")
+    done = programs.run(command_line(tmp_path)[0], f"--convert={tmp_path}", env=as_nobody)
+    assert done.returncode == 1 and "the raw files are needed" in done.stderr
+    assert {path.stat().st_uid for path in (tmp_path, tmp_path / "mine")} == {0}
+
+
 def test_a_full_disk_costs_the_trace_and_not_the_training(small_disk, training_folder, soonest):
     disk = small_disk(200)
     found = trace(disk / "trace", *example_command(training_folder), options=soonest)

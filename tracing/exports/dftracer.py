@@ -18,7 +18,7 @@ _COLUMNS = (
     "realtime_ns", "latency_ns", "pid", "tid", "kind", "operation", "path", "new_path",
     "file_class", "offset_bytes", "requested_bytes", "size_bytes", "error",
 )  # fmt: skip
-_HOST = "localhost"  # a trace does not record the name
+_HOST = "localhost"  # all events are of one host, whose name would tell nothing
 # DFTracer intercepts the C library, and its readers know the names of that library's functions.
 _NAMES = {
     "openat": "open", "openat2": "open", "mkdirat": "mkdir", "unlinkat": "unlink",

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from tracing import backends
 from tracing.recording import RAW
-from tracing.tables import columns_of, read_table
+from tracing.tables import Tables, columns_of
 
 _ROWS_AT_ONCE = 20_000
 _SILENT_SECONDS = 3  # before the progress of an export is shown
@@ -41,7 +41,7 @@ def _why_unfinished(folder: Path) -> str:
     return "it has no summary.json"
 
 
-class Finished:
+class Finished(Tables):
     """A trace that is complete on disk."""
 
     def __init__(self, folder: Path):
@@ -50,12 +50,11 @@ class Finished:
         Raises:
           ValueError: it is not a trace, or is not finished.
         """
-        self.folder = folder
         self.summary = summary_of(folder)
         begin_ns = self.summary.get("begin_monotonic_ns")
         if not isinstance(begin_ns, int):
             raise ValueError(f"{folder} is not a finished trace: when it began is not recorded")
-        self.begin_ns = begin_ns
+        super().__init__(folder, begin_ns)
 
     def require_calls(self) -> None:
         """Makes sure that single calls were recorded.
@@ -70,12 +69,6 @@ class Finished:
             )
         if not self._path("file_ops").is_file():
             raise ValueError(f"{self.folder} is damaged: file_ops.parquet is missing")
-
-    def table(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """A whole table in order of time, with a column `seconds`; empty if it was not written."""
-        found = read_table(self.folder, name, columns)
-        found["seconds"] = (found["monotonic_ns"] - self.begin_ns) / 1e9
-        return found.sort_values("monotonic_ns", kind="stable", ignore_index=True)
 
     def calls_of(
         self, kinds: Sequence[str], columns: Sequence[str], *, maybe: Sequence[str] = ()
