@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, proto
 from google.protobuf.message import DecodeError
 
 VERSION = "1.0.0"
@@ -61,7 +61,10 @@ MESSAGES = {
     "data_deps 5 uint64[], start_time_micros 6 uint64, duration_micros 7 uint64, inputs 8 IOInfo, "
     "outputs 9 IOInfo, attr 10 AttributeProto[], storage 11 StorageInfo",
 }
-_LONGEST_BYTES = 64 * 2**20  # of a message: more is no length of one
+# By a damaged file; its length of a message may be more than fits into memory, or into a number.
+_DAMAGES = (
+    DecodeError, EOFError, ValueError, gzip.BadGzipFile, zlib.error, MemoryError, OverflowError,
+)  # fmt: skip
 
 
 def _classes() -> dict[str, Any]:
@@ -147,11 +150,9 @@ class Writer:
         """Begins a trace; `about` becomes attributes of its metadata."""
         self._file = file
         self.num_nodes = 0
-        self._write(
-            message("GlobalMetadata")(
-                version=VERSION, attr=attributes(schema_commit=SCHEMA_COMMIT, **about)
-            )
-        )
+        attr = attributes(schema_commit=SCHEMA_COMMIT, **about)
+        metadata = message("GlobalMetadata")(version=VERSION, attr=attr)
+        proto.serialize_length_prefixed(metadata, file)
 
     def node(self, kind: str, name: str, *, attr: dict | None = None, **fields: Any) -> int:
         """Writes a node of `kind`, such as COMP; returns its number.
@@ -162,18 +163,11 @@ class Writer:
         """
         self.num_nodes += 1
         number = value_of("NodeType", f"{kind}_NODE")
-        self._write(
-            Node(id=self.num_nodes, name=name, type=number, attr=attributes(**attr or {}), **fields)
+        node = Node(
+            id=self.num_nodes, name=name, type=number, attr=attributes(**attr or {}), **fields
         )
+        proto.serialize_length_prefixed(node, self._file)
         return self.num_nodes
-
-    def _write(self, message) -> None:
-        content = message.SerializeToString()
-        length, head = len(content), bytearray()
-        while length > 0x7F:
-            head.append(length & 0x7F | 0x80)
-            length >>= 7
-        self._file.write(bytes([*head, length]) + content)
 
 
 def read(path: Path) -> tuple[Any, Iterator[Any]]:
@@ -197,28 +191,11 @@ def _messages(path: Path) -> Iterator[Any]:
         file: Any = gzip.GzipFile(fileobj=plain) if is_gzipped else plain
         kind = message("GlobalMetadata")
         try:
-            while (length := _length(file)) is not None:
-                content = file.read(length) if length <= _LONGEST_BYTES else b""
-                if len(content) < length:
-                    raise EOFError
-                yield kind.FromString(content)
+            while (found := proto.parse_length_prefixed(kind, file)) is not None:
+                yield found
                 kind = Node
-        except (DecodeError, EOFError, gzip.BadGzipFile, zlib.error):
+        except _DAMAGES:
             raise ValueError(f"{path} is not a Chakra trace, or is damaged or cut") from None
-
-
-def _length(file: IO[bytes]) -> int | None:
-    length = shift = 0
-    while byte := file.read(1):
-        length |= (byte[0] & 0x7F) << shift
-        shift += 7
-        if byte[0] < 0x80:
-            return length
-        if shift > 63:
-            raise EOFError
-    if shift:
-        raise EOFError
-    return None
 
 
 def moved_bytes(node) -> int:

@@ -1,16 +1,35 @@
 """Traces of what a training run does to storage, memory, processors and GPUs, on one clock."""
 
 import contextlib
+import glob
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 
 def path_with_home(path: str) -> Path:
     """A path of the command line, with the home folder in place of "~"."""
     return Path(os.path.expanduser(path))  # noqa: PTH111 - an unknown user's stays as it is
+
+
+def option_of(command: Sequence[str], name: str) -> tuple[int, int, str]:
+    """(first word, words, value) of an option, as --name=value or --name value; 0 words: absent.
+
+    Of several the last one counts, as for the command.
+    """
+    for n, word in reversed(list(enumerate(command))):
+        key, has_value, value = word.lstrip("-").partition("=")
+        if word.startswith("-") and key == name:
+            return (n, 1, value) if has_value else (n, 2, "".join(command[n + 1 : n + 2]))
+    return 0, 0, ""
+
+
+def matching(patterns: str) -> list[str]:
+    """What matches one of several patterns with commas between them, each path once."""
+    parts = [os.path.expanduser(part.strip()) for part in patterns.split(",")]  # noqa: PTH111
+    return sorted({path for part in parts for path in glob.glob(part)})  # noqa: PTH207 - keeps names
 
 
 @contextlib.contextmanager

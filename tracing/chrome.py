@@ -3,6 +3,7 @@
 Source: the Trace Event Format of the Chromium project: timestamps and durations in microseconds.
 """
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,24 +30,23 @@ def write(trace: Loaded, path: Path) -> int:
       OSError: there is no room; nothing is left.
     """
     calls, num_left_out = _calls_to_show(trace)
-    with written_beside(path) as file:
-        file.write('{"displayTimeUnit": "ms", "otherData": ')
-        json.dump(_facts(trace, num_left_out), file)
-        file.write(', "traceEvents": [\n')
-        for number, event in enumerate(_events(trace, calls)):
-            file.write((",\n" if number else "") + json.dumps(event, separators=(",", ":")))
-        file.write("\n]}\n")
-    return num_left_out
-
-
-def _facts(trace: Loaded, num_left_out: int) -> dict:
-    return {
+    facts = {
         "command": " ".join(trace.recording.command),
         "backend": trace.recording.backend,
         "begin_monotonic_ns": trace.begin_ns,
         "begin_realtime_ns": trace.recording.begin_ns,
         "calls_left_out": num_left_out,
     }
+    parts = (_names, _spans, _points, _counters, _block_io)
+    events = itertools.chain(*(part(trace) for part in parts), _calls(calls))
+    with written_beside(path) as file:
+        file.write('{"displayTimeUnit": "ms", "otherData": ')
+        json.dump(facts, file)
+        file.write(', "traceEvents": [\n')
+        for number, event in enumerate(events):
+            file.write((",\n" if number else "") + json.dumps(event, separators=(",", ":")))
+        file.write("\n]}\n")
+    return num_left_out
 
 
 def _calls_to_show(trace: Loaded) -> tuple[pd.DataFrame, int]:
@@ -58,15 +58,6 @@ def _calls_to_show(trace: Loaded) -> tuple[pd.DataFrame, int]:
     order = np.lexsort((-calls["latency_ns"].fillna(0), ~is_in_full))
     kept = calls.iloc[np.sort(order[:MOST_CALLS])]
     return kept, len(calls) - MOST_CALLS
-
-
-def _events(trace: Loaded, calls: pd.DataFrame) -> Iterator[dict]:
-    yield from _names(trace)
-    yield from _spans(trace)
-    yield from _points(trace)
-    yield from _counters(trace)
-    yield from _block_io(trace)
-    yield from _calls(calls)
 
 
 def _metadata(name: str, value, *, pid: int, tid: int = 0) -> dict:

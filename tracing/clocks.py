@@ -76,41 +76,36 @@ class Alignment:
         """Takes at least one pair, in order of time."""
         self.pairs = list(pairs)
         self._monotonic = np.array([pair.monotonic_ns for pair in pairs], np.int64)
-        self._realtime_ahead = np.array([p.realtime_ns - p.monotonic_ns for p in pairs], np.int64)
-        self._boottime_ahead = np.array([p.boottime_ns - p.monotonic_ns for p in pairs], np.int64)
+        self._realtime = np.array([pair.realtime_ns for pair in pairs], np.int64)
+        self._boottime = np.array([pair.boottime_ns for pair in pairs], np.int64)
 
     @property
     def drift_ns(self) -> int:
         """How far the wall clock moved against the monotonic one from first to last pair."""
-        return int(self._realtime_ahead[-1] - self._realtime_ahead[0])
+        ahead = self._realtime - self._monotonic
+        return int(ahead[-1] - ahead[0])
 
     @property
     def error_bound_ns(self) -> int:
         """The most that a converted stamp may be wrong: the largest move between neighbours."""
-        moves = np.abs(np.diff(self._realtime_ahead))
+        moves = np.abs(np.diff(self._realtime - self._monotonic))
         return int(max(moves, default=0) + 2 * max(pair.uncertainty_ns for pair in self.pairs))
 
     def monotonic_from_realtime(self, realtime_ns) -> np.ndarray:
         """Realtime stamps (int64, any shape) as monotonic ones."""
-        realtime_ns = np.asarray(realtime_ns, np.int64)
-        known = self._monotonic + self._realtime_ahead
-        return realtime_ns - self._interpolated(realtime_ns, known, self._realtime_ahead)
+        return self._converted(realtime_ns, self._realtime, self._monotonic)
 
     def monotonic_from_boottime(self, boottime_ns) -> np.ndarray:
         """Stamps since boot (int64, any shape) as monotonic ones."""
-        boottime_ns = np.asarray(boottime_ns, np.int64)
-        known = self._monotonic + self._boottime_ahead
-        return boottime_ns - self._interpolated(boottime_ns, known, self._boottime_ahead)
+        return self._converted(boottime_ns, self._boottime, self._monotonic)
 
     def realtime_from_monotonic(self, monotonic_ns) -> np.ndarray:
         """Monotonic stamps (int64, any shape) as realtime ones."""
-        monotonic_ns = np.asarray(monotonic_ns, np.int64)
-        return monotonic_ns + self._interpolated(
-            monotonic_ns, self._monotonic, self._realtime_ahead
-        )
+        return self._converted(monotonic_ns, self._monotonic, self._realtime)
 
     @staticmethod
-    def _interpolated(at, known, ahead) -> np.ndarray:
+    def _converted(stamps, clock: np.ndarray, other: np.ndarray) -> np.ndarray:
+        stamps, ahead = np.asarray(stamps, np.int64), other - clock
         # Relative to the first pair: whole stamps would lose nanoseconds as floats.
-        move = np.interp((at - known[0]).astype(float), known - known[0], ahead - ahead[0])
-        return ahead[0] + np.rint(move).astype(np.int64)
+        move = np.interp((stamps - clock[0]).astype(float), clock - clock[0], ahead - ahead[0])
+        return stamps + ahead[0] + np.rint(move).astype(np.int64)

@@ -13,9 +13,7 @@ Exit codes: 0; 1 bad input; else that of the first command that failed, and the 
 """
 
 import argparse
-import glob
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -25,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tracing import ends_in_one_line, mllog
+from tracing import ends_in_one_line, matching, mllog, option_of
 
 BAR = 0.9
 _TURN_S = 0.1
@@ -70,17 +68,8 @@ def fed(log: Path) -> Fed:
     return Fed(sum(b.samples for b in counted), sum(b.seconds for b in counted), share)
 
 
-def _option(command: Sequence[str], name: str) -> tuple[int, int, str]:
-    """(first word, words, value) of an option, as --name=value or --name value; 0 words: absent."""
-    for n, word in enumerate(command):
-        key, has_value, value = word.lstrip("-").partition("=")
-        if word.startswith("-") and key == name:
-            return (n, 1, value) if has_value else (n, 2, "".join(command[n + 1 : n + 2]))
-    return 0, 0, ""
-
-
 def _with(command: Sequence[str], name: str, value: str) -> list[str]:
-    first, num, _ = _option(command, name)
+    first, num, _ = option_of(command, name)
     return [*command[:first], f"--{name}={value}", *command[first + num :]]
 
 
@@ -94,16 +83,15 @@ def commands(command: Sequence[str], num_devices: int) -> list[tuple[Path, list[
     if shutil.which(command[0]) is None:
         raise ValueError(f"{command[0]}: no such command")
     for name in ("emulate_step_seconds", "input_file", "output_dir"):
-        if not _option(command, name)[2]:
+        if not option_of(command, name)[2]:
             raise ValueError(f"give the command --{name}: devices that are not there need it")
-    patterns = [os.path.expanduser(p.strip()) for p in _option(command, "input_file")[2].split(",")]  # noqa: PTH111
-    files = sorted({path for pattern in patterns for path in glob.glob(pattern)})  # noqa: PTH207
+    files = matching(option_of(command, "input_file")[2])
     if len(files) < num_devices:
         raise ValueError(
             f"--emulate_devices={num_devices}: {len(files)} files match --input_file, and each "
             "device reads its own; give fewer devices or more files"
         )
-    output = Path(_option(command, "output_dir")[2])
+    output = Path(option_of(command, "output_dir")[2])
     if output.exists():
         raise ValueError(f"--output_dir={output}: exists; give a folder that is not there yet")
     found = []

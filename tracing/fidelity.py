@@ -90,15 +90,12 @@ def _half_of_bytes(trace: Finished, file_class: str) -> float | None:
     return float(sizes[np.searchsorted(sizes.cumsum(), sizes.sum() / 2)])
 
 
-def error(real: float | None, emulated: float | None) -> float | None:
-    """How far the second is from the first, as a share of the first."""
-    return None if not real or emulated is None else emulated / real - 1
-
-
 def errors_of(real: dict, emulated: dict[str, dict]) -> dict[str, dict[str, float | None]]:
-    """The errors of every emulation, by figure."""
+    """How far every emulation is from the real run, by figure, as a share of the real one's."""
     return {
-        name: {figure: error(real[figure], found[figure]) for figure in FIGURES}
+        name: {
+            n: found[n] / real[n] - 1 if real[n] and found[n] is not None else None for n in FIGURES
+        }
         for name, found in emulated.items()
     }
 

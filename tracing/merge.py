@@ -9,7 +9,6 @@ Exit codes: 0 the folder is written; 1 bad input.
 """
 
 import argparse
-import itertools
 import json
 import shlex
 from collections.abc import Sequence
@@ -80,13 +79,8 @@ def open_hosts(folders: Sequence[Path]) -> list[Host]:
 
 def between(hosts: Sequence[Host]) -> int | None:
     """How far apart stamps of the same moment on any two hosts may be; None if unknown."""
-    bounds = [
-        one.error_bound_ns + other.error_bound_ns
-        for one, other in itertools.combinations(hosts, 2)
-        if one.error_bound_ns is not None and other.error_bound_ns is not None
-    ]
-    num_pairs = len(hosts) * (len(hosts) - 1) // 2
-    return max(bounds) if len(bounds) == num_pairs else None
+    bounds = [host.error_bound_ns for host in hosts if host.error_bound_ns is not None]
+    return sum(sorted(bounds)[-2:]) if len(bounds) == len(hosts) else None
 
 
 def write(hosts: Sequence[Host], output: Path) -> dict:

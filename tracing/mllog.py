@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -79,6 +80,12 @@ def span_rows(events: Iterable[dict], *, end_ns: int) -> list[dict]:
     return sorted(spans, key=lambda span: span["realtime_ns"])
 
 
+def value_of(events: pd.DataFrame, key: str, default: Any = None) -> Any:
+    """The last value of an event of the table mllog."""
+    found = events.loc[events["key"] == key, "value"]
+    return json.loads(found.iloc[-1]) if len(found) else default
+
+
 def stop_of(span, events: pd.DataFrame) -> pd.Series | None:
     """The event that ended a span, a row of the table spans; None if it has not ended."""
     found = events[
@@ -106,7 +113,11 @@ def ledger_of(block, events: pd.DataFrame) -> dict | None:
     later = events[(events["file"] == block.file) & (events["key"] == LEDGER)]
     for event in later[later["monotonic_ns"] >= stop.monotonic_ns].itertuples():
         value, metadata = json.loads(event.value), json.loads(event.metadata)
-        if _is_ledger_of(counts, value, metadata):
+        if not all(isinstance(each, dict) for each in (counts, value, metadata)):
+            continue
+        same = all(metadata.get(n) == counts.get(n) for n in ("first_epoch_num", "samples_count"))
+        is_known = isinstance(value.get("saving_seconds"), int | float)
+        if same and is_known and metadata.get("of") == "block":
             return value
     return None
 
@@ -124,15 +135,6 @@ def saving_seconds(block, events: pd.DataFrame, spans: pd.DataFrame) -> float:
     return float(
         (ends - saves["monotonic_ns"].clip(lower=block.monotonic_ns)).clip(lower=0).sum() / 1e9
     )
-
-
-def _is_ledger_of(counts, value, metadata) -> bool:
-    """Whether a line of the ledger has the samples of a block's end."""
-    if not all(isinstance(each, dict) for each in (counts, value, metadata)):
-        return False
-    same = all(metadata.get(n) == counts.get(n) for n in ("first_epoch_num", "samples_count"))
-    is_known = isinstance(value.get("saving_seconds"), int | float)
-    return same and is_known and metadata.get("of") == "block"
 
 
 def ledger_shares(events: pd.DataFrame) -> Iterator[tuple[int, int, dict[str, float]]]:

@@ -60,56 +60,41 @@ def _how_it_ended(summary: dict) -> str:
 
 
 def _cards(trace: Loaded, summary: dict) -> list[Card]:
-    usage, clocks = summary["usage"], summary["clocks"]
-    cores = usage["cpu_seconds"] / summary["seconds"] if summary["seconds"] else 0
-    of_calls = [Card("Reads and writes", "-", "single calls were not recorded")]
+    usage, clocks, access = summary["usage"], summary["clocks"], summary["access"]
+    found = []
     if classes := summary["file_classes"]:
         records, saved = classes[files.TFRECORDS], classes[files.CHECKPOINTS]
         calls = sum(entry["num_reads"] + entry["num_writes"] for entry in classes.values())
-        of_calls = [
+        found += [
             Card("TFRecords read", _bytes(records["read_bytes"]),
                  f"{records['num_reads']:,} calls"),
             Card("Checkpoints written", _bytes(saved["written_bytes"]),
                  f"{len(summary['checkpoints'])} of them"),
             Card("Read and write calls", f"{calls:,}", f"{trace.losses.total():,} events lost"),
         ]  # fmt: skip
+    else:
+        found.append(Card("Reads and writes", "-", "single calls were not recorded"))
+    cached, share, note = access["page_cache"], "unknown", access["page_cache"]["storage_from"]
+    if cached["hit_ratio"] is not None:
+        share = f"{cached['hit_ratio']:.0%}"
+        note = f"{_bytes(cached['storage_bytes'])} came from storage"
+    found.append(Card("Read from the page cache", share, note))
+    samples, sockets = access["samples"], access["network"]["of_processes"]
+    if samples and samples["call_bytes_per_sample"] is not None:
+        storage = _bytes(samples["storage_bytes_per_sample"])
+        note = f"{storage} from storage; {samples['num_trained']:,} samples"
+        found.append(Card("Read per sample", _bytes(samples["call_bytes_per_sample"]), note))
+    if sockets and sum(sockets.values()):
+        note = f"received; {_bytes(sockets['sent_bytes'])} sent"
+        found.append(Card("Network, by sockets", _bytes(sockets["received_bytes"]), note))
+    cores = usage["cpu_seconds"] / summary["seconds"] if summary["seconds"] else 0
     return [
-        *of_calls,
-        _page_cache_card(summary["access"]["page_cache"]),
-        *_sample_cards(summary["access"]["samples"]),
-        *_network_cards(summary["access"]["network"]["of_processes"]),
+        *found,
         Card("Processor time", f"{usage['cpu_seconds']:,.1f} s", f"{cores:.2f} processors busy"),
         Card("Peak memory", _bytes(usage["peak_resident_bytes"]), "resident, all processes"),
         Card("Clocks", f"± {clocks['error_bound_ns'] / 1000:.1f} µs",
              f"drift {clocks['drift_ns'] / 1000 + 0:.1f} µs over the trace"),
     ]  # fmt: skip
-
-
-def _page_cache_card(found: dict) -> Card:
-    if found["hit_ratio"] is None:
-        return Card("Read from the page cache", "unknown", found["storage_from"])
-    return Card(
-        "Read from the page cache",
-        f"{found['hit_ratio']:.0%}",
-        f"{_bytes(found['storage_bytes'])} came from storage",
-    )
-
-
-def _sample_cards(found: dict | None) -> list[Card]:
-    if not found or found["call_bytes_per_sample"] is None:
-        return []
-    storage = _bytes(found["storage_bytes_per_sample"])
-    return [
-        Card("Read per sample", _bytes(found["call_bytes_per_sample"]),
-             f"{storage} from storage; {found['num_trained']:,} samples"),
-    ]  # fmt: skip
-
-
-def _network_cards(found: dict | None) -> list[Card]:
-    if not found or not sum(found.values()):
-        return []
-    sent = _bytes(found["sent_bytes"])
-    return [Card("Network, by sockets", _bytes(found["received_bytes"]), f"received; {sent} sent")]
 
 
 def _access_rows(summary: dict) -> list[list[str]]:

@@ -11,7 +11,6 @@ Exit codes: 0 every point is done, killed ones too; 1 bad input, or a point fail
 
 import argparse
 import contextlib
-import glob
 import itertools
 import json
 import os
@@ -29,6 +28,8 @@ from tracing import (
     backends,
     ends_in_one_line,
     limits,
+    matching,
+    option_of,
     path_with_home,
     sweep_figures,
     sweep_page,
@@ -114,16 +115,10 @@ def _most_first(memory: str | None) -> float:
 
 def data_files(given: str | None, command: Sequence[str]) -> tuple[str, ...]:
     """The files of --data, of the command's --input_file, or of DATA_DIR for the launcher."""
-    pattern = given
-    for word, following in itertools.zip_longest(command, command[1:]):
-        name, has_value, value = word.partition("=")
-        if pattern is None and name in ("--input_file", "-input_file"):
-            pattern = value if has_value else following
-    if pattern is None and Path(command[0]).name == LAUNCHER:
-        pattern = f"{os.environ.get('DATA_DIR', './data')}/part-*"
-    parts = (pattern or "").split(",")
-    patterns = [os.path.expanduser(part.strip()) for part in parts]  # noqa: PTH111 - keeps names
-    found = sorted({path for pattern in patterns for path in glob.glob(pattern)})  # noqa: PTH207
+    patterns = option_of(command, "input_file")[2] if given is None else given
+    if given is None and not patterns and Path(command[0]).name == LAUNCHER:
+        patterns = f"{os.environ.get('DATA_DIR', './data')}/part-*"
+    found = matching(patterns)
     if given and not found:
         raise ValueError(f"--data={given}: no file matches; name the TFRecords to train on")
     return tuple(path for path in found if Path(path).is_file())
@@ -160,7 +155,7 @@ def run_all(sweep: Sweep, grid: Sequence[Point], say) -> list[dict]:
     rows: list[dict] = []
     for number, point in enumerate(grid, 1):
         place = sweep.folder(point) / "point.json"
-        is_kept = _is_as_asked(_finished(place), sweep, point, rows)
+        is_kept = _is_as_asked(sweep_figures.read_row(place), sweep, point, rows)
         if not is_kept:
             shutil.rmtree(place.parent, ignore_errors=True)
             say(f"point {number} of {len(grid)}: {point.name}")
@@ -173,16 +168,6 @@ def run_all(sweep: Sweep, grid: Sequence[Point], say) -> list[dict]:
         rows.append(row)
         _write(sweep, rows)
     return rows
-
-
-def _finished(place: Path) -> dict:
-    """The row of a point that was run before; empty if it was not, or its file is damaged."""
-    try:
-        row = json.loads(place.read_text())
-        sweep_figures.require_row(row)
-    except (OSError, ValueError):
-        return {}
-    return row
 
 
 def _is_as_asked(row: dict, sweep: Sweep, point: Point, before: Sequence[dict]) -> bool:
@@ -285,13 +270,10 @@ def _call(sweep: Sweep, folder: Path, words: Sequence[str], environment: dict) -
         try:
             return process.wait(timeout=sweep.timeout_s)
         except subprocess.TimeoutExpired:
-            process.terminate()
-            process.wait()
             return None
-        except KeyboardInterrupt:
+        finally:  # after Ctrl-C too
             process.terminate()
             process.wait()
-            raise
 
 
 def _last_line(path: Path) -> str:

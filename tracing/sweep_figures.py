@@ -176,14 +176,16 @@ def _speed(found: dict, lines: Sequence[dict]) -> dict:
     }
 
 
-def require_row(found: object) -> None:
-    """Raises ValueError if it is not a row of the table."""
-    if not isinstance(found, dict) or found.keys() != COLUMNS.keys():
-        raise ValueError("no row of a sweep")
+def read_row(path: Path) -> dict:
+    """The row of a point that was run before; empty if it was not, or its file is damaged."""
     try:
+        found = json.loads(path.read_text())
+        if not isinstance(found, dict) or found.keys() != COLUMNS.keys():
+            return {}
         _table([found])
-    except pa.ArrowException as error:
-        raise ValueError(f"no row of a sweep: {error}") from error
+    except (OSError, ValueError, pa.ArrowException):
+        return {}
+    return found
 
 
 def _table(rows: Sequence[dict]) -> pa.Table:

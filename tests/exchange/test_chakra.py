@@ -85,7 +85,9 @@ def read_all(path: Path) -> list:
 @pytest.mark.parametrize("length", [*range(1, 60, 7), 100, 150])
 def test_a_cut_or_foreign_file_is_named(tmp_path, length):
     path = tmp_path / "trace.et"
-    for content in (written()[:length], gzip.compress(written())[:length], b"\xff" * length, b""):
+    endless = b"\xff" * (length % 9) + b"\x7f"  # the length of a message that is not there
+    cut = (written()[:length], gzip.compress(written())[:length])
+    for content in (*cut, b"\xff" * length, endless, gzip.compress(endless), b""):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=f"^{path} is not a Chakra trace"):
             read_all(path)

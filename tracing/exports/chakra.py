@@ -136,13 +136,9 @@ class _Log:
     def __init__(self, trace: Finished):
         self.trace = trace
         self.spans, self.events = trace.table("spans"), trace.table("mllog")
-        accumulated = self.value("gradient_accumulation_steps") or 1
-        self.step_examples = (self.value("global_batch_size") or 0) // accumulated
+        accumulated = mllog.value_of(self.events, "gradient_accumulation_steps") or 1
+        self.step_examples = (mllog.value_of(self.events, "global_batch_size") or 0) // accumulated
         self.batches = list(self._batches())
-
-    def value(self, key: str) -> Any:
-        values = self.events.loc[self.events["key"] == key, "value"]
-        return json.loads(values.iloc[-1]) if len(values) else None
 
     def _batches(self) -> Iterator[tuple[int, int, dict]]:
         """(begin, end, attributes) of every step, as if those of a block took the same time."""
@@ -177,10 +173,11 @@ class _Log:
                 f"the steps of {folder} have {self.step_examples} examples, which {ranks} ranks do "
                 "not divide; give other --ranks"
             )
-        logged = {n: self.value(n) for n in ("max_sequence_length", "max_predictions_per_seq")}
+        names = ("max_sequence_length", "max_predictions_per_seq")
+        logged = {name: mllog.value_of(self.events, name) for name in names}
         made = self.events.loc[self.events["key"] == "weights_initialization", "metadata"]
-        if names := {json.loads(each).get("tensor") for each in made}:
-            logged["weights_sha256"] = chakra.names_sha256(names)
+        if weights := {json.loads(each).get("tensor") for each in made}:
+            logged["weights_sha256"] = chakra.names_sha256(weights)
         logged["examples_per_rank"] = self.step_examples // ranks
         for name, value in logged.items():
             if value is not None and step.about.get(name) != value:

@@ -92,21 +92,16 @@ class Measured:
         share = in_eval.reindex(in_all.index, fill_value=0) / in_all
         return list(share.index[share > 0.5])
 
-    def value(self, key: str, default=None):
-        """The value of an event of the MLPerf log."""
-        found = self.events.loc[self.events["key"] == key, "value"]
-        return json.loads(found.iloc[-1]) if len(found) else default
-
     def steps(self) -> Steps:
         """Batch size, and seconds per step without waiting for input or for checkpoints.
 
         Raises:
           ValueError: the log has no batch size, or no block came to its end.
         """
-        batch = self.value("global_batch_size")
+        batch = mllog.value_of(self.events, "global_batch_size")
         if not batch:
             raise ValueError("the MLPerf log has no global_batch_size")
-        batch //= self.value("gradient_accumulation_steps", 1)
+        batch //= mllog.value_of(self.events, "gradient_accumulation_steps", 1)
         blocks = [block for block in self._blocks() if block[0]]
         if not blocks:
             raise ValueError("the MLPerf log has no finished block of training")
@@ -208,7 +203,7 @@ def _dataset(measured: Measured) -> dict:
         raise ValueError("the TFRecords were gone when the trace ended: their records are unknown")
     record_bytes = records["mean_bytes"]
     per_file = round(statistics.mean(sizes) / (record_bytes + _FRAME_BYTES))
-    eval_samples = measured.value("eval_samples", 0)
+    eval_samples = mllog.value_of(measured.events, "eval_samples", 0)
     length, spread = round(record_bytes), round(records["stdev_bytes"])
     return {
         "data_folder": "data/bert",
@@ -226,7 +221,7 @@ def _dataset(measured: Measured) -> dict:
 
 def _evaluation(measured: Measured, steps: Steps) -> dict:
     seconds = statistics.mean(measured.seconds_of_evaluation)
-    num_samples = measured.value("eval_samples") or steps.batch_size
+    num_samples = mllog.value_of(measured.events, "eval_samples") or steps.batch_size
     # DLIO evaluates in steps, each so long: a training batch at a time here.
     return {"eval_time": round(seconds * steps.batch_size / num_samples, 6)}
 
