@@ -417,7 +417,8 @@ def test_sizes_are_those_of_the_engines(host, size):
     assert done.returncode == 0, done.stderr
     [command] = [call for call in host.calls() if call.startswith("<run>")]
     assert f"<--shm-size><{size or '1g'}>" in command
-    assert ("<--memory>" in command) == bool(size)
+    assert (f"<--memory><{size}><--memory-swap><{size}>" in command) == bool(size)
+    assert ("--memory" in command) == bool(size)
 
 
 def test_no_engine_is_one_line(host):

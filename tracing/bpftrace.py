@@ -38,12 +38,6 @@ ALTERNATIVES: Mapping[str, tuple[tuple[str, str, str], ...]] = {
 }
 
 
-def version(text: str) -> tuple[int, ...]:
-    """The numbers in what `bpftrace --version` prints; empty if there are none."""
-    found = re.search(r"v?(\d+)\.(\d+)", text)
-    return tuple(int(number) for number in found.groups()) if found else ()
-
-
 def event_folder() -> Path | None:
     """Where this kernel describes its tracepoints; None if it has none or hides them."""
     return next((r / "events" for r in TRACEFS if (r / "events" / "block").is_dir()), None)
@@ -69,7 +63,8 @@ def missing(*, is_root: bool, version_text: str | None, events: frozenset[str]) 
     """Why bpftrace cannot be used here; None if it can."""
     if version_text is None:
         return "bpftrace is not installed"
-    if version(version_text) < OLDEST_VERSION:
+    found = re.search(r"(\d+)\.(\d+)", version_text)
+    if not found or tuple(map(int, found.groups())) < OLDEST_VERSION:
         oldest = ".".join(str(number) for number in OLDEST_VERSION)
         return f"{version_text.strip() or 'this bpftrace'} is too old; {oldest} or later is needed"
     if not is_root:

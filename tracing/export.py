@@ -9,7 +9,6 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from tracing import ends_in_one_line, path_with_home
@@ -42,21 +41,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _export(given: argparse.Namespace) -> tuple[Path, str]:
-    """Writes one; returns where, and what it holds, in words."""
-    options = _options(given)
-    name = "chakra" if given.step else OUTPUTS[given.to]
-    output = given.output or given.trace / name
-    trace = Finished(given.trace)
-    if output.exists():
-        raise ValueError(f"{output} exists: remove it, or name another --output")
-    if not output.parent.is_dir():
-        raise ValueError(f"{output}: there is no folder {output.parent}; make it first")
-    # Each target imports what it needs only when it is asked for.
-    target = importlib.import_module(f"tracing.exports.{given.to}")
-    return output, target.write(trace, output, **options)
-
-
 def _options(given: argparse.Namespace) -> dict[str, Any]:
     """What the target alone takes."""
     of_target = {"per": "fio", "step": "chakra", "ranks": "chakra", "seconds": "chakra"}
@@ -83,8 +67,17 @@ def _options(given: argparse.Namespace) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Writes one export."""
     given = _parser().parse_args(arguments)
+    options = _options(given)
+    output = given.output or given.trace / ("chakra" if given.step else OUTPUTS[given.to])
+    trace = Finished(given.trace)
+    if output.exists():
+        raise ValueError(f"{output} exists: remove it, or name another --output")
+    if not output.parent.is_dir():
+        raise ValueError(f"{output}: there is no folder {output.parent}; make it first")
     try:
-        output, content = _export(given)
+        # Each target imports what it needs only when it is asked for.
+        target = importlib.import_module(f"tracing.exports.{given.to}")
+        content = target.write(trace, output, **options)
         print(output)
         print(f"export: {content}", file=sys.stderr)
     except ImportError as error:

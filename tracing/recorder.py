@@ -18,7 +18,7 @@ from tracing.clocks import ClockPair
 from tracing.containers import Container
 from tracing.processes import Target
 from tracing.recording import RAW, Recording
-from tracing.sampling import INTERVAL_S, Sampler
+from tracing.sampling import Sampler
 from tracing.tracers import Tracer, User
 
 _WAIT_S = 0.2
@@ -33,14 +33,14 @@ _AWAITED = (*_STOPS, signal.SIGCHLD)
 class Request:
     """What to trace: a command, or what runs already."""
 
-    command: tuple[str, ...] = ()
-    pid: int | None = None
-    container: str | None = None
-    engine: str = "docker"
+    command: tuple[str, ...]
+    pid: int | None
+    container: str | None
+    engine: str
     output: Path
-    backend: str | None = None
-    interval_s: float = INTERVAL_S
-    user: User | None = None
+    backend: str | None
+    interval_s: float
+    user: User | None
     """Who called sudo; None without sudo."""
 
     def __post_init__(self):

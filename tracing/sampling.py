@@ -14,7 +14,6 @@ from tracing import clocks, files, processes
 from tracing.processes import PROC
 from tracing.tables import MEMINFO_KEYS, TableWriter
 
-INTERVAL_S = 1.0
 SECTOR_BYTES = 512  # of /proc/diskstats, whatever the device
 _MS_PER_TICK = 1000 // os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
@@ -173,7 +172,7 @@ SYSTEM_TABLES: dict[str, Callable[[], Iterator[dict]]] = {
 class Sampler(threading.Thread):
     """Writes the tables of counters until stopped; the clocks are read each time as well."""
 
-    def __init__(self, target: processes.Target, folder: Path, *, interval_s: float = INTERVAL_S):
+    def __init__(self, target: processes.Target, folder: Path, *, interval_s: float):
         """Takes the target, the folder of the tables, and the seconds between samples."""
         super().__init__(name="sampler", daemon=True)
         self._tables = {

@@ -18,8 +18,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -77,9 +77,8 @@ class Sweep:
     data: tuple[str, ...]
     """The training's files; empty if they are unknown."""
     output: Path
-    step_seconds: tuple[float, ...] = ()
-    """How long a step sleeps: one time, or one for each batch size; empty: as measured."""
-    batches: tuple[int | None, ...] = (None,)
+    step_seconds: Mapping[int | None, float] = field(default_factory=dict)
+    """Batch size -> how long its steps sleep; empty: as measured."""
     backend: str | None = None
     timeout_s: float | None = None
 
@@ -214,8 +213,7 @@ def _run(sweep: Sweep, point: Point, before: Sequence[dict], say) -> None:
 def _step_seconds(sweep: Sweep, point: Point, before: Sequence[dict]) -> float | None:
     """Given, or measured where the same batch was computed with the most memory."""
     if sweep.step_seconds:
-        number = sweep.batches.index(point.batch) if len(sweep.step_seconds) > 1 else 0
-        return sweep.step_seconds[number]
+        return sweep.step_seconds[point.batch]
     measured = [
         row["step_seconds"]
         for row in before
@@ -418,14 +416,16 @@ def _checked(given: argparse.Namespace) -> Sweep:
         raise ValueError("name the command to run: -- COMMAND...")
     if shutil.which(command[0]) is None:
         raise ValueError(f"{command[0]}: no such command")
-    if len(given.step_seconds) not in (0, 1, len(given.batch)):
+    seconds = given.step_seconds
+    if len(seconds) not in (0, 1, len(given.batch)):
         raise ValueError("--step_seconds: give one, or one for each of --batch")
+    if len(seconds) == 1:
+        seconds = seconds * len(given.batch)
     return Sweep(
         command=tuple(command),
         data=data_files(given.data, command),
         output=given.output.absolute(),
-        step_seconds=tuple(given.step_seconds),
-        batches=tuple(given.batch),
+        step_seconds=dict(zip(given.batch, seconds)),
         backend=given.backend,
         timeout_s=given.timeout_s,
     )
@@ -436,11 +436,11 @@ def _say(line: str) -> None:
 
 
 @ends_in_one_line("sweep")
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a sweep, or goes on with one."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        given = _parser().parse_args()
+        given = _parser().parse_args(arguments)
         sweep = _checked(given)
         notes = list(_adjusted(sweep, given))
         for note in notes:

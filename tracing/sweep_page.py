@@ -37,7 +37,7 @@ def page(command: Sequence[str], rows: Sequence[dict], notes: Sequence[str]) -> 
             ("Bytes by phase", by_phase(done), ""),
         ],
         tables=[("Points", _table(rows))],
-        notes=[*notes, *_sources(done), *_not_done(rows)] or ["every point is done"],
+        notes=[*notes, *_notes(rows, done)] or ["every point is done"],
         terms=[
             "memory to data: the limit of memory / the size of the training's files. Programs take "
             "their share of the limit first, and the page cache has the rest",
@@ -62,13 +62,10 @@ def _cards(rows: Sequence[dict], done: Sequence[dict]) -> list[Card]:
     return cards
 
 
-def _sources(done: Sequence[dict]) -> Iterator[str]:
+def _notes(rows: Sequence[dict], done: Sequence[dict]) -> Iterator[str]:
     for name, what in (("utilization_from", "utilization"), ("storage_from", "storage bytes")):
         for source in sorted({row[name] for row in done if row[name]}):
             yield f"{what}: {source}"
-
-
-def _not_done(rows: Sequence[dict]) -> Iterator[str]:
     for row in rows:
         if row["status"] != "done":
             yield f"{row['name']}: {row['status']}, {row['reason']}"

@@ -110,19 +110,21 @@ LEDGER = {"input_wait_seconds": 0.1, "compute_seconds": 0.3, "accelerator_utiliz
 
 def _points() -> list[dict]:
     """A seed, the ledgers of a block and of the run, and another vendor's figures."""
-    row = {"event_type": "POINT_IN_TIME", "file": "/out/bert.log"}
-    found = [
-        (50, "seed", 7, {}),
-        (500, "tracked_stats", LEDGER, {"of": "block"}),
-        (500, "tracked_stats", LEDGER, {"of": "run"}),
-        (500, "tracked_stats", {"throughput": 3.5}, {"step": 2}),
-        (500, "tracked_stats", 3.5, None),
-    ]
     return [
-        {**row, "monotonic_ns": BEGIN_NS + at_ms * 10**6, "key": key, "value": json.dumps(value),
-         "metadata": json.dumps(metadata)}
-        for at_ms, key, value, metadata in found
-    ]  # fmt: skip
+        point(50, "seed", 7, {}),
+        point(500, "tracked_stats", LEDGER, {"of": "block"}),
+        point(500, "tracked_stats", LEDGER, {"of": "run"}),
+        point(500, "tracked_stats", {"throughput": 3.5}, {"step": 2}),
+        point(500, "tracked_stats", 3.5, None),
+    ]
+
+
+def point(at_ms: float, key: str, value: object, metadata: object) -> dict:
+    """A row of the table mllog, so long after the trace's begin."""
+    return {
+        "monotonic_ns": BEGIN_NS + round(at_ms * 1e6), "key": key, "event_type": "POINT_IN_TIME",
+        "value": json.dumps(value), "metadata": json.dumps(metadata), "file": "/out/bert.log",
+    }  # fmt: skip
 
 
 def _block_io() -> list[dict]:

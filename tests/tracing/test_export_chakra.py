@@ -1,7 +1,6 @@
 """A trace as Chakra's nodes: bytes are the tables', dependencies hold, and steps join it."""
 
 import itertools
-import json
 import re
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from exchange import chakra
 from tests.conftest import REPOSITORY
 from tests.helpers.programs import refusal
 from tests.tracing import generated_trace
-from tests.tracing.generated_trace import BEGIN_NS, REALTIME_AHEAD_NS, moved_in
+from tests.tracing.generated_trace import BEGIN_NS, moved_in, point
 from tracing import bpftrace, export, tables
 from tracing.exports.chakra import MAPPING
 
@@ -27,19 +26,16 @@ def trained(folder: Path) -> Path:
     calls.loc[calls["path"].isin(generated_trace.DATA), "file_class"] = "tfrecords"
     calls.to_parquet(trace / "file_ops.parquet")
     spans = pd.read_parquet(trace / "spans.parquet").set_index("name")
-    stop = int(spans.loc["block", "end_monotonic_ns"])
+    stop_ms = (spans.loc["block", "end_monotonic_ns"] - BEGIN_NS) / 1e6
     counts = {"first_epoch_num": 0, "samples_count": NUM_STEPS * EXAMPLES}
-    events = [("global_batch_size", 0, EXAMPLES, {}), ("max_sequence_length", 0, 32, {})]
-    events += [("weights_initialization", 0, None, {"tensor": name}) for name in WEIGHTS]
-    events += [("block_stop", stop - BEGIN_NS, None, counts)]
     ledger = {"input_wait_seconds": 0.3, "compute_seconds": 0.9}
-    events += [("tracked_stats", stop - BEGIN_NS + 10**6, ledger, {"of": "block"})]
     rows = [
-        {"monotonic_ns": BEGIN_NS + at, "realtime_ns": BEGIN_NS + at + REALTIME_AHEAD_NS,
-         "key": key, "event_type": "POINT_IN_TIME", "value": json.dumps(value),
-         "metadata": json.dumps(metadata), "file": "/out/bert.log"}
-        for key, at, value, metadata in events
-    ]  # fmt: skip
+        point(0, "global_batch_size", EXAMPLES, {}),
+        point(0, "max_sequence_length", 32, {}),
+        *(point(0, "weights_initialization", None, {"tensor": name}) for name in WEIGHTS),
+        point(stop_ms, "block_stop", None, counts),
+        point(stop_ms + 1, "tracked_stats", ledger, {"of": "block"}),
+    ]
     tables.write_table(trace, "mllog", rows, generated_trace.alignment())
     return trace
 

@@ -20,14 +20,13 @@ def traced(
 ) -> Path:  # fmt: skip
     """A finished trace; blocks are (seconds of waiting, of computing)."""
     trace = generated_trace.write(folder)
-    rows = []
-    for n, (waiting, computing) in enumerate(blocks or []):
-        at = BEGIN_NS + (n + 1) * 10**8
-        value = {"input_wait_seconds": waiting, "compute_seconds": computing}
-        rows.append({
-            "monotonic_ns": at, "realtime_ns": at, "key": "tracked_stats", "event_type": "P",
-            "value": json.dumps(value), "metadata": '{"of": "block"}', "file": "/bert.log",
-        })  # fmt: skip
+    rows = [
+        generated_trace.point(
+            100 * (n + 1), "tracked_stats",
+            {"input_wait_seconds": waiting, "compute_seconds": computing}, {"of": "block"},
+        )
+        for n, (waiting, computing) in enumerate(blocks or [])
+    ]  # fmt: skip
     tables.write_table(trace, "mllog", rows, generated_trace.alignment())
     # Most calls are small, and few of the bytes are theirs.
     calls = [

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import programs
 from tests.tracing.conftest import require_limits
 from tracing import limits
 
@@ -16,17 +17,8 @@ HOLDING = "import time; held = b'x' * ({} << 20); time.sleep(0.5)"
 
 
 def limited(*options: str, program: str) -> subprocess.CompletedProcess:
-    command = [
-        sys.executable,
-        "-m",
-        "tracing.limits",
-        *options,
-        "--",
-        sys.executable,
-        "-c",
-        program,
-    ]
-    return subprocess.run(command, capture_output=True, text=True)
+    words = ["-m", "tracing.limits", *options, "--", sys.executable, "-c", program]
+    return programs.run(sys.executable, *words)
 
 
 def test_a_group_limits_what_joins_it():

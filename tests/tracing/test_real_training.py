@@ -1,12 +1,11 @@
 """A tiny training by run_pretraining.py under strace: do the bytes add up?"""
 
-import json
 import sys
 
 import pytest
 
 from tests.helpers import programs
-from tests.helpers.tiny_examples import TINY, example
+from tests.helpers.tiny_examples import example, training_flags, write_inputs
 from tests.tracing.conftest import require, trace
 from tracing import tables
 
@@ -17,39 +16,19 @@ NUM_EVAL_RECORDS, NUM_TRAIN_RECORDS = 3000, 500
 
 @pytest.fixture(scope="module")
 def traced_training(repository, tmp_path_factory):
-    import numpy as np
-
-    from mlperf_bert.data import example_encoder, tfrecord
-
     require("strace")
-    folder = tmp_path_factory.mktemp("training")
-    rng = np.random.default_rng(1)
-    (folder / "bert_config.json").write_text(json.dumps(TINY))
-    encoded = [example_encoder.encode(example(rng)) for _ in range(NUM_TRAIN_RECORDS)]
-    framed = list(map(tfrecord.frame, encoded))
+    folder = write_inputs(tmp_path_factory.mktemp("training"))
+    fifty = (folder / "train").read_bytes()
     for name in ("part-0", "part-1"):
-        (folder / name).write_bytes(b"".join(framed))
-    (folder / "eval").write_bytes(b"".join(framed) * (NUM_EVAL_RECORDS // NUM_TRAIN_RECORDS))
-    flags = {
-        "bert_config_file": folder / "bert_config.json",
-        "input_file": folder / "part-*",
-        "eval_input_file": folder / "eval",
-        "output_dir": folder / "run",
-        "max_seq_length": 16,
-        "max_predictions_per_seq": 4,
-        "num_train_steps": 200,
-        "num_warmup_steps": 0,
-        "train_batch_size": 8,
-        "eval_batch_size": 300,
-        "eval_interval_samples": 800,
-        "save_checkpoints_steps": 100,
-    }
-    found = trace(
-        folder / "trace",
-        *[sys.executable, repository / "run_pretraining.py", "--do_train"],
-        *[f"--{name}={value}" for name, value in flags.items()],
-        options=["--backend=strace"],
-    )
+        (folder / name).write_bytes(fifty * (NUM_TRAIN_RECORDS // 50))
+    (folder / "eval").write_bytes(fifty * (NUM_EVAL_RECORDS // 50))
+    flags = training_flags(
+        folder, input_file=folder / "part-*", output_dir=folder / "run", num_train_steps=200,
+        train_batch_size=8, eval_batch_size=300, eval_interval_samples=800,
+        save_checkpoints_steps=100,
+    )  # fmt: skip
+    words = [sys.executable, repository / "run_pretraining.py", *flags]
+    found = trace(folder / "trace", *words, options=["--backend=strace"])
     assert found.done.returncode == 0, found.done.stderr
     return folder, found
 

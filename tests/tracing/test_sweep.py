@@ -12,10 +12,11 @@ import sys
 from pathlib import Path
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from mlperf_bert.data import tfrecord
-from tests.helpers import waiting
+from tests.helpers import programs, waiting
 from tests.tracing.conftest import environment, require, require_limits
 from tracing import limits, sweep, sweep_figures, sweep_page
 from tracing.sweep import Point
@@ -41,21 +42,18 @@ def words(output: Path, data: Path, *options: str, flags: tuple = ()) -> list[st
 
 
 def run(*arguments, **more) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        words(*arguments, **more), capture_output=True, text=True, env=environment()
-    )
+    return programs.run(*words(*arguments, **more), env=environment())
 
 
 @pytest.fixture
-def main(monkeypatch, capsys):
+def main(capsys):
     """The command in this process; returns exit message or code, and what it said."""
 
-    def call(*arguments: str) -> tuple[object, str]:
-        monkeypatch.setattr(sys, "argv", ["sweep", *map(str, arguments)])
+    def call(*arguments: object) -> tuple[object, str]:
         before = signal.getsignal(signal.SIGTERM)
         code: object = 0
         try:
-            sweep.main()
+            sweep.main([*map(str, arguments)])
         except SystemExit as end:
             code = end.code
         finally:
@@ -290,23 +288,6 @@ def test_the_launcher_of_containers_is_given_its_own_variables(tmp_path):
     assert environment == {"OUTPUT_DIR": str(tmp_path / "run"), "MEMORY": str(2 << 30)}
 
 
-def test_the_launcher_limits_memory(repository, data, tmp_path):
-    (tmp_path / "bert_config.json").touch()
-    folders = {"DATA_DIR": str(data), "WIKI_DIR": str(tmp_path), "OUTPUT_DIR": str(tmp_path / "o")}
-    command = [repository / "start_training.sh", "--dry-run"]
-    for engine in ("docker", "podman"):
-        fake = tmp_path / engine
-        fake.write_text("#!/bin/sh\n")
-        fake.chmod(0o755)
-        more = {**folders, "ENGINE": str(fake), "NUM_GPUS": "0"}
-        done = subprocess.run(
-            command, env=environment(MEMORY="2g", **more), capture_output=True, text=True
-        )
-        assert "--memory 2g --memory-swap 2g" in done.stdout, done.stderr
-        done = subprocess.run(command, env=environment(**more), capture_output=True, text=True)
-        assert done.returncode == 0 and "--memory" not in done.stdout
-
-
 def speed(lines, **found) -> dict:
     known = {"training_seconds": 10.0, "num_samples": 1000, "emulated_step_seconds": None}
     return sweep_figures._speed(known | found, lines)
@@ -362,8 +343,6 @@ def test_a_page_without_anything_done():
 
 
 def test_the_table_says_what_its_columns_are(tmp_path):
-    import pyarrow.parquet as pq
-
     sweep_figures.write_table(tmp_path / "runs.parquet", [dict.fromkeys(sweep_figures.COLUMNS)])
     found = pq.read_schema(tmp_path / "runs.parquet")
     assert found.names == list(sweep_figures.COLUMNS)
@@ -375,31 +354,19 @@ def test_the_table_says_what_its_columns_are(tmp_path):
 
 @pytest.mark.all
 def test_a_real_training_computed_and_slept(repository, tmp_path):
-    import numpy as np
-
-    from mlperf_bert.data import example_encoder
-    from tests.helpers.tiny_examples import TINY, example
+    from tests.helpers.tiny_examples import training_flags, write_inputs
 
     require("strace")
-    rng = np.random.default_rng(1)
-    (tmp_path / "bert_config.json").write_text(json.dumps(TINY))
-    framed = [tfrecord.frame(example_encoder.encode(example(rng))) for _ in range(500)]
-    (tmp_path / "part-0").write_bytes(b"".join(framed))
-    flags = {
-        "bert_config_file": tmp_path / "bert_config.json",
-        "input_file": tmp_path / "part-*",
-        "max_seq_length": 16,
-        "max_predictions_per_seq": 4,
-        "num_train_steps": 100,
-        "num_warmup_steps": 0,
-    }
+    (write_inputs(tmp_path) / "train").write_bytes((tmp_path / "train").read_bytes() * 10)
+    left_out = ("--output_dir=", "--eval_i", "--log_every_steps=")
+    flags = training_flags(tmp_path, num_train_steps=100)
     command = [
         *[sys.executable, "-m", "tracing.sweep", f"--output={tmp_path / 'out'}"],
         *["--compute=real,sleep", "--batch=8", "--workers=2", "--cache=cold", "--backend=strace"],
-        *["--", sys.executable, str(repository / "run_pretraining.py"), "--do_train"],
-        *[f"--{name}={value}" for name, value in flags.items()],
+        *["--", sys.executable, repository / "run_pretraining.py"],
+        *[flag for flag in flags if not flag.startswith(left_out)],
     ]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment())
+    done = programs.run(*command, env=environment())
     assert done.returncode == 0, done.stderr
     computed, slept = pd.read_parquet(tmp_path / "out" / "runs.parquet").to_dict("records")
     assert [computed["status"], slept["status"]] == ["done", "done"]

@@ -185,12 +185,22 @@ def workload(trace: Finished) -> dict:
     # DLIO's "total" is that of an epoch, and it refuses more than an epoch's data give.
     of_epoch = min(-(-steps.num_steps // epochs), max(samples // steps.batch_size, 1))
     found["train"] |= {"total_training_steps": of_epoch, "epochs": epochs}
-    if found["workflow"]["evaluation"]:
-        found |= {"evaluation": _evaluation(measured, steps)}
+    if seconds := measured.seconds_of_evaluation:
+        num_samples = mllog.value_of(measured.events, "eval_samples") or steps.batch_size
+        # DLIO evaluates in steps, each so long: a training batch at a time here.
+        step_s = statistics.mean(seconds) * steps.batch_size / num_samples
+        found |= {"evaluation": {"eval_time": round(step_s, 6)}}
         found["reader"]["batch_size_eval"] = steps.batch_size
     if checkpoints:
-        found |= {"checkpoint": _checkpoint(checkpoints, steps)}
-        found["model"]["model_size_bytes"] = found["checkpoint"]["model_size"]
+        at = sorted({entry["step"] for entry in checkpoints})
+        between = [after - before for before, after in itertools.pairwise(at)]
+        size = round(statistics.mean(entry["written_bytes"] for entry in checkpoints))
+        found["checkpoint"] = {
+            "checkpoint_folder": "checkpoints/bert",
+            "steps_between_checkpoints": round(statistics.median(between)) if between else at[-1],
+            "model_size": size,
+        }
+        found["model"]["model_size_bytes"] = size
     return found
 
 
@@ -216,21 +226,4 @@ def _dataset(measured: Measured) -> dict:
         "record_length_bytes": length,
         "record_length_bytes_stdev": spread,
         "file_prefix": "part",
-    }
-
-
-def _evaluation(measured: Measured, steps: Steps) -> dict:
-    seconds = statistics.mean(measured.seconds_of_evaluation)
-    num_samples = mllog.value_of(measured.events, "eval_samples") or steps.batch_size
-    # DLIO evaluates in steps, each so long: a training batch at a time here.
-    return {"eval_time": round(seconds * steps.batch_size / num_samples, 6)}
-
-
-def _checkpoint(checkpoints: list[dict], steps: Steps) -> dict:
-    at = sorted({entry["step"] for entry in checkpoints})
-    between = [after - before for before, after in itertools.pairwise(at)]
-    return {
-        "checkpoint_folder": "checkpoints/bert",
-        "steps_between_checkpoints": round(statistics.median(between)) if between else at[-1],
-        "model_size": round(statistics.mean(entry["written_bytes"] for entry in checkpoints)),
     }
