@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tracing import files
-from tracing.tables import written_beside
+from tracing.tables import described, written_beside
 
 _LEDGER = (
     "input_wait_seconds", "compute_seconds", "saving_seconds", "evaluation_input_wait_seconds",
@@ -189,11 +189,7 @@ def read_row(path: Path) -> dict:
 
 
 def _table(rows: Sequence[dict]) -> pa.Table:
-    fields = [
-        pa.field(name, kind, metadata={"description": text})
-        for name, (kind, text) in COLUMNS.items()
-    ]
-    return pa.Table.from_pylist(list(rows), pa.schema(fields))
+    return pa.Table.from_pylist(list(rows), described(COLUMNS))
 
 
 def write_table(path: Path, rows: Sequence[dict]) -> None:

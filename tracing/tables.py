@@ -170,7 +170,11 @@ COLUMNS: Mapping[str, dict] = {
 
 def schema(table: str) -> pa.Schema:
     """The Arrow schema of a table; each field's metadata says what it is and its unit."""
-    columns = {**_STAMPS, **COLUMNS[table]}
+    return described({**_STAMPS, **COLUMNS[table]})
+
+
+def described(columns: Mapping[str, tuple[pa.DataType, str]]) -> pa.Schema:
+    """A schema of columns with types and descriptions."""
     return pa.schema(
         [
             pa.field(name, kind, metadata={"description": text})

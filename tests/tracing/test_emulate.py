@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import REPOSITORY
 from tests.helpers import waiting
+from tests.helpers.programs import refusal
 from tracing import emulate
 
 # Takes the flags of a training: logs two blocks of which it waits for 3 of 4 and 1 of 5 seconds.
@@ -82,11 +83,7 @@ def test_options_as_two_words_are_taken(tmp_path):
 
 
 def refused(command: list[str], *more: str, devices: int = 2) -> str:
-    with pytest.raises(SystemExit) as raised:
-        feed(command, *more, devices=devices)
-    line = str(raised.value)
-    assert line.startswith("emulate: ") and "\n" not in line
-    return line
+    return refusal(emulate.main, f"--emulate_devices={devices}", "--", *command, *more)
 
 
 @pytest.mark.parametrize("name", ["emulate_step_seconds", "input_file", "output_dir"])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.programs import refusal
 from tests.tracing import generated_trace
 from tracing import fidelity, tables
 from tracing.exports.finished import Finished
@@ -99,20 +100,17 @@ def test_without_a_ledger_utilization_is_unknown(tmp_path, capsys):
 
 @pytest.mark.parametrize("word", ["sleep", "=x", "a=", "a=x,b", "a=x,1.5", "a=x,-1", "a=x,nan"])
 def test_a_wrong_word_is_one_line(tmp_path, word):
-    with pytest.raises(SystemExit) as raised:
-        fidelity.main([str(tmp_path), word])
-    assert str(raised.value) == (
-        f"fidelity: {word}: give NAME=FOLDER, or NAME=FOLDER,UTILIZATION from 0 to 1"
-    )
+    line = refusal(fidelity.main, tmp_path, word)
+    assert line == f"fidelity: {word}: give NAME=FOLDER, or NAME=FOLDER,UTILIZATION from 0 to 1"
 
 
 def test_what_is_no_trace_or_of_an_older_version_is_one_line(tmp_path):
     real = traced(tmp_path / "real")
-    with pytest.raises(SystemExit, match=r"^fidelity: .*none is not a finished trace: there is no"):
-        fidelity.main([str(real), f"fio={tmp_path / 'none'}"])
     old = generated_trace.write(tmp_path / "old")
-    with pytest.raises(SystemExit, match=r"lacks 'file_classes'; an older version wrote it: trace"):
-        fidelity.main([str(old), f"fio={real}"])
     counters = generated_trace.write(tmp_path / "counters", backend="proc")
-    with pytest.raises(SystemExit, match="holds no single calls: trace with strace or bpftrace"):
-        fidelity.main([str(real), f"fio={counters}"])
+    for one, other, message in (
+        (real, tmp_path / "none", "none is not a finished trace: there is no such folder"),
+        (old, real, "lacks 'file_classes'; an older version wrote it: trace again"),
+        (real, counters, "holds no single calls: trace with strace or bpftrace"),
+    ):
+        assert message in refusal(fidelity.main, one, f"fio={other}")

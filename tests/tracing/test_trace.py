@@ -27,7 +27,7 @@ from tests.tracing.conftest import (
     require,
     trace,
 )
-from tracing import backends, clocks, recorder, tables
+from tracing import backends, clocks, processes, recorder, tables
 
 FILE_BYTES = example.NUM_RECORDS * (example.RECORD_BYTES + 16)
 
@@ -195,17 +195,9 @@ def test_what_was_used_and_lost_is_printed(traced):
 
 def test_nothing_is_left_mounted_or_running(traced):
     assert str(traced.folder) not in Path("/proc/mounts").read_text()
-    running = [command for pid in psutil.pids() if (command := command_of(pid))]
+    running = [" ".join(processes.arguments_of(pid)) for pid in psutil.pids()]
     assert any(sys.executable in command for command in running)
     assert not [command for command in running if str(traced.folder.parent) in command]
-
-
-def command_of(pid: int) -> str:
-    """The command line of a process; nothing of one that ended meanwhile."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
-    except OSError:
-        return ""
 
 
 # --- ends of all kinds --------------------------------------------------------------------------
