@@ -1,5 +1,6 @@
 """Traces of what a training run does to storage, memory, processors and GPUs, on one clock."""
 
+import argparse
 import contextlib
 import glob
 import os
@@ -12,6 +13,15 @@ from pathlib import Path
 def path_with_home(path: str) -> Path:
     """A path of the command line, with the home folder in place of "~"."""
     return Path(os.path.expanduser(path))  # noqa: PTH111 - an unknown user's stays as it is
+
+
+def parser_of(command: str, document: str) -> argparse.ArgumentParser:
+    """Of a command's words; --help shows the document of its module as it is."""
+    return argparse.ArgumentParser(
+        prog=f"python -m tracing.{command}",
+        description=document,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
 
 
 def option_of(command: Sequence[str], name: str) -> tuple[int, int, str]:

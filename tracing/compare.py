@@ -9,14 +9,13 @@ calls that overlap, both count. There is one trace of each, so nothing says how 
 Exit codes: 0; 1 bad input.
 """
 
-import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from tracing import backends, ends_in_one_line, files, path_with_home
+from tracing import backends, ends_in_one_line, files, parser_of, path_with_home
 from tracing.exports.finished import Finished
 from tracing.loaded import final_paths
 
@@ -210,7 +209,7 @@ def _cells(change: Change, *, in_seconds: bool = False) -> tuple[str, str, str]:
 @ends_in_one_line("compare")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints what changed."""
-    parser = argparse.ArgumentParser(prog="python -m tracing.compare", description=__doc__)
+    parser = parser_of("compare", __doc__)
     parser.add_argument("a", type=path_with_home, metavar="A", help="folder of a finished trace")
     parser.add_argument("b", type=path_with_home, metavar="B")
     given = parser.parse_args(arguments)

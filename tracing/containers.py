@@ -1,5 +1,6 @@
 """Containers that the traced command starts: found by command lines, described by inspect."""
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from tracing import processes
 
 ENGINES = ("docker", "podman")
 POLL_S = 0.1
+ANSWERS_WITHIN_S = 30
 
 
 @dataclass(frozen=True)
@@ -36,16 +38,19 @@ def inspect(engine: str, name: str) -> Container | None:
     """Asks the engine; None as long as the container does not run.
 
     Raises:
-      ValueError: the engine is not installed.
+      ValueError: the engine is not installed, or does not answer.
     """
     if shutil.which(engine) is None:
         raise ValueError(f"{engine} is not installed: name the process with --pid instead")
-    done = subprocess.run(
-        [engine, "container", "inspect", name], capture_output=True, text=True, timeout=30
-    )
-    if done.returncode:
-        return None
-    return from_inspect(engine, done.stdout)
+    command = [engine, "container", "inspect", name]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWERS_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        raise ValueError(
+            f"{engine} does not answer within {ANSWERS_WITHIN_S} s: restart it, or name the "
+            "process with --pid instead"
+        ) from None
+    return None if done.returncode else from_inspect(engine, done.stdout)
 
 
 def from_inspect(engine: str, text: str) -> Container | None:
@@ -64,9 +69,10 @@ def from_inspect(engine: str, text: str) -> Container | None:
 
 
 def signal(container: Container, name: str) -> None:
-    """Sends a signal to a container's first process, as its engine does it."""
+    """Sends a signal to a container's first process, as its engine does it, if it answers."""
     command = [container.engine, "kill", f"--signal={name}", container.name]
-    subprocess.run(command, capture_output=True, timeout=30)
+    with contextlib.suppress(subprocess.TimeoutExpired):  # the trace goes on
+        subprocess.run(command, capture_output=True, timeout=ANSWERS_WITHIN_S)
 
 
 def started_by(arguments: list[str]) -> tuple[str, str] | None:
@@ -117,7 +123,7 @@ class Watcher(threading.Thread):
                     continue
                 try:
                     container = inspect(engine, name)
-                except (ValueError, subprocess.SubprocessError):
+                except ValueError:
                     continue
                 if container:
                     self._seen.add(name)

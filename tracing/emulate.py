@@ -1,4 +1,4 @@
-"""One host feeds N accelerators that are not there: N readers, each with its own files.
+r"""One host feeds N accelerators that are not there: N readers, each with its own files.
 
     python -m tracing.emulate --emulate_devices=8 -- python run_pretraining.py --do_train \
       --input_file='tfrecords/part-*' --emulate_step_seconds=0.2 --output_dir=build/eight ...
@@ -12,7 +12,6 @@ left out; that of a training that sleeps has one.
 Exit codes: 0; 1 bad input; else that of the first command that failed, and the others are ended.
 """
 
-import argparse
 import json
 import shutil
 import signal
@@ -23,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tracing import ends_in_one_line, matching, mllog, option_of
+from tracing import ends_in_one_line, matching, mllog, option_of, parser_of
 
 BAR = 0.9
 _TURN_S = 0.1
@@ -152,11 +151,7 @@ def _share(value: float | None) -> str:
 @ends_in_one_line("emulate")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Feeds N devices once."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tracing.emulate",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("emulate", __doc__)
     parser.add_argument("--emulate_devices", type=int, required=True, metavar="N")
     parser.add_argument("command", nargs="+", help="a training with --emulate_step_seconds")
     given = parser.parse_args(arguments)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from tracing import ends_in_one_line, path_with_home
+from tracing import ends_in_one_line, parser_of, path_with_home
 from tracing.exports import fio
 from tracing.exports.finished import Finished
 
@@ -23,7 +23,7 @@ OUTPUTS = {
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tracing.export", description=__doc__)
+    parser = parser_of("export", __doc__)
     parser.add_argument("trace", type=path_with_home, metavar="FOLDER", help="of a finished trace")
     parser.add_argument("--to", choices=OUTPUTS, required=True, help="the tool that reads it")
     parser.add_argument(

@@ -9,7 +9,6 @@ Utilization is MLPerf Storage's, from the log's ledger, without the first of sev
 logs none, as DLIO, gives its own after a comma. Exit codes: 0; 1 bad input.
 """
 
-import argparse
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pages import charts
-from tracing import ends_in_one_line, files, mllog, path_with_home
+from tracing import ends_in_one_line, files, mllog, parser_of, path_with_home
 from tracing.exports.finished import Finished
 from tracing.tables import written_beside
 
@@ -183,11 +182,7 @@ def _emulation(word: str) -> tuple[str, Path, float | None]:
 @ends_in_one_line("fidelity")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Compares once."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tracing.fidelity",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("fidelity", __doc__)
     parser.add_argument("real", type=path_with_home, help="the trace of the real training")
     parser.add_argument("emulations", nargs="+", metavar="NAME=FOLDER[,UTILIZATION]")
     parser.add_argument("--output", type=path_with_home, help="also write the table, a .md file")

@@ -9,7 +9,6 @@ where systemd runs; in containers and small virtual machines it does not.
 Exit codes: 1 bad input; else the command's; 137 it was killed, as for want of memory.
 """
 
-import argparse
 import contextlib
 import errno
 import os
@@ -23,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracing import ends_in_one_line, path_with_home
+from tracing import ends_in_one_line, parser_of, path_with_home
 
 CGROUPS = Path("/sys/fs/cgroup")
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -229,11 +228,7 @@ def run(command: list[str], *, memory_bytes: int | None, read_speed: int | None,
 @ends_in_one_line("limits")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tracing.limits",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("limits", __doc__)
     parser.add_argument("--memory", default="none", help="512m, 1g, bytes, or none")
     parser.add_argument("--read_speed", default="none", help="bytes a second: 8m, or none")
     parser.add_argument("--disk", type=path_with_home, default=Path(), metavar="FOLDER")

@@ -8,7 +8,6 @@ hosts may be apart is the sum of what each trace recorded about its own clocks.
 Exit codes: 0 the folder is written; 1 bad input.
 """
 
-import argparse
 import json
 import shlex
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ import pyarrow.parquet as pq
 
 import pages
 from pages import Card
-from tracing import charts, ends_in_one_line, files, path_with_home, tables
+from tracing import charts, ends_in_one_line, files, parser_of, path_with_home, tables
 from tracing.exports.finished import summary_of
 
 _MERGED = [table for table in tables.COLUMNS if table != "clock_pairs"]
@@ -205,7 +204,7 @@ def _page(hosts: Sequence[Host], found: dict, output: Path) -> str:
 @ends_in_one_line("merge")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Merges traces."""
-    parser = argparse.ArgumentParser(description="Puts traces of several hosts on one clock.")
+    parser = parser_of("merge", __doc__)
     parser.add_argument("traces", nargs="+", type=path_with_home, help="folders of finished traces")
     parser.add_argument("--output", type=path_with_home, required=True, help="new folder")
     given = parser.parse_args(arguments)

@@ -416,6 +416,8 @@ def _checked(given: argparse.Namespace) -> Sweep:
         raise ValueError("name the command to run: -- COMMAND...")
     if shutil.which(command[0]) is None:
         raise ValueError(f"{command[0]}: no such command")
+    if given.timeout_s is not None and not given.timeout_s > 0:  # NaN too
+        raise ValueError(f"--timeout_s={given.timeout_s}: give seconds above 0, or leave it out")
     seconds = given.step_seconds
     if len(seconds) not in (0, 1, len(given.batch)):
         raise ValueError("--step_seconds: give one, or one for each of --batch")

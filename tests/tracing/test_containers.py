@@ -1,13 +1,14 @@
 """What inspect says of a container, which command lines start one, who belongs to the target."""
 
 import json
+import os
 import subprocess
 import sys
 
 import psutil
 import pytest
 
-from tests.helpers import waiting
+from tests.helpers import programs, waiting
 from tracing import containers, processes
 
 INSPECTED = json.dumps(
@@ -36,6 +37,15 @@ def test_process_and_mounts_of_a_container():
 def test_a_container_that_does_not_run_is_none():
     stopped = json.dumps([{"Name": "/x", "State": {"Pid": 0}, "Mounts": []}])
     assert containers.from_inspect("docker", stopped) is None
+
+
+def test_an_engine_that_does_not_answer_is_not_waited_for(tmp_path, monkeypatch):
+    programs.stand_in(tmp_path / "docker", "exec sleep 60")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(containers, "ANSWERS_WITHIN_S", 0.1)
+    with pytest.raises(ValueError, match=r"docker does not answer within 0\.1 s: restart it, or"):
+        containers.inspect("docker", "name")
+    containers.signal(containers.from_inspect("docker", INSPECTED), "SIGINT")
 
 
 @pytest.mark.parametrize(

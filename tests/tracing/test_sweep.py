@@ -241,6 +241,8 @@ def test_a_sleep_without_a_measured_step_is_skipped(tmp_path, main):
         (["--cache=hot", "--", "true"], "--cache=hot: give cold or warm"),
         (["--step_seconds=x", "--", "true"], "--step_seconds=x: could not convert"),
         (["--batch=1,2,3", "--step_seconds=1,1", "--", "true"], "--step_seconds: give one, or"),
+        (["--timeout_s=-1", "--", "true"], "--timeout_s=-1.0: give seconds above 0, or leave it"),
+        (["--timeout_s=nan", "--", "true"], "--timeout_s=nan: give seconds above 0, or leave it"),
         (["--", "no-such-command"], "no-such-command: no such command"),
         (["--data=/nowhere/*", "--", "true"], "--data=/nowhere/*: no file matches"),
     ],
