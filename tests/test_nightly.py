@@ -22,7 +22,7 @@ def machine_of_a_given_speed(monkeypatch):
         folder = nightly.Path(given["output_dir"])
         Machine.nights.append(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / campaign.RECORD_NAME).write_text("{}")
+        (folder / campaign.CAMPAIGN_RECORD).write_text("{}")
         if Machine.status:
             return Machine.status
         for number in range(int(given["runs"])):

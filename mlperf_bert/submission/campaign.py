@@ -61,7 +61,6 @@ from mlperf_bert.submission.verdict import SystemVerdict, judge_submission
 RUN_COMMAND = (sys.executable, str(REPOSITORY / "run_pretraining.py"))
 LAUNCHER = "start_training.sh"
 _NOT_IN_A_CAMPAIGN = ("--detach", "--dry-run", "--demo", "--eval", "--finetune", "--help")
-RECORD_NAME = CAMPAIGN_RECORD
 _AT_WORK = "another campaign works in it"
 MAX_FAILED_RUNS = 1
 MAX_NAME_BYTES = 100  # file names are made of it and more; file systems allow 255
@@ -221,7 +220,7 @@ def claim(campaign: Campaign) -> None:
         "flags": list(campaign.flags),
         "offline_eval_input_file": campaign.offline_eval_input_file,
     }
-    found = _recorded(campaign.folder, RECORD_NAME, content)
+    found = _recorded(campaign.folder, CAMPAIGN_RECORD, content)
     paths.make_folder(campaign.runs_dir)
     differing = [name for name in content if found.get(name) != content[name]]
     if differing and campaign.runs_dir.exists() and any(campaign.runs_dir.iterdir()):
@@ -230,7 +229,7 @@ def claim(campaign: Campaign) -> None:
             "give the same flags, or another --output_dir"
         )
     if differing:  # a mistake is being corrected
-        write_record(campaign.folder / RECORD_NAME, content)
+        write_record(campaign.folder / CAMPAIGN_RECORD, content)
 
 
 def train_in_turn(campaigns: Sequence[Campaign]) -> list[list[RunResult]]:

@@ -115,9 +115,8 @@ class Change:
     b: float
     ratio: float | None
     """b / a; None if a is 0."""
-    low: float | None
-    """Of the 95% interval of the ratio; None if the runs allow none."""
-    high: float | None
+    interval: tuple[float, float] | None
+    """95%, of the ratio; None if the runs allow none."""
     num_runs: tuple[int, int]
     """Of A and of B that have the figure."""
     method: str
@@ -128,7 +127,7 @@ class Change:
     @property
     def is_told(self) -> bool:
         """Whether the interval excludes that nothing changed."""
-        return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
+        return self.interval is not None and not self.interval[0] <= 1 <= self.interval[1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,28 +251,28 @@ def _values(
 
 
 def _change(key: str, a: np.ndarray, b: np.ndarray, *, pairs: bool, difference: float) -> Change:
-    low, high, method = _interval(a, b, pairs=pairs)
-    ratio = math.exp(np.log(b).mean() - np.log(a).mean())
+    interval, method = _interval(a, b, pairs=pairs)
+    mean_a, mean_b = np.log(a).mean(), np.log(b).mean()
+    ratio = math.exp(mean_b - mean_a)
     return Change(
         figure=key,
         unit=FIGURES[key].unit,
-        a=math.exp(np.log(a).mean()),
-        b=math.exp(np.log(b).mean()),
+        a=math.exp(mean_a),
+        b=math.exp(mean_b),
         ratio=ratio,
-        low=low,
-        high=high,
+        interval=interval,
         num_runs=(len(a), len(b)),
         method=method,
-        verdict=_verdict(FIGURES[key], a, b, (ratio, low, high), pairs, difference),
+        verdict=_verdict(FIGURES[key], a, b, ratio, interval, pairs, difference),
     )
 
 
 def _interval(
     a: np.ndarray, b: np.ndarray, *, pairs: bool
-) -> tuple[float | None, float | None, str]:
-    """Return the ends of the interval of B/A, and its method."""
+) -> tuple[tuple[float, float] | None, str]:
+    """Return the interval of B/A, and its method."""
     if len(a) == len(b) == 1:
-        return None, None, intervals.NO_INTERVAL
+        return None, intervals.NO_INTERVAL
     if pairs:
         found, method = intervals.paired(a, b), intervals.PAIRED
     elif min(len(a), len(b)) > 1:
@@ -281,23 +280,24 @@ def _interval(
     else:
         found, method = intervals.prediction(a, b), intervals.PREDICTION
     if np.isnan(found.low):
-        return None, None, intervals.NO_INTERVAL
-    return math.exp(found.low), math.exp(found.high), method
+        return None, intervals.NO_INTERVAL
+    return (math.exp(found.low), math.exp(found.high)), method
 
 
 def _verdict(
     figure: Figure,
     a: np.ndarray,
     b: np.ndarray,
-    interval: tuple[float, float | None, float | None],
+    ratio: float,
+    interval: tuple[float, float] | None,
     pairs: bool,
     difference: float,
 ) -> str:
-    ratio, low, high = interval
-    if low is None or high is None:
+    if interval is None:
         if len(a) == len(b) == 1:
             return "one run of each: no interval, so no verdict; two of each are the least"
         return "no interval, so no verdict: these runs do not scatter"
+    low, high = interval
     if not low <= 1 <= high:
         if ratio >= _MANY_TIMES:
             words = figure.if_more.format("much")
@@ -338,14 +338,14 @@ def _parts(a: Side, b: Side) -> tuple[Change, ...]:
 
 def _part(kind: str, unit: str, a: np.ndarray, b: np.ndarray, *, pairs: bool) -> Change:
     mean_a, mean_b = float(a.mean()), float(b.mean())
-    low = high = None
+    interval = None
     # A part that some runs do not have at all is no factor of another.
     if min(len(a), len(b)) >= intervals.LEAST_RUNS_OF_BOOTSTRAP and min(a.min(), b.min()) > 0:
         estimate = intervals.bootstrap(a, b, pairs=pairs)
-        low, high = math.exp(estimate.low), math.exp(estimate.high)
+        interval = math.exp(estimate.low), math.exp(estimate.high)
     change = mean_b - mean_a
     verdict = f"B spends {number_in_words(abs(change))} s {'more' if change > 0 else 'less'}"
-    if low is not None and high is not None and low <= 1 <= high:
+    if interval and interval[0] <= 1 <= interval[1]:
         verdict = "not distinguishable"
     return Change(
         figure=kind,
@@ -353,10 +353,9 @@ def _part(kind: str, unit: str, a: np.ndarray, b: np.ndarray, *, pairs: bool) ->
         a=mean_a,
         b=mean_b,
         ratio=mean_b / mean_a if mean_a else None,
-        low=low,
-        high=high,
+        interval=interval,
         num_runs=(len(a), len(b)),
-        method=intervals.BOOTSTRAP if low is not None else intervals.NO_INTERVAL,
+        method=intervals.BOOTSTRAP if interval else intervals.NO_INTERVAL,
         verdict=verdict,
     )
 
@@ -391,7 +390,7 @@ def _methods(indent: str, changes: Sequence[Change]) -> list[str]:
         change.method
         + (f", {change.num_runs[0]} pairs" if change.method == intervals.PAIRED else "")
         for change in changes
-        if change.low is not None
+        if change.interval
     )
     return [f"{indent}95% intervals of B/A by {'; '.join(methods)}"] if methods else []
 
@@ -415,8 +414,8 @@ def ratio_in_words(change: Change) -> str:
     if change.ratio is None:
         return "-"
     words = _ratio(change.ratio)
-    if change.low is not None and change.high is not None:
-        words += f" ({_ratio(change.low)} to {_ratio(change.high)})"
+    if change.interval:
+        words += " ({} to {})".format(*map(_ratio, change.interval))
     return words
 
 
@@ -438,13 +437,13 @@ def judge(change: Change, threshold: float) -> tuple[int, str]:
     """
     label = FIGURES[change.figure].label
     asked = f"verdict on {label}, slower by {100 * threshold:.3g}% or more"
-    if change.low is None or change.high is None:
+    if change.interval is None:
         return EXIT_CANNOT_TELL, f"{asked}: cannot tell, there is no interval"
     # Of A's figure: minutes rise, samples/s fall.
     sign = -1 if change.figure == SAMPLES_PER_SECOND else 1
     assert change.ratio is not None
     slowdown = sign * (change.ratio - 1)
-    ends = sorted(sign * (end - 1) for end in (change.low, change.high))
+    ends = sorted(sign * (end - 1) for end in change.interval)
     if slowdown >= threshold and ends[0] > 0:
         return EXIT_SLOWER, f"{asked}: yes"
     if ends[1] < threshold:

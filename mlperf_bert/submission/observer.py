@@ -22,44 +22,66 @@ if TYPE_CHECKING:
 _NUM_CAUSES = 3
 
 
-@dataclass(frozen=True, kw_only=True)
-class Evidence:
-    """What a run knows of itself beside its accuracy; None for what it does not."""
-
-    hyperparameters: Mapping[str, object]
-    """By their keys in the MLLOG."""
-    first_loss: float | None = None
-    """Masked LM, of the first step."""
-    train_loss: float | None = None
-    """Masked LM, mean since the evaluation before."""
-    train_loss_falls: bool = False
-    """Whether it has fallen by a third or more since then."""
-    eval_loss: float | None = None
-    """Masked LM, of the evaluation."""
-    vocab_size: int | None = None
+_RATES = {
+    "opt_base_learning_rate": "--learning_rate",
+    "opt_epsilon": "--log_epsilon: epsilon",
+    "num_warmup_steps": "--num_warmup_steps",
+}
+"""Keys of the MLLOG, and how a sentence on them begins."""
 
 
-def causes(seen: "Outlook", evidence: Evidence, reference: "Reference") -> str:
-    """The likeliest causes of a run's being outside of the band, as the end of a warning."""
-    found = [
-        *_of_rates(evidence, reference),
-        *_of_weights(seen, evidence, reference),
-        *_of_data(seen, evidence),
-    ]
-    found.sort(key=lambda weighed: -weighed[0])
-    if not found:
+def causes(
+    seen: "Outlook",
+    reference: "Reference",
+    *,
+    hyperparameters: Mapping[str, object],
+    first_loss: float | None = None,
+    train_loss: float | None = None,
+    train_loss_falls: bool = False,
+    eval_loss: float | None = None,
+    vocab_size: int | None = None,
+) -> str:
+    """The likeliest causes of a run's being outside of the band, as the end of a warning.
+
+    Args:
+      seen: at one evaluation.
+      reference: the other runs.
+      hyperparameters: of the run, by their keys in the MLLOG.
+      first_loss: masked LM, of the first step; None, as for all that follow, if it is not known.
+      train_loss: masked LM, mean since the evaluation before.
+      train_loss_falls: whether it has fallen by a third or more since then.
+      eval_loss: masked LM, of the evaluation.
+      vocab_size: of the model.
+    """
+    weighed = [*_of_rates(hyperparameters, reference)]
+    # The initial checkpoint is not loaded, or is another.
+    initial = reference.initial_accuracy
+    if first_loss is not None and vocab_size:
+        guessed = math.log(vocab_size)
+        # Much more than a guess are labels that a model with weights finds unlikely.
+        if 0.95 * guessed < first_loss < 1.1 * guessed:
+            words = (
+                f"the weights are not loaded: the loss of the first step was {first_loss:.2f}, a "
+                f"guess among {vocab_size:,} words has {guessed:.2f}; check --init_checkpoint"
+            )
+            weighed.append((5, words))
+    elif initial is not None and seen.accuracy < initial - 0.05:
+        words = f"the initial checkpoint alone has {initial}; check --init_checkpoint"
+        weighed.append((3, f"the weights are not loaded: {words}"))
+    weighed += _of_data(seen.is_low, train_loss, eval_loss, train_loss_falls)
+    weighed.sort(key=lambda each: -each[0])
+    if not weighed:
         return "nothing that the run knows of itself says why"
-    return "; ".join(f"({n}) {cause}" for n, (_, cause) in enumerate(found[:_NUM_CAUSES], start=1))
+    numbered = enumerate(weighed[:_NUM_CAUSES], start=1)
+    return "; ".join(f"({number}) {cause}" for number, (_, cause) in numbered)
 
 
-# Each of these yields causes and their weights.
-_Weighed = Iterator[tuple[float, str]]
-
-
-def _of_rates(evidence: Evidence, reference: "Reference") -> _Weighed:
-    """Learning rate, warm-up and epsilon that are not the other runs'."""
+def _of_rates(
+    hyperparameters: Mapping[str, object], reference: "Reference"
+) -> Iterator[tuple[float, str]]:
+    """Weights and causes: learning rate, warm-up and epsilon that are not the other runs'."""
     for key, usual in reference.hyperparameters.items():
-        value = evidence.hyperparameters.get(key)
+        value = hyperparameters.get(key)
         if not isinstance(value, int | float) or key not in _RATES or value == usual:
             continue
         factor = value / usual if usual and value > 0 else math.inf
@@ -69,40 +91,12 @@ def _of_rates(evidence: Evidence, reference: "Reference") -> _Weighed:
             yield doublings, f"{_RATES[key]} is {value:g}, theirs {usual:g}"
 
 
-_RATES = {
-    "opt_base_learning_rate": "--learning_rate",
-    "opt_epsilon": "--log_epsilon: epsilon",
-    "num_warmup_steps": "--num_warmup_steps",
-}
-"""Keys of the MLLOG, and how a sentence on them begins."""
-
-
-def _of_weights(seen: "Outlook", evidence: Evidence, reference: "Reference") -> _Weighed:
-    """The initial checkpoint is not loaded, or is another."""
-    initial = reference.initial_accuracy
-    if evidence.first_loss is not None and evidence.vocab_size:
-        guessed = math.log(evidence.vocab_size)
-        # Much more than a guess are labels that a model with weights finds unlikely.
-        if 0.95 * guessed < evidence.first_loss < 1.1 * guessed:
-            yield (
-                5,
-                f"the weights are not loaded: the loss of the first step was "
-                f"{evidence.first_loss:.2f}, a guess among {evidence.vocab_size:,} words has "
-                f"{guessed:.2f}; check --init_checkpoint",
-            )
-    elif initial is not None and seen.accuracy < initial - 0.05:
-        yield (
-            3,
-            f"the weights are not loaded: the initial checkpoint alone has {initial}; "
-            "check --init_checkpoint",
-        )
-
-
-def _of_data(seen: "Outlook", evidence: Evidence) -> _Weighed:
-    """Training and evaluation data that do not belong together."""
-    train, evaluated = evidence.train_loss, evidence.eval_loss
+def _of_data(
+    is_low: bool, train: float | None, evaluated: float | None, train_falls: bool
+) -> Iterator[tuple[float, str]]:
+    """Weights and causes: training and evaluation data that do not belong together."""
     if train is None or evaluated is None:
-        if seen.is_low:
+        if is_low:
             yield 1, "the data: examples that repeat, wrong masks, another evaluation shard"
         else:
             yield 1, "the evaluation file: it is not the 10,000 examples, or shows what is masked"
@@ -111,14 +105,14 @@ def _of_data(seen: "Outlook", evidence: Evidence) -> _Weighed:
     losses = f"the training's loss is {train:.2f}, the evaluation's {evaluated:.2f}"
     if ratio < 0.8:
         # By heart means lower and lower; otherwise it is the evaluation that is harder.
-        by_heart = 3 if evidence.train_loss_falls else 1
+        by_heart = 3 if train_falls else 1
         yield by_heart, f"examples repeat and are learned by heart (--input_file): {losses}"
         yield 2, f"the evaluation file is masked in another way: {losses}"
-    elif ratio > 1.25 and not seen.is_low:
+    elif ratio > 1.25 and not is_low:
         yield 3, f"the evaluation file shows what is masked, or is too easy: {losses}"
     elif ratio > 1.25:
         yield 3, f"labels or masks of the training data are wrong (--input_file): {losses}"
-    elif seen.is_low:
+    elif is_low:
         yield 1, f"labels or masks are wrong in both files, or the model learns slowly: {losses}"
 
 
@@ -215,7 +209,9 @@ class Watch(Event):
         words = in_words(seen, self.reference, samples_per_second=rate)
         if not seen.is_outside:
             return words
-        evidence = Evidence(
+        why = causes(
+            seen,
+            self.reference,
             hyperparameters=self.hyperparameters,
             first_loss=self._first_loss,
             train_loss=sum(losses) / len(losses) if losses else None,
@@ -223,7 +219,7 @@ class Watch(Event):
             eval_loss=evaluation.masked_lm_loss,
             vocab_size=self.vocab_size,
         )
-        words = f"WARNING: {words}: {causes(seen, evidence, self.reference)}"
+        words = f"WARNING: {words}: {why}"
         if self._is_hopeless and self.ends_hopeless:
             words += "; --stop_if_hopeless ends the run"
         return words

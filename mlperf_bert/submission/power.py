@@ -11,7 +11,6 @@ import itertools
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from mlperf_bert.files.paths import Location
 from mlperf_bert.mlperf.log_lines import Record, read_records
@@ -21,22 +20,16 @@ _LEAST_SHARE_READ = 0.5
 _LEAST_WATTS_OF_A_NODE = 20
 
 
-@dataclass(frozen=True)
-class Power:
-    """What the logs say of a system's power during its runs."""
-
-    watts: float | None = None
-    """The mean of all nodes and switches; None if unknown."""
-    unknown_because: str | None = None
-    """Where there are logs of power, but not all."""
-
-
 class _Incomplete(Exception):
     """Why the power of a run cannot be told."""
 
 
-def measured_power(folder: Location, runs: Sequence[RunResult], *, num_nodes: int | None) -> Power:
+def measured_watts(
+    folder: Location, runs: Sequence[RunResult], *, num_nodes: int | None
+) -> tuple[float | None, str | None]:
     """Return the mean power of all nodes and switches during the runs.
+
+    None if it is unknown, and with it why, where there are logs of power, but not all.
 
     Args:
       folder: holds the logs of runs, and power/result_N/node_M.txt and sw_M.txt.
@@ -50,7 +43,7 @@ def measured_power(folder: Location, runs: Sequence[RunResult], *, num_nodes: in
         nodes = _logs(folder, runs, "node")
         num_measured = len(nodes[runs[0].path.stem])
         if not num_measured:
-            return Power()
+            return None, None
         switches = _logs(folder, runs, "sw")
         if num_nodes is not None and num_measured < num_nodes:
             raise _Incomplete(f"{num_measured} of {num_nodes} nodes have logs of power")
@@ -59,9 +52,9 @@ def measured_power(folder: Location, runs: Sequence[RunResult], *, num_nodes: in
             watts = sum(_watts_of_node(log, run) for log in nodes[run.path.stem])
             joules += run.minutes * (watts + sum(map(_watts_of_switch, switches[run.path.stem])))
     except _Incomplete as reason:
-        return Power(unknown_because=str(reason))
+        return None, str(reason)
     minutes = sum(run.minutes for run in runs)
-    return Power(joules / minutes if minutes else None)
+    return joules / minutes if minutes else None, None
 
 
 def _logs(folder: Location, runs: Sequence[RunResult], kind: str) -> dict[str, list[Location]]:

@@ -252,7 +252,7 @@ def ratios(changes: Sequence[Change]) -> Picture | None:
     def draw(axes: Axes) -> None:
         for row, change in enumerate(known):
             color = BLUE if change.is_told else GREY
-            percent = [100 * ((value or math.nan) - 1) for value in (change.low, change.high)]
+            percent = [100 * (end - 1) for end in change.interval or (math.nan, math.nan)]
             axes.plot(percent, [row, row], color=color, linewidth=2)
             axes.plot(100 * ((change.ratio or 1) - 1), row, "o", color=color, markersize=6)
         axes.axvline(0, color=INK, linewidth=1)

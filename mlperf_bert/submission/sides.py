@@ -17,7 +17,7 @@ from mlperf_bert.mlperf.log_lines import RECORD_NAME
 from mlperf_bert.mlperf.results import RunResult, has_ended, read_own_record, read_run
 from mlperf_bert.submission import published
 from mlperf_bert.submission.entry import Entry
-from mlperf_bert.submission.power import measured_power
+from mlperf_bert.submission.power import measured_watts
 from mlperf_bert.submission.run_logs import (
     ALTERNATING_RECORD,
     CAMPAIGN_RECORD,
@@ -227,7 +227,7 @@ def _joules(
     result: RunResult, folder_of_power: paths.Location | None
 ) -> tuple[float | None, tuple[str, ...]]:
     if folder_of_power:
-        watts = measured_power(folder_of_power, [result], num_nodes=None).watts
+        watts, _ = measured_watts(folder_of_power, [result], num_nodes=None)
         return (watts * result.minutes * 60, ("system",)) if watts else (None, ())
     energy = result.energy
     if energy is None or energy.at_least or not energy.joules:

@@ -65,12 +65,8 @@ def describe(
       run_dir: of a run that has recorded which nodes and GPUs took part; else all of one machine.
       division: as in the logs.
       ruleset: for instance "5.0.0"; from 4.0.0 on the status is respelt.
-      overrides: fields from the submitter: cooling, interconnects, notes, other nodes.
-
-    Raises:
-      ValueError: an override that is not a field of the description.
+      overrides: fields from the submitter, as `require_fields`: cooling, notes, other nodes.
     """
-    require_fields(overrides)
     num_nodes, num_gpus = recorded_devices(run_dir)
     status = campaign.status
     return {

@@ -8,7 +8,7 @@ from typing import Any
 
 from mlperf_bert.mlperf.results import RunResult
 from mlperf_bert.submission.entry import POWER_UNKNOWN, Entry
-from mlperf_bert.submission.power import Power, measured_power
+from mlperf_bert.submission.power import measured_watts
 from mlperf_bert.submission.verdict import System, olympic_mean
 
 _STATUSES = {"preview": "preview", "research": "research", "rdi": "research"}
@@ -41,9 +41,9 @@ def entry_of(
     converged = [run for run in runs if run.succeeded]
     num_nodes = _whole(description.get("number_of_nodes"))
     folder = runs[0].path.parent if runs else None
-    power = measured_power(folder, runs, num_nodes=num_nodes) if folder else Power()
-    if power.unknown_because:
-        notes = [*notes, f"{POWER_UNKNOWN}{power.unknown_because}"]
+    watts, why = measured_watts(folder, runs, num_nodes=num_nodes) if folder else (None, None)
+    if why:
+        notes = [*notes, f"{POWER_UNKNOWN}{why}"]
     minutes = [run.minutes for run in converged]
     num_failed = len(runs) + num_failed_logs - len(converged)
     mean = None if num_missing_logs else olympic_mean(minutes, num_failed=num_failed)
@@ -71,7 +71,7 @@ def entry_of(
         minutes_olympic_mean=_rounded(mean, 4),
         rcp_scaling_factor=scaling,
         minutes_scored=_rounded(mean and mean * (scaling or 1), 4),
-        watts=power.watts,
+        watts=watts,
         rated_watts=float(rating[1]) if rating else None,
         rcp=str(rcp) if rcp else None,
         rcp_unaided=str(system.rcp_unaided) if system.rcp_unaided else None,

@@ -22,7 +22,7 @@ from mlperf_bert.mlperf.results import RunResult
 from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH
 from mlperf_bert.submission import published, reference_runs, watch_table
 from mlperf_bert.submission.entry import NUM_WEIGHTS_OF_BERT_LARGE
-from mlperf_bert.submission.observer import Evidence, causes, in_words
+from mlperf_bert.submission.observer import causes, in_words
 from mlperf_bert.submission.reference_runs import Reference, outlooks
 from mlperf_bert.submission.run_logs import runs_so_far, work_of
 
@@ -72,8 +72,8 @@ def lines(run: RunResult, reference: Reference) -> list[str]:
         rate = seen.samples / seconds if seconds > 0 else None
         words = in_words(seen, reference, others="others", samples_per_second=rate)
         if seen.is_outside:
-            evidence = Evidence(hyperparameters=run.hyperparameters)
-            words = f"WARNING: {words}: {causes(seen, evidence, reference)}"
+            why = causes(seen, reference, hyperparameters=run.hyperparameters)
+            words = f"WARNING: {words}: {why}"
         told.append(f"after {seen.samples:,.0f} samples: {seen.accuracy:.4f}; {words}")
     return told
 

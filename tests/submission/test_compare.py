@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mlperf_bert.submission import campaign, compare, intervals, published, sides
+from mlperf_bert.submission import compare, intervals, published, sides
 from mlperf_bert.submission.compare import EXIT_CANNOT_TELL, EXIT_SLOWER
 from tests.conftest import REPOSITORY
 from tests.submission.timed_log import write_log, write_results
@@ -40,11 +40,11 @@ def test_an_interval_is_that_of_welchs_test_on_logarithms(tmp_path):
     ).change_of("time_to_train")
     expected = stats.ttest_ind(np.log(FAST[:3]), np.log(SLOW), equal_var=False)
     low, high = expected.confidence_interval(0.95)
-    assert (found.low, found.high) == pytest.approx((math.exp(low), math.exp(high)))
+    assert found.interval == pytest.approx((math.exp(low), math.exp(high)))
     ratio = stats.gmean(FAST[:3]) / stats.gmean(SLOW)
     assert found.ratio == pytest.approx(ratio)
     assert found.num_runs == (5, 3) and found.is_told
-    less, least, most = (100 * (1 - value) for value in (ratio, found.high, found.low))
+    less, least, most = (100 * (1 - value) for value in (ratio, *found.interval[::-1]))
     assert found.verdict == f"B is {less:.1f}% faster ({least:.1f} to {most:.1f})"
 
 
@@ -162,8 +162,8 @@ def test_parts_of_the_time_are_told_from_the_largest_change_on(tmp_path):
     assert [part.figure for part in found.parts] == ["input_wait", "saving", "compute"]
     wait, saving, computing = found.parts
     assert wait.unit == "s per million samples" and (wait.a, wait.b) == pytest.approx((30, 90))
-    assert wait.low < 3 < wait.high and wait.verdict == "B spends 60 s more"
-    assert saving.low is None and saving.verdict == "B spends 2.5 s less"
+    assert wait.interval[0] < 3 < wait.interval[1] and wait.verdict == "B spends 60 s more"
+    assert saving.interval is None and saving.verdict == "B spends 2.5 s less"
     assert computing.verdict == "not distinguishable"
     printed = "\n".join(compare.lines(found))
     assert "where the seconds went, s per million samples, largest change first:" in printed
@@ -373,11 +373,3 @@ def test_a_resumed_run_is_left_out_and_folders_of_runs_are_sides(tmp_path, call)
     assert printed.startswith(
         f"A: mine: 4 runs, 1 left out (seed-0: {why})\nB: org/results/System: 5"
     )
-
-
-def test_a_campaign_counts_the_newest_repetition_of_each_run(tmp_path):
-    for name, minutes in (("0", 20), ("1", 99), ("1.repeat-1", 21), ("2.interrupted-1", 99)):
-        write_log(tmp_path / "runs" / name / "bert.log", minutes)
-    (tmp_path / campaign.RECORD_NAME).write_text("{}")
-    found = sides.read_side(str(tmp_path))
-    assert [(run.name, run.minutes) for run in found.runs] == [("0", 20), ("1", 21)]
