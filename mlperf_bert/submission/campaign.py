@@ -181,10 +181,11 @@ def _require_name(flag: str, value: str) -> None:
 def _names_of(given: Sequence[str], *, read: frozenset[str] = frozenset()) -> set[str]:
     """The names of flags, those in flag files too, but for the files that were `read`."""
     names = set()
-    for word in given:
+    for word, following in zip(given, [*given[1:], ""]):
         if word.startswith("-"):
-            name, _, value = word.strip().lstrip("-").partition("=")
+            name, equals, value = word.strip().lstrip("-").partition("=")
             names.add(name)
+            value = paths.with_home(value if equals else following)
             if name == "flagfile" and value not in read:
                 with contextlib.suppress(OSError, UnicodeDecodeError):  # the run says so
                     lines = Path(value).read_text(encoding="utf-8").splitlines()

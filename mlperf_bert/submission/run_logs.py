@@ -61,6 +61,8 @@ def runs_in(name: str) -> list[RunFiles]:
 
 
 def _runs_in(place: paths.Location) -> list[RunFiles]:
+    if _RESUMED_LOG.fullmatch(place.name) and paths.is_file(place):
+        return [_of_output_dir(place.parent, str(place))]  # a piece has not all of the time
     if paths.is_file(place):
         is_metrics = place.suffix == ".jsonl"
         return [

@@ -50,16 +50,14 @@ def read_own(
     """
     place = paths.location(path)
     with paths.failures_named(place):
-        if paths.is_file(place):
-            return [entry_of(System(name=str(place), runs=(read_run(place),)))]
         if (place / CAMPAIGN_RECORD).exists():
             found = sorted(results.parent for results in place.glob("submission/*/results"))
             org_dirs = [path for path in found if path.name[0] != "."]  # not whole, its writer died
             if not org_dirs:
                 raise ValueError(f"{place}: this campaign has no result yet; give runs/N in it")
             return [row for org_dir in org_dirs for row in _of_org(org_dir, ruleset, custom_rcps)]
-        if (place / LOG_NAME).exists():
-            return [_of_run_dir(place)]
+        if paths.is_file(place) or (place / LOG_NAME).exists():
+            return [_of_run(place)]
         if (place / "results").is_dir():
             return _of_org(place, ruleset, custom_rcps)
     raise ValueError(
@@ -83,17 +81,18 @@ def _of_org(org_dir: paths.Location, ruleset: str, custom_rcps: Path | None) -> 
     return [entry_of(system, org=paths.resolve(org_dir).name) for system in judged]
 
 
-def _of_run_dir(folder: paths.Location) -> Entry:
-    """Return the row on a run of this project, of which run.json knows the devices."""
-    if (folder / RECORD_NAME).exists() and not has_ended(folder):
+def _of_run(place: paths.Location) -> Entry:
+    """Return the row on a log or a run; of one of this project run.json knows the devices."""
+    [files] = runs_in(str(place))
+    folder = files.output_dir
+    if folder and (folder / RECORD_NAME).exists() and not has_ended(folder):
         raise ValueError(f"{folder}: this run has not ended; resume it, or wait for its end")
-    [files] = runs_in(str(folder))
     if len(files.logs) > 1:
-        raise ValueError(f"{folder}: was resumed, none of its logs has all of its time")
-    _, num_gpus = recorded_devices(folder)
+        raise ValueError(f"{place}: was resumed, none of its logs has all of its time")
+    _, num_gpus = recorded_devices(folder) if folder else (None, None)
     described = {"number_of_nodes": 1, "accelerators_per_node": 0} if num_gpus == 0 else {}
-    run = read_run(files.logs[0])
-    return entry_of(System(name=str(folder), runs=(run,), description=described))
+    run = read_run(files.logs[0] if files.logs else place)
+    return entry_of(System(name=str(place), runs=(run,), description=described))
 
 
 def as_csv(entries: Sequence[Entry]) -> str:

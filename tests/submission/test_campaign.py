@@ -192,8 +192,9 @@ def test_what_only_the_runs_use_is_checked_before_them(make, tmp_path):
 def test_flags_in_a_file_are_the_runs_too(make, tmp_path):
     preset = tmp_path / "own.flags"
     preset.write_text(f"# of all runs\n--flagfile={preset}\n--do_train\n--seed=1\n")
-    with pytest.raises(ValueError, match="--seed is given by the campaign to every run"):
-        make(flags=(f"--flagfile={preset}",))
+    for flags in ((f"--flagfile={preset}",), ("--flagfile", str(preset))):
+        with pytest.raises(ValueError, match="--seed is given by the campaign to every run"):
+            make(flags=flags)
 
 
 @pytest.mark.all
@@ -293,15 +294,9 @@ def test_a_damaged_log_ends_the_campaign_with_its_name(make, tmp_path):
     made = make(num_runs=2)
     train(made)
     log = tmp_path / "campaign" / "runs" / "1" / "bert.log"
-    whole = log.read_text()
-    for text, message in (
-        (whole[:-30], r"runs/1/bert.log line \d+: cut or damaged"),
-        (whole + whole.splitlines(keepends=True)[-1], "2 lines run_stop"),
-        ("hello", "no line starts with :::MLLOG"),
-    ):
-        log.write_text(text)
-        with pytest.raises(ValueError, match=message):
-            train(made)
+    log.write_text(log.read_text()[:-30])
+    with pytest.raises(ValueError, match=r"runs/1/bert.log line \d+: cut or damaged"):
+        train(made)
     assert (tmp_path / "calls").read_text().split() == ["0", "1"]
 
 

@@ -336,6 +336,7 @@ def test_a_damaged_table_is_one_line(tmp_path):
         ("NVIDIA H100 80GB HBM3", 8, "H100 SXM"),
         ("NVIDIA A100 - PCIe - 80 GB", 8, "A100 PCIe"),
         ("NVIDIA L40S", 8, "L40S"),
+        ("NVIDIA GH200 480GB", 8, "NVIDIA GH200 480GB"),  # kin of H200 is not of its family
         ("N/A", 0, "CPU"),
         ("Abacus 3", 2, "Abacus 3"),
         ("", None, "unknown"),

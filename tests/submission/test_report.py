@@ -149,19 +149,8 @@ def test_a_time_budget_is_in_the_report(org_dir, capsys):
 
 def test_a_damaged_log_is_one_line(org_dir, refusal):
     log = org_dir / "results" / "box" / "bert" / "result_3.txt"
-    whole = log.read_text()
-    [stop] = [line for line in whole.splitlines(keepends=True) if "run_stop" in line]
-    for text, message in (
-        (whole[:-30], r"line \d+: cut or damaged; copy the log again"),
-        (whole + stop, "2 lines run_stop, a log of one run has 1"),
-        (
-            re.sub(r'"time_ms": (\d+)(.*"run_stop")', r'"time_ms": 5\2', whole),
-            "run_stop lies before run_start: the clocks ran backwards",
-        ),
-        ("hello", "no line starts with :::MLLOG, so this is no MLPerf"),
-    ):
-        log.write_text(text)
-        assert re.search(f"result_3.txt:? {message}", refusal(report, org_dir))
+    log.write_text(log.read_text()[:-30])
+    assert re.search(r"result_3.txt line \d+: cut or damaged; copy the", refusal(report, org_dir))
 
 
 def test_a_seed_without_a_place_fails_the_seed_checker(tmp_path):
@@ -171,23 +160,6 @@ def test_a_seed_without_a_place_fails_the_seed_checker(tmp_path):
     found = official.check_seeds([log], "5.0.0")
     assert found.passed is False
     assert found.reasons == ("TypeError: unhashable type: 'list'",)
-
-
-@pytest.mark.all
-def test_what_is_no_result_is_told_in_the_page(org_dir):
-    folder = org_dir / "results" / "box" / "bert"
-    (folder / "result_9.txt").unlink()
-    for number, changes in enumerate([{"seed": 5}, {"seed": 5}, {"global_batch_size": 256}]):
-        (folder / f"result_{number}.txt").unlink()
-        write_log(folder / f"result_{number}.txt", [0.5] * 16 + [0.73], **changes)
-    [found] = report.judge_systems(org_dir, "5.0.0")
-    page = report.page([found], title="t", subtitle="")
-    for problem in (
-        "9 logs, the rules require 10",
-        "different global batch sizes: [&#x27;256&#x27;, &#x27;448&#x27;]",
-        "the same seed in several runs",
-    ):
-        assert problem in page
 
 
 class _Page(HTMLParser):
@@ -299,7 +271,7 @@ def test_runs_that_diverged_are_shown(org_dir, tmp_path):
     output = tmp_path / "report.html"
     assert report.main([str(org_dir), f"--output={output}"]) == 0
     page = output.read_text(encoding="utf-8")
-    assert "no score" in page
+    assert "no score" in page and "10 runs did not converge, the rules forgive 1" in page
     assert page.count("No run reached the target.") == 2
     assert page.count("all logs: Failed checks for eval_accuracy") == 1
     assert "10 runs: no success" in page

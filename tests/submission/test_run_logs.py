@@ -15,6 +15,8 @@ from tests.conftest import REPOSITORY
 from tests.mlperf.example_log import write_log as write_curve
 from tests.submission.timed_log import write_log, write_results
 
+RESUMED = ["bert.log", "bert.resumed-9.log", "bert.resumed-10.log"]
+
 
 def found(place):
     return [
@@ -50,7 +52,8 @@ def every_kind_of_folder(tmp_path, monkeypatch):
         ("org", [(f"result_{n}.txt", [f"result_{n}.txt"]) for n in range(11)]),
         ("org/results/System", [(f"result_{n}.txt", [f"result_{n}.txt"]) for n in range(11)]),
         ("offline", [("offline", ["bert.offline.log"])]),
-        ("resumed", [("resumed", ["bert.log", "bert.resumed-9.log", "bert.resumed-10.log"])]),
+        ("resumed", [("resumed", RESUMED)]),
+        ("resumed/bert.resumed-9.log", [("resumed/bert.resumed-9.log", RESUMED)]),
     ],
 )
 def test_every_kind_of_folder_is_read(place, name, runs):

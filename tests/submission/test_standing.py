@@ -15,7 +15,6 @@ from mlperf_bert.mlperf.results import read_run
 from mlperf_bert.submission import (
     comparison,
     entry,
-    published,
     report,
     standing,
     standing_charts,
@@ -105,8 +104,9 @@ def test_a_miniature_is_shown_and_never_ranked(miniature, shipped, capsys):
     assert first == f"{miniature}: not comparable: open, miniature"
     assert "not ranked" in lines[0]
     assert "no reference for such a run" in lines[1]
-    [own] = standing.read_own(str(miniature))
-    assert (own.accelerators, own.precision, own.max_sequence_length) == (0, "bfloat16", 64)
+    for place in (miniature / "bert.log", miniature):
+        [own] = standing.read_own(str(place))
+        assert (own.accelerators, own.precision, own.max_sequence_length) == (0, "bfloat16", 64)
     found = comparison.standing_of(own, shipped)
     assert (found.minutes_place, found.rate_place) == (None, None)
     assert "BERT-large, not a miniature" in comparison.unlike(own, found.neighbours[0])
@@ -249,7 +249,8 @@ def test_runs_that_cannot_be_read_are_one_line(miniature, org_dir, tmp_path, ref
     )
     record.write_text(json.dumps({"status": "success"}))
     (miniature / "bert.resumed-1.log").write_text(whole)
-    assert f"{miniature}: was resumed, none of its logs has all" in refusal(standing, miniature)
+    for place in (miniature, miniature / "bert.resumed-1.log"):
+        assert f"{place}: was resumed, none of its logs has all" in refusal(standing, place)
     (tmp_path / "campaign.json").write_text("{}")
     assert "this campaign has no result yet; give runs/N in it" in refusal(standing, tmp_path)
     shutil.rmtree(org_dir / "results" / "box" / "bert")
@@ -272,13 +273,6 @@ def test_a_campaign_stands_for_its_submission(org_dir, tmp_path):
     shutil.copytree(folder / "submission" / "example", folder / "submission" / ".example.partial")
     [own] = standing.read_own(str(folder))
     assert own.name == "example/box"
-
-
-def test_a_resource_that_cannot_be_read_is_one_line(tmp_path, monkeypatch, refusal):
-    damaged = tmp_path / "published.parquet"
-    damaged.write_bytes(b"PAR1")
-    monkeypatch.setattr(published.load, "__defaults__", (damaged,))
-    assert f"standing: {damaged}: no table of published results" in refusal(standing)
 
 
 def test_nothing_to_do_is_said(refusal):
