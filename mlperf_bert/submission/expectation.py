@@ -19,7 +19,7 @@ import difflib
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 
@@ -55,10 +55,6 @@ class Interval:
     def __str__(self) -> str:
         expected, least, most = map(three_digits, (self.expected, self.least, self.most))
         return f"{expected} ({least} to {most})"
-
-    def times(self, factor: float) -> "Interval":
-        """Return the interval in another unit."""
-        return Interval(self.expected * factor, self.least * factor, self.most * factor)
 
 
 @dataclass(frozen=True)
@@ -292,7 +288,8 @@ class Published:
         )
         watts = [e.watts / e.accelerators for e in self.entries
                  if e.family == question.family and e.watts and e.accelerators]  # fmt: skip
-        energy = minutes.times(np.median(watts) * question.count / 60_000) if watts else None
+        of_minute = np.median(watts) * question.count / 60_000 if watts else 0  # in kWh
+        energy = Interval(*(of_minute * value for value in astuple(minutes))) if watts else None
         far = np.abs(self.place[rows, COUNT] - place[COUNT])
         order = sorted(zip(far, rows), key=lambda each: (each[0], -each[1]))
         results = tuple(self.entries[row] for _, row in order)

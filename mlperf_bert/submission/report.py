@@ -25,7 +25,6 @@ from mlperf_bert.mlperf.rules import RULESETS
 from mlperf_bert.options import duration
 from mlperf_bert.submission import published, report_charts, standing, standing_charts
 from mlperf_bert.submission.comparison import recognised, standing_of
-from mlperf_bert.submission.compliance import Verdict
 from mlperf_bert.submission.official import UNAIDED
 from mlperf_bert.submission.standing_charts import Drawn
 from mlperf_bert.submission.tabulation import entry_of
@@ -181,16 +180,14 @@ def page(
         figures_of=_cards,
         problems_of=_problems,
         remarks_of=_remarks,
-        rows_of=_rows,
+        rows_of=lambda system: [
+            _cells(run, verdict.passed)
+            for run, verdict in zip(system.runs, system.compliance, strict=True)
+        ],
         facts_of=_facts,
         among=among,
         standing=standing,
     )
-
-
-def _rows(system: SystemVerdict) -> list[list[tuple[str, bool | None]]]:
-    pairs = zip(system.runs, system.compliance, strict=True)
-    return [_cells(run, verdict.passed) for run, verdict in pairs]
 
 
 def _remarks(system: SystemVerdict) -> list[str]:
@@ -242,19 +239,14 @@ def _problems(system: SystemVerdict) -> list[str]:
     found = list(system.problems)
     if not any("seed" in problem for problem in found):
         found += system.seeds.reasons
-    return found + _findings_by_message(system.compliance)
-
-
-def _findings_by_message(compliance: Sequence[Verdict]) -> list[str]:
-    """Each finding once, with the logs that have it."""
-    names: dict[str, list[str]] = {}
-    for verdict in compliance:
+    names: dict[str, list[str]] = {}  # each finding of the compliance checker, and the logs with it
+    for verdict in system.compliance:
         for message in () if verdict.passed else verdict.messages:
             names.setdefault(message, []).append(verdict.path.name)
-    return [
-        f"{'all logs' if len(logs) == len(compliance) > 1 else ', '.join(logs)}: {message}"
-        for message, logs in names.items()
-    ]
+    for message, logs in names.items():
+        is_in_all = len(logs) == len(system.runs) > 1
+        found.append(f"{'all logs' if is_in_all else ', '.join(logs)}: {message}")
+    return found
 
 
 def _cells(run: RunResult, compliant: bool) -> list[tuple[str, bool | None]]:
@@ -280,17 +272,15 @@ def _kwh(run: RunResult) -> float | None:
 
 
 def _facts(facts: Mapping[str, object]) -> list[tuple[str, str]]:
-    return [
-        (name.replace("_", " "), _plain(value))
-        for name, value in facts.items()
-        if value not in ("", None)
-    ]
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {entry}" for name, entry in value.items())
-    return str(value)
+    found = []
+    for name, value in facts.items():
+        if value in ("", None):
+            continue
+        words = str(value)
+        if isinstance(value, Mapping):
+            words = ", ".join(f"{key} {entry}" for key, entry in value.items())
+        found.append((name.replace("_", " "), words))
+    return found
 
 
 @ends_in_one_line("report")

@@ -37,9 +37,8 @@ def left_out(
 
 def is_outside(curve: Curve, reference: Reference) -> bool:
     """Whether a run is outside of the band at any evaluation."""
-    seen = zip(curve.samples, curve.accuracy)
-    bands = (reference.band(samples) for samples in curve.samples)
-    return any(not low <= accuracy <= high for (_, accuracy), (low, high) in zip(seen, bands))
+    seen = zip(curve.accuracy, map(reference.band, curve.samples))
+    return any(not low <= accuracy <= high for accuracy, (low, high) in seen)
 
 
 def false_alarms(

@@ -10,7 +10,7 @@ from scipy import stats
 from mlperf_bert.submission import compare, intervals, published, sides
 from mlperf_bert.submission.compare import EXIT_CANNOT_TELL, EXIT_SLOWER
 from tests.conftest import REPOSITORY
-from tests.submission.timed_log import write_log, write_results
+from tests.submission.timed_log import write_log, write_power_log, write_results
 
 SLOW = [20.0, 21.0, 22.0, 20.5, 21.5]
 FAST = [18.0, 18.5, 19.5, 19.0, 18.2]
@@ -131,16 +131,9 @@ def test_the_energy_of_a_vendors_runs_is_that_of_their_logs_of_power(tmp_path):
     def results(name, watts):
         folder = write_results(tmp_path / name, SLOW)
         for number, minutes in enumerate(SLOW):
-            log = folder / "power" / f"result_{number}" / "node_0.txt"
-            log.parent.mkdir(parents=True)
-            stop_ms = 60_000 * minutes
-            readings = [("power_measurement_start", 0, 0), ("power_reading", stop_ms, watts)]
-            readings += [("power_measurement_stop", stop_ms, 0)]
-            records = [
-                {"key": key, "value": value, "time_ms": ms, "metadata": {}}
-                for key, ms, value in readings
-            ]
-            log.write_text("".join(f":::MLLOG {json.dumps(record)}\n" for record in records))
+            lines = [(0, "power_measurement_start", 0), (60_000 * minutes, "power_reading", watts)]
+            lines.append((60_000 * minutes, "power_measurement_stop", 0))
+            write_power_log(folder / "power" / f"result_{number}" / "node_0.txt", *lines)
         return folder
 
     a, b = results("a", 6000), results("b", 5400)

@@ -11,6 +11,7 @@ from mlperf_logging.result_summarizer import result_summarizer
 from mlperf_bert.submission import collecting, comparison, published
 from mlperf_bert.submission.entry import Entry, family_of, with_twins
 from tests.mlperf.example_log import write_log
+from tests.submission.timed_log import write_power_log
 
 # Other readings of odd logs. Graphcore's and others' differ by rounding alone.
 UNLIKE_THE_FACTS = {
@@ -171,26 +172,14 @@ def test_generated_logs_of_two_dialects(clone):
     assert samples.notes == "result_3.txt: no line starts with :::MLLOG, so this is no MLPerf log"
 
 
-def power_log(path, *lines):
-    """Write a log of power with lines (ms, key, value)."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(
-        "".join(
-            f':::MLLOG {{"time_ms": {time}, "key": "{key}", "value": {json.dumps(value)}, '
-            '"metadata": ""}\n'
-            for time, key, value in lines
-        )
-    )
-
-
 def write_power(clone, *lines, switch=("interconnect_power_est", 50.0), num_nodes=2):
     """Logs of three runs on some nodes and, unless it is None, a switch; returns their folder."""
     power = clone / "here/results/counts-epochs/bert/power"
     for number in range(3):
         for node in range(num_nodes):
-            power_log(power / f"result_{number}" / f"node_{node}.txt", *lines)
+            write_power_log(power / f"result_{number}" / f"node_{node}.txt", *lines)
         if switch:
-            power_log(power / f"result_{number}/sw_0.txt", (0, *switch))
+            write_power_log(power / f"result_{number}/sw_0.txt", (0, *switch))
     return power
 
 
@@ -229,7 +218,7 @@ def test_measured_power(clone, lines, watts, switch):
     for number in range(3 if switch else 0):
         about = [("conversion_eff", 0.9), *switch, ("conversion_eff", 7.0)]
         for name in ("sw_0", "sw_1"):
-            power_log(power / f"result_{number}/{name}.txt", *((0, *line) for line in about))
+            write_power_log(power / f"result_{number}/{name}.txt", *((0, *line) for line in about))
     [epochs, _] = collecting.read_round(clone, "3.0")
     whole = 2 * watts + (2 * 0.9 * 50 if switch else 0)
     assert epochs.watts == pytest.approx(whole)
@@ -282,7 +271,7 @@ def test_incomplete_power_is_unknown_and_said(clone, name, lines, reason):
     if lines is None:
         spoiled.unlink()
     else:
-        power_log(spoiled, *lines)
+        write_power_log(spoiled, *lines)
     [epochs, _] = collecting.read_round(clone, "3.0")
     assert epochs.watts is None and epochs.power_unknown_because == reason
     [*_, card] = comparison.standing_of(epochs, []).figures()
@@ -299,7 +288,7 @@ def test_a_node_that_no_run_has_measured_is_missed(clone):
 def test_a_reading_that_is_not_a_number_is_refused(clone, value):
     power = write_power(clone, *WHOLE, switch=None)
     reading = (MINUTES_12, "power_reading", value)
-    power_log(power / "result_0/node_0.txt", (0, START, None), reading)
+    write_power_log(power / "result_0/node_0.txt", (0, START, None), reading)
     with pytest.raises(ValueError, match=r"node_0\.txt: power_reading is .* not a number; copy it"):
         collecting.read_round(clone, "3.0")
 

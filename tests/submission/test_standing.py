@@ -8,6 +8,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
+from bokeh.document import Document
 
 from demo.campaign import REFERENCE_POINTS
 from mlperf_bert.mlperf.convergence import reference_points
@@ -60,23 +61,8 @@ def run_of_a_miniature(tmp_path):
 def rows_in(page):
     """The columns of the table that a page holds."""
     [text] = re.findall(r"docs_json = '(.*?)';\n", page)
-    found = {}
-
-    def look(value):
-        if isinstance(value, dict):
-            if value.get("name") == "ColumnDataSource" and "attributes" in value:
-                entries = value["attributes"]["data"].get("entries", [])
-                columns = dict(entries)
-                if "curve_x" in columns:
-                    found.update(columns)
-            for part in value.values():
-                look(part)
-        elif isinstance(value, list):
-            for part in value:
-                look(part)
-
-    look(json.loads(html.unescape(text.replace("\\\\", "\\"))))
-    return found
+    [document] = json.loads(html.unescape(text.replace("\\\\", "\\"))).values()
+    return Document.from_json(document).get_model_by_name("rows").data
 
 
 def test_a_submission_is_ranked_and_its_neighbours_are_like_it(org_dir, shipped):

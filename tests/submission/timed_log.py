@@ -53,3 +53,12 @@ def write_results(folder: Path, all_minutes, **others) -> Path:
     for number, minutes in enumerate(all_minutes):
         write_log(folder / f"result_{number}.txt", minutes, **others)
     return folder
+
+
+def write_power_log(path: Path, *lines: tuple[float, str, object]) -> None:
+    """Write a log of power with lines (ms, key, value)."""
+    records = [
+        {"time_ms": ms, "key": key, "value": value, "metadata": ""} for ms, key, value in lines
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f":::MLLOG {json.dumps(record)}\n" for record in records))
