@@ -453,7 +453,15 @@ def run_campaign(
             verdict = judge_submission(
                 local.org_dir, local.system, ruleset, custom_rcps=custom_rcps
             )
-    return _renamed(verdict, str(local.folder), str(campaign.folder))
+    # The tools have seen a copy: what they said names the folder itself.
+    seeds, *others = (
+        replace(
+            tool,
+            reasons=tuple(each.replace(str(folder), str(campaign.folder)) for each in tool.reasons),
+        )
+        for tool in verdict.tools
+    )
+    return replace(verdict, seeds=seeds, folder_tools=tuple(others))
 
 
 def _require_startable(campaign: Campaign) -> None:
@@ -465,15 +473,6 @@ def _require_startable(campaign: Campaign) -> None:
     for pattern in (campaign.offline_eval_input_file or "").split(","):
         if pattern and not matching_files(pattern.strip()):
             raise ValueError(f"--offline_eval_input_file: no file matches {pattern}")
-
-
-def _renamed(verdict: SystemVerdict, local: str, folder: str) -> SystemVerdict:
-    """Put the folder's own name into what the tools said of its copy."""
-    seeds, *others = (
-        replace(tool, reasons=tuple(reason.replace(local, folder) for reason in tool.reasons))
-        for tool in verdict.tools
-    )
-    return replace(verdict, seeds=seeds, folder_tools=tuple(others))
 
 
 def write_submission(

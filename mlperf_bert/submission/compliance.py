@@ -59,16 +59,12 @@ def _findings(report: str) -> tuple[str, ...]:
     findings: list[str] = []
     for record in re.split(r"^(?=INFO - |WARNING - |ERROR - )", report, flags=re.MULTILINE):
         level, _, text = record.partition(" - ")
-        if level == "WARNING":
-            findings += [_headline(finding) for finding in re.split(r"\n-{30}\n", text.strip())]
+        for finding in re.split(r"\n-{30}\n", text.strip()) if level == "WARNING" else ():
+            # Without the line of the log and the state that the checker quotes.
+            headline, *others = finding.strip().splitlines()
+            reasons = [line for line in others if line.startswith("failed test:")]
+            findings.append(" ".join([headline, *reasons]))
     return tuple(findings)
-
-
-def _headline(finding: str) -> str:
-    """Return what failed without the line of the log and the state that the checker quotes."""
-    lines = finding.strip().splitlines()
-    reasons = [line for line in lines[1:] if line.startswith("failed test:")]
-    return " ".join([lines[0], *reasons])
 
 
 @ends_in_one_line("compliance")

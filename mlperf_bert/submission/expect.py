@@ -10,6 +10,7 @@ submitters or more have published, and the errors of the method.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import math
 import statistics
@@ -186,15 +187,10 @@ def whole_number(text: str) -> int:
 
 
 def _price(text: str) -> float:
-    try:
-        price = float(text)
-    except ValueError:
-        price = math.nan
-    if not 0 <= price < 1e9:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: give the price of an hour, below 1,000,000,000"
-        )
-    return price
+    with contextlib.suppress(ValueError):
+        if 0 <= float(text) < 1e9:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r}: give the price of an hour, below 1,000,000,000")
 
 
 def _answer(given: argparse.Namespace) -> list[str]:

@@ -67,11 +67,6 @@ class Question:
     """Global batch size."""
     nodes: int | None = None
 
-    @property
-    def place(self) -> np.ndarray:
-        """Return log2 of count, batch and nodes; NaN if not given."""
-        return np.log2([self.count, self.batch or math.nan, self.nodes or math.nan])
-
     def __str__(self) -> str:
         given = [f"batch {self.batch:,}"] if self.batch else []
         given += [f"{self.nodes} node{'s' * (self.nodes > 1)}"] if self.nodes else []
@@ -275,7 +270,8 @@ class Published:
                 f"the nearest names are {', '.join(names[name] for name in near)}; "
                 "for its compiler's bound give --bound or --step"
             )
-        place = question.place
+        given = question.count, question.batch or math.nan, question.nodes or math.nan
+        place = np.log2(given)
         same = family & (self.place[:, COUNT] == place[COUNT])
         is_published = bool(same.any())
         rows = np.flatnonzero(same if is_published else family)

@@ -21,6 +21,7 @@ import pyarrow
 import pyarrow.parquet
 
 from mlperf_bert.files import paths
+from mlperf_bert.files.whole import require_writable
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.rules import RULESETS
 from mlperf_bert.submission.entry import Entry
@@ -64,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("clones", type=Path, help="holds training_results_v1.0 to _v5.0")
     parser.add_argument("--output", type=Path, default=TABLE)
     given = parser.parse_args(paths.words_with_home(arguments))
+    require_writable(given.output)
     from mlperf_bert.submission import collecting  # the official tools, which a reader needs not
 
     entries, commits = collecting.collect(given.clones)

@@ -48,10 +48,6 @@ class Curve:
     accuracy: np.ndarray
     """[evaluations], float64, without NaN."""
 
-    def scaled(self, factor: float) -> "Curve":
-        """The same with so many times the samples."""
-        return Curve(self.samples * factor, self.accuracy)
-
     @property
     def best(self) -> np.ndarray:
         """The best accuracy up to each evaluation."""
@@ -227,11 +223,10 @@ def published_reference(global_batch_size: int, entries: Sequence[Entry]) -> Ref
         batch: float(convergence.log_reference_samples(math.log2(batch)))
         for batch in {global_batch_size, *batches}
     }
-    curves = [
-        curve.scaled(math.exp(needed[global_batch_size] - needed[entry.global_batch_size or 0]))
-        for entry in near
-        for curve in curves_of(entry)
-    ]
+    curves = []
+    for entry in near:
+        factor = math.exp(needed[global_batch_size] - needed[entry.global_batch_size or 0])
+        curves += [Curve(each.samples * factor, each.accuracy) for each in curves_of(entry)]
     nearest = min(convergence.reference_points().values(), key=distance)
     return Reference(
         curves,

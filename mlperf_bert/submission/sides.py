@@ -29,7 +29,7 @@ from mlperf_bert.submission.run_logs import (
 from mlperf_bert.submission.system import read_description
 
 MACHINE = ("host", "processor", "accelerator", "accelerators", "driver", "nodes", "memory")
-"""What of `Run.made_on` is hardware: with another one A and B differ in more than is compared."""
+"""What of `Side.made_on` is hardware: with another one A and B differ in more than is compared."""
 _DESCRIBED = {
     "processor": "host_processor_model_name",
     "memory": "host_memory_capacity",
@@ -39,6 +39,7 @@ _DESCRIBED = {
     "framework": "framework",
     "operating system": "operating_system",
 }
+"""What of `Side.made_on` the description of a vendor's system says, and in which field."""
 _BASELINE_REMEDY = "write it again with --write_baseline"
 _NOT_COMPARED = {"output_dir", "seed"}
 
@@ -143,7 +144,8 @@ def _side(name: str, place: paths.Location) -> Side:
         except _LeftOut as reason:
             left_out.append(f"{each.name}: {reason}")
     results_dir = files[0].results_dir
-    machine = _machine_of_vendor(results_dir) if results_dir else {}
+    described = read_description(paths.resolve(results_dir).parent) if results_dir else {}
+    machine = {key: described[name] for key, name in _DESCRIBED.items() if described.get(name)}
     above = paths.resolve(place).parent
     alternates = (place / CAMPAIGN_RECORD).exists() and (above / ALTERNATING_RECORD).exists()
     made_on: dict[str, dict[str, None]] = {}  # each value once, in the order of the runs
@@ -186,12 +188,6 @@ def _machine_of_run(folder: paths.Location) -> dict[str, object]:
         nested = value.items() if isinstance(value, dict) else ()
         made_on |= {f"{key}.{inner}": each for inner, each in nested} or {key: value}
     return {key: each for key, each in made_on.items() if key not in _NOT_COMPARED}
-
-
-def _machine_of_vendor(folder: paths.Location) -> dict[str, object]:
-    """Return what the description of a vendor's system says of it."""
-    description = read_description(paths.resolve(folder).parent)
-    return {key: description[name] for key, name in _DESCRIBED.items() if description.get(name)}
 
 
 def _of_log(files: RunFiles) -> _Counted:

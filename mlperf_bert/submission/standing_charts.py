@@ -173,6 +173,7 @@ def _colors(entries: Sequence[Entry]) -> dict[str, str]:
 
 def _row(entry: Entry, is_own: bool, color: str) -> dict[str, object]:
     """Return what plots and table show of an entry."""
+    twin = entry.same_logs_as
     return {
         "name": entry.name,
         "round": entry.round or YOURS,
@@ -189,7 +190,7 @@ def _row(entry: Entry, is_own: bool, color: str) -> dict[str, object]:
         "rate": entry.samples_per_second_per_accelerator or math.nan,
         "per_watt": entry.samples_per_joule or math.nan,
         "per_rated_watt": entry.samples_per_rated_joule or math.nan,
-        "caveat": caveat_of(entry),
+        "caveat": entry.caveat or ("" if is_own or not twin else f"same runs as {twin}"),
         "rcp": entry.rcp or "",
         "rcp_unaided": entry.rcp_unaided or "",
         "is_own": is_own,
@@ -198,12 +199,6 @@ def _row(entry: Entry, is_own: bool, color: str) -> dict[str, object]:
         "curve_x": [samples for samples, _ in entry.curve],
         "curve_y": [accuracy for _, accuracy in entry.curve],
     }
-
-
-def caveat_of(entry: Entry) -> str:
-    """Return why an entry is not ranked; empty if it is."""
-    is_twin = entry.same_logs_as and entry.round
-    return entry.caveat or (f"same runs as {entry.same_logs_as}" if is_twin else "")
 
 
 def _marker(entry: Entry, is_own: bool) -> str:

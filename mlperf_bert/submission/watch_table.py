@@ -21,7 +21,7 @@ SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
 def left_out(
     entries: Sequence[Entry], group_of: Callable[[Entry], str]
-) -> Iterator[tuple[Entry, Curve, Reference]]:
+) -> Iterator[tuple[Curve, Reference]]:
     """Every run, with the runs of all other groups near its batch size."""
     known: dict[tuple[str, int], Reference] = {}
     for entry in comparable(entries):
@@ -32,7 +32,7 @@ def left_out(
             others = [other for other in entries if group_of(other) != group]
             known[group, batch] = published_reference(batch, others)
         for curve in curves_of(entry):
-            yield entry, curve, known[group, batch]
+            yield curve, known[group, batch]
 
 
 def is_outside(curve: Curve, reference: Reference) -> bool:
@@ -41,16 +41,10 @@ def is_outside(curve: Curve, reference: Reference) -> bool:
     return any(not low <= accuracy <= high for accuracy, (low, high) in seen)
 
 
-def false_alarms(
-    entries: Sequence[Entry], group_of: Callable[[Entry], str]
-) -> tuple[int, int, list[str]]:
-    """Runs outside, runs in all, and the systems of those outside."""
-    found = [
-        (entry.name, is_outside(curve, reference))
-        for entry, curve, reference in left_out(entries, group_of)
-    ]
-    names = [name for name, outside in found if outside]
-    return len(names), len(found), sorted(set(names))
+def false_alarms(entries: Sequence[Entry], group_of: Callable[[Entry], str]) -> tuple[int, int]:
+    """Runs outside, and runs in all."""
+    found = [is_outside(curve, reference) for curve, reference in left_out(entries, group_of)]
+    return sum(found), len(found)
 
 
 def forecasts(entries: Sequence[Entry]) -> np.ndarray:
@@ -59,7 +53,7 @@ def forecasts(entries: Sequence[Entry]) -> np.ndarray:
     NaN where a run had no evaluation between that share and its end.
     """
     made = []
-    for _, curve, reference in left_out(entries, submitter_of):
+    for curve, reference in left_out(entries, submitter_of):
         made.append([_forecast(curve, share, reference) for share in SHARES])
     return np.array(made)
 
@@ -77,7 +71,7 @@ def table(entries: Sequence[Entry]) -> str:
     """Both as Markdown."""
     rows = ["| left out | runs outside | of | share |", "|---|---|---|---|"]
     for words, group_of in (("its system", lambda e: e.name), ("its submitter", submitter_of)):
-        outside, total, _ = false_alarms(entries, group_of)
+        outside, total = false_alarms(entries, group_of)
         rows.append(f"| {words} | {outside} | {total:,} | {outside / total:.2%} |")
     rows += [
         "",
