@@ -21,7 +21,7 @@ from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import convergence
 from mlperf_bert.mlperf.results import RunResult
-from mlperf_bert.mlperf.rules import RULESETS
+from mlperf_bert.mlperf.rules import NUM_RUNS_PER_RESULT, RULESETS
 from mlperf_bert.options import duration
 from mlperf_bert.submission import published, report_charts, standing, standing_charts
 from mlperf_bert.submission.comparison import recognised, standing_of
@@ -214,7 +214,8 @@ def _cards(system: SystemVerdict) -> list[Card]:
         Card("Convergence (RCP)", "passed" if rcp.passed else "failed",
              f"{f'{mean:,.0f} samples; ' if mean else ''}{rcp.reason}", good=rcp.passed),
         Card("Compliance", f"{accepted} of {len(runs)} logs",
-             f"accepted under {system.ruleset}", good=accepted >= len(runs) - 1),
+             f"accepted under {system.ruleset}",
+             good=len(runs) - accepted <= len(runs) // NUM_RUNS_PER_RESULT),  # one of ten may be
         Card("Seeds", "unique" if system.seeds.passed else "failed",
              f"{len(seeds)} different ones", good=system.seeds.passed),
         Card("Throughput", rate, "of samples, evaluation included; batch "

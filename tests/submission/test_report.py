@@ -302,6 +302,18 @@ def test_result_that_converged_too_fast_fails(org_dir):
     assert found.submission_mean_samples == 150_080
 
 
+@pytest.mark.parametrize(
+    ("num_runs", "num_refused", "good"), [(10, 1, True), (10, 2, False), (1, 1, False)]
+)
+def test_one_log_of_ten_may_be_refused(judged, num_runs, num_refused, good):
+    first, *others = judged.compliance[:num_runs]
+    compliance = [dataclasses.replace(first, passed=False) for _ in range(num_refused)]
+    compliance += others[num_refused - 1 :]
+    system = dataclasses.replace(judged, runs=judged.runs[:num_runs], compliance=tuple(compliance))
+    [card] = [card for card in report._cards(system) if card.label == "Compliance"]
+    assert (card.value, card.good) == (f"{num_runs - num_refused} of {num_runs} logs", good)
+
+
 def test_names_are_escaped(judged):
     named = dataclasses.replace(judged, name="<b>box")
     page = report.page([named], title="a & b", subtitle="")
