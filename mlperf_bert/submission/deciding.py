@@ -164,9 +164,7 @@ def _watched(places: Sequence[str], reference: str | None) -> list[Watched]:
         runs = read_runs(place)
         # They share a band, so that all must be of its work.
         task = common_task(place, [work_of(run) for run in runs])
-        others = given
-        for run in () if given else runs:  # the same for all, unless one is refused
-            others = watch.reference_of_log(run)
+        others, *_ = [given or watch.reference_of_log(run) for run in runs]
         others.require_same_work(task, place)
         sides.append(Watched(name, place, runs, others))
     return sides
