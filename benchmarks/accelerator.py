@@ -32,6 +32,7 @@ from pathlib import Path
 
 from benchmarks.processes import in_a_process
 from mlperf_bert.files import paths
+from mlperf_bert.messages import ends_in_one_line
 from pages import charts
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -171,6 +172,7 @@ def table(rows: list[dict]) -> str:
     return "\n".join(lines) + "\n"
 
 
+@ends_in_one_line("accelerator")
 def main() -> None:
     """Exports or measures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -198,4 +200,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

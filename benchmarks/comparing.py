@@ -18,6 +18,7 @@ prints the tables of docs/comparing.md, in some seconds:
 """
 
 import argparse
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -165,13 +166,11 @@ def same_by_the_rules(entries: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
     ]
 
 
-def _pairs(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
-    """Yield pairs of one submitter's comparable results of ten runs, but two of the same logs."""
+def _pairs(entries: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
+    """Return pairs of one submitter's comparable results of ten runs, each in both orders."""
     whole = [e for e in comparable(entries) if len(e.run_minutes) == _NUM_RUNS]
-    for a in whole:
-        for b in whole:
-            if a is not b and submitter_of(a) == submitter_of(b):
-                yield a, b
+    both = itertools.permutations(whole, 2)
+    return [(a, b) for a, b in both if submitter_of(a) == submitter_of(b)]
 
 
 def known_pairs(entries: Sequence[Entry]) -> Iterator[str]:

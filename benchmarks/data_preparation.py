@@ -282,6 +282,8 @@ def main() -> None:
         parser.error("give --text and --vocab_file, or --wiki, or all three")
     if bool(args.reference) != bool(args.reference_python):
         parser.error("--reference and --reference_python go together")
+    if args.wiki and not any(args.wiki.parent.glob(args.wiki.name)):
+        parser.error(f"--wiki={args.wiki}: no file has such a name")
     if max(args.num_files or [0]) > 100:
         parser.error("--num_files: 100 at most, for their names are wiki_00 to wiki_99")
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as work:

@@ -110,6 +110,8 @@ CONTESTANTS: dict[str, tuple[str, str | None, dict]] = {
 
 def write_task(folder: Path, input_file: Path | None) -> dict[str, np.ndarray]:
     """Writes configuration and examples, as TFRecord and as arrays; returns the arrays."""
+    if input_file and not input_file.is_file():
+        sys.exit(f"--input_file={input_file}: no such file")
     record_file = folder / "train.tfrecord"
     random_task.write(folder, BERT_BASE, SHAPE, random_task.published_lengths(NUM_EXAMPLES))
     if input_file:
@@ -340,16 +342,24 @@ def report(results: Path, output: Path, flop_per_sample: float) -> None:
         axes.set_xlabel("samples per second; lines: slowest to fastest turn")
 
 
+def _count(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: give 1 or more")
+    return int(text)
+
+
 def main() -> None:
     """Runs the contestants and writes the report."""
     absolute_path = Path.cwd().joinpath  # contestants run elsewhere; a venv needs its links kept
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--input_file", type=absolute_path, help="TFRecords of 512 tokens")
     parser.add_argument("--output", type=absolute_path, required=True, help="without suffix")
-    parser.add_argument("--batch_size", type=int, default=4, help="examples per step")
+    parser.add_argument("--batch_size", type=_count, default=4, help="examples per step")
     parser.add_argument("--rounds", type=int, default=2, help="turns of each, with those in OUTPUT")
-    parser.add_argument("--steps", type=int, default=3, help="timed steps of a turn")
-    parser.add_argument("--warm_up_steps", type=int, default=2, help="steps before the timed ones")
+    parser.add_argument("--steps", type=_count, default=3, help="timed steps of a turn")
+    parser.add_argument(
+        "--warm_up_steps", type=_count, default=2, help="steps before the timed ones"
+    )
     parser.add_argument("--turn_seconds", type=float, default=600, help="limit of a turn")
     parser.add_argument("--only", default="", help="only names that this regular expression finds")
     parser.add_argument("--reference", type=absolute_path, help="its bert folder")

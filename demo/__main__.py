@@ -29,6 +29,7 @@ from pathlib import Path
 from mlperf_bert.files import paths
 from mlperf_bert.files.locks import DirectoryLock
 from mlperf_bert.messages import ends_in_one_line
+from mlperf_bert.options import MAX_SEED
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MARK_FILE = "made_by_the_demo"
@@ -200,8 +201,11 @@ def make_data(folder: Path, seed: int, start: float, lengths: Lengths = LENGTHS)
     """Run the steps from nothing to TFRecords and initial checkpoint, in a folder that is emptied.
 
     Raises:
-      ValueError: as `empty_folder`, or a step failed.
+      ValueError: a seed that the training, minutes later, refuses, or a step failed, or as
+        `empty_folder`.
     """
+    if not 0 <= seed <= MAX_SEED:
+        raise ValueError(f"seed {seed}: give a number from 0 to {MAX_SEED}")
     empty_folder(folder)
     (folder / "train").mkdir()
     run_steps(data_steps(folder, seed, lengths), start)

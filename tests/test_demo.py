@@ -211,6 +211,15 @@ def test_a_variant_is_trained_in_a_folder_of_any_name(tmp_path, monkeypatch):
     assert found["evaluations"] == [[64, 0.73]]
 
 
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_that_no_training_takes_is_refused_before_the_folder_is_emptied(tmp_path, seed):
+    for name in (the_demo.MARK_FILE, "report.png"):
+        (tmp_path / name).touch()
+    with pytest.raises(ValueError, match=f"seed {seed}: give a number from 0 to 4294967295"):
+        the_demo.run_demo(tmp_path, seed=seed)
+    assert (tmp_path / "report.png").exists()
+
+
 def test_demo_uses_the_public_commands(tmp_path, repository):
     (tmp_path / "cleaned").mkdir()
     (tmp_path / "cleaned" / "part-00000-of-00500").touch()

@@ -44,6 +44,12 @@ def test_a_contestant_that_fails_says_why(said, row, tmp_path):
     assert found == {"name": "ours", "failed": row}
 
 
+def test_a_folder_of_programs_that_is_there_is_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["accelerator", "export", f"--output={tmp_path}"])
+    assert accelerator.main() == 1
+    assert capsys.readouterr().err == f"accelerator: {tmp_path}: File exists\n"
+
+
 def test_every_row_is_asked_for_once_and_every_device_is_known():
     asked = [(step, device) for step in compiled.STEPS for device in step.devices.split(",")]
     for step, device in asked:

@@ -97,6 +97,8 @@ def test_packages_that_an_interpreter_lacks():
         ([f"--tpp_python={sys.executable}"], "tpp_pytorch_extension there"),
         (["--reference_python=python3.7"], "--reference and --reference_python go together"),
         (["--only=("], "is not a regular expression"),
+        (["--input_file=/none"], "--input_file=/none: no such file"),
+        (["--warm_up_steps=0"], "argument --warm_up_steps: 0: give 1 or more"),
     ],
 )
 def test_bad_flags_are_told_before_anything_is_measured(tmp_path, flags, message):
