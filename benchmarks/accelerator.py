@@ -133,6 +133,7 @@ def show(raws: Sequence[Path], output: Path) -> None:
     """Writes the table and the picture of raw figures, of one device or of several."""
     rows = [json.loads(line) for raw in raws for line in raw.read_text().splitlines()]
     text = table(rows)
+    output.parent.mkdir(parents=True, exist_ok=True)
     output.with_suffix(".md").write_text(text)
     print(text, end="")
     shown = [row for row in rows if "samples_per_second" in row]

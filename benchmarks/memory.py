@@ -159,6 +159,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1, help="timed steps; 0: the peak alone")
     given = parser.parse_args(paths.words_with_home())
     stored = given.output.with_suffix(".json") if given.output else None
+    if stored:
+        stored.parent.mkdir(parents=True, exist_ok=True)
     results = json.loads(stored.read_text()) if stored and stored.exists() else []
     for precision, size, recompute in itertools.product(
         given.precisions, given.batch_sizes, given.recompute

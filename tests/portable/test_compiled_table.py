@@ -22,12 +22,12 @@ def test_the_measured_table_is_that_of_the_raw_figures(tmp_path, capsys):
     failed = {"device": "NVIDIA H100", "name": "ours large_999", "failed": "out of memory"}
     more = tmp_path / "more.jsonl"
     more.write_text(json.dumps(failed) + "\n")
-    accelerator.show([raw, more], tmp_path / "table")
+    accelerator.show([raw, more], tmp_path / "new" / "table")
     *measured, last = capsys.readouterr().out.splitlines(keepends=True)
     assert "".join(measured) in compiled.PAGE.read_text()
     assert last == "| NVIDIA H100 | ours large_999 | out of memory | | | | |\n"
-    assert (tmp_path / "table.md").read_text().endswith(last)
-    assert (tmp_path / "table.png").stat().st_size > 0
+    assert (tmp_path / "new/table.md").read_text().endswith(last)
+    assert (tmp_path / "new/table.png").stat().st_size > 0
 
 
 @pytest.mark.parametrize(

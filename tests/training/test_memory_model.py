@@ -277,6 +277,17 @@ def test_on_a_cpu_it_is_a_warning_at_the_start_of_a_run(config, monkeypatch):
     assert line.startswith("warning: a step does not fit into the 5.0 GB available here: about ")
 
 
+def test_a_measurement_is_kept_in_a_new_folder_and_not_repeated(tmp_path, monkeypatch):
+    words = ["--batch_sizes=1", "--precisions=bfloat16", "--recompute=none", "--num_gpus=1"]
+    monkeypatch.setattr("sys.argv", ["memory", f"--output={tmp_path}/new/memory", *words])
+    asked, answer = [], {"peak_bytes": 2**30, "seconds": 1.0}
+    monkeypatch.setattr(measuring, "in_a_process", lambda *given: asked.append(given) or answer)
+    measuring.main()
+    measuring.main()
+    [kept] = json.loads((tmp_path / "new" / "memory.json").read_text())
+    assert len(asked) == 1 and answer.items() <= kept.items()
+
+
 @pytest.mark.soak
 def test_the_estimate_of_a_step_that_is_measured_now(tmp_path):
     command = [sys.executable, "-m", "benchmarks.memory", "--precisions=bfloat16", "--steps=0"]
