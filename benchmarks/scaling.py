@@ -170,6 +170,7 @@ def main() -> None:
             parser.error(str(error))
         title = f"{num_weights(config) / 1e6:,.0f} million weights"
     measured = []
+    Path(args.output_file).parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         lengths = [SHAPE.max_seq_length] * (8 * BATCH_SIZE)
         random_task.write(Path(folder), MEASURED, SHAPE, lengths)
