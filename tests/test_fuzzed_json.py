@@ -83,6 +83,7 @@ RECORDING = {
     "machine": {},
 }
 SUMMARY = {"backend": "strace", "checkpoints": [], "records": {"mean_bytes": 9}}
+SUMMARY |= {"begin_monotonic_ns": 5}
 
 
 def log_lines(folder: Path) -> list[dict]:

@@ -58,15 +58,12 @@ def synchronisation() -> dict:
     """
     state = _Timex()
     answer = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(state))
+    found: dict = {"is_synchronised": None, "error_bound_ns": None, "why": None}
     if answer < 0:
-        return {
-            "is_synchronised": None,
-            "error_bound_ns": None,
-            "why": os.strerror(ctypes.get_errno()),
-        }
+        return found | {"why": os.strerror(ctypes.get_errno())}
     if state.status & _IS_NOT_SYNCHRONISED:
-        return {"is_synchronised": False, "error_bound_ns": None, "why": "no daemon sets the clock"}
-    return {"is_synchronised": True, "error_bound_ns": state.maxerror * 1000, "why": None}
+        return found | {"is_synchronised": False, "why": "no daemon sets the clock"}
+    return found | {"is_synchronised": True, "error_bound_ns": state.maxerror * 1000}
 
 
 class Alignment:

@@ -141,8 +141,10 @@ def command_of(sweep: Sweep, point: Point, run: Path, step_s: float | None):
     return words, environment
 
 
-def run_all(sweep: Sweep, grid: Sequence[Point], say) -> list[dict]:
+def run_all(sweep: Sweep, grid: Sequence[Point], notes: Sequence[str], say) -> list[dict]:
     """Runs what is not finished; returns a row for each point.
+
+    After each the table of all and the page with the notes are written again.
 
     Raises:
       ValueError: the very first point failed, so that the others would too.
@@ -165,7 +167,9 @@ def run_all(sweep: Sweep, grid: Sequence[Point], say) -> list[dict]:
             output = sweep.folder(point).rename(folder / "failed.unfinished") / "output.txt"
             raise ValueError(f"the first point failed, {row['reason']}; {output} holds its output")
         rows.append(row)
-        _write(sweep, rows)
+        sweep_figures.write_table(sweep.output / "runs.parquet", rows)
+        with written_beside(sweep.output / "sweep.html") as file:
+            file.write(sweep_page.page(sweep.command, rows, notes))
     return rows
 
 
@@ -278,13 +282,6 @@ def _last_line(path: Path) -> str:
     lines = path.read_text(errors="replace").strip().splitlines()
     own = [line for line in lines if not line.startswith("trace: ")]
     return (own or lines or ["it printed nothing"])[-1][:300]
-
-
-def _write(sweep: Sweep, rows: Sequence[dict]) -> None:
-    sweep_figures.write_table(sweep.output / "runs.parquet", rows)
-    notes = json.loads((sweep.output / "sweep.json").read_text())["notes"]
-    with written_beside(sweep.output / "sweep.html") as file:
-        file.write(sweep_page.page(sweep.command, rows, notes))
 
 
 def _record(sweep: Sweep, notes: Sequence[str]) -> None:
@@ -449,7 +446,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _say(note)
         _record(sweep, notes)
         with FileLock(sweep.output / ".lock", timeout=0):
-            rows = run_all(sweep, points(given), _say)
+            rows = run_all(sweep, points(given), notes, _say)
     except Timeout:
         raise ValueError(
             f"--output={given.output}: another sweep works in it; wait, or stop it"

@@ -1,8 +1,10 @@
-"""The exports of a trace: the command, its messages, and what DFTracer's own programs count."""
+"""The exports of a trace: the command, its messages, what DFTracer counts and fio moves."""
 
 import json
 import re
+import shutil
 import sys
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -170,7 +172,7 @@ def test_dftracers_replay_understands_every_call(pfw, file_ops):
     assert int(re.search(r"Failed: (\d+)", told)[1]) == 0
 
 
-# fio: without the program; test_export_fio.py replays
+# fio
 
 
 @pytest.fixture(scope="module", params=fio.GROUPS)
@@ -229,6 +231,27 @@ def test_files_to_read_are_sparse_and_long_enough(replay):
     for name, size in listed["size_bytes"].items():
         assert not size or (replay / name).stat().st_size == size
     assert sum(path.stat().st_blocks for path in (replay / "files").iterdir()) == 0
+
+
+@pytest.mark.parametrize("per", fio.GROUPS)
+def test_a_replay_moves_the_bytes_of_the_trace_in_its_time(tmp_path, generated, file_ops, per):
+    """By Debian's fio, and what it reports of its jobs."""
+    if not shutil.which("fio"):
+        pytest.skip("fio is not installed: apt-get install fio")
+    fio.write(Finished(generated), tmp_path / "replay", per=per)
+    began = time.monotonic()
+    words = ["fio", "replay.fio", "--output-format=json"]
+    done = programs.run(*words, cwd=tmp_path / "replay", check=True)
+    seconds = time.monotonic() - began
+    jobs = json.loads(done.stdout)["jobs"]
+    assert all(job["error"] == 0 for job in jobs)
+    moved = moved_in(file_ops)
+    for kind, sizes in moved.groupby("kind")["size_bytes"]:
+        for name, expected in (("total_ios", len(sizes)), ("io_bytes", sizes.sum())):
+            assert sum(job[kind][name] for job in jobs) == expected
+    lasts = (moved["monotonic_ns"].max() - generated_trace.BEGIN_NS) / 1e9
+    assert 0.95 * lasts < max(job["job_runtime"] for job in jobs) / 1000 < seconds
+    assert (tmp_path / "replay" / "files").is_dir()
 
 
 def test_too_many_threads_for_fio_are_refused(tmp_path, monkeypatch, generated):

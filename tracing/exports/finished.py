@@ -26,6 +26,8 @@ def summary_of(folder: Path) -> dict:
         found = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         if missing := {"backend", "checkpoints", "records"} - found.keys():
             raise ValueError(f"summary.json lacks {', '.join(sorted(missing))}")
+        if not isinstance(found.get("begin_monotonic_ns"), int):
+            raise ValueError("when it began is not recorded")
     except FileNotFoundError:
         raise ValueError(f"{folder} is not a finished trace: {_why_unfinished(folder)}") from None
     except (OSError, ValueError, AttributeError, RecursionError) as error:
@@ -51,10 +53,7 @@ class Finished(Tables):
           ValueError: it is not a trace, or is not finished.
         """
         self.summary = summary_of(folder)
-        begin_ns = self.summary.get("begin_monotonic_ns")
-        if not isinstance(begin_ns, int):
-            raise ValueError(f"{folder} is not a finished trace: when it began is not recorded")
-        super().__init__(folder, begin_ns)
+        super().__init__(folder, self.summary["begin_monotonic_ns"])
 
     def require_calls(self) -> None:
         """Makes sure that single calls were recorded.
