@@ -227,12 +227,20 @@ def empty_folder(folder: Path) -> None:
     (folder / MARK_FILE).touch()
 
 
+def local_folder(text: str) -> Path:
+    """Return the folder that an option names; argparse says why it may not be in a bucket."""
+    try:
+        return paths.require_local(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 @ends_in_one_line("demo")
 def main() -> int:
     """Run the demo; return 1 with one line if a step fails."""
     parser = argparse.ArgumentParser(prog="python -m demo", description="MLPerf BERT, in miniature")
     parser.add_argument("--seed", type=int, help="of text, weights and order; default: random")
-    parser.add_argument("--output_dir", type=Path, default=Path("build/demo"))
+    parser.add_argument("--output_dir", type=local_folder, default=Path("build/demo"))
     given = parser.parse_args(paths.words_with_home())
     signals.raise_on_ctrl_c()
     seed = secrets.randbits(31) if given.seed is None else given.seed

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from demo import miniature
-from demo.__main__ import REPOSITORY
+from demo.__main__ import REPOSITORY, local_folder
 from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.submission import campaign, report
@@ -28,7 +28,7 @@ NOTE = "a miniature: tiny model and text, no submission; see demo/campaign.py"
 def main() -> int:
     """Prepare, run, judge, report; return what the campaign returns."""
     parser = argparse.ArgumentParser(prog="python -m demo.campaign")
-    parser.add_argument("--output_dir", type=Path, default=Path("build/campaign"))
+    parser.add_argument("--output_dir", type=local_folder, default=Path("build/campaign"))
     given = parser.parse_args(paths.words_with_home())
     folder, start = given.output_dir.resolve(), time.monotonic()
     notes = folder / "notes.json"

@@ -31,7 +31,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from demo.__main__ import LENGTHS, REPOSITORY, Step, empty_folder, run_steps
+from demo.__main__ import LENGTHS, REPOSITORY, Step, empty_folder, local_folder, run_steps
 from mlperf_bert.files import json_text, paths
 from mlperf_bert.messages import ends_in_one_line
 
@@ -145,8 +145,8 @@ def compare(output_dir: Path) -> str:
 def main() -> int:
     """Run all steps; return 1 with one line if one fails, or pre-training does not win."""
     parser = argparse.ArgumentParser(prog="python -m demo.finetuning")
-    parser.add_argument("--demo_dir", type=Path, default=Path("build/demo"))
-    parser.add_argument("--output_dir", type=Path, default=Path("build/demo-finetune"))
+    parser.add_argument("--demo_dir", type=local_folder, default=Path("build/demo"))
+    parser.add_argument("--output_dir", type=local_folder, default=Path("build/demo-finetune"))
     given = parser.parse_args(paths.words_with_home())
     os.chdir(REPOSITORY)
     start = time.monotonic()

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from demo import miniature
+from demo.__main__ import local_folder
 from demo.campaign import REFERENCE_POINTS
 from mlperf_bert.files import locks, paths
 from mlperf_bert.messages import ends_in_one_line
@@ -67,7 +68,9 @@ def _num_runs(text: str) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Train, compare; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m demo.nightly")
-    parser.add_argument("--output_dir", type=Path, required=True, help="the same every night")
+    parser.add_argument(
+        "--output_dir", type=local_folder, required=True, help="the same every night"
+    )
     parser.add_argument("--runs", type=_num_runs, default=NUM_RUNS, help="trainings of a night")
     parser.add_argument("--fail_if_slower", type=compare.share_of, default="5%", metavar="5%%")
     given = parser.parse_args(paths.words_with_home(arguments))

@@ -16,7 +16,16 @@ import pytest
 
 import demo.__main__ as the_demo
 from benchmarks import budget, convergence
-from demo import checkpoint, encyclopedia, facts, picture, vocabulary
+from demo import (
+    campaign,
+    checkpoint,
+    encyclopedia,
+    facts,
+    finetuning,
+    nightly,
+    picture,
+    vocabulary,
+)
 from mlperf_bert.checkpoints.reading import StoredCheckpoint, load_initial_weights
 from mlperf_bert.convert.saving import write_name_based
 from mlperf_bert.files import locks
@@ -169,6 +178,16 @@ def test_a_mistake_is_one_line(module, flags, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [module.__name__, *flags.replace("{}", str(tmp_path)).split()])
     assert module.main() == 1
     assert re.fullmatch(rf"{module.__name__}: .+\n", capsys.readouterr().err)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("module", [the_demo, campaign, finetuning, nightly])
+def test_a_bucket_is_not_taken_for_a_local_folder(module, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["it", "--output_dir=gs://bucket/demo"])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        module.main()
+    assert "gs://bucket/demo: give a local path, and copy it" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
