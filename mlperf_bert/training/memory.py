@@ -19,8 +19,9 @@ times hidden), of S*I (inner) and of N*S*S (heads, tokens, tokens):
     blocks      the input alone: S*H 1
 
 The compiler of a TPU computes again what does not fit, if no product made it. There the estimate is
-what is left then: S*H 6 and, without recomputation, N*S*S 1; and a block that goes backward needs
-N*S*S twice less. A step with more room takes more of it.
+what is left then: S*H 6 and, without recomputation, N*S*S 1 and S*H 1 (the context by heads, for
+attention's gradient, beside that by tokens); and a block that goes backward needs N*S*S twice less.
+A step with more room takes more of it.
 
 An element has four bytes, or two in bfloat16, which also keeps a copy of every kernel unless blocks
 are recomputed. While a block goes backward it needs what it does not keep, and the gradients of it:
@@ -140,7 +141,8 @@ class Step:
         if self.recompute == RECOMPUTE_BLOCKS:
             return self._bytes_of(hidden=1)
         if self._on_tpu:  # what its compiler computes again is not counted, even if it is kept
-            return self._bytes_of(hidden=6, scores=int(self.recompute == RECOMPUTE_NONE))
+            kept = int(self.recompute == RECOMPUTE_NONE)
+            return self._bytes_of(hidden=6 + kept, scores=kept)
         if self.recompute == RECOMPUTE_ATTENTION:
             return self._bytes_of(hidden=8, inner=2)
         if self.fused:
