@@ -111,9 +111,7 @@ def test_the_estimate_is_within_its_tolerance_of_what_an_h100_took(name, num_row
     assert estimate == pytest.approx(found["peak_memory_bytes"], rel=memory.TOLERANCE)
 
 
-@pytest.mark.parametrize(
-    "recompute, gib", [("none", 31.73), ("none", 28.76), ("attention", 14.8)]
-)
+@pytest.mark.parametrize("recompute, gib", [("none", 31.73), ("none", 28.76), ("attention", 14.8)])
 def test_the_estimate_is_within_its_tolerance_of_64_examples_on_tpus(recompute, gib):
     """What does not fit into a TPU v3, what fits into a v4, and what fills a v3."""
     estimate = of_compiler(64, recompute, 1, "TPU")
