@@ -191,8 +191,7 @@ def tensorflow_explained(out_of_memory: str) -> Iterator[None]:
 
 def _first_line(error: Exception) -> str:
     """The reason without the names of TensorFlow's own operations."""
-    message = str(getattr(error, "message", error))
-    return re.sub(r"\{\{.*?\}\}\s*", "", message.splitlines()[0]).split(" [Op:")[0]
+    return re.sub(r"\{\{.*?\}\}\s*", "", reason(error)).split(" [Op:")[0]
 
 
 def run(

@@ -7,6 +7,7 @@ a process: `python -m mlperf_bert.flags_page SCRIPT` prints that script's flags 
 """
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import re
@@ -16,6 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from absl import flags
 
@@ -58,10 +60,6 @@ false is turned on by its name, and off by `no` before it: `--noshuffle`.
 """
 
 
-class _Asked(Exception):
-    """A script has made its parser."""
-
-
 def flags_of(script: Path) -> list[dict[str, Any]]:
     """Returns name, values, default and meaning of each flag of a script, in its order.
 
@@ -83,21 +81,12 @@ def _pages_on_options(defined: dict[str, Any]) -> dict[str, str]:
 
 
 def _parser_of(defined: dict[str, Any]) -> argparse.ArgumentParser:
-    made: list[argparse.ArgumentParser] = []
-
-    def parse_args(parser: argparse.ArgumentParser, *_: object) -> None:
-        made.append(parser)
-        raise _Asked
-
-    original = argparse.ArgumentParser.parse_args
-    argparse.ArgumentParser.parse_args = parse_args  # type: ignore[assignment, method-assign]
-    try:
+    parses = mock.patch.object(
+        argparse.ArgumentParser, "parse_args", autospec=True, side_effect=SystemExit
+    )
+    with parses as asked, contextlib.suppress(SystemExit):
         defined["main"]()
-    except _Asked:
-        pass
-    finally:
-        argparse.ArgumentParser.parse_args = original  # type: ignore[method-assign]
-    return made[0]
+    return asked.call_args.args[0]
 
 
 def _described(flag: flags.Flag) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class StopRequest:
         self._defers = False
 
     def __enter__(self) -> "StopRequest":
-        self._previous = {s: signal.signal(s, self._note) for s in (signal.SIGTERM, signal.SIGINT)}
+        self._previous = {s: signal.signal(s, self._note) for s in _SIGNALS}
         self._previous_hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
         return self
 

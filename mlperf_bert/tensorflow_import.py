@@ -27,18 +27,13 @@ def tensorflow() -> ModuleType:
       ImportError: TensorFlow cannot be loaded, or not on this processor.
     """
     with _importing:  # a module that another thread still loads is in sys.modules already
-        return _imported()
-
-
-def _imported() -> ModuleType:
-    if "tensorflow" in sys.modules:
-        return sys.modules["tensorflow"]
-    level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # the model needs tf_keras, not Keras 3
-    _require_instructions()
-    noise = contextlib.nullcontext() if level == "0" else lines_left_out(INFORMATION)
-    with noise:
-        return importlib.import_module("tensorflow")
+        if "tensorflow" in sys.modules:
+            return sys.modules["tensorflow"]
+        level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # the model needs tf_keras, not Keras 3
+        _require_instructions()
+        with contextlib.nullcontext() if level == "0" else lines_left_out(INFORMATION):
+            return importlib.import_module("tensorflow")
 
 
 def _require_instructions() -> None:

@@ -164,10 +164,9 @@ class RunState:
     def _cannot_restore(self, error: Exception) -> Exception:
         if paths.is_answer_of_a_store(error):
             return paths.kind_of(error)(f"{self._restored}: cannot be read: {paths.reason(error)}")
-        reason = str(error).splitlines()[0]
         return ValueError(
-            f"{self._restored}: cannot be restored ({reason}); remove its files to go on from the "
-            "one before, or choose another --output_dir"
+            f"{self._restored}: cannot be restored ({paths.reason(error)}); remove its files to go "
+            "on from the one before, or choose another --output_dir"
         )
 
 

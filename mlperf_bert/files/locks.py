@@ -93,9 +93,7 @@ class DirectoryLock:
         Raises:
           OSError: the directory cannot be made or written to.
         """
-        parents = (self._directory, *self._directory.parents)
-        missing = [folder for folder in parents if not folder.exists()]
-        self._directory.mkdir(parents=True, exist_ok=True)
+        made = paths.make_folder(self._directory)
         try:
             self._lock.acquire(timeout=patience_seconds)
         except Timeout:
@@ -108,7 +106,7 @@ class DirectoryLock:
                 "to it that one process at a time writes there",
                 file=sys.stderr,
             )
-        self._made = missing
+        self._made = made
         return True
 
     def is_held_elsewhere(self) -> bool:

@@ -97,9 +97,9 @@ def require_supported(path: str) -> None:
 
     Raises:
       ValueError: its scheme is another one, or a store whose file system is not installed, or it
-        begins with "~" and there is no such home folder.
+        begins with "~" and there is neither such a home folder nor such a name here.
     """
-    if path.startswith("~"):
+    if path.startswith("~") and not Path(path.split("/")[0]).exists():
         raise ValueError(_no_home(path))
     if without := _WITHOUT_A_SLASH.match(path):
         raise ValueError(f"{path}: write {without[0]}//BUCKET/FOLDER, or ./{without[0]}...")
@@ -125,6 +125,8 @@ def _schemes_of_tensorflow() -> list[str]:
 
 def location(path: str | os.PathLike) -> Location:
     """The path as an object; raises as `require_supported`."""
+    if isinstance(path, Path):  # it was looked at before: "./~x" has lost its "./"
+        return path
     name = os.fspath(path)
     require_supported(name)
     if not is_remote(name):

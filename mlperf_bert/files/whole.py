@@ -167,17 +167,17 @@ def require_unpacked(path: str | os.PathLike) -> None:
 
 
 @contextlib.contextmanager
-def opened_input(path: str) -> Iterator[BinaryIO]:
+def opened_input(path: str | os.PathLike) -> Iterator[BinaryIO]:
     """Opens an input file, which may also lie on Hugging Face.
 
     Raises:
       OSError: as `paths.require_regular_file`.
       ValueError: as well, or huggingface_hub is needed and not installed.
     """
-    if path.startswith(HUGGING_FACE):
+    if (name := os.fspath(path)).startswith(HUGGING_FACE):
         from mlperf_bert.files import hugging_face
 
-        with hugging_face.opened(path) as file:
+        with hugging_face.opened(name) as file:
             yield file
     else:
         with paths.opened(path) as file:
@@ -186,7 +186,7 @@ def opened_input(path: str) -> Iterator[BinaryIO]:
 
 def digest(path: str | os.PathLike, algorithm: str) -> str:
     """The digest of an input file, in hexadecimal; raises as `opened_input`."""
-    with opened_input(os.fspath(path)) as file:
+    with opened_input(path) as file:
         return hashlib.file_digest(file, algorithm).hexdigest()  # type: ignore[arg-type]
 
 
@@ -246,11 +246,7 @@ def kind_of(head: bytes) -> str | None:
         return f"text in {encoding}"
     if b"\0" in head:
         return None
-    try:
-        # A character may be cut where the head ends.
-        text = head.decode() if len(head) < HEAD_BYTES else head[:-3].decode(errors="ignore")
-    except UnicodeDecodeError:
-        return None
+    text = head.decode(errors="ignore")  # a character may be cut, or of another encoding
     return "JSON" if text.lstrip(BYTE_ORDER_MARK).lstrip()[:1] in ("{", "[") else "text"
 
 
@@ -267,10 +263,8 @@ def decode(text: bytes, path: str, *, encoding: str = "utf-8") -> str:
             raise ValueError(
                 f"{path}: is text in {other}; convert it with iconv -f {other} -t UTF-8"
             ) from error
-        head = text[:HEAD_BYTES]
-        if b"\0" in head or kind_of(head):
-            kind = kind_of(head)
-            kind = kind if kind and "text" not in kind else "binary data, perhaps TFRecords"
+        kind = kind_of(text[:HEAD_BYTES]) or "binary data, perhaps TFRecords"
+        if kind != "text":
             raise ValueError(f"{path}: is {kind}, not text; give text files") from error
         raise ValueError(
             f"{path}: byte {error.start} is not UTF-8; make the file again, or drop such bytes "

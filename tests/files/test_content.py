@@ -114,6 +114,7 @@ def test_archives_and_dumps(tmp_path, kind):
     [
         (b'{"text": "a"}\n' * 9, "input: is JSON, not TFRecords; give files of create_pre"),
         (TEXT, "input: is text, not TFRecords"),
+        (b"caf\xe9\n" * 9, "input: is text, not TFRecords"),
         (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "input: is a picture, not TFRecords"),
         (b"PAR1\x15\x04\x15\0\0\0\0\0\0", "input: is a Parquet file, not TFRecords"),
         (TEXT.decode().encode("utf-16"), "input: is text in UTF-16, not TFRecords"),
@@ -133,6 +134,8 @@ def test_what_is_no_record_is_named(tmp_path, found, message):
         (tfrecord.frame(b"\xff\xfe\xfd" * 50), "is binary data, perhaps TFRecords, not text; give"),
         (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "is a picture, not text; give text files"),
         (b"caf\xe9\n", "byte 3 is not UTF-8; make the file again, or drop such bytes with iconv"),
+        (b"caf\xe9\n" * 1000, "byte 3 is not UTF-8; make the file again, or drop such bytes"),
+        (TEXT * 9 + b"caf\xe9\n", f"byte {9 * len(TEXT) + 3} is not UTF-8; make the file again"),
         (b'{"a": 1}\n\n{"b": 2}\n', "is JSON, not text; process_wiki.sh reads WikiExtractor's"),
         (b'{\n "step": "clean-up",\n "inputs": []\n}\n', "is JSON, not text"),
         (b'\xef\xbb\xbf[{"text": "a"},\n {"text": "b"}]\n', "is JSON, not text"),

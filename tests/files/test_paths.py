@@ -33,6 +33,16 @@ def test_a_path_without_a_home_folder_is_refused():
         paths.location("~x y/run")
 
 
+@pytest.mark.parametrize("name", ["./~x y", "./gs:x", "./s3:x/y"])
+def test_a_path_that_is_written_as_advised_is_a_local_one(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = paths.location(name)
+    paths.make_folder(folder)
+    (folder / "file").write_bytes(b"123")
+    assert paths.size_bytes(folder / "file") == 3 and not paths.is_file(folder)
+    assert "~" not in name or paths.is_file(f"{folder}/file")
+
+
 def test_words_of_a_command_line_up_to_two_dashes():
     words = ["~/a", "--out=~/b", "--check", "-o=~", "--n=1", "--", "~/c", "--out=~/d"]
     expected = ["/home/me/a", "--out=/home/me/b", "--check", "-o=/home/me", "--n=1", *words[5:]]
