@@ -1,8 +1,8 @@
 """How many samples the reference needs to converge: the reference convergence points (RCP).
 
-The numbers are mlperf-logging's own, read from the JSON files of its RCP checker; mean, deviation
-and the fewest credible samples are computed by that checker. This module adds what the checker
-answers only for logs: the bound that a batch size must meet.
+The numbers are mlperf-logging's own, read from the JSON files of its RCP checker; mean and the
+fewest credible samples are computed by that checker. This module adds what the checker answers only
+for logs: the bound that a batch size must meet.
 
 SciPy, on which the checker is built, is imported at the first use: every training imports this
 module, few use it.
@@ -29,18 +29,12 @@ class ReferencePoint:
     """What the reference needs at one global batch size."""
 
     global_batch_size: int
-    num_runs: int
-    """0 for an interpolation."""
     mean_samples: float
     """Olympic mean of the samples to converge."""
-    std_samples: float
-    """Standard deviation over all runs."""
     min_mean_samples: float
     """A result whose mean is less is too fast to be credible."""
     hyperparameters: Mapping[str, float]
     """MLLOG key -> value."""
-    is_pruned: bool = False
-    """A result at this batch size is judged by an interpolation instead."""
 
 
 @dataclass(frozen=True)
@@ -76,18 +70,15 @@ def reference_points(
     Raises:
       ValueError: the ruleset has no BERT, or the file is no RCP file.
     """
-    checker = _checker(ruleset, custom_rcps)
-    kept = {record["BS"] for record in checker.pruned_rcp_data.values()}
-    points = [
-        _point(record, is_pruned=record["BS"] not in kept) for record in checker.rcp_data.values()
-    ]
-    points.sort(key=lambda point: point.global_batch_size)
-    return MappingProxyType({point.global_batch_size: point for point in points})
+    records = _by_batch_size(_checker(ruleset, custom_rcps).rcp_data)
+    return MappingProxyType({record["BS"]: _point(record) for record in records})
 
 
 def log_reference_samples(log2_batch: np.ndarray | float) -> np.ndarray | float:
     """Return the logarithm of the samples that the reference needs, between its points straight."""
-    points = [p for p in reference_points().values() if not p.is_pruned]
+    points = [
+        _point(record) for record in _by_batch_size(_checker(RULESETS[-1], None).pruned_rcp_data)
+    ]
     batches = np.log2([point.global_batch_size for point in points])
     return np.interp(log2_batch, batches, np.log([point.mean_samples for point in points]))
 
@@ -101,7 +92,8 @@ def bound_of(
       ValueError: as `reference_points`.
     """
     checker = _checker(ruleset, custom_rcps)
-    records = sorted(checker.pruned_rcp_data.values(), key=lambda record: record["BS"])
+    # Without the points that it prunes: a result there is judged by an interpolation.
+    records = _by_batch_size(checker.pruned_rcp_data)
     smaller = [record for record in records if record["BS"] <= global_batch_size]
     larger = [record for record in records if record["BS"] >= global_batch_size]
     if smaller and smaller[-1]["BS"] == global_batch_size:
@@ -115,15 +107,16 @@ def bound_of(
     return Bound("interpolation", _point(record))
 
 
-def _point(record: Mapping, *, is_pruned: bool = False) -> ReferencePoint:
+def _by_batch_size(records: Mapping[str, dict]) -> list[dict]:
+    return sorted(records.values(), key=lambda record: record["BS"])
+
+
+def _point(record: Mapping) -> ReferencePoint:
     return ReferencePoint(
         global_batch_size=record["BS"],
-        num_runs=len(record["Epochs to converge"]),
         mean_samples=float(record["RCP Mean"]),
-        std_samples=float(record["RCP Stdev"]),
         min_mean_samples=float(record["Min Epochs"]),
         hyperparameters=MappingProxyType(record["Hyperparams"]),
-        is_pruned=is_pruned,
     )
 
 

@@ -36,7 +36,6 @@ LONGEST_READING_SECONDS = 10.0
 """A sensor that takes longer has failed."""
 RAPL = Path("/sys/class/powercap")
 _MOST_WATTS_OF_A_ZONE = 1000.0
-_GIVE = "give --power_watts"
 
 
 class SensorFailed(Exception):
@@ -387,7 +386,7 @@ def meter(
             reasons.append(str(failure))
     if num_hosts > 1:
         notes.append(f"of the chief's host alone, out of {num_hosts}")
-    unknown = f"{', '.join(reasons)}; {_GIVE}" if reasons else ""
+    unknown = f"{', '.join(reasons)}; give --power_watts" if reasons else ""
     return Meter(sensors, notes=notes, unknown=unknown, close=close, clock=clock)
 
 

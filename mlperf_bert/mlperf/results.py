@@ -185,18 +185,20 @@ def read_run(path: Path, *, may_run: bool = False) -> RunResult:
     if stop.time_ms < start.time_ms or records.index(stop) < records.index(start):
         raise ValueError(f"{path}: run_stop lies before run_start: the clocks ran backwards")
     _require_clocks_forward(records[records.index(start) : records.index(stop)], path)
-    batch_sizes = counts_of(records, "global_batch_size", path)
-    train_samples = counts_of(records, "train_samples", path)
+    batch_size, train_samples = (
+        next(reversed(counts_of(records, key, path)), None)
+        for key in ("global_batch_size", "train_samples")
+    )
     evaluations = _evaluations(
         records[: records.index(stop)],
         start.time_ms,
         path,
-        global_batch_size=batch_sizes[-1] if batch_sizes else None,
-        train_samples=train_samples[-1] if train_samples else None,
+        global_batch_size=batch_size,
+        train_samples=train_samples,
     )
     status = str(stop.metadata.get("status"))
     last_samples = evaluations[-1].samples if evaluations else None
-    samples = last_samples if last_samples is not None else next(iter(train_samples[-1:]), None)
+    samples = last_samples if last_samples is not None else train_samples
     return RunResult(
         path=path,
         status=status,
@@ -204,7 +206,7 @@ def read_run(path: Path, *, may_run: bool = False) -> RunResult:
         init_minutes=_init_minutes(records),
         samples_to_converge=samples if status == "success" else None,
         counts_by_train_samples=last_samples is None,
-        global_batch_size=batch_sizes[-1] if batch_sizes else None,
+        global_batch_size=batch_size,
         num_eval_samples=next(iter(counts_of(records, "eval_samples", path)), None),
         seeds=_seeds(records, path),
         evaluations=evaluations,
@@ -217,7 +219,10 @@ def read_run(path: Path, *, may_run: bool = False) -> RunResult:
             for record in records
             if record.key.startswith(_HYPERPARAMETERS)
         },
-        provenance=_provenance(records),
+        provenance={
+            str(name): str(value)
+            for name, value in (_first(records, "provenance", dict) or {}).items()
+        },
         seconds=_seconds(records),
         energy=energy_of_run(records),
         max_sequence_length=_first(records, "max_sequence_length", int),
@@ -237,11 +242,6 @@ def _names_of_weights(records: list[Record]) -> set[str]:
         for record in records
         if record.key.lower() == "weights_initialization"
     } - {"all"}
-
-
-def _provenance(records: list[Record]) -> dict[str, str]:
-    found = _first(records, "provenance", dict) or {}
-    return {str(name): str(value) for name, value in found.items()}
 
 
 def _seconds(records: list[Record]) -> ledger.Seconds | None:
@@ -309,9 +309,7 @@ def _evaluations(
     counts = [
         require_count(n, "epoch_num of eval_accuracy", path) for n in samples if n is not None
     ]
-    counts_samples = len(counts) == len(found) and _are_samples(
-        counts, global_batch_size, train_samples
-    )
+    counts_samples = None not in samples and _are_samples(counts, global_batch_size, train_samples)
     return tuple(
         Evaluation(
             minutes=(record.time_ms - start_ms) / 60_000,

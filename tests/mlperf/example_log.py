@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from mlperf_bert.checkpoints import names
 from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.log import MlperfLog, SubmissionInfo
 from mlperf_bert.optimization.config import OptimizerConfig
@@ -34,30 +35,13 @@ COMPUTATION = {
 INTERVAL_SAMPLES = 150_080
 
 
-def bert_weight_names(num_layers: int) -> list[str]:
-    """Return the TensorFlow 1 names of the weights of a BERT; 398 for 24 layers."""
-    dense = ("kernel", "bias")
-    norm = ("LayerNorm/gamma", "LayerNorm/beta")
-    layer = [f"attention/self/{part}/{w}" for part in ("query", "key", "value") for w in dense]
-    layer += [f"{part}/dense/{w}" for part in ("attention/output", "intermediate") for w in dense]
-    layer += [f"output/dense/{w}" for w in dense]
-    layer += [f"{part}/{w}" for part in ("attention/output", "output") for w in norm]
-    names = [f"bert/embeddings/{part}_embeddings" for part in ("word", "position", "token_type")]
-    names += [f"bert/embeddings/{w}" for w in norm]
-    names += [f"bert/encoder/layer_{n}/{w}" for n in range(num_layers) for w in layer]
-    names += [f"bert/pooler/dense/{w}" for w in dense]
-    names += [f"cls/predictions/transform/{w}" for w in ("dense/kernel", "dense/bias", *norm)]
-    names += ["cls/predictions/output_bias"]
-    return names + [f"cls/seq_relationship/output_{w}" for w in ("weights", "bias")]
-
-
 def initialise(log: MlperfLog, *, num_layers: int = 1, **changes: object) -> None:
     """Log everything that comes before run_start."""
     log.init_start(cache_cleared=True)
     log.submission(SUBMISSION)
     log.hyperparameters(HYPERPARAMETERS | NUM_EVAL_SAMPLES | changes)
     log.computation(**COMPUTATION)
-    log.weights_initialization(bert_weight_names(num_layers))
+    log.weights_initialization(weight.tf1_name for weight in names.weights(num_layers))
     log.init_stop()
 
 

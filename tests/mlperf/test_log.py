@@ -1,9 +1,5 @@
 """One log per run, one run_start and one run_stop, whatever happens in between."""
 
-import signal
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -116,38 +112,6 @@ def test_nothing_of_a_run_follows_run_stop(log, path):
             with pytest.raises(RuntimeError, match="run_stop has been logged"):
                 late()
     assert len(metadata(read_log(_closed(log, path)), "run_stop")) == 1
-
-
-def test_ctrl_c_of_a_real_process(path):
-    program = f"""
-import time
-from mlperf_bert.mlperf.log import MlperfLog
-from tests.mlperf.example_log import initialise
-with MlperfLog({str(path)!r}) as log:
-    initialise(log)
-    with log.run() as run:
-        print("running", flush=True)
-        time.sleep(60)
-"""
-    with subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        # A shell that started these tests in the background lets them ignore it.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    ) as process:
-        echoed = 0
-        for line in process.stdout:
-            if line == "running\n":
-                break
-            echoed += 1
-        process.send_signal(signal.SIGINT)
-        echoed += len(process.stdout.readlines())
-        assert process.wait(timeout=300) != 0
-    records = read_log(path)
-    assert metadata(records, "run_stop") == [{"status": "aborted"}]
-    assert echoed == len(records)
 
 
 def test_events_can_be_dated_back(log, path):

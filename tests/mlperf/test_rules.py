@@ -60,7 +60,6 @@ CLOSED_RUN = {
     "poly_power": 1.0,
     "max_seq_length": 512,
     "max_predictions_per_seq": 76,
-    "num_eval_samples": 10_000,
     "target_masked_lm_accuracy": 0.720,
 }
 
@@ -76,7 +75,6 @@ def test_a_run_by_the_rules_has_no_departures():
         ({"poly_power": 0.5}, "poly_power", 1.0),
         ({"max_seq_length": 128}, "max_seq_length", 512),
         ({"max_predictions_per_seq": 20}, "max_predictions_per_seq", 76),
-        ({"num_eval_samples": 1000}, "num_eval_samples", 10_000),
         ({"target_masked_lm_accuracy": 0.5}, "target_masked_lm_accuracy", 0.720),
         ({"interval_samples": 75_040}, "evaluation_interval_samples", 150_080),
         ({"interval_samples": 300_160}, "evaluation_interval_samples", 150_080),
@@ -98,8 +96,3 @@ def test_all_departures_are_collected():
     change = {"optimizer": "adamw", "seed_is_random": False, "model": {}}
     issues = rules.departures_from_closed_rules(**CLOSED_RUN | change)
     assert len(issues) == 2 + len(rules.BERT_LARGE)
-
-
-def test_free_hyperparameters_are_not_checked():
-    with pytest.raises(ValueError, match="learning_rate: not fixed by the rules"):
-        rules.departures_from_closed_rules(**CLOSED_RUN, learning_rate=1.0)

@@ -1,0 +1,115 @@
+"""What is not a regular file is neither read nor replaced; files appear whole or not at all."""
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from mlperf_bert.data import manifest, punkt, segmentation, sentences, vocabulary
+from mlperf_bert.data.documents import read_texts
+from mlperf_bert.files.paths import require_regular_file
+from mlperf_bert.files.whole import replaceable, write_whole, written_beside
+from mlperf_bert.mlperf import convergence, log_lines
+from mlperf_bert.model.config import BertConfig
+from mlperf_bert.submission import system
+
+
+def bind(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (os.mkfifo, "a FIFO"),
+        (Path.mkdir, "a folder"),
+        (bind, "a socket"),
+        (lambda path: path.symlink_to("/dev/zero"), "a device"),
+    ],
+)
+def test_what_is_no_regular_file_is_named(tmp_path, monkeypatch, make, kind):
+    monkeypatch.chdir(tmp_path)  # the path of a socket must be short
+    make(Path("input"))
+    Path("link").symlink_to("input")
+    for path in ("input", Path("link")):
+        with pytest.raises(ValueError, match=rf"^{path}: {kind}; give a regular file"):
+            require_regular_file(path)
+
+
+def test_a_file_may_be_behind_a_link(tmp_path):
+    (tmp_path / "file").write_bytes(b"123")
+    (tmp_path / "link").symlink_to("file")
+    assert require_regular_file(str(tmp_path / "link")).size_bytes == 3
+    with pytest.raises(FileNotFoundError):
+        require_regular_file(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        vocabulary.read_vocabulary,
+        lambda path: sentences.read_documents([path], None),
+        lambda path: list(read_texts(path)),
+        BertConfig.from_json_file,
+        lambda path: manifest.load(Path(path).parent),
+        lambda path: punkt.warn_if_not_published(Path(path).parent),
+        lambda path: segmentation.load_splitter(Path(path).parent),
+        lambda path: log_lines.read_records(Path(path)),
+        lambda path: system.read_overrides(Path(path)),
+        lambda path: convergence.reference_points(custom_rcps=Path(path)),
+    ],
+)
+def test_every_reader_asks(tmp_path, read):
+    """A device that ends at once: a reader that does not ask fails here and does not hang."""
+    for name in ("input", manifest.NAME, *punkt.PUBLISHED_SHA256):
+        (tmp_path / name).symlink_to("/dev/null")
+    with pytest.raises(ValueError, match="a device; give a regular file"):
+        read(str(tmp_path / "input"))
+
+
+SPECIAL = {
+    "pipe": os.mkfifo,
+    "folder": os.mkdir,
+    "socket": bind,
+    "link to a pipe": lambda path: (os.mkfifo(f"{path}.pipe"), path.symlink_to(f"{path}.pipe")),
+}
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_what_is_no_regular_file_is_refused_and_stays(tmp_path, monkeypatch, kind):
+    monkeypatch.chdir(tmp_path)  # a socket's path is short
+    path = tmp_path.relative_to(tmp_path) / "out"
+    SPECIAL[kind](path)
+    before = [(entry.name, stat.S_IFMT(entry.stat().st_mode)) for entry in os.scandir()]
+    with pytest.raises(ValueError, match=r"out: exists and is not a regular file; give the name"):
+        write_whole(path, "text")
+    after = [(entry.name, stat.S_IFMT(entry.stat().st_mode)) for entry in os.scandir()]
+    assert sorted(after) == sorted(before)
+
+
+@pytest.mark.parametrize("device", ["/dev/null", "/dev/full"])
+def test_a_device_is_refused(device):
+    with pytest.raises(ValueError, match=f"{device}: exists and is not a regular file"):
+        replaceable(device)
+
+
+@pytest.mark.parametrize("dangling", [False, True])
+def test_a_link_is_followed(tmp_path, dangling):
+    target, link = tmp_path / "target", tmp_path / "link"
+    if not dangling:
+        target.write_text("old")
+    link.symlink_to(target)
+    write_whole(link, "new")
+    assert link.is_symlink() and target.read_text() == "new"
+
+
+def test_a_failure_leaves_what_was_there(tmp_path):
+    path = tmp_path / "out"
+    path.write_text("old")
+    with pytest.raises(OSError, match="full"), written_beside(path) as file:
+        file.write(b"half")
+        raise OSError("disk full")
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
