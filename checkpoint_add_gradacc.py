@@ -10,14 +10,12 @@ if __name__ == "__main__":
 from absl import flags
 
 from mlperf_bert import command_line
-from mlperf_bert.command_line import not_empty
 from mlperf_bert.convert import tf1_tf2
 
 FLAGS = flags.FLAGS
 
 flags.DEFINE_string("old", None, "Checkpoint to read.", required=True)
 flags.DEFINE_string("new", None, "Checkpoint to write.", required=True)
-not_empty("old", "new")
 command_line.paths("old", "new")
 command_line.no_wildcards("old", "new")
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from mlperf_bert import command_line
-from mlperf_bert.command_line import in_range, not_empty
+from mlperf_bert.command_line import in_range
 from mlperf_bert.data import casing, overview, provenance, verification, vocabulary
 from mlperf_bert.data.dataset import DatasetConfig, write_dataset
 from mlperf_bert.data.examples import expand_input, write_examples
@@ -60,7 +60,6 @@ flags.DEFINE_string(
     "beam_options", None, "Make --output_dir with Apache Beam: its options, as '--runner=...'."
 )
 flags.DEFINE_bool("verify", False, "Only check --output_dir against its manifest, make nothing.")
-not_empty("input_file", "output_file", "vocab_file", "output_dir")
 command_line.paths("input_file", "output_file", "vocab_file", "output_dir")
 in_range("nworker", "memory_budget_gib", "examples_per_part", at_least=0)
 

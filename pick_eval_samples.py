@@ -10,7 +10,7 @@ import os
 from absl import flags
 
 from mlperf_bert import command_line
-from mlperf_bert.command_line import in_range, not_empty
+from mlperf_bert.command_line import in_range
 from mlperf_bert.data import evaluation_shard
 
 FLAGS = flags.FLAGS
@@ -20,7 +20,6 @@ flags.DEFINE_string("output_tfrecord", None, "TFRecord to write.", required=True
 flags.DEFINE_integer("num_examples_to_pick", 10000, "How many examples.")
 flags.DEFINE_integer("max_seq_length", 512, "Tokens per example.")
 flags.DEFINE_integer("max_predictions_per_seq", 76, "Masked tokens per example at most.")
-not_empty("input_tfrecord", "output_tfrecord")
 command_line.paths("input_tfrecord", "output_tfrecord")
 in_range("num_examples_to_pick", "max_seq_length", "max_predictions_per_seq", at_least=1)
 

@@ -10,7 +10,6 @@ if __name__ == "__main__":
 from absl import flags, logging
 
 from mlperf_bert import command_line
-from mlperf_bert.command_line import not_empty
 from mlperf_bert.convert import tf1_tf2
 from mlperf_bert.model.config import BertConfig
 
@@ -29,7 +28,6 @@ flags.DEFINE_enum(
     tf1_tf2.CONVERTED_MODELS,
     "TF2 result: the encoder with both heads, or the encoder alone, which may lack them.",
 )
-not_empty("bert_config_file", "checkpoint_to_convert", "converted_checkpoint_path")
 command_line.paths("bert_config_file", "checkpoint_to_convert", "converted_checkpoint_path")
 command_line.no_wildcards("checkpoint_to_convert", "converted_checkpoint_path")
 

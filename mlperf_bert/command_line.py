@@ -54,12 +54,6 @@ def in_range(*names: str, **bounds: float) -> None:
         flags.register_validator(name, holds, f"must be a number {given}")
 
 
-def not_empty(*names: str) -> None:
-    """Refuses an empty string, such as an unset shell variable gives; None passes."""
-    for name in names:
-        flags.register_validator(name, lambda value: value != "", "is empty: give a value")
-
-
 class _Paths(flags.ArgumentParser):
     """Values of flags that are paths: home folders stand in place of "~"."""
 
@@ -67,13 +61,15 @@ class _Paths(flags.ArgumentParser):
         return with_home(argument)
 
 
-def paths(*names: str) -> None:
+def paths(*names: str, may_be_empty: bool = False) -> None:
     """Expands "~" in paths, several with commas; refuses those that are neither local nor stored.
 
-    None passes.
+    An empty string, such as an unset shell variable gives, is refused too; None passes.
     """
 
     def all_supported(value: str | None) -> bool:
+        if value == "" and not may_be_empty:
+            raise flags.ValidationError("is empty: give a value")
         for path in (value or "").split(","):
             try:
                 require_supported(path.strip())
@@ -120,9 +116,7 @@ def define(configuration: type, *, script: str | None = None) -> None:
         else:
             _DEFINE[about.takes](name, about.default, about.help, **common)
         if about.path:
-            paths(name)
-            if not about.may_be_empty:
-                not_empty(name)
+            paths(name, may_be_empty=about.may_be_empty)
             if not about.may_have_wildcards:
                 no_wildcards(name)
         if about.bounds:

@@ -10,7 +10,7 @@ if __name__ == "__main__":
 from absl import flags, logging
 
 from mlperf_bert import command_line
-from mlperf_bert.command_line import in_range, not_empty
+from mlperf_bert.command_line import in_range
 from mlperf_bert.convert import importing
 from mlperf_bert.options import MAX_SEED
 
@@ -21,7 +21,6 @@ flags.DEFINE_string(
 )
 flags.DEFINE_string("output_dir", None, "Directory to make.", required=True)
 flags.DEFINE_integer("seed", 0, "Seed of the heads that the model lacks.")
-not_empty("model", "output_dir")
 command_line.paths("model", "output_dir")
 command_line.no_wildcards("output_dir")
 in_range("seed", at_least=0, at_most=MAX_SEED)

@@ -10,7 +10,6 @@ if __name__ == "__main__":
 from absl import flags, logging
 
 from mlperf_bert import command_line
-from mlperf_bert.command_line import not_empty
 from mlperf_bert.convert import exporting
 from mlperf_bert.model.config import BertConfig
 
@@ -20,7 +19,6 @@ flags.DEFINE_string("bert_config_file", None, "Architecture: a bert_config.json.
 flags.DEFINE_string("checkpoint", None, "Checkpoint to export, TF1 or TF2.", required=True)
 flags.DEFINE_string("vocab_file", None, "Its vocab.txt.", required=True)
 flags.DEFINE_string("output_dir", None, "Directory to make.", required=True)
-not_empty("bert_config_file", "checkpoint", "vocab_file", "output_dir")
 command_line.paths("bert_config_file", "checkpoint", "vocab_file", "output_dir")
 command_line.no_wildcards("checkpoint")
 

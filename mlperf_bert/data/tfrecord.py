@@ -6,7 +6,6 @@ record, the masked CRC-32C of the record (uint32); all little-endian.
 Source: tensorflow/core/lib/io/record_writer.h.
 """
 
-import contextlib
 import dataclasses
 import os
 import struct
@@ -110,13 +109,6 @@ def _damaged(path: str | os.PathLike, index: int, offset: int, reason: str) -> B
     return BadRecord(path, index, offset, problem)
 
 
-@contextlib.contextmanager
-def _opened(path: str | os.PathLike, *, headers_only: bool = False) -> Iterator[BinaryIO]:
-    message = f"{os.fspath(path)}: not a regular file; give a TFRecord file"
-    with paths.opened(path, skips=headers_only, message=message) as file:
-        yield file
-
-
 def _require_records(file: BinaryIO, path: str | os.PathLike) -> None:
     """Names what a file is that does not begin with a record, if that can be seen."""
     file.seek(0)
@@ -160,7 +152,7 @@ def read_frames(path: str | os.PathLike) -> Iterator[Frame]:
       BadRecord: a truncated or corrupt record.
       ValueError: not a regular file.
     """
-    with _opened(path) as file:
+    with paths.opened(path) as file:
         for index, begin, end in _places(file, path):
             file.seek(begin)
             frame = Frame(path, index, begin, file.read(end - begin))
@@ -184,5 +176,5 @@ def count_records(path: str | os.PathLike) -> int:
       BadRecord: a header is damaged or the file ends within a record.
       ValueError: not a regular file.
     """
-    with _opened(path, headers_only=True) as file:
+    with paths.opened(path, skips=True) as file:
         return sum(1 for _ in _places(file, path))

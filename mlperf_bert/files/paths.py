@@ -245,19 +245,18 @@ def status(path: str | os.PathLike) -> Status | None:
     return found if found.is_file else None
 
 
-def require_regular_file(path: str | os.PathLike, *, message: str | None = None) -> Status:
+def require_regular_file(path: str | os.PathLike) -> Status:
     """As `look_up`, for an input file, which may be a link to one, or an object of a bucket.
 
     Raises:
       OSError: no such file, or no permission.
-      ValueError: not a regular file; the text is `message`, if given.
+      ValueError: not a regular file.
     """
     found = look_up(path)
     if not found.is_file:
         raise ValueError(
-            message
-            or f"{path}: {_KINDS.get(found.kind, 'no file')}; give a regular file (write what it "
-            "would deliver into one)"
+            f"{path}: {_KINDS[found.kind]}; give a regular file (write what it would deliver into "
+            "one)"
         )
     return found
 
@@ -279,21 +278,18 @@ def read_bytes(path: str | os.PathLike) -> bytes:
 
 
 @contextlib.contextmanager
-def opened(
-    path: str | os.PathLike, *, skips: bool = False, message: str | None = None
-) -> Iterator[BinaryIO]:
+def opened(path: str | os.PathLike, *, skips: bool = False) -> Iterator[BinaryIO]:
     """Opens a file to read, an object 8 MiB at a time; a bucket is asked for it once.
 
     Args:
       path: local or of a bucket.
       skips: most of it is passed over, which a disk then need not read; an object is read whole.
-      message: of a file that is not a regular one.
 
     Raises:
       OSError, ValueError: as `require_regular_file`.
     """
     target = location(path)
-    size_bytes = require_regular_file(target, message=message).size_bytes
+    size_bytes = require_regular_file(target).size_bytes
     if isinstance(target, Path):
         with target.open("rb", 0 if skips else -1) as file:
             yield file

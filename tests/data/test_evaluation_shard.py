@@ -70,7 +70,7 @@ BAD_REQUESTS = {
         lambda stored: {"max_seq_length": -1},
         r"--max_seq_length=-1: must be a number at least 1",
     ),
-    "a pipe": (pipe, "pipe: not a regular file; give a TFRecord file"),
+    "a pipe": (pipe, "pipe: a FIFO; give a regular file"),
     "no file": (lambda stored: {"input_tfrecord": stored.parent / "none"}, "none: No such file"),
     "no folder": (
         lambda stored: {"output_tfrecord": stored.parent / "none" / "picked"},
