@@ -55,14 +55,6 @@ def test_a_run_its_files_and_a_second_run_into_the_same_directory(work):
     assert before == {path: path.read_bytes() for path in out.iterdir()}
 
 
-def test_foreign_directory_is_refused(work):
-    out = work / "out" / "run"
-    out.mkdir(parents=True)
-    (out / "model.ckpt-7.index").write_bytes(b"")
-    done = train(work)
-    assert done.returncode == 1 and "holds files of another run" in done.stderr
-
-
 @pytest.mark.all
 def test_profile_of_some_steps(work):
     done = train(work, profile_steps="2-3")

@@ -110,10 +110,8 @@ class Store:
 
     def upload(self, folder: Path, bucket: str, place: str = "") -> None:
         """Puts the files of a folder, and of those in it, below a place that ends with a slash."""
-        for path in folder.rglob("*"):
-            if path.is_file():
-                name = f"{place}{path.relative_to(folder).as_posix()}"
-                self.put(bucket, name, path.read_bytes())
+        for name, content in files_in(folder).items():
+            self.put(bucket, f"{place}{name}", content)
 
     def download(self, bucket: str, place: str, folder: Path) -> Path:
         """Writes what is below a place into a folder, which holds nothing else then."""
@@ -180,6 +178,12 @@ class Store:
         with self._lock:
             probability, status = self._fault
             return status if self._random.random() < probability else None
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    """As `Store.objects`, of a folder of a disk."""
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 
 
 def _answer(

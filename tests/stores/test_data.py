@@ -19,7 +19,7 @@ from tests.conftest import REPOSITORY
 from tests.data import doors
 from tests.data.generated_wiki import sentences, vocabulary, wiki_text
 from tests.helpers import starts, waiting
-from tests.stores.rig import Store
+from tests.stores.rig import Store, files_in
 
 __all__ = ["generated"]
 
@@ -179,15 +179,11 @@ def test_checkpoints_and_exports_in_a_bucket_are_those_of_a_disk(
     for name, content in inputs.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(content)
-        store.put(bucket, name, content)
+    store.upload(tmp_path, bucket)
     store.call(_convert_and_export, str(tmp_path))
     store.put(bucket, "tf2/.model.partial/checkpoint-1.index", b"of a process that was killed")
     store.call(_convert_and_export, f"gs://{bucket}")
-    local = {
-        str(path.relative_to(tmp_path)): path.read_bytes()
-        for path in tmp_path.rglob("*")
-        if path.is_file()
-    }
+    local = files_in(tmp_path)
     there = store.objects(bucket)
     assert len(local) > len(inputs) and there.keys() == local.keys()
     # The records name the places.
@@ -208,10 +204,10 @@ def _convert_and_export(folder: str) -> None:
 
 @pytest.mark.all
 def test_clean_up_stages_between_folders_of_a_bucket(store, bucket, tmp_path):
-    texts = {f"wiki_{number:02}": wiki_text(number).encode() for number in range(2)}
-    for name, content in texts.items():
-        (tmp_path / name).write_bytes(content)
-        store.put(bucket, name, content)
+    num_texts = 2
+    for number in range(num_texts):
+        (tmp_path / f"wiki_{number:02}").write_text(wiki_text(number))
+    store.upload(tmp_path, bucket)
     for folder in (tmp_path, "gs://bucket"):
         data, suffixes = f"{folder}/wiki_0?", {"input_suffix": "", "output_suffix": ".1"}
         punkt, gathered = f"{folder}/punkt", f"{folder}/results"
@@ -225,12 +221,8 @@ def test_clean_up_stages_between_folders_of_a_bucket(store, bucket, tmp_path):
         ):
             code, _, error = run(store, f"cleanup_scripts/{program}.py", data=data, **flags)
             assert code == 0, error
-    local = {
-        path.relative_to(tmp_path).as_posix(): path.read_bytes()
-        for path in tmp_path.rglob("*")
-        if path.is_file()
-    }
-    assert len(local) > 3 * len(texts) + 6
+    local = files_in(tmp_path)
+    assert len(local) > 3 * num_texts + 6
     assert store.objects(bucket) == local
 
 

@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import tensorflow as tf
-from etils import epath
 
 from tests.stores.rig import Request
 
@@ -53,29 +52,6 @@ def test_files(store, bucket):
         "run/empty": b"",
         "run/y": b"hello again",
     }
-
-
-def _work_on_paths(folder):
-    path = epath.Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
-    (path / "a").write_bytes(b"12")
-    (path / "a").replace(path / "b")
-    (path / "deep").mkdir()
-    (path / "deep" / "c").write_text("3")
-    found = [
-        (path / "b").read_bytes(),
-        (path / "b").stat().length,
-        sorted(each.name for each in path.iterdir()),
-        [each.name for each in path.glob("d*")],
-    ]
-    (path / "b").unlink()
-    (path / "deep").rmtree()
-    return [*found, list(path.iterdir())]
-
-
-def test_paths_of_epath(store, bucket):
-    found = store.call(_work_on_paths, f"gs://{bucket}/run")
-    assert found == [b"12", 2, ["b", "deep"], ["deep"], []]
 
 
 def _make_folder_eight_times(path):

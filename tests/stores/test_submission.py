@@ -11,6 +11,7 @@ import pytest
 from mlperf_bert.submission import campaign
 from tests.helpers import starts, waiting
 from tests.mlperf.example_log import write_log
+from tests.stores.rig import files_in
 
 IN_BUCKET = "gs://bucket/campaign"
 INTERRUPTED = campaign.EXIT_TRY_AGAIN
@@ -99,11 +100,6 @@ def files_of_bucket(store) -> dict[str, bytes]:
     return {name.removeprefix("campaign/"): content for name, content in found if name[-1] != "/"}
 
 
-def files_of_disk(folder: Path) -> dict[str, bytes]:
-    found = [path for path in folder.rglob("*") if path.is_file()]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
-
-
 @pytest.mark.all
 def test_a_campaign_goes_on_from_the_bucket_alone(host, store, flags_into, tmp_path):
     local = tmp_path / "local"
@@ -128,7 +124,7 @@ def test_a_campaign_goes_on_from_the_bucket_alone(host, store, flags_into, tmp_p
     verdict, twin_verdict = (text.partition("\nrun 0: ")[2] for text in (output, twin_output))
     assert verdict.replace(IN_BUCKET, str(local)) == twin_verdict.replace("1.interrupted-1:", "1:")
     assert "1: cut off after 150,080 samples, run again" in verdict
-    found, twin = files_of_bucket(store), files_of_disk(local)
+    found, twin = files_of_bucket(store), files_in(local)
     for name, name_of_twin in {"1": "1.interrupted-1", "1.repeat-1": "1"}.items():
         for file in ("bert.log", "run.json"):
             assert found.pop(f"runs/{name}/{file}") == twin.pop(f"runs/{name_of_twin}/{file}")
@@ -145,7 +141,7 @@ def test_a_campaign_goes_on_from_the_bucket_alone(host, store, flags_into, tmp_p
         reported[str(org_dir)] = output
     (name, output), (twin_name, twin_output) = reported.items()
     assert output == twin_output
-    found, twin = files_of_bucket(store), files_of_disk(local)
+    found, twin = files_of_bucket(store), files_in(local)
     assert found["pages/report.html"] == twin["pages/report.html"]
     numbers = found["pages/report.json"].decode()
     assert f'"path": "{name}/results/1xExample/bert/result_0.txt"' in numbers
@@ -179,64 +175,29 @@ def test_two_campaigns_do_not_share_a_folder(host, store, flags_into):
 
 
 @pytest.mark.parametrize(
-    ("command", "words", "message"),
+    ("words", "message"),
     [
-        (
-            "campaign",
-            ["--output_dir=gs://nowhere/campaign"],
-            "campaign: gs://nowhere/campaign: no such bucket or object; check the path",
-        ),
-        (
-            "campaign",
-            ["--output_dir=http://x/campaign"],
-            "campaign: http://x/campaign: give a local path or gs://BUCKET/FOLDER",
-        ),
-        (
-            "campaign",
-            ["--output_dir=gs://bucket/object"],
-            "campaign: gs://bucket/object: is a file, not a folder; choose another",
-        ),
-        (
-            "campaign",
-            ["--output_dir=gs://bucket/full"],
-            "campaign: gs://bucket/full is not empty; choose another --output_dir",
-        ),
-        (
-            "campaign",
-            ["--output_dir=gs://bucket/c", "--system_description=gs://bucket/absent.json"],
-            "campaign: gs://bucket/absent.json: no such bucket or object",
-        ),
-        (
-            "campaign",
-            ["--output_dir=gs://bucket/c", "--custom_rcps=gs://bucket/object"],
-            "campaign: gs://bucket/object: no file of reference points",
-        ),
-        (
-            "report",
-            ["gs://nowhere/o"],
-            "report: gs://nowhere/o: the store answers 404: no such bucket",
-        ),
-        ("report", ["gs://"], "report: gs://: names no bucket; give gs://BUCKET/FOLDER"),
-        (
-            "compliance",
-            ["gs://nowhere/o"],
-            "compliance: gs://nowhere/o: no such log; give the path",
-        ),
-        (
-            "compliance",
-            ["ftp://a/b"],
-            "compliance: ftp://a/b: give a local path or gs://BUCKET/FOLDER",
-        ),
+        ("campaign --output_dir=gs://nowhere/campaign", ": no such bucket or object; check the"),
+        ("campaign --output_dir=http://x/campaign", ": give a local path or gs://BUCKET/FOLDER"),
+        ("campaign --output_dir=gs://bucket/object", ": is a file, not a folder; choose another"),
+        ("campaign --output_dir=gs://bucket/full", " is not empty; choose another --output_dir"),
+        ("campaign --system_description=gs://bucket/absent.json", ": no such bucket or object"),
+        ("campaign --custom_rcps=gs://bucket/object", ": no file of reference points"),
+        ("report gs://nowhere/o", ": the store answers 404: no such bucket"),
+        ("report gs://", ": names no bucket; give gs://BUCKET/FOLDER"),
+        ("compliance gs://nowhere/o", ": no such log; give the path"),
+        ("compliance ftp://a/b", ": give a local path or gs://BUCKET/FOLDER"),
     ],
 )
-def test_bad_input_is_one_line(host, store, command, words, message):
+def test_bad_input_is_one_line(host, store, words, message):
     store.put("bucket", "object", b"")
     store.put("bucket", "full/x", b"")
-    own = ["--org=o", "--system=s", *words, "--", "--x=1"] if command == "campaign" else words
-    code, output, errors = host.run(command, *own)
+    command, given = words.split()
+    others = ["--org=o", "--system=s", "--output_dir=gs://bucket/c", given, "--", "--x=1"]
+    code, output, errors = host.run(command, *(others if command == "campaign" else [given]))
     assert (code, output) == (1, "")
     [line] = errors.splitlines()
-    assert line.startswith(message)
+    assert line.startswith(f"{command}: {given.rpartition('=')[2]}{message}")
     assert store.objects("bucket").keys() == {"object", "full/x"}
     assert not list(Path().glob("gs:*"))
 
