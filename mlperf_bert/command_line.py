@@ -9,11 +9,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from operator import ge, gt, le, lt
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from absl import app, flags
 
-from mlperf_bert import options, signals
+from mlperf_bert import options
 from mlperf_bert.files.paths import (
     StoreUnavailable,
     is_answer_of_a_store,
@@ -22,7 +22,8 @@ from mlperf_bert.files.paths import (
     require_supported,
     with_home,
 )
-from mlperf_bert.messages import EXIT_TRY_AGAIN, Problems, as_lines, ends_in_one_line, printable
+from mlperf_bert.messages import Problems, as_lines, ends_in_one_line, printable
+from mlperf_bert.signals import Interrupted, raise_on_ctrl_c
 from mlperf_bert.tensorflow_import import tensorflow
 
 _Configuration = TypeVar("_Configuration")
@@ -142,24 +143,19 @@ def warn(text: str) -> None:
     print(f"{Path(sys.argv[0]).name}: warning: {printable(text)}", file=sys.stderr)
 
 
-def end_for_now(reason: str) -> NoReturn:
-    """Ends the script with one line; the same command goes on."""
-    print(f"{Path(sys.argv[0]).name}: {printable(reason)}", file=sys.stderr)
-    sys.exit(EXIT_TRY_AGAIN)
-
-
 @contextlib.contextmanager
 def resumable() -> Iterator[None]:
-    """Ends the script so when a signal has stopped the run, or on Ctrl-C."""
+    """Ctrl-C becomes Interrupted: the same command goes on."""
     try:
         yield
-    except (signals.Interrupted, KeyboardInterrupt) as interruption:
-        end_for_now(str(interruption) or "interrupted; run the same command again to resume")
+    except KeyboardInterrupt as interruption:
+        text = str(interruption) or "interrupted; run the same command again to resume"
+        raise Interrupted(text) from interruption
 
 
 @contextlib.contextmanager
 def tensorflow_explained(out_of_memory: str) -> Iterator[None]:
-    """TensorFlow's failures become ValueErrors; what may pass has its own exit code.
+    """TensorFlow's failures become ValueErrors; what may pass becomes Interrupted.
 
     Args:
       out_of_memory: what to do when there is too little.
@@ -168,19 +164,19 @@ def tensorflow_explained(out_of_memory: str) -> Iterator[None]:
     try:
         yield
     except StoreUnavailable as error:
-        end_for_now(str(error))
+        raise Interrupted(str(error)) from error
     except FloatingPointError as error:
         raise ValueError(str(error)) from error
     except errors.ResourceExhaustedError as error:
         raise ValueError(f"out of memory ({_first_line(error)}); {out_of_memory}") from error
     except errors.UnavailableError as error:  # a device is gone, such as the host of a TPU
-        end_for_now(f"TensorFlow failed: {_first_line(error)}; repeat the command later")
+        text = f"TensorFlow failed: {_first_line(error)}; repeat the command later"
+        raise Interrupted(text) from error
     except errors.OpError as error:
         if not is_answer_of_a_store(error):
             raise ValueError(f"TensorFlow failed: {_first_line(error)}") from error
-        if kind_of(error) is StoreUnavailable:
-            end_for_now(reason(error))
-        raise ValueError(reason(error)) from error
+        may_pass = kind_of(error) is StoreUnavailable
+        raise (Interrupted if may_pass else ValueError)(reason(error)) from error
 
 
 def _first_line(error: Exception) -> str:
@@ -199,14 +195,14 @@ def run(
     `prepare` runs just after the flags are parsed: TensorFlow has asked absl to be called then, and
     looks for its devices.
 
-    Bad flags, ValueError, OSError and what a store answers become one line on standard error and
-    exit code 1.
+    Bad flags end it with a line for each and exit code 1; what `main` raises, as `ends_in_one_line`
+    says.
     """
     script = Path((argv or sys.argv)[0]).name
 
     @ends_in_one_line(script)
     def guarded(_: Sequence[str]) -> None:
-        signals.raise_on_ctrl_c()
+        raise_on_ctrl_c()
         main()
 
     def parsed(given: Sequence[str]) -> list[str]:

@@ -65,8 +65,8 @@ def ends_in_one_line(
 ) -> Callable[[Callable[_Arguments, int | None]], Callable[_Arguments, int]]:
     """Decorates the `main` of a command, so that what goes wrong is one line, named so.
 
-    Its exit code is then 1 for ValueError, OSError and what a store answers; EXIT_TRY_AGAIN if a
-    signal asked to stop; 130 for Ctrl-C, as a shell has it; 141, without a line, if what it prints
+    Its exit code is then 1 for ValueError, OSError and what a store answers; EXIT_TRY_AGAIN for
+    Interrupted; 130 for Ctrl-C, as a shell has it; 141, without a line, if what it prints
     goes to a program that has ended, such as `head -1`.
     """
 
@@ -84,7 +84,7 @@ def ends_in_one_line(
             except KeyboardInterrupt as interruption:
                 code, line = 128 + signal.SIGINT, str(interruption) or "interrupted"
             except Interrupted as interruption:
-                code, line = EXIT_TRY_AGAIN, str(interruption)
+                code, line = EXIT_TRY_AGAIN, printable(str(interruption))
             except (ValueError, OSError) as error:
                 code, line = 1, as_lines(error)
             except Exception as error:

@@ -31,7 +31,7 @@ def _exit(number: int, _: FrameType | None) -> None:
 
 
 class Interrupted(Exception):
-    """A signal asked to stop, and all is saved: the same command goes on."""
+    """The same command goes on: a signal asked to stop and all is saved, or a failure may pass."""
 
 
 class StopRequest:

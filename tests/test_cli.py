@@ -11,8 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tensorflow import errors
 
-from mlperf_bert import flags_page, options
+from mlperf_bert import command_line, flags_page, options
+from mlperf_bert.messages import ends_in_one_line
+from mlperf_bert.signals import Interrupted
 from mlperf_bert.training.config import RunConfig
 from tests.conftest import REPOSITORY
 from tests.helpers import programs, starts
@@ -305,3 +308,35 @@ def test_batch_that_replicas_cannot_share():
         replica_batch_size(10, 4, flag="train_batch_size")
     with pytest.raises(ValueError, match=r"try 4$"):
         replica_batch_size(3, 4, flag="train_batch_size")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (KeyboardInterrupt(), 75, "interrupted; run the same command again to resume"),
+        (Interrupted("stopped; go on"), 75, "stopped; go on"),
+        (FloatingPointError("diverged"), 1, "diverged"),
+        (errors.ResourceExhaustedError(None, None, "OOM"), 1, "out of memory (OOM); lower it"),
+        (
+            errors.UnavailableError(None, None, ""),
+            75,
+            "TensorFlow failed: UnavailableError; ",
+        ),
+        (errors.InternalError(None, None, "{{node a}} bad [Op:A]\nb"), 1, "TensorFlow failed: bad"),
+        (errors.AbortedError(None, None, "HTTP request: code 0"), 75, "HTTP request: code 0"),
+        (
+            errors.OpError(None, None, "HTTP request: HTTP response code 403", 7),
+            1,
+            "the store answ",
+        ),
+    ],
+)
+def test_what_ends_a_script_is_one_line_and_a_code(error, code, line, capsys):
+    @ends_in_one_line("script")
+    def main():
+        with command_line.tensorflow_explained("lower it"), command_line.resumable():
+            raise error
+
+    assert main() == code
+    [told] = capsys.readouterr().err.splitlines()
+    assert told.startswith(f"script: {line}")
