@@ -255,8 +255,8 @@ def require_regular_file(path: str | os.PathLike) -> Status:
     found = look_up(path)
     if not found.is_file:
         raise ValueError(
-            f"{path}: {_KINDS[found.kind]}; give a regular file (write what it would deliver into "
-            "one)"
+            f"{path}: {_KINDS.get(found.kind, 'no file')}; give a regular file (write what it "
+            "would deliver into one)"
         )
     return found
 
