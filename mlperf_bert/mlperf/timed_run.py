@@ -144,7 +144,7 @@ class Run:
     def stop_unless_stopped(self) -> None:
         """Log train_samples and run_stop with status "aborted" if the run has not succeeded."""
         if not self.is_stopped:
-            self._stop(constants.ABORTED, None)
+            self.abort()
 
     def _stop(self, status: str, time_ms: float | None, **metadata: object) -> None:
         self._require_running()
@@ -175,7 +175,7 @@ class Run:
         self,
         seconds: ledger.Seconds,
         metadata: dict[str, object],
-        time_ms: float | None = None,
+        time_ms: float | None,
         *,
         joules: float | None,
     ) -> None:

@@ -266,7 +266,6 @@ def test_existing_log_is_never_touched(path):
     [
         ({"org": " ", "platform": "p"}, "submission org is empty"),
         ({"org": "o", "platform": ""}, "submission platform is empty"),
-        ({"org": "o", "platform": "p", "division": "close"}, "division='close': use closed or"),
         ({"org": "o", "platform": "p", "status": "live"}, "status='live': use one of onprem"),
     ],
 )
