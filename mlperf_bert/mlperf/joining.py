@@ -56,22 +56,23 @@ def join(
         log = MlperfLog.continuing(path, _header(logs))
         if rules.departure_of_evaluation(num_eval_samples):
             log.declare_open()
-        with log, log.run(time_ms=start.time_ms) as run:
-            run.eval_samples(num_eval_samples, time_ms=start.time_ms)
-            before_samples, before_ms = 0, start.time_ms
+        log.time_ms = start.time_ms
+        with log, log.run() as run:
+            run.eval_samples(num_eval_samples)
+            before_samples = 0
             for step in counted:
-                samples, now_ms = step * batch_size, saved_ms[step]
-                num_samples = samples - before_samples
-                run.block_start(before_samples, num_samples=num_samples, time_ms=before_ms)
-                run.block_stop(samples, time_ms=now_ms)
-                run.eval_start(samples, time_ms=now_ms)  # as if the evaluation took no time
-                run.eval_stop(samples, time_ms=now_ms)
-                run.eval_accuracy(accuracies[step], samples, step, time_ms=now_ms)
-                before_samples, before_ms = samples, now_ms
+                samples = step * batch_size
+                run.block_start(before_samples, num_samples=samples - before_samples)
+                log.time_ms = saved_ms[step]
+                run.block_stop(samples)
+                run.eval_start(samples)  # as if the evaluation took no time
+                run.eval_stop(samples)
+                run.eval_accuracy(accuracies[step], samples, step)
+                before_samples = samples
             if taken := _energy_until(counted[-1], pieces):
-                run.log_energy(taken, of="run", time_ms=before_ms)
+                run.log_energy(taken, of="run")
             stop = run.succeed if passing else run.abort
-            stop(time_ms=before_ms)
+            stop()
         with written_beside(output) as file:
             file.write(path.read_bytes())
     return "success" if passing else "aborted", before_samples

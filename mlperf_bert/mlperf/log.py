@@ -15,8 +15,8 @@
             run.succeed()
 
 All positions are in samples trained so far; the official keys call them epoch_num and
-first_epoch_num. Every method takes `time_ms` (milliseconds since 1970) for events of the past,
-which an evaluation after the training needs.
+first_epoch_num. `log.time_ms = ...` dates what follows, for events of the past, which an evaluation
+after the training needs.
 
 Source: the rule files of mlperf_logging.compliance_checker, rulesets 1.0.0 to 5.0.0, and
 training_6.1.0/common.yaml for `computation`.
@@ -151,13 +151,13 @@ class MlperfLog(MllogWriter):
         for handler in self._mllog.logger.handlers[:]:
             self._remove_handler(handler)
 
-    def init_start(self, cache_cleared: bool | None, *, time_ms: float | None = None) -> None:
+    def init_start(self, cache_cleared: bool | None) -> None:
         """Log the start of the untimed initialisation.
 
         `cache_cleared` says whether the system's file caches were emptied before; None: unknown.
         """
-        self.event(constants.CACHE_CLEAR, cache_cleared, time_ms=time_ms)
-        self.start(constants.INIT_START, time_ms=time_ms)
+        self.event(constants.CACHE_CLEAR, cache_cleared)
+        self.start(constants.INIT_START)
         self._steps_done.add("init_start")
 
     def submission(self, info: SubmissionInfo) -> None:
@@ -225,13 +225,13 @@ class MlperfLog(MllogWriter):
         for name in tf1_names:
             self.event(constants.WEIGHTS_INITIALIZATION, metadata={"tensor": name})
 
-    def init_stop(self, *, time_ms: float | None = None) -> None:
+    def init_stop(self) -> None:
         """Log the end of the initialisation."""
-        self.end(constants.INIT_STOP, time_ms=time_ms)
+        self.end(constants.INIT_STOP)
         self._steps_done.add("init_stop")
 
     @contextlib.contextmanager
-    def run(self, *, time_ms: float | None = None, meter: Meter | None = None) -> Iterator[Run]:
+    def run(self, *, meter: Meter | None = None) -> Iterator[Run]:
         """Log run_start, yield the `Run`, and log exactly one run_stop whatever happens.
 
         `meter` measures the energy between the two; None: it is not logged.
@@ -249,7 +249,7 @@ class MlperfLog(MllogWriter):
         if "run" in self._steps_done:
             raise RuntimeError("this log already has a run: one log, one run")
         self._steps_done.add("run")
-        self.start(constants.RUN_START, time_ms=time_ms)
+        self.start(constants.RUN_START)
         run = Run(self, meter)
         try:
             yield run
@@ -274,9 +274,11 @@ def close_log(path: Path) -> bool:
     if '"key": "run_start"' not in whole or '"key": "run_stop"' in whole:
         return False
     end = io.StringIO()
-    run = Run(MllogWriter([logging.StreamHandler(end)]))
+    writer = MllogWriter([logging.StreamHandler(end)])
+    writer.time_ms = _last_number(whole, "time_ms")
+    run = Run(writer)
     run.samples = _last_number(whole, "samples_count")
-    run.abort(time_ms=_last_number(whole, "time_ms"), written_ms=round(time.time() * 1000))
+    run.abort(written_ms=round(time.time() * 1000))
     write_whole(path, whole + end.getvalue())
     return True
 

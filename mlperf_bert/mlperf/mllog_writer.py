@@ -11,7 +11,6 @@ import numpy as np
 from mlperf_logging.mllog import constants
 from mlperf_logging.mllog.mllog import MLLogger
 
-TimeMs = float | None  # since 1970; None for now
 Metadata = Mapping[str, object] | None
 _PROJECT_ROOT = Path(__file__).resolve().parents[2]
 # mllog asks for the caller of every line, whose module Python would look for among thousands.
@@ -19,30 +18,33 @@ inspect.modulesbyfile[__file__] = __name__
 
 
 class MllogWriter:
-    """Writes lines to logging handlers, such as a file and stdout."""
+    """Writes lines to logging handlers, such as a file and stdout.
+
+    Attributes:
+      time_ms: the time of the lines to come, in milliseconds since 1970; None: that of the call.
+    """
 
     def __init__(self, handlers: list[logging.Handler]) -> None:
+        self.time_ms: float | None = None
         self._mllog = _make_mllogger()
         for handler in handlers:
             self._add_handler(handler)
 
-    def event(
-        self, key: str, value: object = None, metadata: Metadata = None, *, time_ms: TimeMs = None
-    ) -> None:
+    def event(self, key: str, value: object = None, metadata: Metadata = None) -> None:
         """Log a point in time. NumPy values and non-finite numbers become plain JSON.
 
         Raises:
           TypeError: a value that JSON cannot hold.
         """
-        self._mllog.event(key, json_safe(value), json_safe(metadata or {}), time_ms=time_ms)
+        self._mllog.event(key, json_safe(value), json_safe(metadata or {}), time_ms=self.time_ms)
 
-    def start(self, key: str, metadata: Metadata = None, *, time_ms: TimeMs = None) -> None:
+    def start(self, key: str, metadata: Metadata = None) -> None:
         """Log the start of an interval."""
-        self._mllog.start(key, None, json_safe(metadata or {}), time_ms=time_ms)
+        self._mllog.start(key, None, json_safe(metadata or {}), time_ms=self.time_ms)
 
-    def end(self, key: str, metadata: Metadata = None, *, time_ms: TimeMs = None) -> None:
+    def end(self, key: str, metadata: Metadata = None) -> None:
         """Log the end of an interval."""
-        self._mllog.end(key, None, json_safe(metadata or {}), time_ms=time_ms)
+        self._mllog.end(key, None, json_safe(metadata or {}), time_ms=self.time_ms)
 
     def copy_line(self, line: str) -> None:
         """Write a line of another log unchanged."""

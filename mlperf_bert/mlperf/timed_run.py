@@ -11,8 +11,7 @@ from mlperf_bert.mlperf.mllog_writer import MllogWriter
 class Run:
     """The timed part of a run, between run_start and run_stop; made by `MlperfLog.run`.
 
-    `time_ms` is the time of an event, in milliseconds since 1970; None for now. After run_stop only
-    checkpoints may be logged: all else raises a RuntimeError.
+    After run_stop only checkpoints may be logged: all else raises a RuntimeError.
 
     Attributes:
       samples: how many samples have been trained so far. `block_stop` and `eval_accuracy` set it;
@@ -37,7 +36,7 @@ class Run:
         self._block_start_seconds = self.ledger.read()
         self._block_start_joules: float | None = None
 
-    def block_start(self, samples: int, *, num_samples: int, time_ms: float | None = None) -> None:
+    def block_start(self, samples: int, *, num_samples: int) -> None:
         """Log the start of a block that trains `num_samples`, 1 or more, after `samples`."""
         self._require_running()
         if num_samples < 1:
@@ -49,46 +48,40 @@ class Run:
             "epoch_count": num_samples,
             "samples_count": samples,
         }
-        self._log.start(constants.BLOCK_START, metadata, time_ms=time_ms)
+        self._log.start(constants.BLOCK_START, metadata)
         self._block_start_joules = self._enter(energy.TRAINING)
 
-    def block_stop(self, samples: int, *, time_ms: float | None = None) -> None:
+    def block_stop(self, samples: int) -> None:
         """Log the end of a block of training, with `samples` trained so far."""
         self._require_running()
         self.samples = samples
         metadata = {"first_epoch_num": self._block_start_samples, "samples_count": samples}
-        self._log.end(constants.BLOCK_STOP, metadata, time_ms=time_ms)
+        self._log.end(constants.BLOCK_STOP, metadata)
         joules, before = self._enter(energy.OTHER), self._block_start_joules
         seconds = ledger.difference(self.ledger.read(), self._block_start_seconds)
         taken = None if joules is None or before is None else joules - before
-        self._log_ledger(seconds, {**metadata, "of": "block"}, time_ms, joules=taken)
+        self._log_ledger(seconds, {**metadata, "of": "block"}, joules=taken)
 
-    def eval_samples(self, num_samples: int, *, time_ms: float | None = None) -> None:
+    def eval_samples(self, num_samples: int) -> None:
         """Log the number of samples of every evaluation, if it was not known before the run."""
         self._require_running()
         self._num_eval_samples = num_samples
-        self._log.event(constants.EVAL_SAMPLES, num_samples, time_ms=time_ms)
+        self._log.event(constants.EVAL_SAMPLES, num_samples)
 
-    def eval_start(self, samples: int, *, time_ms: float | None = None) -> None:
+    def eval_start(self, samples: int) -> None:
         """Log the start of the evaluation after `samples` trained."""
         self._require_running()
-        self._log.start(constants.EVAL_START, _position(samples), time_ms=time_ms)
+        self._log.start(constants.EVAL_START, _position(samples))
         self._enter(energy.EVALUATION)
 
-    def eval_stop(self, samples: int, *, time_ms: float | None = None) -> None:
+    def eval_stop(self, samples: int) -> None:
         """Log the end of the evaluation after `samples` trained."""
         self._require_running()
-        self._log.end(constants.EVAL_STOP, _position(samples), time_ms=time_ms)
+        self._log.end(constants.EVAL_STOP, _position(samples))
         self._enter(energy.OTHER)
 
     def eval_accuracy(
-        self,
-        value: float,
-        samples: int,
-        step: int,
-        *,
-        num_eval_samples: int | None = None,
-        time_ms: float | None = None,
+        self, value: float, samples: int, step: int, *, num_eval_samples: int | None = None
     ) -> None:
         """Log the masked-LM accuracy after `samples` trained in `step` steps.
 
@@ -112,15 +105,15 @@ class Run:
             )
         self.samples = samples
         metadata = {**_position(samples), "step_num": step}
-        self._log.event(constants.EVAL_ACCURACY, value, metadata, time_ms=time_ms)
+        self._log.event(constants.EVAL_ACCURACY, value, metadata)
 
-    def checkpoint_start(self, step: int, *, time_ms: float | None = None) -> None:
+    def checkpoint_start(self, step: int) -> None:
         """Log that the checkpoint of `step` is being written."""
-        self._log.start("checkpoint_start", {"step_num": step}, time_ms=time_ms)
+        self._log.start("checkpoint_start", {"step_num": step})
 
-    def checkpoint_stop(self, step: int, *, time_ms: float | None = None) -> None:
+    def checkpoint_stop(self, step: int) -> None:
         """Log that the checkpoint of `step` has been written."""
-        self._log.end("checkpoint_stop", {"step_num": step}, time_ms=time_ms)
+        self._log.end("checkpoint_stop", {"step_num": step})
         if self.meter and not self.is_stopped:
             self.log_energy(self.meter.read(), of="checkpoint", step_num=step)
 
@@ -130,54 +123,44 @@ class Run:
         metadata = {**_position(self.samples), "step_num": step}
         self._log.event("time_budget_spent", round(seconds, 3), metadata)
 
-    def succeed(self, *, time_ms: float | None = None) -> None:
-        """Stop the clock: the target is reached. Logs train_samples and run_stop at once.
+    def succeed(self) -> None:
+        """Stop the clock: the target is reached. Logs train_samples and run_stop at once."""
+        self._stop(constants.SUCCESS)
 
-        For an evaluation after training, at the time of the checkpoint that reached the target.
-        """
-        self._stop(constants.SUCCESS, time_ms)
-
-    def abort(self, *, time_ms: float | None = None, **metadata: object) -> None:
+    def abort(self, **metadata: object) -> None:
         """Stop the clock without success, with `metadata` in run_stop; as `succeed`."""
-        self._stop(constants.ABORTED, time_ms, **metadata)
+        self._stop(constants.ABORTED, **metadata)
 
     def stop_unless_stopped(self) -> None:
         """Log train_samples and run_stop with status "aborted" if the run has not succeeded."""
         if not self.is_stopped:
             self.abort()
 
-    def _stop(self, status: str, time_ms: float | None, **metadata: object) -> None:
+    def _stop(self, status: str, **metadata: object) -> None:
         self._require_running()
         self.is_stopped = True
         self.ledger.stop()
         taken = self.meter.stop() if self.meter else None
         joules = taken.joules if taken else None
         metadata_of_run = {**_position(self.samples), "of": "run"}
-        self._log_ledger(self.ledger.read(), metadata_of_run, time_ms, joules=joules)
+        self._log_ledger(self.ledger.read(), metadata_of_run, joules=joules)
         if taken:
-            self.log_energy(taken, of="run", time_ms=time_ms)
+            self.log_energy(taken, of="run")
         # The checkers read train_samples only before run_stop.
-        self._log.event(constants.TRAIN_SAMPLES, self.samples, time_ms=time_ms)
-        self._log.end(constants.RUN_STOP, {"status": status, **metadata}, time_ms=time_ms)
+        self._log.event(constants.TRAIN_SAMPLES, self.samples)
+        self._log.end(constants.RUN_STOP, {"status": status, **metadata})
 
-    def log_energy(
-        self, taken: Energy, *, of: str, time_ms: float | None = None, **metadata: object
-    ) -> None:
+    def log_energy(self, taken: Energy, *, of: str, **metadata: object) -> None:
         """Log the energy since the start of the run, up to its end or up to a checkpoint."""
         value, remarks = taken.as_event()
-        self._log.event(energy.LOG_KEY, value, {"of": of, **metadata, **remarks}, time_ms=time_ms)
+        self._log.event(energy.LOG_KEY, value, {"of": of, **metadata, **remarks})
 
     def _enter(self, phase: str) -> float | None:
         """Returns the joules until now, if they are known."""
         return self.meter.enter(phase).joules if self.meter else None
 
     def _log_ledger(
-        self,
-        seconds: ledger.Seconds,
-        metadata: dict[str, object],
-        time_ms: float | None,
-        *,
-        joules: float | None,
+        self, seconds: ledger.Seconds, metadata: dict[str, object], *, joules: float | None
     ) -> None:
         """With the energy of the same time, if it is known."""
         if not any(seconds[kind] for kind in ledger.KINDS if kind != ledger.HOST):
@@ -187,7 +170,7 @@ class Run:
         if joules is not None:
             value["joules"] = joules
         rounded = {name: round(number, 6) for name, number in value.items()}
-        self._log.event(ledger.LOG_KEY, rounded, metadata, time_ms=time_ms)
+        self._log.event(ledger.LOG_KEY, rounded, metadata)
 
     def _require_running(self) -> None:
         if self.is_stopped:

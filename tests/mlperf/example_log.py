@@ -92,10 +92,12 @@ def write_log_of_minutes(path, *, minutes: float, noted=()) -> None:
     """The log of a process that ran so long, from the time 0 on; `noted` are steps."""
     with MlperfLog(path, echo=False) as log:
         initialise(log)
-        with log.run(time_ms=0) as run:
+        log.time_ms = 0
+        with log.run() as run:
             for step in noted:
                 run.time_budget_spent(step, seconds=1.0)
-            run.abort(time_ms=60_000 * minutes)
+            log.time_ms = 60_000 * minutes
+            run.abort()
 
 
 def read_log(path):

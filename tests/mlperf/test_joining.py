@@ -17,17 +17,21 @@ STEPS = [INTERVAL_STEPS * number for number in range(1, 6)]
 def training_log(path, *, steps=STEPS, start_ms=1_000_000, division="closed"):
     """The log of a training by steps of 224, two for an update, that saves once in ten minutes."""
     with MlperfLog(path, echo=False) as log:
-        log.init_start(cache_cleared=True, time_ms=start_ms - MINUTE_MS)
+        log.time_ms = start_ms - MINUTE_MS
+        log.init_start(cache_cleared=True)
         log.submission(dataclasses.replace(SUBMISSION, division=division))
         log.hyperparameters(HYPERPARAMETERS | {"gradient_accumulation_steps": 2})
         log.weights_initialization(weight.tf1_name for weight in names.weights(24))
-        log.init_stop(time_ms=start_ms)
-        with log.run(time_ms=start_ms) as run:
-            run.block_start(0, num_samples=STEPS[-1] * MICRO_BATCH, time_ms=start_ms)
+        log.time_ms = start_ms
+        log.init_stop()
+        with log.run() as run:
+            run.block_start(0, num_samples=STEPS[-1] * MICRO_BATCH)
             for step in steps:
                 saved_ms = start_ms + 10 * MINUTE_MS * step // INTERVAL_STEPS
-                run.checkpoint_start(step, time_ms=saved_ms - 5000)
-                run.checkpoint_stop(step, time_ms=saved_ms)
+                log.time_ms = saved_ms - 5000
+                run.checkpoint_start(step)
+                log.time_ms = saved_ms
+                run.checkpoint_stop(step)
             run.block_stop(STEPS[-1] * MICRO_BATCH)
     return path
 

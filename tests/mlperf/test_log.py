@@ -115,9 +115,11 @@ def test_nothing_of_a_run_follows_run_stop(log, path):
 
 
 def test_events_can_be_dated_back(log, path):
-    with log.run(time_ms=1000) as run:
-        run.eval_accuracy(0.73, 448, 1, time_ms=2000)
-        run.succeed(time_ms=2000)
+    log.time_ms = 1000
+    with log.run() as run:
+        log.time_ms = 2000
+        run.eval_accuracy(0.73, 448, 1)
+        run.succeed()
     records = read_log(_closed(log, path))
     times = {record["key"]: record["time_ms"] for record in records}
     assert (times["run_start"], times["train_samples"], times["run_stop"]) == (1000, 2000, 2000)
