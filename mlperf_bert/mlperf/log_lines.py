@@ -78,17 +78,15 @@ def values_of(records: list[Record], key: str) -> list:
     return [record.value for record in records if record.key == key]
 
 
-def counts_of(records: list[Record], key: str, path: Path) -> list[float]:
+def counts_of(records: list[Record], key: str) -> list[float]:
     """Numbers of samples, of which a log may also say that it does not know them."""
-    return [
-        require_count(value, key, path) for value in values_of(records, key) if value is not None
-    ]
+    return [require_count(value, key) for value in values_of(records, key) if value is not None]
 
 
-def require_count(value: object, key: str, path: Path) -> float:
+def require_count(value: object, key: str) -> float:
     """Return a number of samples; raises ValueError if the value of the key is none."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**63:
-        raise ValueError(f"{path}: {key} is {value!r:.80}, which is not a number of samples")
+        raise ValueError(f"{key} is {value!r:.80}, which is not a number of samples")
     return value
 
 
@@ -113,7 +111,7 @@ def samples_at_success(logs: Sequence[paths.Location]) -> float | None:
     for path in logs:
         try:
             records = read_records(path, may_be_cut=True)
-            samples = counts_of(records, "train_samples", path)
+            samples = counts_of(records, "train_samples")
         except (ValueError, OSError):
             continue
         ends = [record.metadata.get("status") for record in records if record.key == "run_stop"]

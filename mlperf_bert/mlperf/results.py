@@ -175,24 +175,29 @@ def read_run(path: Path, *, may_run: bool = False) -> RunResult:
       ValueError: the file is not a log, or has not one run_start and one run_stop in this order.
     """
     records = read_records(path, may_be_cut=may_run)
+    try:
+        return _result(path, records, may_run=may_run)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _result(path: Path, records: list[Record], *, may_run: bool) -> RunResult:
     keys = {record.key for record in records}
     if may_run and "run_stop" not in keys:
         for key in ("run_start", "run_stop"):
             if key not in keys:
                 records.append(Record(records[-1].time_ms, key, None, {"status": "running"}))
-    start = _only(records, "run_start", path)
-    stop = _only(records, "run_stop", path)
+    start, stop = _only(records, "run_start"), _only(records, "run_stop")
     if stop.time_ms < start.time_ms or records.index(stop) < records.index(start):
-        raise ValueError(f"{path}: run_stop lies before run_start: the clocks ran backwards")
-    _require_clocks_forward(records[records.index(start) : records.index(stop)], path)
+        raise ValueError("run_stop lies before run_start: the clocks ran backwards")
+    _require_clocks_forward(records[records.index(start) : records.index(stop)])
     batch_size, train_samples = (
-        next(reversed(counts_of(records, key, path)), None)
+        next(reversed(counts_of(records, key)), None)
         for key in ("global_batch_size", "train_samples")
     )
     evaluations = _evaluations(
         records[: records.index(stop)],
         start.time_ms,
-        path,
         global_batch_size=batch_size,
         train_samples=train_samples,
     )
@@ -207,8 +212,8 @@ def read_run(path: Path, *, may_run: bool = False) -> RunResult:
         samples_to_converge=samples if status == "success" else None,
         counts_by_train_samples=last_samples is None,
         global_batch_size=batch_size,
-        num_eval_samples=next(iter(counts_of(records, "eval_samples", path)), None),
-        seeds=_seeds(records, path),
+        num_eval_samples=next(iter(counts_of(records, "eval_samples")), None),
+        seeds=_seeds(records),
         evaluations=evaluations,
         phases=_phases(records, start.time_ms),
         benchmark=(_first(records, "submission_benchmark", str) or "").lower() or None,
@@ -251,14 +256,14 @@ def _seconds(records: list[Record]) -> ledger.Seconds | None:
     return None
 
 
-def _only(records: list[Record], key: str, path: Path) -> Record:
+def _only(records: list[Record], key: str) -> Record:
     found = [record for record in records if record.key == key]
     if len(found) != 1:
-        raise ValueError(f"{path}: {len(found)} lines {key}, a log of one run has 1")
+        raise ValueError(f"{len(found)} lines {key}, a log of one run has 1")
     return found[0]
 
 
-def _require_clocks_forward(timed_records: list[Record], path: Path) -> None:
+def _require_clocks_forward(timed_records: list[Record]) -> None:
     """Compare run_start and the evaluations after it; other lines may come from other hosts."""
     previous = timed_records[0]
     for record in timed_records:
@@ -267,8 +272,8 @@ def _require_clocks_forward(timed_records: list[Record], path: Path) -> None:
         back_ms = previous.time_ms - record.time_ms
         if back_ms > _CLOCK_TOLERANCE_MS:
             raise ValueError(
-                f"{path}: an evaluation lies {back_ms / 1000:.0f} s before the {previous.key} "
-                "above it: the clocks ran backwards"
+                f"an evaluation lies {back_ms / 1000:.0f} s before the {previous.key} above it: "
+                "the clocks ran backwards"
             )
         previous = record
 
@@ -289,32 +294,29 @@ def _phases(records: list[Record], run_start_ms: float) -> tuple[Phase, ...]:
     return tuple(sorted(found, key=lambda phase: phase.start_minutes))
 
 
-def _seeds(records: list[Record], path: Path) -> tuple[int, ...]:
+def _seeds(records: list[Record]) -> tuple[int, ...]:
     try:
         return tuple(int(seed) for seed in values_of(records, "seed"))
     except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{path}: a seed is not a whole number ({error})") from error
+        raise ValueError(f"a seed is not a whole number ({error})") from error
 
 
 def _evaluations(
     records: list[Record],
     start_ms: float,
-    path: Path,
     *,
     global_batch_size: float | None,
     train_samples: float | None,
 ) -> tuple[Evaluation, ...]:
     found = [record for record in records if record.key == "eval_accuracy"]
     samples = [record.metadata.get("epoch_num") for record in found]
-    counts = [
-        require_count(n, "epoch_num of eval_accuracy", path) for n in samples if n is not None
-    ]
+    counts = [require_count(n, "epoch_num of eval_accuracy") for n in samples if n is not None]
     counts_samples = None not in samples and _are_samples(counts, global_batch_size, train_samples)
     return tuple(
         Evaluation(
             minutes=(record.time_ms - start_ms) / 60_000,
             samples=number if counts_samples else None,
-            accuracy=_accuracy(record.value, path),
+            accuracy=_accuracy(record.value),
         )
         for record, number in zip(found, samples, strict=True)
     )
@@ -337,11 +339,11 @@ def _are_samples(
     return not are_steps or global_batch_size == 1
 
 
-def _accuracy(value: Any, path: Path) -> float:
+def _accuracy(value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{path}: eval_accuracy {value!r:.80} is not a number") from None
+        raise ValueError(f"eval_accuracy {value!r:.80} is not a number") from None
 
 
 def _init_minutes(records: list[Record]) -> float | None:
