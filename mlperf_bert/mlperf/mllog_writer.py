@@ -26,7 +26,11 @@ class MllogWriter:
 
     def __init__(self, handlers: list[logging.Handler]) -> None:
         self.time_ms: float | None = None
-        self._mllog = _make_mllogger()
+        # mllog's default logger is global and gets another handler at each call: two runs in one
+        # process would write into each other's files, and every line twice.
+        logger = logging.Logger(constants.DEFAULT_LOGGER_NAME, level=logging.INFO)
+        # MLLogger uses root_dir as a regular expression.
+        self._mllog = MLLogger(logger, root_dir=re.escape(str(_PROJECT_ROOT)))
         for handler in handlers:
             self._add_handler(handler)
 
@@ -57,17 +61,6 @@ class MllogWriter:
     def _remove_handler(self, handler: logging.Handler) -> None:
         self._mllog.logger.removeHandler(handler)
         handler.close()
-
-
-def _make_mllogger() -> MLLogger:
-    """Return an MLLogger with a separate logger.
-
-    mllog's default logger is global and gets another handler at each call: two runs in one
-    process would write into each other's files, and every line twice.
-    """
-    logger = logging.Logger(constants.DEFAULT_LOGGER_NAME, level=logging.INFO)
-    # MLLogger uses root_dir as a regular expression.
-    return MLLogger(logger, root_dir=re.escape(str(_PROJECT_ROOT)))
 
 
 def json_safe(value: object) -> object:
