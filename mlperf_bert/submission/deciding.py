@@ -28,7 +28,7 @@ from mlperf_bert.submission.observer import in_words
 from mlperf_bert.submission.reference_runs import Reference, outlooks
 from mlperf_bert.submission.report_charts import Picture
 from mlperf_bert.submission.run_logs import common_task, runs_so_far, work_of
-from mlperf_bert.submission.sides import published_entry, read_side
+from mlperf_bert.submission.sides import published_entry, read_alternating, read_side
 from pages import Card
 
 _COLUMNS = ("figure", "A", "B", "B/A, 95% interval", "in words")
@@ -153,7 +153,9 @@ def read_runs(name: str) -> list[RunResult]:
     entry = published_entry(name)
     runs = [run for run in entry.results if run.evaluations]
     if not runs:
-        raise ValueError(f"{entry.name}: the table has no evaluations of this published result")
+        raise ValueError(
+            f"{entry.name}: the table has no evaluations of this published result; choose another"
+        )
     return runs
 
 
@@ -182,7 +184,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(paths.words_with_home(arguments))
     if len(given.sides) > 2 or (given.accelerator is None) != (given.count is None):
         parser.error("give A, or A and B; give both --accelerator and --count, or none")
-    sides = _watched(given.sides, given.reference)
+    # The folder of a campaign whose runs alternate is both.
+    places = (len(given.sides) == 1 and read_alternating(given.sides[0])) or given.sides
+    sides = _watched(places, given.reference)
     expected = compared = None
     if given.accelerator:
         question = Question(family_of(given.accelerator, given.count), given.count)
@@ -193,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if waiting:
             not_compared = f"No run of {' or '.join(waiting)} has reached the target."
         else:
-            compared = compare.compare(*map(read_side, given.sides))
+            compared = compare.compare(*map(read_side, places))
     output = paths.location(given.output)
     paths.make_folder(output.parent)
     text = page(sides, expected=expected, compared=compared, not_compared=not_compared)

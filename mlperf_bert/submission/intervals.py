@@ -99,6 +99,7 @@ def bootstrap(
       studentized: each resample's difference over its own standard error; else the percentiles of
         the differences, which are here to be measured and not to be used.
     """
+    ends = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     rng = np.random.default_rng(0)  # so that the same runs always give the same words
     drawn_a = rng.integers(a.shape[-1], size=(_NUM_RESAMPLES, a.shape[-1]))
     drawn_b = drawn_a if pairs else rng.integers(b.shape[-1], size=(_NUM_RESAMPLES, b.shape[-1]))
@@ -106,13 +107,10 @@ def bootstrap(
         difference, error = _log_ratio_of_means(a, b, pairs=pairs)
         of_resamples, errors = _log_ratio_of_means(a[..., drawn_a], b[..., drawn_b], pairs=pairs)
         if not studentized:
-            low, high = np.quantile(of_resamples, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=-1)
-            return Estimate(difference, low, high)
+            return Estimate(difference, *np.quantile(of_resamples, ends, axis=-1))
         # A resample of one run alone has no error of its own: it lies outside on its side.
         distances = (of_resamples - difference[..., None]) / errors
-        low, high = np.quantile(
-            np.nan_to_num(distances), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=-1
-        )
+        low, high = np.quantile(np.nan_to_num(distances), ends, axis=-1)
         return Estimate(difference, difference - high * error, difference - low * error)
 
 

@@ -27,9 +27,9 @@ class _Incomplete(Exception):
 def measured_watts(
     folder: Location, runs: Sequence[RunResult], *, num_nodes: int | None
 ) -> tuple[float | None, str | None]:
-    """Return the mean power of all nodes and switches during the runs.
+    """Return the mean power of all nodes and switches during the runs, or why it is unknown.
 
-    None if it is unknown, and with it why, where there are logs of power, but not all.
+    Both are None where no power was measured.
 
     Args:
       folder: holds the logs of runs, and power/result_N/node_M.txt and sw_M.txt.

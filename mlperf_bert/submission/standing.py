@@ -70,7 +70,9 @@ def _of_org(org_dir: paths.Location, ruleset: str, custom_rcps: Path | None) -> 
     folders = sorted(path for path in (org_dir / "results").glob("*/bert"))
     folders = [folder for folder in folders if result_files(folder)]
     if not folders:
-        raise ValueError(f"{org_dir}: no results/SYSTEM/bert/result_*.txt")
+        raise ValueError(
+            f"{org_dir}: no results/SYSTEM/bert/result_*.txt; put the logs of the runs there"
+        )
     systems = [read_system(folder.parent) for folder in folders]
     judged = [
         with_convergence(system, ruleset, custom_rcps=custom_rcps)

@@ -118,7 +118,7 @@ def read_system(folder: Location) -> System:
     """
     logs = result_files(folder / "bert")
     if not logs:
-        raise ValueError(f"{folder}: no bert/result_*.txt")
+        raise ValueError(f"{folder}: no bert/result_*.txt; put the logs of its runs there")
     runs = tuple(read_run(log) for log in logs)
     return System(name=folder.name, runs=runs, description=read_description(folder))
 

@@ -42,7 +42,10 @@ def reference_of_log(run: RunResult) -> Reference:
       ValueError: no published run is like it, or its log does not say what is needed.
     """
     if not run.global_batch_size or run.global_batch_size < 1:
-        raise ValueError(f"{run.path}: the log does not say its global_batch_size")
+        raise ValueError(
+            f"{run.path}: the log does not say its global_batch_size; give runs like it as "
+            "--reference"
+        )
     is_other = run.max_sequence_length not in (None, MAX_SEQ_LENGTH)
     if is_other or (run.num_weights or NUM_WEIGHTS_OF_BERT_LARGE) < NUM_WEIGHTS_OF_BERT_LARGE:
         raise ValueError(

@@ -109,6 +109,12 @@ def test_a_and_b_of_other_batches_have_bands_of_their_own(pair, tmp_path):
     assert page.count("<svg") == 4 and "beside published runs at batch 3,072" in text
 
 
+def test_a_campaign_whose_runs_alternate_is_a_and_b(pair, tmp_path, page_of):
+    (tmp_path / "alternate.json").write_text('{"variants": ["a", "b"]}')
+    text = page_of(tmp_path)[1]
+    assert f"A: {pair[0]}, B: {pair[1]}" in text and "A or B?" in text
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
