@@ -73,13 +73,16 @@ def test_without_a_ledger_utilization_is_unknown(command, capsys):
     assert told.count("unknown") == 3 and "MLPerf" not in told
 
 
-def test_options_as_two_words_are_taken(tmp_path):
+def test_options_as_two_words_are_taken_and_of_two_the_last_one_counts(tmp_path):
     (tmp_path / "part-0").touch()
-    words = ["true", "-input_file", f"{tmp_path}/part-*", "--output_dir", f"{tmp_path}/out"]
-    [(folder, made)] = emulate.commands([*words, "--emulate_step_seconds=1", "--more"], 1)
+    words = ["true", "--input_file=/none", "-input_file", f"{tmp_path}/part-*"]
+    words += ["--output_dir", f"{tmp_path}/out", "--emulate_step_seconds=1", "--more"]
+    [(folder, made)] = emulate.commands(words, 1)
     assert folder == tmp_path / "out/device-0"
-    assert made == ["true", f"--input_file={tmp_path}/part-0", f"--output_dir={folder}",
-                    "--emulate_step_seconds=1", "--more"]  # fmt: skip
+    assert made == [
+        *["true", "--input_file=/none", f"--input_file={tmp_path}/part-0"],
+        *[f"--output_dir={folder}", "--emulate_step_seconds=1", "--more"],
+    ]
 
 
 def refused(command: list[str], *more: str, devices: int = 2) -> str:
