@@ -9,6 +9,8 @@ from mlperf_bert import signals
 if __name__ == "__main__":
     signals.ends_at_once()  # first: the imports take seconds
 
+import dataclasses
+import functools
 import os
 import shlex
 import time
@@ -87,16 +89,13 @@ def _config() -> DatasetConfig:
     words = vocabulary.read_vocabulary(FLAGS.vocab_file)
     for doubt in casing.doubts(FLAGS.vocab_file, words, do_lower_case=do_lower_case):
         command_line.warn(doubt)
-    names = (
-        "max_seq_length max_predictions_per_seq random_seed dupe_factor masked_lm_prob "
-        "short_seq_prob"
-    )
+    names = [field.name for field in dataclasses.fields(InstanceConfig)]
     return DatasetConfig(
         vocab_file=FLAGS.vocab_file,
         do_lower_case=do_lower_case,
         preserve_unused_tokens=FLAGS.preserve_unused_tokens,
         examples_per_part=FLAGS.examples_per_part,
-        instances=InstanceConfig(**{name: getattr(FLAGS, name) for name in names.split()}),
+        instances=InstanceConfig(**{name: getattr(FLAGS, name) for name in names}),
     )
 
 
@@ -152,19 +151,23 @@ def _outputs(texts: Sequence[str]) -> list[paths.Location]:
 
 def _make_dataset() -> None:
     started = time.monotonic()
-    where = {"input_file": FLAGS.input_file, "output_dir": FLAGS.output_dir}
     expand_input(FLAGS.input_file)  # a pattern that matches nothing is told first
+    make = None
     if FLAGS.beam_options is not None:
-        found, made = _beam().write_dataset(
-            **where, config=_config(), beam_options=shlex.split(FLAGS.beam_options)
-        )
-    else:
-        found, made = write_dataset(
-            **where,
-            config=_config(),
-            nworker=FLAGS.nworker,
-            memory_budget_bytes=FLAGS.memory_budget_gib * 2**30,
-        )
+        try:
+            from mlperf_bert.data import beam_pipeline
+        except ModuleNotFoundError as error:
+            raise ValueError("--beam_options needs Apache Beam: pip install apache-beam") from error
+        options = shlex.split(FLAGS.beam_options)
+        make = functools.partial(beam_pipeline.make_parts, options=options)
+    found, made = write_dataset(
+        input_file=FLAGS.input_file,
+        output_dir=FLAGS.output_dir,
+        config=_config(),
+        nworker=FLAGS.nworker,
+        memory_budget_bytes=FLAGS.memory_budget_gib * 2**30,
+        make=make,
+    )
     seconds = time.monotonic() - started
     needed = {size: point.mean_samples for size, point in reference_points().items()}
     print(overview.summary(found, num_made=len(made), seconds=seconds, samples_needed=needed))
@@ -179,14 +182,6 @@ def _draw(path: paths.Location, parts) -> None:
         max_predictions_per_seq=FLAGS.max_predictions_per_seq,
     )
     print(f"histograms: {path}")
-
-
-def _beam():
-    try:
-        from mlperf_bert.data import beam_pipeline
-    except ModuleNotFoundError as error:
-        raise ValueError("--beam_options needs Apache Beam: pip install apache-beam") from error
-    return beam_pipeline
 
 
 def _verify() -> None:

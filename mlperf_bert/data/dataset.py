@@ -8,6 +8,7 @@ a rerun makes exactly what is missing.
 import contextlib
 import dataclasses
 import errno
+import functools
 import hashlib
 import multiprocessing
 import os
@@ -15,9 +16,9 @@ import platform
 import posixpath
 import sys
 import threading
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from multiprocessing.connection import wait
-from typing import Any
+from typing import Any, TypeAlias
 
 import numba
 import numpy as np
@@ -88,6 +89,14 @@ def num_workers(
     return workers
 
 
+Make: TypeAlias = Callable[
+    [dict[str, str], paths.Location, Tokenizer, DatasetConfig],
+    Generator[dict[str, Part | str], None, None],
+]
+"""Makes the parts of a folder from their texts (name -> path); yields some at a time: name -> the
+part, or why it failed."""
+
+
 def write_dataset(
     *,
     input_file: str,
@@ -95,76 +104,71 @@ def write_dataset(
     config: DatasetConfig,
     nworker: int = 0,
     memory_budget_bytes: float = 0,
+    make: Make | None = None,
 ) -> tuple[Manifest, list[str]]:
     """Makes the parts that are missing; returns the manifest and the names made now.
+
+    Args:
+      input_file: globs separated by commas.
+      output_dir: gets one TFRecord per part and the manifest.
+      config: how.
+      nworker: as in `num_workers`.
+      memory_budget_bytes: as in `num_workers`.
+      make: what makes parts, in place of processes of this host.
 
     Raises:
       ValueError: bad input, data made with other parameters, or parts that failed, by name; the
         other parts are kept.
     """
-    inputs = by_name(expand_input(input_file))
+    files = expand_input(input_file)
+    inputs = {posixpath.basename(path): path for path in files}
+    if len(inputs) < len(files):
+        raise ValueError("--input_file: two files have one name; give them different --output_dir")
     tokenizer = config.tokenizer()
-    workers = num_workers(
-        list(inputs.values()),
-        dupe_factor=config.instances.dupe_factor,
-        nworker=nworker,
-        memory_budget_bytes=memory_budget_bytes,
-    )
+    hints: list[str] = []
+    if make is None:
+        workers = num_workers(
+            files,
+            dupe_factor=config.instances.dupe_factor,
+            nworker=nworker,
+            memory_budget_bytes=memory_budget_bytes,
+        )
+        make = functools.partial(_make_in_processes, workers=workers, hints=hints)
     folder = paths.location(output_dir)
     paths.require_no_file(folder)
-    hints: list[str] = []
+    failures: dict[str, str] = {}
     with locks.held(folder, patience_seconds=LOCK_PATIENCE_SECONDS) as lock:
-        found = open_manifest(folder, config, inputs)
-        missing = missing_parts(folder, found, inputs)
-        if missing:
-            print("compiling (takes long the first time only)", file=sys.stderr)
-            warm_up(tokenizer, config.instances)
-        failures = {}
-        making = _make_parts(missing, folder, tokenizer, config, workers, hints)
-        with contextlib.closing(making) as parts:
-            for name, result in parts:
-                if isinstance(result, Part):
+        found = _open_manifest(folder, config, inputs)
+        missing = _missing_parts(folder, found, inputs)
+        with contextlib.closing(make(missing, folder, tokenizer, config)) as results:
+            for result in results:
+                made = {name: part for name, part in result.items() if isinstance(part, Part)}
+                failures |= {name: why for name, why in result.items() if isinstance(why, str)}
+                if made:
                     lock.require_held()
-                    found.parts[name] = result
+                    found.parts |= made
                     found.save(folder)
-                else:
-                    failures[name] = result
     manifest.raise_failures(failures, len(inputs))
     if hints:
         others = f" ({len(hints)} parts have such a hint)" if len(hints) > 1 else ""
         print(f"{hints[0]}{others}", file=sys.stderr)
-    if missing:
-        note_provenance(folder, found, inputs, vocab_file=config.vocab_file)
+    digests = {str(folder / name): f"sha256:{part.sha256}" for name, part in found.parts.items()}
+    # A run that was killed may have made parts without a word in the record.
+    if missing or provenance.known_digests(digests) != digests:
+        texts = {path: f"md5:{found.parts[name].input_md5}" for name, path in inputs.items()}
+        provenance.note(
+            folder,
+            step="training examples",
+            inputs=[*(inputs[name] for name in sorted(inputs)), config.vocab_file],
+            outputs=sorted(digests),
+            parameters=found.parameters,
+            digests=digests | texts,
+            continues=True,
+        )
     return found, sorted(missing)
 
 
-def note_provenance(
-    folder: paths.Location, found: Manifest, inputs: Mapping[str, str], *, vocab_file: str
-) -> None:
-    """Records what the parts were made from; their digests are those of the manifest."""
-    outputs = {name: str(folder / name) for name in found.parts}
-    parts = found.parts.items()
-    provenance.note(
-        folder,
-        step="training examples",
-        inputs=[*(inputs[name] for name in sorted(inputs)), vocab_file],
-        outputs=[outputs[name] for name in sorted(outputs)],
-        parameters=found.parameters,
-        digests={inputs[name]: f"md5:{part.input_md5}" for name, part in parts if name in inputs}
-        | {outputs[name]: f"sha256:{part.sha256}" for name, part in parts},
-        continues=True,
-    )
-
-
-def by_name(inputs: Collection[str]) -> dict[str, str]:
-    """Name -> path of every part; raises ValueError if two have the same name."""
-    found = {posixpath.basename(path): path for path in inputs}
-    if len(found) < len(inputs):
-        raise ValueError("--input_file: two files have one name; give them different --output_dir")
-    return found
-
-
-def open_manifest(folder: paths.Location, config: DatasetConfig, parts: Iterable[str]) -> Manifest:
+def _open_manifest(folder: paths.Location, config: DatasetConfig, parts: Iterable[str]) -> Manifest:
     """Returns the manifest to go on with: the folder's, or a new one, which is written.
 
     Raises:
@@ -192,7 +196,7 @@ def open_manifest(folder: paths.Location, config: DatasetConfig, parts: Iterable
     return found
 
 
-def missing_parts(
+def _missing_parts(
     folder: paths.Location, found: Manifest, inputs: Mapping[str, str]
 ) -> dict[str, str]:
     """Name -> input of every part that is not what the manifest says, or of another text.
@@ -201,7 +205,7 @@ def missing_parts(
     that a rerun over hundreds of GB is quick. `verify` reads everything.
     """
     written = paths.status(folder / manifest.NAME)
-    assert written is not None  # `open_manifest` has written it
+    assert written is not None  # `_open_manifest` has written it
 
     def is_done(name: str) -> bool:
         if (part := found.parts.get(name)) is None:
@@ -232,18 +236,20 @@ def warm_up(tokenizer: Tokenizer, config: InstanceConfig) -> None:
         example_encoder.encode_records(batch)
 
 
-def _make_parts(
+def _make_in_processes(
     inputs: dict[str, str],
     folder: paths.Location,
     tokenizer: Tokenizer,
     config: DatasetConfig,
+    *,
     workers: int,
     hints: list[str],
-) -> Generator[tuple[str, Part | str], None, None]:
-    """Yields each part's name with the part or the reason of its failure, as they end.
-
-    `hints` takes what the workers say about the layout of their texts.
-    """
+) -> Generator[dict[str, Part | str], None, None]:
+    """A `Make`: each part by itself, as they end; `hints` takes what is said of their texts."""
+    if not inputs:
+        return
+    print("compiling (takes long the first time only)", file=sys.stderr)
+    warm_up(tokenizer, config.instances)
     context: Any = stages.worker_context([folder, *inputs.values()])
     waiting = sorted(inputs, reverse=True)
     running: dict = {}
@@ -262,16 +268,24 @@ def _make_parts(
                 process.start()
                 sender.close()
                 running[receiver] = name, process
+            ended: Any  # a connection: nothing else is waited for
             for ended in wait(list(running)):
                 name, process = running[ended]
-                result = _receive(ended, process, hints)
+                try:
+                    result, hints_of_part = ended.recv()
+                    hints += hints_of_part
+                    process.join()
+                except EOFError:
+                    process.join()
+                    code = process.exitcode
+                    result = f"its process ended with code {code} (memory? lower --nworker)"
                 del running[ended]
                 progress.advance(sizes[name])
                 state = "done" if isinstance(result, Part) else "failed"
                 progress.line(f"{name}: {state}, {len(waiting) + len(running)} to go")
                 if isinstance(result, str) and os.strerror(errno.ENOSPC) in result:
                     waiting.clear()
-                yield name, result
+                yield {name: result}
 
 
 def _stop(running: dict) -> None:
@@ -279,18 +293,6 @@ def _stop(running: dict) -> None:
     for _, process in running.values():
         process.terminate()
         process.join()
-
-
-def _receive(receiver, process, hints: list[str]) -> Part | str:
-    try:
-        result, own_hints = receiver.recv()
-        hints += own_hints
-    except EOFError:
-        result = None
-    process.join()
-    if result is None:
-        return f"its process ended with code {process.exitcode} (memory? lower --nworker)"
-    return result
 
 
 def _work(

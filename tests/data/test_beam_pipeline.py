@@ -69,14 +69,3 @@ def test_a_failed_part_is_one_line_and_the_others_are_kept(work):
     assert "1 of 3 parts failed" in message and f"{work}/part-1: byte 5 is not UTF-8" in message
     assert set(lines_of(work)) == {"part-0", "part-2"}
     assert visible(work / "out") == {"part-0", "part-2", "manifest.json"}
-    other = run(work, beam_options=DIRECT, dupe_factor=3)
-    assert "made with dupe_factor=2, now it is 3" in fails(other)
-
-
-def test_bad_input_is_one_line(work):
-    absent = run(work, beam_options=DIRECT, input_file=work / "absent-*")
-    assert "no file matches" in fails(absent)
-    (work / "more").mkdir()
-    (work / "more" / "part-0").write_bytes(b"a\n")
-    two = f"{work}/part-*,{work}/more/part-0"
-    assert "two files have one name" in fails(run(work, beam_options=DIRECT, input_file=two))
