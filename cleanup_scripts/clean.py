@@ -1,7 +1,5 @@
 """Clean-up stage .2: applies the text rules to many files, or to one: clean.py INPUT OUTPUT."""
 
-import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -15,12 +13,8 @@ from mlperf_bert.messages import ends_in_one_line
 @ends_in_one_line("clean.py")
 def main() -> None:
     """Runs the stage over one file or many."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = stages.parser(__doc__, data="./wiki_??", input_suffix=".1", output_suffix=".2")
     parser.add_argument("one_file", nargs="*", metavar="INPUT OUTPUT", help="just this file")
-    parser.add_argument("--data", default="./wiki_??", help="glob of the raw files")
-    parser.add_argument("--input_suffix", default=".1", help="suffix of the input files")
-    parser.add_argument("--output_suffix", default=".2", help="suffix of the output files")
-    parser.add_argument("--nworker", type=int, default=os.cpu_count(), help="processes")
     args = parser.parse_args(paths.words_with_home())
     if len(args.one_file) not in (0, 2):
         parser.error("give INPUT and OUTPUT, or --data")

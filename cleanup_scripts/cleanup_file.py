@@ -1,7 +1,5 @@
 """Clean-up stage .1: drops the <doc> tags and titles of WikiExtractor's output."""
 
-import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -15,11 +13,7 @@ from mlperf_bert.messages import ends_in_one_line
 @ends_in_one_line("cleanup_file.py")
 def main() -> None:
     """Runs the stage over all files."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", default="./wiki_??", help="glob of the raw files")
-    parser.add_argument("--input_suffix", default="", help="suffix of the input files")
-    parser.add_argument("--output_suffix", default=".1", help="suffix of the output files")
-    parser.add_argument("--nworker", type=int, default=os.cpu_count(), help="processes")
+    parser = stages.parser(__doc__, data="./wiki_??", input_suffix="", output_suffix=".1")
     args = parser.parse_args(paths.words_with_home())
     files = stages.input_files(args.data)
     articles.require_text(files)

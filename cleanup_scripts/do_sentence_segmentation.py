@@ -5,8 +5,6 @@ and not cleaned. They may lie on Hugging Face (hf://datasets/OWNER/NAME/FILE); t
 the working folder.
 """
 
-import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -20,11 +18,11 @@ from mlperf_bert.files.whole import HUGGING_FACE
 from mlperf_bert.messages import ends_in_one_line
 
 
-def _split(name: str, output_path: str, punkt: Location, suffix: str, text_column: str) -> None:
-    if name.endswith(documents.SUFFIXES):
-        documents.write_sentences(name, output_path, punkt, text_column)
+def _split(input_path: str, output_path: str, punkt: Location, text_column: str) -> None:
+    if input_path.endswith(documents.SUFFIXES):
+        documents.write_sentences(input_path, output_path, punkt, text_column)
     else:
-        segmentation.write_stage_3(name + suffix, output_path, punkt)
+        segmentation.write_stage_3(input_path, output_path, punkt)
 
 
 def _output_paths(files: list[str], suffix: str) -> list[str]:
@@ -41,21 +39,18 @@ def _output_paths(files: list[str], suffix: str) -> list[str]:
 @ends_in_one_line("do_sentence_segmentation.py")
 def main() -> None:
     """Runs the stage over all files."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", default="./*/*.compact", help="glob of the raw files")
-    parser.add_argument("--input_suffix", default=".2", help="suffix of the input files")
-    parser.add_argument("--output_suffix", default=".3", help="suffix of the output files")
+    parser = stages.parser(__doc__, data="./*/*.compact", input_suffix=".2", output_suffix=".3")
     parser.add_argument("--text_column", default="text", help="column or key of documents")
-    parser.add_argument("--nworker", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--punkt", help="folder of Punkt's tables; default: nltk's punkt_tab")
     args = parser.parse_args(paths.words_with_home())
     files = stages.input_files(args.data)
     punkt = find_or_fetch_punkt(args.punkt)
     warn_if_not_published(punkt)
-    jobs = [
-        (name, output_path, punkt, args.input_suffix, args.text_column)
-        for name, output_path in zip(files, _output_paths(files, args.output_suffix))
+    inputs = [
+        name if name.endswith(documents.SUFFIXES) else name + args.input_suffix for name in files
     ]
+    outputs = _output_paths(files, args.output_suffix)
+    jobs = [(*names, punkt, args.text_column) for names in zip(inputs, outputs)]
     stages.run(_split, jobs, num_workers=args.nworker, description="split sentences")
 
 

@@ -1,7 +1,5 @@
 """Clean-up stage .4: takes the evaluation articles out; writes them and their MD5s."""
 
-import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -15,11 +13,7 @@ from mlperf_bert.messages import ends_in_one_line
 @ends_in_one_line("seperate_test_set.py")
 def main() -> None:
     """Runs the stage over all files, then writes the test set."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", default="./*/*.compact", help="glob of the raw files")
-    parser.add_argument("--input_suffix", default=".3", help="suffix of the input files")
-    parser.add_argument("--output_suffix", default=".4", help="suffix of the training files")
-    parser.add_argument("--nworker", type=int, default=os.cpu_count(), help="processes")
+    parser = stages.parser(__doc__, data="./*/*.compact", input_suffix=".3", output_suffix=".4")
     parser.add_argument("--seed", type=int, default=12345, help="seed of the choice")
     parser.add_argument("--num_test_articles", type=int, default=10000, help="articles to take")
     parser.add_argument("--test_output", default="./results/eval", help="without .txt and .md5")

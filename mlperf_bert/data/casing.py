@@ -1,7 +1,7 @@
 """Whether a vocabulary is cased: what the files beside it say, and what speaks against them."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from mlperf_bert.data import unicode11, vocabulary
 from mlperf_bert.files import json_text, paths
@@ -16,24 +16,37 @@ def stated_lower_casing(path: str) -> bool | None:
     Raises:
       ValueError: they say something else than true or false, or cannot be read.
     """
-    return _stated(path).get("do_lower_case")
+    return _stated(path).get("do_lower_case", (None, None))[0]
 
 
-def _stated(path: str) -> dict:
-    """What is known of the tokenizer: tokenizer_config.json, else tokenizer.json's normalizer."""
+def _stated(path: str) -> dict[str, tuple[bool, paths.Location]]:
+    """What is known of the tokenizer, and of which file.
+
+    It is tokenizer_config.json, or tokenizer.json's normalizer if that does not say all.
+    """
     config = paths.location(path).with_name(vocabulary.TOKENIZER_CONFIG)
-    values = json_text.read_object(config) if paths.is_file(config) else {}
-    stated = {name: values[name] for name in _NORMALIZER if values.get(name) is not None}
+    stated = {}
+    if paths.is_file(config):
+        stated = _truths(
+            json_text.read_object(config), {name: name for name in _NORMALIZER}, config
+        )
     tokenizer = paths.location(path).with_name(vocabulary.TOKENIZER)
     if "do_lower_case" not in stated and paths.is_file(tokenizer):
         normalizer = json_text.read_object(tokenizer).get("normalizer")
         if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
-            found = {name: normalizer.get(theirs) for name, theirs in _NORMALIZER.items()}
-            stated = {name: value for name, value in found.items() if value is not None} | stated
-    for name, value in stated.items():
-        if not isinstance(value, bool):
-            raise ValueError(f"{config}: {name} must be true or false; correct it")
+            stated = _truths(normalizer, _NORMALIZER, tokenizer) | stated
     return stated
+
+
+def _truths(
+    values: Mapping, keys: Mapping[str, str], path: paths.Location
+) -> dict[str, tuple[bool, paths.Location]]:
+    """The value of each name, by its key in `values`, and the file; ValueError if it is no bool."""
+    found = {name: values[key] for name, key in keys.items() if values.get(key) is not None}
+    for name, value in found.items():
+        if not isinstance(value, bool):
+            raise ValueError(f"{path}: {keys[name]} must be true or false; correct it")
+    return {name: (value, path) for name, value in found.items()}
 
 
 _NORMALIZER = {
@@ -50,12 +63,10 @@ def lower_casing(path: str, given: bool | None) -> bool:
     Raises:
       ValueError: as `stated_lower_casing`, or the two are not the same.
     """
-    stated = stated_lower_casing(path)
+    stated, file = _stated(path).get("do_lower_case", (None, None))
     if None not in (given, stated) and given != stated:
-        config = paths.location(path).with_name(vocabulary.TOKENIZER_CONFIG)
         raise ValueError(
-            f"--do_lower_case={given}, but {config} says {stated}; leave the flag out, or correct "
-            "the file"
+            f"--do_lower_case={given}, but {file} says {stated}; leave the flag out, or correct it"
         )
     return next((value for value in (stated, given) if value is not None), True)
 
@@ -96,7 +107,7 @@ def doubts(path: str, words: Iterable[str], *, do_lower_case: bool, model: str =
 
 def _unlike_ours(path: str, *, do_lower_case: bool) -> list[str]:
     """What else the tokenizer's configuration says, and is not done here."""
-    stated = _stated(path)
+    stated = {name: value for name, (value, _) in _stated(path).items()}
     ours = {"strip_accents": do_lower_case, "tokenize_chinese_chars": True}
     return [
         f"{path}: its tokenizer has {name}={stated[name]}, here it is {value}; such words become "

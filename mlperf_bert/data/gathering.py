@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from mlperf_bert.data.stages import read_text
 from mlperf_bert.files import paths
-from mlperf_bert.files.whole import write_whole, written_beside
+from mlperf_bert.files.whole import BYTE_ORDER_MARK, write_whole, written_beside
 
 BYTES_PER_MB = 1024 * 1024
 PARTS_PER_WORKER = 1000
@@ -59,7 +59,7 @@ def write_part(output_path: str, input_paths: list[str]) -> None:
     """Joins files; of two line ends at the end of one, one is dropped."""
     with written_beside(output_path) as output:
         for path in input_paths:
-            text = read_text(path, encoding="utf-8-sig")
+            text = read_text(path).removeprefix(BYTE_ORDER_MARK)
             output.write((text[:-1] if text.endswith("\n\n") else text).encode())
 
 

@@ -1,5 +1,6 @@
 """How a clean-up stage runs: one function per file, many files at once, all or a clear error."""
 
+import argparse
 import concurrent.futures
 import itertools
 import json
@@ -21,7 +22,7 @@ _RECORDS = re.compile(
     r"(provenance|manifest|extraction|unpacked)\.json|wikiextractor\.log|histograms.*\.png"
     r"|eval\.(txt|md5)"
 )
-_DIGEST = re.compile("[0-9a-f]{32}", re.IGNORECASE)
+_DIGEST = re.compile(rf"{whole.BYTE_ORDER_MARK}?[0-9a-f]{{32}}", re.IGNORECASE)
 _LINE = re.compile(r"[^\n]*\n?")
 _LINES_LOOKED_AT = 10
 _JSON_BEGINS = re.compile(rf"{whole.BYTE_ORDER_MARK}*\s*[{{\[]")
@@ -30,6 +31,18 @@ _WORTH_PROCESSES_BYTES = 8 << 20
 GZIP, ZSTD, PARQUET = PACKED = (".gz", ".zst", ".parquet")
 """What the names of packed documents end with: much text may be in a small file."""
 _COPY = re.compile(r"\.\d$")  # what the stages leave beside a raw file
+
+
+def parser(
+    description: str | None, *, data: str, input_suffix: str, output_suffix: str
+) -> argparse.ArgumentParser:
+    """A parser of the options that all stages have, with their defaults."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--data", default=data, help="glob of the raw files")
+    made.add_argument("--input_suffix", default=input_suffix, help="suffix of the input files")
+    made.add_argument("--output_suffix", default=output_suffix, help="suffix of the output files")
+    made.add_argument("--nworker", type=int, default=os.cpu_count(), help="processes")
+    return made
 
 
 def input_files(pattern: str) -> list[str]:
@@ -68,21 +81,21 @@ def listed(files: Sequence[str]) -> str:
     return f"{shown} and {len(files) - 3} more" if len(files) > 3 else shown
 
 
-def read_text(path: str, *, encoding: str = "utf-8", keep_line_ends: bool = False) -> str:
+def read_text(path: str, *, keep_line_ends: bool = False) -> str:
     r"""A file's text, by default with every line end, \r and \r\n too, as \n.
 
     Raises:
       ValueError: no such file, no regular one, JSON, or bytes that are not UTF-8.
     """
-    text = read_any_text(path, encoding=encoding)
+    text = read_any_text(path)
     require_sentences(text, path)
     return text if keep_line_ends else with_plain_line_ends(text)
 
 
-def read_any_text(path: str, *, encoding: str = "utf-8") -> str:
+def read_any_text(path: str) -> str:
     """A file's text as it is, JSON too; raises ValueError otherwise as `read_text`."""
     try:
-        return whole.decode(read_regular_file(path), path, encoding=encoding)
+        return whole.decode(read_regular_file(path), path)
     except FileNotFoundError as error:
         raise ValueError(f"{path}: no such file; run the stage before this one first") from error
 
@@ -100,7 +113,9 @@ def require_sentences(text: str, path: str) -> None:
             "documents (.jsonl, .json); do_sentence_segmentation.py reads documents that need no "
             "clean-up"
         )
-    if _is_list_of_digests(text):
+    lines = (line[0].strip() for line in itertools.islice(_LINE.finditer(text), _LINES_LOOKED_AT))
+    filled = [line for line in lines if line]
+    if filled and all(map(_DIGEST.fullmatch, filled)):  # as in eval.md5
         raise ValueError(f"{path}: is a list of MD5 digests, not text; leave it out")
 
 
@@ -130,9 +145,12 @@ def run(
     """Calls `function(*job)` for every job, in workers; returns the results in order.
 
     Raises:
-      ValueError: a worker was killed, or the first two values of a job, its files, are one.
+      ValueError: a worker was killed, no worker is wanted, or the first two values of a job, its
+        files, are one.
       Whatever the first failing call raises; calls not yet begun are dropped.
     """
+    if num_workers < 1:
+        raise ValueError(f"--nworker={num_workers}: must be a number at least 1")
     jobs = list(jobs)
     if same := next((job[0] for job in jobs if len(job) > 1 and job[0] == job[1]), None):
         raise ValueError(f"{same} would be replaced by its own output; give other suffixes")
@@ -177,13 +195,6 @@ def worker_context(files: Iterable[str | os.PathLike]) -> "BaseContext":
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(["tensorflow", "mlperf_bert.data.dataset"])
     return server
-
-
-def _is_list_of_digests(text: str) -> bool:
-    """Whether each of a text's first lines is an MD5 digest, as in eval.md5."""
-    lines = (line[0].strip() for line in itertools.islice(_LINE.finditer(text), _LINES_LOOKED_AT))
-    filled = [line for line in lines if line]
-    return bool(filled) and all(_DIGEST.fullmatch(line) for line in filled)
 
 
 def is_json(text: str) -> bool:

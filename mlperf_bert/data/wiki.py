@@ -6,14 +6,8 @@ text rules. The order of the rules matters, and so do their quirks.
 
 import re
 
-from mlperf_bert.data import articles
-from mlperf_bert.data.stages import (
-    is_json,
-    lines_of,
-    read_any_text,
-    require_sentences,
-    with_plain_line_ends,
-)
+from mlperf_bert.data import articles, stages
+from mlperf_bert.data.stages import lines_of, require_sentences
 from mlperf_bert.files.whole import read_regular_file, write_whole, written_beside
 
 
@@ -59,12 +53,12 @@ def _edited(line: str) -> str:
 
 def write_stage_1(input_path: str, output_path: str) -> None:
     """Stage .1 from file to file; the input may be one of WikiExtractor's --json."""
-    text = read_any_text(input_path)
-    if is_json(text):
+    text = stages.read_any_text(input_path)
+    if stages.is_json(text):
         text = articles.from_json(text, input_path)
     else:
         require_sentences(text, input_path)
-    write_whole(output_path, drop_tags_and_titles(with_plain_line_ends(text)))
+    write_whole(output_path, drop_tags_and_titles(stages.with_plain_line_ends(text)))
 
 
 def write_stage_2(input_path: str, output_path: str) -> None:

@@ -277,6 +277,27 @@ def test_a_glob_that_matches_what_the_stages_wrote_is_refused(tmp_path):
     assert stages.input_files(f"{tmp_path}/wiki_??") == [f"{tmp_path}/wiki_0{n}" for n in (0, 1)]
 
 
+@pytest.mark.parametrize(
+    ("name", "flags", "message"),
+    [
+        ("cleanup_file.py", ["--nworker=0"], "--nworker=0: must be a number at least 1"),
+        (
+            "do_sentence_segmentation.py",
+            ["--input_suffix=.2", "--output_suffix=.2", "--punkt={folder}/punkt"],
+            "wiki_00.2 would be replaced by its own output; give other suffixes",
+        ),
+    ],
+)
+def test_flags_that_cannot_be_meant_are_refused(tmp_path, punkt, name, flags, message):
+    for suffix in ("", ".2"):
+        (tmp_path / f"wiki_00{suffix}").write_text("One. Two.\n")
+    given = [flag.format(folder=tmp_path) for flag in flags]
+    done = clean_up(name, f"--data={tmp_path}/wiki_??", *given)
+    assert done.returncode == 1 and message in done.stderr.splitlines()[-1]
+    assert {path.name for path in tmp_path.glob("wiki*")} == {"wiki_00", "wiki_00.2"}
+    assert (tmp_path / "wiki_00.2").read_text() == "One. Two.\n"
+
+
 def test_the_empty_last_article_counts_and_can_be_picked():
     text = "one\n\ntwo\n\n"
     picks = [gathering.separate(text, 1, seed)[1][0] for seed in range(40)]

@@ -124,7 +124,15 @@ def test_a_flag_against_the_tokenizer_s_files_is_refused(write):
     with pytest.raises(ValueError, match=r"--do_lower_case=True, but .*_config.json says False; "):
         casing.lower_casing(path, True)
     path = write(CASED, tokenizer_config={"do_lower_case": "no"})
-    with pytest.raises(ValueError, match="do_lower_case must be true or false; correct it"):
+    with pytest.raises(
+        ValueError, match=r"_config.json: do_lower_case must be true or false; corr"
+    ):
+        casing.lower_casing(path, None)
+    path = write(CASED, tokenizer_config={}, tokenizer=normalizer(False))
+    with pytest.raises(ValueError, match=r"--do_lower_case=True, but .*/tokenizer.json says False"):
+        casing.lower_casing(path, True)
+    path = write(CASED, tokenizer=normalizer("no"))
+    with pytest.raises(ValueError, match=r"tokenizer.json: lowercase must be true or false; corr"):
         casing.lower_casing(path, None)
 
 
