@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 import zstandard
 
-from mlperf_bert.data.segmentation import SentenceSplitter, load_splitter
-from mlperf_bert.data.stages import GZIP, PARQUET, ZSTD
+from mlperf_bert.data.segmentation import load_splitter
+from mlperf_bert.data.stages import GZIP, PARQUET, ZSTD, with_plain_line_ends
 from mlperf_bert.data.wiki_dump import decompressed
 from mlperf_bert.files import json_text, paths, whole
 from mlperf_bert.files.whole import opened_input, written_beside
@@ -51,7 +51,11 @@ def read_documents(path: str, *, text_column: str = "text") -> Iterator[Document
         with opened_input(path) as file:
             head = file.read(whole.HEAD_BYTES)
             file.seek(0)
-            if (problem := whole.packed(head)) and not _is_compressed(path, head):
+            new_stream = next(
+                (new for end, new in _COMPRESSION.items() if path.endswith(end)), None
+            )
+            is_compressed = new_stream and head.startswith((b"\x1f\x8b", b"\x28\xb5\x2f\xfd"))
+            if not is_compressed and (problem := whole.packed(head)):
                 raise ValueError(f"{path}: {problem}")
             if path.endswith(PARQUET):
                 # pyarrow takes half a second, which text need not wait for.
@@ -63,7 +67,8 @@ def read_documents(path: str, *, text_column: str = "text") -> Iterator[Document
                     yield Document(*values)
             else:
                 chunks = iter(lambda: file.read(_CHUNK_BYTES), b"")
-                yield from _read_json(chunks, path, text_column)
+                lines = _lines(decompressed(chunks, new_stream) if new_stream else chunks)
+                yield from documents_of_lines(lines, path, text_column=text_column)
     except FileNotFoundError as error:
         raise ValueError(f"{path}: no such file") from error
 
@@ -84,21 +89,11 @@ def write_sentences(
     splitter = load_splitter(punkt)
     with written_beside(output_path) as output:
         for text in read_texts(input_path, text_column=text_column):
-            if sentences := list(_sentences(text, splitter)):
+            lines = with_plain_line_ends(text).split("\n")
+            split = (sentence.strip() for line in lines for sentence in splitter.tokenize(line))
+            if sentences := list(filter(None, split)):
                 output.write("\n".join(["", *sentences, ""]).encode())
         output.write(b"\n")
-
-
-def _is_compressed(path: str, head: bytes) -> bool:
-    """Whether a file is compressed as its name says; a pointer or another kind is not."""
-    suffix = next((suffix for suffix in _COMPRESSION if path.endswith(suffix)), None)
-    return suffix is not None and head.startswith((b"\x1f\x8b", b"\x28\xb5\x2f\xfd"))
-
-
-def _read_json(chunks: Iterable[bytes], path: str, text_column: str) -> Iterator[Document]:
-    compression = next((new for suffix, new in _COMPRESSION.items() if path.endswith(suffix)), None)
-    lines = _lines(decompressed(chunks, compression) if compression else chunks)
-    yield from documents_of_lines(lines, path, text_column=text_column)
 
 
 def documents_of_lines(
@@ -149,10 +144,3 @@ def _without_title(document: Document) -> Document:
     if _URL_OF_WIKIEXTRACTOR not in document.url or not document.text.startswith(head):
         return document
     return dataclasses.replace(document, text=document.text.removeprefix(head).removeprefix("\n"))
-
-
-def _sentences(text: str, splitter: SentenceSplitter) -> Iterator[str]:
-    for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
-        for sentence in splitter.tokenize(line):
-            if stripped := sentence.strip():
-                yield stripped

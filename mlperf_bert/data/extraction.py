@@ -12,14 +12,13 @@ import dataclasses
 import datetime
 import errno
 import hashlib
-import itertools
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -88,12 +87,14 @@ def extract(
         another extraction; the program fails; the disk is full.
       OSError: something cannot be read or written.
     """
+    before = _read(folder)
+    began = before.today if before else datetime.date.today().isoformat()
     wanted = Record(
         dump=dump.path.name,
         dump_bytes=dump.size_bytes,
         dump_sha256=None,
         wiki=dump.wiki,
-        today=(today or _recorded_date(folder) or datetime.date.today()).isoformat(),
+        today=today.isoformat() if today else began,
         wikiextractor=COMMIT,
         python=_version(python),
     )
@@ -106,7 +107,18 @@ def extract(
             command += [record.today, "-", "--output=-", "--quiet", f"--processes={num_processes}"]
             log = folder / LOG_NAME
             with contextlib.closing(_extracted(dump, record.articles, command, log)) as articles:
-                record = _write_files(folder, record, articles)
+                for content in in_files(articles):
+                    path = folder / file_name(record.files)
+                    path.parent.mkdir(exist_ok=True)
+                    with written_beside(path) as file:
+                        file.writelines(content)
+                    record = dataclasses.replace(
+                        record,
+                        files=record.files + 1,
+                        articles=record.articles + len(content),
+                        failed_articles=record.failed_articles + content.count(b""),
+                    )
+                    _write(folder, record)
             if record.failed_articles == record.articles:
                 raise ValueError(
                     f"{log}: WikiExtractor failed on all {record.articles:,} articles: "
@@ -132,11 +144,6 @@ def extract(
             raise ValueError(
                 f"{folder}: {error.strerror}; make room and repeat the command: it goes on"
             ) from error
-
-
-def _recorded_date(folder: Path) -> datetime.date | None:
-    record = _read(folder)
-    return datetime.date.fromisoformat(record.today) if record else None
 
 
 def _read(folder: Path) -> Record | None:
@@ -183,23 +190,6 @@ def file_name(number: int) -> str:
     return f"{_LETTERS[folder // 26 % 26]}{_LETTERS[folder % 26]}/wiki_{file:02}"
 
 
-def _write_files(folder: Path, record: Record, articles: Iterable[bytes]) -> Record:
-    """Writes the files that are not there yet, and the record after each."""
-    for content in in_files(articles):
-        path = folder / file_name(record.files)
-        path.parent.mkdir(exist_ok=True)
-        with written_beside(path) as file:
-            file.writelines(content)
-        record = dataclasses.replace(
-            record,
-            files=record.files + 1,
-            articles=record.articles + len(content),
-            failed_articles=record.failed_articles + content.count(b""),
-        )
-        _write(folder, record)
-    return record
-
-
 def _write(folder: Path, record: Record) -> None:
     write_record(folder / RECORD_NAME, dataclasses.asdict(record))
 
@@ -227,7 +217,10 @@ def _extracted(
         stack.callback(_end_all, process)  # first, so that the threads do not wait for it
         pool.submit(_end_what_is_left, process)
         sent = pool.submit(_send, dump, skipped, process.stdin)
-        for article in _articles_of(process.stdout):
+        while header := process.stdout.readline():  # as wikiextractor.py writes
+            article = process.stdout.read(int(header))
+            if len(article) < int(header):
+                break
             received += 1
             yield article
         has_failed = process.wait() != 0
@@ -269,15 +262,6 @@ def _send(dump: Dump, skipped: int, stream: IO[bytes]) -> int:
     return sent
 
 
-def _articles_of(stream: IO[bytes]) -> Iterator[bytes]:
-    """What wikiextractor.py writes."""
-    while header := stream.readline():
-        article = stream.read(int(header))
-        if len(article) < int(header):
-            return
-        yield article
-
-
 def _last_line(log: Path) -> str:
     lines = log.read_bytes()[-_LINE_BYTES:].decode(errors="replace").split("\n")
     return printable(next((line for line in reversed(lines) if line.strip()), "no message"))
@@ -308,22 +292,21 @@ def find_program(path: Path | None, cache: Path) -> Path:
 def _cloned() -> bytes:
     print(f"fetching {REPOSITORY}", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="mlperf-bert-") as folder:
-        done = None
-        for words in (
-            ["clone", "--quiet", "--bare", REPOSITORY, folder],
-            ["-C", folder, "show", f"{COMMIT}:{PROGRAM}"],
-        ):
-            try:
-                done = subprocess.run(["git", *words], capture_output=True, check=True)
-            except FileNotFoundError as error:
-                raise ValueError(f"git: not found; install it, {_GET_THE_PROGRAM}") from error
-            except subprocess.CalledProcessError as error:
-                lines = error.stderr.decode(errors="replace").strip().split("\n")
-                raise ValueError(
-                    f"git {words[0]}: {printable(lines[-1])}; try again, {_GET_THE_PROGRAM}"
-                ) from error
-    assert done
-    return done.stdout
+
+        def git(*words: str) -> bytes:
+            command = ["git", *words]
+            return subprocess.run(command, cwd=folder, capture_output=True, check=True).stdout
+
+        try:
+            git("clone", "--quiet", "--bare", REPOSITORY, ".")
+            return git("show", f"{COMMIT}:{PROGRAM}")
+        except FileNotFoundError as error:
+            raise ValueError(f"git: not found; install it, {_GET_THE_PROGRAM}") from error
+        except subprocess.CalledProcessError as error:
+            lines = error.stderr.decode(errors="replace").strip().split("\n")
+            raise ValueError(
+                f"git {error.cmd[1]}: {printable(lines[-1])}; try again, {_GET_THE_PROGRAM}"
+            ) from error
 
 
 def find_python() -> Path:
@@ -332,7 +315,7 @@ def find_python() -> Path:
     Raises:
       ValueError: there is none.
     """
-    for path in itertools.chain(_on_path(), _of_uv()):
+    for path in _pythons():
         if (version := _version(path)) and version.rpartition(".")[0] in PYTHONS:
             return path
     raise ValueError(
@@ -342,7 +325,7 @@ def find_python() -> Path:
     )
 
 
-def _on_path() -> Iterator[Path]:
+def _pythons() -> Iterator[Path]:
     for version in PYTHONS:
         if found := shutil.which(f"python{version}"):
             yield Path(found)
@@ -350,9 +333,6 @@ def _on_path() -> Iterator[Path]:
         yield from map(
             Path, printed_by("pyenv", "whence", "--path", f"python{version}").split("\n")
         )
-
-
-def _of_uv() -> Iterator[Path]:
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
     if uv:
         print(f"uv: looking for Python {PYTHONS[0]}", file=sys.stderr)

@@ -31,8 +31,21 @@ def read_rows(
         _require_text(table.schema_arrow, text_column, path)
         if not table.metadata.num_rows:
             raise ValueError(f"{path}: has no rows; leave it out, or fetch it again")
-        for number, row in enumerate(_rows(table, [text_column, *other_columns]), 1):
-            yield [_text(row[0], text_column, f"{path}: row {number}"), *map(_name, row[1:])]
+        names = [text_column, *other_columns]
+        plain = [name for name in names if _is_plain(table.schema_arrow, name)]
+        for batch in table.iter_batches(_ROWS_AT_ONCE, columns=plain, use_threads=False):
+            absent = pa.nulls(batch.num_rows)
+            columns = (batch.column(name) if name in plain else absent for name in names)
+            for row in zip(*columns):
+                number += 1
+                where = f"{path}: row {number}"
+                try:
+                    text, *others = (value.as_py() for value in row)
+                except UnicodeDecodeError as error:
+                    raise ValueError(f"{where}: the text is not UTF-8; remove the row") from error
+                if text is None:
+                    raise ValueError(f"{where}: {text_column!r} is null; remove the row")
+                yield [text, *("" if value is None else str(value) for value in others)]
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None):
             raise  # not pyarrow's
@@ -41,30 +54,6 @@ def read_rows(
             f"{path}: damaged or no Parquet file, behind row {number} ({reason}); fetch the file "
             "again"
         ) from error
-
-
-def _rows(table: pq.ParquetFile, names: Sequence[str]) -> Iterator[list[pa.Scalar | None]]:
-    """The values of each row; None for a column that is absent or no plain one."""
-    plain = [name for name in names if _is_plain(table.schema_arrow, name)]
-    for batch in table.iter_batches(_ROWS_AT_ONCE, columns=plain, use_threads=False):
-        columns = [batch.column(name) if name in plain else None for name in names]
-        for row in range(batch.num_rows):
-            yield [None if column is None else column[row] for column in columns]
-
-
-def _text(value: pa.Scalar, column: str, where: str) -> str:
-    try:
-        text = value.as_py()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{where}: the text is not UTF-8; remove the row") from error
-    if text is None:
-        raise ValueError(f"{where}: {column!r} is null; remove the row")
-    return text
-
-
-def _name(value: pa.Scalar | None) -> str:
-    found = None if value is None else value.as_py()
-    return "" if found is None else str(found)
 
 
 def _require_text(schema: pa.Schema, column: str, path: str) -> None:

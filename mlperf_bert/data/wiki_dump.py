@@ -94,7 +94,13 @@ class Dump:
                 )
             repeated, last_id = match["id"] == last_id, match["id"]
             if match["namespace"] == b"0" and not match["redirect"] and not repeated:
-                self._require_utf8(page, last_id)
+                try:
+                    page.decode()
+                except UnicodeDecodeError as error:
+                    raise ValueError(
+                        f"{self.path}: the page with id {last_id.decode()} is not UTF-8; fetch the "
+                        "dump again"
+                    ) from error
                 if not num_articles:
                     self._require_wikitext(page)
                 num_articles += 1
@@ -223,15 +229,6 @@ class Dump:
             f"{self.path}: cut off: it has {self.size_bytes:,} bytes, and its end is missing; "
             "fetch the dump again"
         )
-
-    def _require_utf8(self, page: bytes, number: bytes) -> None:
-        try:
-            page.decode()
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{self.path}: the page with id {number.decode()} is not UTF-8; fetch the dump "
-                "again"
-            ) from error
 
 
 def _many_streams(raw: Iterable[bytes]) -> Iterator[bytes]:

@@ -209,6 +209,10 @@ BAD_FILES = {
     ),
     "null": (lambda path: parquet(path, text=["a"] * 99 + [None]), "row 100: 'text' is null"),
     "not UTF-8": (lambda path: parquet(path, text=NOT_UTF_8), "row 2: the text is not UTF-8"),
+    "a title": (
+        lambda path: parquet(path, text=["a", "b"], title=NOT_UTF_8),
+        "row 2: the text is not UTF-8",
+    ),
     "no rows": (lambda path: parquet(path, text=pa.array([], pa.string())), "has no rows"),
     "no bytes": (lambda path: path.touch(), "damaged or no Parquet file, behind row 0"),
     "other bytes": (lambda path: path.write_bytes(b"x" * 999), "no Parquet file, behind row 0"),
