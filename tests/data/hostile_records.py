@@ -89,6 +89,11 @@ def serialize(features: dict[str, bytes]) -> bytes:
     return field(1, b"".join(entry(name, feature) for name, feature in features.items()))
 
 
+def framed_examples() -> list[bytes]:
+    """The valid examples as TFRecords."""
+    return [tfrecord.frame(serialize(features_of(example))) for example in valid_examples()]
+
+
 # --- Readers -------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ import sys
 
 from mlperf_bert.data import manifest
 from tests.conftest import REPOSITORY
+from tests.data.reference_figures import md5
 from tests.helpers import programs, starts
 
 FLAGS = {"max_seq_length": 32, "max_predictions_per_seq": 5, "dupe_factor": 2}
@@ -35,6 +36,23 @@ def clean_up(script: str, *words, folder=REPOSITORY, **environment) -> subproces
     command = [sys.executable, path] if script.endswith(".py") else [path]
     given = {**os.environ, "PYTHON": sys.executable, **environment}
     return programs.run(*command, *words, cwd=folder, env=given, timeout=600)
+
+
+def clean_up_sample(shared, work, pattern) -> dict:
+    """Cleans a copy of the real sample, whose results are those of the reference: its figures."""
+    golden = json.loads((shared / "golden" / "data.json").read_text())
+    done = clean_up(
+        "process_wiki.sh",
+        pattern,
+        folder=work,
+        PUNKT=str(shared / "data" / "nltk_data" / "tokenizers" / "punkt_tab" / "english"),
+        NUM_TEST_ARTICLES=str(golden["separation"]["num_test_articles"]),
+        BLOCK_SIZE=str(golden["gather"]["block_size_mb"]),
+    )
+    assert done.returncode == 0, done.stderr
+    found = {path.name: md5(path) for path in (work / "results").glob("*[!n]")}
+    assert found == golden["results_md5"]
+    return golden
 
 
 def lines_of(work) -> dict[str, dict]:

@@ -17,6 +17,7 @@ from tests.data.hostile_records import (
     features_of,
     field,
     floats,
+    framed_examples,
     integers,
     serialize,
     valid_examples,
@@ -183,10 +184,6 @@ BAD_RECORDS = {
 def write(readers: Readers, *framed: bytes) -> list[bytes]:
     readers.path.write_bytes(b"".join(framed))
     return [*framed]
-
-
-def framed_examples() -> list[bytes]:
-    return [tfrecord.frame(serialize(features_of(example))) for example in valid_examples()]
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -5,7 +5,6 @@ digests that the reference's scripts (Python 3.7.16, nltk 3.4.5, GNU sed and gre
 generated text, which needs nothing from outside.
 """
 
-import json
 import os
 import re
 import shutil
@@ -18,9 +17,9 @@ import pytest
 
 from mlperf_bert.data import gathering, punkt, segmentation, stages, wiki
 from tests.conftest import lacking
-from tests.data.conftest import small_splitter
+from tests.data.conftest import SMALL_TABLES
 from tests.data.generated_wiki import wiki_text
-from tests.data.making import clean_up
+from tests.data.making import clean_up, clean_up_sample
 from tests.data.reference_figures import md5
 
 # Recorded from the reference: generated file number -> MD5 of the text and of stages .1 to .4.
@@ -54,7 +53,9 @@ def test_generated_text_through_all_stages(tmp_path):
         Path(name).write_bytes(wiki_text(index).encode())
         wiki.write_stage_1(name, f"{name}.1")
         wiki.write_stage_2(f"{name}.1", f"{name}.2")
-        text = segmentation.split_lines(stages.read_text(f"{name}.2"), small_splitter())
+        text = segmentation.split_lines(
+            stages.read_text(f"{name}.2"), segmentation.SentenceSplitter(SMALL_TABLES)
+        )
         Path(f"{name}.3").write_bytes(text.encode())
         count = gathering.num_test_articles_of(index, len(GENERATED), 17)
         seed = 12345 + gathering.SEED_STEP * index
@@ -70,21 +71,10 @@ def test_generated_text_through_all_stages(tmp_path):
 
 
 def test_real_sample_through_the_script_in_a_folder_with_a_space(shared, tmp_path):
-    golden = json.loads((shared / "golden" / "data.json").read_text())
-    folder = shutil.copytree(shared / "data" / "wiki_sample", tmp_path / "with space")
-    done = clean_up(
-        "process_wiki.sh",
-        "wiki_??",
-        folder=folder,
-        PUNKT=str(shared / "data" / "nltk_data" / "tokenizers" / "punkt_tab" / "english"),
-        NUM_TEST_ARTICLES=str(golden["separation"]["num_test_articles"]),
-        BLOCK_SIZE=str(golden["gather"]["block_size_mb"]),
-    )
-    assert done.returncode == 0, done.stderr
-    assert {name: md5(folder / name) for name in golden["stages_md5"]} == golden["stages_md5"]
-    found = {path.name: md5(path) for path in (folder / "results").glob("*[!n]")}
-    assert found == golden["results_md5"]
-    leftovers = [p.name for p in folder.rglob("*") if "partial" in p.name]
+    work = shutil.copytree(shared / "data" / "wiki_sample", tmp_path / "with space")
+    stages_md5 = clean_up_sample(shared, work, "wiki_??")["stages_md5"]
+    assert {name: md5(work / name) for name in stages_md5} == stages_md5
+    leftovers = [p.name for p in work.rglob("*") if "partial" in p.name]
     assert not leftovers
 
 
@@ -127,7 +117,9 @@ def test_scripts_clean_much_text_in_processes_as_this_process_does(tmp_path, pun
     results = [Path(f"{name}.3").read_text() for name in (one, other)]
     wiki.write_stage_1(one, f"{one}.1")
     wiki.write_stage_2(f"{one}.1", f"{one}.2")
-    expected = segmentation.split_lines(stages.read_text(f"{one}.2"), small_splitter())
+    expected = segmentation.split_lines(
+        stages.read_text(f"{one}.2"), segmentation.SentenceSplitter(SMALL_TABLES)
+    )
     assert results == [expected] * 2 and expected
 
 

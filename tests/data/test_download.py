@@ -14,7 +14,6 @@ import pytest
 from mlperf_bert.data import download, manifest, published, punkt
 from mlperf_bert.data.published import PublishedFile
 from tests.data.file_server import serving
-from tests.data.making import clean_up
 
 CONTENT = bytes(range(256)) * 2000
 MD5 = hashlib.md5(CONTENT).hexdigest()
@@ -170,25 +169,6 @@ def test_a_disk_too_small_is_said_before(server, tmp_path):
     with pytest.raises(ValueError, match=r"needs 1,152,921,.* are free in .*; make room"):
         fetch(server, tmp_path / "vocab.txt", huge)
     assert server.ranges == []
-
-
-def test_the_script_checks_what_is_there_and_tells_what_is_missing(tmp_path, server):
-    server.files = {"/bert_config.json": b"{}"}
-    (tmp_path / "vocab.txt").write_bytes(CONTENT)
-
-    def run(*arguments):
-        return clean_up("download_and_uncompress.sh", f"--out_dir={tmp_path}", *arguments)
-
-    result = run("--check_only")
-    assert result.returncode == 1
-    assert "6 not right" in result.stderr
-    assert "bert_config.json: missing; leave out --check_only to fetch it" in result.stderr
-    assert "vocab.txt: 512,000 bytes, published are 231,508; remove it" in result.stderr
-    assert "tf1_ckpt/model.ckpt-28252.meta: missing" in result.stderr
-    result = run("config", f"--base_url={server.url}")
-    assert "bert_config.json: not the published file (2 bytes" in result.stderr
-    assert run("confg").returncode == 2
-    assert "Traceback" not in result.stderr
 
 
 def test_the_published_vocabulary_passes(shared, tmp_path):

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from mlperf_bert.data import evaluation_shard, tfrecord
-from tests.data.hostile_records import features_of, serialize, valid_examples
+from tests.data.hostile_records import features_of, framed_examples, serialize, valid_examples
 from tests.helpers import starts
 
 LENGTHS = {"max_seq_length": 8, "max_predictions_per_seq": 3}
@@ -15,8 +15,7 @@ LENGTHS = {"max_seq_length": 8, "max_predictions_per_seq": 3}
 
 @pytest.fixture
 def stored(tmp_path):
-    framed = [tfrecord.frame(serialize(features_of(example))) for example in valid_examples()]
-    (tmp_path / "stored").write_bytes(b"".join(framed))
+    (tmp_path / "stored").write_bytes(b"".join(framed_examples()))
     return tmp_path / "stored"
 
 

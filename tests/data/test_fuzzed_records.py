@@ -24,6 +24,7 @@ from tests.data.hostile_records import (
     features_of,
     field,
     floats,
+    framed_examples,
     integers,
     valid_examples,
     varint,
@@ -125,8 +126,7 @@ def with_length(framed: bytes, length: int) -> bytes:
 @st.composite
 def files(draw) -> bytes:
     """Some records, most of them valid, and perhaps a damaged file of them."""
-    valid = [tfrecord.frame(field(1, b"".join(entry(*p) for p in features_of(e).items())))
-             for e in EXAMPLES]  # fmt: skip
+    valid = framed_examples()
     framed = valid[: draw(st.integers(0, len(valid)))]
     for _ in range(draw(st.integers(0, 2))):
         record = draw(other_record(draw(st.sampled_from(EXAMPLES))))

@@ -5,7 +5,6 @@ is free, so bytes may differ): the recorded figures of the real sample, and thos
 which the reference's scripts gave in their own stack (Python 3.7.16, TensorFlow 1.15.5).
 """
 
-import json
 import shutil
 import subprocess
 import sys
@@ -16,18 +15,27 @@ from mlperf_bert.data import tfrecord
 from mlperf_bert.data.examples import expand_input
 from tests.data import doors
 from tests.data.generated_wiki import sentences, vocabulary
-from tests.data.making import clean_up
-from tests.data.reference_figures import GENERATED, figures, md5
+from tests.data.making import clean_up_sample
+from tests.data.reference_figures import GENERATED, figures
 from tests.helpers import starts
 
 GENERATED_37_PICKED_OF_1022 = (
     37, 11655, "92cd7c55b7736ab8919077a9b048f635d0b987f69cdb9822b670cd16de48e71e"
 )  # fmt: skip
+LENGTHS = {"max_seq_length": 32, "max_predictions_per_seq": 5}
 
 
 def run(script, *, check=True, **flags) -> subprocess.CompletedProcess:
     words = [f"--{name}={value}" for name, value in flags.items()]
     return starts.run([sys.executable, script, *words], check=check)
+
+
+def create(work, **flags) -> subprocess.CompletedProcess:
+    """Makes examples of the generated text, in `work`/out if no other is named."""
+    given = {"input_file": work / "text", "vocab_file": work / "vocab.txt"}
+    if "output_dir" not in flags:
+        given["output_file"] = work / "out"
+    return run("create_pretraining_data.py", **given | flags)
 
 
 def framed(path) -> list[bytes]:
@@ -59,43 +67,28 @@ def test_generated_text(generated, flags):
             input_tfrecord=outputs[0],
             output_tfrecord=generated / "picked",
             num_examples_to_pick=37,
-            max_seq_length=32,
-            max_predictions_per_seq=5,
+            **LENGTHS,
         )
         assert figures(generated / "picked") == GENERATED_37_PICKED_OF_1022
 
 
 def test_examples_go_to_any_number_of_files_in_turn(generated):
-    flags = {"max_seq_length": 32, "max_predictions_per_seq": 5, "dupe_factor": 3}
     for outputs in (["all"], ["out0", "out1", "out2"]):
-        run(
-            "create_pretraining_data.py",
-            input_file=generated / "text",
-            vocab_file=generated / "vocab.txt",
-            output_file=",".join(str(generated / name) for name in outputs),
-            **flags,
-        )
+        output_file = ",".join(str(generated / name) for name in outputs)
+        create(generated, output_file=output_file, dupe_factor=3, **LENGTHS)
     dealt = [framed(generated / f"out{number}") for number in range(3)]
     assert framed(generated / "all") == [dealt[n % 3][n // 3] for n in range(1022)]
 
 
 def test_picking_more_than_there_are_says_that_some_are_repeated(generated):
-    flags = {"max_seq_length": 32, "max_predictions_per_seq": 5}
-    run(
-        "create_pretraining_data.py",
-        input_file=generated / "text",
-        vocab_file=generated / "vocab.txt",
-        output_file=generated / "out",
-        dupe_factor=1,
-        **flags,
-    )
+    create(generated, dupe_factor=1, **LENGTHS)
     num_examples = figures(generated / "out")[0]
     done = run(
         "pick_eval_samples.py",
         input_tfrecord=generated / "out",
         output_tfrecord=generated / "picked",
         num_examples_to_pick=2 * num_examples,
-        **flags,
+        **LENGTHS,
     )
     asked = f"picked {2 * num_examples} of {num_examples} examples, some more than once"
     assert done.stdout.strip() == asked
@@ -108,8 +101,8 @@ def test_picking_more_than_there_are_says_that_some_are_repeated(generated):
     "door", ["", *(pytest.param(door, marks=pytest.mark.soak) for door in doors.DOCUMENTS)]
 )
 def test_real_sample(shared, tmp_path, door):
-    golden = json.loads((shared / "golden" / "data.json").read_text())
-    results = prepare_sample(shared, tmp_path, golden, door)
+    work = shutil.copytree(shared / "data" / "wiki_sample", tmp_path / "wiki")
+    golden = clean_up_sample(shared, work, doors.rewrite(work, door) if door else "wiki_??")
     for name, expected in golden["tfrecords"].items():
         output = tmp_path / name
         if "num_examples_to_pick" in expected:
@@ -122,7 +115,7 @@ def test_real_sample(shared, tmp_path, door):
         else:
             run(
                 "create_pretraining_data.py",
-                input_file=results / name.removesuffix(" at 128"),
+                input_file=work / "results" / name.removesuffix(" at 128"),
                 output_file=output,
                 vocab_file=shared / "data" / "vocab.txt",
                 max_seq_length=expected["max_seq_length"],
@@ -131,22 +124,6 @@ def test_real_sample(shared, tmp_path, door):
             )
         found = dict(zip(("examples", "bytes", "sha256"), figures(output)))
         assert found == {key: expected[key] for key in found}, name
-
-
-def prepare_sample(shared, folder, golden, door):
-    """The cleaned parts of the real sample, which comes in the form that a suffix names."""
-    work = shutil.copytree(shared / "data" / "wiki_sample", folder / "wiki")
-    pattern = doors.rewrite(work, door) if door else "wiki_??"
-    environment = {
-        "PUNKT": str(shared / "data" / "nltk_data" / "tokenizers" / "punkt_tab" / "english"),
-        "NUM_TEST_ARTICLES": str(golden["separation"]["num_test_articles"]),
-        "BLOCK_SIZE": str(golden["gather"]["block_size_mb"]),
-    }
-    done = clean_up("process_wiki.sh", pattern, folder=work, **environment)
-    assert done.returncode == 0, done.stderr
-    found = {path.name: md5(path) for path in (work / "results").glob("*[!n]")}
-    assert found == golden["results_md5"]
-    return work / "results"
 
 
 BAD_INPUTS = {
@@ -203,10 +180,9 @@ def test_what_lies_beside_the_parts_is_refused(tmp_path, name):
 def test_a_layout_that_spoils_next_sentences_is_told(generated, text, hint):
     (generated / "a").write_text(text)
     (generated / "b").write_text(text)
-    flags = {"vocab_file": generated / "vocab.txt", "input_file": generated / "a"}
-    one = run("create_pretraining_data.py", output_file=generated / "out", **flags)
-    flags |= {"input_file": f"{generated}/[ab]", "nworker": 1}
-    many = run("create_pretraining_data.py", output_dir=generated / "dir", **flags)
+    one = create(generated, input_file=generated / "a")
+    both = {"input_file": f"{generated}/[ab]", "nworker": 1}
+    many = create(generated, output_dir=generated / "dir", **both)
     for done in (one, many):
         assert ("hint: " in done.stderr) == (hint is not None)
     assert "bytes; tokenizing (compiles the first time)\ntokenized " in one.stderr
@@ -219,12 +195,7 @@ def test_a_layout_that_spoils_next_sentences_is_told(generated, text, hint):
 def test_bad_input_is_one_line_and_leaves_no_output(generated, case):
     spoiling, message = BAD_INPUTS[case]
     changed = spoiling(generated)
-    flags = {
-        "input_file": generated / "text",
-        "vocab_file": generated / "vocab.txt",
-        "output_file": generated / "out",
-    } | (changed if isinstance(changed, dict) else {})
-    done = run("create_pretraining_data.py", check=False, **flags)
+    done = create(generated, check=False, **(changed if isinstance(changed, dict) else {}))
     assert done.returncode == 1
     [line] = done.stderr.strip().splitlines()
     assert message in line
