@@ -71,15 +71,17 @@ def _bring(args: argparse.Namespace) -> tuple[list[str], list[Place]]:
     problems: list[str] = []
     refusing: list[Place] = []
     for name in dict.fromkeys(args.what or DEFAULT):
-        if name == PUNKT:
-            problems += _punkt()
-            continue
-        wrong = download.fetch_group(
-            GROUPS[name], folder, base_url=args.base_url, check_only=args.check_only
-        )
-        problems += [str(error) for _, error in wrong]
-        refusing += [file.place for file, error in wrong if isinstance(error, download.NotServed)]
         try:
+            if name == PUNKT:
+                tables = punkt.find_punkt() if args.check_only else punkt.find_or_fetch_punkt()
+                punkt.warn_if_not_published(tables)
+                print(f"{tables}: nltk's punkt_tab")
+                continue
+            wrong = download.fetch_group(
+                GROUPS[name], folder, base_url=args.base_url, check_only=args.check_only
+            )
+            problems += [str(error) for _, error in wrong]
+            refusing += [file.place for file, e in wrong if isinstance(e, download.NotServed)]
             if name == "dump" and not wrong:
                 unpacking.uncompress_dump(folder)
             if name == "text" and not wrong:
@@ -103,16 +105,6 @@ def _way_out(args: argparse.Namespace, refusing: Iterable[Place]) -> str:
         "\nif this stays so, start the official downloader in this folder and repeat this "
         f"command, which takes what lies there then:{commands}"
     )
-
-
-def _punkt() -> list[str]:
-    try:
-        folder = punkt.find_or_fetch_punkt()
-        punkt.warn_if_not_published(folder)
-        print(f"{folder}: nltk's punkt_tab")
-    except ValueError as error:
-        return [str(error)]
-    return []
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import BinaryIO
 
 import numpy as np
 
@@ -95,27 +94,18 @@ def write_examples(
     ):
         written = [files.enter_context(written_beside(name)) for name in outputs]
         for batch in batches(instances, tokenizer.vocabulary, config):
-            _deal_out(batch, written, first=progress.done, on_written=on_written)
+            # Example n goes to file n modulo the number of files.
+            for index, file in enumerate(written):
+                own = slice((index - progress.done) % len(written), None, len(written))
+                arrays = (
+                    batch.tokens[:, own],
+                    batch.predictions[:, own],
+                    batch.weights[own],
+                    batch.next_sentence[own],
+                )
+                own_batch = example_encoder.Batch(*map(np.ascontiguousarray, arrays))
+                encoded = example_encoder.encode_records(own_batch)
+                file.write(encoded)
+                on_written(encoded)
             progress.advance(len(batch.weights))
     return instances.statistics(config)
-
-
-def _deal_out(
-    batch: example_encoder.Batch,
-    files: list[BinaryIO],
-    *,
-    first: int,
-    on_written: Callable[[memoryview], object],
-) -> None:
-    """Writes example n to file n modulo the number of files; the batch begins with n = `first`."""
-    for index, file in enumerate(files):
-        own = slice((index - first) % len(files), None, len(files))
-        own_batch = example_encoder.Batch(
-            tokens=np.ascontiguousarray(batch.tokens[:, own]),
-            predictions=np.ascontiguousarray(batch.predictions[:, own]),
-            weights=np.ascontiguousarray(batch.weights[own]),
-            next_sentence=np.ascontiguousarray(batch.next_sentence[own]),
-        )
-        encoded = example_encoder.encode_records(own_batch)
-        file.write(encoded)
-        on_written(encoded)

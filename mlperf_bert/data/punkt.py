@@ -70,9 +70,15 @@ def find_or_fetch_punkt(folder: str | None = None) -> paths.Location:
     try:
         return find_punkt(folder)
     except ValueError:
-        if folder is not None or not fetch_punkt(Path(_nltk_data()[0])):
+        if folder is not None:
             raise
-        return find_punkt(folder)
+        nltk_data = Path(_nltk_data()[0])
+        print(f"fetching nltk's punkt_tab into {nltk_data}", file=sys.stderr)
+        nltk_data.mkdir(parents=True, exist_ok=True)
+        downloader = _nltk("downloader").Downloader(PUNKT_INDEX_URL)
+        if not downloader.download("punkt_tab", download_dir=str(nltk_data), quiet=True):
+            raise
+        return find_punkt()
 
 
 def _nltk(module: str) -> ModuleType:
@@ -86,17 +92,6 @@ def _nltk(module: str) -> ModuleType:
 def _nltk_data() -> list[str]:
     """Where nltk keeps its data, in its order: $NLTK_DATA, ~/nltk_data, /usr/share/nltk_data..."""
     return _nltk("data").path
-
-
-def fetch_punkt(nltk_data: Path) -> bool:
-    """Fetches punkt_tab into `nltk_data` with nltk's downloader; returns whether it succeeded."""
-    print(f"fetching nltk's punkt_tab into {nltk_data}", file=sys.stderr)
-    nltk_data.mkdir(parents=True, exist_ok=True)
-    return (
-        _nltk("downloader")
-        .Downloader(PUNKT_INDEX_URL)
-        .download("punkt_tab", download_dir=str(nltk_data), quiet=True)
-    )
 
 
 def warn_if_not_published(folder: paths.Location) -> None:

@@ -40,7 +40,11 @@ def verify(folder: paths.Location, text_files: Iterable[paths.Location] = ()) ->
     if made.is_whole and set(made.parts) >= PUBLISHED_PARTS:
         if made.parameters.items() >= PUBLISHED_LENGTHS.items():
             issues += _check_published_sizes(made, folder)
-        issues += _check_md5s_of_texts(made)
+        issues += [
+            f"{name}: made from a text with MD5 {made.parts[name].input_md5}, published is {md5}"
+            for name, (_, md5) in PUBLISHED_TEXT.items()
+            if name in made.parts and made.parts[name].input_md5 != md5
+        ]
     text_files = list(text_files)
     if {path.name for path in text_files} >= PUBLISHED_PARTS:
         issues += [issue for path in text_files for issue in _check_published_text(path)]
@@ -58,14 +62,6 @@ def _check(folder: paths.Location, name: str, part: Part) -> list[str]:
     if (examples := tfrecord.count_records(path)) != part.examples:
         return [f"{name}: {examples} examples instead of {part.examples}; make it again"]
     return []
-
-
-def _check_md5s_of_texts(made: Manifest) -> list[str]:
-    return [
-        f"{name}: made from a text with MD5 {made.parts[name].input_md5}, published is {md5}"
-        for name, (_, md5) in PUBLISHED_TEXT.items()
-        if name in made.parts and made.parts[name].input_md5 != md5
-    ]
 
 
 def _check_published_sizes(made: Manifest, folder: paths.Location) -> list[str]:

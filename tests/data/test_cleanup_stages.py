@@ -80,7 +80,8 @@ def test_real_sample_through_the_script_in_a_folder_with_a_space(shared, tmp_pat
 
 def test_clean_sh_on_one_file_equals_stage_2(tmp_path):
     given, made = tmp_path / "a b", tmp_path / "c"
-    wiki.write_stage_1(_written(tmp_path / "raw", wiki_text(0)), given)
+    (tmp_path / "raw").write_bytes(wiki_text(0).encode())
+    wiki.write_stage_1(tmp_path / "raw", given)
     assert clean_up("clean.sh", given, made).returncode == 0
     assert md5(made) == GENERATED[0].split()[2]
 
@@ -96,11 +97,6 @@ def test_clean_sh_on_one_file_equals_stage_2(tmp_path):
 def test_a_script_that_is_called_otherwise_says_how(words, message):
     done = clean_up(*words)
     assert done.returncode == 2 and re.fullmatch(message, done.stderr, re.DOTALL)
-
-
-def _written(path: Path, text: str) -> Path:
-    path.write_bytes(text.encode())
-    return path
 
 
 def test_scripts_clean_much_text_in_processes_as_this_process_does(tmp_path, punkt):

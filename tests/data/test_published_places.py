@@ -5,13 +5,11 @@ Long because the stand-ins for the published places serve all of its tests.
 
 import dataclasses
 import hashlib
-import io
 import json
 import os
 import re
 import runpy
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,7 @@ import pytest
 from mlperf_bert.data import download, published, unpacking
 from mlperf_bert.data.manifest import PUBLISHED_PARTS
 from tests.data.file_server import serving
-from tests.data.making import clean_up
+from tests.data.making import clean_up, packed
 from tests.helpers import programs
 
 DATA = "tf1_ckpt/model.ckpt-28252.data-00000-of-00001"
@@ -37,16 +35,6 @@ def md5_of(content: bytes) -> str:
     return hashlib.md5(content).hexdigest()
 
 
-def packed(texts) -> bytes:
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:gz") as archive:
-        for name, text in texts.items():
-            member = tarfile.TarInfo(f"results4/{name}")
-            member.size = len(text)
-            archive.addfile(member, io.BytesIO(text))
-    return content.getvalue()
-
-
 def listed(form: str, texts=TEXTS) -> bytes:
     """A list of MD5s."""
     rows = [form.format(md5=md5_of(text), name=name) for name, text in texts.items()]
@@ -55,7 +43,7 @@ def listed(form: str, texts=TEXTS) -> bytes:
 
 LIST = listed("{md5}  ./{name}")
 FILES = {file.path: os.urandom(2000) for group in published.GROUPS.values() for file in group} | {
-    TEXT: packed(TEXTS),
+    TEXT: packed(*TEXTS.items()),
     MD5S: LIST,
 }
 
@@ -152,7 +140,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 def test_one_command_and_no_option_brings_what_a_run_needs(there, repository, tmp_path):
     texts = {name: name.encode() for name in PUBLISHED_PARTS | {"eval.txt", "eval.md5"}}
-    whole = FILES | {TEXT: packed(texts), MD5S: listed("{md5}  ./{name}", texts)}
+    whole = FILES | {TEXT: packed(*texts.items()), MD5S: listed("{md5}  ./{name}", texts)}
     there.files |= {f"/processed_dataset/{name}": whole[name] for name in (TEXT, MD5S)}
     files = [small(f, there.url, whole) for group in published.GROUPS.values() for f in group]
     table = tmp_path / "table.json"
@@ -204,6 +192,13 @@ def test_a_second_call_and_check_only_ask_nobody(there, run, tmp_path):
     assert there.requests == []
 
 
+def test_check_only_does_not_fetch_punkt(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("nltk.data.path", [str(tmp_path / "nltk_data")])
+    code, _, errors = run("--check_only", "punkt")
+    assert code == 1 and "the sentence splitter's tables are missing" in errors
+    assert not (tmp_path / "nltk_data").exists()
+
+
 def test_the_dump_comes_with_its_md5sum_when_it_is_named(there, run, monkeypatch):
     monkeypatch.setattr(unpacking, "uncompress_dump", lambda folder: None)
     assert run("dump", "tf2")[0] == 0
@@ -215,7 +210,7 @@ def test_the_dump_comes_with_its_md5sum_when_it_is_named(there, run, monkeypatch
 
 
 def test_the_archive_of_the_text_is_checked_by_its_md5(there, run, tmp_path):
-    there.files[f"/processed_dataset/{TEXT}"] = packed(TEXTS | {"eval.md5": b"other\n"})
+    there.files[f"/processed_dataset/{TEXT}"] = packed(*(TEXTS | {"eval.md5": b"other\n"}).items())
     code, _, errors = run("text")
     place = f"{there.url}/processed_dataset/{TEXT}"
     assert code == 1 and f"{place}: not the published file (MD5" in errors

@@ -3,7 +3,6 @@
 import bz2
 import gzip
 import hashlib
-import io
 import json
 import random
 import tarfile
@@ -12,6 +11,7 @@ import pytest
 
 from mlperf_bert.data import unpacking
 from mlperf_bert.data.published import DUMP, PublishedFile
+from tests.data.making import packed
 
 CONTENT = bytes(range(256)) * 2000
 MD5 = hashlib.md5(CONTENT).hexdigest()
@@ -53,17 +53,6 @@ def published_text(monkeypatch):
     published = {n: (len(c), hashlib.md5(c).hexdigest()) for n, c in TEXTS.items() if "e" in n[:1]}
     monkeypatch.setattr(unpacking, "PUBLISHED_TEXT", published)
     monkeypatch.setattr(unpacking, "TEXT_AT_MOST_BYTES", 10_000)
-
-
-def packed(*entries: tuple[str, bytes]) -> bytes:
-    """A .tar.gz of files; text that does not compress well, so that flipped bytes fall on it."""
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:gz", compresslevel=0) as file:
-        for name, text in entries:
-            member = tarfile.TarInfo(name)
-            member.size = len(text)
-            file.addfile(member, io.BytesIO(text))
-    return content.getvalue()
 
 
 def unpack(folder, content: bytes, md5s=None) -> dict[str, bytes]:
