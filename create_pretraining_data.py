@@ -65,8 +65,6 @@ flags.DEFINE_bool("verify", False, "Only check --output_dir against its manifest
 command_line.paths("input_file", "output_file", "vocab_file", "output_dir")
 in_range("nworker", "memory_budget_gib", "examples_per_part", at_least=0)
 
-_REQUIRED = ("input_file", "vocab_file")
-
 
 def main():
     """Makes or verifies the data, as the flags say."""
@@ -75,7 +73,7 @@ def main():
     if FLAGS.verify:
         _verify()
         return
-    if missing := [f"--{name}" for name in _REQUIRED if not FLAGS[name].value]:
+    if missing := [f"--{name}" for name in ("input_file", "vocab_file") if not FLAGS[name].value]:
         raise ValueError(f"{' and '.join(missing)} must be given")
     if FLAGS.output_dir:
         _make_dataset()

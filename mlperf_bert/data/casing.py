@@ -84,7 +84,9 @@ def doubts(path: str, words: Iterable[str], *, do_lower_case: bool, model: str =
     other = "false" if do_lower_case else "true"
     give = f"give --do_lower_case={other}, or correct {vocabulary.TOKENIZER_CONFIG} beside it"
     found = []
-    capital = [word for word in words if is_capital(word)]
+    capital = [
+        word for word in words if unicode11.lower(word) != word and not _MARK.fullmatch(word)
+    ]
     # Some uncased vocabularies hold the letters; a cased one holds words with capitals too.
     longer = [word for word in capital if len(word.removeprefix("##")) > 1]
     if do_lower_case and longer:
@@ -115,8 +117,3 @@ def _unlike_ours(path: str, *, do_lower_case: bool) -> list[str]:
         for name, value in ours.items()
         if stated.get(name, value) != value
     ]
-
-
-def is_capital(word: str) -> bool:
-    """Whether lower-casing would change a word of a text."""
-    return unicode11.lower(word) != word and not _MARK.fullmatch(word)

@@ -254,45 +254,39 @@ def _make_in_processes(
     waiting = sorted(inputs, reverse=True)
     running: dict = {}
     sizes = dict(zip(inputs, paths.in_parallel(paths.size_bytes, list(inputs.values()))))
-    with (
-        Progress(total=sum(sizes.values()), unit="B", description="text") as progress,
-        contextlib.ExitStack() as stopped,
-    ):
-        stopped.callback(_stop, running)
-        while waiting or running:
-            while waiting and len(running) < workers:
-                name = waiting.pop()
-                receiver, sender = context.Pipe(duplex=False)
-                arguments = (sender, inputs[name], folder / name, tokenizer, config)
-                process = context.Process(target=_work, args=arguments, daemon=True)
-                process.start()
-                sender.close()
-                running[receiver] = name, process
-            ended: Any  # a connection: nothing else is waited for
-            for ended in wait(list(running)):
-                name, process = running[ended]
-                try:
-                    result, hints_of_part = ended.recv()
-                    hints += hints_of_part
-                    process.join()
-                except EOFError:
-                    process.join()
-                    code = process.exitcode
-                    result = f"its process ended with code {code} (memory? lower --nworker)"
-                del running[ended]
-                progress.advance(sizes[name])
-                state = "done" if isinstance(result, Part) else "failed"
-                progress.line(f"{name}: {state}, {len(waiting) + len(running)} to go")
-                if isinstance(result, str) and os.strerror(errno.ENOSPC) in result:
-                    waiting.clear()
-                yield {name: result}
-
-
-def _stop(running: dict) -> None:
-    """Ends the workers, which must not write once the folder is unlocked."""
-    for _, process in running.values():
-        process.terminate()
-        process.join()
+    with Progress(total=sum(sizes.values()), unit="B", description="text") as progress:
+        try:
+            while waiting or running:
+                while waiting and len(running) < workers:
+                    name = waiting.pop()
+                    receiver, sender = context.Pipe(duplex=False)
+                    arguments = (sender, inputs[name], folder / name, tokenizer, config)
+                    process = context.Process(target=_work, args=arguments, daemon=True)
+                    process.start()
+                    sender.close()
+                    running[receiver] = name, process
+                ended: Any  # a connection: nothing else is waited for
+                for ended in wait(list(running)):
+                    name, process = running[ended]
+                    try:
+                        result, hints_of_part = ended.recv()
+                        hints += hints_of_part
+                        process.join()
+                    except EOFError:
+                        process.join()
+                        code = process.exitcode
+                        result = f"its process ended with code {code} (memory? lower --nworker)"
+                    del running[ended]
+                    progress.advance(sizes[name])
+                    state = "done" if isinstance(result, Part) else "failed"
+                    progress.line(f"{name}: {state}, {len(waiting) + len(running)} to go")
+                    if isinstance(result, str) and os.strerror(errno.ENOSPC) in result:
+                        waiting.clear()
+                    yield {name: result}
+        finally:  # they must not write once the folder is unlocked
+            for _, process in running.values():
+                process.terminate()
+                process.join()
 
 
 def _work(

@@ -108,10 +108,26 @@ def require_valid(example: Mapping[str, np.ndarray], limits: ExampleLimits) -> N
     if missing := sorted(FEATURE_DTYPES.keys() - example.keys()):
         raise ValueError(f"lacks the features {', '.join(missing)}; {MAKE_AGAIN}")
     lengths, greatest = limits.lengths(), limits.greatest_values()
-    for name in FEATURE_DTYPES:
-        _require_type(name, example[name])
-        _require_length(name, len(example[name]), lengths[name])
-        _require_values(name, example[name], greatest[name])
+    kinds = {"i": "integers", "f": "floats"}
+    for name, dtype in FEATURE_DTYPES.items():
+        values, length = example[name], lengths[name]
+        if values.dtype != dtype:
+            raise ValueError(
+                f"holds {kinds[values.dtype.kind]} in {name}, where {kinds[dtype.kind]} belong; "
+                f"{MAKE_AGAIN}"
+            )
+        if len(values) != length:
+            remedy = f"1 is expected; {MAKE_AGAIN}"
+            if flag := _LENGTH_FLAGS.get(name):
+                remedy = f"{flag}={length} was given; pass {flag}={len(values)} or {MAKE_AGAIN}"
+            raise ValueError(f"holds {len(values)} values in {name}, but {remedy}")
+        wrong = np.flatnonzero(as_unsigned(values) > as_unsigned(greatest[name]))
+        if wrong.size:
+            remedy = _OTHER_MODEL if name in _MODEL_FEATURES else MAKE_AGAIN
+            raise ValueError(
+                f"holds {values[wrong[0]]!s} in {name}, at {wrong[0]}; allowed is 0 to "
+                f"{greatest[name]}: {remedy}"
+            )
 
 
 def require_valid_record(
@@ -131,31 +147,6 @@ def require_valid_record(
             check(example)
     except ValueError as error:
         raise frame.bad(str(error)) from error
-
-
-def _require_type(name: str, values: np.ndarray) -> None:
-    if values.dtype != FEATURE_DTYPES[name]:
-        kinds = {"i": "integers", "f": "floats"}
-        found, expected = kinds[values.dtype.kind], kinds[FEATURE_DTYPES[name].kind]
-        raise ValueError(f"holds {found} in {name}, where {expected} belong; {MAKE_AGAIN}")
-
-
-def _require_length(name: str, found: int, expected: int) -> None:
-    if found != expected:
-        remedy = f"1 is expected; {MAKE_AGAIN}"
-        if flag := _LENGTH_FLAGS.get(name):
-            remedy = f"{flag}={expected} was given; pass {flag}={found} or {MAKE_AGAIN}"
-        raise ValueError(f"holds {found} values in {name}, but {remedy}")
-
-
-def _require_values(name: str, values: np.ndarray, greatest: np.generic) -> None:
-    wrong = np.flatnonzero(as_unsigned(values) > as_unsigned(greatest))
-    if wrong.size:
-        remedy = _OTHER_MODEL if name in _MODEL_FEATURES else MAKE_AGAIN
-        raise ValueError(
-            f"holds {values[wrong[0]]!s} in {name}, at {wrong[0]}; allowed is 0 to {greatest}: "
-            f"{remedy}"
-        )
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
