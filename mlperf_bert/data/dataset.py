@@ -140,6 +140,7 @@ def write_dataset(
     with locks.held(folder, patience_seconds=LOCK_PATIENCE_SECONDS) as lock:
         found = _open_manifest(folder, config, inputs)
         missing = _missing_parts(folder, found, inputs)
+        to_go = set(missing)
         with contextlib.closing(make(missing, folder, tokenizer, config)) as results:
             for result in results:
                 made = {name: part for name, part in result.items() if isinstance(part, Part)}
@@ -147,25 +148,33 @@ def write_dataset(
                 if made:
                     lock.require_held()
                     found.parts |= made
+                    # Before the last part counts as made: a run that is killed here is repeated.
+                    to_go -= made.keys()
+                    if not to_go:
+                        _note_provenance(folder, found, inputs, vocab_file=config.vocab_file)
                     found.save(folder)
     manifest.raise_failures(failures, len(inputs))
     if hints:
         others = f" ({len(hints)} parts have such a hint)" if len(hints) > 1 else ""
         print(f"{hints[0]}{others}", file=sys.stderr)
-    digests = {str(folder / name): f"sha256:{part.sha256}" for name, part in found.parts.items()}
-    # A run that was killed may have made parts without a word in the record.
-    if missing or provenance.known_digests(digests) != digests:
-        texts = {path: f"md5:{found.parts[name].input_md5}" for name, path in inputs.items()}
-        provenance.note(
-            folder,
-            step="training examples",
-            inputs=[*(inputs[name] for name in sorted(inputs)), config.vocab_file],
-            outputs=sorted(digests),
-            parameters=found.parameters,
-            digests=digests | texts,
-            continues=True,
-        )
     return found, sorted(missing)
+
+
+def _note_provenance(
+    folder: paths.Location, found: Manifest, inputs: Mapping[str, str], *, vocab_file: str
+) -> None:
+    """Records what the parts were made from; their digests are those of the manifest."""
+    parts = {str(folder / name): f"sha256:{part.sha256}" for name, part in found.parts.items()}
+    texts = {path: f"md5:{found.parts[name].input_md5}" for name, path in inputs.items()}
+    provenance.note(
+        folder,
+        step="training examples",
+        inputs=[*(inputs[name] for name in sorted(inputs)), vocab_file],
+        outputs=sorted(parts),
+        parameters=found.parameters,
+        digests=parts | texts,
+        continues=True,
+    )
 
 
 def _open_manifest(folder: paths.Location, config: DatasetConfig, parts: Iterable[str]) -> Manifest:
