@@ -234,7 +234,7 @@ else
   if [ "$hosts" ]; then run+=("$hosts"); fi
   # For --drop_caches: only the host's root may empty the page cache. /proc/sys itself is read-only in a container.
   case " ${flags[*]} " in
-    *' --drop_caches '*)
+    *-drop_caches[\ =]*) # not --nodrop_caches
       control=/proc/sys/vm/drop_caches
       if [ -w "$control" ] && [ "$(id -u)" = 0 ] && [ ! "$rootless" ]; then
         run+=(--mount "type=bind,source=$control,target=/drop_caches")

@@ -273,8 +273,10 @@ def test_a_folder_that_the_container_cannot_write_is_refused(host):
 )
 def test_the_page_cache_is_emptied_by_the_hosts_root(host):
     mount = "type=bind,source=/proc/sys/vm/drop_caches,target=/drop_caches"
-    words = shlex.split(host("--dry-run", "--drop_caches").stdout)
-    assert words[words.index(mount) - 1] == "--mount" and words[-1] == "--drop_caches"
+    for flag in ("--drop_caches", "-drop_caches", "--drop_caches=true"):
+        words = shlex.split(host("--dry-run", flag).stdout)
+        assert words[words.index(mount) - 1] == "--mount" and words[-1] == flag
+    assert mount not in host("--dry-run", "--nodrop_caches").stdout
     assert mount not in shlex.split(host("--dry-run").stdout)
 
 
