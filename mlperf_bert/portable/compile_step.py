@@ -13,6 +13,7 @@ Exit code: 0 all fit; 3 a program does not fit; 1 one does not compile, or an er
 
 import argparse
 import collections
+import contextlib
 import dataclasses
 import importlib.metadata
 import importlib.util
@@ -254,18 +255,12 @@ _KINDS = {
     "reduce-window": SUMS,
 }
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
-PRODUCT_CALLS = ("matmul", "gemm", "conv")
+_PRODUCT_CALLS = ("matmul", "gemm", "conv")
 MOVES = {"copy", "transpose", "concatenate", "slice", "pad", "broadcast", "reverse", "iota"}
-MOVES |= {"dynamic-slice", "dynamic-update-slice", "copy-start", "copy-done"}
+MOVES |= {"dynamic-slice", "dynamic-update-slice", "copy-start"}
 NOTHING = {"parameter", "bitcast", "constant", "tuple", "get-tuple-element", "reshape"}
-NOTHING |= {
-    "after-all",
-    "partition-id",
-    "replica-id",
-    "all-reduce-done",
-    "copy-done",
-    "async-done",
-}
+NOTHING |= {"after-all", "partition-id", "replica-id"}
+NOTHING |= {"all-reduce-done", "copy-done", "async-done"}
 # Of a TPU: what reserves or frees its own memory, and computes nothing.
 _BOOKKEEPING = ("AllocateBuffer", "AssumeGatherIndicesInBound", "Sharding", "SliceBarrier")
 _SIZES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s64": 8, "u64": 8, "f64": 8}
@@ -339,25 +334,28 @@ def called(rest: str) -> list[str]:
 
 def bytes_read(instruction: re.Match, sizes: dict[str, int], computations: dict) -> int:
     """Bytes of the operands, without arrays of which a fusion takes only some elements."""
-    operands = re.findall(r"%([\w.-]+)", instruction["rest"].split(")", 1)[0])
     picked = set()
     if instruction["opcode"] == "fusion":
         inner = computations[called(instruction["rest"])[0]]
         picks = [each for each in inner if each["opcode"] in ("gather", "dynamic-slice", "slice")]
-        names = {re.findall(r"%([\w.-]+)", each["rest"])[0] for each in picks}
+        names = {operands(each)[0] for each in picks}
         numbers = [each["rest"] for each in inner if each["name"] in names]
         picked = {int(n[1]) for rest in numbers if (n := re.match(r"(\d+)\)", rest))}
-    return sum(sizes.get(o, 0) for n, o in enumerate(operands) if n not in picked)
+    return sum(sizes.get(o, 0) for n, o in enumerate(operands(instruction)) if n not in picked)
+
+
+def operands(instruction: re.Match) -> list[str]:
+    """The names of what an instruction reads."""
+    return re.findall(r"%([\w.-]+)", instruction["rest"].split(")", 1)[0])
 
 
 def is_bookkeeping(instruction: re.Match) -> bool:
     """Whether it only reserves or frees memory of a TPU."""
-    return instruction["opcode"] == "custom-call" and target_of(instruction) in _BOOKKEEPING
+    return instruction["opcode"] == "custom-call" and _target_of(instruction) in _BOOKKEEPING
 
 
-def target_of(instruction: re.Match) -> str:
-    """Whom a custom call calls; empty for any other instruction."""
-    found = re.search(r'custom_call_target="([^"]*)"', instruction["rest"])
+def _target_of(call: re.Match) -> str:
+    found = re.search(r'custom_call_target="([^"]*)"', call["rest"])
     return found[1] if found else ""
 
 
@@ -365,7 +363,7 @@ def operations_of(instruction: re.Match, computations: dict[str, list[re.Match]]
     """The operations in a kernel, those of the computations that it calls included."""
     opcode = instruction["opcode"]
     if opcode == "custom-call":
-        is_product = any(word in target_of(instruction).lower() for word in PRODUCT_CALLS)
+        is_product = any(word in _target_of(instruction).lower() for word in _PRODUCT_CALLS)
         return {"dot" if is_product else opcode}
     if opcode not in ("fusion", "call", "while", "async-start"):
         return {opcode}
@@ -407,18 +405,25 @@ def product_flop(program: bytes) -> int:
     """
     with mlir.make_ir_context() as context:
         module = stablehlo.deserialize_portable_artifact(context, program)
-        operations: list[Any] = []
+        # From the last to the first, so that what only an unused operation uses goes too.
+        every = reversed(operations(module))
+        return sum(_product_flop(each) for each in every if not _erased(each))
 
-        def note(operation: Any) -> Any:
-            operations.append(operation.operation)
-            return ir.WalkResult.ADVANCE
 
-        module.operation.walk(note, ir.WalkOrder.PRE_ORDER)
-        return sum(_product_flop(each) for each in reversed(operations) if not _erased(each))
+def operations(module: Any) -> list[Any]:
+    """All operations of a module in StableHLO, before each those that hold or precede it."""
+    found: list[Any] = []
+
+    def note(operation: Any) -> Any:
+        found.append(operation.operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(note, ir.WalkOrder.PRE_ORDER)
+    return found
 
 
 def _erased(operation: Any) -> bool:
-    """Erases an operation without uses: from the last to the first, so that no chain is left."""
+    """Whether nobody uses an operation, which is erased then."""
     results = list(operation.results)
     if not results or operation.regions or any(list(each.uses) for each in results):
         return False
@@ -432,9 +437,8 @@ def _product_flop(operation: Any) -> int:
     left = ir.RankedTensorType(operation.operands[0].type).shape
     over = [len(left) - 1]
     if operation.name == "stablehlo.dot_general":
-        text = str(operation.attributes["dot_dimension_numbers"])
-        found = re.search(r"lhs_contracting_dimensions = \[([\d, ]*)\]", text)
-        over = [int(n) for n in found[1].split(",") if n.strip()] if found else []
+        numbers = stablehlo.DotDimensionNumbers(operation.attributes["dot_dimension_numbers"])
+        over = numbers.lhs_contracting_dimensions
     size = math.prod(ir.RankedTensorType(operation.results[0].type).shape)
     return 2 * size * math.prod(left[n] for n in over)
 
@@ -466,7 +470,7 @@ def compiled(folder: Path, signature: dict, entry: dict, name: str, count: int) 
         needed = re.search(r"\(([\d.]+)G\) exceeds available", reason)
         if not needed and "RESOURCE_EXHAUSTED" not in reason:
             return row | {"result": "does not compile", "reason": reason}
-        state_bytes = sum(_num_bytes_of(v) for v in entry["inputs"])
+        state_bytes = sum(map(bytes_of, entry["inputs"]))
         temporary = float(needed[1]) * GIB if needed else None
         return row | {
             "result": "does not fit",
@@ -506,7 +510,7 @@ def counted(text: str, folder: Path, entry: dict, name: str, count: int) -> dict
     return {
         "num_kernels": len(found),
         "kernels": dict(collections.Counter(kernel.kind for kernel in found.values())),
-        "collective_bytes": sum(_all_reduce_bytes(text)),
+        "collective_bytes": all_reduce_bytes(text),
         "num_collectives": len(reduced),
         "kernels_beside_collectives": beside_collectives(text),
         "product_flop": flop,
@@ -518,22 +522,21 @@ def counted(text: str, folder: Path, entry: dict, name: str, count: int) -> dict
     }
 
 
-def _all_reduce_bytes(text: str) -> Iterable[int]:
-    """Of the results of each all-reduce, in a fusion too."""
-    for line in text.splitlines():
-        found = _INSTRUCTION.match(line)
-        if found and found["opcode"] in ("all-reduce", "all-reduce-start", "reduce-scatter"):
-            yield num_bytes(found["shape"].replace("S(1)", ""))
+def all_reduce_bytes(text: str) -> int:
+    """Of the results of all all-reduces, those in fusions too."""
+    _, computations = computations_of(text)
+    kinds = ("all-reduce", "all-reduce-start", "reduce-scatter")
+    every = [each for found in computations.values() for each in found]
+    shapes = [each["shape"].replace("S(1)", "") for each in every if each["opcode"] in kinds]
+    return sum(map(num_bytes, shapes))
 
 
 def beside_collectives(text: str) -> int:
     """Kernels that the schedule puts between the start and the end of a collective."""
+    entry, computations = computations_of(text)
     waiting, total = 0, 0
-    for line in text[text.index("\nENTRY ") :].splitlines():
-        found = _INSTRUCTION.match(line)
-        if not found:
-            continue
-        opcode, rest = found["opcode"], found["rest"]
+    for each in computations[entry]:
+        opcode, rest = each["opcode"], each["rest"]
         is_collective = opcode.startswith(_COLLECTIVES) or any(c in rest for c in _COLLECTIVES)
         if is_collective and opcode.endswith("-start"):
             waiting += 1
@@ -544,7 +547,8 @@ def beside_collectives(text: str) -> int:
     return total
 
 
-def _num_bytes_of(value: dict) -> int:
+def bytes_of(value: dict) -> int:
+    """Of an input or output in the signature."""
     size = 8 if value["dtype"].endswith("64") else 4
     return size * math.prod(value["shape"])
 
@@ -600,13 +604,10 @@ def table(rows: list[dict]) -> str:
 
 def versions() -> dict[str, str]:
     """Of the compilers."""
-    names = ("jax", "libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin")
     found = {}
-    for name in names:
-        try:
+    for name in ("jax", "libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return found
 
 
@@ -637,13 +638,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "steps",
-        type=run_step.path,
-        nargs="+",
-        metavar="STEP",
-        help="folders of mlperf_bert.portable.export",
-    )
+    folders = "folders of mlperf_bert.portable.export"
+    parser.add_argument("steps", type=run_step.path, nargs="+", metavar="STEP", help=folders)
     parser.add_argument(
         "--devices", required=True, help=f"of {','.join(DEVICES)}; h100:8 for eight"
     )

@@ -12,7 +12,6 @@ if __name__ == "__main__":
     tensorflow()  # before other modules import it
 
 import dataclasses
-from pathlib import Path
 
 from absl import flags, logging
 
@@ -20,7 +19,6 @@ from mlperf_bert import command_line
 from mlperf_bert.command_line import in_range
 from mlperf_bert.portable import program_folder
 from mlperf_bert.training import checks, memory
-from mlperf_bert.training.checks import Setup
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.workers import read_cluster
 
@@ -50,20 +48,6 @@ in_range("num_batches", at_least=1)
 in_range("num_recorded_steps", at_least=0)
 
 
-def _num_recorded_steps(setup: Setup) -> int:
-    shortfall = memory.shortfall(setup)
-    return program_folder.num_recorded_steps(FLAGS.num_recorded_steps, shortfall=shortfall)
-
-
-def _xla_cost(folder: Path, entry: dict) -> dict:
-    """FLOP and bytes of a step as XLA counts them, before it optimizes the program."""
-    from mlperf_bert.portable import run_step  # imports jax
-
-    if entry["kind"] not in (program_folder.TRAINING, program_folder.EVALUATION):
-        return {}
-    return run_step.xla_cost(run_step.lowered(folder, entry))
-
-
 def main():
     """Writes the folder."""
     logging.set_verbosity(logging.ERROR)
@@ -76,12 +60,13 @@ def main():
         setup.findings.require_none()
         wanted = program_folder.Wanted(
             num_batches=FLAGS.num_batches,
-            num_recorded_steps=_num_recorded_steps(setup),
+            num_recorded_steps=program_folder.num_recorded_steps(
+                FLAGS.num_recorded_steps, shortfall=memory.shortfall(setup)
+            ),
             evaluation=FLAGS.evaluation,
             data_parallel=FLAGS.data_parallel,
             barriers=FLAGS.barriers,
             seed=FLAGS.seed or 0,
-            cost=_xla_cost,
         )
         print(program_folder.write(setup, FLAGS.output_dir, wanted))
 

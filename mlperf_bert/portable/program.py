@@ -19,13 +19,8 @@ from mlperf_bert.portable import stablehlo
 from mlperf_bert.training.loop import LOSSES
 from mlperf_bert.training.steps import Evaluator, Trainer
 
-WEIGHT, SLOT, ACCUMULATOR, COUNTER, CONSTANT = (
-    "weight",
-    "slot",
-    "accumulator",
-    "counter",
-    "constant",
-)
+WEIGHT, SLOT, ACCUMULATOR = "weight", "slot", "accumulator"
+COUNTER, CONSTANT = "counter", "constant"
 SEED, BATCH, COUNT, GRADIENT, RESULT = "seed", "batch", "count", "gradient", "result"
 EXAMPLE_WEIGHTS = "example_weights"
 
@@ -51,7 +46,9 @@ class Value:
 class Program:
     """A serialized program and the order of its inputs and outputs."""
 
-    artifact: stablehlo.Artifact
+    content: bytes
+    stablehlo_version: str
+    """The oldest that has all its operations."""
     inputs: list[Value]
     outputs: list[Value]
 
@@ -142,7 +139,7 @@ def of_evaluation(evaluator: Evaluator, trainer: Trainer, batch: dict[str, tf.Te
     weights = tf.ones([batch["input_ids"].shape[0]])
     result = Value(name="totals", shape=[6], dtype="float32", role=RESULT)
     given = _inputs_of_batch(batch, trainer)
-    given.append(dataclasses.replace(_given(EXAMPLE_WEIGHTS, weights, BATCH), initial=1.0))
+    given.append(_given(EXAMPLE_WEIGHTS, weights, BATCH, initial=1.0))
     return _export(step, (batch, weights), given, [result], trainer)
 
 
@@ -176,8 +173,10 @@ def _export(
         dataclasses.replace(inputs[index], initial=None, feeds=index)
         for index in _replaced_inputs(compiler_ir(stage="hlo"), len(results))
     ]
-    artifact = stablehlo.portable(compiler_ir(stage="stablehlo_serialized"))
-    return Program(artifact=artifact, inputs=inputs, outputs=[*results, *changed])
+    content, version = stablehlo.portable(compiler_ir(stage="stablehlo_serialized"))
+    return Program(
+        content=content, stablehlo_version=version, inputs=inputs, outputs=[*results, *changed]
+    )
 
 
 def _replaced_inputs(hlo: str, num_results: int) -> list[int]:
@@ -204,8 +203,10 @@ def _inputs_of_batch(batch: dict[str, tf.Tensor], trainer: Trainer) -> list[Valu
     }
     ones = ("input_mask", "block_ids", "masked_lm_weights", "next_sentence_weights")
     return [
-        dataclasses.replace(
-            _given(name, batch[name], BATCH),
+        _given(
+            name,
+            batch[name],
+            BATCH,
             below=below.get(name),
             initial=None if name in below else float(name in ones),
         )
@@ -213,16 +214,16 @@ def _inputs_of_batch(batch: dict[str, tf.Tensor], trainer: Trainer) -> list[Valu
     ]
 
 
-def _given(name: str, tensor: tf.Tensor, role: str) -> Value:
-    return Value(name=name, shape=tensor.shape.as_list(), dtype=tensor.dtype.name, role=role)
+def _given(name: str, tensor: tf.Tensor | tf.Variable, role: str, **more: Any) -> Value:
+    shape, dtype = tensor.shape.as_list(), tensor.dtype.name
+    return Value(name=name, shape=shape, dtype=dtype, role=role, **more)
 
 
 def _state(trainer: Trainer) -> Iterable[tuple[tf.Variable, Value]]:
     """Every variable that a step may change, with its name in TF1 checkpoints and its role."""
 
     def of(variable: tf.Variable, name: str, role: str, initial: str | float = 0.0):
-        value = _given(name, variable, role)
-        return variable, dataclasses.replace(value, initial=initial)
+        return variable, _given(name, variable, role, initial=initial)
 
     num_layers = trainer.model.encoder_network.get_config()["num_layers"]
     tf1_names = {weight.our_name: weight.tf1_name for weight in names.weights(num_layers)}
@@ -260,5 +261,5 @@ def _initial(tf1_name: str) -> str | float:
 def _constant(concrete, handle: tf.Tensor) -> Value:
     """A captured variable that no step changes: a constant of the optimizer."""
     variable = next(each for each in concrete.graph.variables if each.handle is handle)
-    value = _given(variable.name.removesuffix(":0"), variable, CONSTANT)
-    return dataclasses.replace(value, initial=float(variable.numpy()))
+    name = variable.name.removesuffix(":0")
+    return _given(name, variable, CONSTANT, initial=float(variable.numpy()))

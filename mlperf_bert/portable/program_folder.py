@@ -33,7 +33,7 @@ from mlperf_bert.portable import flop, program, stablehlo
 from mlperf_bert.portable.program import Program, Value
 from mlperf_bert.training import build
 from mlperf_bert.training.checks import Setup
-from mlperf_bert.training.config import Compilation, RunConfig
+from mlperf_bert.training.config import Compilation
 from mlperf_bert.training.loop import LOSSES
 from mlperf_bert.training.steps import Evaluator, Trainer
 
@@ -79,8 +79,6 @@ class Wanted:
     barriers: bool
     """Tell XLA what to keep (mlperf_bert/model/fusion.py)."""
     seed: int
-    cost: Callable[[Path, dict], dict] = lambda folder, entry: {}
-    """What else is counted in a program of the folder, by its entry in signature.json."""
 
 
 def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
@@ -92,8 +90,7 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
     """
     program.require_compiler()  # before jax: where it fails jax is not missing
     stablehlo.require_jax()
-    _require_one_replica(setup)
-    _require_computed_steps(setup.config)
+    _require_exportable(setup)
     output = paths.location(output_dir)
     if output.exists():
         raise ValueError(f"--output_dir={output_dir}: exists; give a folder that is not there yet")
@@ -126,16 +123,14 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
     )
 
 
-def _require_one_replica(setup: Setup) -> None:
+def _require_exportable(setup: Setup) -> None:
+    """A program is the step of one device, and computes its learning rate from the step alone."""
+    config = setup.config
     if (replicas := setup.strategy.num_replicas_in_sync) > 1:
         raise ValueError(
             f"a program is the step of one device, and this run has {replicas}; give "
-            f"--num_gpus=0 --train_batch_size={setup.config.train_batch_size // replicas}"
+            f"--num_gpus=0 --train_batch_size={config.train_batch_size // replicas}"
         )
-
-
-def _require_computed_steps(config: RunConfig) -> None:
-    """A program computes its learning rate from the step alone."""
     if config.time_budget is not None:
         raise ValueError("--time_budget: a program knows no clock; leave it out")
     if config.emulate_step_seconds is not None:
@@ -208,20 +203,24 @@ def _write_programs(
         batch = pipeline.synthetic_batch(config.shape, batch_size=config.eval_batch_size)
         step = partial(program.of_evaluation, evaluator, trainer, batch)
         steps.append((EVALUATION, EVALUATION, step))
+    from mlperf_bert.portable import run_step  # imports jax
+
     with Progress(total=len(steps), unit="programs", description="export") as progress:
         for kind, name, make in steps:
             entry = _write_program(setup, folder, kind, name, make())
-            yield entry | wanted.cost(folder, entry)
+            if kind in (TRAINING, EVALUATION):  # as XLA counts before it optimizes the program
+                entry |= run_step.xla_cost(run_step.lowered(folder, entry))
+            yield entry
             progress.advance(1)
 
 
 def _write_program(setup: Setup, folder: Path, kind: str, name: str, made: Program) -> dict:
     file = f"{name}.stablehlo"
-    (folder / file).write_bytes(made.artifact.content)
+    (folder / file).write_bytes(made.content)
     return {
         "file": file,
         "kind": kind,
-        "stablehlo_version": made.artifact.version,
+        "stablehlo_version": made.stablehlo_version,
         **({} if kind == UPDATE else _sizes(setup, kind, made)),
         "state_bytes": sum(_num_bytes(v) for v in made.inputs if v.role not in _GIVEN),
         "inputs": [_entry(value) for value in made.inputs],

@@ -3,24 +3,12 @@
 This needs jax: TensorFlow registers no pass that writes an older version.
 """
 
-import dataclasses
 import itertools
 from collections.abc import Iterator
 from importlib.util import find_spec
-from typing import Any
 
 _DIALECTS = {"builtin", "func", "stablehlo"}
 _NEWEST_MINOR_OF_0 = 20  # 1.0.0 followed
-
-
-@dataclasses.dataclass(frozen=True)
-class Artifact:
-    """A serialized program."""
-
-    content: bytes
-    """StableHLO's portable form."""
-    version: str
-    """The oldest version of StableHLO that has all its operations; later ones read it too."""
 
 
 def require_jax() -> None:
@@ -29,14 +17,19 @@ def require_jax() -> None:
         raise ValueError("the export needs jax, which writes the StableHLO: pip install jax")
 
 
-def portable(exported: bytes) -> Artifact:
+def portable(exported: bytes) -> tuple[bytes, str]:
     """Takes what TensorFlow's compiler returns for the stage `stablehlo_serialized`.
+
+    Returns: StableHLO's portable form, and the oldest version of StableHLO that has all its
+    operations; later ones read it too.
 
     Raises:
       ValueError: it has operations of another dialect than StableHLO, which are named.
     """
     from jax.interpreters import mlir
     from jaxlib.mlir.dialects import stablehlo
+
+    from mlperf_bert.portable.compile_step import operations
 
     with mlir.make_ir_context() as context:
         module = stablehlo.deserialize_portable_artifact(context, exported)
@@ -59,7 +52,7 @@ def portable(exported: bytes) -> Artifact:
                 content = stablehlo.serialize_portable_artifact(module, version)
             except ValueError:  # an operation is younger
                 continue
-            return Artifact(content, version)
+            return content, version
     raise AssertionError("the newest version holds every program")
 
 
@@ -69,17 +62,3 @@ def _versions(oldest: str, newest: str) -> Iterator[str]:
     for major, minor in itertools.product((0, 1), range(max(_NEWEST_MINOR_OF_0, last[1]) + 1)):
         if first <= (major, minor, 0) <= last and (major or minor <= _NEWEST_MINOR_OF_0):
             yield f"{major}.{minor}.0"
-
-
-def operations(module: Any) -> list[Any]:
-    """All operations of a module, those of nested regions too."""
-    from jaxlib.mlir import ir
-
-    found: list[Any] = []
-
-    def note(operation: Any) -> Any:
-        found.append(operation.operation)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(note)
-    return found

@@ -55,7 +55,7 @@ def kernels(text: str) -> tuple[list[Kernel], list[frozenset[str | int]]]:
     sources: dict[str, frozenset[str | int]] = {}
     found, outputs = [], []
     for each in computations[entry]:
-        name, operands = each["name"], [o for o in _operands(each) if o in shapes]
+        name, operands = each["name"], [o for o in compile_step.operands(each) if o in shapes]
         read = frozenset[str | int]().union(*(sources.get(o, ()) for o in operands))
         if each["opcode"] == "parameter":
             read = frozenset([int(each["rest"].split(")")[0])])
@@ -80,10 +80,6 @@ def kernels(text: str) -> tuple[list[Kernel], list[frozenset[str | int]]]:
     return found, outputs
 
 
-def _operands(instruction: re.Match) -> list[str]:
-    return re.findall(r"%([\w.-]+)", instruction["rest"].split(")", 1)[0])
-
-
 def _arrays(shape: str) -> list[tuple[str, list[int]]]:
     """(type, sizes) of an array, or of those of a tuple, as XLA writes them."""
     found = compile_step.ARRAY.findall(shape)
@@ -97,12 +93,10 @@ def _elements(shape: str) -> int:
 def _num_ops(each: re.Match, computation: str, computations: dict) -> int:
     """Both branches of a condition count; a loop counts as often as the compiler says it runs."""
     opcode, rest = each["opcode"], each["rest"]
-    first = next(iter(_operands(each)), "")
+    first = next(iter(compile_step.operands(each)), "")
     left = next((o["shape"] for o in computations[computation] if o["name"] == first), "")
-    is_call = opcode == "custom-call" and any(
-        word in compile_step.target_of(each).lower() for word in compile_step.PRODUCT_CALLS
-    )
-    if opcode == "dot" or is_call:
+    is_product = "dot" in compile_step.operations_of(each, computations)
+    if is_product and opcode in ("dot", "custom-call"):
         over = re.search(r'lhs_contracting_dim\w*"?[=:][{\[]([\d,"]*)', rest)
         sizes = _arrays(left)[0][1]
         contracted = [sizes[int(n)] for n in re.findall(r"\d+", over[1])] if over else []
@@ -153,8 +147,11 @@ class Step:
         halves = [e for e in programs if e["kind"] == run_step.GRADIENTS]
         self.gradients = max(halves, key=lambda entry: entry["num_rows"])
         self.update = next(e for e in programs if e["kind"] == run_step.UPDATE)
-        self.backward, self.outputs = kernels(compiled(folder, self.gradients, device))
+        self.backward, outputs = kernels(compiled(folder, self.gradients, device))
         self.change, _ = kernels(compiled(folder, self.update, device))
+        named = zip(self.gradients["outputs"], outputs)
+        self.reduced = [(value, made) for value, made in named if value["role"] == "gradient"]
+        """The gradients, and what each comes from."""
 
     def about(self, ranks: int) -> dict[str, int | str]:
         """What a simulator must know of the step, and another program to recognize its model."""
@@ -169,14 +166,11 @@ class Step:
             "max_sequence_length": parameters["shape"]["max_seq_length"],
             "max_predictions_per_seq": parameters["shape"]["max_predictions_per_seq"],
             "weights_sha256": chakra.names_sha256(
-                v["name"].removesuffix("/gradient") for v in self._reduced()
+                v["name"].removesuffix("/gradient") for v, _ in self.reduced
             ),
             "formula_flop": entry["flop"],
-            "gradient_bytes": sum(map(_size, self._reduced())),
+            "gradient_bytes": sum(compile_step.bytes_of(v) for v, _ in self.reduced),
         }
-
-    def _reduced(self) -> list[dict]:
-        return [v for v in self.gradients["outputs"] if v["role"] == "gradient"]
 
     def write(self, writer: chakra.Writer, *, ranks: int, bucket_bytes: int | None) -> None:
         """Writes the nodes of one step, which begins at 0."""
@@ -191,14 +185,15 @@ class Step:
             }
         made = _write_kernels(writer, "gradients", self.backward, counts, clock)
         bucket: list[tuple[dict, frozenset]] = []
-        values = [(v, s) for v, s in zip(self.gradients["outputs"], self.outputs)
-                  if v["role"] == "gradient"]  # fmt: skip
         # Where there are several, a bucket is full of those that are there first.
-        values.sort(key=lambda each: max((made[s] for s in each[1] if s in made), default=0))
-        for number, (value, sources) in enumerate(values, 1):
+        in_order = sorted(
+            self.reduced, key=lambda each: max((made[s] for s in each[1] if s in made), default=0)
+        )
+        for number, (value, sources) in enumerate(in_order, 1):
             bucket.append((value, sources))
-            size = sum(_size(v) for v, _ in bucket)
-            if number == len(values) or (bucket_bytes and size >= bucket_bytes):
+            size = sum(compile_step.bytes_of(v) for v, _ in bucket)
+            is_full = bucket_bytes is not None and size >= bucket_bytes
+            if number == len(in_order) or is_full:
                 deps = {made[s] for _, sources in bucket for s in sources if s in made}
                 last = sorted(deps)
                 if ranks > 1:
@@ -213,17 +208,11 @@ class Step:
         _write_kernels(writer, "update", self.change, inputs, clock)
 
 
-def _size(value: dict) -> int:
-    return math.prod(value["shape"]) * (8 if value["dtype"].endswith("64") else 4)
-
-
 class _Clock:
     """One kernel after the other, each as long as the device needs at least; 0 if unknown."""
 
     def __init__(self, device: str):
-        self._now, self._device = 0.0, None
-        if device != CPU:
-            self._device = compile_step.DEVICES[device]
+        self._now, self._device = 0.0, compile_step.DEVICES.get(device)  # None: the CPU
 
     def times(self, num_ops: int = 0, num_bytes: int = 0) -> dict[str, int]:
         begin = self._now
@@ -296,12 +285,12 @@ def write(folder: Path, output: Path, *, ranks: int, device: str, bucket_mb: flo
     if output.exists():
         raise ValueError(f"{output} exists: remove it, or name another --output")
     step = Step(folder, device)
+    bucket_bytes = None if bucket_mb is None else round(bucket_mb * 1e6)
     with folders.written_beside(output) as unfinished:
         for rank in range(ranks):
             with (unfinished / f"step.{rank}.et").open("wb") as file:
                 writer = chakra.Writer(file, **step.about(ranks), rank=rank)
-                size = round(bucket_mb * 1e6) if bucket_mb else None
-                step.write(writer, ranks=ranks, bucket_bytes=size)
+                step.write(writer, ranks=ranks, bucket_bytes=bucket_bytes)
     return f"{output}: {writer.num_nodes:,} nodes for each of {ranks} ranks"
 
 
@@ -321,8 +310,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, help="new folder; default: chakra in the step's")
     given = parser.parse_args(paths.words_with_home(arguments))
     try:
-        if given.ranks < 1 or (given.bucket_mb is not None and given.bucket_mb <= 0):
-            raise ValueError("--ranks and --bucket_mb are above 0")
+        if given.ranks < 1 or (given.bucket_mb is not None and not 0 < given.bucket_mb < math.inf):
+            raise ValueError("--ranks and --bucket_mb must be above 0, and finite")
         if given.device not in (CPU, *compile_step.GPUS):
             known = ", ".join([CPU, *compile_step.GPUS])
             raise ValueError(f"--device={given.device}: not known; choose of {known}")

@@ -171,8 +171,9 @@ def refused(refusal):
     [
         (["--device=h101"], "--device=h101: not known; choose of cpu, v100, a100-40"),
         (["--device=tpu-v3"], "--device=tpu-v3: not known"),
-        (["--ranks=0"], "--ranks and --bucket_mb are above 0"),
-        (["--bucket_mb=0"], "--ranks and --bucket_mb are above 0"),
+        (["--ranks=0"], "--ranks and --bucket_mb must be above 0, and finite"),
+        (["--bucket_mb=0"], "--ranks and --bucket_mb must be above 0, and finite"),
+        (["--bucket_mb=inf"], "--ranks and --bucket_mb must be above 0, and finite"),
         ([], "No such file or directory"),
     ],
 )
