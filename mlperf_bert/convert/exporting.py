@@ -42,10 +42,7 @@ def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str)
       ValueError: no such checkpoint, damaged, of another architecture or vocabulary, or
         `output_dir` exists.
     """
-    target = paths.location(output_dir)
-    with paths.failures_named(target):
-        if target.exists():
-            raise ValueError(f"{output_dir} exists; choose another --output_dir, or remove it")
+    target = saving.new_folder(output_dir)
     words = vocabulary.read_fitting(vocab_file, config.vocab_size, of="the configuration")
     do_lower_case = casing.lower_casing(vocab_file, None)
     for doubt in casing.doubts(vocab_file, words, do_lower_case=do_lower_case, model=prefix):

@@ -7,7 +7,6 @@ import dataclasses
 import json
 from pathlib import Path
 
-import numpy as np
 import tensorflow as tf
 
 from mlperf_bert.checkpoints import hub, stored_model
@@ -38,14 +37,11 @@ def import_model(model: str, output_dir: str, *, seed: int) -> list[str]:
       OSError: a bucket refuses it, or the disk is full.
     """
     model = model.rstrip("/")
-    target = paths.location(output_dir)
-    with paths.failures_named(target):
-        if target.exists():
-            raise ValueError(f"{output_dir} exists; choose another --output_dir, or remove it")
+    target = saving.new_folder(output_dir)
     with hub.model_folder(model) as folder:
         values = hub.read_json(folder, hub.CONFIG, model)
         config = hub.bert_config(values, f"{model}/{hub.CONFIG}")
-        tokenizer = _read_tokenizer(folder, model, config.vocab_size)
+        tokenizer, told = _read_tokenizer(folder, model, config.vocab_size)
         read = _described(folder, model, target)
         stored = StoredModel(folder, model)
         variables = trained_variables(build_pretrainer(config, seed=seed))
@@ -54,9 +50,15 @@ def import_model(model: str, output_dir: str, *, seed: int) -> list[str]:
     with folders.written_beside(target) as beside:
         text = json.dumps(dataclasses.asdict(config), indent=2, sort_keys=True) + "\n"
         (beside / "bert_config.json").write_text(text, encoding="utf-8")
-        for name, content in tokenizer.files.items():
+        for name, content in tokenizer.items():
             (beside / name).write_bytes(content)
-        _write_checkpoint(beside / CHECKPOINT, weights)
+        try:
+            saving.write_name_based(str(beside / CHECKPOINT), weights)
+        except tf.errors.OpError as error:
+            reason = paths.reason(error)
+            raise OSError(
+                f"{beside}: the checkpoint cannot be written ({reason}); make room"
+            ) from error
         provenance.note(
             beside,
             step="import from Hugging Face",
@@ -68,38 +70,35 @@ def import_model(model: str, output_dir: str, *, seed: int) -> list[str]:
     if drawn:
         lines.append(f"Not in the model, so drawn from seed {seed}: {', '.join(drawn)}")
     lines += [f"Converted to float32: {n} weights of {kind}" for kind, n in stored.converted()]
-    return lines + tokenizer.lines
+    return lines + told
 
 
 def _described(folder: Path, model: str, target: paths.Location) -> list[provenance.File]:
     """The model's files, by the names that the user can find them under."""
-    is_local = Path(model).is_dir()
-    return [
-        provenance.describe(path, target)
-        if is_local
-        else dataclasses.replace(
-            provenance.describe(path, folder),
-            path=f"{model if '://' in model else f'hf://{model}'}/{path.name}",
-        )
+    files = [
+        path
         for path in sorted(folder.iterdir())
         if path.is_file() and any(path.match(pattern) for pattern in hub.WANTED)
     ]
+    if Path(model).is_dir():
+        return provenance.describe_all(files, target)
+    place = model if "://" in model else f"hf://{model}"
+    return [
+        dataclasses.replace(file, path=f"{place}/{path.name}")
+        for path, file in zip(files, provenance.describe_all(files, folder))
+    ]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Tokenizer:
-    files: dict[str, bytes]
-    """Name -> content."""
-    lines: list[str]
-    """What was done, and what the user should know."""
+def _read_tokenizer(
+    folder: Path, model: str, vocab_size: int
+) -> tuple[dict[str, bytes], list[str]]:
+    """vocab.txt, made of tokenizer.json if there is no other, and whether text is lower-cased.
 
-
-def _read_tokenizer(folder: Path, model: str, vocab_size: int) -> _Tokenizer:
-    """vocab.txt, made of tokenizer.json if there is no other, and whether text is lower-cased."""
+    Returns: file name -> content; and lines that say what was done and what the user should know.
+    """
     found = [name for name in hub.VOCABULARIES if (folder / name).exists()]
     if not found:
-        line = f"No {hub.VOCABULARY} there: take the one that the model was trained with"
-        return _Tokenizer({}, [line])
+        return {}, [f"No {hub.VOCABULARY} there: take the one that the model was trained with"]
     path = str(folder / found[0])
     try:
         words = vocabulary.read_fitting(path, vocab_size, of=hub.CONFIG)
@@ -120,13 +119,4 @@ def _read_tokenizer(folder: Path, model: str, vocab_size: int) -> _Tokenizer:
         if not stated:
             lines.append(f"A cased model: {vocabulary.TOKENIZER_CONFIG} says so to other scripts")
     warnings = [f"warning: {doubt.replace(str(folder), model)}" for doubt in doubts]
-    return _Tokenizer(files, lines + warnings)
-
-
-def _write_checkpoint(prefix: Path, weights: dict[str, np.ndarray]) -> None:
-    try:
-        saving.write_name_based(str(prefix), weights)
-    except tf.errors.OpError as error:
-        raise OSError(
-            f"{prefix.parent}: the checkpoint cannot be written ({paths.reason(error)}); make room"
-        ) from error
+    return files, lines + warnings

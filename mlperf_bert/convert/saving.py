@@ -14,6 +14,15 @@ from mlperf_bert.checkpoints import names
 from mlperf_bert.files import paths
 
 
+def new_folder(output_dir: str) -> paths.Location:
+    """The folder of --output_dir; raises ValueError if it is there already."""
+    target = paths.location(output_dir)
+    with paths.failures_named(target):
+        if target.exists():
+            raise ValueError(f"{output_dir} exists; choose another --output_dir, or remove it")
+    return target
+
+
 def require_absent(prefix: str) -> None:
     """Raises ValueError if a checkpoint, or part of one, or a folder already has this prefix."""
     with paths.failures_named(prefix):

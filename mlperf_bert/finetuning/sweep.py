@@ -28,14 +28,12 @@ _LOCK_NAME, _PATIENCE_SECONDS = ".results.lock", 60
 class TaskResult:
     """All runs of a task."""
 
-    task: str
-    main_metric: str
-    main_split: str
+    task: Task
     runs: list[RunResult]
 
     def score(self, run: RunResult) -> float:
         """What runs are compared by: the main metric after the last epoch, on the first dev set."""
-        return run.metrics[self.main_split][self.main_metric]
+        return run.metrics[self.task.eval_splits[0]][self.task.main_metric]
 
     @property
     def best(self) -> RunResult:
@@ -64,7 +62,7 @@ class TaskResult:
     @property
     def task_score(self) -> float | None:
         """What GLUE averages: the mean over dev sets and metrics, the median over the seeds."""
-        if self.task not in glue.NAMES:
+        if self.task.name not in glue.NAMES:
             return None
         return statistics.median(
             statistics.mean(value for split in run.metrics.values() for value in split.values())
@@ -75,7 +73,7 @@ class TaskResult:
     def as_json(self) -> dict:
         """For results.json."""
         return {
-            "main_metric": f"{self.main_split}/{self.main_metric}",
+            "main_metric": f"{self.task.eval_splits[0]}/{self.task.main_metric}",
             "learning_rate": self.learning_rate,
             "median": self.median,
             "best": self.score(self.best),
@@ -109,8 +107,8 @@ class Results:
                 mark = "*" if rate == result.learning_rate and len(scores) > 1 else ""
                 rows.append(
                     (
-                        result.task,
-                        result.main_metric,
+                        result.task.name,
+                        result.task.main_metric,
                         f"{rate:g}{mark}",
                         str(len(found)),
                         f"{statistics.median(found):.2f}",
@@ -131,7 +129,7 @@ class Results:
             return f"RESULT,glue,average,{self.glue_average:.3f}"
         [result] = self.tasks
         return (
-            f"RESULT,{result.task},{result.main_metric},{result.median:.3f},"
+            f"RESULT,{result.task.name},{result.task.main_metric},{result.median:.3f},"
             f"learning_rate={result.learning_rate:g},runs={len(result.runs)}"
         )
 
@@ -197,7 +195,7 @@ def _require_checkpoint(task: Task, config: FinetuningConfig) -> None:
     ended = [read_result(folder / each.folder, each, task) for each in config.settings]
     runs = [result for result in ended if result]
     if len(runs) == len(ended):
-        require_checkpoint(_result_of(task, runs).best.folder)
+        require_checkpoint(TaskResult(task=task, runs=runs).best.folder)
 
 
 def _run_task(config: FinetuningConfig, ready: Prepared) -> tuple[TaskResult, Sequence[Run]]:
@@ -217,17 +215,12 @@ def _run_task(config: FinetuningConfig, ready: Prepared) -> tuple[TaskResult, Se
                     "resume"
                 )
             trained.append(one)
-        result = _result_of(task, [done for r in runs[: number + 1] if (done := r.finished())])
+        ended = [done for r in runs[: number + 1] if (done := r.finished())]
+        result = TaskResult(task=task, runs=ended)
         for other in trained:
             if other.folder != result.best.folder:
                 other.remove_checkpoints()
     return result, runs
-
-
-def _result_of(task: Task, runs: list[RunResult]) -> TaskResult:
-    return TaskResult(
-        task=task.name, main_metric=task.main_metric, main_split=task.eval_splits[0], runs=runs
-    )
 
 
 def _predict(
@@ -250,15 +243,15 @@ def _predict(
 
 def _write(folder: Path, one: TaskResult, *, is_predicted: bool) -> None:
     """Writes results.json and the picture; tasks of other commands stay in both."""
-    found = _read(folder / RESULTS_NAME)
-    predicted = one.best.setting if is_predicted else _predictions_of(found.get(one.task, {}))
-    found[one.task] = one.as_json()
+    found, name = _read(folder / RESULTS_NAME), one.task.name
+    predicted = one.best.setting if is_predicted else _predictions_of(found.get(name, {}))
+    found[name] = one.as_json()
     if predicted:
-        found[one.task]["predictions_of"] = dataclasses.asdict(predicted)
+        found[name]["predictions_of"] = dataclasses.asdict(predicted)
     if predicted not in (None, one.best.setting):
         print(
             f"warning: {folder / PREDICTIONS_NAME} has the answers of an earlier best run of "
-            f"{one.task} ({predicted}); the best is now {one.best.setting}: give --do_predict",
+            f"{name} ({predicted}); the best is now {one.best.setting}: give --do_predict",
             file=sys.stderr,
         )
     scores = [found[name]["task_score"] for name in glue.NAMES if name in found]

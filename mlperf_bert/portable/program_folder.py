@@ -11,6 +11,7 @@ weights.npz            the initial checkpoint; without one the weights are drawn
 import contextlib
 import dataclasses
 import itertools
+import math
 import sys
 import zipfile
 import zlib
@@ -217,36 +218,22 @@ def _write_programs(
 def _write_program(setup: Setup, folder: Path, kind: str, name: str, made: Program) -> dict:
     file = f"{name}.stablehlo"
     (folder / file).write_bytes(made.content)
-    return {
-        "file": file,
-        "kind": kind,
-        "stablehlo_version": made.stablehlo_version,
-        **({} if kind == UPDATE else _sizes(setup, kind, made)),
-        "state_bytes": sum(_num_bytes(v) for v in made.inputs if v.role not in _GIVEN),
+    entry: dict = {"file": file, "kind": kind, "stablehlo_version": made.stablehlo_version}
+    if kind != UPDATE:  # it takes a batch: its size, and the FLOP of its products by formula
+        config, shapes = setup.config, {value.name: value.shape for value in made.inputs}
+        evaluates = kind == EVALUATION
+        num_rows, num_tokens = shapes["input_ids"]
+        num_predictions = shapes["masked_lm_positions"][1]
+        sizes = {"num_rows": num_rows, "num_tokens": num_tokens, "num_predictions": num_predictions}
+        of_products = flop.of_forward_pass if evaluates else flop.of_training_step
+        entry["num_examples"] = config.eval_batch_size if evaluates else config.train_batch_size
+        entry |= sizes | {"flop": of_products(setup.bert_config, **sizes)}
+    state = [value for value in made.inputs if value.role not in _GIVEN]
+    return entry | {
+        "state_bytes": sum(math.prod(v.shape) * np.dtype(v.dtype).itemsize for v in state),
         "inputs": [_entry(value) for value in made.inputs],
         "outputs": [_entry(value) for value in made.outputs],
     }
-
-
-def _sizes(setup: Setup, kind: str, made: Program) -> dict[str, int]:
-    """Of a program that takes a batch: its size, and the FLOP of its products by formula."""
-    config, shapes = setup.config, {value.name: value.shape for value in made.inputs}
-    num_rows, num_tokens = shapes["input_ids"]
-    of_products = flop.of_forward_pass if kind == EVALUATION else flop.of_training_step
-    sizes = {
-        "num_rows": num_rows,
-        "num_tokens": num_tokens,
-        "num_predictions": shapes["masked_lm_positions"][1],
-    }
-    return {
-        "num_examples": config.eval_batch_size if kind == EVALUATION else config.train_batch_size,
-        **sizes,
-        "flop": of_products(setup.bert_config, **sizes),
-    }
-
-
-def _num_bytes(value: Value) -> int:
-    return int(np.prod(value.shape, dtype=np.int64)) * np.dtype(value.dtype).itemsize
 
 
 def _entry(value: Value) -> dict:

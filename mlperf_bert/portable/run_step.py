@@ -208,6 +208,8 @@ class Exported:
             )
         every = [entry for entry in self.signature["programs"] if entry["kind"] == kind]
         self.entries = {entry["num_rows"]: entry for entry in every}
+        if not every:
+            raise ValueError(f"it has no {kind} step: export it with --evaluation")
         self.recorded = self.signature["recorded"][kind] if num_devices == 1 else []
 
     def drawn(self, value: dict) -> np.ndarray:
@@ -281,7 +283,8 @@ def steps(
 
 def times(done: list, precision: str, peak_tflops: float | None, num_devices: int = 1) -> dict:
     """The figures of speed, without the first step of each program."""
-    timed = [step for number, step in enumerate(done) if step[2] in [s[2] for s in done[:number]]]
+    firsts = {id(step[2]): number for number, step in reversed(list(enumerate(done)))}
+    timed = [step for number, step in enumerate(done) if number != firsts[id(step[2])]]
     if not timed:
         return {"step_seconds": "unknown: give more --num_steps"}
     known = peak_tflop(jax.devices()[0].device_kind) if precision == "bfloat16" else None
@@ -348,10 +351,10 @@ def arguments() -> argparse.Namespace:
     output = given.output or Path("figures.json")
     if output.suffix != ".json" or output.name == "signature.json" or not output.parent.is_dir():
         sys.exit(f"run_step.py: --output={output}: name a .json file, in a folder that is there")
-    if given.num_steps < 1 or not (given.peak_tflops or 1) > 0:
+    if given.num_steps < 1 or not (given.peak_tflops is None or given.peak_tflops > 0):
         sys.exit("run_step.py: --num_steps and --peak_tflops must be above 0")
-    if not 1 <= given.num_devices <= len(jax.devices()):
-        sys.exit(f"run_step.py: --num_devices={given.num_devices}: jax has {len(jax.devices())}")
+    if not 1 <= (wanted := given.num_devices) <= (most := len(jax.devices())):
+        sys.exit(f"run_step.py: --num_devices={wanted}: jax has {most}; give at most that")
     if given.num_devices > 1 and given.kind != TRAINING:
         sys.exit("run_step.py: several devices train; run an evaluation with --num_devices=1")
     return given
@@ -362,8 +365,6 @@ def main() -> None:
     given = arguments()
     try:
         exported = Exported(given.folder, given.kind, given.num_devices)
-        if not exported.entries:
-            sys.exit(f"run_step.py: {given.folder} has no {given.kind} step")
         recorded = [] if given.synthetic else exported.recorded
         batches = batches_for(exported, synthetic=given.synthetic)
         done = list(steps(exported, batches, recorded, num_steps=given.num_steps))

@@ -1,7 +1,6 @@
 """Accumulators in a TF1 checkpoint, byte by byte as the reference adds them. CPU, 15 s."""
 
 import hashlib
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ import pytest
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert import tf1_tf2
 from mlperf_bert.convert.tf1_tf2 import convert
-from tests.helpers import starts
 
 # SHA-256 of what the reference's script writes from the generated checkpoint under TensorFlow
 # 1.15.5, data file and index; its third file, the .meta graph, is not needed to read them.
@@ -57,15 +55,3 @@ def test_refusals(generated, tmp_path):
     with pytest.raises(ValueError, match="cannot be read"):
         tf1_tf2.add_accumulators(tf2, str(tmp_path / "model.ckpt-5"))
     assert not list(tmp_path.glob("*model.ckpt-[245]*"))
-
-
-def test_the_command_overwrites_nothing(generated, tmp_path):
-    new = tmp_path / "model.ckpt-1"
-    new.with_name("model.ckpt-1.index").touch()
-    flags = [f"--old={generated.checkpoint}", f"--new={new}"]
-    done = starts.run([sys.executable, "checkpoint_add_gradacc.py", *flags])
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
-        f"checkpoint_add_gradacc.py: {new}.index exists; choose another path, or remove that "
-        "checkpoint\n"
-    )

@@ -5,7 +5,6 @@ Oracles: transformers computes the same logits from the same files; the export w
 Long because one importer has many layouts to read and to refuse.
 """
 
-import dataclasses
 import json
 import os
 import shutil
@@ -407,9 +406,3 @@ def test_a_name_on_the_hub_by_the_command(model, tmp_path):
         assert run(name) == (0, expected, "")
         assert_same_bits(read_weights(f"{tmp_path}/out/model.ckpt-0"), model.weights)
         shutil.rmtree(tmp_path / "out")
-
-
-def test_the_configuration_is_ours_again(model, generated, tmp_path):
-    model.imported(tmp_path)
-    found = BertConfig.from_json_file(str(tmp_path / "imported" / "bert_config.json"))
-    assert dataclasses.asdict(found) == json.loads(generated.config_file.read_text())

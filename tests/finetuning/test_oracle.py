@@ -5,8 +5,6 @@ the papers: Kingma & Ba, arXiv 1412.6980, at the end of section 2; Loshchilov & 
 CPU, a minute.
 """
 
-import types
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -14,6 +12,7 @@ import transformers
 
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.finetuning import glue, model, weights
+from mlperf_bert.finetuning.squad import SquadTask
 from mlperf_bert.finetuning.training import Trainer, order_of_epoch
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay
 from mlperf_bert.training.config import DeviceConfig
@@ -21,7 +20,6 @@ from mlperf_bert.training.devices import create_strategy
 from tests.finetuning.generated_glue import MAX_SEQ_LENGTH
 
 NUM_STEPS, NUM_WARMUP_STEPS, BATCH_SIZE, LEARNING_RATE = 20, 4, 8, 2e-3
-SPANS = types.SimpleNamespace(name="spans", head="spans", num_labels=2)
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +185,7 @@ def test_losses_and_predictions_of_spans(made, source, hugging_face):
     lengths = features["input_mask"].sum(axis=1)
     features["start_positions"] = (lengths // 3).astype(np.int32)
     features["end_positions"] = (lengths // 2).astype(np.int32)
-    trainer = trainer_of(SPANS, source)
+    trainer = trainer_of(SquadTask(name="squad1", data_dir=""), source)
     theirs = transformers.TFBertForQuestionAnswering.from_pretrained(hugging_face)
     names = [v.name for v in trainer.model.trainable_variables]
     assert any("pooler" in name for name in names)

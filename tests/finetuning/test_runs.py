@@ -8,7 +8,6 @@ import shutil
 import signal
 import statistics
 import sys
-import types
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from mlperf_bert.finetuning import glue, prepared, sweep, weights
 from mlperf_bert.finetuning import model as task_model
 from mlperf_bert.finetuning.config import Setting
 from mlperf_bert.finetuning.run import Run
+from mlperf_bert.finetuning.squad import SquadTask
 from mlperf_bert.finetuning.sweep import TaskResult
 from mlperf_bert.finetuning.training import Trainer
 from mlperf_bert.messages import Problems
@@ -31,7 +31,6 @@ from tests.finetuning.generated_glue import config_of
 from tests.helpers import starts, waiting
 
 ONE = Setting(learning_rate=1e-3, seed=1)
-SPANS = types.SimpleNamespace(name="spans", head="spans", num_labels=2)
 
 
 class StopAfter:
@@ -103,14 +102,9 @@ def test_the_seed_fixes_a_run_and_another_one_changes_it(own):
     run_of(own, "c", Setting(learning_rate=1e-3, seed=2), **changes).train(never)
     other = weights_of(own / "c")
     assert not any(np.array_equal(other[n], v) for n, v in first.items() if "dense/kernel" in n)
-    finished = run_of(own, "a", **changes)
-    assert finished.finished().setting == ONE
+    assert run_of(own, "a", **changes).finished().setting == ONE
     with pytest.raises(ValueError, match="max_seq_length: 24 there, 20 here"):
         run_of(own, "a", **changes, max_seq_length=20).finished()
-    for damage in ('{"epochs": []}', '{"epochs": [{"dev": 1}]}', '{"epochs": 3}'):
-        (own / "a" / "result.json").write_text(damage)
-        with pytest.raises(ValueError, match=r"json: damaged .*; remove the folder .* to train"):
-            finished.finished()
 
 
 @pytest.mark.all
@@ -244,10 +238,10 @@ def test_all_of_glue_is_one_table_and_an_average(own):
     before = metrics.stat().st_mtime_ns
     results = sweep.run(config_of(own, task="glue", num_train_epochs=1, do_predict=True))
     assert metrics.stat().st_mtime_ns == before  # rte counts, and is not trained again
-    assert [task.task for task in results.tasks] == list(glue.NAMES)
+    assert [task.task.name for task in results.tasks] == list(glue.NAMES)
     for task in results.tasks:
         assert len(task.runs[0].epochs) == 1
-    mnli = next(task for task in results.tasks if task.task == "mnli")
+    mnli = next(task for task in results.tasks if task.task.name == "mnli")
     assert set(mnli.runs[0].metrics) == {"dev_matched", "dev_mismatched"}
     scores = [
         statistics.mean(v for split in task.runs[0].metrics.values() for v in split.values())
@@ -269,7 +263,7 @@ def test_medians_and_the_best_by_hand(tmp_path):
 
     runs = [done(1e-5, 1, 0, 10), done(1e-5, 2, 0, 90), done(1e-5, 3, 0, 20)]
     runs += [done(2e-5, 1, 60, 30), done(2e-5, 2, 50, 40), done(2e-5, 3, 40, 45)]
-    task = TaskResult(task="mrpc", main_metric="f1", main_split="dev", runs=runs)
+    task = TaskResult(task=glue.create("mrpc", ""), runs=runs)
     assert (task.learning_rate, task.median, task.best) == (2e-5, 40, runs[1])
     assert task.task_score == 45  # of 45, 45 and 42.5
     table = sweep.Results(tasks=[task], prediction_files=[]).table().splitlines()
@@ -350,7 +344,7 @@ def test_a_checkpoint_without_pooler_is_refused_but_for_spans(own):
     assert f"{bare}: has no pooler (bert/pooler), which tasks" in refusal(own, checkpoint=bare)
     source = prepared.start(config_of(own, checkpoint=bare)).source
     weights.check(source, needs_pooler=False)
-    spans = task_model.build(SPANS, source, seed=1)
+    spans = task_model.build(SquadTask(name="squad1", data_dir=""), source, seed=1)
     assert len(task_model.trained_variables(spans)) == len(spans.trainable_variables) - 2
     assert "no such checkpoint" in refusal(own, checkpoint=f"{own}/model/model.ckpt-9")
 
@@ -460,21 +454,9 @@ def test_a_hugging_face_model_says_itself_what_it_is(made, hugging_face, tmp_pat
         return found.tokenizer.do_lower_case
 
     assert lower_cases(None) and lower_cases(True)
-    with pytest.raises(
-        ValueError, match=r"--do_lower_case=False, but .*hf/tokenizer_config.json sa"
-    ):
+    with pytest.raises(ValueError, match=r"--do_lower_case=False, but .*hf/tokenizer_config.json"):
         lower_cases(False)
-    path = folder / "tokenizer_config.json"
-    path.write_text('{"do_lower_case": false}')
-    assert not lower_cases(None) and not lower_cases(False)
-    with pytest.raises(ValueError, match="says False; leave the flag out, or correct the file"):
-        lower_cases(True)
-    path.write_text('{"do_lower_case": "no"}')
-    with pytest.raises(
-        ValueError, match=r"tokenizer_config.json: do_lower_case must be true or fal"
-    ):
-        lower_cases(None)
-    path.unlink()
+    (folder / "tokenizer_config.json").unlink()
     assert lower_cases(None) and not lower_cases(False)
     before = weights.digest(prepared.start(config_of(made, **own)).source)
     tensors = safetensors.numpy.load_file(folder / "model.safetensors")
@@ -482,9 +464,7 @@ def test_a_hugging_face_model_says_itself_what_it_is(made, hugging_face, tmp_pat
         {n: 2 * v for n, v in tensors.items()}, folder / "model.safetensors"
     )
     assert weights.digest(prepared.start(config_of(made, **own)).source) != before
-    with pytest.raises(
-        ValueError, match=r"--vocab_file=.*: .*hf is in Hugging Face's layout and has"
-    ):
+    with pytest.raises(ValueError, match=r"--vocab_file=.*: .*hf is in Hugging Face's layout and"):
         prepared.start(config_of(made, **own | {"vocab_file": vocab_file}))
     words = prepared.start(config_of(made, **own)).tokenizer.vocabulary
     (folder / "vocab.txt").unlink()
@@ -525,20 +505,9 @@ def test_precisions(own, precision):
 
 
 def command(folder, *more, **changes) -> list[str]:
-    config = config_of(folder)
-    given = {
-        "task": "cola",
-        "data_dir": config.data_dir,
-        "checkpoint": config.checkpoint,
-        "bert_config_file": config.bert_config_file,
-        "vocab_file": config.vocab_file,
-        "output_dir": config.output_dir,
-        "max_seq_length": 24,
-        "train_batch_size": 8,
-        "num_train_epochs": 1,
-        "learning_rate": 1e-3,
-        **changes,
-    }
+    names = "task data_dir checkpoint bert_config_file vocab_file output_dir max_seq_length".split()
+    given = {name: getattr(config_of(folder), name) for name in names}
+    given |= {"train_batch_size": 8, "num_train_epochs": 1, "learning_rate": 1e-3, **changes}
     flags = [f"--{name}={value}" for name, value in given.items()]
     return [sys.executable, "run_finetuning.py", *flags, *more]
 

@@ -10,62 +10,11 @@ import pytest
 
 from mlperf_bert.portable import compile_step, run_step
 from tests.helpers import programs
-from tests.portable.programs_by_hand import serialized
-
-# A program as XLA writes it: a product with a cast, a sum, a picked row, a library call, a copy
-# that a TPU keeps on its chip, a condition, and an all-reduce with two kernels beside it.
-TEXT = """HloModule jit_step, is_scheduled=true
-
-%product (p0: f32[4,8], p1: bf16[8,2]) -> bf16[4,2] {
-  %p0 = f32[4,8]{1,0} parameter(0)
-  %p1 = bf16[8,2]{1,0} parameter(1)
-  %cast = bf16[4,8]{1,0} convert(%p0)
-  ROOT %dot = bf16[4,2]{1,0} dot(%cast, %p1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-}
-
-%picked (q0: f32[100,8], q1: s32[]) -> f32[1,8] {
-  %q0 = f32[100,8]{1,0} parameter(0)
-  %q1 = s32[] parameter(1)
-  ROOT %slice = f32[1,8]{1,0} dynamic-slice(%q0, %q1, %q1), dynamic_slice_sizes={1,8}
-}
-
-%add (a: f32[], b: f32[]) -> f32[] {
-  %a = f32[] parameter(0)
-  %b = f32[] parameter(1)
-  ROOT %sum = f32[] add(%a, %b)
-}
-
-%changed (c0: f32[8]) -> f32[8] {
-  %c0 = f32[8]{0} parameter(0)
-  ROOT %negated = f32[8]{0} negate(%c0)
-}
-
-%same (d0: f32[8]) -> f32[8] {
-  ROOT %d0 = f32[8]{0} parameter(0)
-}
-
-ENTRY %main (x: f32[4,8], w: bf16[8,2], t: f32[100,8], n: s32[]) -> (f32[8]) {
-  %x = f32[4,8]{1,0} parameter(0)
-  %w = bf16[8,2]{1,0} parameter(1)
-  %t = f32[100,8]{1,0} parameter(2)
-  %n = s32[] parameter(3)
-  %start = f32[4,8]{1,0} all-reduce-start(%x), to_apply=%add
-  %fused = bf16[4,2]{1,0} fusion(%x, %w), kind=kOutput, calls=%product
-  %row = f32[1,8]{1,0} fusion(%t, %n), kind=kLoop, calls=%picked
-  %done = f32[4,8]{1,0} all-reduce-done(%start)
-  %total = f32[8]{0} reduce(%done, %n), dimensions={0}, to_apply=%add
-  %call = f32[8]{0} custom-call(%total), custom_call_target="__cudnn$softmax"
-  %near = f32[8]{0:T(8)S(1)} copy(%call)
-  %reserved = f32[8]{0} custom-call(), custom_call_target="AllocateBuffer"
-  %pick = pred[] constant(true)
-  %chosen = f32[8]{0} conditional(%pick, %near, %near), true_computation=%changed, false_computation=%same
-  ROOT %result = (f32[8]{0}) tuple(%chosen)
-}
-"""  # noqa: E501
+from tests.portable.programs_by_hand import OPTIMIZED, serialized
 
 
 def test_the_kernels_of_a_program_and_their_bytes():
-    found = compile_step.kernels(TEXT)
+    found = compile_step.kernels(OPTIMIZED)
     assert {name: (each.kind, each.num_bytes) for name, each in found.items()} == {
         "start": ("collectives", 128 + 128),
         "fused": ("products", 16 + 128 + 32),
@@ -73,18 +22,19 @@ def test_the_kernels_of_a_program_and_their_bytes():
         "total": ("sums", 32 + 128 + 4),
         "call": ("library calls", 32 + 32),
         "near": ("copies", 32),  # its result stays on the chip
+        "wide": ("casts", 32 + 64),
         "negated": ("passes", 32 + 32),
     }
 
 
 def test_small_arrays_may_stay_in_the_cache_of_a_gpu():
-    found = compile_step.kernels(TEXT, cache_bytes=32)
+    found = compile_step.kernels(OPTIMIZED, cache_bytes=32)
     assert found["fused"].num_bytes == 128 and found["near"].num_bytes == 0
 
 
 def test_what_is_beside_an_all_reduce_and_its_bytes():
-    assert compile_step.beside_collectives(TEXT) == 2
-    assert compile_step.all_reduce_bytes(TEXT) == 128
+    assert compile_step.beside_collectives(OPTIMIZED) == 2
+    assert compile_step.all_reduce_bytes(OPTIMIZED) == 128
 
 
 BATCHED = """func.func @main(%0: tensor<3x4x5xf32>, %1: tensor<3x5x7xf32>) -> tensor<3x4x7xf32> {

@@ -20,8 +20,8 @@ from jaxlib.mlir.dialects import stablehlo as jaxlib_stablehlo
 from benchmarks import program_profile
 from mlperf_bert.portable import compile_step, program, program_folder, run_step, stablehlo
 from tests.helpers import programs, starts
+from tests.portable.programs_by_hand import OPTIMIZED, serialized
 from tests.portable.programs_by_hand import export as export_step
-from tests.portable.programs_by_hand import serialized
 from tests.training import generated_task
 
 RUN_STEP = "mlperf_bert/portable/run_step.py"
@@ -245,6 +245,29 @@ def test_steps_that_do_not_fit_are_not_recorded_and_that_is_told(
     assert capsys.readouterr().err == told
 
 
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--num_steps=0"], "--num_steps and --peak_tflops must be above 0"),
+        (["--peak_tflops=0"], "--num_steps and --peak_tflops must be above 0"),
+        (["--num_devices=999"], "--num_devices=999: jax has 1; give at most that"),
+        (["--output=a.txt"], "--output=a.txt: name a .json file, in a folder that is there"),
+    ],
+)
+def test_wrong_usage_of_run_step_is_one_line(monkeypatch, words, reason):
+    monkeypatch.setattr(sys, "argv", ["run_step.py", "step", *words])
+    monkeypatch.setattr(run_step.jax, "devices", lambda: ["one"])
+    with pytest.raises(SystemExit, match=f"^run_step.py: {reason}$"):
+        run_step.arguments()
+
+
+def test_a_folder_without_a_step_of_this_kind_is_told(tmp_path):
+    signature = {"format": run_step.FORMAT, "programs": [], "recorded": {}}
+    (tmp_path / "signature.json").write_text(json.dumps(signature))
+    with pytest.raises(ValueError, match="no evaluation step: export it with --evaluation"):
+        run_step.Exported(tmp_path, "evaluation")
+
+
 def test_a_folder_that_is_there_stays(export):
     export.folder.mkdir()
     done = export(check=False)
@@ -280,41 +303,20 @@ def test_the_output_of_a_run_is_no_file_of_the_program(unrecorded_step, tmp_path
     assert (unrecorded_step / "signature.json").read_bytes() == before
 
 
-OPTIMIZED = """
-%fused_dot (p.1: f32[4,8], p.2: f32[8,2]) -> f32[4,2] {
-  %p.1 = f32[4,8]{1,0} parameter(0)
-  %p.2 = f32[8,2]{1,0} parameter(1)
-  %add.1 = f32[4,8]{1,0} add(%p.1, %p.1)
-  ROOT %dot.1 = f32[4,2]{1,0} dot(%add.1, %p.2), lhs_contracting_dims={1}
-}
-
-%fused_cast (p.3: bf16[8,2]) -> f32[8,2] {
-  %p.3 = bf16[8,2]{1,0} parameter(0)
-  ROOT %convert.1 = f32[8,2]{1,0} convert(%p.3)
-}
-
-ENTRY %main (a: f32[4,8], b: bf16[8,2]) -> (f32[2,4], f32[]) {
-  %a = f32[4,8]{1,0} parameter(0)
-  %b = bf16[8,2]{1,0} parameter(1)
-  %cast = f32[8,2]{1,0} fusion(%b), kind=kLoop, calls=%fused_cast
-  %product = f32[4,2]{1,0} fusion(%a, %cast), calls=%fused_dot, metadata={op_name="gradient/Dot"}
-  %call = f32[4,2]{1,0} custom-call(%a, %cast), custom_call_target="__cublas$gemm"
-  %sum = f32[] reduce(%product, %call), to_apply=%add, metadata={op_name="LAMB/norm/Sum"}
-  %turned = f32[2,4]{0,1} transpose(%product), dimensions={1,0}
-  ROOT %tuple = (f32[2,4]{0,1}, f32[]) tuple(%turned, %sum)
-}
-"""
-
-
 def test_the_profile_counts_kernels_by_what_they_do():
     found = program_profile.kernels(OPTIMIZED)
-    assert {name: (each.kind, each.part, each.num_bytes) for name, each in found.items()} == {
-        "cast": ("casts alone", "forward", 8 * 2 * (2 + 4)),
-        "product": ("matrix products", "backward", 4 * (4 * 8 + 8 * 2 + 4 * 2)),
-        "call": ("matrix products", "forward", 4 * (4 * 8 + 8 * 2 + 4 * 2)),
-        "sum": ("sums, means, norms", "update", 4 * (2 * 4 * 2 + 1)),
-        "turned": ("copies, transposes", "forward", 4 * 2 * 4 * 2),
+    assert {name: (each.kind, each.part) for name, each in found.items()} == {
+        "start": ("collectives", "forward"),
+        "fused": ("matrix products", "backward"),
+        "row": ("copies, transposes", "forward"),
+        "total": ("sums, means, norms", "update"),
+        "call": ("library calls", "forward"),
+        "wide": ("casts alone", "forward"),
+        "near": ("copies, transposes", "forward"),
+        "negated": ("element by element", "forward"),
     }
+    counted = compile_step.kernels(OPTIMIZED)
+    assert all(each.num_bytes == counted[name].num_bytes for name, each in found.items())
 
 
 @pytest.mark.all

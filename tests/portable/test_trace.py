@@ -107,7 +107,9 @@ def test_a_steps_nodes_have_its_products_its_gradients_and_their_order(step, tmp
     about = chakra.attributes_of(metadata)
     entries = json.loads((step / "signature.json").read_text())
     [gradients] = [e for e in entries["programs"] if e["kind"] == run_step.GRADIENTS]
-    num_bytes = sum(4 * _size(v) for v in gradients["outputs"] if v["role"] == "gradient")
+    num_bytes = sum(
+        4 * math.prod(v["shape"]) for v in gradients["outputs"] if v["role"] == "gradient"
+    )
     counts, reduced = of_kind(nodes, "COMM_COLL")
     assert chakra.attributes_of(counts)["comm_size"] == 8  # two numbers of float32
     assert chakra.attributes_of(reduced) == {
@@ -127,10 +129,6 @@ def test_a_steps_nodes_have_its_products_its_gradients_and_their_order(step, tmp
     products = sum(chakra.attributes_of(n)["num_ops"] for n in of_kind(nodes, "COMP")
                    if chakra.attributes_of(n)["kind"] == compile_step.PRODUCTS)  # fmt: skip
     assert products >= _flop_of_dots(text)
-
-
-def _size(value: dict) -> int:
-    return math.prod(value["shape"])
 
 
 def _flop_of_dots(text: str) -> int:
