@@ -4,7 +4,6 @@ The files are written here, without torch or transformers.
 """
 
 import dataclasses
-import json
 import sys
 from pathlib import Path
 
@@ -60,8 +59,8 @@ def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str)
     tokenizer = {"tokenizer_class": "BertTokenizer", "do_lower_case": do_lower_case}
     tokenizer["model_max_length"] = config.max_position_embeddings
     with folders.written_beside(target) as folder:
-        _write_json(folder / "config.json", hugging_face_config(config))
-        _write_json(folder / "tokenizer_config.json", tokenizer)
+        saving.write_json(folder / "config.json", hugging_face_config(config))
+        saving.write_json(folder / "tokenizer_config.json", tokenizer)
         (folder / "vocab.txt").write_bytes(vocabulary.as_text(words))
         write_safetensors(folder / "model.safetensors", tensors)
         made_from = _known_of_run(prefix)
@@ -117,7 +116,3 @@ def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
     # Not save_file: its file is readable by the owner only, whatever the umask says.
     contiguous = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
     path.write_bytes(safetensors.numpy.save(contiguous, metadata={"format": "pt"}))
-
-
-def _write_json(path: Path, values: dict) -> None:
-    path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")

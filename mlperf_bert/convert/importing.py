@@ -48,8 +48,7 @@ def import_model(model: str, output_dir: str, *, seed: int) -> list[str]:
         drawn = stored_model.load(variables, stored, num_hidden_layers=config.num_hidden_layers)
     weights = saving.weights_by_tf1_name(variables, num_hidden_layers=config.num_hidden_layers)
     with folders.written_beside(target) as beside:
-        text = json.dumps(dataclasses.asdict(config), indent=2, sort_keys=True) + "\n"
-        (beside / "bert_config.json").write_text(text, encoding="utf-8")
+        saving.write_json(beside / "bert_config.json", dataclasses.asdict(config))
         for name, content in tokenizer.items():
             (beside / name).write_bytes(content)
         try:

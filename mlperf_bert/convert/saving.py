@@ -5,7 +5,9 @@ TensorFlow writes and renames them.
 """
 
 import contextlib
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
@@ -21,6 +23,11 @@ def new_folder(output_dir: str) -> paths.Location:
         if target.exists():
             raise ValueError(f"{output_dir} exists; choose another --output_dir, or remove it")
     return target
+
+
+def write_json(path: Path, values: dict) -> None:
+    """Writes an object with its keys in order."""
+    path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def require_absent(prefix: str) -> None:

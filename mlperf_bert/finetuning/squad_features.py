@@ -95,8 +95,11 @@ def encode(
             for (start, end), is_max_context in zip(spans, _max_context(spans))
         ]
     features = _rows(windows, max_seq_length, tokenizer)
-    features |= _labels(windows) if is_training else _map_to_context(windows, max_seq_length)
-    return features
+    if not is_training:
+        return features | _map_to_context(windows, max_seq_length)
+    positions = np.array([window.positions_of_answer() for window in windows], np.int32)
+    starts, ends = positions.reshape(-1, 2).T.copy()  # of no windows too
+    return features | {"start_positions": starts, "end_positions": ends}
 
 
 def _spans(num_tokens: int, *, room: int, stride: int) -> list[tuple[int, int]]:
@@ -159,18 +162,8 @@ def _rows(
         mask[row, : end + 1] = 1
         segments[row, offset : end + 1] = 1
     indices = np.array([window.example_index for window in windows], np.int32)
-    return {
-        "input_ids": ids,
-        "input_mask": mask,
-        "segment_ids": segments,
-        "example_index": indices,
-    }
-
-
-def _labels(windows: Sequence[Window]) -> dict[str, np.ndarray]:
-    positions = np.array([window.positions_of_answer() for window in windows], np.int32)
-    starts, ends = positions.reshape(-1, 2).T.copy()
-    return {"start_positions": starts, "end_positions": ends}
+    features = {"input_ids": ids, "input_mask": mask, "segment_ids": segments}
+    return features | {"example_index": indices}
 
 
 def _map_to_context(windows: Sequence[Window], max_seq_length: int) -> dict[str, np.ndarray]:

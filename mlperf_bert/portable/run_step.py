@@ -371,6 +371,10 @@ def main() -> None:
     except (OSError, ValueError, LookupError, TypeError, zipfile.BadZipFile) as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         sys.exit(f"run_step.py: {given.folder}: not a whole folder of the exporter ({reason})")
+    except jax.errors.JaxRuntimeError as error:  # a program that is cut, or too large
+        smaller = "export it with a smaller batch, or with --recompute=blocks"
+        remedy = smaller if "RESOURCE_EXHAUSTED" in str(error) else "copy the folder here again"
+        sys.exit(f"run_step.py: {given.folder}: {str(error).splitlines()[0]}; {remedy}")
     precision = exported.signature["precision"]
     figures = {"device": jax.devices()[0].device_kind, "precision": precision}
     figures["compile_seconds"] = sum(p.compile_seconds for p in {step[2] for step in done})

@@ -327,7 +327,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     except (LookupError, TypeError) as error:
         raise ValueError(f"{given.step}: not whole; export the step again ({error})") from error
-    except (ValueError, OSError, compile_step.NoCompiler) as error:
+    except (ValueError, OSError, compile_step.NoCompiler, jax.errors.JaxRuntimeError) as error:
         raise ValueError(f"{given.step}: {' '.join(str(error).split())}") from error
 
 

@@ -268,6 +268,20 @@ def test_a_folder_without_a_step_of_this_kind_is_told(tmp_path):
         run_step.Exported(tmp_path, "evaluation")
 
 
+def test_a_program_that_is_cut_is_one_line(tmp_path, monkeypatch):
+    batch = {"name": "input_ids", "role": "batch", "shape": [1, 4], "dtype": "int32", "below": 3}
+    losses = {"name": "losses", "role": "result", "shape": [3], "dtype": "float32"}
+    entry = {"file": "step", "kind": "training", "num_rows": 1, "inputs": [batch]}
+    signature = {"format": run_step.FORMAT, "programs": [entry | {"outputs": [losses]}]}
+    signature |= {"recorded": {"training": []}, "seed": 0, "init_checkpoint": None}
+    (tmp_path / "signature.json").write_text(json.dumps(signature))
+    (tmp_path / "step").write_bytes(b"ML\xefR\rStableHLO_v1.0.0 and no more")
+    monkeypatch.setattr(sys, "argv", ["run_step.py", str(tmp_path), "--synthetic"])
+    message = f"^run_step.py: {tmp_path}: .*deserialize StableHLO; copy the folder here again$"
+    with pytest.raises(SystemExit, match=message):
+        run_step.main()
+
+
 def test_a_folder_that_is_there_stays(export):
     export.folder.mkdir()
     done = export(check=False)

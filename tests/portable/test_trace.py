@@ -5,6 +5,7 @@ import math
 import re
 from pathlib import Path
 
+import jax
 import pytest
 
 from exchange import chakra
@@ -177,6 +178,14 @@ def refused(refusal):
 )
 def test_bad_input_is_one_line(tmp_path, refused, words, reason):
     assert reason in refused(tmp_path / "step", *words)
+
+
+def test_what_a_compiler_refuses_is_one_line(tmp_path, refused, monkeypatch):
+    def refuse(*_, **__):
+        raise jax.errors.JaxRuntimeError("INVALID_ARGUMENT: Failed to deserialize\nmore")
+
+    monkeypatch.setattr(trace, "write", refuse)
+    assert "step: INVALID_ARGUMENT: Failed to deserialize more" in refused(tmp_path / "step")
 
 
 def test_a_step_without_halves_or_of_another_version_is_one_line(tmp_path, refused):
