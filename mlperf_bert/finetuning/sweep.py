@@ -202,20 +202,20 @@ def _run_task(config: FinetuningConfig, ready: Prepared) -> tuple[TaskResult, Se
     """Trains and scores one task; only the best of the runs trained here keeps its checkpoint."""
     task, folder = ready.task, Path(config.output_dir) / ready.task.name
     runs = [Run(config, ready, s, folder=folder / s.folder) for s in config.settings]
-    trained = []
-    for number, one in enumerate(runs):
-        if one.finished():
+    trained, ended = [], []
+    for one in runs:
+        if done := one.finished():
             print(f"finished before: {one.folder}", file=sys.stderr)
         else:
             with StopRequest() as stop:
-                one.train(stop)
+                done = one.train(stop)
             if stop.signal_name:
                 raise Interrupted(
                     f"{stop.signal_name} at the end of {one.folder}: run the same command again to "
                     "resume"
                 )
             trained.append(one)
-        ended = [done for r in runs[: number + 1] if (done := r.finished())]
+        ended.append(done)
         result = TaskResult(task=task, runs=ended)
         for other in trained:
             if other.folder != result.best.folder:

@@ -95,8 +95,8 @@ def _num_ops(each: re.Match, computation: str, computations: dict) -> int:
     opcode, rest = each["opcode"], each["rest"]
     first = next(iter(compile_step.operands(each)), "")
     left = next((o["shape"] for o in computations[computation] if o["name"] == first), "")
-    is_product = "dot" in compile_step.operations_of(each, computations)
-    if is_product and opcode in ("dot", "custom-call"):
+    may_be_product = opcode in ("dot", "custom-call")
+    if may_be_product and "dot" in compile_step.operations_of(each, computations):
         over = re.search(r'lhs_contracting_dim\w*"?[=:][{\[]([\d,"]*)', rest)
         sizes = _arrays(left)[0][1]
         contracted = [sizes[int(n)] for n in re.findall(r"\d+", over[1])] if over else []
