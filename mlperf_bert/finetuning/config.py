@@ -4,12 +4,12 @@ import dataclasses
 
 from mlperf_bert.finetuning import glue, squad
 from mlperf_bert.finetuning.squad_features import NUM_SPECIAL_TOKENS
-from mlperf_bert.finetuning.task import Task
 from mlperf_bert.options import MAX_SEED, Option, option, options
 from mlperf_bert.training.config import DeviceConfig
 
 TASKS = (*glue.NAMES, *squad.NAMES)
 ALL_OF_GLUE = "glue"
+Task = glue.GlueTask | squad.SquadTask
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 WNLI and the diagnostics set are left out, as in the BERT paper: on WNLI no system was better
 than always answering with the most frequent class. The metrics are scikit-learn's and scipy's.
-Shapes: F=features, S=sequence.
+Shapes: F=features (of GLUE one for each example, of SQuAD one for each window), S=sequence.
 """
 
 import contextlib
@@ -23,8 +23,12 @@ from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.finetuning import tables
 from mlperf_bert.finetuning.tables import Row
-from mlperf_bert.finetuning.task import CLASSES, SCORE, TRAIN, Features
 
+Features = dict[str, np.ndarray]
+"""int32 input_ids, input_mask, segment_ids [F, S] and, where labelled, labels [F] (int32 classes or
+float32 scores), or start_positions and end_positions [F]."""
+
+TRAIN = "train"
 _TEST = "test"
 _LOWEST_SCORE, _HIGHEST_SCORE = 0.0, 5.0  # of STS-B
 _COLA_COLUMNS = ("source", "label", "original_label", "sentence")
@@ -45,10 +49,11 @@ class Example:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GlueTask:
-    """One task of GLUE; see `task.Task`."""
+    """One task of GLUE; `squad.SquadTask` has the same name, splits, main metric and methods."""
 
     data_dir: str
     name: str
+    """As in --task."""
     folder: str
     """In `data_dir`."""
     sentences: tuple[str, ...]
@@ -58,8 +63,11 @@ class GlueTask:
     """In the order of the classes; empty: a score."""
     metric_names: tuple[str, ...] = ("accuracy",)
     main_metric: str = "accuracy"
+    """A key of what `metrics` returns."""
     eval_splits: tuple[str, ...] = ("dev",)
+    """Runs are compared on the first."""
     test_splits: tuple[str, ...] = (_TEST,)
+    """Those without labels."""
     answer_files: tuple[str, ...]
     """One for each test split, as the server names them."""
     index_column: str = "index"
@@ -68,13 +76,8 @@ class GlueTask:
     skips_incomplete: bool = False
 
     @property
-    def head(self) -> str:
-        """Scores are predicted by regression."""
-        return CLASSES if self.labels else SCORE
-
-    @property
     def num_labels(self) -> int:
-        """Outputs of the head."""
+        """Outputs of the head; 1 for a score, by regression."""
         return len(self.labels) or 1
 
     def read(self, split: str) -> list[Example]:
@@ -137,7 +140,7 @@ class GlueTask:
     def metrics(
         self, examples: Sequence[Example], features: Features, outputs: np.ndarray
     ) -> dict[str, float]:
-        """The metrics that GLUE reports for this task."""
+        """The metrics that GLUE reports, in percent, of float32 logits [F, num_labels]."""
         return compute(self.metric_names, features["labels"], self._predictions(outputs))
 
     def _predictions(self, outputs: np.ndarray) -> np.ndarray:

@@ -12,7 +12,8 @@ from official.nlp.modeling import layers, models
 
 from mlperf_bert.checkpoints import names
 from mlperf_bert.finetuning import weights
-from mlperf_bert.finetuning.task import SPANS, Task
+from mlperf_bert.finetuning.config import Task
+from mlperf_bert.finetuning.squad import SquadTask
 from mlperf_bert.finetuning.weights import Source
 from mlperf_bert.model import pretrainer
 
@@ -35,9 +36,9 @@ def build(task: Task, source: Source, *, seed: int, precision: str = "float32") 
         pretrained = pretrainer.build_pretrainer(
             config, seed=seed, precision="tf32" if precision == "tf32" else "float32"
         )
-        weights.load(pretrained, source, needs_pooler=task.head != SPANS)
+        weights.load(pretrained, source, needs_pooler=not isinstance(task, SquadTask))
         encoder = pretrained.encoder_network
-        if task.head == SPANS:
+        if isinstance(task, SquadTask):
             return models.BertSpanLabeler(encoder, initializer=initializer)
         _set_pooler(encoder, pretrained)
         # Our own head, because BertClassifier's applies dropout twice.

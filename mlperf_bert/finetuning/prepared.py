@@ -10,8 +10,8 @@ from typing import Any
 from mlperf_bert.data import casing, vocabulary
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.finetuning import weights
-from mlperf_bert.finetuning.config import FinetuningConfig
-from mlperf_bert.finetuning.task import TRAIN, Features, Task
+from mlperf_bert.finetuning.config import FinetuningConfig, Task
+from mlperf_bert.finetuning.glue import TRAIN, Features
 from mlperf_bert.finetuning.weights import Source
 
 
@@ -103,7 +103,7 @@ class Prepared:
           ValueError: as `Task.read`, or it is empty.
         """
         if name not in self._splits:
-            examples = self.task.read(name)
+            examples: Sequence[Any] = self.task.read(name)
             features = self.task.encode(
                 examples,
                 tokenizer=self.start.tokenizer,

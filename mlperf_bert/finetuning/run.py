@@ -16,9 +16,9 @@ import tf_keras
 from mlperf_bert.checkpoints.state import RunState, newest_checkpoint
 from mlperf_bert.files.json_text import read_record, write_record
 from mlperf_bert.finetuning import model as task_model
-from mlperf_bert.finetuning.config import FinetuningConfig, Setting
+from mlperf_bert.finetuning.config import FinetuningConfig, Setting, Task
+from mlperf_bert.finetuning.glue import TRAIN
 from mlperf_bert.finetuning.prepared import Prepared
-from mlperf_bert.finetuning.task import TRAIN, Task
 from mlperf_bert.finetuning.training import Trainer, order_of_epoch
 from mlperf_bert.messages import Progress
 from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay

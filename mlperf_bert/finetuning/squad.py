@@ -17,7 +17,6 @@ from mlperf_bert.finetuning import squad_features, squad_metrics, squad_predicti
 from mlperf_bert.finetuning.squad_predictions import Prediction, Rules
 from mlperf_bert.finetuning.squad_reading import SquadExample, read_examples
 from mlperf_bert.finetuning.squad_tokens import words_of_answer
-from mlperf_bert.finetuning.task import SPANS, TRAIN
 
 _VERSIONS = {"squad1": "1.1", "squad2": "2.0"}
 NAMES = tuple(_VERSIONS)
@@ -38,8 +37,6 @@ class SquadTask:
     """Tokens of a question; the rest is cut off."""
     rules: Rules = dataclasses.field(default_factory=Rules)
     """The threshold is squad2's."""
-    head = SPANS
-    num_labels = 2
     main_metric = "f1"
     eval_splits = ("dev",)
     test_splits = ()
@@ -51,7 +48,7 @@ class SquadTask:
           ValueError: as `squad_reading.read_examples`, or no answer is found.
         """
         path = paths.location(self.data_dir) / f"{split}-v{_VERSIONS[self.name]}.json"
-        is_training = split == TRAIN
+        is_training = split == "train"
         examples = read_examples(
             path, has_impossible=self.name == _WITH_IMPOSSIBLE, is_training=is_training
         )

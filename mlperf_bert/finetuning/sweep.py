@@ -11,10 +11,9 @@ from mlperf_bert.files import locks, paths
 from mlperf_bert.files.json_text import read_record, write_record
 from mlperf_bert.files.whole import written_beside
 from mlperf_bert.finetuning import glue, prepared, weights
-from mlperf_bert.finetuning.config import ALL_OF_GLUE, TASKS, FinetuningConfig, Setting
+from mlperf_bert.finetuning.config import ALL_OF_GLUE, TASKS, FinetuningConfig, Setting, Task
 from mlperf_bert.finetuning.prepared import Prepared
 from mlperf_bert.finetuning.run import Run, RunResult, read_result, require_checkpoint
-from mlperf_bert.finetuning.task import SPANS, Task
 from mlperf_bert.messages import Problems
 from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.training.devices import create_strategy, replica_batch_size
@@ -150,7 +149,7 @@ def run(config: FinetuningConfig) -> Results:
     begun = prepared.start(config)
     names = glue.NAMES if config.task == ALL_OF_GLUE else (config.task,)
     tasks = [config.create(name) for name in names]
-    weights.check(begun.source, needs_pooler=any(task.head != SPANS for task in tasks))
+    weights.check(begun.source, needs_pooler=any(name in glue.NAMES for name in names))
     _read(folder / RESULTS_NAME)  # so that a damaged file is found before the training
     if len(tasks) > 1:  # read, and not kept
         _require_each(
