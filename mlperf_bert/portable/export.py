@@ -58,11 +58,10 @@ def main():
     with command_line.tensorflow_explained("lower --train_batch_size, or give --recompute=blocks"):
         setup = checks.inspect(config)
         setup.findings.require_none()
+        given, shortfall = FLAGS.num_recorded_steps, memory.shortfall(setup)
         wanted = program_folder.Wanted(
             num_batches=FLAGS.num_batches,
-            num_recorded_steps=program_folder.num_recorded_steps(
-                FLAGS.num_recorded_steps, shortfall=memory.shortfall(setup)
-            ),
+            num_recorded_steps=program_folder.num_recorded_steps(given, shortfall=shortfall),
             evaluation=FLAGS.evaluation,
             data_parallel=FLAGS.data_parallel,
             barriers=FLAGS.barriers,
