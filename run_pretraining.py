@@ -91,8 +91,8 @@ def _train() -> None:
     config = _config()
     observers, start_up = _observers(config), StartUp()
     team = workers.agree(config)
-    if result := run.train(config, team, start_up, observers):  # only the chief has one
-        print(result.line(), flush=True)
+    if outcome := run.train(config, team, start_up, observers):  # only the chief has one
+        print(outcome.line(seed=team.seed, start_time=start_up.start_time), flush=True)
 
 
 def _evaluate() -> None:

@@ -38,9 +38,8 @@ def training() -> tuple[dict, Callable[[], None]]:
     from mlperf_bert.mlperf.rules import BERT_LARGE
     from mlperf_bert.model import pretrainer
     from mlperf_bert.model.config import BertConfig
-    from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
     from mlperf_bert.optimization.config import OptimizerConfig
-    from mlperf_bert.optimization.optimizers import create_optimizer
+    from mlperf_bert.optimization.optimizers import GradientAggregationOptimizer, create_optimizer
 
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     with strategy.scope():

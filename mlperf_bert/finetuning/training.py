@@ -13,8 +13,11 @@ from official.modeling.optimization.legacy_adamw import AdamWeightDecay
 from mlperf_bert.finetuning import model as task_model
 from mlperf_bert.finetuning.glue import Features
 from mlperf_bert.model import tf_models
-from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
-from mlperf_bert.optimization.optimizers import NOT_DECAYED, WarmupPolynomialDecay
+from mlperf_bert.optimization.optimizers import (
+    NOT_DECAYED,
+    GradientAggregationOptimizer,
+    WarmupPolynomialDecay,
+)
 
 _WEIGHT = "weights"
 _WEIGHT_DECAY_RATE, _EPSILON = 0.01, 1e-8

@@ -10,6 +10,7 @@ _WITHOUT_EFFECT = frozenset(
     "directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers "
     "pooler_size_per_head pooler_type".split()
 )
+PRECISIONS = ("float32", "bfloat16", "tf32")
 RECOMPUTE_NONE, RECOMPUTE_ATTENTION, RECOMPUTE_BLOCKS = ("none", "attention", "blocks")
 RECOMPUTE_CHOICES = (RECOMPUTE_NONE, RECOMPUTE_ATTENTION, RECOMPUTE_BLOCKS)
 """What the backward pass computes again, see encoder.py; each keeps less than the last."""

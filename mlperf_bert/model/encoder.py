@@ -29,6 +29,7 @@ class Encoder:
         model: models.BertPretrainerV2,
         config: BertConfig,
         *,
+        activation: Callable[[tf.Tensor], tf.Tensor],
         compute_dtype: tf.DType,
         compile_passes: bool,
         sums_of_vectors: bool,
@@ -46,7 +47,7 @@ class Encoder:
         self._next_sentence_head = model.classification_heads[0]
         self._config = config
         self._passes = fusion.Passes(
-            config.hidden_act,
+            activation,
             compiled=compile_passes,
             sums_of_vectors=sums_of_vectors,
             barriers=barriers,

@@ -26,8 +26,6 @@ from collections.abc import Callable
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.python import xla
 
-from mlperf_bert.model.activations import ACTIVATIONS
-
 # Source: Devlin et al.'s code, which tf-models keeps: masked scores and LayerNorm's epsilon.
 _MASKED = -1e9
 _EPSILON = 1e-12
@@ -38,18 +36,18 @@ class Passes:
 
     def __init__(
         self,
-        activation: str,
+        activation: Callable[[tf.Tensor], tf.Tensor],
         *,
         compiled: bool,
         sums_of_vectors: bool = False,
         barriers: bool = False,
     ):
-        """Takes a key of `ACTIVATIONS`; `barriers` need XLA around all passes, as one program."""
+        """Compiles nothing yet; `barriers` need XLA around all passes, as one program."""
         self._is_compiled = compiled
         self._barriers = barriers
         # In one program XLA would take both directions' gelu for one, and keep its tanh in float32.
         # LayerNorm may be taken for one: its sums are small, and cost much the second time.
-        self.activation = self._fused(_in_float32(ACTIVATIONS[activation]), again=barriers)
+        self.activation = self._fused(_in_float32(activation), again=barriers)
         self.add_and_normalise = self._fused(_add_and_normalise)
         if sums_of_vectors:
             self.add_and_normalise = self._fused(_normalise_by_vectors, _gradient_by_vectors)

@@ -8,10 +8,22 @@ import tf_keras
 from official.nlp.modeling import layers, models, networks
 
 from mlperf_bert.model import tf_models
-from mlperf_bert.model.activations import ACTIVATIONS
-from mlperf_bert.model.config import RECOMPUTE_CHOICES, RECOMPUTE_NONE, BertConfig
+from mlperf_bert.model.config import PRECISIONS, RECOMPUTE_CHOICES, RECOMPUTE_NONE, BertConfig
 
-PRECISIONS = ("float32", "bfloat16", "tf32")
+
+def tanh_gelu(x: tf.Tensor) -> tf.Tensor:
+    """The reference's gelu: the tanh approximation of Hendrycks & Gimpel, arXiv 1606.08415."""
+    return tf_keras.activations.gelu(x, approximate=True)
+
+
+ACTIVATIONS = {
+    "gelu": tanh_gelu,
+    "gelu_exact": tf_keras.activations.gelu,  # of most models on Hugging Face
+    "relu": tf_keras.activations.relu,
+    "tanh": tf_keras.activations.tanh,
+    "linear": tf_keras.activations.linear,
+}
+"""Activation functions by their names in `bert_config.json`."""
 
 # The encoder's own pooler is never used and gets no gradient: the head of next-sentence prediction
 # has the pooler that checkpoints call `bert/pooler`.
@@ -111,6 +123,7 @@ def build_pretrainer(
         model.fused = Encoder(
             model,
             config,
+            activation=activation,
             compute_dtype=dtype,
             compile_passes=compile_passes,
             sums_of_vectors=sums_of_vectors,

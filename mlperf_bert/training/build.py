@@ -12,8 +12,11 @@ from mlperf_bert.checkpoints import reading
 from mlperf_bert.checkpoints.state import RunState, newest_checkpoint
 from mlperf_bert.input import pipeline
 from mlperf_bert.model import pretrainer
-from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
-from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay, create_optimizer
+from mlperf_bert.optimization.optimizers import (
+    GradientAggregationOptimizer,
+    WarmupPolynomialDecay,
+    create_optimizer,
+)
 from mlperf_bert.tensorflow_import import lines_left_out
 from mlperf_bert.training.checks import Setup
 from mlperf_bert.training.config import Compilation

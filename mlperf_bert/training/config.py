@@ -10,7 +10,7 @@ from mlperf_logging.mllog import constants
 from mlperf_bert.data.validity import ExampleShape
 from mlperf_bert.mlperf import energy, rules
 from mlperf_bert.mlperf.log import SubmissionInfo
-from mlperf_bert.model.config import RECOMPUTE_CHOICES, RECOMPUTE_NONE, BertConfig
+from mlperf_bert.model.config import PRECISIONS, RECOMPUTE_CHOICES, RECOMPUTE_NONE, BertConfig
 from mlperf_bert.optimization.config import ADAMW, OptimizerConfig
 from mlperf_bert.options import (
     MAX_SEED,
@@ -273,7 +273,7 @@ class RunConfig:
     precision: str = option(
         "float32",
         "Precision of matrix products; weights stay float32.",
-        choices=("float32", "bfloat16", "tf32"),
+        choices=PRECISIONS,
         page="speed.md",
     )
     jit_compile: str = option(

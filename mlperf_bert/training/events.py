@@ -46,21 +46,19 @@ class RequireFinite(Event):
     def at(self, trained: Trained) -> None:
         """Looks at the loss of every step."""
         # The total alone: if one of the two losses is not finite, it is not either.
-        for offset, loss in enumerate(trained.figures[:, 0].tolist()):
-            if not math.isfinite(loss):
-                raise self._error(loss, trained.before + offset + 1)
-
-    def _error(self, loss: float, step: int) -> Exception:
-        if step == 1:
-            return ValueError(
-                f"the loss of the first step is {loss}, before any weight has changed: the initial "
-                "weights are too large for this model; check --init_checkpoint and "
-                "--bert_config_file"
+        for step, loss in enumerate(trained.figures[:, 0].tolist(), start=trained.before + 1):
+            if math.isfinite(loss):
+                continue
+            if step == 1:
+                raise ValueError(
+                    f"the loss of the first step is {loss}, before any weight has changed: the "
+                    "initial weights are too large for this model; check --init_checkpoint and "
+                    "--bert_config_file"
+                )
+            raise FloatingPointError(
+                f"the loss of step {step} is {loss}: training has diverged; lower --learning_rate "
+                "or lengthen --num_warmup_steps"
             )
-        return FloatingPointError(
-            f"the loss of step {step} is {loss}: training has diverged; lower --learning_rate or "
-            "lengthen --num_warmup_steps"
-        )
 
 
 class Log(Event):

@@ -336,8 +336,13 @@ def _parsed(content: dict) -> RunRecord:
     record = RunRecord(**content)
     if record.status not in ("running", "success", "aborted"):
         raise ValueError(f"status {record.status!r}")
-    if type(record.seed) is not int or not isinstance(record.parameters, dict):
-        raise TypeError("seed must be an integer and parameters an object")
+    if type(record.seed) is not int:
+        raise TypeError("seed must be an integer")
+    for name in ("parameters", "provenance", "inputs"):
+        if not isinstance(getattr(record, name), dict):
+            raise TypeError(f"{name} must be an object")
+    if not all(isinstance(described, str) for described in record.inputs.values()):
+        raise TypeError("inputs must be texts")
     return record
 
 

@@ -96,22 +96,20 @@ class MetricsWriter:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Result:
+class Outcome:
     """How a run ended."""
 
     status: str
     """success: the target was reached; aborted: it was not."""
     accuracy: float | None
+    """Masked-LM accuracy of the last evaluation."""
     samples: int
-    seed: int
-    start_time: float
-    seconds: float
 
-    def line(self) -> str:
+    def line(self, *, seed: int, start_time: float) -> str:
         """The RESULT line: benchmark, seed, seconds, user, start, status, accuracy, samples."""
-        start = time.strftime("%Y-%m-%d %I:%M:%S %p", time.localtime(self.start_time))
+        start = time.strftime("%Y-%m-%d %I:%M:%S %p", time.localtime(start_time))
         accuracy = "" if self.accuracy is None else f"{self.accuracy:.5f}"
-        fields = ["bert", self.seed, round(self.seconds), _user(), start]
+        fields = ["bert", seed, round(time.time() - start_time), _user(), start]
         return ",".join(map(str, ["RESULT", *fields, self.status, accuracy, self.samples]))
 
 

@@ -5,7 +5,6 @@ Before it, its processes have agreed; see workers.py.
 
 import contextlib
 import dataclasses
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +28,7 @@ from mlperf_bert.training.checks import Setup
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.loop import Event
 from mlperf_bert.training.output import Origin, run_logs
-from mlperf_bert.training.reporting import MetricsWriter, Result, StartUp
+from mlperf_bert.training.reporting import MetricsWriter, Outcome, StartUp
 from mlperf_bert.training.steps import counted_steps
 from mlperf_bert.training.workers import Team
 
@@ -37,24 +36,13 @@ if TYPE_CHECKING:  # a run without a budget does not load it
     from mlperf_bert.training.time_budget import TimeBudget
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """How the training ended."""
-
-    status: str
-    """success: the target was reached; aborted: it was not."""
-    accuracy: float | None
-    """Masked-LM accuracy of the last evaluation."""
-    step: int
-
-
 def train(
     config: RunConfig, team: Team, start_up: StartUp, observers: Sequence[Event] = ()
-) -> Result | None:
+) -> Outcome | None:
     """Trains until the target, the last step or a signal.
 
     A run that is refused for bad input leaves nothing behind. Only the chief of several processes
-    writes anything, and returns a result.
+    writes anything, and returns how it ended.
 
     Args:
       config: of the run.
@@ -87,16 +75,7 @@ def train(
                 team.publish()
             # Last: once the lock is gone, another process may write here.
             team.release()
-    if not team.is_chief:
-        return None
-    return Result(
-        status=outcome.status,
-        accuracy=outcome.accuracy,
-        samples=outcome.step * config.train_batch_size,
-        seed=team.seed,
-        start_time=start_up.start_time,
-        seconds=time.time() - start_up.start_time,
-    )
+    return outcome if team.is_chief else None
 
 
 def _train(
@@ -143,7 +122,12 @@ def _train(
             ) as num_examples,
         ):
             if setup.eval_files:
-                _log_evaluation_examples(log, run, config, num_examples, say=team.say)
+                # Without --max_eval_steps it limits nothing: as many batches as examples.
+                limit = (config.max_eval_steps or num_examples) * config.eval_batch_size
+                run.eval_samples(min(num_examples, limit))
+                if issue := rules.departure_of_evaluation(num_examples):
+                    team.say(rules.open_division([issue]))
+                    log.declare_open()
             # Before the log: without run.json it counts as another run's.
             _record(team, origin, "running")
             if team.is_chief:
@@ -169,18 +153,6 @@ def _train(
         log.discard()
     _end(team, origin, outcome.status, log_path)
     return outcome
-
-
-def _log_evaluation_examples(
-    log: MlperfLog, run: Run, config: RunConfig, num_examples: int, *, say: Callable[[str], None]
-) -> None:
-    """Logs their number; if it is not that of the rules, the division is open, and it is said."""
-    # Without --max_eval_steps it limits nothing: as many batches as there are examples.
-    limit = (config.max_eval_steps or num_examples) * config.eval_batch_size
-    run.eval_samples(min(num_examples, limit))
-    if issue := rules.departure_of_evaluation(num_examples):
-        say(rules.open_division([issue]))
-        log.declare_open()
 
 
 def _record(
@@ -392,7 +364,7 @@ def train_by_events(
     return Outcome(
         status="success" if ending == loop.REACHED else "aborted",
         accuracy=next(iter(evaluations), None),
-        step=step,
+        samples=step * config.train_batch_size,
     )
 
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from mlperf_bert.mlperf import ledger
 from mlperf_bert.mlperf.ledger import Ledger
 from mlperf_bert.model import metrics, pretrainer
-from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
+from mlperf_bert.optimization.optimizers import GradientAggregationOptimizer
 from mlperf_bert.training.config import NO_COMPILATION, Compilation
 from mlperf_bert.training.loop import FIGURES
 

@@ -5,9 +5,13 @@ import pytest
 import tensorflow as tf
 from official.modeling.optimization import lamb
 
-from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.config import OptimizerConfig
-from mlperf_bert.optimization.optimizers import NOT_DECAYED, create_optimizer, lamb_change
+from mlperf_bert.optimization.optimizers import (
+    NOT_DECAYED,
+    GradientAggregationOptimizer,
+    create_optimizer,
+    lamb_change,
+)
 
 CONFIG = OptimizerConfig(weight_decay_rate=0.02, beta_1=0.8, beta_2=0.95, epsilon=1e-5)
 NUM_UPDATES = 7

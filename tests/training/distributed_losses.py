@@ -25,9 +25,13 @@ from mlperf_bert.input.pipeline import ExampleLimits, ExampleShape
 from mlperf_bert.model import metrics, pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
-from mlperf_bert.optimization.aggregation import CLIP_NORM, GradientAggregationOptimizer
 from mlperf_bert.optimization.config import ADAMW, OptimizerConfig
-from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay, create_optimizer
+from mlperf_bert.optimization.optimizers import (
+    CLIP_NORM,
+    GradientAggregationOptimizer,
+    WarmupPolynomialDecay,
+    create_optimizer,
+)
 from mlperf_bert.training import config, workers
 from mlperf_bert.training.devices import create_strategy
 from mlperf_bert.training.steps import Evaluator, Trainer

@@ -6,9 +6,12 @@ import tensorflow as tf
 from mlperf_bert.input import pipeline
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
-from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.config import OptimizerConfig
-from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay, create_optimizer
+from mlperf_bert.optimization.optimizers import (
+    GradientAggregationOptimizer,
+    WarmupPolynomialDecay,
+    create_optimizer,
+)
 from mlperf_bert.training.config import NO_COMPILATION, Compilation
 from mlperf_bert.training.steps import Trainer
 from tests.training import generated_task

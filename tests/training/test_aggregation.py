@@ -14,9 +14,12 @@ import tensorflow as tf
 import tf_keras
 
 from mlperf_bert.input import pipeline
-from mlperf_bert.optimization.aggregation import GradientAggregationOptimizer
 from mlperf_bert.optimization.config import OptimizerConfig
-from mlperf_bert.optimization.optimizers import WarmupPolynomialDecay, create_optimizer
+from mlperf_bert.optimization.optimizers import (
+    GradientAggregationOptimizer,
+    WarmupPolynomialDecay,
+    create_optimizer,
+)
 from mlperf_bert.training.steps import Trainer
 from tests.helpers import starts
 from tests.training.generated_task import CONFIG, SHAPE

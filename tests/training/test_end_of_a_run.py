@@ -44,20 +44,20 @@ def test_what_a_budget_allowed_is_saved_before_it_is_evaluated(tmp_path):
     stand = Stand(time_budget="55s")
     outcome = stand.run(tmp_path / "bert.log")
     # 20 steps, an evaluation of 30 s, 5 steps.
-    assert outcome.step == 25 and outcome.accuracy == 0.5
+    assert outcome.samples == 8 * 25 and outcome.accuracy == 0.5
     assert stand.events == ["evaluate", "save 25", "saved", "evaluate"]
     assert keys(tmp_path / "bert.log") == 2 * (BLOCK + EVAL)
 
 
 def test_also_where_the_evaluation_was_due_at_that_step(tmp_path):
     stand = Stand(time_budget="20s")
-    assert stand.run(tmp_path / "bert.log").step == 20
+    assert stand.run(tmp_path / "bert.log").samples == 8 * 20
     assert stand.events == ["save 20", "saved", "evaluate"]
 
 
 def test_an_evaluation_that_ends_the_budget_is_the_last(tmp_path):
     stand = Stand(time_budget="40s")
-    assert stand.run(tmp_path / "bert.log").step == 20
+    assert stand.run(tmp_path / "bert.log").samples == 8 * 20
     assert stand.events == ["evaluate", "save 20", "saved"]
 
 
@@ -90,7 +90,7 @@ def test_a_budget_ends_on_a_whole_update(tmp_path, seconds):
         time_budget=f"{seconds}s", evaluates=False, steps_per_update=8, num_train_steps=800
     )
     outcome = stand.run(tmp_path / "bert.log")
-    assert outcome.step == -(-seconds // 8) * 8
+    assert outcome.samples == 8 * -(-seconds // 8) * 8
     assert stand.clock.now - Clock().now < seconds + 8
 
 
@@ -101,7 +101,7 @@ def test_a_budget_ends_on_a_whole_update(tmp_path, seconds):
 def test_a_run_that_was_killed_at_its_end_is_evaluated_and_ends(tmp_path, at_the_end, evaluates):
     stand = Stand(**at_the_end, evaluates=evaluates)
     outcome = stand.run(tmp_path / "bert.log")
-    assert (outcome.step, outcome.status) == (at_the_end["step"], "aborted")
+    assert (outcome.samples, outcome.status) == (8 * at_the_end["step"], "aborted")
     assert outcome.accuracy == (0.5 if evaluates else None)
     assert stand.events == ["saved"] + ["evaluate"] * evaluates
     assert keys(tmp_path / "bert.log") == EVAL * evaluates
@@ -120,7 +120,7 @@ def test_a_run_that_was_cut_off_after_its_target_has_only_to_end(tmp_path, targe
     stand = Stand(step=20, target_accuracy=target, reached_at=samples)
     outcome = stand.run(tmp_path / "bert.log")
     assert outcome.status == ("success" if target == 0.5 else "aborted")
-    assert (outcome.step > 20) is trains
+    assert (outcome.samples > 8 * 20) is trains
     assert keys(tmp_path / "bert.log")[:2] == (BLOCK if samples != 20 * 8 else EVAL)
 
 
@@ -135,7 +135,7 @@ def test_a_signal_after_the_last_step_does_not_stop_its_end(tmp_path):
     """It would leave a checkpoint of the last step, and nothing to train."""
     stand = Stand(num_train_steps=7)
     stand.signal_name = "SIGTERM"
-    assert stand.run(tmp_path / "bert.log").step == 7
+    assert stand.run(tmp_path / "bert.log").samples == 8 * 7
     stand = Stand(num_train_steps=8)
     stand.signal_name = "SIGTERM"
     with pytest.raises(Interrupted, match="SIGTERM after step 7"):
@@ -153,7 +153,7 @@ def test_the_step_that_reaches_the_target_is_saved_once_after_the_clock_has_stop
 def test_the_last_step_is_evaluated_before_it_is_saved(tmp_path):
     """Also where no evaluation is due: the time to its target would count the checkpoint."""
     stand = Stand(num_train_steps=30)
-    assert stand.run(tmp_path / "bert.log").step == 30
+    assert stand.run(tmp_path / "bert.log").samples == 8 * 30
     assert stand.evaluated == [20, 30]
     assert stand.events == ["evaluate", "evaluate", "save 30", "saved"]
 
@@ -175,7 +175,7 @@ def test_an_observer_sees_evaluations_and_may_end_the_run(tmp_path):
     """Its last step is saved, and not evaluated a second time."""
     stand, observer = Stand(), EndsAtSecondEvaluation()
     outcome = stand.run(tmp_path / "bert.log", observers=[observer])
-    assert (outcome.step, outcome.status, outcome.accuracy) == (40, "aborted", 0.5)
+    assert (outcome.samples, outcome.status, outcome.accuracy) == (8 * 40, "aborted", 0.5)
     assert observer.evaluated_steps == [20, 40]
     assert stand.events == ["evaluate", "evaluate", "save 40", "saved"]
 

@@ -68,7 +68,18 @@ UNUSABLE = {
     "a key too many": (damaged(json.dumps(RECORD | {"x": 1})), "run.json: damaged"),
     "a status that is none": (damaged(json.dumps(RECORD | {"status": 5})), "run.json: damaged"),
     "a seed that is none": (damaged(json.dumps(RECORD | {"seed": "1"})), "run.json: damaged"),
-    "no parameters": (damaged(json.dumps(RECORD | {"parameters": None})), "run.json: damaged"),
+    **{
+        f"{name} that are {value!r}": (
+            damaged(json.dumps(RECORD | {name: value})),
+            rf"run\.json: damaged \({name} must be ",
+        )
+        for name, value in (
+            ("parameters", None),
+            ("provenance", [1]),
+            ("inputs", [1]),
+            ("inputs", {"input_file": 5}),
+        )
+    },
 }
 
 
