@@ -66,9 +66,9 @@ SIGNALS = {"killed": signal.SIGKILL, "silent": signal.SIGSTOP}
 def train(flags: dict) -> None:
     """Adds up a tensor over the processes again and again."""
     tf = tensorflow()
-    from mlperf_bert.training import config, devices, workers
+    from mlperf_bert.training import config, processes, workers
 
-    devices = devices.create_strategy(config.DeviceConfig(), workers.read_cluster())
+    devices = processes.create_strategy(config.DeviceConfig(), workers.read_cluster())
 
     @tf.function
     def step():

@@ -134,12 +134,6 @@ def inspect(
     return setup
 
 
-def departures(setup: Setup) -> list[rules.Issue]:
-    """Every way in which a run departs from the closed division's rules."""
-    of_data = departures_of_data(setup.files, setup.manifests)
-    return setup.config.departures(setup.bert_config) + of_data
-
-
 def require_fitting_model(
     bert_config: BertConfig, shape: pipeline.ExampleShape, *, bert_config_file: str
 ) -> None:
@@ -333,19 +327,20 @@ def _check_evaluation_size(setup: Setup) -> None:
             )
 
 
-def departures_of_data(
-    files: list[str], manifests: dict[paths.Location, manifest.Manifest | None]
-) -> list[rules.Issue]:
-    """Every difference from the published data, according to the manifests of the folders."""
-    issues = []
-    for folder, made in manifests.items():
+def departures(setup: Setup) -> list[rules.Issue]:
+    """Every way in which a run departs from the closed division's rules.
+
+    Of the data, every difference from the published ones, by the manifests of their folders.
+    """
+    issues = setup.config.departures(setup.bert_config)
+    for folder, made in setup.manifests.items():
         # Nothing is known of it, so that no departure is either; `check_data` warns.
         if made is None:
             continue
         if not made.is_whole:
             first = f"the first {made.parameters['examples_per_part']} of each"
             issues.append(rules.Issue("input_file", "all examples of every part", first))
-        named = _names_in(folder, files)
+        named = _names_in(folder, setup.files)
         if missing := len(manifest.PUBLISHED_PARTS - (named & set(made.parts))):
             num_published = len(manifest.PUBLISHED_PARTS)
             present = f"{num_published - missing} of them in {folder}"

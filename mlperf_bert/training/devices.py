@@ -1,6 +1,6 @@
-"""Where to compute, and the folder that keeps what XLA compiles there.
+"""Where a process computes, and the folder that keeps what XLA compiles there.
 
-No other module chooses devices.
+No other module chooses devices, but that of several processes (processes.py).
 """
 
 import hashlib
@@ -9,13 +9,11 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from mlperf_bert.training.config import Cluster, DeviceConfig
+from mlperf_bert.training.config import DeviceConfig
 
 
-def create_strategy(config: DeviceConfig, cluster: Cluster | None = None) -> tf.distribute.Strategy:
-    """Picks the strategy: TPU, several processes, several GPUs of one host, one device.
-
-    With several processes this waits for all; `processes.Meeting` names a missing one before.
+def create_strategy(config: DeviceConfig) -> tf.distribute.Strategy:
+    """Picks the strategy of one process: TPU, several GPUs of its host, one device.
 
     Raises:
       ValueError: a TPU does not answer, or as `require_devices`.
@@ -23,8 +21,6 @@ def create_strategy(config: DeviceConfig, cluster: Cluster | None = None) -> tf.
     require_devices(config)
     if config.use_tpu:
         return _tpu_strategy(config)
-    if cluster:
-        return _workers_strategy(cluster, config.num_gpus)
     if config.num_gpus > 1:
         return tf.distribute.MirroredStrategy([f"GPU:{n}" for n in range(config.num_gpus)])
     return tf.distribute.OneDeviceStrategy("GPU:0" if config.num_gpus else "CPU:0")
@@ -61,32 +57,6 @@ def replica_batch_size(batch_size: int, num_replicas: int, *, flag: str) -> int:
             f"--{flag}={batch_size} cannot be shared by {num_replicas} replicas; try {fitting}"
         )
     return batch_size // num_replicas
-
-
-def _workers_strategy(cluster: Cluster, num_gpus: int) -> tf.distribute.Strategy:
-    """One replica for each GPU of each process, or one on each process's CPU."""
-    from mlperf_bert.training import processes  # a run of one does not load it
-
-    # TensorFlow would reserve memory on every GPU that it sees, also on those of other processes.
-    tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:num_gpus], "GPU")
-    kinds = tf.distribute.experimental.CommunicationImplementation
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        # To TensorFlow the chief is a worker too, the first one; processes.py reads these names
-        # in its errors.
-        tf.train.ClusterSpec({"worker": list(cluster.addresses)}),
-        task_type="worker",
-        task_id=cluster.index,
-        num_accelerators={"GPU": num_gpus},
-        rpc_layer="grpc",
-    )
-    options = tf.distribute.experimental.CommunicationOptions(
-        # NCCL needs GPUs; between processors TensorFlow sends by its own ring.
-        implementation=kinds.NCCL if num_gpus else kinds.RING
-    )
-    # TensorFlow connects processes only before its first operation: whatever a run does before this
-    # line reads names, sizes and records, and computes nothing.
-    with processes.connecting():
-        return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
 
 
 def _tpu_strategy(config: DeviceConfig) -> tf.distribute.TPUStrategy:

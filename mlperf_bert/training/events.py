@@ -110,6 +110,7 @@ class Log(Event):
         num_samples = (step - trained.before) * self._batch_size
         losses = figures[-1].tolist()
         if step % self._every == 0:
+            logged, self._logged = self._logged, self._run.ledger.read()
             self._metrics.write(
                 "train",
                 step=step,
@@ -118,7 +119,7 @@ class Log(Event):
                 # That of the step just trained: rates count from step 0.
                 learning_rate=self._learning_rate_at(step - 1),
                 samples_per_second=num_samples / trained.seconds,
-                **self._seconds_since_the_last_line(),
+                **ledger.as_fields(ledger.difference(self._logged, logged)),
                 **self._more(),
             )
         self._progress.advance(num_samples, f"loss {losses[0]:.4f}")
@@ -128,11 +129,6 @@ class Log(Event):
         if self._packed_length and self._num_rows:
             share = self._num_real_tokens / (self._num_rows * self._packed_length)
             self._say(f"packing: {share:.1%} of the tokens of {self._num_rows} rows were real")
-
-    def _seconds_since_the_last_line(self) -> dict[str, float]:
-        now, before = self._run.ledger.read(), self._logged
-        self._logged = now
-        return ledger.as_fields(ledger.difference(now, before))
 
 
 def _column(figures: np.ndarray, name: str) -> np.ndarray:
@@ -344,8 +340,10 @@ class Profile(Event):
         def profiled(num_steps: int) -> tuple[np.ndarray, float]:
             window = self._window
             # Steps count from 1: after `first` - 1 of them the next one is `first`.
-            if window and self._output_dir and window.first - 1 <= self._step < window.last:
-                self._start()
+            begins = window and self._output_dir and window.first - 1 <= self._step < window.last
+            if begins and not self._is_running:
+                tensorflow().profiler.experimental.start(str(self._output_dir))
+                self._is_running = True
             trained = train_steps(num_steps)
             self._step += num_steps
             if window and self._step >= window.last:
@@ -353,11 +351,6 @@ class Profile(Event):
             return trained
 
         return profiled
-
-    def _start(self) -> None:
-        if not self._is_running:
-            tensorflow().profiler.experimental.start(str(self._output_dir))
-            self._is_running = True
 
     def close(self) -> None:
         """Writes the profile so far, if the window has begun."""

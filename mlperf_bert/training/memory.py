@@ -99,70 +99,44 @@ class Step:
 
     def total_bytes(self) -> int:
         """The peak of a step."""
-        gradients, activations = self._weight_bytes, self._activation_bytes
-        working, kernels = self._working_bytes, self._kernel_copy_bytes
+        model, on_tpu = self.model, self.device == "TPU"
+        gradients = num_weights(model) * FLOAT_BYTES
+        keeps_kernels = self.precision == "bfloat16" and self.recompute != RECOMPUTE_BLOCKS
+        kernels = gradients // 2 if keeps_kernels else 0
+        # Logits, their softmax and their gradient, float32.
+        logits = 3 * self.num_rows * self.predictions_per_row * model.vocab_size * FLOAT_BYTES
+        # What one block needs while it goes backward.
+        working = self._bytes_of(hidden=8, inner=2, scores=2 if on_tpu else 4)
+        # What one block keeps for the backward pass.
+        if self.recompute == RECOMPUTE_BLOCKS:
+            activations = self._bytes_of(hidden=1)
+        elif on_tpu:  # what its compiler computes again is not counted, even if it is kept
+            kept = int(self.recompute == RECOMPUTE_NONE)
+            activations = self._bytes_of(hidden=6 + kept, scores=kept)
+        elif self.recompute == RECOMPUTE_ATTENTION:
+            activations = self._bytes_of(hidden=8, inner=2)
+        elif self.fused:
+            activations = self._bytes_of(hidden=8, inner=2, scores=2)
+        else:
+            activations = self._bytes_of(hidden=13, inner=4, scores=3)
         # On a TPU the last block goes backward in what the logits took.
-        logits = self._logit_bytes
-        beside = max(logits, working) if self._on_tpu else logits + working
+        beside = max(logits, working) if on_tpu else logits + working
         moments = (
             # backward, gradients, update: the moments that the head of this file describes.
-            activations * self.model.num_hidden_layers + beside + kernels,
+            activations * model.num_hidden_layers + beside + kernels,
             gradients + activations + working + kernels,
-            2 * gradients + 6 * self.model.vocab_size * self.model.hidden_size * FLOAT_BYTES,
+            2 * gradients + 6 * model.vocab_size * model.hidden_size * FLOAT_BYTES,
         )
-        always = checkpoint_bytes(self.model, steps_per_update=self.steps_per_update)
+        always = checkpoint_bytes(model, steps_per_update=self.steps_per_update)
         return LIBRARY_BYTES[self.device] + always * (1 + self.copies_state) + max(moments)
 
-    @property
-    def _on_tpu(self) -> bool:
-        return self.device == "TPU"
-
-    @property
-    def _weight_bytes(self) -> int:
-        return num_weights(self.model) * FLOAT_BYTES
-
-    @property
-    def _element_bytes(self) -> int:
-        return 2 if self.precision == "bfloat16" else FLOAT_BYTES
-
-    @property
-    def _kernel_copy_bytes(self) -> int:
-        kept = self.precision == "bfloat16" and self.recompute != RECOMPUTE_BLOCKS
-        return self._weight_bytes // 2 if kept else 0
-
-    @property
-    def _logit_bytes(self) -> int:
-        """Logits, their softmax and their gradient, float32."""
-        return 3 * self.num_rows * self.predictions_per_row * self.model.vocab_size * FLOAT_BYTES
-
-    @property
-    def _activation_bytes(self) -> int:
-        """What one block keeps for the backward pass."""
-        if self.recompute == RECOMPUTE_BLOCKS:
-            return self._bytes_of(hidden=1)
-        if self._on_tpu:  # what its compiler computes again is not counted, even if it is kept
-            kept = int(self.recompute == RECOMPUTE_NONE)
-            return self._bytes_of(hidden=6 + kept, scores=kept)
-        if self.recompute == RECOMPUTE_ATTENTION:
-            return self._bytes_of(hidden=8, inner=2)
-        if self.fused:
-            return self._bytes_of(hidden=8, inner=2, scores=2)
-        return self._bytes_of(hidden=13, inner=4, scores=3)
-
-    @property
-    def _working_bytes(self) -> int:
-        """What one block needs while it goes backward."""
-        return self._bytes_of(hidden=8, inner=2, scores=2 if self._on_tpu else 4)
-
     def _bytes_of(self, *, hidden: int = 0, inner: int = 0, scores: int = 0) -> int:
-        model = self.model
+        """So many times S*H, S*I and N*S*S of all rows."""
+        model, length = self.model, self.sequence_length
         of_a_token = hidden * model.hidden_size + inner * model.intermediate_size
-        elements = self.num_rows * self.sequence_length * of_a_token + scores * self._num_scores
-        return elements * self._element_bytes
-
-    @property
-    def _num_scores(self) -> int:
-        return self.num_rows * self.model.num_attention_heads * self.sequence_length**2
+        of_a_token += scores * model.num_attention_heads * length
+        element_bytes = 2 if self.precision == "bfloat16" else FLOAT_BYTES
+        return self.num_rows * length * of_a_token * element_bytes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -273,11 +273,12 @@ def _pending(
             return
         else:
             if not waits:
-                message = (
-                    f"waiting for the checkpoints of a training into {directory}; to evaluate "
+                print(
+                    f"waiting for the checkpoints of a training into {directory}; to evaluate a "
+                    "checkpoint without a training, give --init_checkpoint",
+                    file=sys.stderr,
+                    flush=True,
                 )
-                message += "a checkpoint without a training, give --init_checkpoint"
-                print(message, file=sys.stderr, flush=True)
             waits = True
             time.sleep(SECONDS_BETWEEN_LOOKS)
 

@@ -429,6 +429,40 @@ def connecting() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def create_strategy(device: DeviceConfig, cluster: Cluster) -> tf.distribute.Strategy:
+    """One replica for each GPU of each process, or one on each process's CPU.
+
+    This waits for all of them; `Meeting` names a missing one before.
+
+    Raises:
+      ValueError: as `devices.create_strategy`.
+    """
+    if device.use_tpu:  # TensorFlow finds the hosts of a TPU by itself
+        return devices.create_strategy(device)
+    devices.require_devices(device)
+    num_gpus = device.num_gpus
+    # TensorFlow would reserve memory on every GPU that it sees, also on those of other processes.
+    tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:num_gpus], "GPU")
+    kinds = tf.distribute.experimental.CommunicationImplementation
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        # To TensorFlow the chief is a worker too, the first one; `loss` reads these names in its
+        # errors.
+        tf.train.ClusterSpec({"worker": list(cluster.addresses)}),
+        task_type="worker",
+        task_id=cluster.index,
+        num_accelerators={"GPU": num_gpus},
+        rpc_layer="grpc",
+    )
+    options = tf.distribute.experimental.CommunicationOptions(
+        # NCCL needs GPUs; between processors TensorFlow sends by its own ring.
+        implementation=kinds.NCCL if num_gpus else kinds.RING
+    )
+    # TensorFlow connects processes only before its first operation: whatever a run does before this
+    # line reads names, sizes and records, and computes nothing.
+    with connecting():
+        return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+
+
 def report(failure: str) -> None:
     """Ends the other processes; without effect if none is connected any more.
 

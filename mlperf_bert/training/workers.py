@@ -16,7 +16,6 @@ import tensorflow as tf
 
 from mlperf_bert.checkpoints.state import newest_checkpoint
 from mlperf_bert.signals import Interrupted
-from mlperf_bert.training import devices
 from mlperf_bert.training.config import Cluster, RunConfig
 from mlperf_bert.training.output import OutputDirectory
 
@@ -116,7 +115,7 @@ def agree(config: RunConfig) -> Team:
                 lambda: _claim(output, config.seed),
             )
             # Only now: TensorFlow waits for all of them, and could not name one that is missing.
-            strategy = devices.create_strategy(config.device, cluster)
+            strategy = processes.create_strategy(config.device, cluster)
         else:
             decision = _claim(output, config.seed)
         return Team(cluster=cluster, strategy=strategy, output=output, release=release, **decision)

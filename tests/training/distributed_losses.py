@@ -32,8 +32,7 @@ from mlperf_bert.optimization.optimizers import (
     WarmupPolynomialDecay,
     create_optimizer,
 )
-from mlperf_bert.training import config, workers
-from mlperf_bert.training.devices import create_strategy
+from mlperf_bert.training import config, processes, workers
 from mlperf_bert.training.steps import Evaluator, Trainer
 
 
@@ -46,7 +45,7 @@ def limits_of(task: dict) -> ExampleLimits:
 def make_strategy(num_devices: int) -> tf.distribute.Strategy:
     """Workers if TF_CONFIG says so, else logical CPU devices."""
     if several := workers.read_cluster():
-        return create_strategy(config.DeviceConfig(), several)
+        return processes.create_strategy(config.DeviceConfig(), several)
     cpu = tf.config.list_physical_devices("CPU")[0]
     devices = [tf.config.LogicalDeviceConfiguration() for _ in range(num_devices)]
     tf.config.set_logical_device_configuration(cpu, devices)

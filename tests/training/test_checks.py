@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from mlperf_bert.checkpoints import names
 from mlperf_bert.convert.saving import weights_by_tf1_name, write_name_based
@@ -22,24 +23,11 @@ from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.mlperf import caches, rules
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
-from mlperf_bert.training import checks, inspection, memory
-from mlperf_bert.training.checks import Findings, Setup
+from mlperf_bert.training import checks, memory
 from mlperf_bert.training.config import Cluster, DeviceConfig, RunConfig
 from mlperf_bert.training.inspection import inspect_closely
 from mlperf_bert.training.output import Origin, OutputDirectory, read_record
 from tests.training.configurations import TINY, large_model
-
-
-def setup_of(config: RunConfig) -> Setup:
-    """Of a run without data and model."""
-    none = {
-        "bert_config": None,
-        "strategy": None,
-        "files": [],
-        "eval_files": [],
-        "manifests": {},
-    }
-    return Setup(config=config, findings=Findings(), **none)
 
 
 def texts(config, level):
@@ -335,8 +323,7 @@ def test_a_checkpoint_of_other_sizes_is_found_before_it_is_read(
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_close_look_reads_the_weights(config, tmp_path, value):
-    for name in ("part-0", "part-1", "eval"):
-        (tmp_path / name).write_bytes(record(config.shape))
+    write_records(tmp_path, config)
     prefix = tmp_path / "model.ckpt-1"
     tensors = write_checkpoint(prefix, TINY)
     given = dataclasses.replace(config, init_checkpoint=str(prefix))
@@ -359,8 +346,7 @@ def test_a_close_look_at_a_run_that_goes_on_reads_its_own_checkpoint(
     def refuse(*_, **__):
         raise ValueError("the budget is used up")
 
-    for name in ("part-0", "part-1", "eval"):
-        (tmp_path / name).write_bytes(record(config.shape))
+    write_records(tmp_path, config)
     given = dataclasses.replace(config, init_checkpoint=str(tmp_path / "is gone"))
     shutil.copytree(Path(checkpoints["TF2"]).parent, config.output_dir)
     for path in Path(config.output_dir).glob("model.ckpt-1.*"):
@@ -472,11 +458,11 @@ def test_caches_that_cannot_be_dropped_are_told(config, monkeypatch, tmp_path):
 def test_options_for_speed_that_do_not_fit_are_told(config):
     tpu = DeviceConfig(use_tpu=True)
     changed = dataclasses.replace(config, precision="tf32", pack_sequences=True, device=tpu)
-    found = setup_of(changed)
-    checks._check_speed_options(found)
-    assert [finding.level for finding in found.findings] == ["warning", "error"]
-    assert "on NVIDIA GPUs only" in found.findings[0].text
-    assert "--pack_sequences makes batches of several shapes" in found.findings[1].text
+    found = checks.inspect(changed, strategy=tf.distribute.get_strategy()).findings
+    [warning] = [f.text for f in found if f.level == "warning" and "--precision" in f.text]
+    assert "on NVIDIA GPUs only" in warning
+    [error] = found.errors
+    assert "--pack_sequences makes batches of several shapes" in error
 
 
 def test_close_look_counts_examples_and_says_what_is_active(config, tmp_path):
@@ -500,6 +486,12 @@ def record(shape: ExampleShape, **changed) -> bytes:
         for name, length in shape.lengths().items()
     }
     return tfrecord.frame(example_encoder.encode(values | changed))
+
+
+def write_records(folder: Path, config: RunConfig) -> None:
+    """A good example into each file of the run."""
+    for name in ("part-0", "part-1", "eval"):
+        (folder / name).write_bytes(record(config.shape))
 
 
 def test_close_look_reads_the_first_record_of_every_file(config, tmp_path):
@@ -568,8 +560,9 @@ def test_on_a_tpu_saving_while_training_has_to_be_asked_for(config):
 
 
 def test_initial_accuracy_is_measured_when_asked(config, tmp_path):
-    with pytest.raises(ValueError, match="needs --init_checkpoint and --eval_input_file"):
-        inspection._measure_initial_accuracy(setup_of(config))
+    write_records(tmp_path, config)
+    [error] = inspect_closely(config, measure_initial_accuracy=True).findings.errors
+    assert error == "the initial accuracy needs --init_checkpoint and --eval_input_file"
 
 
 def test_a_close_look_from_one_of_several_processes_is_refused(config):

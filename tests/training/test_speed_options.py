@@ -9,8 +9,7 @@ import pytest
 import tensorflow as tf
 
 from mlperf_bert.input import packing, pipeline
-from mlperf_bert.model import fusion
-from mlperf_bert.model.pretrainer import tanh_gelu, trained_variables
+from mlperf_bert.model.pretrainer import trained_variables
 from tests.helpers import starts
 from tests.training import generated_task
 from tests.training.configurations import run_config
@@ -153,26 +152,3 @@ def test_a_packed_bfloat16_run_counts_examples(task, tmp_path):
     lines = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
     samples = [json.loads(line)["samples"] for line in lines if '"train"' in line]
     assert samples == [40, 80, 120, 160]
-
-
-def test_dropout_drops_its_share_independently(task):
-    drop = fusion.Passes(tanh_gelu, compiled=True).dropout
-    ones = tf.ones([2, 3, 200, 512])
-    kept = {
-        seed: drop(ones, tf.constant(seed), tf.constant(0.1)).numpy() > 0
-        for seed in [(1, 2), (2, 2), (1, 3)]
-    }
-    first = kept[1, 2]
-    assert np.array_equal(drop(ones, tf.constant((1, 2)), tf.constant(0.1)).numpy() > 0, first)
-    scaled = drop(ones, tf.constant((1, 2)), tf.constant(0.1)).numpy()
-    np.testing.assert_allclose(np.unique(scaled), [0, 1 / 0.9], rtol=1e-6)
-    spread = 5 * np.sqrt(0.1 * 0.9 / first.size)
-    for mask in kept.values():
-        assert mask.mean() == pytest.approx(0.9, abs=spread)
-        assert mask.mean(axis=(0, 1, 2)) == pytest.approx(0.9, abs=0.05)  # of every column
-        assert mask.mean(axis=3).ravel() == pytest.approx(0.9, abs=0.08)  # of every row
-    flat = first.reshape(-1, 512)
-    pairs = [(first, kept[2, 2]), (first, kept[1, 3]), (flat[1:], flat[:-1])]
-    pairs.append((flat[:, 1:], flat[:, :-1]))
-    for one, other in pairs:
-        assert (one & other).mean() == pytest.approx(0.81, abs=6 * np.sqrt(0.15 / one.size))
