@@ -41,8 +41,7 @@ def build(setup: Setup, team: Team) -> Parts:
     """
     config = setup.config
     rates, trainer = build_trainer(setup, seed=team.seed, compiled=config.compilation)
-    model, optimizer = trainer.model, trainer.optimizer
-    evaluator = Evaluator(model=model, strategy=setup.strategy)
+    evaluator = Evaluator(model=trainer.model, strategy=setup.strategy)
     steps_are = f"computing in {config.precision}; {config.compilation}"
     if config.emulate_step_seconds is not None:
         trainer = cast(Trainer, Asleep(trainer, config.emulate_step_seconds))
@@ -64,15 +63,7 @@ def build(setup: Setup, team: Team) -> Parts:
 
     state = RunState(
         config.output_dir,
-        # These names, and the order of lists among them, are the keys of a checkpoint: if they
-        # change, runs cannot go on from the checkpoints that they have.
-        parts={
-            "model": model,
-            "optimizer": optimizer.optimizer,
-            "accumulators": optimizer.accumulators,
-            "step": trainer.step,
-            "generators": pretrainer.random_generators(model),
-        },
+        parts=trainer.state,
         keep_checkpoint_max=config.keep_checkpoint_max,
         disposable=evaluated,
     )

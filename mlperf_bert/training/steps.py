@@ -66,6 +66,19 @@ class Trainer(tf.Module):
         with strategy.scope():
             self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
 
+    @property
+    def state(self) -> dict[str, object]:
+        """What a checkpoint holds, but for the position in the input."""
+        # These names, and the order of lists among them, are the keys of a checkpoint: if they
+        # change, runs cannot go on from the checkpoints that they have.
+        return {
+            "model": self.model,
+            "optimizer": self.optimizer.optimizer,
+            "accumulators": self.optimizer.accumulators,
+            "step": self.step,
+            "generators": pretrainer.random_generators(self.model),
+        }
+
     @tf.function
     def train(self, iterator, num_steps: tf.Tensor) -> tf.Tensor:
         """Trains `num_steps` (int32 scalar) micro-batches; one trace works for any number.

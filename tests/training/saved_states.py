@@ -12,7 +12,6 @@ from pathlib import Path
 import tensorflow as tf
 
 from mlperf_bert.checkpoints.state import RunState
-from mlperf_bert.model import pretrainer
 from mlperf_bert.training.steps import Trainer
 from tests.training import distributed_losses, generated_task
 
@@ -35,14 +34,7 @@ def assert_copies_are_the_checkpoints(trainer: Trainer, batches, folder: Path) -
 
 
 def _state_of(trainer: Trainer, folder: Path) -> RunState:
-    parts = {
-        "model": trainer.model,
-        "optimizer": trainer.optimizer.optimizer,
-        "accumulators": trainer.optimizer.accumulators,
-        "step": trainer.step,
-        "generators": pretrainer.random_generators(trainer.model),
-    }
-    return RunState(str(folder), parts=parts, keep_checkpoint_max=0)
+    return RunState(str(folder), parts=trainer.state, keep_checkpoint_max=0)
 
 
 def _files(folder: Path) -> dict[str, bytes]:
