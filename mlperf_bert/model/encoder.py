@@ -29,29 +29,19 @@ class Encoder:
         model: models.BertPretrainerV2,
         config: BertConfig,
         *,
-        activation: Callable[[tf.Tensor], tf.Tensor],
+        passes: fusion.Passes,
         compute_dtype: tf.DType,
-        compile_passes: bool,
-        sums_of_vectors: bool,
-        barriers: bool,
         recompute: str,
     ):
         """Takes the weights of `model`; matrix products run in `compute_dtype`.
 
-        With `compile_passes` XLA fuses the passes between the products; `sums_of_vectors` is how
-        they add, `barriers` what XLA keeps (fusion.py). `recompute` is one of
-        `config.RECOMPUTE_CHOICES`.
+        `passes` are those between the products; `recompute` is one of `config.RECOMPUTE_CHOICES`.
         """
         self._layers = tf_models.encoder_layers(model)
         self._masked_lm_head: layers.MaskedLM = model.masked_lm
         self._next_sentence_head = model.classification_heads[0]
         self._config = config
-        self._passes = fusion.Passes(
-            activation,
-            compiled=compile_passes,
-            sums_of_vectors=sums_of_vectors,
-            barriers=barriers,
-        )
+        self._passes = passes
         self._dtype = compute_dtype
         self._recompute = recompute
 

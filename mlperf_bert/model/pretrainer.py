@@ -117,18 +117,18 @@ def build_pretrainer(
         pack_sequences=pack_sequences,
         recompute=recompute,
     ):
-        from mlperf_bert.model.encoder import Encoder  # only the speed options load it
+        from mlperf_bert.model import fusion  # only the speed options load these
+        from mlperf_bert.model.encoder import Encoder
 
-        dtype = tf.bfloat16 if precision == "bfloat16" else tf.float32
-        model.fused = Encoder(
-            model,
-            config,
-            activation=activation,
-            compute_dtype=dtype,
-            compile_passes=compile_passes,
+        passes = fusion.Passes(
+            activation,
+            compiled=compile_passes,
             sums_of_vectors=sums_of_vectors,
             barriers=barriers,
-            recompute=recompute,
+        )
+        dtype = tf.bfloat16 if precision == "bfloat16" else tf.float32
+        model.fused = Encoder(
+            model, config, passes=passes, compute_dtype=dtype, recompute=recompute
         )
         model.dropout_generator = tf.random.Generator.from_seed(seed)
     return model
