@@ -4,10 +4,15 @@ import dataclasses
 import json
 from pathlib import Path
 
+import tensorflow as tf
+
 from mlperf_bert import options
 from mlperf_bert.mlperf import rules
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.training.config import RunConfig
+from mlperf_bert.training import build
+from mlperf_bert.training.checks import Findings, Setup
+from mlperf_bert.training.config import Compilation, RunConfig
+from mlperf_bert.training.steps import Trainer
 
 
 def run_config(**flags) -> RunConfig:
@@ -19,6 +24,28 @@ def values(configuration: type, **flags) -> dict:
     """Field -> value, as these flags and the defaults of the others describe it."""
     defaults = {name: about.default for name, about in options.flags_of(configuration).items()}
     return options.values_of(configuration, defaults | flags, {})
+
+
+def trainer_of(
+    config: RunConfig,
+    model: BertConfig,
+    *,
+    strategy: tf.distribute.Strategy,
+    seed: int,
+    compiled: Compilation | None = None,
+) -> Trainer:
+    """The trainer that a run builds; what XLA compiles may be another than the flags say."""
+    setup = Setup(
+        config=config,
+        findings=Findings(),
+        bert_config=model,
+        strategy=strategy,
+        files=[],
+        eval_files=[],
+        manifests={},
+    )
+    _, trainer = build.build_trainer(setup, seed=seed, compiled=compiled or config.compilation)
+    return trainer
 
 
 TINY = BertConfig(

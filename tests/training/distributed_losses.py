@@ -1,6 +1,6 @@
 """One process of a distributed training of twenty steps; test_distributed.py starts several.
 
-    python tests/training/distributed_losses.py PLAN.json OUTPUT.json --devices=2
+    python -m tests.training.distributed_losses PLAN.json OUTPUT.json --devices=2
 
 Trains every case of the plan by the project's parts, on so many logical CPU devices or, with
 TF_CONFIG, as one of several workers, and writes the losses and the evaluation.
@@ -25,15 +25,10 @@ from mlperf_bert.input.pipeline import ExampleLimits, ExampleShape
 from mlperf_bert.model import metrics, pretrainer
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.model.metrics import Evaluation
-from mlperf_bert.optimization.config import ADAMW, OptimizerConfig
-from mlperf_bert.optimization.optimizers import (
-    CLIP_NORM,
-    GradientAggregationOptimizer,
-    WarmupPolynomialDecay,
-    create_optimizer,
-)
+from mlperf_bert.optimization.optimizers import CLIP_NORM, GradientAggregationOptimizer
 from mlperf_bert.training import config, processes, workers
 from mlperf_bert.training.steps import Evaluator, Trainer
+from tests.training.configurations import run_config, trainer_of
 
 
 def limits_of(task: dict) -> ExampleLimits:
@@ -56,44 +51,18 @@ def make_strategy(num_devices: int) -> tf.distribute.Strategy:
 
 def make_trainer(task: dict, case: dict, devices: tf.distribute.Strategy) -> Trainer:
     """A trainer as the case's flags describe it, at the task's initial checkpoint."""
-    flags, config = case["flags"], BertConfig.from_json_file(task["bert_config_file"])
-    steps_per_update = flags.get("steps_per_update", 1)
-    names = ("learning_rate", "num_train_steps", "num_warmup_steps", "start_warmup_step")
-    schedule = WarmupPolynomialDecay(
-        **{name: flags[name] for name in names},
-        poly_power=flags.get("poly_power", 1.0),
-        steps_per_update=steps_per_update,
-    )
-    lamb = OptimizerConfig(
-        weight_decay_rate=flags.get("lamb_weight_decay_rate", 0.01),
-        beta_1=flags.get("lamb_beta_1", 0.9),
-        beta_2=flags.get("lamb_beta_2", 0.999),
-    )
-    with devices.scope():
-        model = pretrainer.build_pretrainer(
-            config,
-            seed=0,
-            compile_passes=case["compiled"],
-            recompute=case.get("recompute", "none"),
-        )
-        constants = lamb if flags["optimizer"] == "lamb" else ADAMW
-        optimizer = GradientAggregationOptimizer(
-            create_optimizer(constants, schedule, compiled=case["compiled"]),
-            pretrainer.trained_variables(model),
-            steps_per_update=steps_per_update,
-            clip_after_allreduce=flags.get("clip_by_global_norm_after_gradient_allreduce", False),
-        )
-    trainer = Trainer(
-        model=model,
-        optimizer=optimizer,
-        strategy=devices,
-        batch_size=flags["train_batch_size"],
+    config = run_config(
+        **case["flags"],
         normalization=case["normalization"],
+        jit_compile="auto" if case["compiled"] else "false",
+        recompute=case.get("recompute", "none"),
     )
+    model = BertConfig.from_json_file(task["bert_config_file"])
+    trainer = trainer_of(config, model, strategy=devices, seed=0)
     reading.load_initial_weights(
         trainer.variables_to_train,
         StoredCheckpoint(task["init_checkpoint"]),
-        num_hidden_layers=config.num_hidden_layers,
+        num_hidden_layers=model.num_hidden_layers,
     )
     return trainer
 

@@ -5,17 +5,10 @@ import tensorflow as tf
 
 from mlperf_bert.input import pipeline
 from mlperf_bert.model.config import BertConfig
-from mlperf_bert.model.pretrainer import build_pretrainer, trained_variables
-from mlperf_bert.optimization.config import OptimizerConfig
-from mlperf_bert.optimization.optimizers import (
-    GradientAggregationOptimizer,
-    WarmupPolynomialDecay,
-    create_optimizer,
-)
 from mlperf_bert.training.config import NO_COMPILATION, Compilation
 from mlperf_bert.training.steps import Trainer
 from tests.training import generated_task
-from tests.training.configurations import run_config
+from tests.training.configurations import run_config, trainer_of
 
 CPU = tf.distribute.OneDeviceStrategy("CPU:0")
 PASSES = run_config(jit_compile="auto").compilation
@@ -28,42 +21,20 @@ def make_trainer(
     compiled: Compilation = NO_COMPILATION,
     dropout: float = 0.0,
     batch_size: int = BATCH_SIZE,
-    steps_per_update: int = 1,
-    num_warmup_steps: int = 0,
-    clip_after_allreduce: bool = False,
     config: dict | None = None,
-    **options,
+    **flags,
 ) -> Trainer:
-    """Of the generated task's model with the configuration's changes; options are the model's."""
+    """Of the generated task's model with the configuration's changes, as the flags say."""
     # Weights so large that attention matters: with usual ones every token sees much the same.
     changed = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     changed["initializer_range"] = 0.3
-    rate = WarmupPolynomialDecay(
-        learning_rate=0.01,
-        num_train_steps=100,
-        num_warmup_steps=num_warmup_steps,
-        steps_per_update=steps_per_update,
-    )
-    with CPU.scope():
-        model = build_pretrainer(
-            BertConfig(**generated_task.CONFIG | changed | (config or {})),
-            seed=1,
-            compile_passes=compiled.passes,
-            sums_of_vectors=compiled.each_pass,
-            barriers=compiled.barriers,
-            **options,
-        )
-        optimizer = GradientAggregationOptimizer(
-            create_optimizer(OptimizerConfig(), rate, compiled=compiled.each_pass),
-            trained_variables(model),
-            steps_per_update=steps_per_update,
-            clip_after_allreduce=clip_after_allreduce,
-        )
-    return Trainer(
-        model=model,
-        optimizer=optimizer,
+    usual = {"optimizer": "lamb", "learning_rate": 0.01, "num_warmup_steps": 0}
+    usual |= {"num_train_steps": 120, "train_batch_size": batch_size}
+    return trainer_of(
+        run_config(**usual | flags),
+        BertConfig(**generated_task.CONFIG | changed | (config or {})),
         strategy=CPU,
-        batch_size=batch_size,
+        seed=1,
         compiled=compiled,
     )
 

@@ -26,6 +26,7 @@ from tests.training.generated_task import CONFIG, SHAPE
 from tests.training.small_trainer import make_trainer
 
 NUM_UPDATES = 3
+CLIPS_LATE = {"clip_by_global_norm_after_gradient_allreduce": True}
 
 
 def examples(count: int) -> dict[str, np.ndarray]:
@@ -60,8 +61,8 @@ def train(made: Trainer, data: dict[str, np.ndarray], num_steps: int) -> list[np
 @pytest.mark.gate
 def test_four_micro_batches_equal_one_batch():
     data = examples(NUM_UPDATES * 32)
-    one = make_trainer(batch_size=32, clip_after_allreduce=True)
-    four = make_trainer(steps_per_update=4, clip_after_allreduce=True)
+    one = make_trainer(batch_size=32, **CLIPS_LATE)
+    four = make_trainer(steps_per_update=4, **CLIPS_LATE)
     one.optimizer.optimizer.learning_rate = four.optimizer.optimizer.learning_rate = 0.01
     before = [variable.numpy() for variable in one.variables_to_train]
     after_one = train(one, data, NUM_UPDATES)
