@@ -208,11 +208,6 @@ class WarmupPolynomialDecay(tf_keras.optimizers.schedules.LearningRateSchedule):
         steps_per_update: int = 1,
     ):
         super().__init__()
-        if num_warmup_steps and start_warmup_step > 0:
-            raise ValueError(
-                f"start_warmup_step must be 0 or negative, got {start_warmup_step}: "
-                "the rate would be negative in the steps before it"
-            )
         self.learning_rate = learning_rate
         self.num_train_steps = num_train_steps
         self.num_warmup_steps = num_warmup_steps
@@ -272,8 +267,6 @@ class GradientAggregationOptimizer(tf.Module):
           whole_step: whether the step is one program of XLA.
         """
         super().__init__(name="gradient_aggregation")
-        if steps_per_update < 1:
-            raise ValueError(f"steps_per_update must be at least 1, got {steps_per_update}")
         self.optimizer = optimizer
         self.variables_to_train = variables
         self.steps_per_update = steps_per_update

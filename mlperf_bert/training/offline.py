@@ -87,7 +87,27 @@ def evaluate_checkpoints(
                 "--init_checkpoint to evaluate that one"
             )
     with _locked(directory), _evaluator(config) as evaluate_one:
-        return _evaluate_checkpoints(config, directory, observers, evaluate_one)
+        progress = Progress(total=config.num_train_steps, unit="steps", description="eval")
+        evaluations = {}
+        reached = _has_reached(directory, config.target_accuracy)
+        for step, path in _pending(config, directory, only_named=reached):
+            evaluations[step] = evaluate_one(path)
+            # First: what is recorded is not evaluated again, whatever ends this process.
+            record_evaluation(directory, step, evaluations[step])
+            accuracy = evaluations[step].masked_lm_accuracy
+            progress.line(
+                f"step {step}: masked-LM accuracy {accuracy:.4f} (target {config.target_accuracy})"
+            )
+            for observer in observers:
+                if words := observer.evaluated(step, evaluations[step]):
+                    progress.line(f"  {words}")
+            # Step 0 has the initial weights: if they reach the target, nothing was trained to it.
+            if step > 0 and accuracy >= config.target_accuracy:
+                break
+        if not evaluations:
+            progress.line(f"nothing new to evaluate; see {directory / RESULTS_LINES}")
+        progress.close()
+        return evaluations
 
 
 def _locked(directory: paths.Location) -> contextlib.AbstractContextManager:
@@ -159,35 +179,6 @@ def _evaluator(config: RunConfig) -> Iterator[Callable[[str], Evaluation]]:
             return evaluator.evaluate(dataset)
 
         yield evaluate_one
-
-
-def _evaluate_checkpoints(
-    config: RunConfig,
-    directory: paths.Location,
-    observers: Sequence[Event],
-    evaluate_one: Callable[[str], Evaluation],
-) -> dict[int, Evaluation]:
-    progress = Progress(total=config.num_train_steps, unit="steps", description="eval")
-    evaluations = {}
-    reached = _has_reached(directory, config.target_accuracy)
-    for step, path in _pending(config, directory, only_named=reached):
-        evaluations[step] = evaluate_one(path)
-        # First: what is recorded is not evaluated again, whatever ends this process.
-        record_evaluation(directory, step, evaluations[step])
-        accuracy = evaluations[step].masked_lm_accuracy
-        progress.line(
-            f"step {step}: masked-LM accuracy {accuracy:.4f} (target {config.target_accuracy})"
-        )
-        for observer in observers:
-            if words := observer.evaluated(step, evaluations[step]):
-                progress.line(f"  {words}")
-        # Step 0 has the initial weights: if they reach the target, nothing was trained to it.
-        if step > 0 and accuracy >= config.target_accuracy:
-            break
-    if not evaluations:
-        progress.line(f"nothing new to evaluate; see {directory / RESULTS_LINES}")
-    progress.close()
-    return evaluations
 
 
 def write_result(output_dir: str, *, target_accuracy: float) -> str:
