@@ -127,11 +127,13 @@ class StoredCheckpoint:
         try:
             yield
         except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as error:
-            paths.raise_refusal(self.prefix, error)
+            reason = paths.reason(error)
+            if paths.is_answer_of_a_store(error):
+                raise paths.kind_of(error)(f"{self.prefix}: cannot be read: {reason}") from error
             for file in whole.matching_files(f"{glob.escape(self.prefix)}.*"):
                 whole.require_unpacked(file)
             raise ValueError(
-                f"{self.prefix}: cannot be read ({paths.reason(error)}); copy it here again"
+                f"{self.prefix}: cannot be read ({reason}); copy it here again"
             ) from error
 
 

@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NoReturn
 
 import tensorflow as tf
 
@@ -59,7 +58,7 @@ class RunState:
             status.assert_existing_objects_matched()
             self._require_finite()
         except (AssertionError, ValueError, *_DAMAGE) as error:
-            self._raise_cannot_restore(error)
+            raise self._cannot_restore(error) from error
         print(f"Going on from {path}", flush=True)
 
     def _require_finite(self) -> None:
@@ -83,10 +82,11 @@ class RunState:
         try:
             tf.train.Checkpoint(iterator=iterator).restore(self._restored).expect_partial()
         except tf.errors.NotFoundError as error:
-            paths.raise_refusal(self._restored, error)
+            if paths.is_answer_of_a_store(error):
+                raise self._cannot_restore(error) from error
             return False
         except (ValueError, *_DAMAGE) as error:
-            self._raise_cannot_restore(error)
+            raise self._cannot_restore(error) from error
         return True
 
     def attach_input(self, iterator) -> None:
@@ -161,12 +161,13 @@ class RunState:
         dropped = self._disposable(old) if old else ()
         return [saved[step] for step in steps if step not in dropped]
 
-    def _raise_cannot_restore(self, error: Exception) -> NoReturn:
-        paths.raise_refusal(self._restored, error)
-        raise ValueError(
+    def _cannot_restore(self, error: Exception) -> Exception:
+        if paths.is_answer_of_a_store(error):
+            return paths.kind_of(error)(f"{self._restored}: cannot be read: {paths.reason(error)}")
+        return ValueError(
             f"{self._restored}: cannot be restored ({paths.reason(error)}); remove its files to go "
             "on from the one before, or choose another --output_dir"
-        ) from error
+        )
 
 
 class Saves:
@@ -318,11 +319,17 @@ def _is_whole(path: str) -> bool:
             for name, shape in reader.get_variable_to_shape_map().items()
         )
     except (tf.errors.OpError, RuntimeError, ValueError) as error:
-        with contextlib.suppress(FileNotFoundError):
-            paths.raise_refusal(path, error)
+        _raise_refusal(path, error)
         return False
     stored = sum(tf.io.gfile.stat(data).length for data in tf.io.gfile.glob(f"{path}.data-*"))
     return stored >= num_bytes
+
+
+def _raise_refusal(path: str, error: Exception) -> None:
+    """Raises an OSError if a store did not let a file be read, but not for one that is absent."""
+    kind = paths.kind_of(error)
+    if paths.is_answer_of_a_store(error) and kind is not FileNotFoundError:
+        raise kind(f"{path}: cannot be read: {paths.reason(error)}") from error
 
 
 def _write(path: str, tensors: dict[str, tf.Tensor]) -> None:

@@ -340,12 +340,6 @@ def is_answer_of_a_store(error: Exception) -> bool:
     return "HTTP request" in str(error) or "retry attempts failed" in str(error)
 
 
-def raise_refusal(path: object, error: Exception) -> None:
-    """Raises an OSError if TensorFlow could not read a file because of what a store answers."""
-    if is_answer_of_a_store(error):
-        raise kind_of(error)(f"{path}: cannot be read: {reason(error)}") from error
-
-
 def reason(error: Exception) -> str:
     """What a store has answered, and what to do, in one line."""
     text = next(iter(str(error).splitlines()), "") or type(error).__name__
