@@ -14,6 +14,7 @@ import pytest
 import safetensors.numpy
 import tensorflow as tf
 
+from mlperf_bert.checkpoints.state import newest_checkpoint
 from mlperf_bert.finetuning import glue, prepared, sweep, weights
 from mlperf_bert.finetuning import model as task_model
 from mlperf_bert.finetuning.config import Setting
@@ -73,10 +74,11 @@ def test_a_resumed_run_equals_one_that_was_not_interrupted(own):
     whole = run_of(own, "whole").train(never)
     steps = run_of(own, "parts", save_checkpoints_steps=2)
     # Within the first epoch, at its end (5 steps), between two saves; then a step is lost.
-    for num_steps in (3, 2, 2):
+    for num_steps, stopped_at in ((3, 3), (2, 5), (2, 7)):
         with pytest.raises(Interrupted, match="the checkpoint is saved; run the same command"):
             steps.train(StopAfter(num_steps))
         assert not steps.finished()
+        assert newest_checkpoint(str(own / "parts"))[0] == stopped_at
         steps = run_of(own, "parts", save_checkpoints_steps=2)
     with pytest.raises(RuntimeError):
         steps.train(StopAfter(2, by_crash=True))
