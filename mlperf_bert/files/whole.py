@@ -250,14 +250,14 @@ def kind_of(head: bytes) -> str | None:
     return "JSON" if text.lstrip(BYTE_ORDER_MARK).lstrip()[:1] in ("{", "[") else "text"
 
 
-def decode(text: bytes, path: str, *, encoding: str = "utf-8") -> str:
+def decode(text: bytes, path: str) -> str:
     """The content of a text file.
 
     Raises:
       ValueError: bytes that are not UTF-8; the message names `path`, and what the file is.
     """
     try:
-        return text.decode(encoding)
+        return text.decode()
     except UnicodeDecodeError as error:
         if other := wide(text):
             raise ValueError(

@@ -218,10 +218,12 @@ def claim(campaign: Campaign) -> None:
     content: dict[str, object] = {
         "org": campaign.org,
         "system": campaign.system,
+        "status": campaign.status,
         "flags": list(campaign.flags),
         "offline_eval_input_file": campaign.offline_eval_input_file,
     }
     found = _recorded(campaign.folder, CAMPAIGN_RECORD, content)
+    found.setdefault("status", campaign.status)  # campaigns once did not record it
     paths.make_folder(campaign.runs_dir)
     differing = [name for name in content if found.get(name) != content[name]]
     if differing and campaign.runs_dir.exists() and any(campaign.runs_dir.iterdir()):

@@ -305,7 +305,14 @@ def test_another_campaign_in_the_folder_is_refused(make, tmp_path):
     (make().runs_dir / "0").mkdir()
     with pytest.raises(ValueError, match=r"holds another campaign \(differing: flags\)"):
         campaign.claim(make(flags=("--x=2",)))
-    (tmp_path / "campaign" / "campaign.json").unlink()
+    with pytest.raises(ValueError, match=r"holds another campaign \(differing: status\)"):
+        campaign.claim(make(status="research"))
+    record = tmp_path / "campaign" / "campaign.json"
+    content = json.loads(record.read_text())
+    del content["status"]
+    record.write_text(json.dumps(content))
+    campaign.claim(make(status="research"))  # begun before the status was recorded
+    record.unlink()
     with pytest.raises(ValueError, match="is not empty; choose another --output_dir"):
         campaign.claim(make())
 
