@@ -153,7 +153,9 @@ def test_ctrl_c_during_the_imports_ends_a_script_without_a_traceback(script, tmp
 )
 def test_process_1_of_a_container_ends_at_once_during_its_imports(command, number, tmp_path):
     """It has no default action for signals; `unshare` makes such a process."""
-    slow = "import time\nprint('imported', flush=True)\ntime.sleep(60)\n"
+    # In short sleeps: Python runs its handler between two calls, and a signal that came just before
+    # a long one would wait for its end.
+    slow = "import time\nprint('imported', flush=True)\nfor _ in range(600): time.sleep(0.1)\n"
     for module in ("tensorflow", "absl", "secrets", "tempfile"):
         (tmp_path / f"{module}.py").write_text(slow)
     unshared = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
