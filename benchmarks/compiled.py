@@ -52,6 +52,11 @@ class Step:
     devices: str
 
     @property
+    def on_tpu(self) -> bool:
+        """Whether its devices are TPUs."""
+        return self.devices.startswith("tpu")
+
+    @property
     def about(self) -> dict:
         """What a row says of its step."""
         return {name: value for name, value in vars(self).items() if name != "devices"}
@@ -59,13 +64,12 @@ class Step:
     @property
     def name(self) -> str:
         """Of its folder."""
-        on_tpu = self.devices.startswith("tpu")
-        return "-".join(map(str, self.about.values())) + "-tpu" * on_tpu
+        return "-".join(map(str, self.about.values())) + "-tpu" * self.on_tpu
 
     def flags(self) -> list[str]:
         """Of the export."""
         flags = [f"--recompute={self.recompute}", f"--steps_per_update={self.steps_per_update}"]
-        flags.append(f"--barriers={not self.devices.startswith('tpu')}")
+        flags.append(f"--barriers={not self.on_tpu}")
         if self.kind == "evaluation":
             return [*flags, "--train_batch_size=1", "--nodata_parallel", "--evaluation",
                     f"--eval_batch_size={self.num_examples}"]  # fmt: skip

@@ -59,6 +59,7 @@ from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import BertConfig
 from mlperf_bert.portable import flop
+from mlperf_bert.submission.expect import whole_number
 from pages import charts
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -342,23 +343,17 @@ def report(results: Path, output: Path, flop_per_sample: float) -> None:
         axes.set_xlabel("samples per second; lines: slowest to fastest turn")
 
 
-def _count(text: str) -> int:
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: give 1 or more")
-    return int(text)
-
-
 def main() -> None:
     """Runs the contestants and writes the report."""
     absolute_path = Path.cwd().joinpath  # contestants run elsewhere; a venv needs its links kept
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--input_file", type=absolute_path, help="TFRecords of 512 tokens")
     parser.add_argument("--output", type=absolute_path, required=True, help="without suffix")
-    parser.add_argument("--batch_size", type=_count, default=4, help="examples per step")
+    parser.add_argument("--batch_size", type=whole_number, default=4, help="examples per step")
     parser.add_argument("--rounds", type=int, default=2, help="turns of each, with those in OUTPUT")
-    parser.add_argument("--steps", type=_count, default=3, help="timed steps of a turn")
+    parser.add_argument("--steps", type=whole_number, default=3, help="timed steps of a turn")
     parser.add_argument(
-        "--warm_up_steps", type=_count, default=2, help="steps before the timed ones"
+        "--warm_up_steps", type=whole_number, default=2, help="steps before the timed ones"
     )
     parser.add_argument("--turn_seconds", type=float, default=600, help="limit of a turn")
     parser.add_argument("--only", default="", help="only names that this regular expression finds")

@@ -112,7 +112,7 @@ def write_stage_4(
 
 def write_test_set(articles: list[str], prefix: str) -> None:
     """Writes `prefix`.txt with the articles and `prefix`.md5 with a line for each."""
-    paths.make_folder(paths.location(prefix).parent)
+    paths.with_folder_made(prefix)
     write_whole(f"{prefix}.txt", "".join(f"{article}\n\n" for article in articles))
     digests = (hashlib.md5(article.rstrip().encode()).hexdigest() for article in articles)
     write_whole(f"{prefix}.md5", "".join(f"{digest}\n" for digest in digests))

@@ -184,6 +184,13 @@ def make_folder(path: Location) -> list[Path]:
     return absent
 
 
+def with_folder_made(file: str) -> Location:
+    """Returns the place of a file that is to be written, whose folder `make_folder` has made."""
+    place = location(file)
+    make_folder(place.parent)
+    return place
+
+
 def require_no_file(path: Location) -> None:
     """Raises OSError if a path is a file; an object could be a folder at the same time."""
     if is_file(path):

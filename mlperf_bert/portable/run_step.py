@@ -283,8 +283,8 @@ def steps(
 
 def times(done: list, precision: str, peak_tflops: float | None, num_devices: int = 1) -> dict:
     """The figures of speed, without the first step of each program."""
-    firsts = {id(step[2]): number for number, step in reversed(list(enumerate(done)))}
-    timed = [step for number, step in enumerate(done) if number != firsts[id(step[2])]]
+    firsts: dict[int, int] = {}
+    timed = [step for n, step in enumerate(done) if firsts.setdefault(id(step[2]), n) != n]
     if not timed:
         return {"step_seconds": "unknown: give more --num_steps"}
     known = peak_tflop(jax.devices()[0].device_kind) if precision == "bfloat16" else None

@@ -198,8 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             not_compared = f"No run of {' or '.join(waiting)} has reached the target."
         else:
             compared = compare.compare(*map(read_side, places))
-    output = paths.location(given.output)
-    paths.make_folder(output.parent)
+    output = paths.with_folder_made(given.output)
     text = page(sides, expected=expected, compared=compared, not_compared=not_compared)
     write_whole(output, text)
     print(f"look at {output}")

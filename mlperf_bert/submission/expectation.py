@@ -284,8 +284,10 @@ class Published:
         )
         watts = [e.watts / e.accelerators for e in self.entries
                  if e.family == question.family and e.watts and e.accelerators]  # fmt: skip
-        of_minute = np.median(watts) * question.count / 60_000 if watts else 0  # in kWh
-        energy = Interval(*(of_minute * value for value in astuple(minutes))) if watts else None
+        energy = None
+        if watts:
+            of_minute = np.median(watts) * question.count / 60_000  # in kWh
+            energy = Interval(*(of_minute * value for value in astuple(minutes)))
         far = np.abs(self.place[rows, COUNT] - place[COUNT])
         order = sorted(zip(far, rows), key=lambda each: (each[0], -each[1]))
         results = tuple(self.entries[row] for _, row in order)

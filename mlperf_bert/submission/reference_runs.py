@@ -370,8 +370,7 @@ def save(reference: Reference, name: str) -> None:
       ValueError: the name does not end with .json.
       OSError: it cannot be written.
     """
-    path = paths.location(name)
-    if path.suffix != ".json":
+    if paths.location(name).suffix != ".json":
         raise ValueError(f"--save={name}: give a name that ends with .json")
     content = {
         "about": _ABOUT,
@@ -380,5 +379,4 @@ def save(reference: Reference, name: str) -> None:
         "task": dict(reference.task),
         "curves": [[c.samples.tolist(), c.accuracy.tolist()] for c in reference.curves],
     }
-    paths.make_folder(path.parent)
-    json_text.write_record(path, content)
+    json_text.write_record(paths.with_folder_made(name), content)

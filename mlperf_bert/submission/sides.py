@@ -293,9 +293,7 @@ def side_of_entry(entry: Entry) -> Side:
 
 def write_baseline(side: Side, path: str) -> None:
     """Write a side to a file, whole or not at all, to be compared with later."""
-    target = paths.location(path)
-    paths.make_folder(target.parent)
-    json_text.write_record(target, asdict(side))
+    json_text.write_record(paths.with_folder_made(path), asdict(side))
 
 
 def read_baseline(path: str) -> Side:

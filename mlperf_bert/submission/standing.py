@@ -170,9 +170,7 @@ def _cells(own: Entry, other: Entry) -> list[str]:
 
 def write(path: str, text: str) -> None:
     """Write a page or a table, whole or not at all, in a folder that is made if need be."""
-    output = paths.location(path)
-    paths.make_folder(output.parent)
-    write_whole(output, text)
+    write_whole(paths.with_folder_made(path), text)
 
 
 @ends_in_one_line("standing")

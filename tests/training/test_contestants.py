@@ -98,7 +98,10 @@ def test_packages_that_an_interpreter_lacks():
         (["--reference_python=python3.7"], "--reference and --reference_python go together"),
         (["--only=("], "is not a regular expression"),
         (["--input_file=/none"], "--input_file=/none: no such file"),
-        (["--warm_up_steps=0"], "argument --warm_up_steps: 0: give 1 or more"),
+        (
+            ["--warm_up_steps=0"],
+            "argument --warm_up_steps: '0': give a whole number from 1 to 999,999,999",
+        ),
     ],
 )
 def test_bad_flags_are_told_before_anything_is_measured(tmp_path, flags, message):
