@@ -57,9 +57,7 @@ def tiny_config(vocab_size: int, max_seq_length: int) -> BertConfig:
 def initial_tensors(config: BertConfig, seed: int) -> dict[str, np.ndarray]:
     """Return every weight by its TensorFlow 1 name, a function of the seed."""
     model = build_pretrainer(config, seed=seed)
-    tensors = weights_by_tf1_name(
-        trained_variables(model), num_hidden_layers=config.num_hidden_layers
-    )
+    tensors = weights_by_tf1_name(trained_variables(model))
     tensors[_POSITIONS] = _sinusoids(config.max_position_embeddings, config.hidden_size)
     for name in tensors:
         if name.endswith("self/key/kernel"):

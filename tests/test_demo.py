@@ -114,7 +114,7 @@ def test_initial_checkpoint_fits_the_model(tmp_path):
     write_name_based(prefix, tensors)
     variables = trained_variables(build_pretrainer(config, seed=2))
     stored = StoredCheckpoint(prefix)
-    names = load_initial_weights(variables, stored, num_hidden_layers=config.num_hidden_layers)
+    names = load_initial_weights(variables, stored)
     assert sorted(names) == sorted(tensors) == sorted(read_weights(prefix))
     layer = "bert/encoder/layer_1/attention/self"
     np.testing.assert_array_equal(tensors[f"{layer}/key/kernel"], tensors[f"{layer}/query/kernel"])

@@ -2,7 +2,6 @@
 
 import contextlib
 import glob
-import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -14,7 +13,6 @@ from mlperf_bert.checkpoints.names import Weight
 from mlperf_bert.files import paths, whole
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # where a TF2 checkpoint keeps its graph of objects
-_LAYER = re.compile(r"/layer_(\d+)/")
 _MOST_PROBLEMS = 8
 
 
@@ -63,8 +61,7 @@ class StoredCheckpoint:
     @property
     def num_hidden_layers(self) -> int:
         """Layers of the encoder in this checkpoint."""
-        numbers = [int(match[1]) for name in self._keys for match in [_LAYER.search(name)] if match]
-        return max(numbers, default=-1) + 1
+        return names.num_layers(self._keys)
 
     def name_of(self, weight: Weight) -> str | None:
         """What the weight is called in this checkpoint; None if it is missing."""
@@ -137,9 +134,7 @@ class StoredCheckpoint:
             ) from error
 
 
-def load_initial_weights(
-    model_variables: list[tf.Variable], stored: StoredCheckpoint, *, num_hidden_layers: int
-) -> list[str]:
+def load_initial_weights(model_variables: list[tf.Variable], stored: StoredCheckpoint) -> list[str]:
     """Sets every given variable from an initial checkpoint, TF1 or TF2; says so in one line.
 
     Optimizer slots, accumulators and the step stay as they are: training starts again from these
@@ -150,15 +145,13 @@ def load_initial_weights(
     Raises:
       ValueError: as `load_weights`.
     """
-    loaded = load_weights(model_variables, stored, num_hidden_layers=num_hidden_layers)
+    loaded = load_weights(model_variables, stored)
     layout = "TF2, by object" if stored.is_object_based else "TF1, by name"
     print(f"Initial weights: {len(loaded)} from {stored.prefix} ({layout})", flush=True)
     return loaded
 
 
-def load_weights(
-    model_variables: list[tf.Variable], stored: StoredCheckpoint, *, num_hidden_layers: int
-) -> list[str]:
+def load_weights(model_variables: list[tf.Variable], stored: StoredCheckpoint) -> list[str]:
     """Sets every given variable from a checkpoint; returns the TF1 names.
 
     One weight after the other, so that memory never holds all of them twice.
@@ -167,27 +160,20 @@ def load_weights(
       ValueError: a weight is missing or has another shape; the message lists every one, and none is
         set. Or the data file is damaged, which shows only as it is read.
     """
-    by_name = {names.our_name(variable.name): variable for variable in model_variables}
-    table = [w for w in names.weights(num_hidden_layers) if w.our_name in by_name]
-    shapes = {weight: tuple(by_name[weight.our_name].shape) for weight in table}
-    require_fitting(stored, shapes, num_hidden_layers=num_hidden_layers)
-    for weight, shape in shapes.items():
-        by_name[weight.our_name].assign(stored.read(weight, shape))
-    return [weight.tf1_name for weight in table]
+    variables = names.weights_of(model_variables)
+    shapes = {weight: tuple(variable.shape) for weight, variable in variables.items()}
+    require_fitting(stored, shapes)
+    for weight, variable in variables.items():
+        variable.assign(stored.read(weight, shapes[weight]))
+    return [weight.tf1_name for weight in variables]
 
 
-def require_fitting(
-    stored: StoredCheckpoint,
-    shapes: Mapping[Weight, tuple[int, ...]],
-    *,
-    num_hidden_layers: int,
-) -> None:
+def require_fitting(stored: StoredCheckpoint, shapes: Mapping[Weight, tuple[int, ...]]) -> None:
     """Checks names, shapes and types against those of a model; reads no weight.
 
     Args:
       stored: the checkpoint.
       shapes: those of our variables.
-      num_hidden_layers: of the model.
 
     Raises:
       ValueError: some do not fit, or there are more layers.
@@ -201,8 +187,9 @@ def require_fitting(
     num_misfits = len(problems)
     if (more := num_misfits - _MOST_PROBLEMS) > 0:
         problems = [*problems[:_MOST_PROBLEMS], f"and {more} more"]
-    if stored.num_hidden_layers > num_hidden_layers:
-        problems.append(f"it has {stored.num_hidden_layers} layers, expected {num_hidden_layers}")
+    expected = names.num_layers(weight.our_name for weight in shapes)
+    if stored.num_hidden_layers > expected:
+        problems.append(f"it has {stored.num_hidden_layers} layers, expected {expected}")
     if problems:
         raise ValueError(
             f"{stored.prefix}: not a checkpoint of this architecture, {num_misfits} of "

@@ -155,14 +155,14 @@ def _files_of_weights(folder: Path, model: str) -> list[str]:
     return files
 
 
-def load(variables: list[tf.Variable], stored: StoredModel, *, num_hidden_layers: int) -> list[str]:
+def load(variables: list[tf.Variable], stored: StoredModel) -> list[str]:
     """Sets every variable that the model has; returns the names of the heads that it lacks.
 
     Raises:
       ValueError: a weight is missing, too many, or has another shape or type, and none is set; or
         one is damaged.
     """
-    table = names.weights(num_hidden_layers)
+    table = names.weights_of(variables)
     lacking = {
         head: beginning
         for head, beginning in _HEADS.items()
@@ -177,11 +177,10 @@ def load(variables: list[tf.Variable], stored: StoredModel, *, num_hidden_layers
         for weight in table
         if not weight.tf1_name.startswith(tuple(lacking.values()))
     }
-    by_name = {names.our_name(variable.name): variable for variable in variables}
     problems = [f"{name} is not a weight of it" for name in sorted(stored.names - wanted.keys())]
     for name, weight in wanted.items():
         try:
-            stored.check(name, _their_shape(weight, by_name[weight.our_name]))
+            stored.check(name, _their_shape(weight, table[weight]))
         except ValueError as error:
             problems.append(str(error))
     if problems:
@@ -192,7 +191,7 @@ def load(variables: list[tf.Variable], stored: StoredModel, *, num_hidden_layers
             f"{hub.CONFIG}: {listed}; give the files that belong together"
         )
     for name, weight in wanted.items():
-        variable, value = by_name[weight.our_name], stored.read(name)
+        variable, value = table[weight], stored.read(name)
         value = value.T if _is_transposed(weight) else value
         variable.assign(weight.from_tf1(value, tuple(variable.shape)))
     return list(lacking)

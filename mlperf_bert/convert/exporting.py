@@ -47,9 +47,8 @@ def export(prefix: str, output_dir: str, *, config: BertConfig, vocab_file: str)
     for doubt in casing.doubts(vocab_file, words, do_lower_case=do_lower_case, model=prefix):
         print(f"warning: {doubt}", file=sys.stderr)
     variables = trained_variables(build_pretrainer(config, seed=0))
-    num_layers = config.num_hidden_layers
-    reading.load_weights(variables, StoredCheckpoint(prefix), num_hidden_layers=num_layers)
-    weights = saving.weights_by_tf1_name(variables, num_hidden_layers=num_layers)
+    reading.load_weights(variables, StoredCheckpoint(prefix))
+    weights = saving.weights_by_tf1_name(variables)
     # A kernel is [out, in] there, [in, out] here. The matrix of the masked-LM decoder is absent: it
     # is tied to the word embeddings.
     tensors = {

@@ -45,8 +45,8 @@ def import_model(model: str, output_dir: str, *, seed: int) -> list[str]:
         read = _described(folder, model, target)
         stored = StoredModel(folder, model)
         variables = trained_variables(build_pretrainer(config, seed=seed))
-        drawn = stored_model.load(variables, stored, num_hidden_layers=config.num_hidden_layers)
-    weights = saving.weights_by_tf1_name(variables, num_hidden_layers=config.num_hidden_layers)
+        drawn = stored_model.load(variables, stored)
+    weights = saving.weights_by_tf1_name(variables)
     with folders.written_beside(target) as beside:
         saving.write_json(beside / "bert_config.json", dataclasses.asdict(config))
         for name, content in tokenizer.items():

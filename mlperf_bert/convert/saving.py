@@ -88,12 +88,9 @@ def write_name_based(prefix: str, tensors: dict[str, tf.Tensor]) -> None:
     )
 
 
-def weights_by_tf1_name(
-    model_variables: list[tf.Variable], *, num_hidden_layers: int
-) -> dict[str, np.ndarray]:
+def weights_by_tf1_name(model_variables: list[tf.Variable]) -> dict[str, np.ndarray]:
     """The model's weights as a TF1 checkpoint holds them."""
-    by_name = {names.our_name(variable.name): variable for variable in model_variables}
     return {
-        weight.tf1_name: weight.to_tf1(by_name[weight.our_name].numpy())
-        for weight in names.weights(num_hidden_layers)
+        weight.tf1_name: weight.to_tf1(variable.numpy())
+        for weight, variable in names.weights_of(model_variables).items()
     }

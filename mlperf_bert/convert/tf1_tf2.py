@@ -36,9 +36,8 @@ def convert(
     saving.require_absent(converted_prefix)
     stored = StoredCheckpoint(prefix)
     model = build_pretrainer(config, seed=0)
-    num_layers = config.num_hidden_layers
     variables = trained_variables(model)
-    heads = [weight for weight in names.weights(num_layers) if weight.is_of_a_head]
+    heads = [weight for weight in names.weights_of(variables) if weight.is_of_a_head]
     missing = {weight.our_name for weight in heads if stored.name_of(weight) is None}
     if len(missing) == len(heads) and stored.num_hidden_layers and converted_model != "encoder":
         raise ValueError(
@@ -48,10 +47,10 @@ def convert(
     wanted = variables
     if converted_model == "encoder":
         wanted = [v for v in variables if names.our_name(v.name) not in missing]
-    loaded = reading.load_weights(wanted, stored, num_hidden_layers=num_layers)
+    loaded = reading.load_weights(wanted, stored)
     with saving.written_whole(converted_prefix) as beside:
         if stored.is_object_based:
-            tensors = saving.weights_by_tf1_name(variables, num_hidden_layers=num_layers)
+            tensors = saving.weights_by_tf1_name(variables)
             saving.write_name_based(beside, {name: tensors[name] for name in loaded})
             direction = "from TF2 to TF1" + (" (encoder)" if missing else "")
         else:

@@ -119,20 +119,15 @@ def load(model: models.BertPretrainerV2, source: Source, *, needs_pooler: bool) 
       ValueError: as `check`, or a weight is missing or of another shape.
     """
     check(source, needs_pooler=needs_pooler)
-    num_layers = source.config.num_hidden_layers
     variables = trained_variables(model)
     if source.is_hugging_face:
         stored = StoredModel(Path(source.name), source.name)
-        stored_model.load(variables, stored, num_hidden_layers=num_layers)
+        stored_model.load(variables, stored)
         return
-    wanted = {
-        weight.our_name
-        for weight in names.weights(num_layers)
+    wanted = [
+        variable
+        for weight, variable in names.weights_of(variables).items()
         if weight.tf1_name.startswith(_ENCODER)
         and (needs_pooler or not weight.tf1_name.startswith(_POOLER))
-    }
-    reading.load_weights(
-        [variable for variable in variables if names.our_name(variable.name) in wanted],
-        StoredCheckpoint(source.name),
-        num_hidden_layers=num_layers,
-    )
+    ]
+    reading.load_weights(wanted, StoredCheckpoint(source.name))

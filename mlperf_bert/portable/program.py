@@ -225,10 +225,9 @@ def _state(trainer: Trainer) -> Iterable[tuple[tf.Variable, Value]]:
     def of(variable: tf.Variable, name: str, role: str, initial: str | float = 0.0):
         return variable, _given(name, variable, role, initial=initial)
 
-    num_layers = trainer.model.encoder_network.get_config()["num_layers"]
-    tf1_names = {weight.our_name: weight.tf1_name for weight in names.weights(num_layers)}
-    optimizer = trainer.optimizer
-    for index, variable in enumerate(trainer.variables_to_train):
+    variables, optimizer = trainer.variables_to_train, trainer.optimizer
+    tf1_names = {weight.our_name: weight.tf1_name for weight in names.weights_of(variables)}
+    for index, variable in enumerate(variables):
         name = tf1_names[names.our_name(variable.name)]
         yield of(variable, name, WEIGHT, _initial(name))
         for slot in optimizer.optimizer.get_slot_names():

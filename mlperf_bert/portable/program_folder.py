@@ -23,7 +23,6 @@ import numpy as np
 import tensorflow as tf
 
 from mlperf_bert.checkpoints import reading
-from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.data import provenance
 from mlperf_bert.files import folders, paths
 from mlperf_bert.files.json_text import write_record
@@ -109,7 +108,9 @@ def write(setup: Setup, output_dir: str, wanted: Wanted) -> str:
             itertools.chain(_numbered(TRAINING, batches), _numbered(EVALUATION, evaluation)),
         )
         if stored := setup.initial_checkpoint:
-            _load_and_write_weights(setup, trainer, folder, stored)
+            reading.load_initial_weights(trainer.variables_to_train, stored)
+            weights = program.weights(trainer)
+            _write_arrays(folder / WEIGHTS, ((value.name, v.numpy()) for v, value in weights))
         elif wanted.num_recorded_steps:
             _draw_weights(setup, trainer, wanted.seed)
         recorded = {
@@ -244,18 +245,6 @@ def _numbered(kind: str, batches: Sequence[Batch]) -> Iterator[tuple[str, np.nda
     for number, batch in enumerate(batches):
         for name, values in batch.items():
             yield f"{kind}/{number}/{name}", values.numpy()
-
-
-def _load_and_write_weights(
-    setup: Setup, trainer: Trainer, folder: Path, stored: StoredCheckpoint
-) -> None:
-    reading.load_initial_weights(
-        trainer.variables_to_train,
-        stored,
-        num_hidden_layers=setup.bert_config.num_hidden_layers,
-    )
-    weights = program.weights(trainer)
-    _write_arrays(folder / WEIGHTS, ((value.name, v.numpy()) for v, value in weights))
 
 
 def _draw_weights(setup: Setup, trainer: Trainer, seed: int) -> None:

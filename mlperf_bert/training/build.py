@@ -173,11 +173,7 @@ def load_weights(parts: Parts, setup: Setup, team: Team) -> None:
             )
         parts.state.restore(path)
     elif setup.initial_checkpoint:
-        reading.load_initial_weights(
-            parts.trainer.variables_to_train,
-            setup.initial_checkpoint,
-            num_hidden_layers=setup.bert_config.num_hidden_layers,
-        )
+        reading.load_initial_weights(parts.trainer.variables_to_train, setup.initial_checkpoint)
 
 
 def evaluation_batches(setup: Setup) -> tf.data.Dataset:

@@ -183,9 +183,9 @@ def _initial_checkpoint(setup: Setup) -> StoredCheckpoint | None:
 
 def require_fitting(setup: Setup, stored: StoredCheckpoint) -> dict[names.Weight, tuple[int, ...]]:
     """Compares a checkpoint with the model; returns the shapes of the model's weights."""
-    num_layers = setup.bert_config.num_hidden_layers
-    shapes = {weight: weight.our_shape(setup.bert_config) for weight in names.weights(num_layers)}
-    setup.findings.attempt(reading.require_fitting, stored, shapes, num_hidden_layers=num_layers)
+    table = names.weights(setup.bert_config.num_hidden_layers)
+    shapes = {weight: weight.our_shape(setup.bert_config) for weight in table}
+    setup.findings.attempt(reading.require_fitting, stored, shapes)
     return shapes
 
 

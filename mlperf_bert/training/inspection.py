@@ -193,11 +193,7 @@ def _measure_initial_accuracy(setup: Setup) -> None:
     # A run that resumes has not opened it.
     stored = setup.initial_checkpoint or StoredCheckpoint(config.init_checkpoint)
     reading.refuse_output_of_a_run(stored)
-    reading.load_initial_weights(
-        pretrainer.trained_variables(model),
-        stored,
-        num_hidden_layers=setup.bert_config.num_hidden_layers,
-    )
+    reading.load_initial_weights(pretrainer.trained_variables(model), stored)
     evaluator = Evaluator(model=model, strategy=setup.strategy)
     with pipeline.checked_input(setup.eval_files, setup.limits):
         accuracy = evaluator.evaluate(build.evaluation_batches(setup)).masked_lm_accuracy

@@ -171,11 +171,7 @@ def _evaluator(config: RunConfig) -> Iterator[Callable[[str], Evaluation]]:
         )
 
         def evaluate_one(prefix: str) -> Evaluation:
-            reading.load_weights(
-                pretrainer.trained_variables(model),
-                StoredCheckpoint(prefix),
-                num_hidden_layers=bert_config.num_hidden_layers,
-            )
+            reading.load_weights(pretrainer.trained_variables(model), StoredCheckpoint(prefix))
             return evaluator.evaluate(dataset)
 
         yield evaluate_one

@@ -45,20 +45,19 @@ def blank_variables(config: BertConfig) -> list[tf.Variable]:
     return variables
 
 
-def load_initial(variables: list[tf.Variable], prefix: str, num_layers: int) -> list[str]:
+def load_initial(variables: list[tf.Variable], prefix: str) -> list[str]:
     """As a run does, which opens and checks the checkpoint before it builds a model."""
     stored = StoredCheckpoint(prefix)
     reading.refuse_output_of_a_run(stored)
-    return reading.load_initial_weights(variables, stored, num_hidden_layers=num_layers)
+    return reading.load_initial_weights(variables, stored)
 
 
 def load(prefix: str, config: BertConfig) -> dict[str, np.ndarray]:
     """The weights of a model after loading, by TF1 name."""
     variables = blank_variables(config)
-    layers = config.num_hidden_layers
-    loaded = load_initial(variables, prefix, layers)
-    assert loaded == [weight.tf1_name for weight in names.weights(layers)]
-    return saving.weights_by_tf1_name(variables, num_hidden_layers=layers)
+    loaded = load_initial(variables, prefix)
+    assert loaded == [weight.tf1_name for weight in names.weights(config.num_hidden_layers)]
+    return saving.weights_by_tf1_name(variables)
 
 
 def refusal(prefix: str, config: BertConfig) -> str:
@@ -66,7 +65,7 @@ def refusal(prefix: str, config: BertConfig) -> str:
     variables = blank_variables(config)
     before = [variable.numpy() for variable in variables]
     with pytest.raises(ValueError) as error:
-        load_initial(variables, prefix, config.num_hidden_layers)
+        load_initial(variables, prefix)
     for variable, value in zip(variables, before):
         np.testing.assert_array_equal(variable.numpy(), value)
     assert "\n" not in str(error.value)
@@ -97,9 +96,8 @@ def test_a_weight_that_is_not_finite_is_named(generated, tmp_path, number):
     prefix = str(tmp_path / "model.ckpt-1")
     saving.write_name_based(prefix, {**generated.weights, name: spoilt})
     variables = blank_variables(generated.config)
-    layers = generated.config.num_hidden_layers
     with pytest.raises(ValueError) as error:
-        load_initial(variables, prefix, layers)
+        load_initial(variables, prefix)
     assert str(error.value).startswith(f"{prefix}: {name} holds NaN or infinity; ")
 
 
@@ -148,9 +146,7 @@ def test_output_of_our_run_is_refused(generated, tmp_path):
     )
     initial_again = str(tmp_path / "start" / "model.ckpt-3")
     assert "TF2 to TF1" in convert(prefix, initial_again, config=generated.config)
-    expected = saving.weights_by_tf1_name(
-        trained_variables(model), num_hidden_layers=generated.config.num_hidden_layers
-    )
+    expected = saving.weights_by_tf1_name(trained_variables(model))
     assert_same_bits(load(initial_again, generated.config), expected)
 
 

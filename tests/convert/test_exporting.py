@@ -41,10 +41,7 @@ def test_transformers_computes_our_logits(start, tmp_path):
         "masked_lm_positions": np.tile(np.arange(9), (3, 1)),
     }
     ours = build_pretrainer(config, seed=3)
-    layers = config.num_hidden_layers
-    reading.load_initial_weights(
-        trained_variables(ours), StoredCheckpoint(start.checkpoint), num_hidden_layers=layers
-    )
+    reading.load_initial_weights(trained_variables(ours), StoredCheckpoint(start.checkpoint))
     tensors = {name: tf.constant(value, tf.int32) for name, value in features.items()}
     masked_lm, next_sentence = forward(ours, tensors, training=False)
     found = theirs(

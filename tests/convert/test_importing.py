@@ -100,9 +100,7 @@ def our_outputs(folder: Path) -> dict[str, np.ndarray]:
     ours = build_pretrainer(config, seed=3)
     stored = StoredCheckpoint(str(folder / "model.ckpt-0"))
     reading.refuse_output_of_a_run(stored)  # it must not be taken for one
-    reading.load_initial_weights(
-        trained_variables(ours), stored, num_hidden_layers=config.num_hidden_layers
-    )
+    reading.load_initial_weights(trained_variables(ours), stored)
     given = inputs()
     outputs = ours(
         {

@@ -59,11 +59,8 @@ def make_trainer(task: dict, case: dict, devices: tf.distribute.Strategy) -> Tra
     )
     model = BertConfig.from_json_file(task["bert_config_file"])
     trainer = trainer_of(config, model, strategy=devices, seed=0)
-    reading.load_initial_weights(
-        trainer.variables_to_train,
-        StoredCheckpoint(task["init_checkpoint"]),
-        num_hidden_layers=model.num_hidden_layers,
-    )
+    stored = StoredCheckpoint(task["init_checkpoint"])
+    reading.load_initial_weights(trainer.variables_to_train, stored)
     return trainer
 
 

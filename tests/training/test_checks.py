@@ -250,10 +250,7 @@ def test_evaluation_shard_is_known_by_its_size(config, tmp_path):
 
 
 def write_checkpoint(prefix, config):
-    tensors = weights_by_tf1_name(
-        trained_variables(build_pretrainer(config, seed=1)),
-        num_hidden_layers=config.num_hidden_layers,
-    )
+    tensors = weights_by_tf1_name(trained_variables(build_pretrainer(config, seed=1)))
     write_name_based(str(prefix), tensors)
     return tensors
 

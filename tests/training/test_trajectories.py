@@ -66,8 +66,7 @@ def test_losses_weights_and_evaluation(oracle, name, recompute):
     batches = distributed_losses.batches_of(oracle.plan(), trainer)
 
     losses = [trainer.train(batches, tf.constant(num_updates)).numpy()[:, 0]]
-    layers = oracle.config.num_hidden_layers
-    after = saving.weights_by_tf1_name(trainer.variables_to_train, num_hidden_layers=layers)
+    after = saving.weights_by_tf1_name(trainer.variables_to_train)
     losses.append(trainer.train(batches, tf.constant(num_steps - num_updates)).numpy()[:, 0])
 
     np.testing.assert_allclose(np.concatenate(losses), expected_losses, rtol=0, atol=1e-5)
