@@ -33,6 +33,7 @@ from pathlib import Path
 from benchmarks.processes import in_a_process
 from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
+from mlperf_bert.options import whole_number
 from pages import charts
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -188,8 +189,8 @@ def main() -> None:
     measures = commands.add_parser("measure", help="with jax: run them")
     measures.add_argument("--steps", type=Path, required=True, help="the output of export")
     measures.add_argument("--output", type=Path, required=True, help="without suffix")
-    measures.add_argument("--num_steps", type=int, default=50)
-    measures.add_argument("--peak_size", type=int, default=8192, help="of the matrices")
+    measures.add_argument("--num_steps", type=whole_number, default=50)
+    measures.add_argument("--peak_size", type=whole_number, default=8192, help="of the matrices")
     measures.add_argument("--torch_python", help="an interpreter with torch and transformers")
     measures.set_defaults(run=measure)
     shows = commands.add_parser("show", help="table and picture of raw figures")

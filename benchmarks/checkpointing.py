@@ -26,6 +26,7 @@ from pathlib import Path
 
 from benchmarks.processes import in_a_process
 from mlperf_bert.files import paths
+from mlperf_bert.options import whole_number
 from mlperf_bert.tensorflow_import import tensorflow
 
 WAYS = ("synchronous", "asynchronous", "TensorFlow's own")
@@ -129,7 +130,7 @@ def report(found: dict[str, list[dict]]) -> None:
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=whole_number, default=3)
     parser.add_argument("--output", help="a folder on the disk to measure; default: temporary")
     given = parser.parse_args(paths.words_with_home())
     found: dict[str, list[dict]] = {way: [] for way in WAYS}

@@ -26,6 +26,7 @@ from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf import rules
+from mlperf_bert.options import whole_number
 from pages import charts
 
 
@@ -86,7 +87,7 @@ def samples_to_target(evaluations: list[tuple[int, float]]) -> float:
 def main() -> None:
     """Prepares the data, trains each variant in turn; prints the table, draws the picture."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=3, help="number of seeds")
+    parser.add_argument("--seeds", type=whole_number, default=3, help="number of seeds")
     parser.add_argument("--output", type=Path, help="default: a folder in build/")
     parser.add_argument("--short_examples", action="store_true", help="rows of 128, half padding")
     args = parser.parse_args(paths.words_with_home())

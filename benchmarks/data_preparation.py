@@ -38,6 +38,7 @@ from mlperf_bert.data.sentences import read_documents
 from mlperf_bert.data.tokenization import Tokenizer
 from mlperf_bert.files import paths
 from mlperf_bert.files.whole import digest
+from mlperf_bert.options import whole_number
 
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONS = ["--max_seq_length=512", "--max_predictions_per_seq=76", "--dupe_factor=10"]
@@ -269,10 +270,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--text", type=absolute_path, help="a part, one sentence a line")
     parser.add_argument("--vocab_file", type=absolute_path, help="vocab.txt")
-    parser.add_argument("--workers", type=int, default=2, help="of the parallel measurement")
-    parser.add_argument("--turns", type=int, default=3, help="measurements of each side")
+    parser.add_argument(
+        "--workers", type=whole_number, default=2, help="of the parallel measurement"
+    )
+    parser.add_argument("--turns", type=whole_number, default=3, help="measurements of each side")
     parser.add_argument("--wiki", type=absolute_path, help="glob of extracted files named wiki_??")
-    parser.add_argument("--num_files", type=int, nargs="+", help="so many of them; 100 at most")
+    parser.add_argument(
+        "--num_files", type=whole_number, nargs="+", help="so many of them; 100 at most"
+    )
     parser.add_argument("--punkt", type=absolute_path, help="punkt data for ours")
     parser.add_argument("--reference", type=absolute_path, help="its bert folder")
     parser.add_argument("--reference_python", type=absolute_path, help="its interpreter")

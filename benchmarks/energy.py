@@ -15,6 +15,7 @@ from pathlib import Path
 
 from mlperf_bert.files import paths
 from mlperf_bert.mlperf import energy
+from mlperf_bert.options import whole_number
 
 ZONES = ("package-0", "package-1", "dram")
 
@@ -34,8 +35,8 @@ def generate(folder: Path) -> Path:
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--readings", type=int, default=2000, help="readings a turn")
-    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--readings", type=whole_number, default=2000, help="readings a turn")
+    parser.add_argument("--turns", type=whole_number, default=5)
     given = parser.parse_args(paths.words_with_home())
 
     def seconds_per_reading() -> float:

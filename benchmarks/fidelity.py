@@ -36,6 +36,7 @@ from typing import Any
 from benchmarks import random_task
 from mlperf_bert.data.validity import ExampleShape
 from mlperf_bert.files import paths
+from mlperf_bert.options import whole_number
 from mlperf_bert.training import build
 from tracing import fidelity, limits
 from tracing.exports.finished import Finished
@@ -289,7 +290,7 @@ def main() -> None:
     parser.add_argument("--output_dir", type=Path, required=True)
     parser.add_argument("--dlio", type=Path, help="the program dlio_benchmark")
     parser.add_argument("--backend", default="bpftrace", choices=("bpftrace", "strace"))
-    parser.add_argument("--files", type=int, default=64, help="of 5 MB, read twice")
+    parser.add_argument("--files", type=whole_number, default=64, help="of 5 MB, read twice")
     parser.add_argument("--case", action="append", choices=CASES, help="may be repeated")
     given = parser.parse_args(paths.words_with_home(sys.argv[1:]))
     dlio = given.dlio.absolute() if given.dlio else None

@@ -27,6 +27,7 @@ from benchmarks.contestants import ours
 from benchmarks.training_throughput import write_task
 from mlperf_bert.files import paths
 from mlperf_bert.input import packing, pipeline
+from mlperf_bert.options import whole_number
 
 
 @tf.function
@@ -120,10 +121,14 @@ def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--input_file", type=Path, help="TFRecords of 512 tokens")
-    parser.add_argument("--batch_size", type=int, default=4, help="examples per step")
+    parser.add_argument("--batch_size", type=whole_number, default=4, help="examples per step")
     parser.add_argument("--steps", type=int, default=20, help="timed steps of each kind; 0: none")
-    parser.add_argument("--turns", type=int, default=30, help="timed turns with and without checks")
-    parser.add_argument("--examples", type=int, default=20480, help="examples drawn per turn")
+    parser.add_argument(
+        "--turns", type=whole_number, default=30, help="timed turns with and without checks"
+    )
+    parser.add_argument(
+        "--examples", type=whole_number, default=20480, help="examples drawn per turn"
+    )
     args = parser.parse_args(paths.words_with_home())
     with tempfile.TemporaryDirectory() as name:
         write_task(Path(name), args.input_file)

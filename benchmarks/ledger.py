@@ -27,6 +27,7 @@ from benchmarks.input_pipeline import in_turns, spread
 from benchmarks.training_throughput import BERT_BASE
 from mlperf_bert.files import paths
 from mlperf_bert.input import pipeline
+from mlperf_bert.options import whole_number
 from mlperf_bert.training import steps
 from mlperf_bert.training.steps import Trainer
 
@@ -71,7 +72,7 @@ def report(name: str, config: Mapping, *, batch_size: int, num_steps: int, num_t
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--turns", type=int, default=30, help="turns of each model")
+    parser.add_argument("--turns", type=whole_number, default=30, help="turns of each model")
     turns = parser.parse_args(paths.words_with_home()).turns
     report("small model", SMALL, batch_size=1, num_steps=20, num_turns=turns)
     report("BERT-base", BERT_BASE, batch_size=4, num_steps=1, num_turns=turns)

@@ -17,6 +17,7 @@ from pathlib import Path
 from benchmarks import random_task
 from mlperf_bert.data.validity import ExampleLimits
 from mlperf_bert.files import paths
+from mlperf_bert.options import whole_number
 from mlperf_bert.tensorflow_import import tensorflow
 from tests.stores.rig import Store
 
@@ -45,10 +46,10 @@ def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--delay_ms", type=float, default=50)
-    parser.add_argument("--files", type=int, default=16)
-    parser.add_argument("--examples_per_file", type=int, default=2048)
-    parser.add_argument("--batches", type=int, default=1000)
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--files", type=whole_number, default=16)
+    parser.add_argument("--examples_per_file", type=whole_number, default=2048)
+    parser.add_argument("--batches", type=whole_number, default=1000)
+    parser.add_argument("--turns", type=whole_number, default=3)
     given = parser.parse_args(paths.words_with_home())
     with tempfile.TemporaryDirectory() as name, Store() as store:
         folder = Path(name)

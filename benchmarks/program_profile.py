@@ -24,6 +24,7 @@ from pathlib import Path
 import jax
 
 from mlperf_bert.files import paths
+from mlperf_bert.options import whole_number
 from mlperf_bert.portable import compile_step
 from mlperf_bert.portable.run_step import Exported, Program, steps
 from pages import charts
@@ -140,7 +141,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("step", type=Path, help="a folder of mlperf_bert.portable.export")
     parser.add_argument("--output", type=Path, required=True, help="without suffix")
-    parser.add_argument("--num_steps", type=int, default=5, help="profiled steps")
+    parser.add_argument("--num_steps", type=whole_number, default=5, help="profiled steps")
     given = parser.parse_args(paths.words_with_home())
     try:
         exported = Exported(given.step, "training")

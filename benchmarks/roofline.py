@@ -49,6 +49,7 @@ from benchmarks.contestants import ours
 from benchmarks.training_throughput import BERT_BASE, peak_flop_per_second, processor, write_task
 from mlperf_bert.files import paths
 from mlperf_bert.model.config import BertConfig
+from mlperf_bert.options import whole_number
 from mlperf_bert.portable import flop
 from mlperf_bert.training.steps import Trainer
 
@@ -251,9 +252,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--input_file", type=absolute_path, help="TFRecords of 512 tokens")
     parser.add_argument("--output", type=absolute_path, required=True, help="without suffix")
-    parser.add_argument("--batch_size", type=int, default=4, help="examples of a step")
+    parser.add_argument("--batch_size", type=whole_number, default=4, help="examples of a step")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="bfloat16")
-    parser.add_argument("--steps", type=int, default=5, help="steps timed, and steps profiled")
+    parser.add_argument(
+        "--steps", type=whole_number, default=5, help="steps timed, and steps profiled"
+    )
     args = parser.parse_args(paths.words_with_home())
     # So that the seconds of operations add up to a step's.
     tf.config.threading.set_inter_op_parallelism_threads(1)

@@ -35,6 +35,7 @@ from mlperf_bert.data.validity import ExampleShape
 from mlperf_bert.files import paths
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import BertConfig
+from mlperf_bert.options import whole_number
 from pages import charts
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -152,11 +153,11 @@ def main() -> None:
     parser.add_argument("--latency_us", type=float, default=10.0, help="Of a message in the ring.")
     parser.add_argument("--bert_config_file", help="Another model than the small one measured.")
     parser.add_argument("--step_seconds", type=float, help="Step time of one replica of yours.")
-    parser.add_argument("--replica_batch_size", type=int, default=BATCH_SIZE)
+    parser.add_argument("--replica_batch_size", type=whole_number, default=BATCH_SIZE)
     args = parser.parse_args(paths.words_with_home())
     if bool(args.bert_config_file) != bool(args.step_seconds):
         parser.error("--bert_config_file and --step_seconds belong together: give both or none")
-    for name in ("gb_per_second", "step_seconds", "replica_batch_size"):
+    for name in ("gb_per_second", "step_seconds"):
         value = getattr(args, name)
         if value is not None and value <= 0:
             parser.error(f"--{name}={value}: it must be more than 0")

@@ -24,6 +24,7 @@ from mlperf_bert.data.validity import ExampleShape
 from mlperf_bert.files import paths
 from mlperf_bert.mlperf.results import read_run
 from mlperf_bert.mlperf.rules import BERT_LARGE
+from mlperf_bert.options import whole_number
 from tracing import backends
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -100,8 +101,8 @@ def seconds_of_reading(folder: Path, variant: str, number: int, records: list[Pa
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--num_steps", type=int, default=600, help="of the training")
+    parser.add_argument("--rounds", type=whole_number, default=3)
+    parser.add_argument("--num_steps", type=whole_number, default=600, help="of the training")
     parser.add_argument("--workload", choices=["training", "reading"], help="default: both")
     given = parser.parse_args(paths.words_with_home())
     missing = backends.choose(None).reasons

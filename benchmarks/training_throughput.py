@@ -58,8 +58,8 @@ from mlperf_bert.input import pipeline
 from mlperf_bert.input.pipeline import ExampleShape
 from mlperf_bert.mlperf.rules import BERT_LARGE
 from mlperf_bert.model.config import BertConfig
+from mlperf_bert.options import whole_number
 from mlperf_bert.portable import flop
-from mlperf_bert.submission.expect import whole_number
 from pages import charts
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -2,9 +2,10 @@
 
 A field is defined once, with `option` or, where several flags make one value, with `options`.
 command_line.py makes flags of the fields, and a configuration of the flags. The end of this file is
-how a duration is written.
+how a duration and a count are written.
 """
 
+import argparse
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
@@ -164,3 +165,10 @@ def duration(seconds: float) -> str:
     minutes, tenths = divmod(tenths, 600)
     counts = {"h": hours, "m": minutes, "s": tenths / 10}
     return "".join(f"{count:.9g}{unit}" for unit, count in counts.items() if count) or "0s"
+
+
+def whole_number(text: str) -> int:
+    """The type of a count in argparse's options: a number of 1 or more."""
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 10**9:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from 1 to 999,999,999")
+    return int(text)

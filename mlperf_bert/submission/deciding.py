@@ -19,10 +19,11 @@ from mlperf_bert.files import paths
 from mlperf_bert.files.whole import write_whole
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.results import RunResult
+from mlperf_bert.options import whole_number
 from mlperf_bert.submission import compare, published, reference_runs, report_charts, watch
 from mlperf_bert.submission.compare import Comparison
 from mlperf_bert.submission.entry import family_of
-from mlperf_bert.submission.expect import names_of, whole_number
+from mlperf_bert.submission.expect import names_of
 from mlperf_bert.submission.expectation import LEVEL, Expectation, Published, Question
 from mlperf_bert.submission.observer import in_words
 from mlperf_bert.submission.reference_runs import Reference, outlooks

@@ -24,6 +24,7 @@ import numpy as np
 from mlperf_bert.files import paths
 from mlperf_bert.messages import ends_in_one_line
 from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH, NUM_RUNS_PER_RESULT, is_bert_large
+from mlperf_bert.options import whole_number
 from mlperf_bert.submission import bound, published, system
 from mlperf_bert.submission.entry import family_of
 from mlperf_bert.submission.expectation import (
@@ -177,13 +178,6 @@ def table_of_errors(known: Published) -> str:
                 cells.append(f"{middle:.1%}, {far:.0%}, {held:.0%}")
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def whole_number(text: str) -> int:
-    """Return a number of 1 or more, for argparse."""
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 10**9:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from 1 to 999,999,999")
-    return int(text)
 
 
 def _price(text: str) -> float:
