@@ -22,6 +22,7 @@ from mlperf_bert.files import paths, whole
 from mlperf_bert.files.json_text import read_record, write_record
 
 NAME = "provenance.json"
+_ALGORITHMS = ("", "sha256", "md5")
 _REPOSITORY = Path(__file__).resolve().parents[2]
 # Name -> the packages that may hold it: TensorFlow for TPUs has another one.
 _PACKAGES = {"numpy": ["numpy"], "numba": ["numba"], "tensorflow": ["tensorflow", "tensorflow-tpu"]}
@@ -210,6 +211,8 @@ def _parsed(content: Mapping) -> Record:
     for file in [*found.inputs, *found.outputs]:
         if not isinstance(file.path, str) or not isinstance(file.digest, str):
             raise TypeError(f"{file.path!r:.80}: no path or digest")
+        if file.digest.partition(":")[0] not in _ALGORITHMS:
+            raise ValueError(f"{file.path}: its digest {file.digest!r:.80} is of no known kind")
         if type(file.bytes) is not int:
             raise TypeError(f"{file.path}: bytes is not a number")
     return found

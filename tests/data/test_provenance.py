@@ -69,6 +69,15 @@ def test_a_changed_size_and_a_changed_record_are_found(chained):
     assert "text/part-1: the step that made it and the one that read it record" in problem
 
 
+def test_a_digest_of_an_unknown_kind_damages_the_record_and_its_file_is_named(chained):
+    path = chained / "text" / provenance.NAME
+    path.write_text(path.read_text().replace('"sha256:', '"sha255:', 1))
+    with pytest.raises(ValueError) as error:
+        provenance.read(chained / "text")
+    assert str(error.value).startswith(f"{path}: ")
+    assert "'sha255:" in str(error.value) and "of no known kind" in str(error.value)
+
+
 def test_files_that_are_gone_are_named_and_the_chain_goes_on(chained):
     for path in (chained / "text").glob("part-*"):
         path.unlink()
