@@ -90,7 +90,8 @@ def _bring(args: argparse.Namespace) -> tuple[list[str], list[Place]]:
         except ValueError as error:
             problems.append(str(error))
         except OSError as error:
-            problems.append(f"{folder}: {error}; make room or fix its permissions")
+            where, why = error.filename or folder, error.strerror or error
+            problems.append(f"{where}: {why}; make room or fix its permissions")
     return problems, refusing
 
 

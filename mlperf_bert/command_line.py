@@ -167,21 +167,16 @@ def tensorflow_explained(out_of_memory: str) -> Iterator[None]:
         raise Interrupted(str(error)) from error
     except FloatingPointError as error:
         raise ValueError(str(error)) from error
-    except errors.ResourceExhaustedError as error:
-        raise ValueError(f"out of memory ({_first_line(error)}); {out_of_memory}") from error
-    except errors.UnavailableError as error:  # a device is gone, such as the host of a TPU
-        text = f"TensorFlow failed: {_first_line(error)}; repeat the command later"
-        raise Interrupted(text) from error
     except errors.OpError as error:
-        if not is_answer_of_a_store(error):
-            raise ValueError(f"TensorFlow failed: {_first_line(error)}") from error
-        may_pass = kind_of(error) is StoreUnavailable
-        raise (Interrupted if may_pass else ValueError)(reason(error)) from error
-
-
-def _first_line(error: Exception) -> str:
-    """The reason without the names of TensorFlow's own operations."""
-    return re.sub(r"\{\{.*?\}\}\s*", "", reason(error)).split(" [Op:")[0]
+        if is_answer_of_a_store(error):
+            may_pass = kind_of(error) is StoreUnavailable
+            raise (Interrupted if may_pass else ValueError)(reason(error)) from error
+        if isinstance(error, errors.ResourceExhaustedError):
+            raise ValueError(f"out of memory ({reason(error)}); {out_of_memory}") from error
+        if isinstance(error, errors.UnavailableError):  # a device is gone, as the host of a TPU
+            text = f"TensorFlow failed: {reason(error)}; repeat the command later"
+            raise Interrupted(text) from error
+        raise ValueError(f"TensorFlow failed: {reason(error)}") from error
 
 
 def run(

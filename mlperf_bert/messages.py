@@ -1,6 +1,7 @@
 """What a user reads: mistakes as printable lines, and the progress of long work."""
 
 import dataclasses
+import errno
 import functools
 import os
 import signal
@@ -56,7 +57,8 @@ def as_lines(error: Exception) -> str:
     if isinstance(error, Problems):
         return str(error)
     if isinstance(error, OSError) and error.strerror and isinstance(error.filename, str):
-        return printable(f"{error.filename}: {error.strerror}")
+        remedy = "; make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        return printable(f"{error.filename}: {error.strerror}{remedy}")
     return printable(str(error))
 
 

@@ -322,6 +322,11 @@ def test_batch_that_replicas_cannot_share():
             75,
             "TensorFlow failed: UnavailableError; ",
         ),
+        (
+            errors.UnavailableError(None, None, "HTTP request: HTTP response code 503"),
+            75,
+            "the store answers 503, again and again; repeat the command later",
+        ),
         (errors.InternalError(None, None, "{{node a}} bad [Op:A]\nb"), 1, "TensorFlow failed: bad"),
         (errors.AbortedError(None, None, "HTTP request: code 0"), 75, "HTTP request: code 0"),
         (

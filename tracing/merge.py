@@ -23,6 +23,7 @@ from pages import Card
 from tracing import charts, ends_in_one_line, files, parser_of, path_with_home, tables
 from tracing.exports.finished import summary_of
 
+_NEEDED = ("machine", "clocks", "seconds", "begin_realtime_ns", "file_classes")
 _MERGED = [table for table in tables.COLUMNS if table != "clock_pairs"]
 
 
@@ -68,7 +69,7 @@ def open_hosts(folders: Sequence[Path]) -> list[Host]:
     """
     if len(folders) < 2 or len({folder.resolve() for folder in folders}) < len(folders):
         raise ValueError("name two or more folders of traces, each once")
-    summaries = [summary_of(folder) for folder in folders]
+    summaries = [summary_of(folder, *_NEEDED) for folder in folders]
     names = [found["machine"].get("hostname") or folder.name
              for folder, found in zip(folders, summaries)]  # fmt: skip
     if len(set(names)) < len(names):

@@ -56,7 +56,7 @@ def import_model(model: str, output_dir: str, *, seed: int) -> list[str]:
         except tf.errors.OpError as error:
             reason = paths.reason(error)
             raise OSError(
-                f"{beside}: the checkpoint cannot be written ({reason}); make room"
+                f"{output_dir}: the checkpoint cannot be written ({reason}); make room"
             ) from error
         provenance.note(
             beside,

@@ -46,9 +46,9 @@ def make_parts(
             pipeline
             | "parts" >> beam.Create(sorted(inputs.items()))
             | "spread" >> beam.Reshuffle()
-            | "make" >> beam.ParDo(_MakePart(str(folder), tokenizer, config))
+            | "make" >> beam.ParDo(_MakePart(folder, tokenizer, config))
             | "gather" >> beam.combiners.ToList()
-            | "outcome" >> beam.Map(_write_json, str(folder / _OUTCOME))
+            | "outcome" >> beam.Map(_write_json, folder / _OUTCOME)
         )
     outcome = json.loads(paths.read_bytes(folder / _OUTCOME))
     with paths.failures_named(folder / _OUTCOME):
@@ -59,19 +59,18 @@ def make_parts(
 class _MakePart(beam.DoFn):
     """(name, input path) -> (name, the part as a dict or why it failed)."""
 
-    def __init__(self, output_dir: str, tokenizer: Tokenizer, config: DatasetConfig):
-        self._output_dir, self._tokenizer, self._config = output_dir, tokenizer, config
+    def __init__(self, folder: paths.Location, tokenizer: Tokenizer, config: DatasetConfig):
+        self._folder, self._tokenizer, self._config = folder, tokenizer, config
 
     def process(self, element: tuple[str, str]) -> Iterator[tuple[str, dict | str]]:
         name, path = element
         try:
-            output = paths.location(self._output_dir) / name
-            part = make_part(path, output, self._tokenizer, self._config)
+            part = make_part(path, self._folder / name, self._tokenizer, self._config)
             yield name, dataclasses.asdict(part)
         except (ValueError, OSError) as error:
             # Not left to Beam, which would end the pipeline: the other parts are kept.
             yield name, str(error)
 
 
-def _write_json(content: object, path: str) -> None:
+def _write_json(content: object, path: paths.Location) -> None:
     write_whole(path, json.dumps(content) + "\n")

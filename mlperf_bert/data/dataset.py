@@ -147,9 +147,15 @@ def write_dataset(
                 failures |= {name: why for name, why in result.items() if isinstance(why, str)}
                 if made:
                     lock.require_held()
-                    found.parts |= made
-                    # Before the last part counts as made: a run that is killed here is repeated.
                     to_go -= made.keys()
+                    if not to_go:
+                        # Until the record is written one part counts as missing: a run that ends
+                        # in between is repeated, and makes this part again and the record.
+                        last = dict([made.popitem()])
+                        found.parts |= made
+                        found.save(folder)
+                        made = last
+                    found.parts |= made
                     if not to_go:
                         _note_provenance(folder, found, inputs, vocab_file=config.vocab_file)
                     found.save(folder)
@@ -170,7 +176,7 @@ def _note_provenance(
         folder,
         step="training examples",
         inputs=[*(inputs[name] for name in sorted(inputs)), vocab_file],
-        outputs=sorted(parts),
+        outputs=[folder / name for name in sorted(found.parts)],
         parameters=found.parameters,
         digests=parts | texts,
         continues=True,
@@ -181,10 +187,12 @@ def _open_manifest(folder: paths.Location, config: DatasetConfig, parts: Iterabl
     """Returns the manifest to go on with: the folder's, or a new one, which is written.
 
     Raises:
-      ValueError: the folder holds data made with other parameters, or parts of unknown origin.
+      ValueError: the folder holds data made with other parameters, parts of unknown origin, or a
+        damaged record.
     """
     parameters = config.parameters()
     found = manifest.load(folder)
+    provenance.read(folder)  # a damaged one is refused now, not when the parts are made
     if found is None:
         with paths.failures_named(folder):
             present = {path.name for path in folder.glob("*")}

@@ -18,7 +18,7 @@ from mlperf_bert.data.published import DUMP, MD5S_OF_TEXT, PUBLISHED_TEXT, UNCOM
 from mlperf_bert.files import paths
 from mlperf_bert.files.json_text import read_record, write_record
 from mlperf_bert.files.whole import digest, packed_file, require_room, written_beside
-from mlperf_bert.messages import Progress, as_lines, printable
+from mlperf_bert.messages import Progress, printable
 
 TEXT_AT_MOST_BYTES = 100 << 20  # three times the largest that is published
 RECORD_NAME = "unpacked.json"
@@ -70,8 +70,10 @@ def md5s_of_text(path: Path) -> dict[str, str]:
         check(path, MD5S_OF_TEXT)
         found = _read_md5s(path)
         problem = f"{path}: names {len(found):,} of {len(_wanted()):,} texts in a form known here"
-    except (ValueError, OSError) as error:
-        found, problem = {}, as_lines(error)
+    except ValueError as error:
+        found, problem = {}, str(error)
+    except OSError as error:
+        found, problem = {}, f"{path}: {error.strerror or error}"
     if found.keys() != _wanted():
         print(
             f"note: {printable(problem)}; the MD5 of the archive has to do for the rest",

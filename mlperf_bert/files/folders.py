@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from mlperf_bert.files import paths
-from mlperf_bert.files.whole import partial
+from mlperf_bert.files.whole import no_room_named, partial
 from mlperf_bert.tensorflow_import import tensorflow
 
 
@@ -47,7 +47,8 @@ def written_beside(path: paths.Location) -> Iterator[Path]:
     shutil.rmtree(beside, ignore_errors=True)
     try:
         beside.mkdir(parents=True)
-        yield beside
+        with no_room_named(path):
+            yield beside
         beside.rename(path)
     finally:
         shutil.rmtree(beside, ignore_errors=True)

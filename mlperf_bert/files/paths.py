@@ -35,7 +35,9 @@ _FLAG = re.compile(r"-[^=]*=")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _REQUESTS_AT_ONCE = 16
 _WITHOUT_A_SLASH = re.compile(r"(gs|s3|az):(?!//)")
+_OF_A_BUCKET = re.compile(r"(gs|s3|az):/")
 _HTTP_CODE = re.compile(r"HTTP response code (\d+)")
+_NODE_NAMES = re.compile(r"\{\{.*?\}\}\s*")
 _TRANSIENT = (408, 429, 500, 502, 503, 504)
 _ADVICE = {
     401: "no valid credentials; set GOOGLE_APPLICATION_CREDENTIALS to a key file, or run gcloud "
@@ -96,12 +98,14 @@ def require_supported(path: str) -> None:
     """Checks that a path is local or of a store that TensorFlow can reach here.
 
     Raises:
-      ValueError: its scheme is another one, or a store whose file system is not installed, or it
-        begins with "~" and there is neither such a home folder nor such a name here.
+      ValueError: its scheme is another one, or a store whose file system is not installed; or it
+        begins with "~" or "gs:" and there is neither such a home folder nor such a name here.
     """
-    if path.startswith("~") and not Path(path.split("/")[0]).exists():
+    # "./~x" and "./gs:x", which are advised, have lost their "./" once they were a Path.
+    is_there = Path(path.split("/")[0]).exists()
+    if path.startswith("~") and not is_there:
         raise ValueError(_no_home(path))
-    if without := _WITHOUT_A_SLASH.match(path):
+    if (without := _WITHOUT_A_SLASH.match(path)) and not is_there:
         raise ValueError(f"{path}: write {without[0]}//BUCKET/FOLDER, or ./{without[0]}...")
     scheme = _SCHEME.match(path)
     if not scheme or scheme[0] == BUCKETS:
@@ -125,9 +129,10 @@ def _schemes_of_tensorflow() -> list[str]:
 
 def location(path: str | os.PathLike) -> Location:
     """The path as an object; raises as `require_supported`."""
-    if isinstance(path, Path):  # it was looked at before: "./~x" has lost its "./"
-        return path
     name = os.fspath(path)
+    # A Path was looked at before, unless somebody made one of gs://BUCKET, which is "gs:/BUCKET".
+    if isinstance(path, Path) and not _OF_A_BUCKET.match(name):
+        return path
     require_supported(name)
     if not is_remote(name):
         return Path(name)
@@ -184,7 +189,7 @@ def make_folder(path: Location) -> list[Path]:
     return absent
 
 
-def with_folder_made(file: str) -> Location:
+def with_folder_made(file: str | os.PathLike) -> Location:
     """Returns the place of a file that is to be written, whose folder `make_folder` has made."""
     place = location(file)
     make_folder(place.parent)
@@ -348,8 +353,9 @@ def is_answer_of_a_store(error: Exception) -> bool:
 
 
 def reason(error: Exception) -> str:
-    """What a store has answered, and what to do, in one line."""
+    """What a store has answered, and what to do, or TensorFlow's own words; one line."""
     text = next(iter(str(error).splitlines()), "") or type(error).__name__
+    text = _NODE_NAMES.sub("", text).split(" [Op:")[0]
     code, may_pass = _answer_in(text)
     if code in _ADVICE:
         return f"the store answers {code}: {_ADVICE[code]}"

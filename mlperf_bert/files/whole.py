@@ -7,6 +7,7 @@ a file is that a reader did not expect.
 """
 
 import contextlib
+import errno
 import glob
 import hashlib
 import os
@@ -75,6 +76,20 @@ def require_writable(path: str | os.PathLike) -> None:
         probe.unlink()
 
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextlib.contextmanager
+def no_room_named(path: str | os.PathLike) -> Iterator[None]:
+    """Puts the name of what is written to an error of a write for which there is no room."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno in _NO_ROOM:
+            raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+        raise
+
+
 @contextlib.contextmanager
 def written_beside(path: str | os.PathLike) -> Iterator[BinaryIO]:
     """Opens a hidden file next to `path`, which replaces `path` once all is written.
@@ -99,7 +114,7 @@ def written_beside(path: str | os.PathLike) -> Iterator[BinaryIO]:
     path = replaceable(path)
     beside = replaceable(partial(path))
     try:
-        with beside.open("wb") as file:
+        with no_room_named(path), beside.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -264,7 +279,7 @@ def decode(text: bytes, path: str) -> str:
                 f"{path}: is text in {other}; convert it with iconv -f {other} -t UTF-8"
             ) from error
         kind = kind_of(text[:HEAD_BYTES]) or "binary data, perhaps TFRecords"
-        if kind != "text":
+        if kind not in ("text", "JSON"):  # many a text and every vocabulary begins with [
             raise ValueError(f"{path}: is {kind}, not text; give text files") from error
         raise ValueError(
             f"{path}: byte {error.start} is not UTF-8; make the file again, or drop such bytes "

@@ -192,18 +192,18 @@ def _answer(given: argparse.Namespace) -> list[str]:
     family = family_of(given.accelerator, given.count)
     question = Question(family, given.count, given.batch, given.nodes)
     bounds: list[bound.Bound] = []
-    source = given.bound or given.step
-    if given.bound:
+    source = given.step if given.bound is None else given.bound
+    if given.bound is not None:
         bounds = bound.read_bounds(given.bound)
     elif given.step:
         bounds = bound.compile_bounds(given.step, given.accelerator)
-    if source and family not in known.family:
+    if source is not None and family not in known.family:
         lines = [f"{question}: nobody published a comparable result on it"]
         minutes: Sequence[float] = ()
     else:
         expected = known.expectation(question)
         lines, minutes = lines_of(expected), dataclasses.astuple(expected.minutes)
-    if source:
+    if source is not None:
         best = bound.bound_of(bounds, given.accelerator, source=source)
         added, least = bound_lines(best, bounds, question, known)
         lines, minutes = lines + added, minutes or (least,)

@@ -318,7 +318,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = page(verdicts, title=title, subtitle=subtitle, **among)
         numbers = as_json(verdicts)  # before anything is written
         standing.write(given.output, text)
-        standing.write(str(output.with_suffix(".json")), numbers)
+        standing.write(output.with_suffix(".json"), numbers)
     return 0
 
 

@@ -6,6 +6,7 @@ a run that was repeated the newest repetition counts. A run that was resumed has
 """
 
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,7 +46,7 @@ class RunFiles:
     """Of a vendor's run: the folder of result_*.txt."""
 
 
-def runs_in(name: str) -> list[RunFiles]:
+def runs_in(name: str | os.PathLike) -> list[RunFiles]:
     """Return the runs of what a user has named.
 
     Raises:

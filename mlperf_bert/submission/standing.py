@@ -11,6 +11,7 @@ import argparse
 import csv
 import dataclasses
 import io
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -85,9 +86,11 @@ def _of_org(org_dir: paths.Location, ruleset: str, custom_rcps: Path | None) -> 
 
 def _of_run(place: paths.Location) -> Entry:
     """Return the row on a log or a run; of one of this project run.json knows the devices."""
-    [files] = runs_in(str(place))
+    [files] = runs_in(place)
     folder = files.output_dir
-    if folder and (folder / RECORD_NAME).exists() and not has_ended(folder):
+    is_going_on = folder and (folder / RECORD_NAME).exists() and not has_ended(folder)
+    # A log that is named may be whole, though its run was killed before run.json said so.
+    if is_going_on and not paths.is_file(place):
         raise ValueError(f"{folder}: this run has not ended; resume it, or wait for its end")
     if len(files.logs) > 1:
         raise ValueError(f"{place}: was resumed, none of its logs has all of its time")
@@ -168,7 +171,7 @@ def _cells(own: Entry, other: Entry) -> list[str]:
     ]
 
 
-def write(path: str, text: str) -> None:
+def write(path: str | os.PathLike, text: str) -> None:
     """Write a page or a table, whole or not at all, in a folder that is made if need be."""
     write_whole(paths.with_folder_made(path), text)
 

@@ -95,4 +95,4 @@ def test_refusals_and_failures_leave_nothing(generated, vocabulary, tmp_path, mo
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("mlperf_bert.convert.exporting.write_safetensors", fill_disk)
-    assert "No space left" in refusal()
+    assert "No space left on device" in refusal()

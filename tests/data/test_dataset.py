@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from mlperf_bert.data import manifest, provenance, tfrecord, verification
-from mlperf_bert.data.dataset import DatasetConfig, num_workers, write_dataset
+from mlperf_bert.data.dataset import DatasetConfig, make_part, num_workers, write_dataset
 from mlperf_bert.data.instances import InstanceConfig
 from mlperf_bert.data.manifest import Manifest, Part
 from mlperf_bert.files.locks import DirectoryLock
@@ -256,24 +256,47 @@ def test_a_worker_that_outlives_a_killed_run_keeps_others_from_its_part(reposito
     assert visible(work / "out") == ALL_FILES
 
 
-def test_the_record_is_written_before_the_last_part_counts_as_made(work, monkeypatch):
-    """So a run that is killed in between is repeated."""
-    parts = official().parts
-    told = []
+@pytest.mark.parametrize("at_once", [False, True])
+def test_the_record_is_written_before_the_last_part_counts_as_made(work, monkeypatch, at_once):
+    """So a run that ends in between is repeated, and makes one part again: with Beam too."""
+    part = official().parts["part-00000-of-00500"]
+    asked, told = [], []
 
     def make(missing, *_):
-        for name in missing:
-            yield {name: parts["part-00000-of-00500"]}
+        asked.append(len(missing))
+        yield from [dict.fromkeys(missing, part)] if at_once else [{n: part} for n in missing]
 
     def note(*_, outputs, **others):
-        told.append((set(lines_of(work)), len(outputs)))
+        told.append((len(lines_of(work)), len(outputs)))
+        if len(told) == 1:
+            raise OSError("no answer")
 
     monkeypatch.setattr(provenance, "note", note)
     config = DatasetConfig(vocab_file=str(work / "vocab.txt"), instances=InstanceConfig())
-    pattern, folder = f"{work}/part-*", str(work / "out")
-    write_dataset(input_file=pattern, output_dir=folder, config=config, make=make)
-    assert told == [({"part-0", "part-1"}, 3)]
-    assert len(lines_of(work)) == 3
+    words = {"input_file": f"{work}/part-*", "output_dir": str(work / "out"), "config": config}
+    with pytest.raises(OSError, match="no answer"):
+        write_dataset(**words, make=make)
+    assert (asked, told, len(lines_of(work))) == ([3], [(2, 3)], 2)
+    write_dataset(**words, make=make)
+    assert told[1:] == [(2, 3)] and len(lines_of(work)) == 3
+
+
+def test_a_folder_may_have_the_name_of_a_scheme(work, monkeypatch):
+    def make(missing, folder, tokenizer, config):
+        for name, path in missing.items():
+            yield {name: make_part(path, folder / name, tokenizer, config)}
+
+    monkeypatch.chdir(work)
+    config = DatasetConfig(vocab_file="vocab.txt", instances=InstanceConfig())
+    write_dataset(input_file="part-*", output_dir="./gs:out", config=config, make=make)
+    assert visible(work / "gs:out") == ALL_FILES - {"histograms.png"}
+
+
+def test_a_damaged_record_is_refused_before_a_part_is_made(work):
+    (work / "out").mkdir()
+    (work / "out" / "provenance.json").write_text("{}")
+    assert "provenance.json: " in fails(run(work))
+    assert visible(work / "out") == {"provenance.json"}
 
 
 def test_memory_budget_lowers_the_workers(tmp_path):

@@ -4,6 +4,7 @@ Long because the stand-ins for the published places serve all of its tests.
 """
 
 import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -15,7 +16,7 @@ from pathlib import Path
 import nltk.data
 import pytest
 
-from mlperf_bert.data import download, published, unpacking
+from mlperf_bert.data import download, published, punkt, unpacking
 from mlperf_bert.data.manifest import PUBLISHED_PARTS
 from tests.data.file_server import serving
 from tests.data.making import clean_up, packed
@@ -198,6 +199,16 @@ def test_check_only_does_not_fetch_punkt(run, tmp_path, monkeypatch):
     code, _, errors = run("--check_only", "punkt")
     assert code == 1 and "the sentence splitter's tables are missing" in errors
     assert not (tmp_path / "nltk_data").exists()
+
+
+def test_what_nltk_cannot_write_is_not_blamed_on_the_folder_of_the_files(run, monkeypatch):
+    def refuse():
+        raise PermissionError(errno.EACCES, "Permission denied", "/home/me/nltk_data")
+
+    monkeypatch.setattr(punkt, "find_or_fetch_punkt", refuse)
+    code, _, errors = run("punkt")
+    assert code == 1
+    assert "\n  /home/me/nltk_data: Permission denied; make room or fix its" in errors
 
 
 def test_the_dump_comes_with_its_md5sum_when_it_is_named(there, run, monkeypatch):
@@ -430,6 +441,15 @@ def test_a_list_that_cannot_be_read_is_told_in_a_line(
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"note: {tmp_path}/{MD5S}: ") and message in line
     assert line.endswith("; the MD5 of the archive has to do for the rest")
+
+
+def test_a_list_that_breaks_while_it_is_read_is_named(tmp_path, monkeypatch, capsys):
+    def refuse(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(unpacking, "check", refuse)
+    assert md5s_in(tmp_path, monkeypatch, LIST) == {}
+    assert f"note: {tmp_path}/{MD5S}: Input/output error; the MD5" in capsys.readouterr().err
 
 
 def test_text_comes_without_the_list_where_a_server_lacks_it(there, run, tmp_path):

@@ -134,6 +134,7 @@ def test_what_is_no_record_is_named(tmp_path, found, message):
         (tfrecord.frame(b"\xff\xfe\xfd" * 50), "is binary data, perhaps TFRecords, not text; give"),
         (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "is a picture, not text; give text files"),
         (b"caf\xe9\n", "byte 3 is not UTF-8; make the file again, or drop such bytes with iconv"),
+        (b"[PAD]\ncaf\xe9\n", "byte 9 is not UTF-8; make the file again"),
         (b"caf\xe9\n" * 1000, "byte 3 is not UTF-8; make the file again, or drop such bytes"),
         (TEXT * 9 + b"caf\xe9\n", f"byte {9 * len(TEXT) + 3} is not UTF-8; make the file again"),
         (b'{"a": 1}\n\n{"b": 2}\n', "is JSON, not text; process_wiki.sh reads WikiExtractor's"),

@@ -1,5 +1,7 @@
 """Home folders in paths of a command line. CPU, a second."""
 
+from pathlib import Path
+
 import pytest
 
 from mlperf_bert.files import paths
@@ -40,7 +42,13 @@ def test_a_path_that_is_written_as_advised_is_a_local_one(name, tmp_path, monkey
     paths.make_folder(folder)
     (folder / "file").write_bytes(b"123")
     assert paths.size_bytes(folder / "file") == 3 and not paths.is_file(folder)
-    assert "~" not in name or paths.is_file(f"{folder}/file")
+    assert paths.is_file(f"{folder}/file")
+
+
+def test_a_bucket_that_was_made_a_local_path_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"^gs:/b/file: write gs://BUCKET/FOLDER, or "):
+        paths.opened(Path("gs://b/file")).__enter__()
 
 
 def test_words_of_a_command_line_up_to_two_dashes():

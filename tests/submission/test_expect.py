@@ -90,6 +90,7 @@ def test_of_a_family_that_nobody_published_the_bound_is_all(capsys):
             "compiled.json: no training step .* MI300X; it has a100",
         ),
         (["--accelerator=H100", "--count=8", "--bound=/none"], "/none"),
+        (["--accelerator=H100", "--count=8", "--bound="], "not a table of compile_step.py"),
         (["--accelerator=H100", "--count=8", "--step=/none"], "--step=/none: not an exported step"),
     ],
 )

@@ -322,6 +322,15 @@ def test_names_are_escaped(judged):
     assert not re.search("<b>box", page)
 
 
+@pytest.mark.parametrize("name", ["~x", "gs:x"])
+def test_a_page_and_its_numbers_may_have_the_name_that_refusals_advise(
+    org_dir, tmp_path, monkeypatch, name
+):
+    monkeypatch.chdir(tmp_path)
+    assert report.main([str(org_dir), f"--output=./{name}.html"]) == 0
+    assert (tmp_path / f"{name}.html").is_file() and (tmp_path / f"{name}.json").is_file()
+
+
 def test_mistakes_are_named_in_one_line(tmp_path, refusal):
     line = refusal(report, tmp_path)
     assert "no results/SYSTEM/bert; give the submitter's folder" in line

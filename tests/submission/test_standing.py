@@ -228,6 +228,8 @@ def test_runs_that_cannot_be_read_are_one_line(miniature, org_dir, tmp_path, ref
     assert f"{miniature}: this run has not ended; resume it, or wait" in refusal(
         standing, miniature
     )
+    log.write_text(whole)
+    assert standing.read_own(str(log))[0].name == str(log)  # its run was killed after its end
     record.write_text(json.dumps({"status": "success"}))
     (miniature / "bert.resumed-1.log").write_text(whole)
     for place in (miniature, miniature / "bert.resumed-1.log"):

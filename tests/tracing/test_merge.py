@@ -109,6 +109,11 @@ def test_bad_input_is_one_line_and_leaves_nothing(tmp_path):
         (other / "summary.json").write_text(json.dumps(summary | damage))
         line = refusal(merge.main, good, other, f"--output={output}")
         assert "a trace is damaged" in line and not output.exists()
+    for name in ("seconds", "clocks", "machine", "begin_realtime_ns"):
+        less = {key: value for key, value in summary.items() if key != name}
+        (other / "summary.json").write_text(json.dumps(less))
+        line = refusal(merge.main, good, other, f"--output={output}")
+        assert f"{other} is not a finished trace: summary.json lacks {name}" in line
 
 
 def test_what_the_kernel_says_about_its_clock():

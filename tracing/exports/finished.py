@@ -16,15 +16,15 @@ _ROWS_AT_ONCE = 20_000
 _SILENT_SECONDS = 3  # before the progress of an export is shown
 
 
-def summary_of(folder: Path) -> dict:
-    """What a trace says of itself.
+def summary_of(folder: Path, *needed: str) -> dict:
+    """What a trace says of itself, also under the `needed` names.
 
     Raises:
       ValueError: it is not a trace, or is not finished.
     """
     try:
         found = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        if missing := {"backend", "checkpoints", "records"} - found.keys():
+        if missing := {"backend", "checkpoints", "records", *needed} - found.keys():
             raise ValueError(f"summary.json lacks {', '.join(sorted(missing))}")
         if not isinstance(found.get("begin_monotonic_ns"), int):
             raise ValueError("when it began is not recorded")
