@@ -26,7 +26,7 @@ MAY_IMPORT = {
 }
 # Which guest takes what stands beside the package.
 TAKES = {"submission": {"pages"}, "finetuning": {"pages"}, "portable": {"exchange"}}
-# Commands of guests that take flags as the root scripts do.
+# Commands of guests that run TensorFlow take flags as the root scripts do.
 COMMANDS_WITH_FLAGS = {
     "convert/from_hugging_face.py",
     "convert/to_hugging_face.py",
@@ -175,7 +175,7 @@ def test_only_root_scripts_read_flags_and_environment():
             names = imports_of(path)
             of_flags = ("absl.flags", f"{PACKAGE}.command_line")
             assert not any(name.startswith(of_flags) for name in names), (
-                f"{path}: take argparse, as portable/trace.py does, or see COMMANDS_WITH_FLAGS here"
+                f"{path}: take argparse, as submission/watch.py does, or see COMMANDS_WITH_FLAGS here"
             )
         if name_of(path) not in READS_ENVIRONMENT and path not in ALONE:
             source = path.read_text(encoding="utf-8")
