@@ -54,7 +54,8 @@ Every flag of the scripts at the top of the repository, of `convert/` and of `po
 takes, its default, and the page that explains it. `python -m mlperf_bert.flags_page` writes this
 page. Every script also prints its flags with `--help`, and so do the other commands
 (`python -m ...`, `cleanup_scripts/`, `tracing/trace.sh`). `portable/export.py` takes the flags of
-`run_pretraining.py` too.
+`run_pretraining.py` too. A file of `mlperf_bert/` is started as a module, such as
+`python -m mlperf_bert.portable.export`; `run_step.py` and `compile_step.py` may be started as files.
 `--flagfile=FILE` reads flags from a file; flags after it override it. A flag that takes true or
 false is turned on by its name, and off by `no` before it: `--noshuffle`.
 """

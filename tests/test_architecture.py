@@ -175,7 +175,7 @@ def test_only_root_scripts_read_flags_and_environment():
             names = imports_of(path)
             of_flags = ("absl.flags", f"{PACKAGE}.command_line")
             assert not any(name.startswith(of_flags) for name in names), (
-                f"{path}: take argparse, as submission/watch.py does, or see COMMANDS_WITH_FLAGS here"
+                f"{path}: take argparse, as submission/watch.py, or see COMMANDS_WITH_FLAGS here"
             )
         if name_of(path) not in READS_ENVIRONMENT and path not in ALONE:
             source = path.read_text(encoding="utf-8")

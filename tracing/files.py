@@ -12,7 +12,9 @@ CLASSES = (TFRECORDS, CHECKPOINTS, LOGS, LIBRARIES, PSEUDO, PIPES, OTHER)
 _BY_NAME = [
     (PIPES, r"^(pipe|socket|anon_inode|TCP|UDP|UNIX|NETLINK).*:|^unknown:$|^/memfd:|^$"),
     (PSEUDO, r"^/(proc|sys|dev)(/|$)"),
-    (LOGS, r"(/events\.out\.tfevents[^/]*|\.log|/metrics\.jsonl|/run\.json|/result_\d+\.txt)$"),
+    # Whole files are written under a hidden name, with .partial, and renamed.
+    (LOGS, r"/events\.out\.tfevents[^/]*$|\.log(\.partial)?$|/result_\d+\.txt$"),
+    (LOGS, r"/\.?(metrics\.jsonl|eval_results\.\w+|(run|provenance)\.json)(\.partial)?$"),
     (CHECKPOINTS, r"ckpt-\d|\.data-\d{5}-of-\d{5}|\.index(\.tempstate\d+)?$"),
     (CHECKPOINTS, r"/checkpoint(\.tmp\w*)?$"),
     (LIBRARIES, r"\.(so(\.[\d.]+)?|pyc?|pth)$|site-packages|/lib/python3"),

@@ -15,6 +15,7 @@ from mlperf_bert.mlperf.energy import Energy
 LOG_NAME = "bert.log"
 RESULT_LOG = "bert.offline.log"
 """Written by evaluations that were made after the training."""
+METRICS_NAME = "metrics.jsonl"
 RECORD_NAME = "run.json"
 RECORD_REMEDY = "copy it here again, or choose another --output_dir"
 _KILLED = "what a killed run took after its last checkpoint is not known"

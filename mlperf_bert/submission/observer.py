@@ -11,7 +11,12 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
 from mlperf_bert.files import json_text
-from mlperf_bert.mlperf.rules import MAX_SEQ_LENGTH, TARGET_MASKED_LM_ACCURACY, is_bert_large
+from mlperf_bert.mlperf.rules import (
+    FIXED_HYPERPARAMETERS,
+    MAX_SEQ_LENGTH,
+    TARGET_MASKED_LM_ACCURACY,
+    is_bert_large,
+)
 from mlperf_bert.training.loop import LOSSES, OVER, Event, Trained
 
 if TYPE_CHECKING:
@@ -283,12 +288,14 @@ def _published_like(config: "RunConfig", model: Mapping[str, object]) -> "Refere
         is_bert_large(model)
         and config.shape.max_seq_length == MAX_SEQ_LENGTH
         and config.target_accuracy == TARGET_MASKED_LM_ACCURACY
+        and config.optimizer.name == FIXED_HYPERPARAMETERS["optimizer"]
+        and config.poly_power == FIXED_HYPERPARAMETERS["poly_power"]
         and config.emulate_step_seconds is None
     )
     if not is_benchmark:
         raise ValueError(
-            f"published runs are of BERT-large with {MAX_SEQ_LENGTH} tokens and target "
-            f"{TARGET_MASKED_LM_ACCURACY}; give runs like this one as --reference"
+            f"published runs are of BERT-large with {MAX_SEQ_LENGTH} tokens, LAMB, a linear decay "
+            f"and target {TARGET_MASKED_LM_ACCURACY}; give runs like this one as --reference"
         )
     from mlperf_bert.submission import published, reference_runs
 

@@ -39,7 +39,8 @@ class Trained:
 class Event:
     """Something that a run does between two device calls; every method may be left out.
 
-    An event that ends the run returns how: REACHED, OVER or STOPPED.
+    An event that ends the run returns how: REACHED, OVER or STOPPED. An exception of an event ends
+    it at once: no other event acts, and none `end`s.
     """
 
     def next(self, step: int) -> int | None:

@@ -17,6 +17,7 @@ from mlperf_bert.files.working import WorkingFolder
 from mlperf_bert.mlperf.energy import Energy
 from mlperf_bert.mlperf.log_lines import (
     LOG_NAME,
+    METRICS_NAME,
     RECORD_NAME,
     RECORD_REMEDY,
     RESULT_LOG,
@@ -29,7 +30,6 @@ from mlperf_bert.training.checks import Setup
 from mlperf_bert.training.config import RunConfig
 
 RESUMED_LOGS = "bert.resumed-*.log"
-METRICS_NAME = "metrics.jsonl"
 _FILES_OF_A_RUN = (
     "model.ckpt*", "checkpoint", METRICS_NAME, LOG_NAME, RESUMED_LOGS, RESULT_LOG, "eval_results.*",
 )  # fmt: skip

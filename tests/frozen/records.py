@@ -29,7 +29,8 @@ _WORTH_FOLDING = 150  # characters
 def record(folder: Path, names: Sequence[str] = NAMES) -> None:
     """Makes the named runs in a folder, and records them in place of what was recorded of them."""
     recorded = read() if VALUES.exists() else {}
-    recorded |= dict(_made(folder, names))
+    for name, values in _made(folder, names):
+        recorded[name] = in_order_of(recorded.get(name), values)
     kept = {name: recorded[name] for name in NAMES if name in recorded}
     VALUES.write_text(_text(folded(kept)) + "\n")
 
@@ -50,6 +51,16 @@ def _made(folder: Path, names: Sequence[str]) -> Iterator[tuple[str, dict]]:
     room = runs.Room(folder)
     for name in names:
         yield name, _MAKE[name](room, name)
+
+
+def in_order_of(before, now):
+    """What is recorded now, its keys in the order of before: git shows what is another value."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        names = [*(name for name in before if name in now), *now]
+        return {name: in_order_of(before.get(name), now[name]) for name in names}
+    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        return [in_order_of(*pair) for pair in zip(before, now)]
+    return now
 
 
 def folded(values: dict) -> dict:

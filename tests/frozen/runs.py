@@ -84,7 +84,7 @@ TRAININGS = {
     "killed_twice_before_a_checkpoint": Training(
         _WAITS, ('KILL at "run_start"', f"KILL at {_FIRST_SAVE}")
     ),
-    "killed_at_its_target": Training({"target_accuracy": 0.01}, ('KILL at "run_stop"',)),
+    "killed_at_its_target": Training({"target_accuracy": 0.01, **_WAITS}, ('KILL at "run_stop"',)),
     "signalled_in_evaluation": Training({}, (f"TERM at {_EVALUATION}",)),
     "signalled_in_a_save": Training({}, (f"TERM at {_FIRST_SAVE}",)),
     "over_time_in_evaluation": Training({"time_budget": "30m"}, (f"HOUR at {_EVALUATION}",)),

@@ -27,6 +27,18 @@ def test_whole_runs_leave_what_was_recorded(tmp_path):
     assert list(records.compare(tmp_path)) == []
 
 
+@pytest.mark.gate
+def test_a_plain_run_leaves_what_was_recorded(tmp_path):
+    assert list(records.compare(tmp_path, ["plain"])) == []
+
+
+def test_what_is_recorded_again_keeps_its_order():
+    before = {"b": 1, "a": [{"y": 1, "x": 2}], "gone": 0}
+    now = {"a": [{"x": 3, "y": 1}], "new": 4, "b": 1}
+    found = records.in_order_of(before, now)
+    assert found == now and list(found) == ["b", "a", "new"] and list(found["a"][0]) == ["y", "x"]
+
+
 @pytest.fixture(scope="module")
 def recorded() -> dict:
     return records.read()

@@ -221,7 +221,8 @@ def config(tmp_path, model, **changes):
         "train_batch_size": 448,
         "learning_rate": 4e-4,
         "num_warmup_steps": 0,
-        "optimizer": types.SimpleNamespace(epsilon=1e-6),
+        "optimizer": types.SimpleNamespace(name="lamb", epsilon=1e-6),
+        "poly_power": 1.0,
         "shape": types.SimpleNamespace(max_seq_length=512),
         "target_accuracy": 0.72,
         "emulate_step_seconds": None,
@@ -232,10 +233,14 @@ def config(tmp_path, model, **changes):
 def test_the_benchmark_is_watched_and_others_need_runs_of_their_own(tmp_path):
     [watcher] = observer.of_run(config(tmp_path, BERT_LARGE), None, ends_hopeless=True)
     assert "published runs at batch 448" in watcher.evaluated(335, evaluation(0.38))
-    small = config(tmp_path, {**BERT_LARGE, "num_hidden_layers": 2})
-    assert observer.of_run(small, None, ends_hopeless=False) == []
-    with pytest.raises(ValueError, match=r"--stop_if_hopeless: .* give runs like this one as"):
-        observer.of_run(small, None, ends_hopeless=True)
+    for unlike in (
+        config(tmp_path, BERT_LARGE, optimizer=types.SimpleNamespace(name="adamw", epsilon=1e-6)),
+        config(tmp_path, BERT_LARGE, poly_power=0.5),
+        config(tmp_path, {**BERT_LARGE, "num_hidden_layers": 2}),
+    ):
+        assert observer.of_run(unlike, None, ends_hopeless=False) == []
+        with pytest.raises(ValueError, match=r"--stop_if_hopeless: .* give runs like this one as"):
+            observer.of_run(unlike, None, ends_hopeless=True)
     missing = config(tmp_path, BERT_LARGE, bert_config_file=str(tmp_path / "none"))
     assert observer.of_run(missing, None, ends_hopeless=False) == []
 
