@@ -1,6 +1,6 @@
 """Whole folders: written so that they appear whole or not at all; copied to disk; removed.
 
-A run needs none of this: it writes whole files (whole.py) into a folder of its own (working.py).
+A run needs none of this: it writes whole files (whole.py) into a folder of its own (locks.py).
 """
 
 import contextlib

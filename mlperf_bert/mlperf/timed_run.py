@@ -1,11 +1,15 @@
 """The timed part of a run in its log, from run_start to exactly one run_stop."""
 
+from typing import TYPE_CHECKING
+
 from mlperf_logging.mllog import constants
 
 from mlperf_bert.mlperf import energy, ledger
 from mlperf_bert.mlperf.energy import Energy, Meter
 from mlperf_bert.mlperf.ledger import Ledger
-from mlperf_bert.mlperf.mllog_writer import MllogWriter
+
+if TYPE_CHECKING:  # it imports this module
+    from mlperf_bert.mlperf.log import MllogWriter
 
 
 class Run:
@@ -23,7 +27,7 @@ class Run:
         it is not measured.
     """
 
-    def __init__(self, log: MllogWriter, meter: Meter | None = None) -> None:
+    def __init__(self, log: "MllogWriter", meter: Meter | None = None) -> None:
         self.samples = 0
         self.is_stopped = False
         self.ledger = Ledger()

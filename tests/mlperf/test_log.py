@@ -49,9 +49,7 @@ def test_successful_run(path):
         "samples_count": 300_160,
         "step_num": 670,
     }
-    assert {record["metadata"]["file"] for record in records} == {
-        "mlperf_bert/mlperf/mllog_writer.py"
-    }
+    assert {record["metadata"]["file"] for record in records} == {"mlperf_bert/mlperf/log.py"}
     assert [record["key"] for record in records[-2:]] == ["train_samples", "run_stop"]
     assert [entry["of"] for entry in metadata(records, "tracked_stats")] == [*["block"] * 2, "run"]
     *blocks, whole = values(records, "tracked_stats")
