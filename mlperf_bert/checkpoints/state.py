@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import tensorflow as tf
 
 from mlperf_bert.files import paths
-from mlperf_bert.mlperf.timed_run import Run
+from mlperf_bert.mlperf.log import Run
 
 CHECKPOINT_NAME = "model.ckpt"
 # What TensorFlow raises for a truncated data file.

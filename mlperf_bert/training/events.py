@@ -14,7 +14,7 @@ import numpy as np
 
 from mlperf_bert.messages import Progress
 from mlperf_bert.mlperf import ledger
-from mlperf_bert.mlperf.timed_run import Run
+from mlperf_bert.mlperf.log import Run
 from mlperf_bert.signals import Interrupted, StopRequest
 from mlperf_bert.tensorflow_import import tensorflow
 from mlperf_bert.training.config import ProfileWindow

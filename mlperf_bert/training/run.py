@@ -18,8 +18,7 @@ from mlperf_bert.input import pipeline
 from mlperf_bert.messages import Progress
 from mlperf_bert.mlperf import ledger, log_lines, rules
 from mlperf_bert.mlperf.energy import Energy
-from mlperf_bert.mlperf.log import MlperfLog, close_log
-from mlperf_bert.mlperf.timed_run import Run
+from mlperf_bert.mlperf.log import MlperfLog, Run, close_log
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.signals import StopRequest
 from mlperf_bert.training import build, checks, events, loop, reporting

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from mlperf_bert.messages import Progress
-from mlperf_bert.mlperf.timed_run import Run
+from mlperf_bert.mlperf.log import Run
 from mlperf_bert.options import duration
 from mlperf_bert.training.loop import OVER, Event, Trained
 
