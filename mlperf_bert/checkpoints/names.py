@@ -8,15 +8,10 @@ Hugging Face.
 import dataclasses
 import math
 import re
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mlperf_bert.model.config import BertConfig
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 FLOAT_BYTES = 4
 
@@ -85,7 +80,6 @@ _PUBLISHED_NAMES = {
 # The names that Keras puts before a variable's: of the pretrainer and of the encoder, which get a
 # number when a process builds more than one.
 _SCOPE = re.compile(r"^(bert(_\w+)?/)+")
-_LAYER_NUMBER = re.compile(r"/layer_(\d+)/")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,19 +147,6 @@ def weights(num_hidden_layers: int) -> list[Weight]:
         for tf1_name, our_name, *rest in _LAYER
     ]
     return [Weight(*row) for row in [*_EMBEDDINGS, *layers, *_HEADS]]
-
-
-def num_layers(weight_names: Iterable[str]) -> int:
-    """How many layers an encoder has whose weights have these names, TF1's or ours."""
-    numbers = [int(match[1]) for match in map(_LAYER_NUMBER.search, weight_names) if match]
-    return max(numbers, default=-1) + 1
-
-
-def weights_of(variables: "Iterable[tf.Variable]") -> "dict[Weight, tf.Variable]":
-    """The weights that variables of ours hold; other variables are left out."""
-    by_name = {our_name(variable.name): variable for variable in variables}
-    table = weights(num_layers(by_name))
-    return {weight: by_name[weight.our_name] for weight in table if weight.our_name in by_name}
 
 
 def num_weights(config: BertConfig) -> int:

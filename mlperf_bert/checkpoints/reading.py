@@ -2,7 +2,8 @@
 
 import contextlib
 import glob
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -13,6 +14,7 @@ from mlperf_bert.checkpoints.names import Weight
 from mlperf_bert.files import paths, whole
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # where a TF2 checkpoint keeps its graph of objects
+_LAYER = re.compile(r"/layer_(\d+)/")
 _MOST_PROBLEMS = 8
 
 
@@ -61,7 +63,7 @@ class StoredCheckpoint:
     @property
     def num_hidden_layers(self) -> int:
         """Layers of the encoder in this checkpoint."""
-        return names.num_layers(self._keys)
+        return num_layers(self._keys)
 
     def name_of(self, weight: Weight) -> str | None:
         """What the weight is called in this checkpoint; None if it is missing."""
@@ -134,6 +136,19 @@ class StoredCheckpoint:
             ) from error
 
 
+def num_layers(weight_names: Iterable[str]) -> int:
+    """How many layers an encoder has whose weights have these names, TF1's or ours."""
+    numbers = [int(match[1]) for match in map(_LAYER.search, weight_names) if match]
+    return max(numbers, default=-1) + 1
+
+
+def weights_of(variables: Iterable[tf.Variable]) -> dict[Weight, tf.Variable]:
+    """The weights that variables of ours hold; other variables are left out."""
+    by_name = {names.our_name(variable.name): variable for variable in variables}
+    table = names.weights(num_layers(by_name))
+    return {weight: by_name[weight.our_name] for weight in table if weight.our_name in by_name}
+
+
 def load_initial_weights(model_variables: list[tf.Variable], stored: StoredCheckpoint) -> list[str]:
     """Sets every given variable from an initial checkpoint, TF1 or TF2; says so in one line.
 
@@ -160,7 +175,7 @@ def load_weights(model_variables: list[tf.Variable], stored: StoredCheckpoint) -
       ValueError: a weight is missing or has another shape; the message lists every one, and none is
         set. Or the data file is damaged, which shows only as it is read.
     """
-    variables = names.weights_of(model_variables)
+    variables = weights_of(model_variables)
     shapes = {weight: tuple(variable.shape) for weight, variable in variables.items()}
     require_fitting(stored, shapes)
     for weight, variable in variables.items():
@@ -187,7 +202,7 @@ def require_fitting(stored: StoredCheckpoint, shapes: Mapping[Weight, tuple[int,
     num_misfits = len(problems)
     if (more := num_misfits - _MOST_PROBLEMS) > 0:
         problems = [*problems[:_MOST_PROBLEMS], f"and {more} more"]
-    expected = names.num_layers(weight.our_name for weight in shapes)
+    expected = num_layers(weight.our_name for weight in shapes)
     if stored.num_hidden_layers > expected:
         problems.append(f"it has {stored.num_hidden_layers} layers, expected {expected}")
     if problems:

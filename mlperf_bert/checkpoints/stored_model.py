@@ -13,7 +13,7 @@ import numpy as np
 import safetensors
 import tensorflow as tf
 
-from mlperf_bert.checkpoints import hub, names
+from mlperf_bert.checkpoints import hub, reading
 from mlperf_bert.checkpoints.names import Weight
 from mlperf_bert.files import whole
 
@@ -162,7 +162,7 @@ def load(variables: list[tf.Variable], stored: StoredModel) -> list[str]:
       ValueError: a weight is missing, too many, or has another shape or type, and none is set; or
         one is damaged.
     """
-    table = names.weights_of(variables)
+    table = reading.weights_of(variables)
     lacking = {
         head: beginning
         for head, beginning in _HEADS.items()

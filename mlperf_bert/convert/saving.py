@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from mlperf_bert.checkpoints import names
+from mlperf_bert.checkpoints import reading
 from mlperf_bert.files import paths
 
 
@@ -92,5 +92,5 @@ def weights_by_tf1_name(model_variables: list[tf.Variable]) -> dict[str, np.ndar
     """The model's weights as a TF1 checkpoint holds them."""
     return {
         weight.tf1_name: weight.to_tf1(variable.numpy())
-        for weight, variable in names.weights_of(model_variables).items()
+        for weight, variable in reading.weights_of(model_variables).items()
     }

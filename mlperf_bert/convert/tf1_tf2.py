@@ -37,7 +37,7 @@ def convert(
     stored = StoredCheckpoint(prefix)
     model = build_pretrainer(config, seed=0)
     variables = trained_variables(model)
-    heads = [weight for weight in names.weights_of(variables) if weight.is_of_a_head]
+    heads = [weight for weight in reading.weights_of(variables) if weight.is_of_a_head]
     missing = {weight.our_name for weight in heads if stored.name_of(weight) is None}
     if len(missing) == len(heads) and stored.num_hidden_layers and converted_model != "encoder":
         raise ValueError(

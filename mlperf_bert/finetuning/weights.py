@@ -126,7 +126,7 @@ def load(model: models.BertPretrainerV2, source: Source, *, needs_pooler: bool) 
         return
     wanted = [
         variable
-        for weight, variable in names.weights_of(variables).items()
+        for weight, variable in reading.weights_of(variables).items()
         if weight.tf1_name.startswith(_ENCODER)
         and (needs_pooler or not weight.tf1_name.startswith(_POOLER))
     ]

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mlperf_bert.checkpoints import names
+from mlperf_bert.checkpoints import names, reading
 from mlperf_bert.portable import stablehlo
 from mlperf_bert.training.loop import LOSSES
 from mlperf_bert.training.steps import Evaluator, Trainer
@@ -226,7 +226,7 @@ def _state(trainer: Trainer) -> Iterable[tuple[tf.Variable, Value]]:
         return variable, _given(name, variable, role, initial=initial)
 
     variables, optimizer = trainer.variables_to_train, trainer.optimizer
-    tf1_names = {weight.our_name: weight.tf1_name for weight in names.weights_of(variables)}
+    tf1_names = {weight.our_name: weight.tf1_name for weight in reading.weights_of(variables)}
     for index, variable in enumerate(variables):
         name = tf1_names[names.our_name(variable.name)]
         yield of(variable, name, WEIGHT, _initial(name))
