@@ -124,10 +124,12 @@ def samples_at_success(logs: Sequence[paths.Location]) -> float | None:
 def energy_of_pieces(logs: Sequence[paths.Location]) -> Energy | None:
     """Return the energy of all pieces of a run that was resumed; None if no log says anything.
 
-    Raises:
-      ValueError: a file is not a log.
+    A log that is damaged makes the energy unknown.
     """
-    return joined_energy([energy_of_run(read_records(log)) for log in logs])
+    try:
+        return joined_energy([energy_of_run(read_records(log)) for log in logs])
+    except (ValueError, OSError) as error:
+        return Energy(unknown=str(error))
 
 
 def joined_energy(pieces: Sequence[Energy | None]) -> Energy | None:

@@ -15,12 +15,14 @@ from mlperf_bert.data import provenance
 from mlperf_bert.files import json_text, paths
 from mlperf_bert.files.locks import WorkingFolder
 from mlperf_bert.mlperf.energy import Energy
+from mlperf_bert.mlperf.log import close_log
 from mlperf_bert.mlperf.log_lines import (
     LOG_NAME,
     METRICS_NAME,
     RECORD_NAME,
     RECORD_REMEDY,
     RESULT_LOG,
+    energy_of_pieces,
     is_end,
     samples_at_success,
     seconds_spent,
@@ -355,14 +357,14 @@ def run_logs(directory: paths.Location) -> list[paths.Location]:
 
 
 class Origin:
-    """The inputs of a run. Digests of data are those recorded when they were made: none is read.
+    """The inputs of a run, and its records. Digests of data are those of their records.
 
     Attributes:
       inputs: flag -> what tells its files from others, wherever they are.
       summary: what the run is known by: commit, image, and one digest for each kind of input.
     """
 
-    def __init__(self, setup: Setup, output: OutputDirectory, *, goes_on: bool):
+    def __init__(self, setup: Setup, output: OutputDirectory, *, goes_on: bool, seed: int | None):
         """Asks for the sizes and records of all inputs.
 
         Args:
@@ -370,13 +372,16 @@ class Origin:
           output: of the run.
           goes_on: whether there is a checkpoint of the run; then the initial one may be gone, or
             not be named.
+          seed: of the run; None for who writes no record.
 
         Raises:
           ValueError: a record is damaged, or a resumed run was begun with other files.
         """
         config = setup.config
         self._parameters = config.parameters()
+        self._output, self._seed = output, seed
         before = read_record(output.path) if output.resumes else None
+        self._resumes = before is not None
         inputs_before = before.inputs if before else {}
         # A checkpoint's index has a checksum of every tensor: gigabytes need not be read for it.
         weights = [f"{config.init_checkpoint}.index"] if config.init_checkpoint else []
@@ -419,13 +424,47 @@ class Origin:
         }
         self._made_with = made_with | provenance.machine()
 
-    def record(self, output: OutputDirectory) -> None:
+    def begin(self) -> None:
+        """Writes run.json, and closes the logs that killed processes have left open.
+
+        Raises:
+          OSError: it cannot be written.
+        """
+        self._write("running")
+        for path in run_logs(self._output.path):  # the checkers want a run_stop in each
+            close_log(path)
+
+    def end(self, status: str) -> None:
+        """Writes run.json with what the run took; prints it, for a resumed run also the sum.
+
+        Raises:
+          OSError: it cannot be written.
+        """
+        # From the logs: what the starts before this one took stands nowhere else.
+        logs = run_logs(self._output.path)
+        whole = energy_of_pieces(logs)
+        print(f"energy: {energy_of_pieces(logs[-1:]) or 'unknown'}", flush=True)
+        if self._resumes:
+            print(f"energy since the run was first started: {whole}", flush=True)
+        self._write(status, whole)
+
+    def _write(self, status: str, energy: Energy | None = None) -> None:
+        assert self._seed is not None  # a run has drawn one
+        self._output.record(
+            status=status,
+            seed=self._seed,
+            provenance=self.summary,
+            inputs=self.inputs,
+            energy=energy,
+        )
+
+    def record(self) -> None:
         """Writes provenance.json: what there is of logs and metrics, and the newest checkpoint.
 
         Raises:
           OSError: it cannot be written.
         """
-        local, location = output.path, output.location
+        local, location = self._output.path, self._output.location
         written = [path for path in [*run_logs(local), local / METRICS_NAME] if path.exists()]
         outputs = provenance.describe_all(written, local)
         _, newest = newest_checkpoint(str(location))

@@ -6,19 +6,16 @@ Before it, its processes have agreed; see workers.py.
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mlperf_bert.checkpoints import names
 from mlperf_bert.checkpoints.state import Saves
-from mlperf_bert.files import paths
 from mlperf_bert.input import pipeline
 from mlperf_bert.messages import Progress
-from mlperf_bert.mlperf import ledger, log_lines, rules
-from mlperf_bert.mlperf.energy import Energy
-from mlperf_bert.mlperf.log import MlperfLog, Run, close_log
+from mlperf_bert.mlperf import ledger, rules
+from mlperf_bert.mlperf.log import MlperfLog, Run
 from mlperf_bert.model.metrics import Evaluation
 from mlperf_bert.signals import StopRequest
 from mlperf_bert.training import build, checks, events, loop, reporting
@@ -26,7 +23,7 @@ from mlperf_bert.training.build import Parts
 from mlperf_bert.training.checks import Setup
 from mlperf_bert.training.config import RunConfig
 from mlperf_bert.training.loop import Event
-from mlperf_bert.training.output import Origin, run_logs
+from mlperf_bert.training.output import Origin
 from mlperf_bert.training.reporting import MetricsWriter, Outcome, StartUp
 from mlperf_bert.training.steps import counted_steps
 from mlperf_bert.training.workers import Team
@@ -63,14 +60,14 @@ def train(
         if team.is_chief:
             for finding in setup.findings:
                 print(finding, flush=True)
-            origin = Origin(setup, team.output, goes_on=team.goes_on)
+            origin = Origin(setup, team.output, goes_on=team.goes_on, seed=team.seed)
         start_up.done("checks")
         with StopRequest() as stop_request:
             # All that can be refused has been: from here on a run leaves something behind.
             outcome = _train(setup, team, origin, start_up, stop_request, observers)
             if origin:
                 # After the last line of the logs and metrics, of which it has digests.
-                origin.record(team.output)
+                origin.record()
                 team.publish()
             # Last: once the lock is gone, another process may write here.
             team.release()
@@ -85,8 +82,7 @@ def _train(
     stop_request: StopRequest,
     observers: Sequence[Event],
 ) -> Outcome:
-    config, log_path = setup.config, team.log_path()
-    log = MlperfLog(log_path, echo=False)
+    config, log = setup.config, MlperfLog(team.log_path(), echo=False)
     try:
         # In memory until `commit` below: a run that is refused before it leaves no log.
         reporting.log_header(log, setup, team, origin.summary if origin else {})
@@ -127,20 +123,18 @@ def _train(
                 if issue := rules.departure_of_evaluation(num_examples):
                     team.say(rules.open_division([issue]))
                     log.declare_open()
-            # Before the log: without run.json it counts as another run's.
-            _record(team, origin, "running")
-            if team.is_chief:
-                # A killed process has left its log open; the checkers want a run_stop in each.
-                # Before `commit`: this process's log is open too, and would be closed.
-                for path in run_logs(team.output.path):
-                    close_log(path)
+            # Before the log: without run.json it counts as another run's, and it is open too and
+            # would be closed as the logs of killed processes are.
+            if origin:
+                origin.begin()
             log.commit()
             outcome = _train_against_the_clock(
                 setup, team, parts, stop_request, run, start_up, observers
             )
     except FloatingPointError:
         # An end, not an interruption: the same command would diverge again.
-        _end(team, origin, "aborted", log_path)
+        if origin:
+            origin.end("aborted")
         raise
     except BaseException:
         # Whoever resumes the run elsewhere needs its log and metrics up to here.
@@ -150,42 +144,9 @@ def _train(
     finally:
         # Of a run that was refused no file is left; any other's is closed.
         log.discard()
-    _end(team, origin, outcome.status, log_path)
-    return outcome
-
-
-def _record(
-    team: Team, origin: Origin | None, status: str, *, energy: Energy | None = None
-) -> None:
-    """Writes run.json, on the chief."""
     if origin:
-        team.output.record(
-            status=status,
-            seed=team.seed,
-            provenance=origin.summary,
-            inputs=origin.inputs,
-            energy=energy,
-        )
-
-
-def _end(team: Team, origin: Origin | None, status: str, log_path: Path | None) -> None:
-    """Writes run.json with what the run took; prints it, for a resumed run also the sum."""
-    energy = None
-    if log_path:
-        # From the logs: what the starts before this one took stands nowhere else.
-        energy = _energy_of(run_logs(team.output.path))
-        team.say(f"energy: {_energy_of([log_path]) or 'unknown'}")
-        if team.resumes:
-            team.say(f"energy since the run was first started: {energy}")
-    _record(team, origin, status, energy=energy)
-
-
-def _energy_of(logs: Sequence[paths.Location]) -> Energy | None:
-    """What logs of a run say together; a damaged one makes the sum unknown, not the run."""
-    try:
-        return log_lines.energy_of_pieces(logs)
-    except (ValueError, OSError) as error:
-        return Energy(unknown=str(error))
+        origin.end(outcome.status)
+    return outcome
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

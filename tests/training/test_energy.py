@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from mlperf_bert.mlperf import energy, ledger, log_lines, results
-from mlperf_bert.training import run
+from mlperf_bert.mlperf.log_lines import energy_of_pieces
 from mlperf_bert.training.config import Cluster, DeviceConfig
 from mlperf_bert.training.reporting import precision_of_products
 from tests.helpers import starts
@@ -78,7 +78,7 @@ def test_the_parts_of_a_resumed_run_add_up(task, tmp_path):
 def test_a_damaged_log_of_an_earlier_part_costs_the_sum_and_not_the_run(tmp_path):
     log = tmp_path / "bert.log"
     log.write_text(":::MLLOG {cut\n")
-    found = run._energy_of([log])
+    found = energy_of_pieces([log])
     assert found.joules is None and "bert.log line 1: cut or damaged" in found.unknown
 
 
