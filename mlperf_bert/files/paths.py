@@ -101,11 +101,13 @@ def require_supported(path: str) -> None:
       ValueError: its scheme is another one, or a store whose file system is not installed; or it
         begins with "~" or "gs:" and there is neither such a home folder nor such a name here.
     """
+    without = _WITHOUT_A_SLASH.match(path)
     # "./~x" and "./gs:x", which are advised, have lost their "./" once they were a Path.
-    is_there = Path(path.split("/")[0]).exists()
-    if path.startswith("~") and not is_there:
+    if (without or path.startswith("~")) and Path(path.split("/")[0]).exists():
+        return
+    if path.startswith("~"):
         raise ValueError(_no_home(path))
-    if (without := _WITHOUT_A_SLASH.match(path)) and not is_there:
+    if without:
         raise ValueError(f"{path}: write {without[0]}//BUCKET/FOLDER, or ./{without[0]}...")
     scheme = _SCHEME.match(path)
     if not scheme or scheme[0] == BUCKETS:
