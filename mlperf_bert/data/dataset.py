@@ -140,6 +140,8 @@ def write_dataset(
     with locks.held(folder, patience_seconds=LOCK_PATIENCE_SECONDS) as lock:
         found = _open_manifest(folder, config, inputs)
         missing = _missing_parts(folder, found, inputs)
+        if missing:
+            provenance.read(folder)  # a damaged one is refused now, not when the parts are made
         to_go = set(missing)
         with contextlib.closing(make(missing, folder, tokenizer, config)) as results:
             for result in results:
@@ -187,12 +189,10 @@ def _open_manifest(folder: paths.Location, config: DatasetConfig, parts: Iterabl
     """Returns the manifest to go on with: the folder's, or a new one, which is written.
 
     Raises:
-      ValueError: the folder holds data made with other parameters, parts of unknown origin, or a
-        damaged record.
+      ValueError: the folder holds data made with other parameters, or parts of unknown origin.
     """
     parameters = config.parameters()
     found = manifest.load(folder)
-    provenance.read(folder)  # a damaged one is refused now, not when the parts are made
     if found is None:
         with paths.failures_named(folder):
             present = {path.name for path in folder.glob("*")}

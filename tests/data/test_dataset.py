@@ -296,7 +296,7 @@ def test_a_damaged_record_is_refused_before_a_part_is_made(work):
     (work / "out").mkdir()
     (work / "out" / "provenance.json").write_text("{}")
     assert "provenance.json: " in fails(run(work))
-    assert visible(work / "out") == {"provenance.json"}
+    assert visible(work / "out") == {"provenance.json", "manifest.json"}
 
 
 def test_memory_budget_lowers_the_workers(tmp_path):
