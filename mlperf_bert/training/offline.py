@@ -52,6 +52,12 @@ def evaluate(config: RunConfig, observers: Sequence[Event] = ()) -> str:
     """
     directory = paths.location(config.output_dir)
     if config.init_checkpoint and not _holds_a_run(directory):
+        # Before the minutes that it takes: an evaluator may be started before its training.
+        print(
+            f"{directory} holds no run: --init_checkpoint={config.init_checkpoint} is evaluated; "
+            "to wait for the checkpoints of a training, leave it out",
+            file=sys.stderr,
+        )
         return _evaluate_given(config, config.init_checkpoint, directory)
     prefix = config.init_checkpoint
     if prefix and _named_step(prefix, saved_checkpoints(str(directory))) is None:

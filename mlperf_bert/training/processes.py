@@ -478,7 +478,8 @@ def pass_on(cluster: Cluster, error: BaseException) -> str | None:
     # The failure of another process comes out here as an error of TensorFlow: that process is the
     # cause, and is named to the others too.
     lost = loss(cluster, str(error)) if isinstance(error, tf.errors.OpError) else None
-    reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+    silent = "interrupted" if isinstance(error, KeyboardInterrupt) else type(error).__name__
+    reason = next(iter(str(error).splitlines()), "") or silent
     report(lost or f"{cluster.name(cluster.index)} has ended: {reason}")
     return lost
 

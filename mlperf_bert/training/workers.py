@@ -19,7 +19,7 @@ from mlperf_bert.signals import Interrupted
 from mlperf_bert.training.config import Cluster, RunConfig
 from mlperf_bert.training.output import OutputDirectory
 
-_RESUME = "run the same command on all processes to resume from the last checkpoint"
+_RESUME = "run the same command on all processes, to go on from the last checkpoint if there is one"
 # All processes raise these at the same step.
 _AGREED_ENDS = (Interrupted, FloatingPointError)
 

@@ -104,9 +104,7 @@ def test_a_silent_process_ends_the_other_with_one_line(task, tmp_path, victim):
     assert code == 1 and "Traceback" not in errors
     [line] = [line for line in errors.splitlines() if line.startswith("run_pretraining.py: ")]
     assert line.startswith(f"run_pretraining.py: worker {victim} (localhost:")
-    assert re.search(
-        r"does not answer \(.*\); run the same command on all processes to resume", line
-    )
+    assert re.search(r"does not answer \(.*\); run the same command on all processes, to", line)
     if victim == 1:
         assert run_stops(output) == [["aborted"]]
 
@@ -155,7 +153,7 @@ def test_the_failure_of_one_process_is_told_by_the_other(task, tmp_path):
     assert [code for code, _, _ in ended] == [1, 1], ended
     [reason] = re.findall(r"run_pretraining.py: (.*model.ckpt-\d+: .*)", ended[0][2])
     assert "worker 0 (localhost:" in ended[1][2]
-    assert f"has ended: {reason}; run the same command on all processes to resume" in ended[1][2]
+    assert f"has ended: {reason}; run the same command on all processes, to" in ended[1][2]
     assert run_stops(tmp_path / "o") == [["aborted"]]
 
 

@@ -206,7 +206,7 @@ def test_a_given_checkpoint_is_evaluated_where_there_is_no_run(task, tmp_path):
     assert "global_step = 0\n" in text and "num_examples = 14\n" in text
     [line] = lines_of(output)
     assert line["checkpoint"] == given and line["num_examples"] == 14
-    assert read_evaluations(output) == {}  # a training into this folder evaluates its own step 0
+    assert read_evaluations(output) == {}  # it is not one of a run
     assert not list(output.glob(".*"))
     done = evaluate(task, tmp_path / "none", "--init_checkpoint=/none/model.ckpt-1")
     assert done.returncode == 1 and not (tmp_path / "none").exists()
