@@ -70,7 +70,7 @@ QUICK := tests/training/test_trajectories.py tests/data/test_pretraining_data.py
 	$(addprefix tests/test_cli.py::test_, flags_are_frozen[run_pretraining.py] \
 	all_flags_out_of_range_are_found_at_once_each_with_its_range)
 quick: setup
-	$(PYTEST) -n 2 -m "$(FAST)" $(QUICK)
+	$(PYTEST) -n 2 -m "$(FAST)" $(or $(TESTS),$(QUICK))
 
 test: setup
 ifeq ($(CHANGED),)
@@ -91,7 +91,7 @@ test-soak: setup
 
 # As root on Debian; installs an engine if none answers.
 test-container: setup
-	$(BIN)/python -m pytest -m "not all and not soak" tests/container
+	$(BIN)/python -m pytest -m "not all and not soak" $(or $(TESTS),tests/container)
 
 # CI has only TPUs' compiler, and leaves out what takes minutes.
 test-compilers: setup .venv-compilers/.installed-gpu

@@ -8,7 +8,8 @@
 #   BUCKET                  gs://bucket/folder with wiki/ and tfrecords/; the run writes to it. Or instead:
 #   SHARE                   host:/folder of an NFS share (Filestore); every host mounts it as /mnt/bert
 #   RUN                     folder of the run in BUCKET or SHARE, by default output
-#   TPU_TYPE                v3-128, or v2-N, v3-N, v4-N, v5p-N (N TensorCores), v5litepod-N, v6e-N (N chips)
+#   TPU_TYPE                v3-128, or v2-N, v3-N, v4-N, v5p-N (N TensorCores), v5litepod-N, v6e-N (N chips);
+#                           refused if a step needs more than twice the memory of a core: see --steps_per_update
 #   SPOT=1, RESERVED=1      asks for spot capacity, for reserved capacity
 #   VALID_UNTIL             gives up waiting for capacity after this time, such as 6h; else it waits for ever
 #   FLAGS                   more flags of run_pretraining.py for the training

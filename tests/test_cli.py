@@ -41,6 +41,11 @@ def test_flags_are_frozen(script):
     assert found == FROZEN_FLAGS[script]
 
 
+def test_the_export_takes_all_flags_of_a_run():
+    others = set(FROZEN_FLAGS["run_pretraining.py"]) - set(options.flags_of(RunConfig))
+    assert others and others <= set(FROZEN_FLAGS[EXPORTER])
+
+
 @pytest.mark.parametrize("script", [*map(flags_page.name_of, flags_page.scripts())])
 def test_the_page_of_all_flags_is_that_of_the_scripts(script):
     page = flags_page.PAGE.read_text(encoding="utf-8")

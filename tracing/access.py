@@ -26,8 +26,8 @@ TERMS = {
     "queue depth": "calls that had begun and not returned; of block I/O, requests issued and not "
     "completed. The mean is that of the time with at least one",
     "pass": "one reading of all training data. The first pass ends when as many bytes were read as "
-    "the TFRecords that were read hold together, and so on; because data are read ahead, a pass is "
-    "not exactly an epoch",
+    "there are distinct ones among those that were read, and so on; because data are read ahead, a "
+    "pass is not exactly an epoch",
 }
 """Word -> what it means; the page and docs/tracing.md say the same."""
 

@@ -101,14 +101,20 @@ def _of_run(place: paths.Location) -> Entry:
 
 
 def as_csv(entries: Sequence[Entry]) -> str:
-    """Return the rows as CSV: the fields of an entry, numbers of a list apart by blanks."""
+    """Return the rows as CSV: the fields of an entry, numbers apart by blanks, lists by "; "."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(column.name for column in dataclasses.fields(Entry))
     for entry in entries:
-        values = dataclasses.astuple(entry)
-        table.writerow(" ".join(map(str, v)) if isinstance(v, tuple) else v for v in values)
+        table.writerow(map(_cell, dataclasses.astuple(entry)))
     return text.getvalue()
+
+
+def _cell(value: object) -> object:
+    if not isinstance(value, tuple):
+        return value
+    has_lists = any(isinstance(part, tuple) for part in value)
+    return ("; " if has_lists else " ").join(str(_cell(part)) for part in value)
 
 
 def page(

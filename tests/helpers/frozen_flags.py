@@ -121,8 +121,13 @@ FROZEN_FLAGS = {
         "max_predictions_per_seq": 76,
     },
     "mlperf_bert/portable/export.py": {  # and those of run_pretraining.py
-        "do_train": False,  # without effect, as the next
+        "do_train": False,  # without effect, as the next six
         "do_eval": False,
+        "check": False,
+        "check_initial_accuracy": False,
+        "stop_if_hopeless": False,
+        "reference": None,
+        "master": None,
         "evaluation": False,
         "barriers": True,
         "data_parallel": True,

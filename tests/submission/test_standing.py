@@ -284,6 +284,8 @@ def test_rows_as_csv(miniature, tmp_path):
     nvidia = next(row for row in rows if row["system"] == "dgxa100_ngc21.05_pytorch")
     assert nvidia["minutes_scored"] == "21.6926"
     assert len(nvidia["run_minutes"].split()) == 10
+    [one, *_] = runs = nvidia["evaluation_accuracy"].split("; ")
+    assert len(runs) == 10 and all(0 < float(accuracy) < 1 for accuracy in one.split())
 
 
 def test_names_of_foreign_logs_stay_text(org_dir, tmp_path):
