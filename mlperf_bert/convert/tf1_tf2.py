@@ -6,7 +6,7 @@ Also the gradient accumulators that the reference wants in a TF1 checkpoint.
 import tensorflow as tf
 from official.nlp.modeling.models import BertPretrainerV2
 
-from mlperf_bert.checkpoints import names, reading
+from mlperf_bert.checkpoints import reading
 from mlperf_bert.checkpoints.reading import StoredCheckpoint
 from mlperf_bert.convert import saving
 from mlperf_bert.model.config import BertConfig
@@ -37,8 +37,9 @@ def convert(
     stored = StoredCheckpoint(prefix)
     model = build_pretrainer(config, seed=0)
     variables = trained_variables(model)
-    heads = [weight for weight in reading.weights_of(variables) if weight.is_of_a_head]
-    missing = {weight.our_name for weight in heads if stored.name_of(weight) is None}
+    weights = reading.weights_of(variables)
+    heads = [weight for weight in weights if weight.is_of_a_head]
+    missing = [weight for weight in heads if stored.name_of(weight) is None]
     if len(missing) == len(heads) and stored.num_hidden_layers and converted_model != "encoder":
         raise ValueError(
             f"{prefix}: holds an encoder without the heads of pre-training; "
@@ -46,7 +47,7 @@ def convert(
         )
     wanted = variables
     if converted_model == "encoder":
-        wanted = [v for v in variables if names.our_name(v.name) not in missing]
+        wanted = [variable for weight, variable in weights.items() if weight not in missing]
     loaded = reading.load_weights(wanted, stored)
     with saving.written_whole(converted_prefix) as beside:
         if stored.is_object_based:

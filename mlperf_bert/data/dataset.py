@@ -142,25 +142,25 @@ def write_dataset(
         missing = _missing_parts(folder, found, inputs)
         if missing:
             provenance.read(folder)  # a damaged one is refused now, not when the parts are made
-        to_go = set(missing)
+        to_go, last = set(missing), {}
         with contextlib.closing(make(missing, folder, tokenizer, config)) as results:
             for result in results:
                 made = {name: part for name, part in result.items() if isinstance(part, Part)}
                 failures |= {name: why for name, why in result.items() if isinstance(why, str)}
+                to_go -= made.keys()
+                if made and not to_go:
+                    last = dict([made.popitem()])
                 if made:
                     lock.require_held()
-                    to_go -= made.keys()
-                    if not to_go:
-                        # Until the record is written one part counts as missing: a run that ends
-                        # in between is repeated, and makes this part again and the record.
-                        last = dict([made.popitem()])
-                        found.parts |= made
-                        found.save(folder)
-                        made = last
                     found.parts |= made
-                    if not to_go:
-                        _note_provenance(folder, found, inputs, vocab_file=config.vocab_file)
                     found.save(folder)
+        if last:
+            # Until the record is written one part counts as missing: a run that ends before is
+            # repeated, and makes this part again and the record.
+            lock.require_held()
+            found.parts |= last
+            _note_provenance(folder, found, inputs, vocab_file=config.vocab_file)
+            found.save(folder)
     manifest.raise_failures(failures, len(inputs))
     if hints:
         others = f" ({len(hints)} parts have such a hint)" if len(hints) > 1 else ""

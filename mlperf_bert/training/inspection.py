@@ -82,7 +82,7 @@ def _inspect_with_output(config: RunConfig) -> Setup:
     _check_weights(setup, newest)
     # For a run that resumes also beside other errors: it says which file is not the same.
     if not setup.findings.errors or (output.resumes and not obstacle):
-        setup.findings.attempt(Origin, setup, output, goes_on=goes_on, seed=None)
+        setup.findings.attempt(Origin, setup, output, goes_on=goes_on)
     return setup
 
 

@@ -364,7 +364,7 @@ class Origin:
       summary: what the run is known by: commit, image, and one digest for each kind of input.
     """
 
-    def __init__(self, setup: Setup, output: OutputDirectory, *, goes_on: bool, seed: int | None):
+    def __init__(self, setup: Setup, output: OutputDirectory, *, goes_on: bool):
         """Asks for the sizes and records of all inputs.
 
         Args:
@@ -372,14 +372,13 @@ class Origin:
           output: of the run.
           goes_on: whether there is a checkpoint of the run; then the initial one may be gone, or
             not be named.
-          seed: of the run; None for who writes no record.
 
         Raises:
           ValueError: a record is damaged, or a resumed run was begun with other files.
         """
         config = setup.config
         self._parameters = config.parameters()
-        self._output, self._seed = output, seed
+        self._output = output
         before = read_record(output.path) if output.resumes else None
         self._resumes = before is not None
         inputs_before = before.inputs if before else {}
@@ -424,17 +423,17 @@ class Origin:
         }
         self._made_with = made_with | provenance.machine()
 
-    def begin(self) -> None:
+    def begin(self, seed: int) -> None:
         """Writes run.json, and closes the logs that killed processes have left open.
 
         Raises:
           OSError: it cannot be written.
         """
-        self._write("running")
+        self._write("running", seed)
         for path in run_logs(self._output.path):  # the checkers want a run_stop in each
             close_log(path)
 
-    def end(self, status: str) -> None:
+    def end(self, status: str, seed: int) -> None:
         """Writes run.json with what the run took; prints it, for a resumed run also the sum.
 
         Raises:
@@ -446,13 +445,12 @@ class Origin:
         print(f"energy: {energy_of_pieces(logs[-1:]) or 'unknown'}", flush=True)
         if self._resumes:
             print(f"energy since the run was first started: {whole}", flush=True)
-        self._write(status, whole)
+        self._write(status, seed, whole)
 
-    def _write(self, status: str, energy: Energy | None = None) -> None:
-        assert self._seed is not None  # a run has drawn one
+    def _write(self, status: str, seed: int, energy: Energy | None = None) -> None:
         self._output.record(
             status=status,
-            seed=self._seed,
+            seed=seed,
             provenance=self.summary,
             inputs=self.inputs,
             energy=energy,

@@ -60,7 +60,7 @@ def train(
         if team.is_chief:
             for finding in setup.findings:
                 print(finding, flush=True)
-            origin = Origin(setup, team.output, goes_on=team.goes_on, seed=team.seed)
+            origin = Origin(setup, team.output, goes_on=team.goes_on)
         start_up.done("checks")
         with StopRequest() as stop_request:
             # All that can be refused has been: from here on a run leaves something behind.
@@ -126,7 +126,7 @@ def _train(
             # Before the log: without run.json it counts as another run's, and it is open too and
             # would be closed as the logs of killed processes are.
             if origin:
-                origin.begin()
+                origin.begin(team.seed)
             log.commit()
             outcome = _train_against_the_clock(
                 setup, team, parts, stop_request, run, start_up, observers
@@ -134,7 +134,7 @@ def _train(
     except FloatingPointError:
         # An end, not an interruption: the same command would diverge again.
         if origin:
-            origin.end("aborted")
+            origin.end("aborted", team.seed)
         raise
     except BaseException:
         # Whoever resumes the run elsewhere needs its log and metrics up to here.
@@ -145,7 +145,7 @@ def _train(
         # Of a run that was refused no file is left; any other's is closed.
         log.discard()
     if origin:
-        origin.end(outcome.status)
+        origin.end(outcome.status, team.seed)
     return outcome
 
 

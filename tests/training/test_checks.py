@@ -143,7 +143,7 @@ def a_run_that_was_begun(config, tmp_path):
     config = dataclasses.replace(config, init_checkpoint=str(tmp_path / "model.ckpt-0"))
     output = OutputDirectory.of(config)
     output.path.mkdir()
-    inputs = Origin(checks.inspect(config, goes_on=True), output, goes_on=False, seed=None).inputs
+    inputs = Origin(checks.inspect(config, goes_on=True), output, goes_on=False).inputs
     output.record(status="running", seed=1, inputs=inputs)
     shutil.copytree(tmp_path, copied := tmp_path / "copied", ignore=lambda *_: ["copied", "out"])
     return config, output, copied
@@ -155,10 +155,7 @@ def test_a_run_goes_on_with_the_same_files_elsewhere(begun, monkeypatch, goes_on
     monkeypatch.chdir(copied.parent)
     for folder in (copied, Path("copied")):
         found = checks.inspect(in_folder(config, folder), goes_on=True)
-        assert (
-            Origin(found, output, goes_on=goes_on, seed=None).inputs
-            == read_record(output.path).inputs
-        )
+        assert Origin(found, output, goes_on=goes_on).inputs == read_record(output.path).inputs
 
 
 def test_the_initial_checkpoint_is_needed_until_there_is_another(begun):
@@ -166,13 +163,11 @@ def test_the_initial_checkpoint_is_needed_until_there_is_another(begun):
     (copied / "model.ckpt-0.index").unlink()
     for changed in (in_folder(config, copied), dataclasses.replace(config, init_checkpoint=None)):
         found = checks.inspect(changed, goes_on=True)
-        assert (
-            Origin(found, output, goes_on=True, seed=None).inputs == read_record(output.path).inputs
-        )
+        assert Origin(found, output, goes_on=True).inputs == read_record(output.path).inputs
     with pytest.raises(
         ValueError, match=r"--init_checkpoint: .* \(then sha256:.*; now none\): give"
     ):
-        Origin(found, output, goes_on=False, seed=None)
+        Origin(found, output, goes_on=False)
 
 
 @pytest.mark.parametrize(

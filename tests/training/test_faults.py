@@ -19,6 +19,7 @@ from tests.training.small_runs import assert_same_end, command, last_logged_step
 pytestmark = pytest.mark.gate
 
 NUM_STEPS = 90
+AGAIN = "run the same command on all processes, to go on from the last checkpoint if there is one"
 SECONDS_TO_END = 30  # after a loss; a second or so on an idle machine
 
 
@@ -104,7 +105,7 @@ def test_a_silent_process_ends_the_other_with_one_line(task, tmp_path, victim):
     assert code == 1 and "Traceback" not in errors
     [line] = [line for line in errors.splitlines() if line.startswith("run_pretraining.py: ")]
     assert line.startswith(f"run_pretraining.py: worker {victim} (localhost:")
-    assert re.search(r"does not answer \(.*\); run the same command on all processes, to", line)
+    assert re.search(rf"does not answer \(.*\); {AGAIN}$", line)
     if victim == 1:
         assert run_stops(output) == [["aborted"]]
 
@@ -153,7 +154,7 @@ def test_the_failure_of_one_process_is_told_by_the_other(task, tmp_path):
     assert [code for code, _, _ in ended] == [1, 1], ended
     [reason] = re.findall(r"run_pretraining.py: (.*model.ckpt-\d+: .*)", ended[0][2])
     assert "worker 0 (localhost:" in ended[1][2]
-    assert f"has ended: {reason}; run the same command on all processes, to" in ended[1][2]
+    assert f"has ended: {reason}; {AGAIN}" in ended[1][2]
     assert run_stops(tmp_path / "o") == [["aborted"]]
 
 
