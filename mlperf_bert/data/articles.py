@@ -13,6 +13,10 @@ from mlperf_bert.files.whole import written_beside
 
 FILE_BYTES = 1 << 20
 """As WikiExtractor's default. A file is a unit of work of every stage."""
+# Of a document's own "<doc" and "</doc" stage .1 would make tags. A NUL, which no dump can hold,
+# keeps them apart until stage .2 has applied its rules for these tags too.
+_LIKE_A_TAG = re.compile(r"(</?\0*)(?=doc)")
+_KEPT_APART = re.compile(r"(</?\0*)\0(?=doc)")
 
 
 def folders_of(files: Iterable[str], out_dir: paths.Location) -> dict[str, paths.Location]:
@@ -103,7 +107,13 @@ def _article(document: Document) -> bytes:
     """The tag, the title and the text, with the blank lines of WikiExtractor."""
     title = _in_a_line(document.title)
     tag = f'<doc id="{_in_a_line(document.id)}" url="{_in_a_line(document.url)}" title="{title}">'
-    return f"{tag}\n{title}\n\n{document.text}\n\n</doc>\n".encode()
+    text = _LIKE_A_TAG.sub("\\1\0", document.text)
+    return f"{tag}\n{title}\n\n{text}\n\n</doc>\n".encode()
+
+
+def with_own_tags(text: str) -> str:
+    """The text with what documents have of "<doc" and "</doc" as they wrote it."""
+    return _KEPT_APART.sub(r"\1", text) if "\0" in text else text
 
 
 def _in_a_line(name: str) -> str:

@@ -31,17 +31,20 @@ def drop_tags_and_titles(text: str) -> str:
 def apply_rules(text: str) -> str:
     """Stage .2: drops and edits by the rules below, one after the other, on each line.
 
+    No rule sees the "<doc" and "</doc" that documents have in their own text.
+
     Raises:
       ValueError: a NUL byte, at which grep would drop the rest of the text.
     """
-    if "\0" in text:
-        raise ValueError("a NUL character; remove it (tr -d '\\000')")
+    if "\0" in articles.with_own_tags(text):
+        raise ValueError("a NUL character; remove it (tr -d '\\000'; in JSON it is \\u0000)")
     if text and not text.endswith("\n"):
         text += "\n"  # grep completes the last line
-    return "".join(
+    edited = (
         _edited(line) if "<" in line or "[" in line or "alt=" in line else line
         for line in lines_of(text)
     )
+    return articles.with_own_tags("".join(edited))
 
 
 def _edited(line: str) -> str:

@@ -19,7 +19,6 @@ from tests.data.making import clean_up
 ODD_TEXTS = [
     "",
     "One.",
-    "A line with <doc in it\nwhich takes this one along.",
     "a\r\nb\rc",
     "Ünï 東京\n",
 ]
@@ -44,38 +43,25 @@ def test_documents_become_what_wikiextractor_writes(tmp_path, door):
     assert written(tmp_path / "a") == [doors.as_text(given).encode()]
 
 
-def as_json(articles_of_a_file: list[dict[str, str]], *, with_title: bool) -> str:
-    """A file of WikiExtractor's --json; the reference's version begins texts with the title."""
-    title = "{title}\n\n" if with_title else ""
-    return "".join(
-        json.dumps(
-            article
-            | {"revid": "1", "url": f"https://en.wikipedia.org/wiki?curid={article['id']}"}
-            | {"text": title.format(**article) + article["text"]},
-            ensure_ascii=False,
-        )
-        + "\n"
-        for article in articles_of_a_file
-    )
-
-
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 @pytest.mark.parametrize("with_title", [False, True])
 def test_stage_1_reads_json_of_wikiextractor(tmp_path, with_title, mark):
     given = generated(1)
-    (tmp_path / "wiki_00").write_text(mark + as_json(given, with_title=with_title))
+    (tmp_path / "wiki_00").write_text(mark + doors.as_json(given, with_title=with_title))
     (tmp_path / "wiki_01").write_bytes(doors.as_text(given).encode())
     for name in ("wiki_00", "wiki_01"):
         wiki.write_stage_1(str(tmp_path / name), str(tmp_path / f"{name}.1"))
     assert (tmp_path / "wiki_00.1").read_bytes() == (tmp_path / "wiki_01.1").read_bytes()
-    lines = as_json(given, with_title=with_title).splitlines()
+    lines = doors.as_json(given, with_title=with_title).splitlines()
     (tmp_path / "wiki_00").write_text("\n".join([*lines[:3], lines[3][:-1]]))
     with pytest.raises(ValueError, match=r"wiki_00: line 4: not JSON .*fix or remove the line"):
         wiki.write_stage_1(str(tmp_path / "wiki_00"), str(tmp_path / "wiki_00.1"))
 
 
 def test_an_article_without_text_has_its_title_alone_in_json(tmp_path):
-    [line] = as_json([{"id": "7", "title": "River", "text": ""}], with_title=True).splitlines()
+    [line] = doors.as_json(
+        [{"id": "7", "title": "River", "text": ""}], with_title=True
+    ).splitlines()
     (tmp_path / "a.json").write_text(line.replace("\\n\\n", "\\n"))
     [found] = documents.read_documents(str(tmp_path / "a.json"))
     assert (found.title, found.text) == ("River", "")
@@ -149,7 +135,7 @@ def test_the_same_parts_through_every_door(tmp_path, punkt):
     folder = tmp_path / "json"
     (folder / "AA").mkdir(parents=True)
     for number in range(5):
-        text = as_json(generated(number), with_title=True)
+        text = doors.as_json(generated(number), with_title=True)
         # Parts are packed by the sizes of the raw files.
         size = (tmp_path / "door" / f"wiki_0{number}").stat().st_size
         (folder / "AA" / f"wiki_0{number}").write_text(text + "\n" * (size - len(text.encode())))
