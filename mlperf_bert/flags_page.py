@@ -33,7 +33,6 @@ _EXPLAINED_IN = {
     "mlperf_bert/portable/compile_step.py": "portable_step.md",
     "mlperf_bert/portable/export.py": "portable_step.md",
     "mlperf_bert/portable/run_step.py": "portable_step.md",
-    "mlperf_bert/portable/trace.py": "chakra.md",
     "pick_eval_samples.py": "data.md",
     "run_finetuning.py": "finetuning.md",
     "run_pretraining.py": "training.md",

@@ -21,11 +21,10 @@ LEVELS = [*HEART, GUESTS]
 # Next to the package: each imports these of our own, and nothing else.
 MAY_IMPORT = {
     "pages": {"pages"},
-    "exchange": {"exchange"},
-    "tracing": {"pages", "exchange", "tracing"},
+    "tracing": {"pages", "tracing"},
 }
 # Which guest takes what stands beside the package.
-TAKES = {"submission": {"pages"}, "finetuning": {"pages"}, "portable": {"exchange"}}
+TAKES = {"submission": {"pages"}, "finetuning": {"pages"}}
 # Commands of guests that run TensorFlow take flags as the root scripts do.
 COMMANDS_WITH_FLAGS = {
     "convert/from_hugging_face.py",

@@ -26,32 +26,21 @@ def _parser() -> argparse.ArgumentParser:
     parser = parser_of("export", __doc__)
     parser.add_argument("trace", type=path_with_home, metavar="FOLDER", help="of a finished trace")
     parser.add_argument("--to", choices=OUTPUTS, required=True, help="the tool that reads it")
-    parser.add_argument(
-        "--output", type=path_with_home, help="new file; folder for fio, and with --step"
-    )
+    parser.add_argument("--output", type=path_with_home, help="new file; folder for fio")
     parser.add_argument("--per", choices=fio.GROUPS, help="fio: what a log is of; default: thread")
-    parser.add_argument(
-        "--step",
-        type=path_with_home,
-        metavar="STEP",
-        help="chakra: with the nodes that mlperf_bert.portable.trace wrote there",
-    )
-    parser.add_argument("--ranks", type=int, help="chakra: devices that train together; default: 1")
     parser.add_argument("--seconds", metavar="BEGIN:END", help="chakra: only what begins in these")
     return parser
 
 
 def _options(given: argparse.Namespace) -> dict[str, Any]:
     """What the target alone takes."""
-    of_target = {"per": "fio", "step": "chakra", "ranks": "chakra", "seconds": "chakra"}
+    of_target = {"per": "fio", "seconds": "chakra"}
     found = {name: getattr(given, name) for name in of_target if getattr(given, name) is not None}
     for name, value in found.items():
         if of_target[name] != given.to:
             raise ValueError(f"--{name}={value} is for --to={of_target[name]} alone; leave it out")
     if given.to == "fio":
         return {"per": "thread"} | found
-    if given.ranks is not None and (given.ranks < 1 or not given.step):
-        raise ValueError(f"--ranks={given.ranks}: give at least 1, and --step")
     if given.seconds is not None:
         try:
             begin, end = (float(part) for part in given.seconds.split(":"))
@@ -68,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Writes one export."""
     given = _parser().parse_args(arguments)
     options = _options(given)
-    output = given.output or given.trace / ("chakra" if given.step else OUTPUTS[given.to])
+    output = given.output or given.trace / OUTPUTS[given.to]
     trace = Finished(given.trace)
     if output.exists():
         raise ValueError(f"{output} exists: remove it, or name another --output")

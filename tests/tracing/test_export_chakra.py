@@ -1,4 +1,4 @@
-"""A trace as Chakra's nodes: bytes are the tables', dependencies hold, and steps join it."""
+"""A trace as Chakra's nodes: bytes are the tables', dependencies hold."""
 
 import itertools
 import re
@@ -7,15 +7,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from exchange import chakra
 from tests.conftest import REPOSITORY
 from tests.helpers.programs import refusal
 from tests.tracing import generated_trace
 from tests.tracing.generated_trace import BEGIN_NS, moved_in, point
 from tracing import bpftrace, export, tables
+from tracing.exports import chakra_format as chakra
 from tracing.exports.chakra import MAPPING
 
-WEIGHTS = ["bert/pooler/dense/bias", "bert/pooler/dense/kernel"]
 NUM_STEPS, EXAMPLES = 10, 64
 
 
@@ -32,7 +31,6 @@ def trained(folder: Path) -> Path:
     rows = [
         point(0, "global_batch_size", EXAMPLES, {}),
         point(0, "max_sequence_length", 32, {}),
-        *(point(0, "weights_initialization", None, {"tensor": name}) for name in WEIGHTS),
         point(stop_ms, "block_stop", None, counts),
         point(stop_ms + 1, "tracked_stats", ledger, {"of": "block"}),
     ]
@@ -179,93 +177,12 @@ def test_a_part_of_the_time_and_what_a_trace_lacks_is_said(trace, tmp_path, caps
     )
 
 
-# With a step
-
-
-@pytest.fixture(scope="module")
-def step(tmp_path_factory) -> Path:
-    return step_of(tmp_path_factory.mktemp("step"))
-
-
-def step_of(folder: Path, **other) -> Path:
-    """A product, its all-reduce over 8 ranks, and an update, as mlperf_bert.portable.trace."""
-    about = {"ranks": 8, "examples_per_rank": 8, "max_sequence_length": 32}
-    about |= {"weights_sha256": chakra.names_sha256(WEIGHTS)} | other
-    (folder / "chakra").mkdir()
-    with (folder / "chakra" / "step.0.et").open("wb") as file:
-        writer = chakra.Writer(file, **about)
-        made = writer.node("COMP", "product", attr={"num_ops": 7, "tensor_size": 5},
-                           duration_micros=40_000)  # fmt: skip
-        reduced = writer.node("COMM_COLL", "all_reduce", attr={"comm_type": 0, "comm_size": 4},
-                              data_deps=[made], start_time_micros=40_000)  # fmt: skip
-        writer.node("COMP", "update", attr={"num_ops": 1, "tensor_size": 5}, data_deps=[reduced],
-                    start_time_micros=40_000, duration_micros=160_000)  # fmt: skip
-    return folder
-
-
-def test_every_rank_has_the_step_in_each_batch_and_the_first_the_storage(trace, step, tmp_path):
-    output = tmp_path / "ranks"
-    export.main([str(trace), "--to=chakra", f"--step={step}", "--ranks=8", f"--output={output}"])
-    assert sorted(path.name for path in output.iterdir()) == [f"trace.{n}.et" for n in range(8)]
-    first, last = nodes_of(output / "trace.0.et"), nodes_of(output / "trace.7.et")
-    for nodes in (first, last):
-        comp, reduced = of_kind(nodes, "COMP"), of_kind(nodes, "COMM_COLL")
-        assert len(comp) == 2 * len(reduced) == 2 * NUM_STEPS
-        batches = of_kind(nodes, "BATCH")
-        products, updates = comp[::2], comp[1::2]
-        assert [list(n.data_deps) for n in products] == [[b.id] for b in batches]
-        # The next batch comes after the last step's update, which is no longer than it lasted.
-        assert all(u.id in b.ctrl_deps for u, b in zip(updates, batches[1:]))
-        assert all(u.start_time_micros + u.duration_micros <= b.start_time_micros
-                   for u, b in zip(updates, batches[1:]))  # fmt: skip
-    assert of_kind(first, "STORAGE") and not of_kind(last, "STORAGE")
-    assert any(batch.data_deps for batch in of_kind(first, "BATCH"))
-
-
-@pytest.mark.parametrize(
-    "other, ranks, reason",
-    [
-        ({}, 5, "is of 8 ranks, not 5; python -m mlperf_bert.portable.trace STEP --to=chakra --ra"),
-        ({"ranks": 5}, 5, "have 64 examples, which 5 ranks do not divide; give other --ranks"),
-        ({"examples_per_rank": 9}, 8, "its examples_per_rank is 9, the trace's 8; export the step"),
-        ({"max_sequence_length": 128}, 8, "its max_sequence_length is 128, the trace's 32; export"),
-        ({"weights_sha256": "0"}, 8, "its weights_sha256 is 0, the trace's "),
-    ],
-)
-def test_a_step_of_another_training_is_refused(trace, tmp_path, other, ranks, reason):
-    words = [trace, "--to=chakra", f"--step={step_of(tmp_path, **other)}", f"--ranks={ranks}"]
-    assert reason in refusal(export.main, *words, f"--output={tmp_path / 'none'}")
-    assert not (tmp_path / "none").exists()
-
-
-def test_a_step_needs_a_training_and_its_own_file(trace, step, tmp_path):
-    bare = generated_trace.write(tmp_path / "bare")
-    line = refusal(export.main, bare, "--to=chakra", f"--step={step}", "--ranks=8")
-    assert "holds no training to take a step: no block_start" in line
-    assert f"--step={bare}: has no step.0.et; python -m" in refusal(
-        export.main, trace, "--to=chakra", f"--step={bare}", "--ranks=8"
-    )
-    (tmp_path / "step.0.et").write_bytes(b"no trace")
-    line = refusal(export.main, trace, "--to=chakra", f"--step={tmp_path}", "--ranks=8")
-    assert "step.0.et is not a Chakra trace" in line
-
-
 @pytest.mark.parametrize("seconds", ["5", "2:1", "a:b", "-1:3", "nan:2"])
 def test_other_flags_are_one_line(trace, seconds):
     line = refusal(export.main, trace, "--to=chakra", f"--seconds={seconds}")
     assert line == f"export: --seconds={seconds}: give two, BEGIN:END, the second later"
-    assert "--ranks=8: give at least 1, and --step" in refusal(
-        export.main, trace, "--to=chakra", "--ranks=8"
-    )
     line = refusal(export.main, trace, "--to=dlio", "--seconds=0:1")
     assert line == "export: --seconds=0:1 is for --to=chakra alone; leave it out"
-
-
-def test_too_many_nodes_are_refused(trace, step, monkeypatch):
-    monkeypatch.setattr("tracing.exports.chakra._MOST_NODES", 29)
-    line = refusal(export.main, trace, "--to=chakra", f"--step={step}", "--ranks=8")
-    assert "would be 30 nodes for each rank; --seconds=BEGIN:END takes a part" in line
-    assert not (trace / "chakra.unfinished").exists()
 
 
 def test_the_page_has_the_mapping():
@@ -275,16 +192,3 @@ def test_the_page_has_the_mapping():
     for ours, (kind, detail) in MAPPING.items():
         assert [ours, kind, detail] in rows, ours
     assert chakra.SCHEMA_COMMIT[:8] in page and chakra.VERSION in page
-
-
-def test_the_page_has_the_published_speeds():
-    """Those of 8 and of 64 H100 of round 3.0, and how much of the first is left of the second."""
-    published = pd.read_parquet(REPOSITORY / "mlperf_bert/submission/published.parquet")
-    runs = published[(published["round"] == "3.0") & (published["org"] == "NVIDIA")].set_index(
-        "system"
-    )
-    names = ("dgxh100_ngc23.04_pytorch", "dgxh100_n8_ngc23.04_pytorch")
-    few, many = (runs.loc[name, "samples_per_second_per_accelerator"] for name in names)
-    page = (REPOSITORY / "docs/chakra.md").read_text()
-    assert f"| 8 | 156.6 | 3.3 | 100% | {few:.0f} | 100% |" in page
-    assert re.search(rf"\| 64 \|.*\| {many:.0f} \| {many / few:.0%} \|", page)

@@ -1,7 +1,6 @@
 """A trace as a Chakra execution trace of MLCommons: storage, batches, evaluations, checkpoints.
 
-With the nodes of a step, which mlperf_bert.portable.trace writes, it is one trace of storage, step
-and network. docs/chakra.md shows MAPPING, and what the dependencies mean.
+docs/chakra.md shows MAPPING, and what the dependencies mean.
 """
 
 import collections
@@ -9,17 +8,16 @@ import heapq
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import pandas as pd
 
-from exchange import chakra
 from tracing import files, mllog
 from tracing.bpftrace import ADD_TO_PAGE_CACHE, PAGE_BYTES
+from tracing.exports import chakra_format as chakra
 from tracing.exports.finished import Finished
-from tracing.tables import folder_written_beside, written_beside
+from tracing.tables import written_beside
 
 MAPPING: Mapping[str, tuple[str, str]] = {
     "open, openat, openat2, creat": ("STORAGE", "FS_OP_OPEN"),
@@ -53,7 +51,6 @@ _FS_OPS = {
     if detail in chakra.ENUMS["FsOp.Op"].split()
 }
 _COPIES = ("sendfile", "copy_file_range")
-_MOST_NODES = 2_000_000  # of a rank's steps: about 300 MB
 _SECTOR_BYTES = 512
 
 
@@ -70,64 +67,20 @@ class Event(NamedTuple):
     values: Any
 
 
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """The nodes of a step, of one rank, and what the writer said about it."""
-
-    nodes: list
-    about: dict[str, Any]
-
-
-def read_step(folder: Path, ranks: int) -> Step:
-    """The nodes of a step that mlperf_bert.portable.trace wrote, or that lie in a step's folder.
-
-    Raises:
-      ValueError: there is none, or it is of another number of ranks.
-    """
-    command = f"python -m mlperf_bert.portable.trace STEP --to=chakra --ranks={ranks}"
-    found = [path for path in (folder, folder / "chakra") if (path / "step.0.et").is_file()]
-    if not found:
-        raise ValueError(f"--step={folder}: has no step.0.et; {command} writes it")
-    metadata, nodes = chakra.read(found[0] / "step.0.et")
-    about = chakra.attributes_of(metadata)
-    if about.get("ranks") != ranks:
-        raise ValueError(
-            f"--step={folder}: is of {about.get('ranks')} ranks, not {ranks}; {command}"
-        )
-    return Step(nodes=list(nodes), about=about)
-
-
-def write(
-    trace: Finished,
-    output: Path,
-    *,
-    step: Path | None = None,
-    ranks: int = 1,
-    seconds: tuple[float, float] = (0, math.inf),
-) -> str:
-    """Writes one file, or with a step a folder with one for each rank; returns what they hold.
+def write(trace: Finished, output: Path, *, seconds: tuple[float, float] = (0, math.inf)) -> str:
+    """Writes the file beside and renames it; returns what it holds.
 
     Args:
       seconds: only what begins between these two, since the trace's begin.
 
     Raises:
-      ValueError: the trace has no single calls; the step is of another model, or its examples are
-        not those of the trace's steps.
+      ValueError: the trace has no single calls.
       OSError: there is no room; nothing is left.
     """
     trace.require_calls()
     log = _Log(trace)
-    if step is None:
-        with written_beside(output, "wb") as file:
-            return _Rank(log, file, seconds, rank=0, ranks=1).write(None)
-    kernels = read_step(step, ranks)
-    log.require_step(kernels, ranks)
-    held = []
-    with folder_written_beside(output) as folder:
-        for rank in range(ranks):
-            with (folder / f"trace.{rank}.et").open("wb") as file:
-                held.append(_Rank(log, file, seconds, rank=rank, ranks=ranks).write(kernels))
-    return f"{held[0]}; {ranks} ranks"
+    with written_beside(output, "wb") as file:
+        return _Nodes(log, file, seconds).write()
 
 
 class _Log:
@@ -160,42 +113,16 @@ class _Log:
                 begin, end = (begin_ns + (end_ns - begin_ns) * k / num_steps for k in (n, n + 1))
                 yield int(begin), int(end), attr
 
-    def require_step(self, step: Step, ranks: int) -> None:
-        """Raises ValueError if the trace's steps cannot be those of the ranks."""
-        folder = self.trace.folder
-        if not self.batches:
-            raise ValueError(
-                f"{folder} holds no training to take a step: no block_start, block_stop and "
-                "global_batch_size of an MLPerf log"
-            )
-        if self.step_examples % ranks:
-            raise ValueError(
-                f"the steps of {folder} have {self.step_examples} examples, which {ranks} ranks do "
-                "not divide; give other --ranks"
-            )
-        names = ("max_sequence_length", "max_predictions_per_seq")
-        logged = {name: mllog.value_of(self.events, name) for name in names}
-        made = self.events.loc[self.events["key"] == "weights_initialization", "metadata"]
-        if weights := {json.loads(each).get("tensor") for each in made}:
-            logged["weights_sha256"] = chakra.names_sha256(weights)
-        logged["examples_per_rank"] = self.step_examples // ranks
-        for name, value in logged.items():
-            if value is not None and step.about.get(name) != value:
-                raise ValueError(
-                    f"the step is not that of {folder}: its {name} is {step.about.get(name)}, the "
-                    f"trace's {value}; export the step with the flags of the traced run"
-                )
 
+class _Nodes:
+    """Writes the nodes in order of time."""
 
-class _Rank:
-    """Writes the nodes of one rank in order of time; storage is the host's, which rank 0 has."""
-
-    def __init__(self, log: _Log, file: IO[bytes], seconds: tuple[float, float], **about: int):
-        self._log, self._trace, self._rank = log, log.trace, about["rank"]
+    def __init__(self, log: _Log, file: IO[bytes], seconds: tuple[float, float]):
+        self._log, self._trace = log, log.trace
         self._first, self._last = (log.trace.begin_ns + each * 1e9 for each in seconds)
         self._blocks = log.trace.table("block_io")
         self._writer = chakra.Writer(
-            file, made_by="tracing.export", trace=log.trace.folder.name, **about,
+            file, made_by="tracing.export", trace=log.trace.folder.name,
             backend=log.trace.summary["backend"], has_block_events=not self._blocks.empty,
             has_batches=bool(log.batches), begin_monotonic_ns=log.trace.begin_ns,
         )  # fmt: skip
@@ -205,18 +132,16 @@ class _Rank:
         self._opened: dict[tuple[int, str], int] = {}
         # A heap of (end, number) of reads of records that no batch has taken.
         self._ready: list[tuple[int, int]] = []
-        # What the next batch, evaluation or checkpoint follows.
+        # What the next batch, evaluation or checkpoint follows: nothing, or the one before it.
         self._before: list[int] = []
         self._checkpoint = 0, 0
 
-    def write(self, step: Step | None) -> str:
+    def write(self) -> str:
         """Writes all; returns how much of what, and what is missing."""
-        sources = [self._marks(has_steps=step is not None)]
-        if self._rank == 0:
-            sources += [self._calls(), self._requests()]
-        sources = [(e for e in s if self._is_wanted(e.begin_ns)) for s in sources]
         counts = collections.Counter[str]()
-        for event in heapq.merge(*sources, self._steps(step) if step else ()):
+        for event in heapq.merge(self._marks(), self._calls(), self._requests()):
+            if not self._first <= event.begin_ns < self._last:
+                continue
             begin, end = (max(ns - self._trace.begin_ns, 0) // 1000 for ns in (event[0], event[3]))
             times = {"start_time_micros": begin, "duration_micros": max(end - begin, 0)}
             counts[event.write(event, times)] += 1
@@ -227,13 +152,9 @@ class _Rank:
             not self._log.batches
         )
 
-    def _is_wanted(self, begin_ns: int) -> bool:
-        return self._first <= begin_ns < self._last
-
-    def _marks(self, *, has_steps: bool) -> Iterator[Event]:
-        # With the nodes of a step these take its time, and a batch is the moment when it begins.
+    def _marks(self) -> Iterator[Event]:
         found = [
-            Event(begin, 3, n, begin if has_steps else end, self._write_batch, attr)
+            Event(begin, 3, n, end, self._write_batch, attr)
             for n, (begin, end, attr) in enumerate(self._log.batches)
         ]
         for n, span in enumerate(self._log.spans.itertuples()):
@@ -262,43 +183,6 @@ class _Rank:
                 end = block.monotonic_ns + int(block.latency_ns or 0)
                 number = n + len(self._blocks)  # no page has it
                 yield Event(block.monotonic_ns, 2, -number, end, self._write_request, block)
-
-    def _steps(self, step: Step) -> Iterator[Event]:
-        """The nodes of the step in each batch, never longer than the batch was measured.
-
-        Raises:
-          ValueError: there would be too many.
-        """
-        batches = [batch for batch in self._log.batches if self._is_wanted(batch[0])]
-        if (num_nodes := len(step.nodes) * len(batches)) > _MOST_NODES:
-            raise ValueError(
-                f"the steps would be {num_nodes:,} nodes for each rank; --seconds=BEGIN:END takes "
-                "a part of the trace"
-            )
-        users = {dep for node in step.nodes for dep in (*node.data_deps, *node.ctrl_deps)}
-        lasting = max(node.start_time_micros + node.duration_micros for node in step.nodes)
-        for n, (batch_ns, end_ns, _) in enumerate(batches):
-            factor = min((end_ns - batch_ns) / 1e3 / max(lasting, 1), 1)
-            numbers: dict[int, int] = {}
-            for k, node in enumerate(step.nodes):
-                begin = node.start_time_micros
-                begin, end = (batch_ns + int(us * factor) * 1000
-                              for us in (begin, begin + node.duration_micros))  # fmt: skip
-                values = node, numbers, node.id not in users
-                yield Event(begin, 5, n * len(step.nodes) + k, end, self._write_of_step, values)
-
-    def _write_of_step(self, event: Event, times: dict) -> str:
-        node, numbers, is_last = event.values
-        kind = chakra.ENUMS["NodeType"].split()[node.type].removesuffix("_NODE")
-        of_batch = [] if node.data_deps or node.ctrl_deps else self._before[:1]
-        numbers[node.id] = self._writer.node(
-            kind, node.name, attr=chakra.attributes_of(node), inputs=node.inputs,
-            outputs=node.outputs, data_deps=[numbers[dep] for dep in node.data_deps] + of_batch,
-            ctrl_deps=[numbers[dep] for dep in node.ctrl_deps], **times,
-        )  # fmt: skip
-        if is_last:
-            self._before.append(numbers[node.id])
-        return "nodes of steps"
 
     def _write_checkpoint(self, event: Event, times: dict) -> str:
         number = self._writer.node("CHECKPOINT", "checkpoint", ctrl_deps=self._before, **times)

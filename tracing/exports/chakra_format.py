@@ -1,4 +1,4 @@
-"""Chakra execution traces of MLCommons: schema, writer, reader, and what every trace keeps to.
+"""The format of Chakra execution traces of MLCommons: schema, writer, reader, and rules.
 
 A file is one GlobalMetadata and then nodes, each message after its length as a varint. Source of
 names and numbers: schema/protobuf/et_def.proto of github.com/mlcommons/chakra at SCHEMA_COMMIT,
@@ -7,7 +7,6 @@ differ (Keysight's names batches and checkpoints DATA_OP): this follows MLCommon
 """
 
 import gzip
-import hashlib
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -28,8 +27,6 @@ _KINDS = (
 ENUMS = {
     "NodeType": "INVALID_NODE METADATA_NODE MEM_LOAD_NODE MEM_STORE_NODE COMP_NODE COMM_SEND_NODE "
     "COMM_RECV_NODE COMM_COLL_NODE STORAGE_NODE BATCH_NODE CHECKPOINT_NODE",
-    "CollectiveCommType": "ALL_REDUCE REDUCE ALL_GATHER GATHER SCATTER BROADCAST ALL_TO_ALL "
-    "REDUCE_SCATTER REDUCE_SCATTER_BLOCK BARRIER",
     "StorageLevel": "STORAGE_LEVEL_UNKNOWN STORAGE_LEVEL_FS STORAGE_LEVEL_PAGE STORAGE_LEVEL_BLOCK "
     "STORAGE_LEVEL_DEVICE",
     "FsOp.Op": "FS_OP_UNKNOWN FS_OP_OPEN FS_OP_CLOSE FS_OP_READ FS_OP_WRITE FS_OP_PREAD "
@@ -49,7 +46,6 @@ MESSAGES = {
         for n, kind in enumerate(_KINDS)
     ),
     "GlobalMetadata": "version 1 string, attr 2 AttributeProto[]",
-    "IOInfo": "values 1 string, shapes 2 string, types 3 string",
     "FsOp": "op 1 FsOp.Op, pathname 2 string, fd 3 int32, offset 4 uint64, size_bytes 5 uint64, "
     "flags 6 uint32",
     "PageOp": "op 1 PageOp.Op, inode 2 uint64, page_index 3 uint64, nr_pages 4 uint32",
@@ -58,8 +54,8 @@ MESSAGES = {
     "StorageInfo": "level 1 StorageLevel, fs 10 FsOp|detail, page 11 PageOp|detail, "
     "block 12 BlockOp|detail",
     "Node": "id 1 uint64, name 2 string, type 3 NodeType, ctrl_deps 4 uint64[], "
-    "data_deps 5 uint64[], start_time_micros 6 uint64, duration_micros 7 uint64, inputs 8 IOInfo, "
-    "outputs 9 IOInfo, attr 10 AttributeProto[], storage 11 StorageInfo",
+    "data_deps 5 uint64[], start_time_micros 6 uint64, duration_micros 7 uint64, "
+    "attr 10 AttributeProto[], storage 11 StorageInfo",
 }
 # By a damaged file; its length of a message may be more than fits into memory, or into a number.
 _DAMAGES = (
@@ -113,7 +109,7 @@ def message(name: str) -> Any:
     return _CLASSES[name]
 
 
-Node, IOInfo = message("Node"), message("IOInfo")
+Node = message("Node")
 
 
 def value_of(enum: str, name: str) -> int:
@@ -126,11 +122,6 @@ def attributes(**values: bool | int | float | str) -> list:
     kinds = {bool: "bool_val", int: "int64_val", float: "double_val", str: "string_val"}
     kind = message("AttributeProto")
     return [kind(name=n, **{kinds[type(v)]: v}) for n, v in values.items()]
-
-
-def names_sha256(names: Iterable[str]) -> str:
-    """What says of two lists of weights, in any order, whether they are of the same model."""
-    return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()
 
 
 def attributes_of(message) -> dict[str, Any]:
