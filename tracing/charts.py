@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from pages import charts
 from pages.charts import BLUE, GREEN, INK, ORANGE, RED
-from tracing import chrome, files
+from tracing import files
 from tracing.access_figures import Access
 from tracing.loaded import Loaded
 
@@ -303,7 +303,7 @@ def reuse(access: Access, summary: dict) -> str | None:
 
 def processors_and_memory(trace: Loaded) -> str | None:
     """Processors of the machine, memory of the target and page cache; None without samples."""
-    percentages = np.array(list(chrome.cpu_percentages(trace)))
+    percentages = np.array(list(trace.cpu_percentages()))
     if not len(percentages):
         return None
     resident = trace.table("processes").groupby("seconds")["resident_bytes"].sum() / 1e9
@@ -394,7 +394,7 @@ def processes_over_time(trace: Loaded) -> str | None:
     found["cpu_s"] = (found["user"] + found["system"]) / 1000
     found = found.sort_values("cpu_s", ascending=False).head(_MOST_PROCESSES_DRAWN)
     found = found.sort_values("first", ascending=False)
-    names = chrome.process_names(trace)
+    names = trace.process_names()
 
     def panel(place: Axes, shades: list) -> list:
         for row, process in enumerate(found.itertuples()):

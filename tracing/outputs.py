@@ -1,14 +1,18 @@
-"""Everything that a trace leaves: tables, trace.json, summary.json, summary.html."""
+"""Everything that a trace leaves: tables, summary.json, summary.html, trace.pftrace."""
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from tracing import advice, chrome, conversion, figures, page
+from tracing import advice, conversion, figures, page
 from tracing.access_figures import Access
+from tracing.exports import perfetto
+from tracing.exports.finished import Finished
 from tracing.loaded import Loaded
 from tracing.recording import Recording
 from tracing.tables import write_table, written_beside
+
+TRACE = "trace.pftrace"
 
 
 def write_all(folder: Path, recording: Recording) -> Iterator[str]:
@@ -20,14 +24,15 @@ def write_all(folder: Path, recording: Recording) -> Iterator[str]:
     losses, locator = conversion.write_tables(folder, recording)
     trace = Loaded(folder, recording, losses, locator)
     write_table(folder, "files", figures.file_rows(trace), recording.alignment())
-    num_left_out = chrome.write(trace, folder / "trace.json")
     access = Access(trace)
-    summary = figures.summary(trace, access) | {"calls_left_out_of_trace_json": num_left_out}
+    summary = figures.summary(trace, access)
     summary["advice"] = advice.advice(trace, access, summary)
     with written_beside(folder / "summary.json") as file:
         file.write(json.dumps(summary, indent=1) + "\n")
     with written_beside(folder / "summary.html") as file:
         file.write(page.page(trace, access, summary))
+    # Last, as it takes longest: 20 s for a million calls, with progress.
+    perfetto.write(Finished(folder), folder / TRACE)
     yield from _lines(folder, summary, losses)
 
 
@@ -45,4 +50,4 @@ def _lines(folder: Path, summary: dict, losses: conversion.Losses) -> Iterator[s
                 f"{found['written_bytes']:,} written in {found['num_writes']:,}"
             )
     yield from summary["advice"]
-    yield f"look at {folder / 'summary.html'}; open {folder / 'trace.json'} in ui.perfetto.dev"
+    yield f"look at {folder / 'summary.html'}; open {folder / TRACE} in ui.perfetto.dev"

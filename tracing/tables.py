@@ -350,3 +350,21 @@ class Tables:
         found = read_table(self.folder, name, columns)
         found["seconds"] = (found["monotonic_ns"] - self.begin_ns) / 1e9
         return found.sort_values("monotonic_ns", kind="stable", ignore_index=True)
+
+    def process_names(self) -> dict[int, str]:
+        """Process -> its command line, or the program alone for one that ended between samples."""
+        executed = self.table("process_events")
+        executed = executed[executed["event"] == "exec"].drop_duplicates("pid", keep="last")
+        names = dict(zip(executed["pid"].astype(int), executed["detail"]))
+        sampled = self.table("processes").drop_duplicates("pid", keep="last")
+        sampled = sampled[sampled["command"] != ""]
+        return names | dict(zip(sampled["pid"].astype(int), sampled["command"]))
+
+    def cpu_percentages(self) -> Iterator[tuple[float, float, float, float]]:
+        """(seconds, user, system, iowait) between samples, in percent of all processors."""
+        columns = ["user_ms", "system_ms", "iowait_ms", "idle_ms", "steal_ms"]
+        sums = self.table("cpus").groupby("seconds")[columns].sum()
+        spent = sums.diff().iloc[1:]
+        for seconds, row in spent.iterrows():
+            if total := row.sum():
+                yield (float(seconds), *(100 * row[name] / total for name in columns[:3]))

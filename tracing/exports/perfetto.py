@@ -15,7 +15,7 @@ import pyarrow as pa
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
 
-from tracing import backends, chrome, mllog
+from tracing import backends, mllog
 from tracing.exports.finished import Finished
 from tracing.tables import COLUMNS, written_beside
 
@@ -153,7 +153,7 @@ class _Tracks:
 
     def __init__(self, trace: Finished, writer: _Writer):
         self._writer = writer
-        self._name_of_process = chrome.process_names(trace)
+        self._name_of_process = trace.process_names()
         threads = trace.table("threads", ["monotonic_ns", "pid", "tid", "name"])
         keys = zip(threads["pid"].tolist(), threads["tid"].tolist())
         self._name_of_thread = dict(zip(keys, threads["name"]))  # the last one counts
@@ -214,7 +214,7 @@ def _write_ledger(trace: Finished, writer: _Writer, tracks: _Tracks) -> None:
 def _write_counters(trace: Finished, writer: _Writer, tracks: _Tracks) -> None:
     """Every number of every sample, and the processors' shares that follow from them."""
     machine = tracks.named("machine")
-    for seconds, *shares in chrome.cpu_percentages(trace):
+    for seconds, *shares in trace.cpu_percentages():
         for name, share in zip(("user", "system", "iowait"), shares):
             track = tracks.counter(f"CPU {name}", machine, "%")
             writer.count(track, trace.begin_ns + round(seconds * 1e9), share)
